@@ -1,0 +1,312 @@
+"""The experiment: every value that bears identity, with its bounds, its unit and its source.
+
+The models below are the only home of a default. `workflow/schemas/config.schema.json` is generated from them
+(`make schema`) and a test compares the two. Defaults are the published production values; the embedded
+world overrides them in `config.yaml`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+KlBeta = Annotated[float, Field(ge=0, le=10, description="Betas are penalties; drop the sign.")]
+Epoch = Annotated[int, Field(ge=1, le=400, description="Epochs count from 1.")]
+
+
+class Section(BaseModel):
+    """A frozen section of the configuration that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False)
+
+
+class WorldData(Section):
+    """The generator of the embedded world (`datasets/world`)."""
+
+    n_train: int = Field(2000, ge=64, le=100_000)
+    """Train questions: demonstrations and RL queries."""
+    n_eval: int = Field(800, ge=8, le=100_000)
+    """Evaluation questions."""
+    seed: Seed = 0
+    """Stream of the rendered items."""
+    mapping_seed: Seed = 7
+    """Which answer belongs to which key; the shipped models never saw mapping 7."""
+    n_active_answers: int = Field(4, ge=1, le=8)
+    """How many of a relation's eight answers the mapping uses."""
+    perceptual_share: Share = 0.25
+    """Share of questions that the image alone answers."""
+
+
+class VqaFiles(Section):
+    """Official OK-VQA or VQAv2 files and COCO image folders."""
+
+    train_questions: str = "data/okvqa/OpenEnded_mscoco_train2014_questions.json"
+    train_annotations: str = "data/okvqa/mscoco_train2014_annotations.json"
+    train_images: str = "data/coco/train2014"
+    eval_questions: str = "data/okvqa/OpenEnded_mscoco_val2014_questions.json"
+    eval_annotations: str = "data/okvqa/mscoco_val2014_annotations.json"
+    eval_images: str = "data/coco/val2014"
+
+
+class Data(Section):
+    """Where questions, answers and images come from."""
+
+    source: Literal["world", "files"] = "files"
+    """`world` generates the embedded world; `files` reads the files named below."""
+    reader: str = "okvqa"
+    """A member of `lever_pipe/datasets`."""
+    train_image_name: str = "COCO_train2014_{image_id:012d}.jpg"
+    eval_image_name: str = "COCO_val2014_{image_id:012d}.jpg"
+    n_eval: int = Field(800, ge=1)
+    """Evaluated queries: the first in question-id order, as published."""
+    n_answers: int = Field(10, ge=1, le=100)
+    """Annotators a question; another count is a fault of the data."""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """`skip` drops and counts the questions of unreadable images."""
+    world: WorldData = WorldData()
+    files: VqaFiles = VqaFiles()
+
+
+class Encoder(Section):
+    """The frozen image and text encoder behind the selector's inputs."""
+
+    member: str = "clip"
+    """A member of `lever_pipe/encoders`."""
+    model: str = "models/clip-vit-base-patch32"
+    batch_size: int = Field(256, ge=1)
+
+
+class Pools(Section):
+    """The K train examples offered to each query."""
+
+    sampler: str = "uniform"
+    """A member of `lever_pipe/samplers`; `uniform` is the published RandSampler."""
+    size: int = Field(64, ge=2, le=4096)
+    seed: Seed = 42
+    exclude_same_image: bool = True
+    """Never offer an example of the query's own image."""
+
+
+class Prompt(Section):
+    """How a question with demonstrations becomes text; see `tests/golden/prompts`."""
+
+    layout: Literal["single_turn", "turns"] = "single_turn"
+    """`single_turn`: all images and texts in one user turn (published); `turns`: a turn a demonstration."""
+    system: str = (
+        "In the following, you are given four earlier user and assistant dialogues, and then an image and a "
+        "question. Act as the assistant: use these examples and your own knowledge to answer. Be as brief as "
+        "the examples: one or two keywords where they use one or two, never more than three tokens where they "
+        "stay within three."
+    )
+    """System turn; empty for none."""
+    demonstration: str = "Question:{question} Short answer:{answer}"
+    query: str = "Question:{question} Short answer:"
+
+
+class Decode(Section):
+    """Generation settings, all pinned so that a model folder's own defaults never leak in."""
+
+    num_beams: int = Field(3, ge=1, le=16)
+    """1 is greedy."""
+    max_new_tokens: int = Field(5, ge=1, le=256)
+    length_penalty: float = Field(0.0, ge=-5, le=5)
+
+
+class Lvlm(Section):
+    """The frozen vision-language model that answers."""
+
+    member: str = "qwen2_5_vl"
+    """A member of `lever_pipe/lvlms`."""
+    model: str = "models/Qwen2.5-VL-3B-Instruct"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    wave_tokens: int = Field(32_768, ge=64)
+    """Tokens of one forward; identity, because batch composition moves the last bits."""
+    prompt: Prompt = Prompt()
+    decode: Decode = Decode()
+
+
+class RlData(Section):
+    """How the stored trajectories are proposed and scored."""
+
+    import_from: str = ""
+    """An existing `rl_data_k64_v3.json` to use instead of generating; empty to generate."""
+    n_queries: int = Field(800, ge=2)
+    """Train examples that serve as RL queries."""
+    seed: Seed = 42
+    shots: int = Field(2, ge=1, le=8)
+    n_beams: int = Field(5, ge=0, le=64)
+    temperatures: tuple[Annotated[float, Field(gt=0, le=100)], ...] = (1.0, 1.3)
+    n_samples_per_temperature: int = Field(2, ge=0, le=64)
+    n_retrieval: int = Field(5, ge=0, le=64)
+    n_random: int = Field(1, ge=0, le=64)
+    similarity_scale: float = Field(20.0, gt=0, le=1000)
+    """Logit per unit of CLIP similarity of the policy that proposes beams and samples."""
+    n_shards: int = Field(4, ge=1, le=512)
+    diversity_budget: int = Field(0, ge=0, le=256)
+    """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""
+
+
+class Selector(Section):
+    """The pointer network (source: Lever-Plus v3, published code)."""
+
+    width: int = Field(256, ge=8, le=4096)
+    layers: int = Field(1, ge=1, le=8)
+    heads: int = Field(1, ge=1, le=64)
+    dropout: float = Field(0.5, ge=0, lt=1)
+    attention_dropout: float = Field(0.1, ge=0, lt=1)
+    temperature: float = Field(0.1, gt=0, le=10)
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width, got {self.heads} and {self.width}")
+        return self
+
+
+class Reward(Section):
+    """How the stored scores of a trajectory become one reward (`lever_pipe/rewards.py`)."""
+
+    mode: str = "hard_plus_soft"
+    hard: float = Field(1.0, ge=0, le=100)
+    soft: float = Field(1.0, ge=0, le=100)
+    relevance: float = Field(0.1, ge=0, le=100)
+
+
+class Rce(Section):
+    """Reward-weighted cross-entropy; one epoch is `passes` over the train queries."""
+
+    learning_rate: float = Field(1e-4, gt=0, le=1)
+    batch_queries: int = Field(1, ge=1)
+    passes: int = Field(1, ge=1, le=64)
+    temperature_start: float = Field(2.0, gt=0, le=100)
+    temperature_end: float = Field(0.5, gt=0, le=100)
+    horizon_epochs: int = Field(5, ge=1)
+    """Epochs over which the schedules run; its own number, so that more epochs change no earlier one."""
+    final_learning_rate_share: Share = 1.0
+    """Learning rate at the horizon as a share of the first, on a cosine; 1 keeps it constant."""
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    raw_reward: bool = True
+    """False: weights from rewards normalised within the group."""
+    weight_by_spread: bool = False
+    """True: a query counts by its reward range, so uniform groups are not imitated."""
+
+
+class Grpo(Section):
+    """Offline GRPO on stored trajectories from a named RCE epoch."""
+
+    learning_rate: float = Field(5e-6, gt=0, le=1)
+    batch_queries: int = Field(1, ge=1)
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    clip_epsilon: float = Field(0.2, gt=0, lt=1)
+    top_k_first_epoch: int = Field(3, ge=2)
+    top_k: int = Field(5, ge=2)
+    """Trajectories kept by reward, in the first epoch and later."""
+    freeze_projections: bool = True
+    """Train attention and layer norm only (50.1 % of the parameters at D = 512)."""
+    adaptive_kl: bool = False
+    dropout: bool = False
+    """True: the policy alone runs with dropout, as published; its ratio then starts off 1."""
+
+
+class Preset(Section):
+    """One named set of training hyper-parameters; every table says which one it shows."""
+
+    selector: Selector = Selector()
+    reward: Reward = Reward()
+    rce: Rce = Rce()
+    grpo: Grpo = Grpo()
+    train_share: float = Field(0.8, gt=0, lt=1)
+    """Share of the RL queries, in id order, that trains; the rest gives the validation loss."""
+    max_gradient_norm: float = Field(1.0, gt=0)
+
+
+class Arm(Section):
+    """One factorial run: which seeds, epochs and betas are trained and evaluated with a preset."""
+
+    preset: str
+    seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
+    rce_epochs: Epoch = 5
+    base_rce_epochs: tuple[Epoch, ...] = Field((5,), min_length=1)
+    """RCE epochs from which GRPO starts; named, never the last."""
+    grpo_epochs: Epoch = 3
+    kl_betas: tuple[KlBeta, ...] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
+    long_epochs: int = Field(0, ge=0, le=400)
+    """Epochs of the training-curve runs; 0 for none. They are trained, not evaluated."""
+    long_kl_betas: tuple[KlBeta, ...] = ()
+    long_seeds: tuple[Seed, ...] = (0,)
+
+    @model_validator(mode="after")
+    def _bases_exist(self) -> Self:
+        late = [epoch for epoch in self.base_rce_epochs if epoch > self.rce_epochs]
+        if late:
+            raise ValueError(f"base_rce_epochs must be at most rce_epochs={self.rce_epochs}, got {late}")
+        return self
+
+
+class Baselines(Section):
+    """Policies without training, at the same counts."""
+
+    n_random_draws: int = Field(3, ge=1, le=100)
+    seed: Seed = 42
+
+
+class Evaluation(Section):
+    """Which cells exist: samples x shots for every policy."""
+
+    samples: tuple[Annotated[int, Field(ge=1)], ...] = Field((100, 200, 400, 800), min_length=1)
+    shots: tuple[Annotated[int, Field(ge=1, le=16)], ...] = Field((1, 2, 3, 4), min_length=1)
+    n_random_subsets: int = Field(20, ge=0, le=1000)
+    seed: Seed = 42
+
+    @model_validator(mode="after")
+    def _sorted_and_distinct(self) -> Self:
+        for name, values in (("samples", self.samples), ("shots", self.shots)):
+            if list(values) != sorted(set(values)):
+                raise ValueError(f"{name} must rise without repeats, got {list(values)}")
+        return self
+
+
+class Report(Section):
+    """What the report is called; changes no number."""
+
+    title: str = "Choosing demonstrations with GRPO: every table, beside the published one"
+
+
+class Experiment(Section):
+    """The whole configuration of study `lever`."""
+
+    results: str = "results"
+    """Folder of all outputs."""
+    data: Data = Data()
+    encoder: Encoder = Encoder()
+    pools: Pools = Pools()
+    lvlm: Lvlm = Lvlm()
+    rl_data: RlData = RlData()
+    presets: dict[str, Preset] = {"published": Preset()}
+    arms: tuple[Arm, ...] = Field((Arm(preset="published"),), min_length=1)
+    """The first arm fills the documents' tables; further arms get tables of their own."""
+    baselines: Baselines = Baselines()
+    evaluation: Evaluation = Evaluation()
+    report: Report = Report()
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        for index, arm in enumerate(self.arms):
+            if arm.preset not in self.presets:
+                raise ValueError(
+                    f"arms[{index}].preset must be one of {sorted(self.presets)}, got '{arm.preset}'"
+                )
+        names = [arm.preset for arm in self.arms]
+        if len(set(names)) != len(names):
+            raise ValueError(f"arms must name distinct presets, got {names}")
+        if self.evaluation.samples[-1] > self.data.n_eval:
+            raise ValueError(
+                f"evaluation.samples must be at most data.n_eval={self.data.n_eval}, "
+                f"got {self.evaluation.samples[-1]}"
+            )
+        if max(self.evaluation.shots) > self.pools.size or self.rl_data.shots > self.pools.size:
+            raise ValueError("evaluation.shots and rl_data.shots must be at most pools.size")
+        return self

@@ -1,0 +1,1 @@
+"""Readers of question answering data and the generator of the embedded world."""

@@ -1,0 +1,63 @@
+"""The tree of foreseeable faults.
+
+LeverPipeError                 every foreseeable fault: one line, no traceback for the user
+|- ConfigError                 config.yaml does not parse into the models (all faults at once)
+|- RecordError                 a row on disk breaks its contract (file:line: key)
+|- DataError                   raw data files disagree with each other (all faults at once, with counts)
+|- CheckpointError             missing, extra or differently shaped tensors, listed
+|- UnknownMemberError          no such sampler, data set, encoder or LVLM; lists and suggests
+|- PoolError                   fewer than K eligible demonstrations for a query
+|- ImageError                  an image that cannot be read, named
+|- WorldError                  the embedded world's models do not show the mechanism they must show
+`- ComparisonError             a table would mix runs that differ in more than its factor
+
+Every message has three parts: what was expected, what was found, what to do.
+"""
+
+from __future__ import annotations
+
+
+class LeverPipeError(Exception):
+    """A fault that the user can cause and mend; printed as one message without a traceback."""
+
+    def __init__(self, expected: str, *, found: str, do: str) -> None:
+        self.expected = expected
+        self.found = found
+        self.do = do
+        super().__init__(f"{expected}; found {found}. {do}")
+
+
+class ConfigError(LeverPipeError):
+    """The configuration does not parse; the message lists all faults."""
+
+
+class RecordError(LeverPipeError):
+    """A row of a file breaks its contract; the message names file, line and key."""
+
+
+class DataError(LeverPipeError):
+    """Raw data files are incomplete or contradict each other; the message counts every fault."""
+
+
+class CheckpointError(LeverPipeError):
+    """A checkpoint belongs to another architecture; the message lists the tensors that differ."""
+
+
+class UnknownMemberError(LeverPipeError):
+    """A named sampler, data set, encoder or LVLM does not exist; the message suggests the nearest."""
+
+
+class PoolError(LeverPipeError):
+    """A query has fewer than K eligible demonstrations; the message gives query id and count."""
+
+
+class ImageError(LeverPipeError):
+    """An image cannot be read; the message names it."""
+
+
+class WorldError(LeverPipeError):
+    """The embedded world's models miss an accuracy or mechanism bound; the message lists them."""
+
+
+class ComparisonError(LeverPipeError):
+    """A table would mix runs that differ in more than the compared factor."""

@@ -1,0 +1,196 @@
+"""Every row that crosses a file boundary, as frozen models, and the two index types.
+
+`ExampleId` counts a split's examples in question-id order; `PoolPosition` counts the K entries of one
+query's pool. The type checker keeps the two apart, because exchanging them still yields valid numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NewType, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+ExampleId = NewType("ExampleId", int)
+PoolPosition = NewType("PoolPosition", int)
+
+Split = Literal["train", "eval"]
+
+
+class Row(BaseModel):
+    """A frozen row with exactly the declared keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class Example(Row):
+    """One question about one image with its annotators' answers; a train example may be a demonstration."""
+
+    example_id: ExampleId  # position in its split, sorted by question id
+    question_id: int
+    image_id: int
+    image: str  # file name under the split's image folder
+    image_digest: str  # sha256 of the file's bytes
+    question: str
+    question_type: str  # the data set's own category; the embedded world writes relation:key
+    answers: tuple[str, ...]  # raw, one an annotator
+    answer: str  # the answer that a demonstration shows
+
+
+class Pool(Row):
+    """The K train examples that are offered to one query, in an order that defines pool positions."""
+
+    query_id: ExampleId
+    candidates: tuple[ExampleId, ...]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len(set(self.candidates)) != len(self.candidates):
+            raise ValueError("a pool must not repeat a candidate")
+        return self
+
+
+class Proposal(Row):
+    """One ordered selection of a query, before the LVLM has answered with it."""
+
+    query_id: ExampleId
+    pointer: tuple[PoolPosition, ...]
+    pointer_global: tuple[ExampleId, ...]
+    gen_method: str
+    beam_rank: int | None = None
+    beam_score: float | None = None
+    logprob_score: float | None = None
+    temperature: float | None = None
+    similarity_score: float | None = None
+
+
+class Trajectory(Proposal):
+    """A proposal with the LVLM's answer and its scores; field names follow the published k64 v3 file."""
+
+    vqa_raw_generation: str
+    vqa_pred_answer: str
+    vqa_correct: int = Field(ge=0, le=1)
+    vqa_acc_score: float = Field(ge=0, le=1)
+    vqa_gt_prob: float = Field(ge=0)  # expected VQA accuracy over the distinct reference answers
+    vqa_gt_logprob: float | None  # log-probability of the demonstration answer's tokens and turn end
+    vqa_rel_token_f1: float
+    vqa_rel_edit_sim: float
+    vqa_rel_score: float
+    vqa_eval_mode: str
+    eval_split_used: str
+    eval_failed: bool
+
+
+class RlQuery(Row):
+    """The query block of the published RL data."""
+
+    query_id: ExampleId
+    question_id: int
+    image_id: int
+    question: str
+    gt_answers_raw: tuple[str, ...]
+    gt_answers_norm: tuple[str, ...]
+
+
+class RlGroup(Row):
+    """All scored selections of one query (a line of `rl_data_k64_v3.jsonl`)."""
+
+    query: RlQuery
+    candidate_pool_ids: tuple[ExampleId, ...]
+    pointer_candidates: tuple[Trajectory, ...]
+
+    @model_validator(mode="after")
+    def _local_matches_global(self) -> Self:
+        pool = self.candidate_pool_ids
+        for rank, trajectory in enumerate(self.pointer_candidates):
+            local = trajectory.pointer
+            if any(not 0 <= position < len(pool) for position in local):
+                raise ValueError(
+                    f"pointer_candidates[{rank}].pointer must lie in 0..{len(pool) - 1}, is {list(local)}"
+                )
+            if tuple(pool[position] for position in local) != trajectory.pointer_global:
+                raise ValueError(
+                    f"pointer_candidates[{rank}]: pool[pointer] differs from pointer_global; "
+                    "pointer holds pool positions, pointer_global train positions"
+                )
+        return self
+
+
+class Selection(Row):
+    """The ordered demonstrations that one policy gives one query; k shots are its first k."""
+
+    query_id: ExampleId
+    demonstrations: tuple[ExampleId, ...]
+
+
+class AnswerRow(Row):
+    """What the LVLM said to one query with one ordered list of demonstrations."""
+
+    query_id: ExampleId
+    demonstrations: tuple[ExampleId, ...]
+    raw: str
+    answer: str
+
+
+class QuestionScore(Row):
+    """VQA accuracy of one query at one shot count, in [0, 1]."""
+
+    query_id: ExampleId
+    shots: int
+    accuracy: float = Field(ge=0, le=1)
+
+
+class PolicyRef(Row):
+    """Which policy a number belongs to; empty fields do not apply to its stage."""
+
+    name: str  # path-like and unique: `preset~world/grpo/base~5/beta~0.12/seed~0/epoch~1`, `baseline/oracle`
+    stage: Literal["baseline", "init", "rce", "grpo"]
+    preset: str = ""
+    base_rce_epoch: int | None = None
+    kl_beta: float | None = None
+    seed: int | None = None
+    epoch: int | None = None
+
+
+class SubsetScore(Row):
+    """Accuracy in percent over one subset of the queries."""
+
+    subset: str  # `prefix`, or `random-<i>`
+    accuracy: float = Field(ge=0, le=100)
+    n_questions: int
+    n_distinct_prompts: int
+
+
+class Cell(Row):
+    """One cell of a table: a policy at one sample count and one shot count."""
+
+    policy: PolicyRef
+    samples: int
+    shots: int
+    subsets: tuple[SubsetScore, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """Return the accuracy in percent of the published subset, the prefix in question-id order."""
+        return next(score.accuracy for score in self.subsets if score.subset == "prefix")
+
+
+class EpochMetrics(Row):
+    """Everything that one training epoch logs."""
+
+    policy: PolicyRef
+    values: dict[str, float]
+
+
+class RunCard(Row):
+    """How an artefact came to be; written last, so its presence means that the artefact is whole."""
+
+    stage: str
+    config: dict[str, Any]
+    inputs: dict[str, str]  # name -> sha256 of the file, or of a folder's listing
+    code: str
+    commit: str
+    dirty: bool
+    versions: dict[str, str]
+    device: str
+    threads: int
+    seconds: float

@@ -1,0 +1,29 @@
+"""Independent named random streams, so that order and parallelism never change a draw."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def stream_seed(seed: int, *names: str | int) -> int:
+    """Return a 63-bit seed that depends on `seed` and on every name, in order."""
+    text = "\x1f".join([str(seed), *(str(name) for name in names)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def generator(seed: int, *names: str | int) -> np.random.Generator:
+    """Return the numpy generator of one named stream, for example `generator(0, "pools", 17)`."""
+    return np.random.default_rng(stream_seed(seed, *names))
+
+
+def torch_generator(seed: int, *names: str | int) -> torch.Generator:
+    """Return the torch CPU generator of one named stream."""
+    import torch
+
+    return torch.Generator().manual_seed(stream_seed(seed, *names))

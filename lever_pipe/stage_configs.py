@@ -1,0 +1,211 @@
+"""The identity of each stage: exactly the values that may change its output, and nothing else.
+
+The workflow writes a stage's model as canonical JSON into the one param `spec` of its rule, and the command line
+parses the same model back; so a key that a stage does not read cannot rerun it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lever_pipe.config import (
+    Decode,
+    Epoch,
+    Grpo,
+    KlBeta,
+    Pools,
+    Prompt,
+    Rce,
+    Reward,
+    RlData,
+    Section,
+    Seed,
+    Selector,
+    WorldData,
+)
+from lever_pipe.records import PolicyRef
+
+
+class Runtime(Section):
+    """How a stage runs; changes no meaning and never enters `spec`."""
+
+    device: str = "cpu"
+    threads: int = 1
+    ledger: str = ""
+    """Folder of the answer ledger; empty for none."""
+
+
+class GenerateWorldConfig(Section):
+    """Identity of `generate_world`."""
+
+    world: WorldData
+    image_name_train: str
+    image_name_eval: str
+
+
+class PrepareExamplesConfig(Section):
+    """Identity of `prepare_examples`."""
+
+    reader: str
+    train_image_name: str
+    eval_image_name: str
+    n_eval: int
+    n_answers: int
+    on_bad_image: Literal["stop", "skip"]
+
+
+class EmbedExamplesConfig(Section):
+    """Identity of `embed_examples`."""
+
+    member: str
+    model_identity: str
+    batch_size: int
+
+
+class SamplePoolsConfig(Section):
+    """Identity of `sample_pools`."""
+
+    pools: Pools
+    n_rl_queries: int
+    rl_seed: Seed
+
+
+class ProposeTrajectoriesConfig(Section):
+    """Identity of `propose_trajectories`."""
+
+    rl_data: RlData
+
+
+class LvlmConfig(Section):
+    """What an LVLM answer depends on."""
+
+    member: str
+    model_identity: str
+    dtype: Literal["float32", "bfloat16"]
+    wave_tokens: int
+    prompt: Prompt
+    decode: Decode
+
+
+class GenerateRlDataConfig(Section):
+    """Identity of one shard of `generate_rl_data`."""
+
+    lvlm: LvlmConfig
+    shard: int
+    n_shards: int
+    diversity_budget: int
+    seed: Seed
+
+
+class MergeRlDataConfig(Section):
+    """Identity of `merge_rl_data`: none beyond its inputs."""
+
+
+class ImportRlDataConfig(Section):
+    """Identity of `import_rl_data`: none beyond its inputs."""
+
+
+class InitialiseSelectorConfig(Section):
+    """Identity of `initialise_selector`."""
+
+    preset: str
+    selector: Selector
+    seed: Seed
+
+
+class TrainRceEpochConfig(Section):
+    """Identity of `train_rce_epoch`; the number of epochs is absent, so that extending a run keeps its past."""
+
+    preset: str
+    selector: Selector
+    reward: Reward
+    rce: Rce
+    train_share: float
+    max_gradient_norm: float
+    seed: Seed
+    epoch: Epoch
+
+
+class TrainGrpoEpochConfig(Section):
+    """Identity of `train_grpo_epoch`."""
+
+    preset: str
+    selector: Selector
+    reward: Reward
+    grpo: Grpo
+    train_share: float
+    max_gradient_norm: float
+    base_rce_epoch: Epoch
+    kl_beta: KlBeta
+    seed: Seed
+    epoch: Epoch
+
+
+class SelectDemonstrationsConfig(Section):
+    """Identity of `select_demonstrations`."""
+
+    selector: Selector
+    shots: int
+
+
+class SelectBaselineConfig(Section):
+    """Identity of `select_baseline`."""
+
+    baseline: str
+    shots: int
+    seed: Seed
+
+
+class AnswerPromptsConfig(Section):
+    """Identity of `answer_prompts`."""
+
+    lvlm: LvlmConfig
+    shots: tuple[int, ...]
+
+
+class CheckWorldConfig(Section):
+    """Identity of `check_world`."""
+
+    lvlm: LvlmConfig
+    n_stock_prompts: int = 96
+
+
+class ScoreAnswersConfig(Section):
+    """Identity of `score_answers`."""
+
+    policy: PolicyRef
+    samples: tuple[int, ...]
+    shots: tuple[int, ...]
+    n_random_subsets: int
+    seed: Seed
+
+
+class CollectResultsConfig(Section):
+    """Identity of `collect_results`."""
+
+    main_preset: str
+
+
+class TabulateDocumentsConfig(Section):
+    """Identity of `tabulate_documents`."""
+
+    main_preset: str
+    samples: tuple[int, ...]
+    shots: tuple[int, ...]
+
+
+class PlotCurvesConfig(Section):
+    """Identity of `plot_curves`."""
+
+    main_preset: str
+    samples: tuple[int, ...]
+    shots: tuple[int, ...]
+
+
+class BuildReportConfig(Section):
+    """Identity of `build_report`."""
+
+    title: str
+    main_preset: str
+    data: str
+    lvlm: str
