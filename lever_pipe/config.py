@@ -173,6 +173,12 @@ class Reward(Section):
     hard: float = Field(1.0, ge=0, le=100)
     soft: float = Field(1.0, ge=0, le=100)
     relevance: float = Field(0.1, ge=0, le=100)
+    alpha: float = Field(0.0, ge=0, le=100)
+    """Weight of the proposal's own score, in mode `legacy` only."""
+    beta: float = Field(0.0, ge=0, le=100)
+    """Weight of correctness, in mode `legacy` only."""
+    correctness: Literal["01", "-11"] = "01"
+    """Whether a wrong answer counts 0 or -1, in mode `legacy` only."""
 
 
 class Rce(Section):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,3 +29,13 @@ def torch_generator(seed: int, *names: str | int) -> torch.Generator:
     import torch
 
     return torch.Generator().manual_seed(stream_seed(seed, *names))
+
+
+@contextmanager
+def ambient_stream(seed: int, *names: str | int) -> Iterator[None]:
+    """Run a block with torch's own stream (dropout draws from it) set to a named one, then restore it."""
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(stream_seed(seed, *names))
+        yield

@@ -17,7 +17,6 @@ from lever_pipe.config import (
     Prompt,
     Rce,
     Reward,
-    RlData,
     Section,
     Seed,
     Selector,
@@ -73,7 +72,14 @@ class SamplePoolsConfig(Section):
 class ProposeTrajectoriesConfig(Section):
     """Identity of `propose_trajectories`."""
 
-    rl_data: RlData
+    seed: Seed
+    shots: int
+    n_beams: int
+    temperatures: tuple[float, ...]
+    n_samples_per_temperature: int
+    n_retrieval: int
+    n_random: int
+    similarity_scale: float
 
 
 class LvlmConfig(Section):
@@ -93,6 +99,7 @@ class GenerateRlDataConfig(Section):
     lvlm: LvlmConfig
     shard: int
     n_shards: int
+    shots: int
     diversity_budget: int
     seed: Seed
 
@@ -192,6 +199,10 @@ class TabulateDocumentsConfig(Section):
     main_preset: str
     samples: tuple[int, ...]
     shots: tuple[int, ...]
+    base_rce_epoch: Epoch | None = None
+    """RCE epoch whose GRPO runs fill the documents' tables; None takes the latest."""
+    grpo: Grpo = Grpo()
+    reward: Reward = Reward()
 
 
 class PlotCurvesConfig(Section):

@@ -229,4 +229,3 @@ def draw_split(options: WorldOptions, split: Split) -> list[Picture]:
         ids = [image_id * 10 + int(digit) for digit in digits]
         pictures.append(Picture(image_id, scene, dict(zip(ids, questions, strict=True))))
     return pictures
-

@@ -120,7 +120,10 @@ def split_words(text: str) -> list[str]:
 
 
 def _all_words() -> tuple[str, ...]:
-    texts = ["system user assistant", *(caption.format(count="", color="", kind="") for caption in CAPTIONS)]
+    texts = [
+        "system user assistant",
+        *(caption.format(count="", color="", kind="") for caption in CAPTIONS),
+    ]
     texts += [*KINDS, *COLORS, *COUNTS]
     texts += [text for relation in RELATIONS for text in (*relation.questions, *relation.answers)]
     return tuple(dict.fromkeys(word for text in texts for word in split_words(text)))

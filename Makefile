@@ -1,0 +1,61 @@
+# One intent a line; `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+CORES ?= all
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup reproduce smoke test check format schema world gpu bench clean-results lock
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(STAMP) ## make the virtual environment from the lock file
+
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Expected Python 3.11 as '$(PYTHON)'; found none. Install it, or call: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+reproduce: setup ## run both the set-up and the whole default experiment; the report is results/report.md
+	$(BIN)/snakemake --cores $(CORES)
+
+smoke: setup ## the whole workflow at toy size, about a minute
+	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
+
+test: setup ## set-up and all tests that need no GPU
+	$(BIN)/pytest -n 2 -m "not gpu"
+
+check: setup ## formatting, lint, types, schema drift, workflow lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/python -m lever_pipe schema --check
+	$(BIN)/snakemake --lint
+
+format: setup ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow
+
+schema: setup ## write workflow/schemas/config.schema.json from the config models
+	$(BIN)/python -m lever_pipe schema
+
+world: setup ## train the embedded world's models again (about ten CPU-minutes)
+	$(BIN)/python -m lever_pipe.world_models.make --out resources/world --seed 0
+
+gpu: setup ## tests that need a CUDA device
+	$(BIN)/pytest -m gpu
+
+bench: setup ## ratios against a baseline in the same run
+	$(BIN)/python -m benchmarks.answering
+
+lock: setup ## pin what is installed now
+	$(BIN)/pip freeze --all --exclude pip --exclude lever-pipe > requirements.lock

@@ -1,0 +1,111 @@
+"""`python -m lever_pipe STAGE --spec JSON name=path ...`: the same call as in the Snakefile, tests and notebooks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from lever_pipe.errors import ConfigError, LeverPipeError
+from lever_pipe.parsing import available, nearest, parse_model
+from lever_pipe.stage_configs import Runtime
+
+TOOLS = ("schema", "closure", "export_rl_data")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one stage or tool; return 0, or 2 after printing a foreseeable fault in one message."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        if words and words[0] in TOOLS:
+            return int(import_module("lever_pipe.tools").main(words))
+        options = _parser().parse_args(words)
+        run_stage(options)
+    except LeverPipeError as fault:
+        if "--debug" in words:
+            raise
+        sys.stderr.write(f"{type(fault).__name__}: {fault}\n")
+        return 2
+    return 0
+
+
+def run_stage(options: argparse.Namespace) -> object:
+    """Call the named stage with its files, config and runtime.
+
+    Raises:
+        ConfigError: unknown stage, unknown or missing file names, or a malformed spec.
+    """
+    function = stage_function(options.stage)
+    runtime = Runtime(device=options.device, threads=options.threads, ledger=options.ledger)
+    config_class = get_type_hints(function)["config"]
+    values = json.loads(options.spec)
+    config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
+    return function(**_files(options.stage, function, options.files), config=config, runtime=runtime)
+
+
+def stage_function(name: str) -> Any:
+    """Return the function of a stage.
+
+    Raises:
+        ConfigError: no module `lever_pipe/stages/<name>.py`.
+    """
+    names = available("stages")
+    if name not in names:
+        near = nearest(name, names)
+        raise ConfigError(
+            f"a stage: one of {', '.join(names)}",
+            found=f"'{name}'",
+            do=f"Did you mean '{near}'?" if near else "Name one of them.",
+        )
+    return getattr(import_module(f"lever_pipe.stages.{name}"), name)
+
+
+def path_parameters(function: Any) -> dict[str, bool]:
+    """Return a stage's file parameters and whether each takes several paths."""
+    hints = get_type_hints(function)
+    names = [n for n, p in signature(function).parameters.items() if p.kind is Parameter.KEYWORD_ONLY]
+    return {n: hints[n] is not Path for n in names if n not in ("config", "runtime")}
+
+
+def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | tuple[Path, ...]]:
+    given: dict[str, list[Path]] = {}
+    for word in words:
+        name, separator, path = word.partition("=")
+        if not separator:
+            raise ConfigError(f"{stage}: expected name=path", found=f"'{word}'", do="Put the file's name before it.")
+        given.setdefault(name, []).append(Path(path))
+    parameters = path_parameters(function)
+    missing, unknown = parameters.keys() - given.keys(), given.keys() - parameters.keys()
+    missing -= {name for name in missing if parameters[name]}  # a list of files may be empty
+    if missing or unknown:
+        raise ConfigError(
+            f"{stage}: expected the files {', '.join(parameters)}",
+            found=f"missing {sorted(missing) or 'none'}, unknown {sorted(unknown) or 'none'}",
+            do="Name each file once as name=path.",
+        )
+    return {name: tuple(given.get(name, ())) if many else given[name][0] for name, many in parameters.items()}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m lever_pipe", description=__doc__, epilog=f"Tools: {', '.join(TOOLS)}."
+    )
+    parser.add_argument("stage", help=f"one of {', '.join(available('stages'))}")
+    parser.add_argument("files", nargs="*", metavar="name=path", help="the stage's named inputs and outputs")
+    parser.add_argument("--spec", required=True, help="the stage's identity as JSON")
+    parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")
+    parser.add_argument("--threads", type=int, default=1, help="threads of this process")
+    parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

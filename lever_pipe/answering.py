@@ -1,0 +1,54 @@
+"""Stages and the LVLM: loading the configured member, and prompts from examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.lvlms.protocol import ImageSource, Lvlm, LvlmOptions
+from lever_pipe.prompts import PromptStyle, TextPrompt, build_prompt
+from lever_pipe.records import Example, ExampleId
+from lever_pipe.stage_configs import LvlmConfig, Runtime
+
+
+def load_lvlm(
+    config: LvlmConfig, folder: Path, splits: Sequence[tuple[Sequence[Example], Path]], runtime: Runtime
+) -> Lvlm:
+    """Return the configured LVLM with access to the images of `(examples, image folder)` splits.
+
+    Raises:
+        CheckpointError: the model folder is missing or incomplete.
+    """
+    paths = {e.image_digest: root / e.image for examples, root in splits for e in examples}
+    options = LvlmOptions(
+        dtype=config.dtype, wave_tokens=config.wave_tokens, **config.decode.model_dump()
+    )
+    member = import_module(f"lever_pipe.lvlms.{config.member}")
+    lvlm: Lvlm = member.load(
+        folder,
+        options=options,
+        images=ImageSource(paths),
+        device=runtime.device,
+        threads=runtime.threads,
+        ledger=Path(runtime.ledger) if runtime.ledger else None,
+    )
+    return lvlm
+
+
+class Prompter:
+    """Prompts of queries with demonstrations from the train split."""
+
+    def __init__(self, config: LvlmConfig, train: Sequence[Example]) -> None:
+        self._style = PromptStyle(**config.prompt.model_dump())
+        self._train = train
+
+    def __call__(self, query: Example, demonstrations: Sequence[ExampleId]) -> TextPrompt:
+        """Return the prompt with the demonstrations in the given order, the first one farthest from the query."""
+        return build_prompt(query, [self._train[i] for i in demonstrations], self._style)
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Return a split's examples; the list index is the example id."""
+    return storage.read_rows(path, Example)

@@ -1,0 +1,60 @@
+"""Tensors on disk as safetensors, loaded strictly: a load names everything that differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from lever_pipe.errors import CheckpointError
+from lever_pipe.storage import write_atomically
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[str, str | int | float]) -> None:
+    """Write named tensors with a small header, atomically."""
+    named = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"about": json.dumps(dict(about), sort_keys=True)}
+    write_atomically(path, lambda handle: handle.write(save(named, metadata=header)))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int | float]]:
+    """Return the tensors and the header of a checkpoint.
+
+    Raises:
+        CheckpointError: missing or damaged file.
+    """
+    try:
+        with safe_open(path, framework="pt") as handle:
+            about = json.loads((handle.metadata() or {}).get("about", "{}"))
+            return {name: handle.get_tensor(name) for name in handle.keys()}, about  # noqa: SIM118 - not a mapping
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: expected a checkpoint", found="none", do="Run its rule.") from None
+    except SafetensorError as fault:
+        raise CheckpointError(
+            f"{path}: expected safetensors", found=str(fault), do="Delete the file and rerun its rule."
+        ) from None
+
+
+def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse a checkpoint of another architecture.
+
+    Raises:
+        CheckpointError: lists missing, extra and differently shaped tensors.
+    """
+    faults = [f"missing {name}" for name in sorted(expected.keys() - found.keys())]
+    faults += [f"extra {name}" for name in sorted(found.keys() - expected.keys())]
+    faults += [
+        f"{name} has shape {list(found[name].shape)}, expected {list(expected[name].shape)}"
+        for name in sorted(found.keys() & expected.keys())
+        if found[name].shape != expected[name].shape
+    ]
+    if faults:
+        raise CheckpointError(
+            f"{path}: expected the {len(expected)} tensors of the configured architecture",
+            found="; ".join(faults),
+            do="Use the checkpoint's own config, or retrain with this one.",
+        )

@@ -1,0 +1,1 @@
+"""Losses as functions of tensors: formula, shapes and source in every docstring; no state."""

@@ -1,0 +1,107 @@
+"""Distances between two policies: single-sample estimators, the penalty, and the exact sum.
+
+An estimator estimates KL(q || p) when its samples come from q. Here the log ratio is
+log(policy / reference), so `k1`, `k2` and `k3` estimate KL(reference || policy) on selections
+drawn from the reference. Stored selections mix generators and are filtered by reward: over them
+the mean of k3 is a penalty that keeps the policy near the reference, and no divergence.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lever_pipe.losses.reduction import masked, mean_of_group_means
+from lever_pipe.shapes import require_shapes
+
+
+def k1(log_ratio: Tensor) -> Tensor:
+    """Return -log r of each element, r = p/q: unbiased for KL(q || p) on draws from q; signed.
+
+    Args:
+        log_ratio: log p - log q, any shape, nats.
+
+    Source: Schulman 2020
+    """
+    return -log_ratio
+
+
+def k2(log_ratio: Tensor) -> Tensor:
+    """Return (log r)^2 / 2 of each element: biased for KL(q || p), low variance, at least 0.
+
+    Args:
+        log_ratio: log p - log q, any shape, nats.
+
+    Source: Schulman 2020
+    """
+    return log_ratio**2 / 2
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """Return r - 1 - log r of each element: unbiased for KL(q || p) on draws from q, at least 0.
+
+    Written with expm1, which keeps the digits that `exp(x) - 1` loses near r = 1.
+
+    Args:
+        log_ratio: log p - log q, any shape, nats.
+
+    Source: Schulman 2020
+    """
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def reference_penalty(log_probs: Tensor, reference_log_probs: Tensor, valid: Tensor) -> Tensor:
+    """Return the mean of k3 with rho = policy / reference, [], at least 0, unweighted.
+
+    penalty = mean_query mean_valid (rho - 1 - ln rho),  rho = exp(log_probs - reference)
+
+    It estimates KL(reference || policy) only if the selections were drawn from the reference; on
+    stored, reward-filtered selections it estimates neither direction. 0 at identity.
+
+    Args:
+        log_probs: [B, G] log P(selection) under the trained policy.
+        reference_log_probs: [B, G] the same under the frozen reference; no gradient flows to it.
+        valid: [B, G] bool, false for padding; a query without valid selections is left out.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Shao 2024 (GRPO)
+    """
+    require_shapes(
+        ("log_probs", "B G", log_probs),
+        ("reference_log_probs", "B G", reference_log_probs),
+        ("valid", "B G", valid),
+    )
+    log_ratio_BG = masked(log_probs - reference_log_probs.detach(), valid)
+    return mean_of_group_means(k3(log_ratio_BG), valid)
+
+
+def kl_policy_to_reference(logits: Tensor, reference_logits: Tensor) -> Tensor:
+    """Return the exact KL(policy || reference) of two categoricals over the last dimension.
+
+    sum_k p_k (ln p_k - ln r_k),  p = softmax(logits), r = softmax(reference_logits)
+
+    A step has only K outcomes, so nothing needs to be sampled. The direction is that of the
+    expectation: under the policy, not under the reference.
+
+    Args:
+        logits: [..., K] logits of the policy; finite (a chosen candidate holds `MASKED_SCORE`).
+        reference_logits: [..., K] logits of the reference, equally masked.
+
+    Returns:
+        [...] nats, at least 0 up to rounding; 0 where the two agree up to a constant.
+
+    Raises:
+        ValueError: the two shapes differ.
+
+    Source: Kullback 1951
+    """
+    if logits.shape != reference_logits.shape:
+        raise ValueError(
+            f"logits and reference_logits must have one shape, got {list(logits.shape)}"
+            f" and {list(reference_logits.shape)}"
+        )
+    log_p = logits.log_softmax(dim=-1)
+    log_r = reference_logits.log_softmax(dim=-1)
+    return (log_p.exp() * (log_p - log_r)).sum(dim=-1)

@@ -1,0 +1,127 @@
+"""Reward-weighted cross-entropy: imitate the selections of a query in proportion to reward."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lever_pipe.losses.reduction import masked, mean_over_queries
+from lever_pipe.shapes import require_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class RceTerms:
+    """Scalars of one step; only `total` has a gradient."""
+
+    total: Tensor
+    """[] weighted cross-entropy, mean over queries, nats per selection."""
+    weights_entropy: Tensor
+    """[] mean over queries of the entropy of the imitation weights, nats; ln G is uniform."""
+    max_weight: Tensor
+    """[] mean over queries of the largest imitation weight, in (0, 1]."""
+
+
+def imitation_weights(rewards_BG: Tensor, valid_BG: Tensor, *, temperature: float) -> Tensor:
+    """Return softmax(R / t) over each query's valid selections, [B, G]; 0 at padding.
+
+    Adding a constant to a query's rewards changes nothing. Equal rewards give equal weights, so a
+    query of failures is imitated as faithfully as one of successes.
+
+    Args:
+        rewards_BG: [B, G] rewards, raw or standardised.
+        valid_BG: [B, G] bool; a query without valid selections gets weights 0.
+        temperature: t > 0; small values imitate the best selections only.
+
+    Raises:
+        ShapeError: the shapes disagree.
+        ValueError: the temperature is not positive.
+
+    Source: Lever-Plus published code
+    """
+    require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
+    lowest = torch.finfo(rewards_BG.dtype).min
+    logits_BG = masked(rewards_BG.detach() / temperature, valid_BG, lowest)
+    return masked(logits_BG.softmax(dim=1), valid_BG)
+
+
+def reward_ranges(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return max R - min R over each query's valid selections, [B]; 0 for a query without any.
+
+    As `query_weights_B` it leaves out the queries whose selections are all equally good.
+
+    Source: this project
+    """
+    require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
+    highest_B = masked(rewards_BG, valid_BG, -torch.inf).amax(dim=1)
+    lowest_B = masked(rewards_BG, valid_BG, torch.inf).amin(dim=1)
+    return masked(highest_B - lowest_B, valid_BG.any(dim=1))
+
+
+def rce_terms(
+    *,
+    log_probs_BG: Tensor,
+    rewards_BG: Tensor,
+    valid_BG: Tensor,
+    temperature: float,
+    query_weights_B: Tensor | None = None,
+) -> RceTerms:
+    """Return the reward-weighted cross-entropy of a batch of groups.
+
+    w = softmax(R / t);  L_q = - sum_i w_i ln P(tau_i | q);  total = mean_q v_q L_q
+
+    v_q = 1 in the published loss. Other query weights are not normalised: a query of weight 0
+    still counts in the mean, so it shortens the step instead of handing its share to others.
+
+    Args:
+        log_probs_BG: [B, G] ln P(selection) under the trained policy (sum over its steps).
+        rewards_BG: [B, G] rewards, raw or standardised.
+        valid_BG: [B, G] bool; a query without valid selections is left out of every mean.
+        temperature: t > 0 of the imitation weights.
+        query_weights_B: [B] v_q at least 0, for example `reward_ranges`; None for 1.
+
+    Raises:
+        ShapeError: the shapes disagree.
+        ValueError: the temperature is not positive.
+
+    Source: Lever-Plus published code
+    """
+    if query_weights_B is None:
+        query_weights_B = torch.ones_like(log_probs_BG[:, 0])
+    require_shapes(
+        ("log_probs_BG", "B G", log_probs_BG),
+        ("rewards_BG", "B G", rewards_BG),
+        ("valid_BG", "B G", valid_BG),
+        ("query_weights_B", "B", query_weights_B),
+    )
+    weights_BG = imitation_weights(rewards_BG, valid_BG, temperature=temperature)
+    losses_B = -(weights_BG * masked(log_probs_BG, valid_BG)).sum(dim=1)
+    entropies_B = torch.special.entr(weights_BG).sum(dim=1)
+    return RceTerms(
+        total=mean_over_queries(query_weights_B.detach() * losses_B, valid_BG),
+        weights_entropy=mean_over_queries(entropies_B, valid_BG),
+        max_weight=mean_over_queries(weights_BG.amax(dim=1), valid_BG),
+    )
+
+
+def uniform_policy_loss(pool_size: int, shots: int) -> float:
+    """Return the cross-entropy of guessing, sum_(s < shots) ln(pool_size - s), nats.
+
+    The yardstick of `RceTerms.total`: 8.302 for two picks out of 64.
+
+    Args:
+        pool_size: K, candidates in the pool.
+        shots: S, picks without repeats, at most `pool_size`.
+
+    Raises:
+        ValueError: more picks than candidates, or a negative number.
+
+    Source: Plackett 1975
+    """
+    if not 0 <= shots <= pool_size:
+        raise ValueError(f"shots must be in 0..{pool_size} (the pool size), got {shots}")
+    return sum(math.log(pool_size - step) for step in range(shots))

@@ -1,0 +1,76 @@
+"""The one reduction of every group loss: mean within a query, then mean over queries.
+
+Padding is cut off by the `valid` mask before a formula sees it (`masked`), so that whatever a
+padded cell holds, infinity included, reaches neither a value nor a gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def masked(values: Tensor, valid: Tensor, fill: float = 0.0) -> Tensor:
+    """Return `values` with `fill` wherever `valid` is false; both of one shape.
+
+    Source: this project
+    """
+    return torch.where(valid, values, torch.full_like(values, fill))
+
+
+def group_means(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return the mean over each query's valid selections, [B]; 0 for a query without any.
+
+    Source: this project
+    """
+    counts_B = valid_BG.sum(dim=1).clamp(min=1).to(values_BG.dtype)
+    return masked(values_BG, valid_BG).sum(dim=1) / counts_B
+
+
+def mean_over_queries(values_B: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return the mean of `values_B` over queries with at least one valid selection, [].
+
+    0 when no query has one.
+
+    Source: this project
+    """
+    present_B = valid_BG.any(dim=1)
+    count = present_B.sum().clamp(min=1).to(values_B.dtype)
+    return masked(values_B, present_B).sum() / count
+
+
+def mean_of_group_means(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return mean over queries of the mean over a query's valid selections, [].
+
+    Every query weighs the same, however many selections it has.
+
+    Source: this project
+    """
+    return mean_over_queries(group_means(values_BG, valid_BG), valid_BG)
+
+
+def group_has_spread(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return whether a query's valid values differ at all, bool [B].
+
+    Compared exactly: the standard deviation of equal floats is often a rounding error above 0,
+    which a z-score would blow up to a full-sized signal.
+
+    Source: this project
+    """
+    highest_B = masked(values_BG, valid_BG, -torch.inf).amax(dim=1)
+    lowest_B = masked(values_BG, valid_BG, torch.inf).amin(dim=1)
+    return highest_B > lowest_B
+
+
+def group_standard_deviations(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return the unbiased standard deviation of each query's valid values, [B].
+
+    Exactly 0 for a query whose values are all equal or which has fewer than two.
+
+    Source: this project
+    """
+    means_B = group_means(values_BG, valid_BG)
+    squares_BG = masked((values_BG - means_B[:, None]) ** 2, valid_BG)
+    degrees_B = (valid_BG.sum(dim=1) - 1).clamp(min=1).to(values_BG.dtype)
+    deviations_B = (squares_BG.sum(dim=1) / degrees_B).sqrt()
+    return masked(deviations_B, group_has_spread(values_BG, valid_BG))

@@ -1,0 +1,98 @@
+"""Log-probabilities of ordered selections without repeats (Plackett-Luce).
+
+P(tau | q) = prod_s softmax(score with tau_1 .. tau_(s-1) masked)[tau_s], under teacher forcing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lever_pipe.losses.reduction import masked
+from lever_pipe.shapes import require_shapes
+
+MASKED_SCORE = -100.0
+"""Logit of a candidate that is already chosen. The published network uses this finite number, not
+minus infinity: the lost mass is below e^-80 for its scores in [-10, 10], and every gradient stays
+finite."""
+
+
+def mask_chosen(scores_BGSK: Tensor, selections_BGS: Tensor) -> Tensor:
+    """Return the scores with `MASKED_SCORE` at every candidate chosen at an earlier step.
+
+    For a network whose scores depend on the history; `step_logits` serves a static ranking.
+
+    Args:
+        scores_BGSK: [B, G, S, K] logits of each step, already divided by the temperature.
+        selections_BGS: [B, G, S] pool positions in 0..K-1, first pick first (int64).
+
+    Raises:
+        ShapeError: the two disagree on B, G or S.
+
+    Source: Plackett 1975
+    """
+    sizes = require_shapes(("scores_BGSK", "B G S K", scores_BGSK), ("selections_BGS", "B G S", selections_BGS))
+    chosen_BGSK = torch.nn.functional.one_hot(selections_BGS, sizes["K"])
+    chosen_before_BGSK = chosen_BGSK.cumsum(dim=2) - chosen_BGSK > 0
+    return masked(scores_BGSK, ~chosen_before_BGSK, MASKED_SCORE)
+
+
+def step_logits(scores_BK: Tensor, selections_BGS: Tensor) -> Tensor:
+    """Return the logits of every step under teacher forcing, [B, G, S, K].
+
+    logit_s = scores with the picks of the steps before s set to `MASKED_SCORE`.
+
+    Args:
+        scores_BK: [B, K] logits of the pool, already divided by the temperature.
+        selections_BGS: [B, G, S] pool positions in 0..K-1, first pick first (int64).
+
+    Raises:
+        ShapeError: the two disagree on B or have another rank.
+
+    Source: Plackett 1975
+    """
+    sizes = require_shapes(("scores_BK", "B K", scores_BK), ("selections_BGS", "B G S", selections_BGS))
+    wanted = sizes["B"], sizes["G"], sizes["S"], sizes["K"]
+    return mask_chosen(scores_BK[:, None, None, :].expand(wanted), selections_BGS)
+
+
+def step_log_probs(scores_BK: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
+    """Return the log-probability of every pick given the picks before it, [B, G, S].
+
+    log_softmax(logit_s)[tau_s], the softmax running over all K entries, masked ones included.
+
+    Args:
+        scores_BK: [B, K] logits of the pool, already divided by the temperature.
+        selections_BGS: [B, G, S] pool positions, first pick first (int64).
+        valid_BG: [B, G] bool, false for padding of groups of unequal size. A padded row may hold
+            any number (such as -1); its log-probabilities are 0 and carry no gradient.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Plackett 1975
+    """
+    if valid_BG is None:
+        valid_BG = torch.ones_like(selections_BGS[..., 0], dtype=torch.bool)
+    require_shapes(("selections_BGS", "B G S", selections_BGS), ("valid_BG", "B G", valid_BG))
+    valid_BGS = valid_BG[..., None].expand_as(selections_BGS)
+    legal_BGS = torch.where(valid_BGS, selections_BGS, torch.zeros_like(selections_BGS))
+    log_probs_BGSK = step_logits(scores_BK, legal_BGS).log_softmax(dim=-1)
+    picked_BGS = log_probs_BGSK.gather(-1, legal_BGS[..., None]).squeeze(-1)
+    return masked(picked_BGS, valid_BGS)
+
+
+def selection_log_probs(scores_BK: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
+    """Return log P(selection | query), [B, G]: the sum over steps of `step_log_probs`.
+
+    Args:
+        scores_BK: [B, K] logits of the pool, already divided by the temperature.
+        selections_BGS: [B, G, S] pool positions, first pick first (int64).
+        valid_BG: [B, G] bool, false for padding (log-probability 0, no gradient).
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Luce 1959
+    """
+    return step_log_probs(scores_BK, selections_BGS, valid_BG).sum(dim=-1)

@@ -1,0 +1,53 @@
+"""The clipped surrogate of proximal policy optimisation, one ratio per whole selection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lever_pipe.losses.reduction import masked, mean_of_group_means
+from lever_pipe.shapes import require_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class SurrogateTerms:
+    """The clipped surrogate and how often its clip cuts the gradient."""
+
+    loss: Tensor
+    """[] lower is better."""
+    clip_fraction: Tensor
+    """[] share of valid selections whose gradient is cut, in [0, 1], detached."""
+
+
+def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, valid: Tensor, clip_epsilon: float) -> SurrogateTerms:
+    """Return the negated clipped objective, and the share of selections that the clip silences.
+
+    loss = - mean_query mean_valid min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = exp(log_ratio)
+
+    A selection is clipped when the clipped branch is strictly the smaller: rho > 1 + eps with
+    A > 0, or rho < 1 - eps with A < 0. The other two far sides keep their gradient, which leads
+    back into the trust region. A = 0 never counts as clipped.
+
+    Args:
+        log_ratio: [B, G] log P(selection) under the policy minus that under the behaviour.
+        advantages: [B, G] A, a constant: no gradient flows to it.
+        valid: [B, G] bool.
+        clip_epsilon: half-width of the trust region, greater than 0.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Schulman 2017 (PPO)
+    """
+    require_shapes(("log_ratio", "B G", log_ratio), ("advantages", "B G", advantages), ("valid", "B G", valid))
+    advantages = masked(advantages.detach(), valid)
+    ratios = masked(log_ratio, valid).exp()
+    unclipped = ratios * advantages
+    clipped = ratios.clamp(1 - clip_epsilon, 1 + clip_epsilon) * advantages
+    n_valid = valid.sum().clamp(min=1).to(ratios.dtype)
+    return SurrogateTerms(
+        loss=-mean_of_group_means(torch.minimum(unclipped, clipped), valid),
+        clip_fraction=(clipped < unclipped).detach().sum() / n_valid,
+    )

@@ -1,0 +1,1 @@
+"""Frozen vision-language models that answer prompts; each public module but `protocol` is a member."""

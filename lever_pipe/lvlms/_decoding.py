@@ -1,0 +1,187 @@
+"""Greedy and beam search over a batch of prefilled rows, by the rules of transformers' `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+NEVER = -1.0e9  # transformers' score of a hypothesis that must not win; part of its rules
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """When an answer ends and how it is searched; one beam is greedy."""
+
+    eos: tuple[int, ...]
+    max_new_tokens: int
+    num_beams: int = 1
+    length_penalty: float = 0.0
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A generated answer: its tokens up to and with the end of the turn, their log-probabilities, the beam's score."""
+
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    beam_score: float | None
+
+
+class Continuation(Protocol):
+    """Prefilled rows that can be fed further tokens."""
+
+    def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
+        """Return the log-probabilities [B, n, V] after feeding `ids` [B, n] side by side at one position.
+
+        `visible` [B, n, generated columns + n] says which generated columns each of them sees.
+        """
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these rows."""
+        ...
+
+
+def decode(rows: Continuation, first: Tensor, options: DecodeOptions) -> list[Decoded]:
+    """Return an answer a row, given the log-probabilities of its first token [B, V]."""
+    search: Callable[[Continuation, Tensor, DecodeOptions], list[Decoded]]
+    search = _greedy if options.num_beams == 1 else _beam
+    return search(rows, first, options)
+
+
+def _greedy(rows: Continuation, first: Tensor, options: DecodeOptions) -> list[Decoded]:
+    shape = (first.shape[0], options.max_new_tokens)
+    tokens = torch.full(shape, -1, dtype=torch.long, device=first.device)
+    scores = torch.zeros(shape, device=first.device)
+    eos = torch.tensor(options.eos, device=first.device)
+    active = torch.arange(shape[0], device=first.device)
+    log_probs = first
+    for step in range(options.max_new_tokens):
+        best, chosen = log_probs.max(-1)
+        tokens[active, step], scores[active, step] = chosen, best
+        going = ~torch.isin(chosen, eos)
+        if step + 1 == options.max_new_tokens or not going.any():
+            break
+        # Ended rows leave once they are half of the batch: copying the buffer for fewer costs more than it saves.
+        if 2 * int(going.sum()) <= going.numel():
+            keep = going.nonzero()[:, 0]
+            rows.select(keep)
+            active, chosen = active[keep], chosen[keep]
+        visible = torch.ones(chosen.numel(), 1, step + 1, dtype=torch.bool, device=first.device)
+        log_probs = rows.feed(chosen[:, None], step, visible)[:, 0]
+    return _cut(tokens, scores, None, options)
+
+
+@dataclass
+class _Beams:
+    """Hypotheses [B, beams, ...], best first."""
+
+    tokens: Tensor
+    log_probs: Tensor
+    scores: Tensor  # running: plain sums; finished: after the length penalty
+    ended: Tensor
+    columns: Tensor  # generated columns of the buffer that hold a hypothesis's own tokens
+
+    def take(self, index: Tensor) -> _Beams:
+        """Return the hypotheses of `index` [B, m]."""
+
+        def pick(tensor: Tensor) -> Tensor:
+            if tensor.ndim == 2:
+                return tensor.gather(1, index)
+            return tensor.gather(1, index[:, :, None].expand(-1, -1, tensor.shape[2]))
+
+        return _Beams(*map(pick, (self.tokens, self.log_probs, self.scores, self.ended, self.columns)))
+
+    def joined(self, other: _Beams) -> _Beams:
+        """Return the hypotheses of both."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return _Beams(*(torch.cat(pair, dim=1) for pair in pairs))
+
+
+def _empty(rows: int, beams: int, options: DecodeOptions, score: float, device: torch.device) -> _Beams:
+    steps = options.max_new_tokens
+    return _Beams(
+        tokens=torch.full((rows, beams, steps), -1, dtype=torch.long, device=device),
+        log_probs=torch.zeros(rows, beams, steps, device=device),
+        scores=torch.full((rows, beams), score, device=device),
+        ended=torch.zeros(rows, beams, dtype=torch.bool, device=device),
+        columns=torch.zeros(rows, beams, steps * options.num_beams, dtype=torch.bool, device=device),
+    )
+
+
+def _beam(rows: Continuation, first: Tensor, options: DecodeOptions) -> list[Decoded]:
+    """Beam search whose beams lie side by side in their row's buffer.
+
+    A beam's mask holds the columns of its own ancestors, so keys and values are neither repeated nor reordered.
+    """
+    n_rows, beams, device = first.shape[0], options.num_beams, first.device
+    running = _empty(n_rows, 1, options, 0.0, device)
+    finished = _empty(n_rows, beams, options, NEVER, device)
+    improvable = torch.ones(n_rows, 1, dtype=torch.bool, device=device)
+    log_probs = first[:, None]
+    for step in range(options.max_new_tokens):
+        last = step + 1 == options.max_new_tokens
+        candidates = _extend(running, log_probs, step, options)
+        running = _best_running(candidates, beams)
+        norm = float(step + 1) ** options.length_penalty
+        finished = _finish(finished, candidates, improvable, norm)
+        worst = torch.where(finished.ended, finished.scores.min(1, keepdim=True).values, NEVER)
+        improvable = improvable & (running.scores[:, :1] / norm > worst).any(1, keepdim=True)
+        if last or not improvable.any() or candidates.ended.all():
+            break
+        width = (step + 1) * beams
+        own = torch.arange(step * beams, width, device=device)
+        running.columns[:, torch.arange(beams, device=device), own] = True
+        log_probs = rows.feed(running.tokens[:, :, step], step, running.columns[:, :, :width])
+    best = finished.take(torch.zeros(n_rows, 1, dtype=torch.long, device=device))
+    return _cut(best.tokens[:, 0], best.log_probs[:, 0], best.scores[:, 0], options)
+
+
+def _extend(running: _Beams, log_probs: Tensor, step: int, options: DecodeOptions) -> _Beams:
+    """Return the best continuations, enough that as many beams as needed go on even if all others end."""
+    vocabulary = log_probs.shape[-1]
+    total = (log_probs + running.scores[:, :, None]).flatten(1)
+    scores, flat = total.topk(max(2, 1 + len(options.eos)) * options.num_beams)
+    candidates = running.take(flat // vocabulary)
+    token = flat % vocabulary
+    candidates.scores = scores
+    candidates.tokens[:, :, step] = token
+    candidates.log_probs[:, :, step] = log_probs.flatten(1).gather(1, flat)
+    candidates.ended = torch.isin(token, torch.tensor(options.eos, device=token.device))
+    if step + 1 == options.max_new_tokens:
+        candidates.ended = torch.ones_like(candidates.ended)
+    return candidates
+
+
+def _best_running(candidates: _Beams, beams: int) -> _Beams:
+    scores, index = (candidates.scores + candidates.ended.float() * NEVER).topk(beams)
+    running = candidates.take(index)
+    running.scores = scores
+    return running
+
+
+def _finish(finished: _Beams, candidates: _Beams, improvable: Tensor, norm: float) -> _Beams:
+    """Return the best finished hypotheses; only the first `beams` candidates may finish."""
+    beams = finished.scores.shape[1]
+    eligible = candidates.ended.clone()
+    eligible[:, beams:] = False
+    scores = candidates.scores / norm
+    scores = scores + (~improvable).float() * NEVER + (~eligible).float() * NEVER
+    ending = _Beams(candidates.tokens, candidates.log_probs, scores, eligible, candidates.columns)
+    both = finished.joined(ending)
+    return both.take(both.scores.topk(beams).indices)
+
+
+def _cut(tokens: Tensor, log_probs: Tensor, scores: Tensor | None, options: DecodeOptions) -> list[Decoded]:
+    """Return each row up to its first end-of-turn token; -1 marks steps that never ran."""
+    beam_scores = [None] * tokens.shape[0] if scores is None else scores.tolist()
+    decoded = []
+    for ids, values, score in zip(tokens.tolist(), log_probs.tolist(), beam_scores, strict=True):
+        ends = (i + 1 for i, token in enumerate(ids) if token in options.eos)
+        length = next(ends, len(ids) - ids.count(-1))
+        decoded.append(Decoded(tuple(ids[:length]), tuple(values[:length]), score))
+    return decoded

@@ -1,0 +1,124 @@
+"""What a member of `lvlms` must offer.
+
+A member is a module of this package without a leading underscore. It has one function
+
+    load(folder, *, options, images, device, threads, ledger) -> Lvlm
+
+that reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the architecture is
+a `CheckpointError`) and that never reaches for the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from lever_pipe.errors import ImageError
+from lever_pipe.prompts import TextPrompt
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+COUNTERS = (
+    "images_shown",  # images in all prompts asked
+    "images_distinct",  # different ones among them
+    "images_encoded",  # passes of one image through the vision tower
+    "prompts_asked",
+    "prompts_distinct",  # different prompts, per call of `run`
+    "prompts_from_ledger",  # distinct prompts whose every answer was already known
+    "prompt_tokens",  # tokens of the distinct prompts that were computed, images expanded
+    "trie_tokens_distinct",  # the same tokens, a prefix of segments shared by several prompts counted once
+    "tokens_prefilled",  # prompt tokens that went through the language model
+    "tokens_padded",  # padding that went along
+    "forwards",  # passes of the language model, decoding included
+    "flop",  # work on real tokens and images, padding excluded
+    "seconds",  # wall time inside `run`
+)
+
+
+@dataclass(frozen=True)
+class LvlmOptions:
+    """What an answer depends on besides weights and prompt, and the size of a batch."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    num_beams: int = 1  # 1 is greedy
+    max_new_tokens: int = 5
+    length_penalty: float = 0.0
+    wave_tokens: int = 8192  # tokens of one forward, padding included
+    vision_bytes: int = 16 * 2**30  # image features kept; the least recently used ones go first
+
+
+@dataclass(frozen=True)
+class LvlmRequest:
+    """One prompt: to be answered, and with given answers to be scored as its continuation."""
+
+    prompt: TextPrompt
+    answers: tuple[str, ...] = ()
+    generate: bool = True
+
+
+@dataclass(frozen=True)
+class LvlmReply:
+    """The answer to one request.
+
+    Attributes:
+        text: the generated answer without special tokens; empty if none was asked for.
+        n_tokens: generated tokens, the end of the turn included.
+        answer_log_probs: natural log-probability of each given answer, summed over its tokens and the end of the turn.
+    """
+
+    text: str
+    n_tokens: int
+    answer_log_probs: tuple[float, ...]
+
+
+@runtime_checkable
+class Lvlm(Protocol):
+    """A loaded model; replies come in the order of the requests and do not depend on it."""
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """Work done since loading, by the names in `COUNTERS`."""
+        ...
+
+    def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
+        """Return one reply a request."""
+        ...
+
+    def stock_answers(self, requests: Sequence[LvlmRequest]) -> list[str]:
+        """Return generated texts by the model library's own, slow path, as a cross-check."""
+        ...
+
+
+class ImageSource:
+    """Image files by digest."""
+
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self._paths = dict(paths)
+
+    def open(self, digest: str) -> Image:
+        """Return the decoded image in RGB.
+
+        Raises:
+            ImageError: no file has this digest, or its file cannot be decoded.
+        """
+        from PIL import Image, UnidentifiedImageError
+
+        path = self._paths.get(digest)
+        if path is None:
+            raise ImageError(
+                f"image {digest}: expected a file with this digest",
+                found="none",
+                do="Pass the image folder from which the examples were prepared.",
+            )
+        try:
+            with Image.open(path) as image:
+                return image.convert("RGB")
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as fault:
+            raise ImageError(
+                f"{path}: expected a readable image",
+                found=str(fault) or type(fault).__name__,
+                do="Restore the file, or set data.on_bad_image to skip.",
+            ) from None

@@ -1,0 +1,224 @@
+"""Qwen2.5-VL from a local folder: texts to tokens, the answer ledger, and the stock path as a cross-check."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lever_pipe.errors import DataError
+from lever_pipe.ledger import Ledger
+from lever_pipe.lvlms._batch import Prompt, Request, Segment
+from lever_pipe.lvlms._decoding import DecodeOptions
+from lever_pipe.lvlms._engine import Engine, Result, merge_requests
+from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
+from lever_pipe.lvlms._stock import stock_tokens
+from lever_pipe.lvlms._vision import VisionStore, settings_of
+from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
+from lever_pipe.prompts import TextPrompt, TextSegment
+from lever_pipe.provenance import canonical_json
+
+KEY_VERSION = 1
+
+
+def load(
+    folder: Path,
+    *,
+    options: LvlmOptions,
+    images: ImageSource,
+    device: str,
+    threads: int,
+    ledger: Path | None,
+) -> Qwen25Vl:
+    """Return the model of a local folder.
+
+    Args:
+        folder: config, safetensors weights, tokenizer and image processor, as `save_pretrained` writes them.
+        options: what the answers depend on.
+        images: files of the digests that prompts will name.
+        device: a torch device.
+        threads: CPU threads of torch.
+        ledger: folder of the answer ledger; None to remember answers in this process only.
+
+    Raises:
+        CheckpointError: a file is missing, or tensors differ from the architecture.
+    """
+    torch.set_num_threads(threads)
+    parts = load_parts(folder, dtype=options.dtype, device=device)
+    identity = {
+        "version": KEY_VERSION,
+        "weights": weights_digest(folder),
+        "dtype": options.dtype,
+        "attention": parts.model.config.text_config._attn_implementation,
+        "image_processor": settings_of(parts.image_processor),
+        "eos": parts.eos,
+        "num_beams": options.num_beams,
+        "max_new_tokens": options.max_new_tokens,
+        "length_penalty": options.length_penalty,
+    }
+    return Qwen25Vl(parts, options=options, images=images, ledger=Ledger(ledger), identity=identity)
+
+
+class Qwen25Vl:
+    """A loaded Qwen2.5-VL (`protocol.Lvlm`)."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        options: LvlmOptions,
+        images: ImageSource,
+        ledger: Ledger,
+        identity: Mapping[str, Any],
+    ) -> None:
+        self._parts = parts
+        self._images = images
+        self._ledger = ledger
+        self._identity = canonical_json(dict(identity)).encode()
+        self._counts: Counter[str] = Counter()
+        self._seen_images: set[str] = set()
+        self._segments: dict[TextSegment, Segment] = {}
+        self._answer_ids: dict[str, tuple[int, ...]] = {}
+        self._decode = DecodeOptions(
+            eos=(parts.eos,),
+            max_new_tokens=options.max_new_tokens,
+            num_beams=options.num_beams,
+            length_penalty=options.length_penalty,
+        )
+        vision = VisionStore(
+            parts.model,
+            parts.image_processor,
+            images.open,
+            capacity=options.vision_bytes,
+            counters=self._counts,
+        )
+        self._engine = Engine(
+            parts.model,
+            vision,
+            decode=self._decode,
+            wave_tokens=options.wave_tokens,
+            counters=self._counts,
+        )
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """Work done since loading, by the names in `protocol.COUNTERS`."""
+        return {name: self._counts[name] for name in COUNTERS}
+
+    def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
+        """Return one reply a request; what the ledger knows is not computed again.
+
+        Finished prompts reach the ledger chunk by chunk, so a killed run continues where it stopped.
+        """
+        begin = time.perf_counter()
+        asked = [self._to_request(request) for request in requests]
+        merged = merge_requests(asked)
+        keys = {request.prompt: self.key(request.prompt) for request in merged}
+        missing = [gap for request in merged if (gap := self._gap(request, keys[request.prompt])) is not None]
+        self._count(asked, merged, len(missing))
+
+        def keep(request: Request, result: Result) -> None:
+            self._ledger.put(keys[request.prompt], self._to_row(request, result))
+
+        try:
+            if missing:
+                self._engine.run(missing, on_result=keep)
+        finally:
+            self._ledger.flush()
+        replies = [self._to_reply(request, keys[request.prompt]) for request in asked]
+        self._counts["seconds"] += time.perf_counter() - begin  # type: ignore[assignment]
+        return replies
+
+    def stock_answers(self, requests: Sequence[LvlmRequest]) -> list[str]:
+        """Return generated texts by `model.generate` on pixels, without engine, ledger or shared images."""
+        prompts = [self._to_prompt(request.prompt) for request in requests]
+        tokens = stock_tokens(self._parts, prompts, open_image=self._images.open, options=self._decode)
+        return [self._text(answer) for answer in tokens]
+
+    def key(self, prompt: Prompt) -> str:
+        """Return the ledger key: everything that an answer depends on, and nothing else."""
+        digest = hashlib.sha256(self._identity)
+        for segment in prompt.segments:
+            digest.update(f"\0{len(segment.ids)}\0{' '.join(segment.images)}\0".encode())
+            digest.update(array("q", segment.ids).tobytes())
+        return digest.hexdigest()
+
+    def _gap(self, request: Request, key: str) -> Request | None:
+        row = self._ledger.get(key)
+        if row is None:
+            return request
+        known = row.get("scores", {})
+        answers = tuple(answer for answer in request.answers if _name(answer) not in known)
+        generate = request.generate and "tokens" not in row
+        return Request(request.prompt, answers, generate) if answers or generate else None
+
+    def _to_row(self, request: Request, result: Result) -> dict[str, Any]:
+        row: dict[str, Any] = {}
+        if request.generate:
+            row["tokens"] = list(result.tokens)
+            row["text"] = self._text(result.tokens)
+            row["token_log_probs"] = list(result.token_log_probs)
+        if request.generate and result.beam_score is not None:
+            row["beam_score"] = result.beam_score
+        if request.answers:
+            pairs = zip(request.answers, result.scores, strict=True)
+            row["scores"] = {_name(answer): list(scores) for answer, scores in pairs}
+        return row
+
+    def _to_reply(self, request: Request, key: str) -> LvlmReply:
+        row = self._ledger.get(key)
+        assert row is not None, key
+        scores = row.get("scores", {})
+        sums = tuple(sum(scores[_name(answer)]) for answer in request.answers)
+        if not request.generate:
+            return LvlmReply("", 0, sums)
+        return LvlmReply(row["text"], len(row["tokens"]), sums)
+
+    def _to_request(self, request: LvlmRequest) -> Request:
+        answers = tuple(self._to_answer(answer) for answer in request.answers)
+        return Request(self._to_prompt(request.prompt), answers, request.generate)
+
+    def _to_prompt(self, prompt: TextPrompt) -> Prompt:
+        return Prompt(tuple(self._to_segment(segment) for segment in prompt.segments))
+
+    def _to_segment(self, segment: TextSegment) -> Segment:
+        if segment not in self._segments:
+            ids = self._encode(segment.text)
+            shown = ids.count(self._parts.model.config.image_token_id)
+            if shown != len(segment.images):
+                raise DataError(
+                    f"prompt segment {segment.text[:80]!r}: expected {len(segment.images)} image placeholders",
+                    found=f"{shown} after tokenizing",
+                    do="Remove control tokens from the data, or use this model's own tokenizer.",
+                )
+            self._segments[segment] = Segment(ids, segment.images)
+        return self._segments[segment]
+
+    def _to_answer(self, answer: str) -> tuple[int, ...]:
+        if answer not in self._answer_ids:
+            self._answer_ids[answer] = (*self._encode(answer), self._parts.eos)
+        return self._answer_ids[answer]
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._parts.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self._parts.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def _count(self, asked: list[Request], merged: list[Request], n_missing: int) -> None:
+        self._seen_images.update(digest for request in merged for digest in request.prompt.images)
+        self._counts["images_shown"] += sum(len(request.prompt.images) for request in asked)
+        self._counts["images_distinct"] = len(self._seen_images)
+        self._counts["prompts_asked"] += len(asked)
+        self._counts["prompts_distinct"] += len(merged)
+        self._counts["prompts_from_ledger"] += len(merged) - n_missing
+
+
+def _name(answer: tuple[int, ...]) -> str:
+    return " ".join(map(str, answer))

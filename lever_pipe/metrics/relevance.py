@@ -1,0 +1,59 @@
+"""How near a wrong answer is to the references: word overlap and edit similarity."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from lever_pipe.metrics.vqa_accuracy import normalise_answer
+
+
+@dataclass(frozen=True, slots=True)
+class Relevance:
+    """Similarities of a prediction to the nearest of its references, each in [0, 1]."""
+
+    token_f1: float
+    edit_similarity: float
+    score: float
+    """The larger of the two."""
+
+
+def token_f1(prediction: str, reference: str) -> float:
+    """Return the F1 of the normalised words of two answers, in [0, 1].
+
+    2 p r / (p + r) over bags of words; 1 if both are empty, 0 if one is.
+
+    Source: Rajpurkar 2016 (token F1)
+    """
+    predicted, wanted = normalise_answer(prediction).split(), normalise_answer(reference).split()
+    if not predicted or not wanted:
+        return float(predicted == wanted)
+    n_common = (Counter(predicted) & Counter(wanted)).total()
+    return 2 * n_common / (len(predicted) + len(wanted))
+
+
+def edit_similarity(prediction: str, reference: str) -> float:
+    """Return the similarity of the normalised characters of two answers, in [0, 1].
+
+    2 M / T, M the characters in matching blocks and T those of both texts; 1 if both are empty.
+    The blocks are found greedily, so exchanging the two texts may change the value a little.
+
+    Source: Ratcliff 1988
+    """
+    texts = normalise_answer(prediction), normalise_answer(reference)
+    return SequenceMatcher(None, *texts, autojunk=False).ratio()
+
+
+def relevance(prediction: str, references: Sequence[str]) -> Relevance:
+    """Return the largest token F1 and edit similarity over the references, and their larger one.
+
+    The two maxima may belong to different references. Without references all three are 0.
+
+    Source: Lever-Plus published code
+    """
+    distinct = sorted(set(references))
+    best_f1 = max((token_f1(prediction, text) for text in distinct), default=0.0)
+    best_edit = max((edit_similarity(prediction, text) for text in distinct), default=0.0)
+    return Relevance(best_f1, best_edit, max(best_f1, best_edit))

@@ -1,0 +1,295 @@
+"""From the experiment to the workflow: which policies exist, and the identity of every job.
+
+The Snakefile calls these functions; tests and notebooks may too. Nothing here touches a file except the model
+folders, whose digests belong to the identity of the stages that load them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from lever_pipe import stage_configs as stages
+from lever_pipe.config import Arm, Experiment, Preset, Section
+from lever_pipe.provenance import canonical_json, code_of, model_identity
+from lever_pipe.records import PolicyRef
+
+Wildcards = Mapping[str, str]
+
+SIMILARITIES = ("similar_image", "similar_question", "similar_both")
+
+
+def beta_text(kl_beta: float) -> str:
+    """Return a beta as it stands in a path: the shortest text that reads back as the same number."""
+    text = f"{kl_beta:g}"
+    return text if float(text) == kl_beta else repr(kl_beta)
+
+
+def baselines(experiment: Experiment) -> list[str]:
+    """Return the names of all baselines."""
+    draws = [f"random-{draw}" for draw in range(experiment.baselines.n_random_draws)]
+    return ["zero_shot", *draws, *SIMILARITIES, "oracle"]
+
+
+def rce_policies(arm: Arm, seed: int) -> list[str]:
+    """Return the evaluated RCE epochs of one seed."""
+    return [f"preset~{arm.preset}/rce/seed~{seed}/epoch~{e}" for e in range(1, arm.rce_epochs + 1)]
+
+
+def grpo_policies(arm: Arm, seed: int) -> list[str]:
+    """Return the evaluated GRPO epochs of one seed, for every base epoch and beta."""
+    return [
+        f"preset~{arm.preset}/grpo/base~{base}/beta~{beta_text(beta)}/seed~{seed}/epoch~{epoch}"
+        for base in arm.base_rce_epochs
+        for beta in arm.kl_betas
+        for epoch in range(1, arm.grpo_epochs + 1)
+    ]
+
+
+def long_runs(arm: Arm) -> list[str]:
+    """Return every epoch of the training-curve runs; they are trained, not evaluated."""
+    return [
+        f"preset~{arm.preset}/grpo/base~{base}/beta~{beta_text(beta)}/seed~{seed}/epoch~{epoch}"
+        for base in arm.base_rce_epochs
+        for beta in arm.long_kl_betas
+        for seed in arm.long_seeds
+        for epoch in range(1, arm.long_epochs + 1)
+    ]
+
+
+def batches(experiment: Experiment) -> list[str]:
+    """Return the answer batches: one for the baselines, one for each arm and seed."""
+    trained = [f"preset~{arm.preset}/seed~{seed}" for arm in experiment.arms for seed in arm.seeds]
+    return ["baseline", *trained]
+
+
+def policies_of(experiment: Experiment, batch: str) -> list[str]:
+    """Return the policies whose prompts one answer batch holds."""
+    if batch == "baseline":
+        return [f"baseline/{name}" for name in baselines(experiment)]
+    for arm in experiment.arms:
+        for seed in arm.seeds:
+            if batch == f"preset~{arm.preset}/seed~{seed}":
+                return [*rce_policies(arm, seed), *grpo_policies(arm, seed)]
+    raise KeyError(batch)
+
+
+def batch_of(policy: str) -> str:
+    """Return the answer batch of a policy."""
+    parts = policy.split("/")
+    seed = next((part for part in parts if part.startswith("seed~")), None)
+    return "baseline" if seed is None else f"{parts[0]}/{seed}"
+
+
+def evaluated(experiment: Experiment) -> list[str]:
+    """Return every evaluated policy once."""
+    return [policy for batch in batches(experiment) for policy in policies_of(experiment, batch)]
+
+
+def trained(experiment: Experiment) -> list[str]:
+    """Return every training epoch of every run once, evaluated or not."""
+    names = [policy for policy in evaluated(experiment) if not policy.startswith("baseline/")]
+    for arm in experiment.arms:
+        names += long_runs(arm)
+    return list(dict.fromkeys(names))
+
+
+def policy_ref(policy: str) -> PolicyRef:
+    """Return a policy's fields from its path-like name."""
+    values = dict(part.split("~", 1) for part in policy.split("/") if "~" in part)
+    stage = policy.split("/")[0] if policy.startswith("baseline/") else policy.split("/")[1]
+    return PolicyRef.model_validate(
+        {
+            "name": policy,
+            "stage": stage,
+            "preset": values.get("preset", ""),
+            "base_rce_epoch": values.get("base"),
+            "kl_beta": values.get("beta"),
+            "seed": values.get("seed"),
+            "epoch": values.get("epoch"),
+        }
+    )
+
+
+def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Section:
+    """Return the identity of one job: the stage's config for these wildcards."""
+    builder = globals()[f"_{stage}"]
+    config: Section = builder(experiment, wildcards)
+    return config
+
+
+def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
+    """Return the one identity param of a rule: canonical JSON of config and code fingerprint."""
+    config = stage_config(experiment, stage, wildcards)
+    code = code_of(stage, members_of(config))
+    return canonical_json({"code": code, "config": config.model_dump(mode="json")})
+
+
+def members_of(config: Section) -> tuple[str, ...]:
+    """Return the modules that a stage's config selects by name, as `samplers.uniform`."""
+    match config:
+        case stages.PrepareExamplesConfig():
+            return (f"datasets.{config.reader}",)
+        case stages.EmbedExamplesConfig():
+            return (f"encoders.{config.member}",)
+        case stages.SamplePoolsConfig():
+            return (f"samplers.{config.pools.sampler}",)
+        case stages.GenerateRlDataConfig() | stages.AnswerPromptsConfig() | stages.CheckWorldConfig():
+            return (f"lvlms.{config.lvlm.member}",)
+        case _:
+            return ()
+
+
+@cache
+def _identity(folder: str) -> str:
+    return model_identity(folder)
+
+
+def _lvlm(experiment: Experiment) -> stages.LvlmConfig:
+    values = experiment.lvlm.model_dump(exclude={"model"})
+    return stages.LvlmConfig(model_identity=_identity(experiment.lvlm.model), **values)
+
+
+def _preset(experiment: Experiment, wildcards: Wildcards) -> Preset:
+    return experiment.presets[wildcards["preset"]]
+
+
+def _generate_world(experiment: Experiment, _: Wildcards) -> Section:
+    data = experiment.data
+    return stages.GenerateWorldConfig(
+        world=data.world, image_name_train=data.train_image_name, image_name_eval=data.eval_image_name
+    )
+
+
+def _prepare_examples(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.PrepareExamplesConfig(**experiment.data.model_dump(exclude={"source", "world", "files"}))
+
+
+def _embed_examples(experiment: Experiment, _: Wildcards) -> Section:
+    encoder = experiment.encoder
+    identity = _identity(encoder.model)
+    return stages.EmbedExamplesConfig(
+        member=encoder.member, model_identity=identity, batch_size=encoder.batch_size
+    )
+
+
+def _sample_pools(experiment: Experiment, _: Wildcards) -> Section:
+    rl = experiment.rl_data
+    return stages.SamplePoolsConfig(pools=experiment.pools, n_rl_queries=rl.n_queries, rl_seed=rl.seed)
+
+
+def _propose_trajectories(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.ProposeTrajectoriesConfig(
+        **experiment.rl_data.model_dump(
+            exclude={"import_from", "n_queries", "n_shards", "diversity_budget"}
+        )
+    )
+
+
+def _generate_rl_data(experiment: Experiment, wildcards: Wildcards) -> Section:
+    rl = experiment.rl_data
+    return stages.GenerateRlDataConfig(
+        lvlm=_lvlm(experiment),
+        shard=int(wildcards["shard"]),
+        n_shards=rl.n_shards,
+        shots=rl.shots,
+        diversity_budget=rl.diversity_budget,
+        seed=rl.seed,
+    )
+
+
+def _merge_rl_data(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.MergeRlDataConfig()
+
+
+def _import_rl_data(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.ImportRlDataConfig()
+
+
+def _initialise_selector(experiment: Experiment, wildcards: Wildcards) -> Section:
+    return stages.InitialiseSelectorConfig(
+        preset=wildcards["preset"],
+        selector=_preset(experiment, wildcards).selector,
+        seed=int(wildcards["seed"]),
+    )
+
+
+def _train_rce_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
+    preset = _preset(experiment, wildcards)
+    return stages.TrainRceEpochConfig(
+        preset=wildcards["preset"],
+        seed=int(wildcards["seed"]),
+        epoch=int(wildcards["epoch"]),
+        **_fields(preset, "selector", "reward", "rce", "train_share", "max_gradient_norm"),
+    )
+
+
+def _train_grpo_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
+    preset = _preset(experiment, wildcards)
+    return stages.TrainGrpoEpochConfig(
+        preset=wildcards["preset"],
+        base_rce_epoch=int(wildcards["base"]),
+        kl_beta=float(wildcards["beta"]),
+        seed=int(wildcards["seed"]),
+        epoch=int(wildcards["epoch"]),
+        **_fields(preset, "selector", "reward", "grpo", "train_share", "max_gradient_norm"),
+    )
+
+
+def _select_demonstrations(experiment: Experiment, wildcards: Wildcards) -> Section:
+    preset = experiment.presets[policy_ref(wildcards["trained"]).preset]
+    return stages.SelectDemonstrationsConfig(selector=preset.selector, shots=max(experiment.evaluation.shots))
+
+
+def _select_baseline(experiment: Experiment, wildcards: Wildcards) -> Section:
+    return stages.SelectBaselineConfig(
+        baseline=wildcards["baseline"],
+        shots=max(experiment.evaluation.shots),
+        seed=experiment.baselines.seed,
+    )
+
+
+def _answer_prompts(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.AnswerPromptsConfig(lvlm=_lvlm(experiment), shots=experiment.evaluation.shots)
+
+
+def _check_world(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.CheckWorldConfig(lvlm=_lvlm(experiment))
+
+
+def _score_answers(experiment: Experiment, wildcards: Wildcards) -> Section:
+    return stages.ScoreAnswersConfig(
+        policy=policy_ref(wildcards["policy"]), **experiment.evaluation.model_dump()
+    )
+
+
+def _fields(preset: Preset, *names: str) -> dict[str, Any]:
+    return {name: getattr(preset, name) for name in names}
+
+
+def _collect_results(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.CollectResultsConfig(main_preset=experiment.arms[0].preset)
+
+
+def _tabulate_documents(experiment: Experiment, _: Wildcards) -> Section:
+    evaluation = experiment.evaluation
+    return stages.TabulateDocumentsConfig(
+        main_preset=experiment.arms[0].preset, samples=evaluation.samples, shots=evaluation.shots
+    )
+
+
+def _plot_curves(experiment: Experiment, _: Wildcards) -> Section:
+    evaluation = experiment.evaluation
+    return stages.PlotCurvesConfig(
+        main_preset=experiment.arms[0].preset, samples=evaluation.samples, shots=evaluation.shots
+    )
+
+
+def _build_report(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.BuildReportConfig(
+        title=experiment.report.title,
+        main_preset=experiment.arms[0].preset,
+        data=experiment.data.source,
+        lvlm=experiment.lvlm.model.rstrip("/").split("/")[-1],
+    )

@@ -1,0 +1,130 @@
+"""The text that a question with its demonstrations becomes, cut into segments at special tokens.
+
+The text follows the ChatML format of Qwen2.5-VL. Every segment begins with a special token, which a tokenizer never
+merges over, so segments may be tokenized one by one and shared between prompts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import Formatter
+from typing import Literal
+
+from lever_pipe.errors import ConfigError, DataError
+from lever_pipe.records import Example
+
+PROMPT_VERSION = 1
+
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+USER = "<|im_start|>user\n"
+ASSISTANT = "<|im_start|>assistant\n"
+END = "<|im_end|>\n"
+_CONTROL_TOKEN = re.compile(r"<\|[a-z_]+\|>")
+
+
+@dataclass(frozen=True)
+class PromptStyle:
+    """How questions and answers are worded and arranged.
+
+    `single_turn` puts all images and texts into one user turn and words a demonstration by `demonstration`; `turns`
+    gives each demonstration a user turn worded by `query` and an assistant turn that holds the answer alone.
+    """
+
+    layout: Literal["single_turn", "turns"]
+    system: str  # empty for no system turn
+    demonstration: str  # template with {question} and {answer}
+    query: str  # template with {question}
+
+    def __post_init__(self) -> None:
+        _require_fields("prompt.demonstration", self.demonstration, {"question", "answer"})
+        _require_fields("prompt.query", self.query, {"question"})
+
+
+@dataclass(frozen=True)
+class TextSegment:
+    """A run of the prompt that begins at a special token; one image digest for each image placeholder in the text."""
+
+    text: str
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TextPrompt:
+    """A whole prompt, ending where the answer begins."""
+
+    segments: tuple[TextSegment, ...]
+
+    @property
+    def text(self) -> str:
+        """The prompt as one string, an image as one placeholder."""
+        return "".join(segment.text for segment in self.segments)
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The image digests in the order in which the prompt shows them."""
+        return tuple(digest for segment in self.segments for digest in segment.images)
+
+
+def build_prompt(query: Example, demonstrations: Sequence[Example], style: PromptStyle) -> TextPrompt:
+    """Return the prompt that shows `demonstrations` in their order and then asks `query`.
+
+    Raises:
+        DataError: a question or an answer contains a control token such as `<|im_end|>`.
+    """
+    if style.layout == "single_turn":
+        return TextPrompt(_single_turn(query, demonstrations, style))
+    return TextPrompt(_turns(query, demonstrations, style))
+
+
+def _single_turn(
+    query: Example, demonstrations: Sequence[Example], style: PromptStyle
+) -> tuple[TextSegment, ...]:
+    shown = [TextSegment(IMAGE + _fill(style.demonstration, d), (d.image_digest,)) for d in demonstrations]
+    asked = TextSegment(IMAGE + _fill(style.query, query) + END + ASSISTANT, (query.image_digest,))
+    return (TextSegment(_system_turn(style) + USER), *shown, asked)
+
+
+def _turns(query: Example, demonstrations: Sequence[Example], style: PromptStyle) -> tuple[TextSegment, ...]:
+    system = _system_turn(style)
+    head = (TextSegment(system),) if system else ()
+    shown = [
+        TextSegment(_question_turn(d, style) + ASSISTANT + _fill("{answer}", d) + END, (d.image_digest,))
+        for d in demonstrations
+    ]
+    asked = TextSegment(_question_turn(query, style) + ASSISTANT, (query.image_digest,))
+    return (*head, *shown, asked)
+
+
+def _system_turn(style: PromptStyle) -> str:
+    return f"<|im_start|>system\n{style.system}{END}" if style.system else ""
+
+
+def _question_turn(example: Example, style: PromptStyle) -> str:
+    return USER + IMAGE + _fill(style.query, example) + END
+
+
+def _fill(template: str, example: Example) -> str:
+    for key, value in (("question", example.question), ("answer", example.answer)):
+        token = _CONTROL_TOKEN.search(value)
+        if token:
+            raise DataError(
+                f"question {example.question_id}: expected a {key} of plain text",
+                found=f"the control token {token.group()}",
+                do="Remove it from the data; it would cut the prompt.",
+            )
+    return template.format(question=example.question, answer=example.answer).strip()
+
+
+def _require_fields(name: str, template: str, fields: set[str]) -> None:
+    try:
+        found = {field for _, field, _, _ in Formatter().parse(template) if field is not None}
+    except ValueError as fault:
+        found = {str(fault)}
+    if found != fields:
+        raise ConfigError(
+            f"{name} must hold exactly the fields {sorted(fields)}",
+            found=repr(template),
+            do="Write {question} and {answer} where the example's texts go.",
+        )

@@ -1,0 +1,1 @@
+"""The trained policy: scores over a pool, selections from scores."""

@@ -1,0 +1,65 @@
+"""Rule `answer_prompts`: the LVLM's answers to every distinct prompt of a batch of policies."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import execution, storage
+from lever_pipe.answering import Prompter, load_lvlm, read_examples
+from lever_pipe.lvlms.protocol import LvlmRequest
+from lever_pipe.metrics.vqa_accuracy import cut_answer
+from lever_pipe.records import AnswerRow, ExampleId, Selection
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import AnswerPromptsConfig, Runtime
+
+
+def answer_prompts(
+    *,
+    selections: tuple[Path, ...],
+    train_examples: Path,
+    eval_examples: Path,
+    train_images: Path,
+    eval_images: Path,
+    lvlm: Path,
+    answers: Path,
+    counters: Path,
+    card: Path,
+    config: AnswerPromptsConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write one answer for each distinct prompt of all selections and shot counts; return how many.
+
+    Raises:
+        CheckpointError: the model folder is missing or incomplete.
+        ImageError: an image cannot be read.
+    """
+    started = time.perf_counter()
+    execution.prepare(runtime)
+    train, queries = read_examples(train_examples), read_examples(eval_examples)
+    model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
+    prompter = Prompter(config.lvlm, train)
+    wanted = distinct_prompts(selections, config.shots)
+    replies = model.run([LvlmRequest(prompter(queries[query], chosen)) for query, chosen in wanted])
+    rows = [
+        AnswerRow(query_id=query, demonstrations=chosen, raw=reply.text, answer=cut_answer(reply.text))
+        for (query, chosen), reply in zip(wanted, replies, strict=True)
+    ]
+    storage.write_rows(answers, rows)
+    storage.write_json(counters, model.counters)
+    inputs = {"selections": selections, "train_examples": train_examples, "eval_examples": eval_examples}
+    write_card(card, stage="answer_prompts", config=config, inputs=inputs, started=started, runtime=runtime)
+    return len(rows)
+
+
+def distinct_prompts(
+    selections: tuple[Path, ...], shots: tuple[int, ...]
+) -> list[tuple[ExampleId, tuple[ExampleId, ...]]]:
+    """Return every distinct `(query, demonstrations)` of the files, sorted; k shots are the first k."""
+    prompts = {
+        (row.query_id, row.demonstrations[:k])
+        for path in selections
+        for row in storage.read_rows(path, Selection)
+        for k in shots
+    }
+    return sorted(prompts)

@@ -1,0 +1,139 @@
+"""Rule `collect_results`: every score and every training metric as four plain CSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.errors import RecordError
+from lever_pipe.records import Cell, EpochMetrics, PolicyRef
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import CollectResultsConfig, Runtime
+from lever_pipe.tables.columns import RL_DATA_COLUMNS, SCORES_COLUMNS, TRAINING_COLUMNS
+
+Line = tuple[object, ...]
+
+STAGES = ("baseline", "init", "rce", "grpo")
+
+
+def collect_results(
+    *,
+    cells: tuple[Path, ...],
+    metrics: tuple[Path, ...],
+    rl_summary: Path,
+    scores: Path,
+    training: Path,
+    rl_data: Path,
+    arms: Path,
+    arms_training: Path,
+    card: Path,
+    config: CollectResultsConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`.
+
+    Raises:
+        RecordError: a malformed row, two rows for one cell or metric, or a nested RL summary.
+    """
+    started = time.perf_counter()
+    cell_rows = [row for path in cells for row in storage.read_rows(path, Cell)]
+    metric_rows = [storage.read_row(path, EpochMetrics) for path in metrics]
+    presets = ("", config.main_preset)
+    score_lines = _distinct(_score_lines(cell_rows), SCORES_COLUMNS, ("accuracy", "n_questions", "n_distinct_prompts"))
+    training_lines = _distinct(_training_lines(metric_rows), TRAINING_COLUMNS, ("value",))
+    for path, columns, lines, main in (
+        (scores, SCORES_COLUMNS, score_lines, True),
+        (arms, SCORES_COLUMNS, score_lines, False),
+        (training, TRAINING_COLUMNS, training_lines, True),
+        (arms_training, TRAINING_COLUMNS, training_lines, False),
+    ):
+        storage.write_text(path, _csv(columns, [line for line in lines if (line[-1] in presets) == main]))
+    storage.write_text(rl_data, _csv(RL_DATA_COLUMNS, _summary_lines(rl_summary)))
+    inputs = {"cells": cells, "metrics": metrics, "rl_summary": rl_summary}
+    write_card(card, stage="collect_results", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def decimal(value: float) -> str:
+    """Return at most nine significant digits: below what the last bits of another machine could move."""
+    return f"{value:.9g}"
+
+
+def _score_lines(cells: Iterable[Cell]) -> list[Line]:
+    lines: list[Line] = []
+    for cell in sorted(cells, key=lambda cell: (_policy_order(cell.policy), cell.samples, cell.shots)):
+        policy = cell.policy
+        head = (policy.name.removeprefix("baseline/"), *_identity(policy), policy.epoch)
+        for score in sorted(cell.subsets, key=lambda score: _natural(score.subset)):
+            counts = (score.n_questions, score.n_distinct_prompts)
+            tail = (cell.samples, cell.shots, decimal(score.accuracy), *counts, policy.preset)
+            lines.append((*head, score.subset, *tail))
+    return lines
+
+
+def _training_lines(metrics: Iterable[EpochMetrics]) -> list[Line]:
+    return [
+        (*_identity(row.policy), row.policy.epoch, name, decimal(row.values[name]), row.policy.preset)
+        for row in sorted(metrics, key=lambda row: _policy_order(row.policy))
+        for name in sorted(row.values)
+    ]
+
+
+def _identity(policy: PolicyRef) -> Line:
+    beta = "" if policy.kl_beta is None else f"{policy.kl_beta:g}"
+    return (policy.stage, policy.base_rce_epoch, beta, policy.seed)
+
+
+def _policy_order(policy: PolicyRef) -> tuple[object, ...]:
+    """Return a key that puts baselines first and counts epochs, seeds and draws as numbers."""
+    numbers = (policy.base_rce_epoch, policy.kl_beta, policy.seed, policy.epoch)
+    known = tuple(-1.0 if number is None else float(number) for number in numbers)
+    return (STAGES.index(policy.stage), policy.preset, known, _natural(policy.name))
+
+
+def _natural(text: str) -> tuple[tuple[int, str], ...]:
+    parts = re.split(r"(\d+)", text)
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
+
+
+def _distinct(lines: list[Line], columns: Sequence[str], values: Sequence[str]) -> list[Line]:
+    """Return the lines once each; the same row may come from two runs, but not with two values."""
+    keys = [index for index, column in enumerate(columns) if column not in values]
+    seen: dict[Line, Line] = {}
+    for line in lines:
+        key = tuple(line[index] for index in keys)
+        if seen.setdefault(key, line) != line:
+            raise RecordError(
+                "expected one value for each policy, cell and metric",
+                found=f"{seen[key]} and {line}",
+                do="Remove the files of the other run.",
+            )
+    return list(seen.values())
+
+
+def _summary_lines(path: Path) -> list[Line]:
+    summary = storage.read_json(path)
+    if not isinstance(summary, dict) or any(isinstance(value, dict | list) for value in summary.values()):
+        raise RecordError(
+            f"{path}: expected a flat JSON object", found="nested values", do="Rebuild the RL data."
+        )
+    return [(name, _plain(summary[name])) for name in sorted(summary)]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return decimal(value) if isinstance(value, float) else json.dumps(value)
+
+
+def _csv(columns: Sequence[str], lines: Iterable[Line]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(lines)  # None becomes an empty field
+    return buffer.getvalue()

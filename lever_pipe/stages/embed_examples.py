@@ -1,0 +1,45 @@
+"""Rule `embed_examples`: unit vectors of every image and question."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from pathlib import Path
+
+from lever_pipe import execution, storage
+from lever_pipe.records import Example
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import EmbedExamplesConfig, Runtime
+
+
+def embed_examples(
+    *,
+    train_examples: Path,
+    eval_examples: Path,
+    train_images: Path,
+    eval_images: Path,
+    encoder: Path,
+    embeddings: Path,
+    card: Path,
+    config: EmbedExamplesConfig,
+    runtime: Runtime = Runtime(),
+) -> dict[str, tuple[int, int]]:
+    """Write `{split}_image` and `{split}_question`, each `[N, D]` float32 with unit rows; return their shapes.
+
+    Raises:
+        CheckpointError: the encoder's folder is missing or incomplete.
+        ImageError: an image cannot be read.
+    """
+    started = time.perf_counter()
+    execution.prepare(runtime)
+    member = import_module(f"lever_pipe.encoders.{config.member}")
+    model = member.load(encoder, device=runtime.device, batch_size=config.batch_size)
+    arrays = {}
+    for split, path, root in (("train", train_examples, train_images), ("eval", eval_examples, eval_images)):
+        examples = storage.read_rows(path, Example)
+        arrays[f"{split}_image"] = model.images([root / example.image for example in examples])
+        arrays[f"{split}_question"] = model.texts([example.question for example in examples])
+    storage.write_arrays(embeddings, arrays)
+    inputs = {"train_examples": train_examples, "eval_examples": eval_examples}
+    write_card(card, stage="embed_examples", config=config, inputs=inputs, started=started, runtime=runtime)
+    return {name: array.shape for name, array in arrays.items()}

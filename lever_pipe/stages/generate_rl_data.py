@@ -1,0 +1,87 @@
+"""Rule `generate_rl_data`: the LVLM's answers to one shard of the proposed selections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lever_pipe import execution, storage
+from lever_pipe.answering import Prompter, load_lvlm, read_examples
+from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
+from lever_pipe.proposers import diversity_fill
+from lever_pipe.records import Example, ExampleId, Pool, Proposal, Trajectory
+from lever_pipe.run_card import write_card
+from lever_pipe.seeding import generator
+from lever_pipe.stage_configs import GenerateRlDataConfig, Runtime
+from lever_pipe.trajectories import references_of, score_trajectory
+
+
+def generate_rl_data(
+    *,
+    proposals: Path,
+    train_pools: Path,
+    train_examples: Path,
+    train_images: Path,
+    lvlm: Path,
+    trajectories: Path,
+    counters: Path,
+    card: Path,
+    config: GenerateRlDataConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write the scored trajectories of the shard's queries and return how many there are.
+
+    Raises:
+        CheckpointError: the model folder is missing or incomplete.
+        ImageError: an image cannot be read.
+    """
+    started = time.perf_counter()
+    execution.prepare(runtime)
+    train = read_examples(train_examples)
+    pools = storage.read_rows(train_pools, Pool)[config.shard :: config.n_shards]
+    mine = {pool.query_id for pool in pools}
+    wanted = [p for p in storage.read_rows(proposals, Proposal) if p.query_id in mine]
+    model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
+    prompter = Prompter(config.lvlm, train)
+    rows = _score(wanted, train, model, prompter)
+    if config.diversity_budget:
+        rows += _score(_fill(rows, pools, config), train, model, prompter)
+    storage.write_rows(trajectories, rows)
+    storage.write_json(counters, model.counters)
+    inputs = {"proposals": proposals, "train_pools": train_pools, "train_examples": train_examples}
+    write_card(card, stage="generate_rl_data", config=config, inputs=inputs, started=started, runtime=runtime)
+    return len(rows)
+
+
+def _score(
+    proposals: Sequence[Proposal], train: Sequence[Example], model: Lvlm, prompter: Prompter
+) -> list[Trajectory]:
+    requests = [
+        LvlmRequest(prompter(train[p.query_id], p.pointer_global), references_of(train[p.query_id]))
+        for p in proposals
+    ]
+    return [
+        score_trajectory(proposal, train[proposal.query_id], reply.text, reply.answer_log_probs)
+        for proposal, reply in zip(proposals, model.run(requests), strict=True)
+    ]
+
+
+def _fill(rows: Sequence[Trajectory], pools: Sequence[Pool], config: GenerateRlDataConfig) -> list[Proposal]:
+    """Return extra uniform draws for the queries whose trajectories all have one accuracy."""
+    by_query: dict[ExampleId, list[Trajectory]] = {}
+    for row in rows:
+        by_query.setdefault(row.query_id, []).append(row)
+    extra: list[Proposal] = []
+    for pool in pools:
+        group = by_query.get(pool.query_id, [])
+        if len({row.vqa_acc_score for row in group}) == 1:
+            extra += diversity_fill(
+                query_id=pool.query_id,
+                candidates=pool.candidates,
+                present=[row.pointer for row in group],
+                shots=config.shots,
+                budget=config.diversity_budget,
+                generator=generator(config.seed, "fill", pool.query_id),
+            )
+    return extra

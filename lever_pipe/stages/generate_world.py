@@ -1,0 +1,37 @@
+"""Rule `generate_world`: the embedded world's images, questions and annotations in OK-VQA's format."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe.datasets.world.files import write_raw_files
+from lever_pipe.datasets.world.items import WorldOptions
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import GenerateWorldConfig, Runtime
+
+
+def generate_world(
+    *,
+    train_questions: Path,
+    train_annotations: Path,
+    train_images: Path,
+    eval_questions: Path,
+    eval_annotations: Path,
+    eval_images: Path,
+    card: Path,
+    config: GenerateWorldConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write both splits of the world that the config names; the same config gives the same bytes."""
+    started = time.perf_counter()
+    write_raw_files(
+        train_questions=train_questions,
+        train_annotations=train_annotations,
+        train_images=train_images,
+        eval_questions=eval_questions,
+        eval_annotations=eval_annotations,
+        eval_images=eval_images,
+        options=WorldOptions(**config.world.model_dump()),
+    )
+    write_card(card, stage="generate_world", config=config, inputs={}, started=started, runtime=runtime)

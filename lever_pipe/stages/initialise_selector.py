@@ -1,0 +1,53 @@
+"""Rule `initialise_selector`: the untrained selector of one seed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import execution, storage
+from lever_pipe.records import EpochMetrics, PolicyRef
+from lever_pipe.run_card import write_card
+from lever_pipe.seeding import torch_generator
+from lever_pipe.selector.network import build_selector, initialise
+from lever_pipe.stage_configs import InitialiseSelectorConfig, Runtime
+from lever_pipe.training import state
+from lever_pipe.training.inputs import architecture_of, read_table
+
+
+def initialise_selector(
+    *,
+    embeddings: Path,
+    selector: Path,
+    optimiser: Path,
+    metrics: Path,
+    card: Path,
+    config: InitialiseSelectorConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Write the selector of `config.seed` before any training, with an empty optimiser state."""
+    started = time.perf_counter()
+    execution.prepare(runtime)
+    architecture = architecture_of(config.selector, read_table(embeddings, "train"))
+    module = initialise(build_selector(architecture), torch_generator(config.seed, "selector"))
+    state.save_selector(selector, module, stage="init", epoch=0)
+    empty = state.make_optimiser(module, learning_rate=1.0, weight_decay=0.0)
+    state.save_optimiser(optimiser, empty, module, stage="init", epoch=0, kl_beta=0.0)
+    ref = PolicyRef(
+        name=f"preset~{config.preset}/init/seed~{config.seed}",
+        stage="init",
+        preset=config.preset,
+        seed=config.seed,
+        epoch=0,
+    )
+    row = EpochMetrics(policy=ref, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
+    storage.write_row(metrics, row)
+    write_card(
+        card,
+        stage="initialise_selector",
+        config=config,
+        inputs={"embeddings": embeddings},
+        started=started,
+        runtime=runtime,
+    )
+    return row

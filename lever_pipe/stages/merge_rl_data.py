@@ -1,0 +1,44 @@
+"""Rule `merge_rl_data`: all shards as the RL data of all queries, with a summary."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.records import Example, ExampleId, Pool, Trajectory
+from lever_pipe.rl_data_io import summarise
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import MergeRlDataConfig, Runtime
+from lever_pipe.trajectories import make_group
+
+
+def merge_rl_data(
+    *,
+    trajectories: tuple[Path, ...],
+    train_pools: Path,
+    train_examples: Path,
+    rl_data: Path,
+    summary: Path,
+    card: Path,
+    config: MergeRlDataConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write one line a query, in query-id order, and return how many queries there are.
+
+    Raises:
+        RecordError: a malformed row, or a selection that its query's pool does not hold.
+    """
+    started = time.perf_counter()
+    train = storage.read_rows(train_examples, Example)
+    by_query: dict[ExampleId, list[Trajectory]] = {}
+    for path in trajectories:
+        for row in storage.read_rows(path, Trajectory):
+            by_query.setdefault(row.query_id, []).append(row)
+    pools = storage.read_rows(train_pools, Pool)
+    groups = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools if p.query_id in by_query]
+    storage.write_rows(rl_data, groups)
+    storage.write_json(summary, summarise(groups))
+    inputs = {"trajectories": trajectories, "train_pools": train_pools, "train_examples": train_examples}
+    write_card(card, stage="merge_rl_data", config=config, inputs=inputs, started=started, runtime=runtime)
+    return len(groups)

@@ -1,0 +1,53 @@
+"""Rule `select_demonstrations`: the ordered demonstrations that one trained policy gives every query."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from lever_pipe import execution, storage
+from lever_pipe.records import Pool, Selection
+from lever_pipe.run_card import write_card
+from lever_pipe.selector.network import rank_pool
+from lever_pipe.stage_configs import Runtime, SelectDemonstrationsConfig
+from lever_pipe.training.inputs import architecture_of, read_table
+from lever_pipe.training.state import load_selector
+
+
+def select_demonstrations(
+    *,
+    selector: Path,
+    eval_pools: Path,
+    embeddings: Path,
+    selections: Path,
+    card: Path,
+    config: SelectDemonstrationsConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write the greedy selections of all evaluation queries and return how many there are.
+
+    Raises:
+        CheckpointError: the selector has another architecture.
+    """
+    started = time.perf_counter()
+    execution.prepare(runtime)
+    train, queries = read_table(embeddings, "train"), read_table(embeddings, "eval")
+    module = load_selector(selector, architecture_of(config.selector, train))
+    pools = storage.read_rows(eval_pools, Pool)
+    rows: list[Selection] = []
+    with torch.inference_mode():
+        for part in torch.arange(len(pools)).split(256):
+            batch = [pools[i] for i in part.tolist()]
+            candidates = torch.tensor([pool.candidates for pool in batch])
+            query = queries.vectors[torch.tensor([pool.query_id for pool in batch])]
+            ranked = rank_pool(module(query, train.vectors[candidates]), config.shots)
+            chosen = candidates.gather(1, ranked).tolist()
+            rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=True)]
+    storage.write_rows(selections, rows)
+    inputs = {"selector": selector, "eval_pools": eval_pools, "embeddings": embeddings}
+    write_card(
+        card, stage="select_demonstrations", config=config, inputs=inputs, started=started, runtime=runtime
+    )
+    return len(rows)

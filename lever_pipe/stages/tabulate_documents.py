@@ -1,0 +1,60 @@
+"""Rule `tabulate_documents`: every table of the documents, ours beside the published numbers, and further ones."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import Runtime, TabulateDocumentsConfig
+from lever_pipe.tables import frames
+from lever_pipe.tables.all_tables import Collected, build_tables
+from lever_pipe.tables.document_002 import Setup
+from lever_pipe.tables.folder import write_folder
+from lever_pipe.tables.published import Published
+from lever_pipe.tables.results import Results, choose_base
+from lever_pipe.tables.table import Table
+
+
+def tabulate_documents(
+    *,
+    scores: Path,
+    training: Path,
+    rl_data: Path,
+    arms: Path,
+    reference: Path,
+    tables: Path,
+    csv: Path,
+    card: Path,
+    config: TabulateDocumentsConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write all tables as one JSON list, and each as CSV and Markdown into the folder `csv`.
+
+    Raises:
+        RecordError: a malformed input file.
+    """
+    started = time.perf_counter()
+    score_rows, training_rows = frames.read_scores(scores), frames.read_training(training)
+    wanted = score_rows[score_rows["samples"].isin(config.samples)]
+    wanted = wanted[wanted["shots"].isin([0, *config.shots])]
+    rl_facts = frames.read_text_columns(rl_data)
+    facts = dict(zip(rl_facts["metric"], rl_facts["value"], strict=True))
+    results = Results(wanted, training_rows, choose_base(wanted, training_rows, config.base_rce_epoch))
+    setup = Setup(config.grpo.learning_rate, config.grpo.freeze_projections, config.reward.mode, facts)
+    built = build_tables(
+        Collected(results, frames.read_scores(arms), facts),
+        Published(frames.read_text_columns(reference)),
+        setup,
+    )
+    storage.write_json(tables, [table.as_json() for table in built])
+    write_folder(csv, lambda folder: _write_each(folder, built))
+    inputs = {"scores": scores, "training": training, "rl_data": rl_data, "arms": arms, "reference": reference}
+    write_card(card, stage="tabulate_documents", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _write_each(folder: Path, tables: list[Table]) -> None:
+    for table in tables:
+        storage.write_text(folder / f"{table.id}.csv", table.as_csv())
+        storage.write_text(folder / f"{table.id}.md", table.as_markdown())

@@ -1,0 +1,93 @@
+"""Rule `train_grpo_epoch`: one epoch of offline GRPO from a named RCE epoch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import execution, storage
+from lever_pipe.records import EpochMetrics, PolicyRef
+from lever_pipe.run_card import write_card
+from lever_pipe.seeding import ambient_stream, torch_generator
+from lever_pipe.stage_configs import Runtime, TrainGrpoEpochConfig
+from lever_pipe.training import state
+from lever_pipe.training.grpo import BetaController, Policies, keep_best, plan_grpo_epoch
+from lever_pipe.training.inputs import architecture_of, read_training_inputs
+from lever_pipe.training.loop import run_epoch, validation_loss
+
+
+def train_grpo_epoch(
+    *,
+    rl_data: Path,
+    embeddings: Path,
+    start: Path,
+    start_optimiser: Path,
+    reference: Path,
+    selector: Path,
+    optimiser: Path,
+    metrics: Path,
+    card: Path,
+    config: TrainGrpoEpochConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Advance the selector by one GRPO epoch and return its mean terms.
+
+    Raises:
+        CheckpointError: `start` or `reference` has another architecture.
+        RecordError: malformed RL data.
+    """
+    started = time.perf_counter()
+    execution.prepare(runtime)
+    grpo = config.grpo
+    data = read_training_inputs(
+        rl_data=rl_data, embeddings=embeddings, reward_config=config.reward, train_share=config.train_share
+    )
+    architecture = architecture_of(config.selector, data.table)
+    module = state.load_selector(start, architecture)
+    anchor = state.load_selector(reference, architecture)
+    if grpo.freeze_projections:
+        module.freeze_projections()
+    adam = state.make_optimiser(module, learning_rate=grpo.learning_rate, weight_decay=grpo.weight_decay)
+    resumed = state.resume_optimiser(start_optimiser, adam, module, stage="grpo")
+    beta = BetaController(config.kl_beta if resumed is None else resumed, grpo.adaptive_kl)
+    kept = keep_best(data.train, grpo.top_k_first_epoch if config.epoch == 1 else grpo.top_k)
+    with ambient_stream(config.seed, "grpo dropout", config.epoch):
+        plan = plan_grpo_epoch(
+            Policies(module, anchor, grpo.dropout),
+            data.table,
+            kept,
+            beta,
+            batch_queries=grpo.batch_queries,
+            clip_epsilon=grpo.clip_epsilon,
+            generator=torch_generator(config.seed, "grpo", config.epoch),
+        )
+        values = run_epoch(module, adam, plan, max_gradient_norm=config.max_gradient_norm)
+    values["val_loss"] = validation_loss(module, data.table, data.validation)
+    state.save_selector(selector, module, stage="grpo", epoch=config.epoch)
+    state.save_optimiser(optimiser, adam, module, stage="grpo", epoch=config.epoch, kl_beta=beta.value)
+    row = EpochMetrics(policy=_ref(config), values=values)
+    storage.write_row(metrics, row)
+    inputs = {
+        "rl_data": rl_data,
+        "embeddings": embeddings,
+        "start": start,
+        "start_optimiser": start_optimiser,
+        "reference": reference,
+    }
+    write_card(
+        card, stage="train_grpo_epoch", config=config, inputs=inputs, started=started, runtime=runtime
+    )
+    return row
+
+
+def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:
+    run = f"base~{config.base_rce_epoch}/beta~{config.kl_beta:g}/seed~{config.seed}"
+    return PolicyRef(
+        name=f"preset~{config.preset}/grpo/{run}/epoch~{config.epoch}",
+        stage="grpo",
+        preset=config.preset,
+        base_rce_epoch=config.base_rce_epoch,
+        kl_beta=config.kl_beta,
+        seed=config.seed,
+        epoch=config.epoch,
+    )

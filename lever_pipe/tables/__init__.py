@@ -1,0 +1,1 @@
+"""The report's tables: from collected results and published numbers to frames of text, without touching files."""

@@ -1,0 +1,42 @@
+"""Every table of the report, in reading order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from lever_pipe.tables import document_000, document_001, document_002, extras
+from lever_pipe.tables.document_002 import Setup
+from lever_pipe.tables.published import Published
+from lever_pipe.tables.results import Results
+from lever_pipe.tables.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The collected files as frames; `rl_data` maps metric to value as text."""
+
+    results: Results
+    arms: pd.DataFrame
+    rl_data: Mapping[str, str]
+
+
+def build_tables(collected: Collected, published: Published, setup: Setup) -> list[Table]:
+    """Return the overview, the tables of documents 000 to 002, and the further tables.
+
+    A table without a row is left out, because nothing of it exists in this configuration.
+    """
+    results = collected.results
+    tables = [
+        *extras.overview(results.scores),
+        *document_000.tables(results, published),
+        *document_001.tables(results, published),
+        *document_002.tables(results, published, setup),
+        *extras.every_epoch(results.scores),
+        *extras.random_subsets(results.scores),
+        *extras.rl_data(collected.rl_data, published),
+        *extras.other_presets(collected.arms),
+    ]
+    return [table for table in tables if not table.frame.empty]

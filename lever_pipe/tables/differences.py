@@ -1,0 +1,172 @@
+"""The difference and summary tables of document 002, at 200 samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lever_pipe.tables import grpo_tables as parts
+from lever_pipe.tables.grpo_tables import ACCURACY_DIGITS, REFERENCE_BETA, Sources
+from lever_pipe.tables.published import Lineage
+from lever_pipe.tables.results import standard_error
+from lever_pipe.tables.table import Table, beside, frame_of
+from lever_pipe.tables.text import beta_text, difference, mean, number, sentences, signed
+
+ByShots = dict[float, dict[int, float | None]]
+"""Accuracy in percent by beta and shots."""
+
+
+def by_shots(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Table:
+    """Return the accuracies at 200 samples by shots with the first beta's differences to the others."""
+    lineage = Lineage()
+    samples, other = parts.near_200(sources.results)
+    shown = sorted(betas, key=lambda beta: (beta != REFERENCE_BETA, beta))
+    ours, theirs = _both(sources, shown, epoch, samples, lineage)
+    rows: list[dict[str, str]] = []
+    for shots in sources.results.shots:
+        rows += beside(
+            {"Shot": str(shots)},
+            ours=_difference_cells(ours, shown, shots, samples),
+            published=_difference_cells(theirs, shown, shots, samples),
+        )
+    pairs = [f"{beta_text(shown[-1])} vs {beta_text(beta)}" for beta in shown[:-1]]
+    return Table(
+        id=f"002-difference-epoch~{epoch}",
+        document="002",
+        title=f"Differences after GRPO epoch {epoch}, {samples} samples",
+        caption=_caption(sources, other, gaps),
+        frame=frame_of(
+            rows,
+            ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), *pairs, "Standard error"],
+        ),
+        notes=lineage.notes(),
+    )
+
+
+def summary(sources: Sources, betas: Sequence[float], epochs: Sequence[int], gaps: str) -> Table:
+    """Return for each beta the mean difference to 0.15 over shots by epoch, and its best shot."""
+    lineage = Lineage()
+    samples, other = parts.near_200(sources.results)
+    everything = [REFERENCE_BETA, *betas]
+    both = {epoch: _both(sources, everything, epoch, samples, lineage) for epoch in epochs}
+    rows: list[dict[str, str]] = []
+    for beta in betas:
+        rows += beside(
+            {"KL_BETA": beta_text(beta)},
+            ours=_summary_cells({e: pair[0] for e, pair in both.items()}, beta, samples),
+            published=_summary_cells({e: pair[1] for e, pair in both.items()}, beta, samples),
+        )
+    columns = [f"Epoch {epoch} mean difference" for epoch in epochs]
+    best = f"Best shot (epoch {epochs[0]})" if epochs else ""
+    return Table(
+        id="002-summary",
+        document="002",
+        title=f"KL_BETA compared, {samples} samples",
+        caption=sentences(
+            "Mean difference: mean over shots of the accuracy minus that of 0.15, in points.",
+            "Best shot: where the difference to 0.15 is largest; for 0.15, where its accuracy is highest.",
+            _caption(sources, other, gaps),
+        ),
+        frame=frame_of(rows, ["KL_BETA", "Source", *columns, best, "Standard error"]),
+        notes=lineage.notes(),
+    )
+
+
+def trend(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Table:
+    """Return the accuracies at 200 samples by shots with each difference to 0.15 in brackets, and their range."""
+    lineage = Lineage()
+    samples, other = parts.near_200(sources.results)
+    shown = sorted(betas, key=lambda beta: (beta != REFERENCE_BETA, beta))
+    ours, theirs = _both(sources, shown, epoch, samples, lineage)
+    rows: list[dict[str, str]] = []
+    for shots in sources.results.shots:
+        rows += beside(
+            {"Shot": f"Shot {shots}"},
+            ours=_trend_cells(ours, shots, samples),
+            published=_trend_cells(theirs, shots, samples),
+        )
+    return Table(
+        id=f"002-by-shot-epoch~{epoch}",
+        document="002",
+        title=f"By shot, {samples} samples, GRPO epoch {epoch}",
+        caption=sentences(
+            "In brackets: difference to 0.15. Range: largest minus smallest of the row.",
+            _caption(sources, other, gaps),
+        ),
+        frame=frame_of(
+            rows, ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), "Range", "Standard error"]
+        ),
+        notes=lineage.notes(),
+    )
+
+
+def _both(
+    sources: Sources, betas: Sequence[float], epoch: int, samples: int, lineage: Lineage
+) -> tuple[ByShots, ByShots]:
+    ours = {beta: sources.our_accuracies(beta, epoch, samples) for beta in betas}
+    theirs = {beta: sources.published_accuracies(beta, epoch, samples, lineage) for beta in betas}
+    return ours, theirs
+
+
+def _difference_cells(values: ByShots, shown: Sequence[float], shots: int, samples: int) -> dict[str, str]:
+    at = {beta: values[beta].get(shots) for beta in shown}
+    cells = {f"KL_BETA={beta_text(beta)}": number(value, ACCURACY_DIGITS) for beta, value in at.items()}
+    if not any(cells.values()):
+        return {}
+    last = shown[-1]
+    for beta in shown[:-1]:
+        cells[f"{beta_text(last)} vs {beta_text(beta)}"] = signed(difference(at[last], at[beta]), ACCURACY_DIGITS)
+    return {**cells, "Standard error": _error(list(at.values()), samples)}
+
+
+def _summary_cells(by_epoch: dict[int, ByShots], beta: float, samples: int) -> dict[str, str]:
+    cells: dict[str, str] = {}
+    for epoch, values in by_epoch.items():
+        gap = difference(parts.average(values[beta]), parts.average(values[REFERENCE_BETA]))
+        is_reference = beta == REFERENCE_BETA and gap is not None
+        cells[f"Epoch {epoch} mean difference"] = "reference" if is_reference else signed(gap, ACCURACY_DIGITS)
+    for epoch, values in list(by_epoch.items())[:1]:
+        cells[f"Best shot (epoch {epoch})"] = _best_shot(values, beta)
+        cells["Standard error"] = _error(list(values[beta].values()), samples)
+    return cells
+
+
+def _best_shot(values: ByShots, beta: float) -> str:
+    base = values[REFERENCE_BETA]
+    of = values[beta]
+    score = of if beta == REFERENCE_BETA else {k: difference(of[k], base[k]) for k in of}
+    known = {k: value for k, value in score.items() if value is not None}
+    if not known:
+        return ""
+    best = max(known, key=lambda k: (known[k], -k))
+    text = number(known[best], ACCURACY_DIGITS) if of is score else signed(known[best], ACCURACY_DIGITS)
+    return f"Shot {best} ({text})"
+
+
+def _trend_cells(values: ByShots, shots: int, samples: int) -> dict[str, str]:
+    at = {beta: by.get(shots) for beta, by in values.items()}
+    base = at.get(REFERENCE_BETA)
+    cells: dict[str, str] = {}
+    for beta, value in at.items():
+        gap = "" if beta == REFERENCE_BETA else signed(difference(value, base), ACCURACY_DIGITS)
+        text = number(value, ACCURACY_DIGITS)
+        cells[f"KL_BETA={beta_text(beta)}"] = f"{text} ({gap})" if text and gap else text
+    known = [value for value in at.values() if value is not None]
+    if known:
+        cells["Range"] = number(max(known) - min(known), ACCURACY_DIGITS)
+        cells["Standard error"] = _error(list(at.values()), samples)
+    return cells
+
+
+def _error(values: list[float | None], samples: int) -> str:
+    """Return the standard error of one accuracy near the mean of the given ones."""
+    return number(standard_error(mean(v for v in values if v is not None), samples), 1)
+
+
+def _caption(sources: Sources, other: str, gaps: str) -> str:
+    return sentences(
+        "VQA accuracy in percent, differences in points; standard error of one accuracy, not of a difference.",
+        sources.results.seeds_sentence(),
+        parts.NO_INFERENCE,
+        other,
+        gaps,
+    )

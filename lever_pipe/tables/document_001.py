@@ -1,0 +1,99 @@
+"""Document 001: KL_BETA 0.12 to 0.18, training metrics and accuracy at 200 samples, epoch by epoch."""
+
+from __future__ import annotations
+
+from lever_pipe.tables import grpo_tables as parts
+from lever_pipe.tables.published import BETAS as BETAS_FILE
+from lever_pipe.tables.published import Lineage, Published
+from lever_pipe.tables.results import Results, keep, standard_error
+from lever_pipe.tables.table import Table, beside, frame_of
+from lever_pipe.tables.text import beta_text, difference, number, sentences, signed
+
+BETAS = (0.12, 0.145, 0.15, 0.155, 0.18)
+EPOCHS = (1, 2, 3)
+COLUMNS = (parts.KL, parts.TRAIN_LOSS, parts.PPO_LOSS, parts.ADV_STD, parts.ADV_MAX)
+
+
+def tables(results: Results, published: Published) -> list[Table]:
+    """Return the training tables of all epochs, then their accuracy tables."""
+    sources = parts.Sources(results, published, (BETAS_FILE,))
+    epochs, missing = keep(EPOCHS, results.epochs, "epoch")
+    training = [_training(sources, epoch, missing) for epoch in epochs]
+    return training + [_accuracy(sources, epoch, missing) for epoch in epochs]
+
+
+def _training(sources: parts.Sources, epoch: int, missing: str) -> Table:
+    lineage = Lineage()
+    betas, without = keep(BETAS, sources.results.betas, "KL_BETA")
+    rows: list[dict[str, str]] = []
+    for beta in betas:
+        rows += beside(
+            {"KL_BETA": beta_text(beta)},
+            ours=sources.our_metrics(COLUMNS, beta, epoch),
+            published=sources.published_metrics(COLUMNS, beta, epoch, lineage),
+        )
+    return Table(
+        id=f"001-training-epoch~{epoch}",
+        document="001",
+        title=f"Training metrics, GRPO epoch {epoch}",
+        caption=sentences(
+            sources.results.seeds_sentence(),
+            "KL is the k3 penalty; Adv Std is the share of queries whose selections differ in reward.",
+            without,
+            missing,
+        ),
+        frame=frame_of(rows, ["KL_BETA", "Source", *(c.heading for c in COLUMNS)]),
+        notes=lineage.notes(),
+    )
+
+
+def _accuracy(sources: parts.Sources, epoch: int, missing: str) -> Table:
+    lineage = Lineage()
+    samples, other = parts.near_200(sources.results)
+    betas, without = keep(BETAS, sources.results.betas, "KL_BETA")
+    rows: list[dict[str, str]] = []
+    for beta in betas:
+        ours = sources.our_accuracies(beta, epoch, samples)
+        theirs = sources.published_accuracies(beta, epoch, samples, lineage)
+        our_base = sources.our_accuracies(parts.REFERENCE_BETA, epoch, samples)
+        their_base = sources.published_accuracies(parts.REFERENCE_BETA, epoch, samples, lineage)
+        rows += beside(
+            {"KL_BETA": beta_text(beta)},
+            ours=_cells(ours, our_base, beta),
+            published=_cells(theirs, their_base, beta),
+        )
+    shots = [f"Shot {k}" for k in sources.results.shots]
+    return Table(
+        id=f"001-accuracy-epoch~{epoch}",
+        document="001",
+        title=f"Accuracy at {samples} samples, GRPO epoch {epoch}",
+        caption=_caption(sources, epoch, samples, (other, without, missing)),
+        frame=frame_of(rows, ["KL_BETA", "Source", *shots, "Average", "vs 0.15"]),
+        notes=lineage.notes(),
+    )
+
+
+def _cells(
+    by_shots: dict[int, float | None], base: dict[int, float | None], beta: float
+) -> dict[str, str]:
+    cells = parts.accuracy_cells(by_shots)
+    cells["Average"] = number(parts.average(by_shots), parts.ACCURACY_DIGITS)
+    against = difference(parts.average(by_shots), parts.average(base))
+    is_base = beta == parts.REFERENCE_BETA and cells["Average"]
+    cells["vs 0.15"] = "reference" if is_base else signed(against, parts.ACCURACY_DIGITS)
+    return cells
+
+
+def _caption(sources: parts.Sources, epoch: int, samples: int, gaps: tuple[str, ...]) -> str:
+    betas = [beta for beta in BETAS if beta in sources.results.betas] or sources.results.betas
+    shown = [parts.average(sources.our_accuracies(beta, epoch, samples)) for beta in betas]
+    errors = [e for e in (standard_error(value, samples) for value in shown) if e is not None]
+    error = f"Standard error of one accuracy: {number(max(errors), 1)} points." if errors else ""
+    return sentences(
+        "VQA accuracy in percent.",
+        sources.results.seeds_sentence(),
+        "Average and differences are recomputed from the printed shots where published.",
+        error,
+        parts.NO_INFERENCE,
+        *gaps,
+    )

@@ -1,0 +1,205 @@
+"""Tables that the documents lack: overview, every epoch, random subsets, RL data, other presets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from lever_pipe.statistics import mean_and_sd
+from lever_pipe.tables import policies
+from lever_pipe.tables.policies import PolicyGroup
+from lever_pipe.tables.published import Key, Lineage, Published
+from lever_pipe.tables.results import Mean, standard_error
+from lever_pipe.tables.table import Table, frame_of
+from lever_pipe.tables.text import beta_text, mean, number, sentences
+
+RL_FILE = "rl_data_k64_v3.json"
+RL_LABELS = {
+    "queries": "Queries",
+    "trajectories": "Trajectories",
+    "traj_per_query": "Trajectories a query",
+    "traj_min": "Fewest trajectories of a query",
+    "traj_max": "Most trajectories of a query",
+    "positive_trajectories": "Trajectories with a correct answer",
+    "positive_pct": "Trajectories with a correct answer (%)",
+    "queries_with_positive": "Queries with a correct trajectory",
+    "queries_with_positive_pct": "Queries with a correct trajectory (%)",
+    "all_negative_queries": "Queries with wrong trajectories only",
+    "all_positive_queries": "Queries with correct trajectories only",
+    "mixed_queries": "Queries with both",
+    "mean_reward": "Mean reward",
+    "reward_std": "Standard deviation of the reward",
+}
+
+
+def overview(scores: pd.DataFrame) -> list[Table]:
+    """Return baselines, RCE epochs and the last GRPO epoch at the largest sample count."""
+    groups = [*policies.baselines(scores), *policies.rce_epochs(scores), *policies.last_grpo(scores)]
+    if not groups:
+        return []
+    samples = int(scores["samples"].max())
+    caption = sentences(answer(groups, scores), _mean_and_sd_sentence(samples))
+    frame = accuracy_frame(groups, samples, shots_of(scores))
+    return [Table("overview", "extra", f"Overview at {samples} samples", caption, frame)]
+
+
+def every_epoch(scores: pd.DataFrame) -> list[Table]:
+    """Return every GRPO epoch of every beta at the largest sample count."""
+    groups = policies.grpo_epochs(scores)
+    if not groups:
+        return []
+    samples = int(scores["samples"].max())
+    frame = accuracy_frame(groups, samples, shots_of(scores))
+    title = f"Every GRPO epoch at {samples} samples"
+    return [Table("grpo-epochs", "extra", title, _mean_and_sd_sentence(samples), frame)]
+
+
+def other_presets(arms: pd.DataFrame) -> list[Table]:
+    """Return the overview of each preset other than the main one."""
+    tables = []
+    for preset, scores in arms.groupby("preset", sort=True):
+        groups = [*policies.rce_epochs(scores), *policies.last_grpo(scores)]
+        samples = int(scores["samples"].max())
+        frame = accuracy_frame(groups, samples, shots_of(scores))
+        title = f"Preset {preset} at {samples} samples"
+        tables.append(Table(f"arm-{preset}", "extra", title, _mean_and_sd_sentence(samples), frame))
+    return tables
+
+
+def random_subsets(scores: pd.DataFrame) -> list[Table]:
+    """Return mean and spread of accuracy over random subsets of each sample count."""
+    rows = scores[scores["subset"] != "prefix"]
+    if rows.empty:
+        return []
+    groups = [*policies.baselines(scores), *policies.rce_epochs(scores)[-1:], *policies.last_grpo(scores)]
+    shots, subsets = shots_of(scores), int(rows["subset"].nunique())
+    lines = [line for group in groups for line in _subset_lines(group, shots)]
+    caption = (
+        f"VQA accuracy in percent: mean ± standard deviation over {subsets} random subsets of the evaluated "
+        "questions; with several runs, the mean over runs of both. A subset of all questions has no spread."
+    )
+    columns = ["Policy", "Samples", *(f"Shot {k}" for k in shots)]
+    title = f"Spread over {subsets} random subsets"
+    return [Table("random-subsets", "extra", title, caption, frame_of(lines, columns))]
+
+
+def rl_data(measured: Mapping[str, str], published: Published) -> list[Table]:
+    """Return our RL data beside the published k64 v3 file."""
+    lineage = Lineage()
+    rows = []
+    for metric in [*(m for m in RL_LABELS if m in measured), *(m for m in measured if m not in RL_LABELS)]:
+        found = published.of_rl_data(metric, RL_FILE)
+        text = lineage.add(Key("rl_data", None, "", metric), found)
+        rows.append({"Quantity": RL_LABELS.get(metric, metric), "Ours": _short(measured[metric]), "Published": text})
+    if not rows:
+        return []
+    caption = "A trajectory is one ordered selection of demonstrations with the answer that the LVLM gave to it."
+    frame = frame_of(rows, ["Quantity", "Ours", "Published"])
+    return [Table("rl-data", "extra", "RL data", caption, frame, lineage.notes())]
+
+
+def shots_of(scores: pd.DataFrame) -> list[int]:
+    """Return the shot counts of a table; a policy without shots adds no column."""
+    return sorted(int(k) for k in scores["shots"].unique() if k > 0)
+
+
+def accuracy_frame(groups: Sequence[PolicyGroup], samples: int, shots: Sequence[int]) -> pd.DataFrame:
+    """Return one row a group: mean and spread by shots, their mean, and the distinct prompts at most shots."""
+    lines = []
+    for group in groups:
+        by_shots = group.by_shots(samples, shots)
+        if not by_shots:
+            continue
+        average = mean([by_shots[k].value if k in by_shots else None for k in shots])
+        lines.append(
+            {
+                "Policy": group.label,
+                "Runs": str(group.runs),
+                **{f"Shot {k}": mean_and_spread(by_shots.get(k)) for k in shots},
+                "Mean": number(average, 2),
+                "Distinct prompts": _distinct_prompts(group, samples),
+            }
+        )
+    return frame_of(lines, ["Policy", "Runs", *(f"Shot {k}" for k in shots), "Mean", "Distinct prompts"])
+
+
+def mean_and_spread(entry: Mean | None) -> str:
+    """Return `43.12 ± 0.45`, or the mean alone for a single run."""
+    if entry is None:
+        return ""
+    return number(entry.value, 2) + (f" ± {number(entry.sd, 2)}" if entry.n > 1 else "")
+
+
+def answer(groups: Sequence[PolicyGroup], scores: pd.DataFrame) -> str:
+    """Return the overview in three sentences, every number computed from the groups."""
+    samples, shots = int(scores["samples"].max()), shots_of(scores)
+    averages = {group.label: _average(group, samples, shots) for group in groups}
+    lead = [group for group in groups if group.kind == "baseline"]
+    lead += [group for group in groups if group.kind == "rce"][-1:]
+    listed = [f"{g.label} {number(averages[g.label], 1)}" for g in lead if averages[g.label] is not None]
+    grpo = [(averages[g.label], g) for g in groups if g.kind == "grpo"]
+    known = [(value, group) for value, group in grpo if value is not None]
+    over = f"shots {shots[0]}-{shots[-1]}" if len(shots) > 1 else f"{shots[0]} shot(s)"
+    first = f"Mean accuracy over {over} at {samples} samples: {', '.join(listed)}." if listed else ""
+    return sentences(first, _grpo_range(known, samples))
+
+
+def _grpo_range(known: Sequence[tuple[float, PolicyGroup]], samples: int) -> str:
+    if not known:
+        return ""
+    low, high = min(known, key=lambda pair: pair[0]), max(known, key=lambda pair: pair[0])
+    error = number(standard_error(high[0], samples), 1)
+    if len(known) == 1:
+        return f"GRPO {number(low[0], 1)}; standard error of one accuracy {error} points."
+    ends = [f"{number(value, 1)} (KL_BETA={beta_text(group.beta or 0.0)})" for value, group in (low, high)]
+    return (
+        f"GRPO lies between {ends[0]} and {ends[1]}, a range of {number(high[0] - low[0], 2)} points "
+        f"over {len(known)} settings; the standard error of one accuracy is {error} points."
+    )
+
+
+def _average(group: PolicyGroup, samples: int, shots: Sequence[int]) -> float | None:
+    by_shots = group.by_shots(samples, shots)
+    return mean([by_shots[k].value if k in by_shots else None for k in shots])
+
+
+def _distinct_prompts(group: PolicyGroup, samples: int) -> str:
+    rows = group.rows[(group.rows["subset"] == "prefix") & (group.rows["samples"] == samples)]
+    rows = rows[rows["shots"] == rows["shots"].max()]
+    return number(float(rows["n_distinct_prompts"].mean()), 0) if len(rows) else ""
+
+
+def _subset_lines(group: PolicyGroup, shots: Sequence[int]) -> list[dict[str, str]]:
+    rows = group.rows[group.rows["subset"] != "prefix"]
+    lines = []
+    for samples, at in rows.groupby("samples", sort=True):
+        cells = {}
+        for k, of_shots in at.groupby("shots", sort=True):
+            for column in shots if k == 0 else [k]:
+                cells[f"Shot {column}"] = _spread_over_subsets(of_shots)
+        lines.append({"Policy": group.label, "Samples": str(samples), **cells})
+    return lines
+
+
+def _spread_over_subsets(rows: pd.DataFrame) -> str:
+    runs = [mean_and_sd(run["accuracy"].to_numpy(dtype=float)) for _, run in rows.groupby("policy", sort=True)]
+    center = sum(run[0] for run in runs) / len(runs)
+    sd = sum(run[1] for run in runs) / len(runs)
+    return mean_and_spread(Mean(center, sd, len(rows) // len(runs)))
+
+
+def _mean_and_sd_sentence(samples: int) -> str:
+    return (
+        f"VQA accuracy in percent on the first {samples} questions, mean ± standard deviation over the runs "
+        "(seeds or draws) of a row. Distinct prompts: at the largest number of shots."
+    )
+
+
+def _short(text: str) -> str:
+    """Return a whole number as it is and another with four significant decimals at most."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return text if value.is_integer() else f"{value:.4f}".rstrip("0").rstrip(".")

@@ -1,0 +1,83 @@
+"""One table of the report, and its forms: JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from lever_pipe.tables.text import ABSENT
+
+DASH = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A titled frame of text; `notes` hold the lineage of the published numbers in it."""
+
+    id: str  # unique, and the stem of its files
+    document: str  # `000`, `001`, `002`, or `extra`
+    title: str
+    caption: str
+    frame: pd.DataFrame
+    notes: tuple[str, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the table as JSON values."""
+        return {
+            "id": self.id,
+            "document": self.document,
+            "title": self.title,
+            "caption": self.caption,
+            "notes": list(self.notes),
+            "columns": [str(column) for column in self.frame.columns],
+            "rows": [[str(cell) for cell in row] for row in self.frame.itertuples(index=False)],
+        }
+
+    def as_csv(self) -> str:
+        """Return the frame as CSV; an absent cell is an empty field."""
+        return self.frame.to_csv(index=False, lineterminator="\n")
+
+    def as_markdown(self) -> str:
+        """Return title, table, caption and notes as Markdown."""
+        parts = [f"# {self.title}", markdown_grid(self.frame.columns, self.frame.itertuples(index=False))]
+        parts.append(self.caption)
+        if self.notes:
+            parts.append("\n".join(f"- {note}" for note in self.notes))
+        return "\n\n".join(parts) + "\n"
+
+
+def markdown_grid(columns: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table: first column left, the others right; absent cells are dashes."""
+    head = [_escape(column) for column in columns]
+    lines = [head, [":--", *["--:"] * (len(head) - 1)]]
+    lines += [[_escape(cell) or DASH for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def frame_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> pd.DataFrame:
+    """Return rows of text as a frame of those `columns` that hold anything; missing keys become absent cells."""
+    kept = [column for column in columns if any(row.get(column) for row in rows)]
+    cells = [[row.get(column, ABSENT) for column in kept] for row in rows]
+    return pd.DataFrame(cells, columns=kept, dtype=object)
+
+
+def beside(
+    keys: Mapping[str, str], *, ours: Mapping[str, str], published: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """Return one row of ours and, where anything was published, one below it; nothing without ours.
+
+    `keys` are the leading cells that both rows repeat, so that each row can be read alone.
+    """
+    if not any(ours.values()):
+        return []
+    rows = [{**keys, "Source": "ours", **ours}]
+    if any(published.values()):
+        rows.append({**keys, "Source": "published", **published})
+    return rows
+
+
+def _escape(cell: object) -> str:
+    return str(cell).replace("|", "\\|").replace("\n", " ")

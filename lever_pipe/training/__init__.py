@@ -1,0 +1,1 @@
+"""The optimiser loop of the selector and the two objectives that run in it."""

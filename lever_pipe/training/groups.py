@@ -1,0 +1,82 @@
+"""RL data as padded tensors: every query's pool and its scored selections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lever_pipe.errors import RecordError
+from lever_pipe.records import RlGroup, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """B queries with at most G selections of S shots out of K candidates."""
+
+    queries: Tensor  # [B] rows of the embedding table
+    pools: Tensor  # [B, K] rows of the embedding table
+    selections: Tensor  # [B, G, S] pool positions; 0 where invalid
+    rewards: Tensor  # [B, G] float32; 0 where invalid
+    valid: Tensor  # [B, G] bool
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def take(self, rows: Tensor) -> Groups:
+        """Return the groups at `rows`, in that order."""
+        return Groups(
+            self.queries[rows], self.pools[rows], self.selections[rows], self.rewards[rows], self.valid[rows]
+        )
+
+
+def pad_groups(groups: Sequence[RlGroup], reward_of: Callable[[Trajectory], float]) -> Groups:
+    """Return RL groups, in query-id order, as tensors padded to the largest group.
+
+    Raises:
+        RecordError: no group, an empty one, or selections or pools of unequal length.
+    """
+    ordered = sorted(groups, key=lambda group: group.query.query_id)
+    shots = _one_size("selection", (len(t.pointer) for g in ordered for t in g.pointer_candidates))
+    _one_size("pool", (len(group.candidate_pool_ids) for group in ordered))
+    widest = max(len(group.pointer_candidates) for group in ordered)
+    selections = torch.zeros(len(ordered), widest, shots, dtype=torch.long)
+    rewards = torch.zeros(len(ordered), widest)
+    valid = torch.zeros(len(ordered), widest, dtype=torch.bool)
+    for row, group in enumerate(ordered):
+        kept = group.pointer_candidates
+        if not kept:
+            raise RecordError(
+                f"RL data: query {group.query.query_id}: expected at least one trajectory",
+                found="none",
+                do="Drop the query or rebuild the RL data.",
+            )
+        selections[row, : len(kept)] = torch.tensor([t.pointer for t in kept])
+        rewards[row, : len(kept)] = torch.tensor([reward_of(t) for t in kept])
+        valid[row, : len(kept)] = True
+    queries = torch.tensor([int(group.query.query_id) for group in ordered])
+    pools = torch.tensor([group.candidate_pool_ids for group in ordered])
+    return Groups(queries, pools, selections, rewards, valid)
+
+
+def split_groups(groups: Groups, train_share: float) -> tuple[Groups, Groups]:
+    """Return the first `int(train_share * B)` queries for training and the rest for validation."""
+    n_train = int(train_share * len(groups))
+    rows = torch.arange(len(groups))
+    return groups.take(rows[:n_train]), groups.take(rows[n_train:])
+
+
+def batches(n: int, size: int, generator: torch.Generator) -> list[Tensor]:
+    """Return a shuffled partition of `0..n-1` into batches of `size`, the last one shorter."""
+    return list(torch.randperm(n, generator=generator).split(size))
+
+
+def _one_size(what: str, sizes: Iterable[int]) -> int:
+    distinct = set(sizes)
+    if len(distinct) != 1:
+        raise RecordError(
+            f"RL data: expected one {what} length", found=str(sorted(distinct) or "none"), do="Rebuild the RL data."
+        )
+    return distinct.pop()

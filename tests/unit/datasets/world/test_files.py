@@ -1,0 +1,134 @@
+"""Raw files in OK-VQA's format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lever_pipe.datasets.world.files import draw_image, image_name, write_raw_files
+from lever_pipe.datasets.world.items import WorldOptions, draw_split
+
+SMALL = WorldOptions(n_train=40, n_eval=20)
+
+
+def _write(root: Path, options: WorldOptions) -> Path:
+    write_raw_files(
+        train_questions=root / "OpenEnded_mscoco_train2014_questions.json",
+        train_annotations=root / "mscoco_train2014_annotations.json",
+        train_images=root / "train2014",
+        eval_questions=root / "OpenEnded_mscoco_val2014_questions.json",
+        eval_annotations=root / "mscoco_val2014_annotations.json",
+        eval_images=root / "val2014",
+        options=options,
+    )
+    return root
+
+
+def _contents(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _load(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write(tmp_path_factory.mktemp("world"), SMALL)
+
+
+def test_same_options_same_bytes(world: Path, tmp_path: Path) -> None:
+    assert _contents(_write(tmp_path, SMALL)) == _contents(world)
+
+
+def test_another_seed_other_bytes(world: Path, tmp_path: Path) -> None:
+    other = _contents(_write(tmp_path, WorldOptions(n_train=40, n_eval=20, seed=1)))
+    assert not set(other.values()) & set(_contents(world).values())
+
+
+def test_questions_have_the_official_keys(world: Path) -> None:
+    document = _load(world / "OpenEnded_mscoco_train2014_questions.json")
+    assert set(document) == {
+        "info",
+        "license",
+        "data_type",
+        "data_subtype",
+        "task_type",
+        "questions",
+    }
+    assert document["data_type"] == "mscoco"
+    assert document["data_subtype"] == "train2014"
+    assert document["task_type"] == "Open-Ended"
+    assert len(document["questions"]) == 40
+    for row in document["questions"]:
+        assert set(row) == {"image_id", "question", "question_id"}
+
+
+def test_annotations_have_the_official_keys(world: Path) -> None:
+    document = _load(world / "mscoco_val2014_annotations.json")
+    assert set(document) == {
+        "info",
+        "license",
+        "data_type",
+        "data_subtype",
+        "annotations",
+        "question_types",
+    }
+    assert len(document["annotations"]) == 20
+    for row in document["annotations"]:
+        assert set(row) == {
+            "image_id",
+            "answer_type",
+            "question_type",
+            "question_id",
+            "answers",
+            "confidence",
+        }
+        assert row["question_type"] in document["question_types"]
+        assert row["answer_type"] == ("number" if "count:" in row["question_type"] else "other")
+        assert [answer["answer_id"] for answer in row["answers"]] == list(range(1, 11))
+        for answer in row["answers"]:
+            assert set(answer) == {"answer_id", "raw_answer", "answer", "answer_confidence"}
+
+
+def test_questions_and_annotations_agree(world: Path) -> None:
+    questions = _load(world / "OpenEnded_mscoco_val2014_questions.json")["questions"]
+    annotations = _load(world / "mscoco_val2014_annotations.json")["annotations"]
+    assert [(q["question_id"], q["image_id"]) for q in questions] == [
+        (a["question_id"], a["image_id"]) for a in annotations
+    ]
+    ids = [q["question_id"] for q in questions]
+    assert ids != sorted(ids)
+
+
+def test_every_image_is_there_once_with_its_pixels(world: Path) -> None:
+    pictures = draw_split(SMALL, "train")
+    names = {image_name("train", picture.image_id) for picture in pictures}
+    assert {path.name for path in (world / "train2014").iterdir()} == names
+    # 40 questions, 10 % of them in two pairs.
+    assert len(names) == 38
+    path = world / "train2014" / image_name("train", pictures[0].image_id)
+    with Image.open(path) as image:
+        assert (image.size, image.mode, image.format) == ((56, 56), "RGB", "PNG")
+        assert np.array_equal(np.asarray(image), draw_image(SMALL, "train", pictures[0]))
+
+
+def test_image_names_follow_coco() -> None:
+    assert image_name("val", 42) == "COCO_val2014_000000000042.png"
+
+
+def test_writing_again_replaces_the_images_of_another_world(tmp_path: Path) -> None:
+    _write(tmp_path, WorldOptions(n_train=40, n_eval=20, seed=1))
+    first = _contents(tmp_path)
+    _write(tmp_path, SMALL)
+    assert not set(first.values()) & set(_contents(tmp_path).values())
+    assert not list(tmp_path.glob("*.part"))

@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lever_pipe.losses import grpo
+from lever_pipe.losses.advantages import group_advantages, group_z_scores
+from lever_pipe.losses.grpo import GrpoTerms, adapt_kl_beta
+from lever_pipe.losses.kl import reference_penalty
+from lever_pipe.losses.surrogate import clipped_surrogate
+from lever_pipe.seeding import torch_generator
+from lever_pipe.shapes import ShapeError
+
+real_grpo_terms = grpo.grpo_terms
+
+
+def tensor(*rows: list[float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def terms_of(
+    log_probs: Tensor,
+    reference: Tensor,
+    advantages: Tensor,
+    valid: Tensor | None = None,
+    behaviour: Tensor | None = None,
+    kl_beta: float = 0.15,
+) -> GrpoTerms:
+    return grpo.grpo_terms(
+        log_probs=log_probs,
+        reference_log_probs=reference,
+        advantages=advantages,
+        valid=torch.ones_like(advantages, dtype=torch.bool) if valid is None else valid,
+        clip_epsilon=0.2,
+        kl_beta=kl_beta,
+        behaviour_log_probs=behaviour,
+    )
+
+
+def random_batch(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log-probs, reference, advantages and an unequal mask, [4, 6] each."""
+    random = torch_generator(0, "grpo", name)
+    log_probs = -5 + torch.randn(4, 6, generator=random, dtype=torch.float64) * 0.4
+    reference = -5 + torch.randn(4, 6, generator=random, dtype=torch.float64) * 0.4
+    valid = torch.rand(4, 6, generator=random) < 0.7
+    valid[:, :2] = True
+    rewards = torch.randn(4, 6, generator=random, dtype=torch.float64)
+    return log_probs, reference, group_advantages(rewards, valid), valid
+
+
+def check_hand_derived_step() -> None:
+    # Two selections, rho = 2 with A = 1 and rho = 1/2 with A = -1.
+    # policy: min(2, 1.2) = 1.2 and min(-.5, -.8) = -.8; mean .2; negated -.2.
+    # penalty: (2 - 1 - ln 2 + 1/2 - 1 + ln 2) / 2 = 1/4. total = -.2 + .15/4 = -.1625.
+    # mean ratio (2 + .5)/2; both are clipped; std of (1, -1) = sqrt 2; largest |A| = 1.
+    log_probs = tensor([math.log(0.2), math.log(0.1)])
+    reference = tensor([math.log(0.1), math.log(0.2)])
+    terms = terms_of(log_probs, reference, tensor([1.0, -1.0]))
+    expected = (-0.2, 0.25, -0.1625, 1.25, 1.0, 0.0, math.sqrt(2), 1.0, 1.0)
+    actual = [getattr(terms, field.name).item() for field in fields(terms)]
+    assert actual == pytest.approx(expected, abs=1e-12)
+
+
+def check_unequal_groups_by_hand() -> None:
+    # rho = 1 everywhere. Query 1: A = 2 alone; query 2: A = 1, -3, 0. policy: -(2 - 2/3)/2.
+    # Largest |A|: 2 and 3. Std: 0 for the single one, sqrt(13/3) for the other (mean -2/3).
+    advantages = tensor([2.0, 70.0, 70.0], [1.0, -3.0, 0.0])
+    valid = torch.tensor([[True, False, False], [True, True, True]])
+    zeros = torch.zeros(2, 3, dtype=torch.float64)
+    terms = terms_of(zeros, zeros, advantages, valid)
+    assert terms.policy.item() == pytest.approx(-2 / 3, abs=1e-12)
+    assert terms.max_advantage.item() == 2.5
+    assert terms.std_advantage.item() == pytest.approx(math.sqrt(13 / 3) / 2, abs=1e-12)
+    assert terms.mean_advantage.item() == pytest.approx(2 / 3, abs=1e-12)
+
+
+def check_identity() -> None:
+    log_probs, _, advantages, valid = random_batch("identity")
+    terms = terms_of(log_probs, log_probs, advantages, valid)
+    assert terms.penalty.item() == 0.0
+    assert terms.mean_ratio.item() == pytest.approx(1.0, abs=1e-12)
+    assert terms.clip_fraction.item() == 0.0
+    assert terms.policy.item() == pytest.approx(0.0, abs=1e-12)  # the mean advantage, negated
+
+
+def check_gradient_at_identity_is_minus_the_advantage() -> None:
+    log_probs, _, advantages, valid = random_batch("gradient")
+    policy = log_probs.clone().requires_grad_()
+    terms_of(policy, log_probs, advantages, valid).total.backward()
+    assert policy.grad is not None
+    wanted = -advantages / valid.sum(dim=1, keepdim=True) / 4
+    assert torch.allclose(policy.grad, wanted, atol=1e-12, rtol=0)  # float64 rounding
+
+
+def check_tied_group_has_no_policy_gradient_and_is_counted() -> None:
+    rewards = tensor([1.6, 1.6, 1.6], [0.0, 1.6, 2.0], [0.0, 0.0, 0.0])
+    valid = torch.ones(3, 3, dtype=torch.bool)
+    advantages = group_advantages(group_z_scores(rewards, valid), valid)
+    policy = torch.full((3, 3), -4.0, dtype=torch.float64, requires_grad=True)
+    terms = terms_of(policy, policy.detach() + 0.1, advantages, valid)
+    terms.policy.backward()
+    assert policy.grad is not None
+    assert policy.grad[0].tolist() == policy.grad[2].tolist() == [0.0] * 3
+    assert policy.grad[1].abs().min().item() > 0
+    assert terms.gradient_share.item() == pytest.approx(1 / 3, abs=1e-12)
+    # The published logs' "Adv Std" is this share: 1 in a group with a spread, else 0.
+    assert terms.std_advantage.item() == pytest.approx(1 / 3, abs=1e-12)
+
+
+def slow_terms(batch: tuple[Tensor, Tensor, Tensor, Tensor], beta: float) -> tuple[float, float]:
+    """Policy and penalty by loops over queries with `math` only."""
+    policies, penalties = [], []
+    for new, old, adv, valid in zip(*(x.tolist() for x in batch), strict=True):
+        rows = [row[:3] for row in zip(new, old, adv, valid, strict=True) if row[3]]
+        rhos = [math.exp(n - o) for n, o, _ in rows]
+        gains = [min(rho * a, max(0.8, min(1.2, rho)) * a) for rho, (_, _, a) in zip(rhos, rows, strict=True)]
+        policies.append(-sum(gains) / len(rows))
+        penalties.append(sum(rho - 1 - math.log(rho) for rho in rhos) / len(rows))
+    return sum(policies) / len(policies), sum(penalties) / len(penalties)
+
+
+def check_slow_oracle() -> None:
+    batch = random_batch("oracle")
+    policy, penalty = slow_terms(batch, 0.15)
+    terms = terms_of(*batch)
+    assert terms.policy.item() == pytest.approx(policy, abs=1e-12)
+    assert terms.penalty.item() == pytest.approx(penalty, abs=1e-12)
+    assert terms.total.item() == pytest.approx(policy + 0.15 * penalty, abs=1e-12)
+
+
+def check_behaviour_takes_the_ratio_and_reference_the_penalty() -> None:
+    # policy = behaviour: ratio 1, nothing clipped; reference half as likely: k3(2) = 1 - ln 2.
+    log_probs = tensor([-1.0, -2.0])
+    terms = terms_of(log_probs, log_probs - math.log(2), tensor([1.0, -1.0]), behaviour=log_probs.clone())
+    assert terms.mean_ratio.item() == 1.0
+    assert terms.clip_fraction.item() == 0.0
+    assert terms.policy.item() == 0.0
+    assert terms.penalty.item() == pytest.approx(1 - math.log(2), abs=1e-12)
+
+
+CHECKS = (
+    check_hand_derived_step,
+    check_unequal_groups_by_hand,
+    check_identity,
+    check_gradient_at_identity_is_minus_the_advantage,
+    check_tied_group_has_no_policy_gradient_and_is_counted,
+    check_slow_oracle,
+    check_behaviour_takes_the_ratio_and_reference_the_penalty,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_grpo_passes_the_checks(check: Callable[[], None]) -> None:
+    check()
+
+
+def unweighted_penalty(**kwargs: object) -> GrpoTerms:
+    terms = real_grpo_terms(**kwargs)  # type: ignore[arg-type]
+    return replace(terms, total=terms.policy + terms.penalty)
+
+
+def penalty_subtracted(**kwargs: object) -> GrpoTerms:
+    return real_grpo_terms(**{**kwargs, "kl_beta": -float(kwargs["kl_beta"])})  # type: ignore[arg-type]
+
+
+def behaviour_ignored(**kwargs: object) -> GrpoTerms:
+    return real_grpo_terms(**{**kwargs, "behaviour_log_probs": None})  # type: ignore[arg-type]
+
+
+def penalty_against_behaviour(**kwargs: object) -> GrpoTerms:
+    behaviour = kwargs["behaviour_log_probs"]
+    reference = kwargs["reference_log_probs"] if behaviour is None else behaviour
+    return real_grpo_terms(**{**kwargs, "reference_log_probs": reference})  # type: ignore[arg-type]
+
+
+def unmasked(**kwargs: object) -> GrpoTerms:
+    valid = torch.ones_like(kwargs["valid"])  # type: ignore[call-overload]
+    return real_grpo_terms(**{**kwargs, "valid": valid})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("grpo_terms", unweighted_penalty),
+        ("grpo_terms", penalty_subtracted),
+        ("grpo_terms", behaviour_ignored),
+        ("grpo_terms", penalty_against_behaviour),
+        ("grpo_terms", unmasked),
+        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(-r, a, v, e)),
+        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, -a, v, e)),
+        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, a, v, 1e9)),
+        ("reference_penalty", lambda p, r, v: reference_penalty(r, p, v)),
+        ("reference_penalty", lambda p, r, v: (p - r)[v].mean()),
+        ("mean_over_queries", lambda values, valid: values.sum()),
+        ("group_standard_deviations", lambda a, v: a.std(dim=1, correction=0)),
+    ],
+)
+def test_the_checks_reject_a_broken_loss(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpo, name, broken)
+    with pytest.raises(AssertionError):
+        for check in CHECKS:
+            check()
+
+
+@settings(max_examples=30, deadline=None)
+@given(beta=st.floats(0, 10), seed=st.integers(0, 1000))
+def test_total_is_policy_plus_beta_times_penalty_exactly(beta: float, seed: int) -> None:
+    terms = terms_of(*random_batch(str(seed)), kl_beta=beta)
+    assert torch.equal(terms.total, terms.policy + beta * terms.penalty)
+
+
+def test_shifting_the_rewards_changes_nothing() -> None:
+    log_probs, reference, _, valid = random_batch("shift")
+    rewards = torch.randn(4, 6, generator=torch_generator(0, "rewards"), dtype=torch.float64)
+    plain, shifted = (
+        terms_of(log_probs, reference, group_advantages(group_z_scores(r, valid), valid), valid)
+        for r in (rewards, rewards + 3)
+    )
+    assert shifted.total.item() == pytest.approx(plain.total.item(), abs=1e-12)
+
+
+def test_permuting_the_selections_of_a_group_changes_nothing() -> None:
+    batch = random_batch("permute")
+    order = torch.tensor([3, 5, 0, 2, 4, 1])
+    plain, moved = terms_of(*batch), terms_of(*(x[:, order] for x in batch))
+    for field in fields(plain):
+        # abs: sums in another order
+        value = getattr(plain, field.name).item()
+        assert getattr(moved, field.name).item() == pytest.approx(value, abs=1e-12)
+
+
+def test_same_inputs_give_the_same_bits() -> None:
+    first, second = terms_of(*random_batch("bits")), terms_of(*random_batch("bits"))
+    for field in fields(first):
+        assert torch.equal(getattr(first, field.name), getattr(second, field.name))
+
+
+def test_only_the_loss_terms_carry_gradients_and_only_into_the_policy() -> None:
+    log_probs, reference, advantages, valid = random_batch("graph")
+    inputs = [x.clone().requires_grad_() for x in (log_probs, reference, advantages, log_probs)]
+    terms = terms_of(inputs[0], inputs[1], inputs[2], valid, behaviour=inputs[3])
+    with_gradient = {f.name for f in fields(terms) if getattr(terms, f.name).requires_grad}
+    assert with_gradient == {"policy", "penalty", "total"}
+    terms.total.backward()
+    assert inputs[0].grad is not None
+    assert [x.grad for x in inputs[1:]] == [None, None, None]
+
+
+def test_a_query_without_selections_is_left_out() -> None:
+    batch = random_batch("empty")
+    padding = (torch.full((1, 6), math.nan, dtype=torch.float64),) * 3
+    padded = [torch.cat([x, p]) for x, p in zip(batch[:3], padding, strict=True)]
+    valid = torch.cat([batch[3], torch.zeros(1, 6, dtype=torch.bool)])
+    plain, longer = terms_of(*batch), terms_of(*padded, valid)
+    for field in fields(plain):
+        assert torch.equal(getattr(plain, field.name), getattr(longer, field.name))
+
+
+def test_shapes_are_checked() -> None:
+    log_probs, reference, advantages, valid = random_batch("shape")
+    with pytest.raises(ShapeError, match=r"behaviour_log_probs must be \[B G\]"):
+        terms_of(log_probs, reference, advantages, valid, behaviour=torch.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("kl_beta", "penalty", "expected"),
+    [
+        (0.2, 0.11, 0.3),  # above the window: x 1.5
+        (0.3, 0.005, 0.2),  # below: / 1.5
+        (0.2, 0.1, 0.2),  # on the edges and inside: unchanged
+        (0.2, 0.01, 0.2),
+        (9.0, 5.0, 10.0),  # limits
+        (0.0012, 0.0, 0.001),
+    ],
+)
+def test_adaptive_weight(kl_beta: float, penalty: float, expected: float) -> None:
+    assert adapt_kl_beta(kl_beta, penalty) == pytest.approx(expected, abs=1e-12)
+
+
+def test_adaptive_weight_saturates_within_an_epoch_of_640_steps() -> None:
+    # ln(10 / 0.1) / ln 1.5 = 11.4: twelve steps above the window reach the upper limit.
+    beta = 0.1
+    for _ in range(12):
+        beta = adapt_kl_beta(beta, penalty=0.2)
+    assert beta == 10.0

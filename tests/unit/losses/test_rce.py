@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from lever_pipe.losses import rce
+from lever_pipe.losses.rce import RceTerms, reward_ranges, uniform_policy_loss
+from lever_pipe.losses.sequence import selection_log_probs
+from lever_pipe.seeding import torch_generator
+from lever_pipe.shapes import ShapeError
+
+real_imitation_weights = rce.imitation_weights
+real_rce_terms = rce.rce_terms
+
+
+def tensor(*rows: list[float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def terms_of(
+    log_probs: Tensor,
+    rewards: Tensor,
+    valid: Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    query_weights: Tensor | None = None,
+) -> RceTerms:
+    return rce.rce_terms(
+        log_probs_BG=log_probs,
+        rewards_BG=rewards,
+        valid_BG=torch.ones_like(rewards, dtype=torch.bool) if valid is None else valid,
+        temperature=temperature,
+        query_weights_B=query_weights,
+    )
+
+
+def random_batch(name: str) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch_generator(0, "rce", name)
+    log_probs = -8 + torch.randn(4, 6, generator=random, dtype=torch.float64)
+    rewards = torch.randn(4, 6, generator=random, dtype=torch.float64)
+    valid = torch.rand(4, 6, generator=random) < 0.7
+    valid[:, 0] = True
+    return log_probs, rewards, valid
+
+
+def check_hand_derived_loss() -> None:
+    # R = 0 and 2 ln 3 at t = 2: weights 1/4, 3/4. log P = -4, -8: L = 1 + 6 = 7.
+    # Entropy (ln 4)/4 + 3/4 ln(4/3).
+    terms = terms_of(tensor([-4.0, -8.0]), tensor([0.0, 2 * math.log(3)]), temperature=2.0)
+    assert terms.total.item() == pytest.approx(7.0, abs=1e-12)
+    entropy = math.log(4) / 4 + 0.75 * math.log(4 / 3)
+    assert terms.weights_entropy.item() == pytest.approx(entropy, abs=1e-12)
+    assert terms.max_weight.item() == pytest.approx(0.75, abs=1e-12)
+
+
+def check_query_weights_are_not_normalised() -> None:
+    # L = 2 and 6, weights .5 and 0: (1 + 0)/2, while a weighted mean would be 2.
+    log_probs = tensor([-2.0, -2.0], [-6.0, -6.0])
+    rewards = torch.zeros(2, 2, dtype=torch.float64)
+    weights = torch.tensor([0.5, 0.0], dtype=torch.float64)
+    assert terms_of(log_probs, rewards, query_weights=weights).total.item() == 0.5
+
+
+def check_slow_oracle() -> None:
+    log_probs, rewards, valid = random_batch("oracle")
+    losses = []
+    for b in range(4):
+        kept = [g for g in range(6) if valid[b, g]]
+        raw = [math.exp(rewards[b, g].item() / 0.7) for g in kept]
+        losses.append(-sum(w / sum(raw) * log_probs[b, g].item() for w, g in zip(raw, kept, strict=True)))
+    total = terms_of(log_probs, rewards, valid, temperature=0.7).total.item()
+    assert total == pytest.approx(sum(losses) / 4, abs=1e-12)
+
+
+def check_gradient_is_minus_the_weight() -> None:
+    log_probs, rewards, valid = random_batch("gradient")
+    policy = log_probs.clone().requires_grad_()
+    terms_of(policy, rewards, valid).total.backward()
+    assert policy.grad is not None
+    weights = real_imitation_weights(rewards, valid, temperature=1.0)
+    assert torch.allclose(policy.grad, -weights / 4, atol=1e-12, rtol=0)  # float64
+    best = rewards.masked_fill(~valid, -math.inf).argmax(dim=1)
+    assert policy.grad.argmin(dim=1).equal(best)
+
+
+CHECKS = (
+    check_hand_derived_loss,
+    check_query_weights_are_not_normalised,
+    check_slow_oracle,
+    check_gradient_is_minus_the_weight,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_rce_passes_the_checks(check: Callable[[], None]) -> None:
+    check()
+
+
+def weights_of(rewards: Tensor, valid: Tensor, temperature: float) -> Tensor:
+    return real_imitation_weights(rewards, valid, temperature=temperature)
+
+
+def normalised_query_weights(**kwargs: Tensor) -> RceTerms:
+    weights = kwargs["query_weights_B"]
+    if weights is not None:
+        kwargs["query_weights_B"] = weights / weights.mean()
+    return real_rce_terms(**kwargs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("imitation_weights", lambda r, v, temperature: weights_of(-r, v, temperature)),
+        ("imitation_weights", lambda r, v, temperature: weights_of(r, v, 1.0)),
+        ("imitation_weights", lambda r, v, temperature: weights_of(r, v, 1 / temperature)),
+        ("imitation_weights", lambda r, v, temperature: weights_of(r, v | True, temperature)),
+        ("imitation_weights", lambda r, v, temperature: (r / temperature).softmax(dim=0)),
+        ("mean_over_queries", lambda values, valid: values.sum()),
+        ("rce_terms", normalised_query_weights),
+    ],
+)
+def test_the_checks_reject_a_broken_loss(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rce, name, broken)
+    with pytest.raises(AssertionError):
+        for check in CHECKS:
+            check()
+
+
+def test_uniform_policy_loss() -> None:
+    assert uniform_policy_loss(64, 2) == pytest.approx(math.log(64) + math.log(63), abs=1e-12)
+    assert uniform_policy_loss(64, 2) == pytest.approx(8.302, abs=5e-4)
+    assert uniform_policy_loss(5, 0) == 0.0
+    assert uniform_policy_loss(3, 3) == pytest.approx(math.log(6), abs=1e-12)  # 3! orders
+    with pytest.raises(ValueError, match="shots must be in"):
+        uniform_policy_loss(3, 4)
+
+
+def test_an_untrained_policy_pays_the_uniform_loss() -> None:
+    selections = torch.tensor([[[0, 1], [7, 3], [63, 5]]])
+    log_probs = selection_log_probs(torch.zeros(1, 64, dtype=torch.float64), selections)
+    total = terms_of(log_probs, tensor([0.0, 1.6, 2.0])).total.item()
+    assert total == pytest.approx(uniform_policy_loss(64, 2), abs=1e-12)
+
+
+def test_shifting_the_rewards_of_a_query_changes_nothing() -> None:
+    log_probs, rewards, valid = random_batch("shift")
+    shift = torch.tensor([[1.0], [-2.0], [30.0], [0.0]], dtype=torch.float64)
+    plain, moved = (terms_of(log_probs, r, valid) for r in (rewards, rewards + shift))
+    assert moved.total.item() == pytest.approx(plain.total.item(), abs=1e-12)
+
+
+def test_tied_rewards_are_imitated_uniformly() -> None:
+    terms = terms_of(tensor([-1.0, -2.0, -6.0]), tensor([0.0, 0.0, 0.0]))
+    assert terms.total.item() == pytest.approx(3.0, abs=1e-12)
+    assert terms.weights_entropy.item() == pytest.approx(math.log(3), abs=1e-12)
+
+
+def test_published_weight_ratios() -> None:
+    # Rewards 0, 1.6, 2.0. t = 2: e^.8 = 2.23 .. e^1 = 2.72; t = .5: e^3.2 = 24.5 .. e^4 = 54.6.
+    rewards, valid = tensor([0.0, 1.6, 2.0]), torch.ones(1, 3, dtype=torch.bool)
+    for temperature, expected in ((2.0, (2.2255, 2.7183)), (0.5, (24.5325, 54.5982))):
+        weights = rce.imitation_weights(rewards, valid, temperature=temperature)[0]
+        ratios = (weights[1:] / weights[0]).tolist()
+        assert ratios == pytest.approx(expected, abs=1e-4)  # the digits given above
+
+
+def test_permuting_a_group_changes_nothing() -> None:
+    batch = random_batch("permute")
+    order = torch.tensor([5, 1, 4, 0, 3, 2])
+    plain, moved = terms_of(*batch), terms_of(*(x[:, order] for x in batch))
+    assert moved.total.item() == pytest.approx(plain.total.item(), abs=1e-12)
+
+
+def test_padding_may_hold_anything_and_empty_queries_are_left_out() -> None:
+    log_probs = tensor([-1.0, math.nan], [-math.inf, math.nan]).requires_grad_()
+    rewards = tensor([1.0, math.inf], [math.nan, math.nan])
+    valid = torch.tensor([[True, False], [False, False]])
+    terms = terms_of(log_probs, rewards, valid)
+    terms.total.backward()
+    assert terms.total.item() == 1.0
+    assert terms.max_weight.item() == 1.0
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == [[-1.0, 0.0], [0.0, 0.0]]
+
+
+def test_reward_ranges() -> None:
+    rewards = tensor([0.0, 2.0, 9.0], [1.6, 1.6, 9.0], [9.0, 9.0, 9.0])
+    valid = torch.tensor([[True, True, False], [True, True, False], [False, False, False]])
+    assert reward_ranges(rewards, valid).tolist() == [2.0, 0.0, 0.0]
+
+
+def test_faults_are_named() -> None:
+    with pytest.raises(ValueError, match="temperature must be positive, got 0"):
+        terms_of(tensor([-1.0]), tensor([1.0]), temperature=0.0)
+    with pytest.raises(ShapeError, match="query_weights_B"):
+        terms_of(tensor([-1.0]), tensor([1.0]), query_weights=torch.ones(3))

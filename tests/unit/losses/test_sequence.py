@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lever_pipe.losses import sequence
+from lever_pipe.losses.sequence import (
+    MASKED_SCORE,
+    mask_chosen,
+    selection_log_probs,
+    step_log_probs,
+    step_logits,
+)
+from lever_pipe.seeding import torch_generator
+from lever_pipe.shapes import ShapeError
+
+
+def slow_log_prob(scores: list[float], selection: list[int]) -> float:
+    """The definition, one pick after the other, with `math` only."""
+    total, scores = 0.0, list(scores)
+    for pick in selection:
+        total += scores[pick] - math.log(sum(math.exp(score) for score in scores))
+        scores[pick] = MASKED_SCORE
+    return total
+
+
+def random_batch(name: str) -> tuple[Tensor, Tensor]:
+    random = torch_generator(0, name)
+    scores = torch.randn(3, 7, generator=random, dtype=torch.float64) * 3
+    picks = torch.rand(3, 5, 7, generator=random).argsort(dim=-1)[..., :4]
+    return scores, picks
+
+
+def test_two_picks_from_equal_scores_cost_ln_64_plus_ln_63() -> None:
+    # Equal scores: the first pick has probability 1/64; then one of 63 equal entries remains
+    # (plus e^-100 of the masked one, below the resolution of a float64).
+    log_prob = selection_log_probs(torch.zeros(1, 64, dtype=torch.float64), torch.tensor([[[5, 9]]]))
+    assert log_prob.item() == pytest.approx(-(math.log(64) + math.log(63)), abs=1e-12)
+    assert -log_prob.item() == pytest.approx(8.302, abs=5e-4)
+
+
+def test_hand_derived_steps() -> None:
+    # Weights e^score = 1, 2, 4. Pick 2 first: 4/7. Then 0: 1/(1 + 2). Then 1: 2/2.
+    scores = torch.tensor([[0.0, math.log(2), math.log(4)]], dtype=torch.float64)
+    steps = step_log_probs(scores, torch.tensor([[[2, 0, 1]]]))
+    assert steps.exp().flatten().tolist() == pytest.approx([4 / 7, 1 / 3, 1.0], abs=1e-12)
+
+
+def test_logits_hold_the_published_mask_after_the_pick_and_not_before() -> None:
+    scores = torch.tensor([[0.5, 1.5, 2.5]])
+    logits = step_logits(scores, torch.tensor([[[1, 0], [2, 1]]]))
+    assert logits[0, 0].tolist() == [[0.5, 1.5, 2.5], [0.5, -100.0, 2.5]]
+    assert logits[0, 1].tolist() == [[0.5, 1.5, 2.5], [0.5, 1.5, -100.0]]
+
+
+def test_agrees_with_the_slow_definition() -> None:
+    scores, picks = random_batch("oracle")
+    fast = selection_log_probs(scores, picks)
+    for b, g in itertools.product(range(3), range(5)):
+        slow = slow_log_prob(scores[b].tolist(), picks[b, g].tolist())
+        assert fast[b, g].item() == pytest.approx(slow, abs=1e-10)
+
+
+def test_probabilities_of_all_ordered_selections_sum_to_one() -> None:
+    scores, _ = random_batch("sum")
+    every = torch.tensor(list(itertools.permutations(range(7), 2)))
+    total = selection_log_probs(scores, every.expand(3, -1, -1)).exp().sum(dim=1)
+    assert total.tolist() == pytest.approx([1.0] * 3, abs=1e-12)
+
+
+def test_permuting_the_pool_with_the_selections_changes_nothing() -> None:
+    scores, picks = random_batch("pool")
+    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
+    new_place = order.argsort()
+    moved = selection_log_probs(scores[:, order], new_place[picks])
+    # atol: the sum of 7 exponentials in another order
+    assert torch.allclose(moved, selection_log_probs(scores, picks), atol=1e-12, rtol=0)
+
+
+def test_a_constant_on_the_scores_changes_nothing_that_is_unmasked() -> None:
+    scores, picks = random_batch("shift")
+    shifted = selection_log_probs(scores + 2.0, picks)
+    # atol: the masked entries do not move with the constant, a share of e^-80 at most
+    assert torch.allclose(shifted, selection_log_probs(scores, picks), atol=1e-12, rtol=0)
+
+
+def test_padding_has_log_prob_zero_and_no_gradient() -> None:
+    scores = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    selections = torch.tensor([[[0, 1], [-1, -1]]])
+    valid = torch.tensor([[True, False]])
+    log_probs = selection_log_probs(scores, selections, valid)
+    assert log_probs[0, 1].item() == 0.0
+    (alone,) = torch.autograd.grad(selection_log_probs(scores, selections[:, :1]).sum(), scores, retain_graph=True)
+    (padded,) = torch.autograd.grad(log_probs.sum(), scores)
+    assert torch.equal(padded, alone)
+
+
+def test_gradient_raises_the_picked_score() -> None:
+    scores = torch.zeros(1, 4, requires_grad=True)
+    selection_log_probs(scores, torch.tensor([[[2]]])).sum().backward()
+    # d log softmax_2 / d score = onehot - 1/4
+    assert scores.grad is not None
+    assert scores.grad.tolist() == [[-0.25, -0.25, 0.75, -0.25]]
+
+
+def test_scores_may_depend_on_the_history() -> None:
+    scores = torch.arange(6.0).reshape(1, 1, 2, 3)
+    masked = mask_chosen(scores, torch.tensor([[[1, 0]]]))
+    assert masked.tolist() == [[[[0.0, 1.0, 2.0], [3.0, -100.0, 5.0]]]]
+
+
+def test_disagreeing_shapes_are_named() -> None:
+    with pytest.raises(ShapeError, match=r"selections_BGS must be \[B G S\] with B=2"):
+        step_logits(torch.zeros(2, 5), torch.zeros(3, 1, 2, dtype=torch.int64))
+    with pytest.raises(ShapeError, match="valid_BG"):
+        step_log_probs(
+            torch.zeros(2, 5),
+            torch.zeros(2, 1, 2, dtype=torch.int64),
+            torch.ones(2, 2, dtype=torch.bool),
+        )
+
+
+def no_mask(scores: Tensor, selections: Tensor) -> Tensor:
+    return scores
+
+
+def masks_the_present_pick(scores: Tensor, selections: Tensor) -> Tensor:
+    chosen = torch.nn.functional.one_hot(selections, scores.shape[-1]).cumsum(dim=2) > 0
+    return torch.where(chosen, torch.full_like(scores, MASKED_SCORE), scores)
+
+
+def masks_the_last_pick_only(scores: Tensor, selections: Tensor) -> Tensor:
+    chosen = torch.nn.functional.one_hot(selections, scores.shape[-1]).roll(1, dims=2) > 0
+    chosen[:, :, 0] = False
+    return torch.where(chosen, torch.full_like(scores, MASKED_SCORE), scores)
+
+
+@pytest.mark.parametrize("broken", [no_mask, masks_the_present_pick, masks_the_last_pick_only])
+def test_the_oracle_rejects_a_broken_mask(broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "mask_chosen", broken)
+    with pytest.raises(AssertionError):
+        test_agrees_with_the_slow_definition()

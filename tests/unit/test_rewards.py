@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from lever_pipe.errors import UnknownMemberError
+from lever_pipe.rewards import REWARD_MODES, RewardInputs, RewardWeights, reward
+
+WRONG = RewardInputs(correct=0, accuracy=0.0, gt_prob=0.5, relevance=0.4)
+PARTLY = RewardInputs(correct=1, accuracy=0.6, gt_prob=0.5, relevance=0.4)
+RIGHT = RewardInputs(correct=1, accuracy=1.0, gt_prob=0.5, relevance=0.4)
+DEFAULT = RewardWeights()
+
+
+@pytest.mark.parametrize(
+    ("mode", "values"),
+    [
+        # with h = 0, 1, 1; a = 0, .6, 1; p = .5; r = .4; weights 1, 1, .1
+        ("hard_plus_soft", (0.0, 1.6, 2.0)),
+        ("hard_plus_soft_v2", (0.0, 2.6, 3.0)),
+        ("hard_only", (0.0, 1.0, 1.0)),
+        ("soft_only", (0.0, 0.6, 1.0)),
+        ("separated", (0.0, 2.6, 3.0)),
+        ("hard01_plus_gtprob", (0.5, 1.5, 1.5)),
+        ("hard01_plus_gtprob_separated", (0.5, 2.5, 2.5)),
+        ("hard_plus_gtprob_plus_rel", (0.54, 1.5, 1.5)),
+        ("legacy", (0.0, 0.0, 0.0)),
+        ("hybrid", (0.045, 0.6, 1.0)),  # .1 * (.5 + .4) / 2
+    ],
+)
+def test_default_weights(mode: str, values: tuple[float, ...]) -> None:
+    got = [reward(mode, inputs, DEFAULT) for inputs in (WRONG, PARTLY, RIGHT)]
+    assert got == pytest.approx(values, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mode", "wrong", "partly"),
+    [
+        # weights 2, 3, .5
+        ("hard_plus_soft", 0.0, 2 + 1.8),
+        ("hard_plus_soft_v2", 0.0, 1.8 + 4),
+        ("hard_only", 0.0, 2.0),
+        ("soft_only", 0.0, 1.8),
+        ("separated", 0.0, 4 + 1.8),
+        ("hard01_plus_gtprob", 1.5, 3.5),
+        ("hard01_plus_gtprob_separated", 1.5, 5.5),
+        ("hard_plus_gtprob_plus_rel", 1.7, 3.5),
+        ("hybrid", 0.225, 1.8),
+    ],
+)
+def test_every_weight_reaches_its_part(mode: str, wrong: float, partly: float) -> None:
+    weights = RewardWeights(hard=2, soft=3, relevance=0.5)
+    assert reward(mode, WRONG, weights) == pytest.approx(wrong, abs=1e-12)
+    assert reward(mode, PARTLY, weights) == pytest.approx(min(partly, 5.0), abs=1e-12)
+
+
+def test_legacy_reads_quality_and_the_sign_of_failure() -> None:
+    weights = RewardWeights(alpha=0.5, beta=2.0)
+    signed = replace(weights, correctness="-11")
+    wrong, right = replace(WRONG, quality=0.2), replace(RIGHT, quality=0.2)
+    assert reward("legacy", wrong, weights) == pytest.approx(0.1, abs=1e-12)
+    assert reward("legacy", right, weights) == pytest.approx(2.1, abs=1e-12)
+    assert reward("legacy", wrong, signed) == pytest.approx(-1.9, abs=1e-12)
+    assert reward("legacy", right, signed) == pytest.approx(2.1, abs=1e-12)
+
+
+def test_rewards_are_limited() -> None:
+    assert reward("soft_only", RIGHT, RewardWeights(soft=99)) == 5.0
+    minus = RewardWeights(beta=99, correctness="-11")
+    assert reward("legacy", WRONG, minus) == -5.0
+
+
+@pytest.mark.parametrize("mode", sorted(REWARD_MODES))
+def test_a_better_answer_never_earns_less(mode: str) -> None:
+    weights = RewardWeights(beta=1.0)
+    best_failure = replace(WRONG, gt_prob=1.0, relevance=1.0)
+    likely = [replace(inputs, gt_prob=1.0) for inputs in (PARTLY, RIGHT)]
+    earned = [reward(mode, inputs, weights) for inputs in (best_failure, *likely)]
+    assert earned == sorted(earned)
+
+
+def test_hybrid_ranks_every_failure_below_every_success() -> None:
+    best_failure = replace(WRONG, gt_prob=1.0, relevance=1.0)
+    least_success = RewardInputs(correct=1, accuracy=0.3, gt_prob=0.0, relevance=0.0)
+    assert reward("hybrid", best_failure, DEFAULT) < reward("hybrid", least_success, DEFAULT)
+    assert reward("hybrid", best_failure, DEFAULT) > reward("hybrid", WRONG, DEFAULT)
+
+
+def test_unknown_modes_get_a_suggestion() -> None:
+    with pytest.raises(UnknownMemberError, match=r"found 'hard_plus_sof'\. Did you mean 'hard_plus_soft'\?"):
+        reward("hard_plus_sof", WRONG, DEFAULT)
+    with pytest.raises(UnknownMemberError, match="Choose one of the list"):
+        reward("zzz", WRONG, DEFAULT)
+
+
+def test_faulty_inputs_are_errors() -> None:
+    with pytest.raises(ValueError, match="correct must be 0 or 1, got 2"):
+        reward("hard_only", replace(WRONG, correct=2), DEFAULT)
+    with pytest.raises(ValueError, match="must be finite, got nan"):
+        reward("soft_only", replace(WRONG, accuracy=math.nan), DEFAULT)

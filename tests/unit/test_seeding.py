@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe.seeding import generator, stream_seed, torch_generator
+
+names = st.lists(st.one_of(st.text(alphabet="ab1", max_size=3), st.integers(0, 99)), max_size=3)
+
+
+def test_the_same_name_gives_the_same_stream_on_every_machine() -> None:
+    # SHA-256 of "0<unit separator>pools<unit separator>17": first eight bytes, top bit dropped
+    digest = hashlib.sha256(b"0\x1fpools\x1f17").digest()
+    assert stream_seed(0, "pools", 17) == int.from_bytes(digest[:8], "big") // 2
+    assert np.array_equal(generator(0, "pools", 17).random(5), generator(0, "pools", 17).random(5))
+    draws = [torch.rand(5, generator=torch_generator(0, "pools", 17)) for _ in range(2)]
+    assert torch.equal(*draws)
+
+
+def test_seed_name_order_and_boundaries_matter() -> None:
+    keys = [(0, "a", "b"), (1, "a", "b"), (0, "b", "a"), (0, "ab"), (0, "a", "b", ""), (0,)]
+    assert len({stream_seed(*key) for key in keys}) == len(keys)
+    assert generator(0, "a").random() != generator(0, "b").random()
+    first, second = (torch.rand(1, generator=torch_generator(0, name)) for name in "ab")
+    assert first.item() != second.item()
+
+
+@given(st.integers(0, 5), names)
+def test_seeds_fit_a_signed_64_bit_integer(seed: int, parts: list[str | int]) -> None:
+    assert 0 <= stream_seed(seed, *parts) < 2**63
+
+
+def test_drawing_from_one_stream_moves_no_other_and_no_global_state() -> None:
+    torch_state = torch.get_rng_state()
+    expected = generator(0, "b").random()
+    generator(0, "a").random(1000)
+    torch.rand(10, generator=torch_generator(0, "a"))
+    assert generator(0, "b").random() == expected
+    assert torch.equal(torch.get_rng_state(), torch_state)
+
+
+def test_the_module_imports_without_torch() -> None:
+    code = "import lever_pipe.seeding, lever_pipe.shapes, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,140 @@
+import os
+import sys
+import time
+from pathlib import Path
+
+from lever_pipe import plan
+from lever_pipe.errors import LeverPipeError
+from lever_pipe.parsing import parse_experiment
+
+STARTED = time.monotonic()
+
+# Jobs call `python -m lever_pipe`; without an activated environment that must be the interpreter that runs the workflow.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+try:
+    EXPERIMENT = parse_experiment(config, source=" + ".join(map(str, workflow.configfiles)))
+except LeverPipeError as fault:
+    raise WorkflowError(str(fault)) from None
+
+RESULTS = EXPERIMENT.results
+LEVER = f"{RESULTS}/lever"
+LEDGER = f"{RESULTS}/ledger"
+REPORT = f"{RESULTS}/report.md"
+
+INIT = f"{LEVER}/preset~{{preset}}/init/seed~{{seed}}"
+RCE = f"{LEVER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
+GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
+
+CPU = {"device": "cpu", "mem_mb": 4000, "runtime": 60}
+MODEL = {"device": "cpu", "mem_mb": 8000, "runtime": 240}
+
+
+wildcard_constraints:
+    preset="[A-Za-z0-9_]+",
+    seed="0|[1-9][0-9]*",
+    epoch="[1-9][0-9]*",
+    base="[1-9][0-9]*",
+    beta="[0-9]+([.][0-9]+)?(e-[0-9]+)?",
+    shard="0|[1-9][0-9]*",
+    baseline="[a-z_]+(-[0-9]+)?",
+    trained="preset~[^/]+/(rce|grpo/base~[^/]+/beta~[^/]+)/seed~[0-9]+/epoch~[0-9]+",
+    policy="baseline/[^/]+|preset~[^/]+/(rce|grpo/base~[^/]+/beta~[^/]+)/seed~[0-9]+/epoch~[0-9]+",
+    batch="baseline|preset~[^/]+/seed~[0-9]+",
+
+
+def spec(stage):
+    """Return the params function of a rule: the job's whole identity as one canonical JSON string."""
+
+    def of(wildcards):
+        return plan.spec_of(EXPERIMENT, stage, dict(wildcards.items()))
+
+    return of
+
+
+def named_files(wildcards, input, output):
+    """Return `name=path` for every named input and output; derived, so it never triggers a rerun."""
+    return arguments({**dict(input.items()), **dict(output.items())})
+
+
+def arguments(files):
+    """Return quoted `name=path` words; a list repeats its name."""
+    words = []
+    for name, value in files.items():
+        paths = [value] if isinstance(value, str) else value
+        words += [f"{name}={path}" for path in paths]
+    return words
+
+
+def with_external(external):
+    """Return a params function like `named_files` that adds paths which Snakemake must not stat.
+
+    Model and image folders: their content enters the identity as a digest, not as a time.
+    """
+
+    def of(wildcards, input, output):
+        return named_files(wildcards, input, output) + arguments(external)
+
+    return of
+
+
+def previous_rce(wildcards):
+    """Return the folder that an RCE epoch starts from."""
+    epoch = int(wildcards.epoch)
+    if epoch == 1:
+        return INIT.format(**wildcards)
+    return RCE.format(preset=wildcards.preset, seed=wildcards.seed, epoch=epoch - 1)
+
+
+def base_rce(wildcards):
+    """Return the folder of the RCE epoch that a GRPO run starts from and is anchored to."""
+    return RCE.format(preset=wildcards.preset, seed=wildcards.seed, epoch=wildcards.base)
+
+
+def previous_grpo(wildcards):
+    """Return the folder that a GRPO epoch starts from."""
+    epoch = int(wildcards.epoch)
+    if epoch == 1:
+        return base_rce(wildcards)
+    values = dict(wildcards.items()) | {"epoch": epoch - 1}
+    return GRPO.format(**values)
+
+
+def start_of(previous, name):
+    """Return an input function for one file of the folder that `previous` names."""
+
+    def of(wildcards):
+        return f"{previous(wildcards)}/{name}"
+
+    return of
+
+
+def selections_of_batch(wildcards):
+    """Return the selections whose prompts one answer batch holds."""
+    return [
+        f"{LEVER}/{policy}/selections.jsonl" for policy in plan.policies_of(EXPERIMENT, wildcards.batch)
+    ]
+
+
+def answers_of_policy(wildcards):
+    """Return the answers of the batch that a policy belongs to."""
+    return f"{LEVER}/answers/{plan.batch_of(wildcards.policy)}/answers.jsonl"
+
+
+def closing_summary(log):
+    """Return the lines that end a successful run."""
+    minutes = (time.monotonic() - STARTED) / 60
+    return (
+        f"\n{finished_jobs(log)} jobs in {minutes:.1f} minutes."
+        f"\nReport:  {REPORT}\nTables:  {LEVER}/tables/\nFigures: {LEVER}/figures/\n"
+    )
+
+
+def failure_summary(log):
+    """Return the lines that end a failed run."""
+    return f"\n{finished_jobs(log)} jobs finished before the failure. The lines above name the failed rule and its log.\n"
+
+
+def finished_jobs(log):
+    """Return how many jobs this invocation finished."""
+    return Path(log).read_text(errors="replace").count("Finished jobid:")

@@ -1,0 +1,101 @@
+SAMPLES = EXPERIMENT.evaluation.samples
+SHOTS = EXPERIMENT.evaluation.shots
+SCORES = f"{LEVER}/{{policy}}/scores"
+
+
+rule select_demonstrations:
+    input:
+        selector=f"{LEVER}/{{trained}}/selector.safetensors",
+        eval_pools=POOLS["eval_pools"],
+        embeddings=EMBEDDINGS,
+    output:
+        selections=f"{LEVER}/{{trained}}/selections.jsonl",
+        card=f"{LEVER}/{{trained}}/selections.run.json",
+    log:
+        f"{LEVER}/{{trained}}/selections.log.txt",
+    benchmark:
+        f"{LEVER}/{{trained}}/selections.benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("select_demonstrations"),
+        files=named_files,
+    shell:
+        "python -m lever_pipe select_demonstrations --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule select_baseline:
+    input:
+        **EXAMPLES,
+        eval_pools=POOLS["eval_pools"],
+        embeddings=EMBEDDINGS,
+    output:
+        selections=f"{LEVER}/baseline/{{baseline}}/selections.jsonl",
+        card=f"{LEVER}/baseline/{{baseline}}/selections.run.json",
+    log:
+        f"{LEVER}/baseline/{{baseline}}/selections.log.txt",
+    benchmark:
+        f"{LEVER}/baseline/{{baseline}}/selections.benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("select_baseline"),
+        files=named_files,
+    shell:
+        "python -m lever_pipe select_baseline --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule answer_prompts:
+    input:
+        **EXAMPLES,
+        selections=selections_of_batch,
+    output:
+        answers=f"{LEVER}/answers/{{batch}}/answers.jsonl",
+        counters=f"{LEVER}/answers/{{batch}}/counters.json",
+        card=f"{LEVER}/answers/{{batch}}/run.json",
+    log:
+        f"{LEVER}/answers/{{batch}}/log.txt",
+    benchmark:
+        f"{LEVER}/answers/{{batch}}/benchmark.jsonl"
+    conda:
+        "../../envs/gpu.yaml"
+    resources:
+        **MODEL,
+    params:
+        spec=spec("answer_prompts"),
+        files=with_external({**IMAGES, "lvlm": EXPERIMENT.lvlm.model}),
+    shell:
+        "python -m lever_pipe answer_prompts --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} --ledger {LEDGER:q} > {log} 2>&1"
+
+
+rule score_answers:
+    input:
+        selections=f"{LEVER}/{{policy}}/selections.jsonl",
+        answers=answers_of_policy,
+        eval_examples=EXAMPLES["eval_examples"],
+    output:
+        per_question=f"{SCORES}/per_question.jsonl",
+        summary=f"{SCORES}/cells.jsonl",
+        cells=[f"{SCORES}/samples~{n}/shots~{s}.json" for n in SAMPLES for s in SHOTS],
+        card=f"{SCORES}/run.json",
+    log:
+        f"{SCORES}/log.txt",
+    benchmark:
+        f"{SCORES}/benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("score_answers"),
+        files=named_files,
+    shell:
+        "python -m lever_pipe score_answers --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"

@@ -1,0 +1,104 @@
+RL_DATA = f"{LEVER}/rl_data/rl_data_k64_v3.jsonl"
+RL_SUMMARY = f"{LEVER}/rl_data/summary.json"
+SHARDS = [f"{LEVER}/rl_data/shard~{shard}" for shard in range(EXPERIMENT.rl_data.n_shards)]
+IMPORTED = EXPERIMENT.rl_data.import_from
+
+
+rule propose_trajectories:
+    input:
+        train_pools=POOLS["train_pools"],
+        embeddings=EMBEDDINGS,
+    output:
+        proposals=f"{LEVER}/rl_data/proposals.jsonl",
+        card=f"{LEVER}/rl_data/proposals.run.json",
+    log:
+        f"{LEVER}/rl_data/proposals.log.txt",
+    benchmark:
+        f"{LEVER}/rl_data/proposals.benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("propose_trajectories"),
+        files=named_files,
+    shell:
+        "python -m lever_pipe propose_trajectories --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule generate_rl_data:
+    input:
+        proposals=f"{LEVER}/rl_data/proposals.jsonl",
+        train_pools=POOLS["train_pools"],
+        train_examples=EXAMPLES["train_examples"],
+    output:
+        trajectories=f"{LEVER}/rl_data/shard~{{shard}}/trajectories.jsonl",
+        counters=f"{LEVER}/rl_data/shard~{{shard}}/counters.json",
+        card=f"{LEVER}/rl_data/shard~{{shard}}/run.json",
+    log:
+        f"{LEVER}/rl_data/shard~{{shard}}/log.txt",
+    benchmark:
+        f"{LEVER}/rl_data/shard~{{shard}}/benchmark.jsonl"
+    conda:
+        "../../envs/gpu.yaml"
+    resources:
+        **MODEL,
+    params:
+        spec=spec("generate_rl_data"),
+        files=with_external({"train_images": IMAGES["train_images"], "lvlm": EXPERIMENT.lvlm.model}),
+    shell:
+        "python -m lever_pipe generate_rl_data --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} --ledger {LEDGER:q} > {log} 2>&1"
+
+
+if IMPORTED:
+
+    rule import_rl_data:
+        input:
+            original=IMPORTED,
+            train_examples=EXAMPLES["train_examples"],
+        output:
+            rl_data=RL_DATA,
+            summary=RL_SUMMARY,
+            card=f"{LEVER}/rl_data/run.json",
+        log:
+            f"{LEVER}/rl_data/log.txt",
+        benchmark:
+            f"{LEVER}/rl_data/benchmark.jsonl"
+        conda:
+            "../../envs/cpu.yaml"
+        resources:
+            **CPU,
+        params:
+            spec=spec("import_rl_data"),
+            files=named_files,
+        shell:
+            "python -m lever_pipe import_rl_data --spec {params.spec:q} {params.files:q}"
+            " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+else:
+
+    rule merge_rl_data:
+        input:
+            trajectories=[f"{shard}/trajectories.jsonl" for shard in SHARDS],
+            train_pools=POOLS["train_pools"],
+            train_examples=EXAMPLES["train_examples"],
+        output:
+            rl_data=RL_DATA,
+            summary=RL_SUMMARY,
+            card=f"{LEVER}/rl_data/run.json",
+        log:
+            f"{LEVER}/rl_data/log.txt",
+        benchmark:
+            f"{LEVER}/rl_data/benchmark.jsonl"
+        conda:
+            "../../envs/cpu.yaml"
+        resources:
+            **CPU,
+        params:
+            spec=spec("merge_rl_data"),
+            files=named_files,
+        shell:
+            "python -m lever_pipe merge_rl_data --spec {params.spec:q} {params.files:q}"
+            " --device {resources.device} --threads {threads} > {log} 2>&1"

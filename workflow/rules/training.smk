@@ -1,0 +1,77 @@
+rule initialise_selector:
+    input:
+        embeddings=EMBEDDINGS,
+    output:
+        selector=f"{INIT}/selector.safetensors",
+        optimiser=f"{INIT}/optimiser.safetensors",
+        metrics=f"{INIT}/metrics.json",
+        card=f"{INIT}/run.json",
+    log:
+        f"{INIT}/log.txt",
+    benchmark:
+        f"{INIT}/benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("initialise_selector"),
+        files=named_files,
+    shell:
+        "python -m lever_pipe initialise_selector --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule train_rce_epoch:
+    input:
+        rl_data=RL_DATA,
+        embeddings=EMBEDDINGS,
+        start=start_of(previous_rce, "selector.safetensors"),
+        start_optimiser=start_of(previous_rce, "optimiser.safetensors"),
+    output:
+        selector=f"{RCE}/selector.safetensors",
+        optimiser=f"{RCE}/optimiser.safetensors",
+        metrics=f"{RCE}/metrics.json",
+        card=f"{RCE}/run.json",
+    log:
+        f"{RCE}/log.txt",
+    benchmark:
+        f"{RCE}/benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("train_rce_epoch"),
+        files=named_files,
+    shell:
+        "python -m lever_pipe train_rce_epoch --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule train_grpo_epoch:
+    input:
+        rl_data=RL_DATA,
+        embeddings=EMBEDDINGS,
+        start=start_of(previous_grpo, "selector.safetensors"),
+        start_optimiser=start_of(previous_grpo, "optimiser.safetensors"),
+        reference=start_of(base_rce, "selector.safetensors"),
+    output:
+        selector=f"{GRPO}/selector.safetensors",
+        optimiser=f"{GRPO}/optimiser.safetensors",
+        metrics=f"{GRPO}/metrics.json",
+        card=f"{GRPO}/run.json",
+    log:
+        f"{GRPO}/log.txt",
+    benchmark:
+        f"{GRPO}/benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("train_grpo_epoch"),
+        files=named_files,
+    shell:
+        "python -m lever_pipe train_grpo_epoch --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
