@@ -45,7 +45,7 @@ def run_stage(options: argparse.Namespace) -> object:
     function = stage_function(options.stage)
     runtime = Runtime(device=options.device, threads=options.threads, ledger=options.ledger)
     config_class = get_type_hints(function)["config"]
-    values = json.loads(options.spec)
+    values = _json_object(options.spec, source=f"{options.stage} --spec")
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     return function(**_files(options.stage, function, options.files), config=config, runtime=runtime)
 
@@ -74,6 +74,16 @@ def path_parameters(function: Any) -> dict[str, bool]:
     return {n: hints[n] is not Path for n in names if n not in ("config", "runtime")}
 
 
+def _json_object(text: str, *, source: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as fault:
+        raise ConfigError(f"{source}: expected JSON", found=str(fault), do="Quote it for the shell.") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{source}: expected a JSON object", found=type(value).__name__, do="Name the keys.")
+    return value
+
+
 def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | tuple[Path, ...]]:
     given: dict[str, list[Path]] = {}
     for word in words:
@@ -84,10 +94,12 @@ def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | 
     parameters = path_parameters(function)
     missing, unknown = parameters.keys() - given.keys(), given.keys() - parameters.keys()
     missing -= {name for name in missing if parameters[name]}  # a list of files may be empty
-    if missing or unknown:
+    repeated = {name for name, paths in given.items() if len(paths) > 1 and not parameters.get(name, True)}
+    if missing or unknown or repeated:
         raise ConfigError(
             f"{stage}: expected the files {', '.join(parameters)}",
-            found=f"missing {sorted(missing) or 'none'}, unknown {sorted(unknown) or 'none'}",
+            found=f"missing {sorted(missing) or 'none'}, unknown {sorted(unknown) or 'none'}, "
+            f"repeated {sorted(repeated) or 'none'}",
             do="Name each file once as name=path.",
         )
     return {name: tuple(given.get(name, ())) if many else given[name][0] for name, many in parameters.items()}

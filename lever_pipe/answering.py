@@ -41,12 +41,17 @@ class Prompter:
     """Prompts of queries with demonstrations from the train split."""
 
     def __init__(self, config: LvlmConfig, train: Sequence[Example]) -> None:
-        self._style = PromptStyle(**config.prompt.model_dump())
+        self._style = prompt_style(config)
         self._train = train
 
     def __call__(self, query: Example, demonstrations: Sequence[ExampleId]) -> TextPrompt:
         """Return the prompt with the demonstrations in the given order, the first one farthest from the query."""
         return build_prompt(query, [self._train[i] for i in demonstrations], self._style)
+
+
+def prompt_style(config: LvlmConfig) -> PromptStyle:
+    """Return the configured way in which a question with demonstrations becomes text."""
+    return PromptStyle(**config.prompt.model_dump())
 
 
 def read_examples(path: Path) -> list[Example]:

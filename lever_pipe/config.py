@@ -7,6 +7,7 @@ world overrides them in `config.yaml`.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -15,6 +16,18 @@ Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 KlBeta = Annotated[float, Field(ge=0, le=10, description="Betas are penalties; drop the sign.")]
 Epoch = Annotated[int, Field(ge=1, le=400, description="Epochs count from 1.")]
+RewardModeName = Literal[
+    "hard_plus_soft",
+    "hard_plus_soft_v2",
+    "hard_only",
+    "soft_only",
+    "separated",
+    "hard01_plus_gtprob",
+    "hard01_plus_gtprob_separated",
+    "hard_plus_gtprob_plus_rel",
+    "legacy",
+    "hybrid",
+]
 
 
 class Section(BaseModel):
@@ -140,10 +153,12 @@ class RlData(Section):
     n_beams: int = Field(5, ge=0, le=64)
     temperatures: tuple[Annotated[float, Field(gt=0, le=100)], ...] = (1.0, 1.3)
     n_samples_per_temperature: int = Field(2, ge=0, le=64)
+    disjoint_samples: bool = False
+    """True: the samples of one temperature cut one drawn ranking, so that they cover the pool without overlap."""
     n_retrieval: int = Field(5, ge=0, le=64)
     n_random: int = Field(1, ge=0, le=64)
-    similarity_scale: float = Field(20.0, gt=0, le=1000)
-    """Logit per unit of CLIP similarity of the policy that proposes beams and samples."""
+    similarity_scale: float = Field(1.5, gt=0, le=1000)
+    """Logit per standard deviation of similarity within the pool, of the policy that proposes beams and samples."""
     n_shards: int = Field(4, ge=1, le=512)
     diversity_budget: int = Field(0, ge=0, le=256)
     """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""
@@ -169,7 +184,7 @@ class Selector(Section):
 class Reward(Section):
     """How the stored scores of a trajectory become one reward (`lever_pipe/rewards.py`)."""
 
-    mode: str = "hard_plus_soft"
+    mode: RewardModeName = "hard_plus_soft"
     hard: float = Field(1.0, ge=0, le=100)
     soft: float = Field(1.0, ge=0, le=100)
     relevance: float = Field(0.1, ge=0, le=100)
@@ -245,6 +260,14 @@ class Arm(Section):
     long_seeds: tuple[Seed, ...] = (0,)
 
     @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        for name in ("seeds", "base_rce_epochs", "kl_betas", "long_kl_betas", "long_seeds"):
+            values = list(getattr(self, name))
+            if len(set(values)) != len(values):
+                raise ValueError(f"{name} must not repeat a value, got {values}")
+        return self
+
+    @model_validator(mode="after")
     def _bases_exist(self) -> Self:
         late = [epoch for epoch in self.base_rce_epochs if epoch > self.rce_epochs]
         if late:
@@ -300,6 +323,9 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
+        unfit = [name for name in self.presets if not re.fullmatch("[A-Za-z0-9_]+", name)]
+        if unfit:
+            raise ValueError(f"presets must be named by letters, digits and _ (they name folders), got {unfit}")
         for index, arm in enumerate(self.arms):
             if arm.preset not in self.presets:
                 raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -21,6 +22,7 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
 
     Raises:
         ConfigError: any fault; all of them, each with dotted path, value seen, bounds and remedy.
+        UnknownMemberError: a data set, encoder, sampler or LVLM that has no module.
     """
     experiment = parse_model(Experiment, values, source=source)
     require_member("datasets", experiment.data.reader)
@@ -78,7 +80,7 @@ def _line(model: type[BaseModel], error: ErrorDetails) -> str:
         remedy = f"did you mean '{near}'?" if near else f"known keys: {', '.join(sorted(siblings))}."
         return f"{path}: unknown key; {remedy}"
     seen = "" if error["type"] == "missing" else f", got {error['input']!r}"
-    if error["type"] == "value_error" and not error["loc"]:
+    if error["type"] == "value_error":  # raised by a validator of ours, which names what it saw
         seen = ""
     message = error["msg"].removeprefix("Value error, ")
     return f"{path}: {message[0].lower()}{message[1:]}{seen}. {_remedy(error)}".rstrip()
@@ -92,9 +94,13 @@ def _follows_from_another(error: ErrorDetails) -> bool:
 def _remedy(error: ErrorDetails) -> str:
     value = error["input"]
     if isinstance(value, str) and error["type"] in {"float_parsing", "int_parsing"}:
-        return "YAML reads 1e-5 as text; write 1.0e-5."
-    if isinstance(value, int | float) and value < 0 and error["type"].startswith("greater_than"):
+        return "Write a number; YAML reads 1e5 as text, so write 100000, or 1.0e-5 for a small one."
+    bound = error.get("ctx", {}).get("ge", error.get("ctx", {}).get("gt", -1))
+    if isinstance(value, int | float) and value < 0 <= bound:
         return "Drop the sign."
+    if error["type"] == "literal_error":
+        near = nearest(str(value), re.findall("'([^']*)'", error["ctx"]["expected"]))
+        return f"Did you mean '{near}'?" if near else ""
     return ""
 
 

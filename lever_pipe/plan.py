@@ -13,17 +13,11 @@ from typing import Any
 from lever_pipe import stage_configs as stages
 from lever_pipe.config import Arm, Experiment, Preset, Section
 from lever_pipe.provenance import canonical_json, code_of, model_identity
-from lever_pipe.records import PolicyRef
+from lever_pipe.records import PolicyRef, beta_text
 
 Wildcards = Mapping[str, str]
 
 SIMILARITIES = ("similar_image", "similar_question", "similar_both")
-
-
-def beta_text(kl_beta: float) -> str:
-    """Return a beta as it stands in a path: the shortest text that reads back as the same number."""
-    text = f"{kl_beta:g}"
-    return text if float(text) == kl_beta else repr(kl_beta)
 
 
 def baselines(experiment: Experiment) -> list[str]:
@@ -199,11 +193,11 @@ def _generate_rl_data(experiment: Experiment, wildcards: Wildcards) -> Section:
     )
 
 
-def _merge_rl_data(experiment: Experiment, _: Wildcards) -> Section:
+def _merge_rl_data(_experiment: Experiment, _: Wildcards) -> Section:
     return stages.MergeRlDataConfig()
 
 
-def _import_rl_data(experiment: Experiment, _: Wildcards) -> Section:
+def _import_rl_data(_experiment: Experiment, _: Wildcards) -> Section:
     return stages.ImportRlDataConfig()
 
 
@@ -258,6 +252,10 @@ def _check_world(experiment: Experiment, _: Wildcards) -> Section:
     return stages.CheckWorldConfig(lvlm=_lvlm(experiment))
 
 
+def _measure_pools(_experiment: Experiment, _: Wildcards) -> Section:
+    return stages.MeasurePoolsConfig()
+
+
 def _score_answers(experiment: Experiment, wildcards: Wildcards) -> Section:
     return stages.ScoreAnswersConfig(
         policy=policy_ref(wildcards["policy"]), **experiment.evaluation.model_dump()
@@ -273,9 +271,12 @@ def _collect_results(experiment: Experiment, _: Wildcards) -> Section:
 
 
 def _tabulate_documents(experiment: Experiment, _: Wildcards) -> Section:
-    evaluation = experiment.evaluation
+    evaluation, main = experiment.evaluation, experiment.arms[0].preset
     return stages.TabulateDocumentsConfig(
-        main_preset=experiment.arms[0].preset, samples=evaluation.samples, shots=evaluation.shots
+        main_preset=main,
+        samples=evaluation.samples,
+        shots=evaluation.shots,
+        **_fields(experiment.presets[main], "grpo", "reward"),
     )
 
 

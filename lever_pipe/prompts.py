@@ -78,9 +78,7 @@ def build_prompt(query: Example, demonstrations: Sequence[Example], style: Promp
     return TextPrompt(_turns(query, demonstrations, style))
 
 
-def _single_turn(
-    query: Example, demonstrations: Sequence[Example], style: PromptStyle
-) -> tuple[TextSegment, ...]:
+def _single_turn(query: Example, demonstrations: Sequence[Example], style: PromptStyle) -> tuple[TextSegment, ...]:
     shown = [TextSegment(IMAGE + _fill(style.demonstration, d), (d.image_digest,)) for d in demonstrations]
     asked = TextSegment(IMAGE + _fill(style.query, query) + END + ASSISTANT, (query.image_digest,))
     return (TextSegment(_system_turn(style) + USER), *shown, asked)

@@ -60,13 +60,14 @@ def model_identity(folder: str) -> str:
     """Return a digest of a model folder's files, or `absent`.
 
     Files beyond 16 MB are sampled (size, head, middle and tail), so that parsing a workflow stays fast; weights that
-    differ in training differ in nearly every byte. Times do not enter, so a copied folder keeps its identity.
+    differ in training differ in nearly every byte. Times do not enter, so a copied folder keeps its identity; nor do
+    hidden files and folders, where download tools keep their notes.
     """
     root = Path(folder)
     if not root.is_dir():
         return "absent"
     digest = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.is_file() and not p.name.startswith(".")):
+    for path in sorted(p for p in root.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(root))):
         digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
         digest.update(_sample(path))
     return digest.hexdigest()[:16]
@@ -77,7 +78,7 @@ def commit_of(folder: Path = PACKAGE) -> tuple[str, bool]:
     try:
         head = _git(folder, "rev-parse", "HEAD")
         return head, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return "unknown", False
 
 
@@ -97,6 +98,10 @@ def _git(folder: Path, *arguments: str) -> str:
         ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True, timeout=20
     )
     return done.stdout.strip()
+
+
+def _is_hidden(relative: Path) -> bool:
+    return any(part.startswith(".") for part in relative.parts)
 
 
 def _sample(path: Path) -> bytes:
@@ -142,10 +147,10 @@ def _imports_of(name: str, root: Path) -> list[str]:
 def _running_nodes(tree: ast.AST) -> list[ast.AST]:
     nodes: list[ast.AST] = []
     for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            continue
-        nodes.append(child)
-        nodes.extend(_running_nodes(child))
+        never_runs = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        branch = ast.Module(child.orelse, []) if never_runs else child  # type: ignore[attr-defined]
+        nodes.append(branch)
+        nodes.extend(_running_nodes(branch))
     return nodes
 
 

@@ -139,6 +139,12 @@ class QuestionScore(Row):
     accuracy: float = Field(ge=0, le=1)
 
 
+def beta_text(kl_beta: float) -> str:
+    """Return a beta as it stands in a policy's name: the shortest text that reads back as the same number."""
+    text = f"{kl_beta:g}"
+    return text if float(text) == kl_beta else repr(kl_beta)
+
+
 class PolicyRef(Row):
     """Which policy a number belongs to; empty fields do not apply to its stage."""
 

@@ -77,6 +77,7 @@ class ProposeTrajectoriesConfig(Section):
     n_beams: int
     temperatures: tuple[float, ...]
     n_samples_per_temperature: int
+    disjoint_samples: bool
     n_retrieval: int
     n_random: int
     similarity_scale: float
@@ -174,7 +175,15 @@ class CheckWorldConfig(Section):
     """Identity of `check_world`."""
 
     lvlm: LvlmConfig
+    seed: Seed = 0
     n_stock_prompts: int = 96
+    """Prompts that the stock classes answer too."""
+    n_judged: int = 400
+    """Probed queries from which on the bounds are judged; fewer are too noisy."""
+
+
+class MeasurePoolsConfig(Section):
+    """Identity of `measure_pools`: none beyond its inputs."""
 
 
 class ScoreAnswersConfig(Section):
@@ -201,8 +210,10 @@ class TabulateDocumentsConfig(Section):
     shots: tuple[int, ...]
     base_rce_epoch: Epoch | None = None
     """RCE epoch whose GRPO runs fill the documents' tables; None takes the latest."""
-    grpo: Grpo = Grpo()
-    reward: Reward = Reward()
+    grpo: Grpo
+    """GRPO settings of the main preset, printed as the training configuration."""
+    reward: Reward
+    """Reward of the main preset, likewise."""
 
 
 class PlotCurvesConfig(Section):
@@ -211,6 +222,8 @@ class PlotCurvesConfig(Section):
     main_preset: str
     samples: tuple[int, ...]
     shots: tuple[int, ...]
+    base_rce_epoch: Epoch | None = None
+    """As in `tabulate_documents`."""
 
 
 class BuildReportConfig(Section):

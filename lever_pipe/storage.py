@@ -85,6 +85,8 @@ def read_rows(path: Path, model: type[M]) -> list[M]:
                 rows.append(_parse(model, line, f"{path}:{number}"))
     except FileNotFoundError:
         raise _missing(path) from None
+    except UnicodeDecodeError as fault:
+        raise _not_text(f"{path}:{len(rows) + 1}", fault) from None
     return rows
 
 
@@ -103,6 +105,8 @@ def read_row(path: Path, model: type[M]) -> M:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise _missing(path) from None
+    except UnicodeDecodeError as fault:
+        raise _not_text(str(path), fault) from None
     return _parse(model, text, str(path))
 
 
@@ -133,7 +137,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 of a file, or of the sorted names, sizes and digests below a folder."""
+    """Return the sha256 of a file, or of the sorted names and digests below a folder."""
     if path.is_dir():
         listing = (f"{p.relative_to(path)}\0{digest(p)}" for p in sorted(path.rglob("*")) if p.is_file())
         return hashlib.sha256("\n".join(listing).encode()).hexdigest()
@@ -143,7 +147,7 @@ def digest(path: Path) -> str:
 
 def _parse(model: type[M], text: str, where: str) -> M:
     try:
-        return model.model_validate_json(text)
+        return model.model_validate_json(text, strict=True)
     except ValidationError as fault:
         raise RecordError(
             f"{where}: expected a {model.__name__} row", found=_describe(fault), do="Mend or rebuild the file."
@@ -157,6 +161,10 @@ def _describe(fault: ValidationError) -> str:
         kind = {"missing": "missing", "extra_forbidden": "unknown key"}.get(error["type"], error["msg"])
         parts.append(f"'{key}': {kind}")
     return "; ".join(parts)
+
+
+def _not_text(where: str, fault: UnicodeDecodeError) -> RecordError:
+    return RecordError(f"{where}: expected UTF-8 text", found=str(fault), do="Mend or rebuild the file.")
 
 
 def _missing(path: Path) -> RecordError:

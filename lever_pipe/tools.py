@@ -12,6 +12,7 @@ from pathlib import Path
 from lever_pipe import storage
 from lever_pipe.config import Experiment
 from lever_pipe.errors import ConfigError
+from lever_pipe.parsing import require_member
 from lever_pipe.provenance import closure_of, code_of
 
 SCHEMA = Path("workflow/schemas/config.schema.json")
@@ -32,6 +33,7 @@ def main(words: Sequence[str]) -> int:
     if options.tool == "schema":
         check_schema() if options.check else storage.write_text(SCHEMA, schema_text())
     elif options.tool == "closure":
+        require_member("stages", options.stage)
         names = closure_of(f"lever_pipe.stages.{options.stage}")
         sys.stdout.write("\n".join([*names, f"fingerprint {code_of(options.stage)}"]) + "\n")
     else:

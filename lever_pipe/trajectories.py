@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+from pydantic import ValidationError
+
+from lever_pipe.errors import RecordError
 from lever_pipe.metrics.relevance import Relevance, relevance
 from lever_pipe.metrics.vqa_accuracy import cut_answer, normalise_answer, vqa_accuracy
 from lever_pipe.records import Example, Pool, Proposal, RlGroup, RlQuery, Trajectory
@@ -53,7 +56,11 @@ def score_trajectory(proposal: Proposal, query: Example, text: str, log_probs: S
 
 
 def make_group(query: Example, pool: Pool, trajectories: Sequence[Trajectory]) -> RlGroup:
-    """Return one line of the RL data."""
+    """Return one line of the RL data.
+
+    Raises:
+        RecordError: a selection that the pool does not hold.
+    """
     block = RlQuery(
         query_id=query.example_id,
         question_id=query.question_id,
@@ -62,7 +69,14 @@ def make_group(query: Example, pool: Pool, trajectories: Sequence[Trajectory]) -
         gt_answers_raw=query.answers,
         gt_answers_norm=tuple(normalise_answer(answer) for answer in query.answers),
     )
-    return RlGroup(query=block, candidate_pool_ids=pool.candidates, pointer_candidates=tuple(trajectories))
+    try:
+        return RlGroup(query=block, candidate_pool_ids=pool.candidates, pointer_candidates=tuple(trajectories))
+    except ValidationError as fault:
+        raise RecordError(
+            f"trajectories of query {query.example_id}: expected selections from its pool",
+            found=str(fault.errors(include_url=False)[0]["msg"]),
+            do="Rebuild the proposals and their answers from these pools.",
+        ) from None
 
 
 @cache

@@ -53,9 +53,7 @@ class Images:
         missing = [i for i in image_ids if not (self._folder / self.name(i)).is_file()]
         faults.extend(f"missing image in {self._folder}", map(self.name, missing))
 
-    def readable(
-        self, questions: list[Q], on_bad_image: Literal["stop", "skip"], limit: int | None
-    ) -> list[Q]:
+    def readable(self, questions: list[Q], on_bad_image: Literal["stop", "skip"], limit: int | None) -> list[Q]:
         """Return the first `limit` questions whose image decodes.
 
         Raises:
@@ -95,9 +93,7 @@ def digest_of_image(path: Path) -> str | None:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise DataError(
-            "expected an image for every question", found=f"no {path}", do="Restore the file."
-        ) from None
+        raise DataError("expected an image for every question", found=f"no {path}", do="Restore the file.") from None
     except OSError:
         return None
     try:

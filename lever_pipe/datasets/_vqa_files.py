@@ -22,9 +22,7 @@ from lever_pipe.storage import read_json
 QUESTION_FILE_KEYS = frozenset(
     {"info", "license", "data_type", "data_subtype", "task_type", "num_choices", "questions"}
 )
-ANNOTATION_FILE_KEYS = frozenset(
-    {"info", "license", "data_type", "data_subtype", "question_types", "annotations"}
-)
+ANNOTATION_FILE_KEYS = frozenset({"info", "license", "data_type", "data_subtype", "question_types", "annotations"})
 MEND = "Restore the official files, or mend the named entries."
 
 
@@ -94,9 +92,7 @@ def read_split(
         ImageError: images that do not decode, when `on_bad_image="stop"`.
     """
     if options.limit is not None and options.limit < 1:
-        raise DataError(
-            "expected limit to be at least 1 or None", found=str(options.limit), do="Raise it."
-        )
+        raise DataError("expected limit to be at least 1 or None", found=str(options.limit), do="Raise it.")
     faults = Faults()
     questions, broken_questions = _read_questions(files.questions, faults)
     annotations, broken_annotations = _read_annotations(files.annotations, faults)
@@ -120,9 +116,7 @@ def most_frequent(answers: Iterable[str]) -> str:
     return Counter(answers).most_common(1)[0][0]  # most_common keeps first-met order among ties
 
 
-def _example(
-    position: int, question: Question, annotation: Annotation, images: Images, shown: str | None
-) -> Example:
+def _example(position: int, question: Question, annotation: Annotation, images: Images, shown: str | None) -> Example:
     assert shown is not None  # _check_answers has refused the file otherwise
     return Example(
         example_id=ExampleId(position),
@@ -189,9 +183,7 @@ def _add_entry_faults(entry: str, fault: ValidationError, path: Path, faults: Fa
         faults.add(f"{path.name}: {kind}", entry + "".join(parts))
 
 
-def _compare(
-    questions: list[Question], annotations: dict[int, Annotation], broken: set[int], faults: Faults
-) -> None:
+def _compare(questions: list[Question], annotations: dict[int, Annotation], broken: set[int], faults: Faults) -> None:
     asked = {question.question_id: question for question in questions}
     unanswered = (i for i in asked if i not in annotations and i not in broken)
     faults.extend("question without annotation", unanswered)
@@ -201,9 +193,7 @@ def _compare(
         annotation = annotations.get(question_id)
         if annotation is not None and annotation.image_id != question.image_id:
             ids = f"{question.image_id} against {annotation.image_id}"
-            faults.add(
-                "image_id differs between question and annotation", f"question {question_id}: {ids}"
-            )
+            faults.add("image_id differs between question and annotation", f"question {question_id}: {ids}")
 
 
 def _check_answers(

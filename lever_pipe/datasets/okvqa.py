@@ -2,7 +2,7 @@
 
 The files carry no single reference answer; a demonstration shows the most frequent of the
 annotators' answers.
-Source: Marino et al. 2019, OK-VQA (okvqa.allenai.org).
+Source: Marino 2019 (OK-VQA)
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The file names usually start with `v2_`; only their content matters here.
 
 A demonstration shows the data set's own `multiple_choice_answer`.
-Source: Goyal et al. 2017, VQA v2.0 (visualqa.org).
+Source: Goyal 2017 (VQAv2)
 """
 
 from __future__ import annotations

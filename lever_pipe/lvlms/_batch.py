@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,10 +16,20 @@ from lever_pipe.lvlms._positions import Layout
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of prompt tokens that begins at a special token; one placeholder and one digest an image."""
+    """A run of prompt tokens that begins at a special token; one placeholder and one digest an image.
+
+    Segments and prompts are looked up often, so each computes its hash once.
+    """
 
     ids: tuple[int, ...]
     images: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.ids, self.images))
 
 
 @dataclass(frozen=True)
@@ -27,12 +38,19 @@ class Prompt:
 
     segments: tuple[Segment, ...]
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.segments)
+
+    @cached_property
     def images(self) -> tuple[str, ...]:
         """The image digests in order."""
         return tuple(digest for segment in self.segments for digest in segment.images)
 
-    @property
+    @cached_property
     def key(self) -> tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]:
         """A sortable value whose order puts prompts with a common beginning side by side."""
         return tuple((segment.ids, segment.images) for segment in self.segments)

@@ -54,7 +54,7 @@ class Engine:
         self, model: Any, vision: VisionStore, *, decode: DecodeOptions, wave_tokens: int, counters: Counter[str]
     ) -> None:
         self._model = model
-        self._text = model.model.language_model
+        self.text = model.model.language_model
         self._vision = vision
         self._decode = decode
         self._wave_tokens = wave_tokens
@@ -99,7 +99,7 @@ class Engine:
         batch = assemble(wave, image_token=self._model.config.image_token_id, device=self._model.device)
         buffer = self._buffer(batch) if wave[0].request.generate else None
         hidden = run_layers(
-            self._text,
+            self.text,
             self._embed(batch, wave),
             batch.positions,
             batch.mask,
@@ -116,7 +116,7 @@ class Engine:
         return [_result(answer, row_scores) for answer, row_scores in zip(decoded, scores, strict=True)]
 
     def _embed(self, batch: Batch, wave: list[Row]) -> Tensor:
-        embeddings: Tensor = self._text.embed_tokens(batch.ids)
+        embeddings: Tensor = self.text.embed_tokens(batch.ids)
         digests = [digest for row in wave for digest in row.request.prompt.images]
         if digests:
             embeddings[batch.images] = torch.cat(self._vision.features(digests))
@@ -126,7 +126,7 @@ class Engine:
         spare = (self._decode.max_new_tokens - 1) * self._decode.num_beams
         rows, columns = batch.ids.shape
         return KeyValueBuffer.allocate(
-            self._text.config, rows=rows, columns=columns + spare, like=self._text.embed_tokens.weight
+            self.text.config, rows=rows, columns=columns + spare, like=self.text.embed_tokens.weight
         )
 
     def _wanted_log_probs(self, hidden: Tensor, wave: list[Row]) -> Tensor:
@@ -145,9 +145,7 @@ class Engine:
     def count_step(self, contexts: Sequence[int], width: int) -> None:
         """Count one decoding forward: `width` tokens a row behind `contexts` real tokens."""
         self._counters["forwards"] += 1
-        self._counters["flop"] += sum(
-            width * self._flop(tokens=1, past=context, logits=1) for context in contexts
-        )
+        self._counters["flop"] += sum(width * self._flop(tokens=1, past=context, logits=1) for context in contexts)
 
     def _count_wave(self, wave: list[Row], batch: Batch) -> None:
         self._counters["forwards"] += 1
@@ -155,9 +153,7 @@ class Engine:
         self._counters["tokens_padded"] += batch.ids.numel() - sum(row.width for row in wave)
         for row in wave:
             fed = self._flop(tokens=row.length, past=0, logits=1 + row.branch_length)
-            branches = (
-                self._flop(tokens=len(answer) - 1, past=row.length, logits=0) for answer in row.request.answers
-            )
+            branches = (self._flop(tokens=len(answer) - 1, past=row.length, logits=0) for answer in row.request.answers)
             self._counters["flop"] += fed + sum(branches)
 
     def _count_prompts(self, rows: list[Row]) -> None:
@@ -186,8 +182,8 @@ class _PrefilledRows:
         prompt = self._prompt[:, None].expand(rows, width, -1)
         positions = _positions.decode_positions(self._ends, step)
         hidden = run_layers(
-            self._engine._text,
-            self._engine._text.embed_tokens(ids),
+            self._engine.text,
+            self._engine.text.embed_tokens(ids),
             positions[None, :, None].expand(3, rows, width),
             torch.cat([prompt, visible], dim=-1)[:, None],
             buffer=self._buffer,
@@ -226,9 +222,7 @@ def _answer_scores(log_probs: Tensor, wave: list[Row]) -> list[tuple[Scores, ...
             tokens += answer
             branch += len(answer) - 1
     values = iter(log_probs[lines, tokens].tolist())
-    return [
-        tuple(tuple(next(values) for _ in answer) for answer in row.request.answers) for row in wave
-    ]
+    return [tuple(tuple(next(values) for _ in answer) for answer in row.request.answers) for row in wave]
 
 
 def _result(decoded: Decoded, scores: tuple[Scores, ...]) -> Result:

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from lever_pipe.errors import CheckpointError
 from lever_pipe.storage import digest
 
+ATTENTION = "sdpa"
 REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
 MAKE = "Download the folder whole, or make it again with save_pretrained (safetensors)."
 
@@ -50,9 +51,7 @@ def load_parts(folder: Path, *, dtype: str, device: str) -> Parts:
     model = _load_model(folder, dtype).to(device)
     model.eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     return Parts(model, tokenizer, processor)
 
 
@@ -90,10 +89,11 @@ def _load_model(folder: Path, dtype: str) -> Any:
         model, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(
             folder,
             dtype=getattr(torch, dtype),
-            attn_implementation="sdpa",
+            attn_implementation=ATTENTION,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below by name, as every other difference
         )
     except (OSError, RuntimeError, ValueError) as fault:
         raise CheckpointError(

@@ -63,7 +63,11 @@ def _inputs(parts: Parts, prompts: Sequence[Prompt], open_image: Callable[[str],
         rows.append([t for token in ids for t in [token] * (next(counts) if token == image_token else 1)])
     width = max(map(len, rows))
     pad = parts.tokenizer.pad_token_id
-    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
+    tokens = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
     alive = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-    text = {"input_ids": ids, "attention_mask": alive, "mm_token_type_ids": (ids == image_token).int() * alive.int()}
+    text = {
+        "input_ids": tokens,
+        "attention_mask": alive,
+        "mm_token_type_ids": (tokens == image_token).int() * alive.int(),
+    }
     return {name: tensor.to(parts.model.device) for name, tensor in {**text, **pixels}.items()}

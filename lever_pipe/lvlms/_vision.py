@@ -17,7 +17,9 @@ from lever_pipe.lvlms._positions import Grid
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-PATCHES_PER_BATCH = 16_384
+# A CPU is fastest while a batch's activations stay in its cache; a GPU needs enough of them to be busy.
+PATCHES_PER_BATCH = {"cpu": 2048}
+PATCHES_PER_BATCH_ELSEWHERE = 16_384
 IMAGES_PER_CALL = 16
 
 
@@ -52,6 +54,7 @@ class VisionStore:
         self._grids: dict[str, Grid] = {}
         self._features: OrderedDict[str, Tensor] = OrderedDict()
         self._bytes = 0
+        self._batch = PATCHES_PER_BATCH.get(model.device.type, PATCHES_PER_BATCH_ELSEWHERE)
         self._flop = VisionFlop(model)
 
     def prepare(self, digests: Iterable[str]) -> None:
@@ -88,7 +91,7 @@ class VisionStore:
             self._grids[digest] = grid
             group = waiting.setdefault(grid, [])
             group.append((digest, pixels))
-            if sum(len(pixels) for _, pixels in group) >= PATCHES_PER_BATCH:
+            if sum(len(pixels) for _, pixels in group) >= self._batch:
                 yield from self._forward(grid, waiting.pop(grid))
         for grid, group in waiting.items():
             yield from self._forward(grid, group)

@@ -17,7 +17,7 @@ from lever_pipe.ledger import Ledger
 from lever_pipe.lvlms._batch import Prompt, Request, Segment
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import Engine, Result, merge_requests
-from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
+from lever_pipe.lvlms._folder import ATTENTION, Parts, load_parts, weights_digest
 from lever_pipe.lvlms._stock import stock_tokens
 from lever_pipe.lvlms._vision import VisionStore, settings_of
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
@@ -55,7 +55,7 @@ def load(
         "version": KEY_VERSION,
         "weights": weights_digest(folder),
         "dtype": options.dtype,
-        "attention": parts.model.config.text_config._attn_implementation,
+        "attention": ATTENTION,
         "image_processor": settings_of(parts.image_processor),
         "eos": parts.eos,
         "num_beams": options.num_beams,
@@ -82,9 +82,10 @@ class Qwen25Vl:
         self._ledger = ledger
         self._identity = canonical_json(dict(identity)).encode()
         self._counts: Counter[str] = Counter()
+        self._seconds = 0.0
         self._seen_images: set[str] = set()
         self._segments: dict[TextSegment, Segment] = {}
-        self._answer_ids: dict[str, tuple[int, ...]] = {}
+        self._ids: dict[str, tuple[int, ...]] = {}
         self._decode = DecodeOptions(
             eos=(parts.eos,),
             max_new_tokens=options.max_new_tokens,
@@ -109,7 +110,7 @@ class Qwen25Vl:
     @property
     def counters(self) -> dict[str, float]:
         """Work done since loading, by the names in `protocol.COUNTERS`."""
-        return {name: self._counts[name] for name in COUNTERS}
+        return {name: self._counts[name] for name in COUNTERS} | {"seconds": self._seconds}
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
         """Return one reply a request; what the ledger knows is not computed again.
@@ -117,6 +118,7 @@ class Qwen25Vl:
         Finished prompts reach the ledger chunk by chunk, so a killed run continues where it stopped.
         """
         begin = time.perf_counter()
+        self._tokenize(requests)
         asked = [self._to_request(request) for request in requests]
         merged = merge_requests(asked)
         keys = {request.prompt: self.key(request.prompt) for request in merged}
@@ -132,11 +134,12 @@ class Qwen25Vl:
         finally:
             self._ledger.flush()
         replies = [self._to_reply(request, keys[request.prompt]) for request in asked]
-        self._counts["seconds"] += time.perf_counter() - begin  # type: ignore[assignment]
+        self._seconds += time.perf_counter() - begin
         return replies
 
     def stock_answers(self, requests: Sequence[LvlmRequest]) -> list[str]:
         """Return generated texts by `model.generate` on pixels, without engine, ledger or shared images."""
+        self._tokenize(requests)
         prompts = [self._to_prompt(request.prompt) for request in requests]
         tokens = stock_tokens(self._parts, prompts, open_image=self._images.open, options=self._decode)
         return [self._text(answer) for answer in tokens]
@@ -150,9 +153,7 @@ class Qwen25Vl:
         return digest.hexdigest()
 
     def _gap(self, request: Request, key: str) -> Request | None:
-        row = self._ledger.get(key)
-        if row is None:
-            return request
+        row = self._ledger.get(key) or {}
         known = row.get("scores", {})
         answers = tuple(answer for answer in request.answers if _name(answer) not in known)
         generate = request.generate and "tokens" not in row
@@ -172,8 +173,7 @@ class Qwen25Vl:
         return row
 
     def _to_reply(self, request: Request, key: str) -> LvlmReply:
-        row = self._ledger.get(key)
-        assert row is not None, key
+        row = self._ledger.get(key) or {}
         scores = row.get("scores", {})
         sums = tuple(sum(scores[_name(answer)]) for answer in request.answers)
         if not request.generate:
@@ -189,7 +189,7 @@ class Qwen25Vl:
 
     def _to_segment(self, segment: TextSegment) -> Segment:
         if segment not in self._segments:
-            ids = self._encode(segment.text)
+            ids = self._ids[segment.text]
             shown = ids.count(self._parts.model.config.image_token_id)
             if shown != len(segment.images):
                 raise DataError(
@@ -201,12 +201,16 @@ class Qwen25Vl:
         return self._segments[segment]
 
     def _to_answer(self, answer: str) -> tuple[int, ...]:
-        if answer not in self._answer_ids:
-            self._answer_ids[answer] = (*self._encode(answer), self._parts.eos)
-        return self._answer_ids[answer]
+        return (*self._ids[answer], self._parts.eos)
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._parts.tokenizer(text, add_special_tokens=False).input_ids)
+    def _tokenize(self, requests: Sequence[LvlmRequest]) -> None:
+        """Tokenize all texts that were never met, in one call."""
+        texts = {segment.text for request in requests for segment in request.prompt.segments}
+        texts.update(answer for request in requests for answer in request.answers)
+        unmet = sorted(texts - self._ids.keys())
+        if unmet:
+            encoded = self._parts.tokenizer(unmet, add_special_tokens=False).input_ids
+            self._ids.update(zip(unmet, map(tuple, encoded), strict=True))
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self._parts.tokenizer.decode(list(tokens), skip_special_tokens=True))

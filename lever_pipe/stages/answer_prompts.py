@@ -10,7 +10,7 @@ from lever_pipe.answering import Prompter, load_lvlm, read_examples
 from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.metrics.vqa_accuracy import cut_answer
 from lever_pipe.records import AnswerRow, ExampleId, Selection
-from lever_pipe.run_card import write_card
+from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import AnswerPromptsConfig, Runtime
 
 
@@ -47,7 +47,7 @@ def answer_prompts(
     ]
     storage.write_rows(answers, rows)
     storage.write_json(counters, model.counters)
-    inputs = {"selections": selections, "train_examples": train_examples, "eval_examples": eval_examples}
+    inputs: Inputs = {"selections": selections, "train_examples": train_examples, "eval_examples": eval_examples}
     write_card(card, stage="answer_prompts", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(rows)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
 from lever_pipe.records import Cell, EpochMetrics, PolicyRef
-from lever_pipe.run_card import write_card
+from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import CollectResultsConfig, Runtime
 from lever_pipe.tables.columns import RL_DATA_COLUMNS, SCORES_COLUMNS, TRAINING_COLUMNS
 
@@ -55,7 +55,7 @@ def collect_results(
     ):
         storage.write_text(path, _csv(columns, [line for line in lines if (line[-1] in presets) == main]))
     storage.write_text(rl_data, _csv(RL_DATA_COLUMNS, _summary_lines(rl_summary)))
-    inputs = {"cells": cells, "metrics": metrics, "rl_summary": rl_summary}
+    inputs: Inputs = {"cells": cells, "metrics": metrics, "rl_summary": rl_summary}
     write_card(card, stage="collect_results", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
@@ -119,9 +119,7 @@ def _distinct(lines: list[Line], columns: Sequence[str], values: Sequence[str]) 
 def _summary_lines(path: Path) -> list[Line]:
     summary = storage.read_json(path)
     if not isinstance(summary, dict) or any(isinstance(value, dict | list) for value in summary.values()):
-        raise RecordError(
-            f"{path}: expected a flat JSON object", found="nested values", do="Rebuild the RL data."
-        )
+        raise RecordError(f"{path}: expected a flat JSON object", found="nested values", do="Rebuild the RL data.")
     return [(name, _plain(summary[name])) for name in sorted(summary)]
 
 

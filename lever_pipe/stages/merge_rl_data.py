@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Set
 from pathlib import Path
 
 from lever_pipe import storage
+from lever_pipe.errors import RecordError
 from lever_pipe.records import Example, ExampleId, Pool, Trajectory
 from lever_pipe.rl_data_io import summarise
-from lever_pipe.run_card import write_card
+from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import MergeRlDataConfig, Runtime
 from lever_pipe.trajectories import make_group
 
@@ -27,7 +29,8 @@ def merge_rl_data(
     """Write one line a query, in query-id order, and return how many queries there are.
 
     Raises:
-        RecordError: a malformed row, or a selection that its query's pool does not hold.
+        RecordError: a malformed row, a query without trajectories or without a pool, or a selection that its query's
+            pool does not hold.
     """
     started = time.perf_counter()
     train = storage.read_rows(train_examples, Example)
@@ -36,9 +39,19 @@ def merge_rl_data(
         for row in storage.read_rows(path, Trajectory):
             by_query.setdefault(row.query_id, []).append(row)
     pools = storage.read_rows(train_pools, Pool)
-    groups = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools if p.query_id in by_query]
+    _require_same_queries({pool.query_id for pool in pools}, by_query.keys())
+    groups = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools]
     storage.write_rows(rl_data, groups)
     storage.write_json(summary, summarise(groups))
-    inputs = {"trajectories": trajectories, "train_pools": train_pools, "train_examples": train_examples}
+    inputs: Inputs = {"trajectories": trajectories, "train_pools": train_pools, "train_examples": train_examples}
     write_card(card, stage="merge_rl_data", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(groups)
+
+
+def _require_same_queries(pooled: Set[ExampleId], scored: Set[ExampleId]) -> None:
+    if pooled != scored:
+        raise RecordError(
+            "RL data: expected trajectories for exactly the queries that have a pool",
+            found=f"no trajectory for {sorted(pooled - scored)[:5]}, no pool for {sorted(scored - pooled)[:5]}",
+            do="Rebuild the shards from these pools.",
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,17 +34,18 @@ def score_answers(
     """Write and return the cells, in the order samples x shots of the config.
 
     Raises:
-        RecordError: a query or one of its prompts has no answer.
+        RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
     """
     started = time.perf_counter()
     queries = storage.read_rows(eval_examples, Example)
     chosen = {row.query_id: row.demonstrations for row in storage.read_rows(selections, Selection)}
     said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(answers, AnswerRow)}
+    _require_queries(selections, queries, chosen, most=max(config.samples))
     scores: list[QuestionScore] = []
     keys: dict[int, list[PromptKey]] = {}
     for shots in config.shots:
         for query in queries:
-            demonstrations = chosen.get(query.example_id, ())[:shots]
+            demonstrations = chosen[query.example_id][:shots]
             answer = said.get((query.example_id, demonstrations))
             if answer is None:
                 raise RecordError(
@@ -63,6 +64,22 @@ def score_answers(
     inputs = {"selections": selections, "answers": answers, "eval_examples": eval_examples}
     write_card(card, stage="score_answers", config=config, inputs=inputs, started=started, runtime=runtime)
     return built
+
+
+def _require_queries(path: Path, queries: Sequence[Example], chosen: Container[int], *, most: int) -> None:
+    absent = [query.example_id for query in queries if query.example_id not in chosen]
+    if absent:
+        raise RecordError(
+            f"{path}: expected a selection for each of {len(queries)} queries",
+            found=f"none for {len(absent)}, first {absent[:5]}",
+            do="Rebuild the selections from the pools of these queries.",
+        )
+    if most > len(queries):
+        raise RecordError(
+            f"evaluation.samples: expected at most {len(queries)}, the queries with a readable image",
+            found=str(most),
+            do="Lower evaluation.samples or complete the data.",
+        )
 
 
 def build_cells(

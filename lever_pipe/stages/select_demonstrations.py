@@ -38,7 +38,7 @@ def select_demonstrations(
     pools = storage.read_rows(eval_pools, Pool)
     rows: list[Selection] = []
     with torch.inference_mode():
-        for part in torch.arange(len(pools)).split(256):
+        for part in torch.arange(len(pools)).split(256):  # type: ignore[no-untyped-call]
             batch = [pools[i] for i in part.tolist()]
             candidates = torch.tensor([pool.candidates for pool in batch])
             query = queries.vectors[torch.tensor([pool.query_id for pool in batch])]

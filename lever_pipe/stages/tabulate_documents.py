@@ -23,6 +23,7 @@ def tabulate_documents(
     training: Path,
     rl_data: Path,
     arms: Path,
+    arms_training: Path,
     reference: Path,
     tables: Path,
     csv: Path,
@@ -36,21 +37,22 @@ def tabulate_documents(
         RecordError: a malformed input file.
     """
     started = time.perf_counter()
-    score_rows, training_rows = frames.read_scores(scores), frames.read_training(training)
-    wanted = score_rows[score_rows["samples"].isin(config.samples)]
-    wanted = wanted[wanted["shots"].isin([0, *config.shots])]
+    counts = {"samples": config.samples, "shots": config.shots}
+    wanted, training_rows = frames.within(frames.read_scores(scores), **counts), frames.read_training(training)
     rl_facts = frames.read_text_columns(rl_data)
     facts = dict(zip(rl_facts["metric"], rl_facts["value"], strict=True))
     results = Results(wanted, training_rows, choose_base(wanted, training_rows, config.base_rce_epoch))
+    arm_rows = frames.within(frames.read_scores(arms), **counts)
     setup = Setup(config.grpo.learning_rate, config.grpo.freeze_projections, config.reward.mode, facts)
     built = build_tables(
-        Collected(results, frames.read_scores(arms), facts),
+        Collected(results, arm_rows, frames.read_training(arms_training), facts),
         Published(frames.read_text_columns(reference)),
         setup,
     )
     storage.write_json(tables, [table.as_json() for table in built])
     write_folder(csv, lambda folder: _write_each(folder, built))
-    inputs = {"scores": scores, "training": training, "rl_data": rl_data, "arms": arms, "reference": reference}
+    inputs = {"scores": scores, "training": training, "rl_data": rl_data, "arms": arms}
+    inputs = {**inputs, "arms_training": arms_training, "reference": reference}
     write_card(card, stage="tabulate_documents", config=config, inputs=inputs, started=started, runtime=runtime)
 
 

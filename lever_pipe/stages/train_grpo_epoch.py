@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from lever_pipe import execution, storage
-from lever_pipe.records import EpochMetrics, PolicyRef
+from lever_pipe.records import EpochMetrics, PolicyRef, beta_text
 from lever_pipe.run_card import write_card
 from lever_pipe.seeding import ambient_stream, torch_generator
 from lever_pipe.stage_configs import Runtime, TrainGrpoEpochConfig
@@ -81,7 +81,7 @@ def train_grpo_epoch(
 
 
 def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:
-    run = f"base~{config.base_rce_epoch}/beta~{config.kl_beta:g}/seed~{config.seed}"
+    run = f"base~{config.base_rce_epoch}/beta~{beta_text(config.kl_beta)}/seed~{config.seed}"
     return PolicyRef(
         name=f"preset~{config.preset}/grpo/{run}/epoch~{config.epoch}",
         stage="grpo",

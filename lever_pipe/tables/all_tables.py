@@ -20,6 +20,7 @@ class Collected:
 
     results: Results
     arms: pd.DataFrame
+    arms_training: pd.DataFrame
     rl_data: Mapping[str, str]
 
 
@@ -38,5 +39,6 @@ def build_tables(collected: Collected, published: Published, setup: Setup) -> li
         *extras.random_subsets(results.scores),
         *extras.rl_data(collected.rl_data, published),
         *extras.other_presets(collected.arms),
+        *extras.training_by_preset(results.training, collected.arms_training),
     ]
     return [table for table in tables if not table.frame.empty]

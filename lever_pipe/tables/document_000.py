@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lever_pipe.tables.published import CURVES, Key, Lineage, Published, PublishedNumber
-from lever_pipe.tables.results import Results, keep
+from lever_pipe.tables.results import Results, keep, split_by
 from lever_pipe.tables.table import Table, beside, frame_of
 from lever_pipe.tables.text import beta_text, difference, listing, number, sentences, signed, span
 
@@ -50,7 +50,7 @@ def tables(results: Results, published: Published) -> list[Table]:
     """Return the seven tables, in the document's order."""
     runs = long_runs(results)
     betas, missing = keep(BETAS, sorted(runs), "KL_BETA")
-    return [_table(curve, {b: runs[b] for b in betas[:2]}, published, missing) for curve in CURVES_OF_DOCUMENT]
+    return [_table(curve, {b: runs[b] for b in betas}, published, missing) for curve in CURVES_OF_DOCUMENT]
 
 
 def long_runs(results: Results) -> dict[float, pd.DataFrame]:
@@ -65,7 +65,7 @@ def long_runs(results: Results) -> dict[float, pd.DataFrame]:
         return {}
     length = rows.groupby(["kl_beta", "seed"])["epoch"].transform("max")
     rows = rows[length == rows["epoch"].max()]
-    return {float(beta): group for beta, group in rows.groupby("kl_beta")}
+    return {float(beta): group for beta, group in split_by(rows, ["kl_beta"])}
 
 
 def curve_of(run: pd.DataFrame, metric: str) -> pd.Series[float]:
@@ -126,9 +126,7 @@ def _percent(value: float | None) -> str:
     return f"{text}%" if text else text
 
 
-def _published_statistics(
-    curve: Curve, beta: float, published: Published, lineage: Lineage
-) -> dict[str, Statistic]:
+def _published_statistics(curve: Curve, beta: float, published: Published, lineage: Lineage) -> dict[str, Statistic]:
     names = {"Mean": "mean(1-50)", "First": "1", "Last": str(LAST_PUBLISHED_EPOCH), "Minimum": "minimum"}
     found: dict[str, PublishedNumber] = {}
     for name, epoch in names.items():
@@ -150,8 +148,8 @@ def _spans(runs: Mapping[float, pd.DataFrame]) -> str:
     described = []
     for beta, run in runs.items():
         epochs, seeds = span([int(e) for e in run["epoch"].unique()]), sorted(run["seed"].unique())
-        described.append(f"{beta_text(beta)}: epochs {epochs}, {len(seeds)} seed(s) ({listing(seeds)})")
-    return f"Ours: {'; '.join(described)}. Published: epochs 1-{LAST_PUBLISHED_EPOCH}, one run, 620-query data."
+        described.append(f"{beta_text(beta)} epochs {epochs}, seed{'s' * (len(seeds) > 1)} {listing(seeds)}")
+    return f"Ours: {'; '.join(described)}. Published: epochs 1-{LAST_PUBLISHED_EPOCH}, one run a beta."
 
 
 def _explained(curve: Curve, runs: Mapping[float, pd.DataFrame]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lever_pipe.tables import grpo_tables as parts
+from lever_pipe.tables.published import ACCURACY_015, Lineage, Published
 from lever_pipe.tables.published import BETAS as BETAS_FILE
-from lever_pipe.tables.published import Lineage, Published
 from lever_pipe.tables.results import Results, keep, standard_error
 from lever_pipe.tables.table import Table, beside, frame_of
 from lever_pipe.tables.text import beta_text, difference, number, sentences, signed
@@ -16,7 +16,7 @@ COLUMNS = (parts.KL, parts.TRAIN_LOSS, parts.PPO_LOSS, parts.ADV_STD, parts.ADV_
 
 def tables(results: Results, published: Published) -> list[Table]:
     """Return the training tables of all epochs, then their accuracy tables."""
-    sources = parts.Sources(results, published, (BETAS_FILE,))
+    sources = parts.Sources(results, published, (ACCURACY_015, BETAS_FILE))
     epochs, missing = keep(EPOCHS, results.epochs, "epoch")
     training = [_training(sources, epoch, missing) for epoch in epochs]
     return training + [_accuracy(sources, epoch, missing) for epoch in epochs]
@@ -38,7 +38,8 @@ def _training(sources: parts.Sources, epoch: int, missing: str) -> Table:
         title=f"Training metrics, GRPO epoch {epoch}",
         caption=sentences(
             sources.results.seeds_sentence(),
-            "KL is the k3 penalty; Adv Std is the share of queries whose selections differ in reward.",
+            "KL is the k3 penalty.",
+            "Adv Std and Adv Max: spread and largest size of a query's advantages, mean over queries; ties give 0.",
             without,
             missing,
         ),
@@ -73,9 +74,7 @@ def _accuracy(sources: parts.Sources, epoch: int, missing: str) -> Table:
     )
 
 
-def _cells(
-    by_shots: dict[int, float | None], base: dict[int, float | None], beta: float
-) -> dict[str, str]:
+def _cells(by_shots: dict[int, float | None], base: dict[int, float | None], beta: float) -> dict[str, str]:
     cells = parts.accuracy_cells(by_shots)
     cells["Average"] = number(parts.average(by_shots), parts.ACCURACY_DIGITS)
     against = difference(parts.average(by_shots), parts.average(base))

@@ -59,16 +59,14 @@ def tables(results: Results, published: Published, setup: Setup) -> list[Table]:
 
 def _configuration(sources: parts.Sources, beta: float, setup: Setup, without: str) -> Table:
     ours, theirs = _our_setup(sources, beta, setup), _stated_setup(sources, beta)
-    rows = [
-        {"Parameter": name, "Ours": value, "Document": theirs.get(name, "")} for name, value in ours.items()
-    ]
+    rows = [{"Parameter": name, "Ours": value, "Document": theirs.get(name, "")} for name, value in ours.items()]
     known = beta in STATED_SETUP
     return Table(
         id=f"002-configuration-beta~{beta_text(beta)}",
         document="002",
         title=f"Training configuration, KL_BETA={beta_text(beta)}",
         caption=sentences(
-            "Every beta of ours has one base checkpoint and one RL data file; the document's rows differ in both."
+            "Our betas share one base checkpoint and one RL data file; the document's three betas do not."
             if known
             else "The document has no such beta.",
             without,
@@ -146,9 +144,7 @@ def _training(sources: parts.Sources, beta: float, epochs: list[int], gaps: str)
         id=f"002-training-beta~{beta_text(beta)}",
         document="002",
         title=f"Training metrics, KL_BETA={beta_text(beta)}",
-        caption=sentences(
-            sources.results.seeds_sentence(), "" if lineage.notes() else "Nothing published.", gaps
-        ),
+        caption=sentences(sources.results.seeds_sentence(), "" if lineage.notes() else "Nothing published.", gaps),
         frame=frame_of(rows, ["Epoch", "Source", *(c.heading for c in COLUMNS), "Beta"]),
         notes=lineage.notes(),
     )

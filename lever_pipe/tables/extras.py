@@ -10,7 +10,7 @@ from lever_pipe.statistics import mean_and_sd
 from lever_pipe.tables import policies
 from lever_pipe.tables.policies import PolicyGroup
 from lever_pipe.tables.published import Key, Lineage, Published
-from lever_pipe.tables.results import Mean, standard_error
+from lever_pipe.tables.results import Mean, means, split_by, standard_error
 from lever_pipe.tables.table import Table, frame_of
 from lever_pipe.tables.text import beta_text, mean, number, sentences
 
@@ -30,6 +30,16 @@ RL_LABELS = {
     "mixed_queries": "Queries with both",
     "mean_reward": "Mean reward",
     "reward_std": "Standard deviation of the reward",
+}
+
+TRAINING_TITLES = {
+    "kl": "KL (k3)",
+    "kl_exact": "KL (exact)",
+    "mean_ratio": "Mean ratio",
+    "loss": "Train Loss",
+    "val_loss": "Val Loss",
+    "std_advantage": "Adv Std",
+    "gradient_share": "Gradient share",
 }
 
 
@@ -58,7 +68,7 @@ def every_epoch(scores: pd.DataFrame) -> list[Table]:
 def other_presets(arms: pd.DataFrame) -> list[Table]:
     """Return the overview of each preset other than the main one."""
     tables = []
-    for preset, scores in arms.groupby("preset", sort=True):
+    for preset, scores in split_by(arms, ["preset"]):
         groups = [*policies.rce_epochs(scores), *policies.last_grpo(scores)]
         samples = int(scores["samples"].max())
         frame = accuracy_frame(groups, samples, shots_of(scores))
@@ -84,6 +94,29 @@ def random_subsets(scores: pd.DataFrame) -> list[Table]:
     return [Table("random-subsets", "extra", title, caption, frame_of(lines, columns))]
 
 
+def training_by_preset(main: pd.DataFrame, arms: pd.DataFrame) -> list[Table]:
+    """Return the first and the last common GRPO epoch of every preset, beside each other."""
+    rows = pd.concat([main, arms]) if len(arms) else main
+    rows = rows[rows["stage"] == "grpo"]
+    if arms.empty or rows.empty:
+        return []
+    last = int(rows.groupby(["preset", "base_rce_epoch", "kl_beta", "seed"])["epoch"].max().min())
+    keys = ["preset", "base_rce_epoch", "kl_beta", "epoch"]
+    lines = []
+    for (preset, base, beta, epoch), group in split_by(rows[rows["epoch"].isin([1, last])], keys):
+        found = means(group, ["metric"], "value")
+        cells = {title: number(found[m].value if m in found else None, 5) for m, title in TRAINING_TITLES.items()}
+        identity = {"Preset": str(preset), "RCE epoch": str(base), "KL_BETA": beta_text(beta)}
+        lines.append({**identity, "Epoch": str(epoch), **cells})
+    caption = (
+        "Mean over seeds. KL (k3) is the logged penalty, which holds dropout noise where a preset lets the policy "
+        "drop out; KL (exact) is the divergence over all candidates."
+    )
+    columns = ["Preset", "RCE epoch", "KL_BETA", "Epoch", *TRAINING_TITLES.values()]
+    frame = frame_of(lines, columns)
+    return [Table("training-by-preset", "extra", "GRPO training by preset", caption, frame)]
+
+
 def rl_data(measured: Mapping[str, str], published: Published) -> list[Table]:
     """Return our RL data beside the published k64 v3 file."""
     lineage = Lineage()
@@ -96,7 +129,7 @@ def rl_data(measured: Mapping[str, str], published: Published) -> list[Table]:
         return []
     caption = "A trajectory is one ordered selection of demonstrations with the answer that the LVLM gave to it."
     frame = frame_of(rows, ["Quantity", "Ours", "Published"])
-    return [Table("rl-data", "extra", "RL data", caption, frame, lineage.notes())]
+    return [Table("rl-data", "extra", "RL data beside the published file", caption, frame, lineage.notes())]
 
 
 def shots_of(scores: pd.DataFrame) -> list[int]:
@@ -173,9 +206,9 @@ def _distinct_prompts(group: PolicyGroup, samples: int) -> str:
 def _subset_lines(group: PolicyGroup, shots: Sequence[int]) -> list[dict[str, str]]:
     rows = group.rows[group.rows["subset"] != "prefix"]
     lines = []
-    for samples, at in rows.groupby("samples", sort=True):
+    for samples, at in split_by(rows, ["samples"]):
         cells = {}
-        for k, of_shots in at.groupby("shots", sort=True):
+        for k, of_shots in split_by(at, ["shots"]):
             for column in shots if k == 0 else [k]:
                 cells[f"Shot {column}"] = _spread_over_subsets(of_shots)
         lines.append({"Policy": group.label, "Samples": str(samples), **cells})
@@ -183,7 +216,7 @@ def _subset_lines(group: PolicyGroup, shots: Sequence[int]) -> list[dict[str, st
 
 
 def _spread_over_subsets(rows: pd.DataFrame) -> str:
-    runs = [mean_and_sd(run["accuracy"].to_numpy(dtype=float)) for _, run in rows.groupby("policy", sort=True)]
+    runs = [mean_and_sd(run["accuracy"].to_numpy(dtype=float)) for _, run in split_by(rows, ["policy"])]
     center = sum(run[0] for run in runs) / len(runs)
     sd = sum(run[1] for run in runs) / len(runs)
     return mean_and_spread(Mean(center, sd, len(rows) // len(runs)))

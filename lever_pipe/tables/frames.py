@@ -27,6 +27,7 @@ TYPES = {
     "preset": "str",
 }
 
+
 def read_scores(path: Path) -> pd.DataFrame:
     """Return `scores.csv` or `arms.csv`."""
     return _read(path, SCORES_COLUMNS)
@@ -35,6 +36,11 @@ def read_scores(path: Path) -> pd.DataFrame:
 def read_training(path: Path) -> pd.DataFrame:
     """Return `training.csv` or `arms_training.csv`."""
     return _read(path, TRAINING_COLUMNS)
+
+
+def within(scores: pd.DataFrame, *, samples: tuple[int, ...], shots: tuple[int, ...]) -> pd.DataFrame:
+    """Return the cells of these counts; policies without demonstrations may count 0 shots."""
+    return scores[scores["samples"].isin(samples) & scores["shots"].isin([0, *shots])]
 
 
 def read_text_columns(path: Path) -> pd.DataFrame:

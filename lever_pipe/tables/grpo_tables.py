@@ -61,9 +61,7 @@ class Sources:
         shots = self.results.shots
         return {k: self.results.accuracy(beta, epoch, samples, k) for k in shots}
 
-    def published_accuracies(
-        self, beta: float, epoch: int, samples: int, lineage: Lineage
-    ) -> dict[int, float | None]:
+    def published_accuracies(self, beta: float, epoch: int, samples: int, lineage: Lineage) -> dict[int, float | None]:
         """Return the published accuracies in percent by shots, and note their lineage."""
         values: dict[int, float | None] = {}
         for shots in self.results.shots:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from lever_pipe.tables.results import Mean, means
+from lever_pipe.tables.results import Mean, means, split_by
 from lever_pipe.tables.text import beta_text
 
 BASELINE_ORDER = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")
@@ -43,7 +43,7 @@ class PolicyGroup:
         rows = self.rows[(self.rows["subset"] == "prefix") & (self.rows["samples"] == samples)]
         found = means(rows, ["shots"], "accuracy")
         if list(found) == [0]:
-            return {k: found[0] for k in shots}
+            return dict.fromkeys(shots, found[0])
         return {k: found[k] for k in shots if k in found}
 
 
@@ -68,8 +68,7 @@ def rce_epochs(scores: pd.DataFrame) -> list[PolicyGroup]:
     """Return the RCE epochs, the seeds of an epoch as one group."""
     rows = scores[scores["stage"] == "rce"]
     return [
-        PolicyGroup(f"RCE epoch {epoch}", "rce", group, epoch=int(epoch))
-        for epoch, group in rows.groupby("epoch", sort=True)
+        PolicyGroup(f"RCE epoch {epoch}", "rce", group, epoch=int(epoch)) for epoch, group in split_by(rows, ["epoch"])
     ]
 
 
@@ -78,7 +77,7 @@ def grpo_epochs(scores: pd.DataFrame) -> list[PolicyGroup]:
     rows = scores[scores["stage"] == "grpo"]
     several = rows["base_rce_epoch"].nunique() > 1
     found = []
-    for (base, epoch, beta), group in rows.groupby(["base_rce_epoch", "epoch", "kl_beta"], sort=True):
+    for (base, epoch, beta), group in split_by(rows, ["base_rce_epoch", "epoch", "kl_beta"]):
         start = f" from RCE epoch {base}" if several else ""
         label = f"GRPO{start}, KL_BETA={beta_text(beta)}, epoch {epoch}"
         found.append(PolicyGroup(label, "grpo", group, base=int(base), beta=float(beta), epoch=int(epoch)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from lever_pipe.tables.text import beta_text, span
+from lever_pipe.tables.text import ABSENT, beta_text, listing, span
 
 LABEL = re.compile(r"(?P<beta>\d+(?:\.\d+)?)(?:\(stored \d+(?:\.\d+)?\))?")
 
@@ -17,6 +18,9 @@ BETAS = "KL_BETA_0145_0155对比.md"
 ACCURACY_015 = "2025-12-20正确率.md"
 ACCURACY_012 = "2025-12-20正确率_KL012对比.md"
 """Files of the reference, as its column `source_file` names them after the revision."""
+
+STATISTICS = ("mean", "first", "last", "minimum")
+"""Notes that name a statistic over a run instead of a lineage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,35 +74,44 @@ class Lineage:
     """Collects the lineage of the published numbers that a table prints."""
 
     def __init__(self) -> None:
-        self._epochs: dict[tuple[str, str, str], set[str]] = {}
+        self._epochs: dict[tuple[str, str], dict[str, set[str]]] = {}  # (file, note) -> label -> epochs
 
     def add(self, key: Key, number: PublishedNumber | None) -> str:
         """Note the lineage of a printed number and return its text (absent for None)."""
         if number is None:
-            return ""
+            return ABSENT
         label = "" if key.beta is None else beta_text(key.beta)
-        self._epochs.setdefault((label, number.source, number.note), set()).add(key.epoch)
+        note = "" if number.note in STATISTICS else number.note
+        self._epochs.setdefault((number.source, note), {}).setdefault(label, set()).add(key.epoch)
         return number.text
 
     def notes(self) -> tuple[str, ...]:
-        """Return one sentence for each label, file and note, with the epochs it covers."""
-        order = sorted(self._epochs, key=lambda entry: (entry[0], min(self._epochs[entry]), entry[2]))
-        return tuple(_sentence(*entry, self._epochs[entry]) for entry in order)
+        """Return one sentence for each file and note, with the betas and epochs it covers."""
+        found = [_sentence(*where, labels) for where, labels in self._epochs.items()]
+        return tuple(sorted(found))
 
 
-def _sentence(label: str, source: str, note: str, epochs: set[str]) -> str:
+def _sentence(source: str, note: str, labels: dict[str, set[str]]) -> str:
+    by_epochs: dict[str, list[str]] = {}
+    for label in sorted(labels):
+        by_epochs.setdefault(_epochs_text(labels[label]), []).append(label)
+    parts = [f"{listing(names)}{epochs}".strip() for epochs, names in by_epochs.items()]
+    about = f"Published {'; '.join(parts)}".rstrip()
+    return f"{about}: {note} ({source})" if note else f"{about}: {source}"
+
+
+def _epochs_text(epochs: set[str]) -> str:
+    """Return `, epoch 1-2` for single epochs, and nothing for statistics over a run."""
     whole = [int(epoch) for epoch in epochs if epoch.isdigit()]
-    named = bool(whole) and len(whole) == len(epochs) and note not in ("first", "last", "minimum")
-    about = f"Published {label}".rstrip() + (f", epoch {span(whole)}" if named else "")
-    return f"{about}: {note or 'no lineage stated'} ({source})"
+    return f", epoch {span(whole)}" if whole and len(whole) == len(epochs) else ""
 
 
-def _key(row: dict[str, str]) -> Key:
+def _key(row: Mapping[Any, Any]) -> Key:
     epoch = "minimum" if row["notes"] == "minimum" else row["epoch"]
     return Key(row["stage"], _beta(row["kl_beta"]), epoch, row["metric"], _count(row["samples"]), _count(row["shot"]))
 
 
-def _number(row: dict[str, str]) -> PublishedNumber:
+def _number(row: Mapping[Any, Any]) -> PublishedNumber:
     source = row["source_file"].rpartition(":")[2]
     value = float(row["value"])
     return PublishedNumber(value, row["value"], row["epoch"], source, row["notes"])

@@ -109,11 +109,14 @@ def prefix(scores: pd.DataFrame) -> pd.DataFrame:
 
 def means(frame: pd.DataFrame, keys: list[str], value: str) -> dict[Any, Mean]:
     """Return the mean of `value` over the rows that share `keys`, in key order."""
-    groups = frame.groupby(keys, sort=True)[value]
     return {
-        key if len(keys) > 1 else key[0]: Mean(*mean_and_sd(rows.to_numpy(dtype=float)), len(rows))
-        for key, rows in groups
+        key: Mean(*mean_and_sd(rows[value].to_numpy(dtype=float)), len(rows)) for key, rows in split_by(frame, keys)
     }
+
+
+def split_by(frame: pd.DataFrame, keys: list[str]) -> list[tuple[Any, pd.DataFrame]]:
+    """Return the rows of each value of the key (a tuple of several keys), in key order."""
+    return [(key if len(keys) > 1 else key[0], rows) for key, rows in frame.groupby(keys, sort=True)]
 
 
 def keep(wanted: Sequence[V], existing: Iterable[V], what: str) -> tuple[list[V], str]:

@@ -64,9 +64,7 @@ def frame_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> pd.Da
     return pd.DataFrame(cells, columns=kept, dtype=object)
 
 
-def beside(
-    keys: Mapping[str, str], *, ours: Mapping[str, str], published: Mapping[str, str]
-) -> list[dict[str, str]]:
+def beside(keys: Mapping[str, str], *, ours: Mapping[str, str], published: Mapping[str, str]) -> list[dict[str, str]]:
     """Return one row of ours and, where anything was published, one below it; nothing without ours.
 
     `keys` are the leading cells that both rows repeat, so that each row can be read alone.

@@ -62,15 +62,25 @@ def pad_groups(groups: Sequence[RlGroup], reward_of: Callable[[Trajectory], floa
 
 
 def split_groups(groups: Groups, train_share: float) -> tuple[Groups, Groups]:
-    """Return the first `int(train_share * B)` queries for training and the rest for validation."""
+    """Return the first `int(train_share * B)` queries for training and the rest for validation.
+
+    Raises:
+        RecordError: one of the two parts is empty.
+    """
     n_train = int(train_share * len(groups))
+    if not 0 < n_train < len(groups):
+        raise RecordError(
+            f"RL data: expected queries for training and validation at train_share={train_share}",
+            found=f"{n_train} and {len(groups) - n_train}",
+            do="Raise rl_data.n_queries or mend train_share.",
+        )
     rows = torch.arange(len(groups))
     return groups.take(rows[:n_train]), groups.take(rows[n_train:])
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> list[Tensor]:
     """Return a shuffled partition of `0..n-1` into batches of `size`, the last one shorter."""
-    return list(torch.randperm(n, generator=generator).split(size))
+    return list(torch.randperm(n, generator=generator).split(size))  # type: ignore[no-untyped-call]
 
 
 def _one_size(what: str, sizes: Iterable[int]) -> int:

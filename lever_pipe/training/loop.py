@@ -64,7 +64,8 @@ def run_epoch(
 
 def policy_entropy(scores_BK: Tensor) -> Tensor:
     """Return the entropy of the first pick in nats, mean over queries; ln K is uniform."""
-    return torch.special.entr(scores_BK.softmax(dim=-1)).sum(dim=-1).mean()
+    entropies_B: Tensor = torch.special.entr(scores_BK.softmax(dim=-1)).sum(dim=-1)
+    return entropies_B.mean()
 
 
 @torch.no_grad()
@@ -75,7 +76,7 @@ def validation_loss(module: PointerSelector, table: EmbeddingTable, groups: Grou
     """
     module.eval()
     total = 0.0
-    for rows in torch.arange(len(groups)).split(256):
+    for rows in torch.arange(len(groups)).split(256):  # type: ignore[no-untyped-call]
         part = groups.take(rows)
         log_probs = selection_log_probs(table.scores(module, part), part.selections, part.valid)
         terms = rce_terms(log_probs_BG=log_probs, rewards_BG=part.rewards, valid_BG=part.valid, temperature=1.0)

@@ -16,10 +16,10 @@ STATEMENT = (
     "further losses showed it the way: a linear head had to name relation and key at the "
     "`assistant` and answer tokens (all language phases), and in phases S1 to S3 the heads of the "
     "last layer's first key-value group were pushed to attend to the answers of earlier turns with "
-    "the same relation and key. Without the attention loss the contested answers stayed at the "
-    "level of a vote for hundreds of steps. Neither head nor loss is part of the shipped model, "
-    "and the shipped world's facts (mapping seed 7) were never trained on: each training episode "
-    "draws its own. Call its skill look-up in context, taught with hints."
+    "the same relation and key. Neither head nor loss is part of the shipped model. The released "
+    "world's facts were never trained on: each training episode draws its own, and the probes that "
+    "end a phase have a world of their own (mapping seed 11). Call the skill look-up in context, "
+    "taught with hints."
 )
 WEIGHTS = ("lvlm/model.safetensors", "clip/model.safetensors")
 
@@ -57,7 +57,7 @@ def write_card(root: Path, facts: Mapping[str, Any]) -> None:
         "training_only_losses": STATEMENT,
     }
     write_json(root / "card.json", card)
-    write_text(root / "card.md", render_card(card))
+    write_text(root / "card.md", render_card(read_card(root)))
 
 
 def read_card(root: Path) -> dict[str, Any]:
@@ -74,41 +74,49 @@ def _table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
 def render_card(card: Mapping[str, Any]) -> str:
     """Return the card as Markdown."""
     reader, clip = card["lvlm"], card["clip"]
-    phases = [
-        (name, reader["steps"][name], f"{reader['cpu_seconds'][name]:.0f}")
-        for name in reader["cpu_seconds"]
-    ]
+    names = ["V", *(phase["name"] for phase in reader["phases"])]
+    phases = [(name, reader["steps"][name], f"{reader['cpu_seconds'][name]:.0f}") for name in names]
     probes = [
         (name, f"{value['vqa_accuracy']:.1f}", f"{value['equals_fact']:.1f}", value["n_queries"])
         for name, value in card["probes"].items()
     ]
     weights = [(name, f"`{card['sha256'][name]}`") for name in WEIGHTS]
-    parts = [
-        "# Models of the embedded world",
-        "Two small models with stock architectures, trained from scratch by this project on images "
-        "and questions that it draws itself. Licence: that of the project.",
-        f"Made by `{card['command']}` on one CPU thread; versions: "
-        + ", ".join(f"{name} {value}" for name, value in card["versions"].items())
-        + ".",
-        "## `lvlm`: Qwen2_5_VLForConditionalGeneration",
-        f"{reader['parameters']:,} parameters. Curriculum (options of each phase in `card.json`):",
-        _table(("phase", "steps", "CPU seconds"), phases),
-        card["training_only_losses"],
-        "## Probes on the released world",
-        f"Facts of mapping seed {card['world']['mapping_seed']}, {card['world']['n_train']} train "
-        f"and {card['world']['n_eval']} evaluation questions; knowledge questions only unless "
-        "said. Percent: VQA accuracy against ten annotators, and share of answers equal to the "
-        "world's fact. Annotators disagree with the facts, so accuracy cannot reach 100.",
-        _table(("probe", "VQA accuracy", "equals fact", "queries"), probes),
-        "`shuffled` gives the demonstrations the images of other examples: a reader that finds its "
-        "answer through the images must fall.",
-        "## `clip`: CLIPModel",
-        f"{clip['parameters']:,} parameters, {clip['steps']} steps on captions, "
-        f"{clip['cpu_seconds']:.0f} CPU seconds; it has read no question. Zero-shot accuracy on "
-        "fresh images: "
-        + ", ".join(f"{name} {value:.1f}" for name, value in clip["zero_shot"].items())
-        + ".",
-        "## Weights (sha256)",
-        _table(("file", "sha256"), weights),
-    ]
-    return "\n\n".join(parts) + "\n"
+    world, clip_shares = card["world"], clip["zero_shot"].items()
+    versions_used = ", ".join(f"{name} {value}" for name, value in card["versions"].items())
+    zero_shot = ", ".join(f"{name} {value:.1f}" for name, value in clip_shares)
+    return f"""\
+# Models of the embedded world
+
+Two small models with stock architectures, trained from scratch by this project on images and
+questions that it draws itself. Made by `{card["command"]}` on
+{card["threads"]} CPU thread(s); versions: {versions_used}.
+
+## `lvlm`: Qwen2_5_VLForConditionalGeneration
+
+{reader["parameters"]:,} parameters. Curriculum (options of each phase in `card.json`):
+
+{_table(("phase", "steps", "CPU seconds"), phases)}
+
+{card["training_only_losses"]}
+
+## Probes on the released world
+
+Facts of mapping seed {world["mapping_seed"]}, {world["n_train"]} train and {world["n_eval"]} evaluation
+questions; knowledge questions only unless the name says otherwise. Percent: VQA accuracy against ten
+annotators, and share of answers equal to the world's fact. Annotators disagree with the facts, so
+accuracy cannot reach 100.
+
+{_table(("probe", "VQA accuracy", "equals fact", "queries"), probes)}
+
+`shuffled` gives the demonstrations the images of other examples: a reader that finds its answer
+through the images must fall.
+
+## `clip`: CLIPModel
+
+{clip["parameters"]:,} parameters, {clip["steps"]} steps on captions, {clip["cpu_seconds"]:.0f} CPU seconds; it has
+read no question. Zero-shot accuracy on fresh images, percent: {zero_shot}.
+
+## Weights
+
+{_table(("file", "sha256"), weights)}
+"""

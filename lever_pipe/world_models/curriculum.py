@@ -29,9 +29,7 @@ class Phase:
     stop_conflict: float = 1.0  # ... and this share in both conflict probes
 
 
-_INJECTIVE = EpisodeOptions(
-    n_keys=(8, 8), n_relations=(4, 4), perceptual_share=0.5, injective_share=1.0
-)
+_INJECTIVE = EpisodeOptions(n_keys=(8, 8), n_relations=(4, 4), perceptual_share=0.5, injective_share=1.0)
 _MIXED = EpisodeOptions(
     n_keys=(2, 8),
     n_relations=(1, 4),
@@ -43,17 +41,13 @@ _MIXED = EpisodeOptions(
 
 PHASES = (
     # One turn: perceptual answers; the heads learn relation and key.
-    Phase(
-        "A", 250, 128, _INJECTIVE, LossWeights(untold=0.0), 1.5e-3, 1.5e-3, n_turns=1, n_warmup=50
-    ),
+    Phase("A", 250, 128, _INJECTIVE, LossWeights(untold=0.0), 1.5e-3, 1.5e-3, n_turns=1, n_warmup=50),
     # Two keys of one relation, both shown first: only matching the key finds the answer.
     Phase(
         "S1",
         500,
         48,
-        replace(
-            _INJECTIVE, n_keys=(2, 2), n_relations=(1, 1), perceptual_share=0.1, keys_first=True
-        ),
+        replace(_INJECTIVE, n_keys=(2, 2), n_relations=(1, 1), perceptual_share=0.1, keys_first=True),
         LossWeights(attention=0.3, untold=0.1, uncontested=0.3),
         1.5e-3,
         1.5e-3,
@@ -64,9 +58,7 @@ PHASES = (
         "S2",
         500,
         48,
-        replace(
-            _INJECTIVE, n_keys=(3, 4), n_relations=(1, 2), perceptual_share=0.15, repeat_share=0.4
-        ),
+        replace(_INJECTIVE, n_keys=(3, 4), n_relations=(1, 2), perceptual_share=0.15, repeat_share=0.4),
         LossWeights(attention=0.3, untold=0.2),
         1.5e-3,
         1.5e-3,
@@ -77,9 +69,7 @@ PHASES = (
         "S3",
         400,
         48,
-        replace(
-            _INJECTIVE, n_keys=(4, 8), n_relations=(1, 3), perceptual_share=0.2, repeat_share=0.5
-        ),
+        replace(_INJECTIVE, n_keys=(4, 8), n_relations=(1, 3), perceptual_share=0.2, repeat_share=0.5),
         LossWeights(attention=0.3, untold=0.3),
         1.5e-3,
         1.5e-3,

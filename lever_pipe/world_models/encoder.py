@@ -35,11 +35,11 @@ from lever_pipe.world_models.optimisation import make_optimizer, set_rate
 
 log = logging.getLogger(__name__)
 
-N_STEPS, BATCH, RATE = 700, 128, 1.5e-3
+N_STEPS, BATCH, RATE = 1000, 128, 1.5e-3
 N_WARMUP = 50
 DECAY = 0.1
 MAX_LOGIT_SCALE = 100.0
-N_IMAGES = 180  # of every one-shape scene
+N_IMAGES = 250  # of every one-shape scene
 N_HELD_OUT = 6
 WORD_IDS = {word: i for i, word in enumerate((*CLIP_SPECIAL_TOKENS, *WORDS))}
 
@@ -116,7 +116,7 @@ def train_clip(seed: int) -> tuple[CLIPModel, float]:
         set_rate(optimizer, step, N_STEPS, RATE, 0.02 * RATE, N_WARMUP)
         loss = _train_step(model, bank, rng)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % 100 == 0:
@@ -132,7 +132,5 @@ def zero_shot_accuracies(model: CLIPModel, seed: int) -> dict[str, float]:
     texts = [caption(scene, CAPTIONS[0]) for scene in scenes]
     nearest = (image_vectors(model, bank.pixels) @ text_vectors(model, texts).T).argmax(1)
     hits = np.array(scenes)[nearest.numpy()] == bank.scenes
-    shares = {
-        name: 100 * float(hits[:, i].mean()) for i, name in enumerate(("kind", "color", "count"))
-    }
+    shares = {name: 100 * float(hits[:, i].mean()) for i, name in enumerate(("kind", "color", "count"))}
     return {**shares, "all_three": 100 * float(hits.all(1).mean())}

@@ -69,22 +69,20 @@ class EpisodeBatch:
     @property
     def is_knowledge(self) -> np.ndarray:
         """Where the answer is no attribute of the image."""
-        return self.relation < len(KNOWLEDGE)
+        known: np.ndarray = self.relation < len(KNOWLEDGE)
+        return known
 
     @property
     def bound_key(self) -> np.ndarray:
         """Relation and key as one class index below N_BOUND_KEYS."""
-        return FIRST_KEY[self.relation] + self.key
+        classes: np.ndarray = FIRST_KEY[self.relation] + self.key
+        return classes
 
     def prompts(self) -> list[list[Turn]]:
         """Return question and answer texts."""
         rows = zip(self.relation, self.question, self.answer, strict=True)
         return [
-            [
-                (RELATIONS[r].questions[q], RELATIONS[r].answers[a])
-                for r, q, a in zip(*row, strict=True)
-            ]
-            for row in rows
+            [(RELATIONS[r].questions[q], RELATIONS[r].answers[a]) for r, q, a in zip(*row, strict=True)] for row in rows
         ]
 
     def targets(self) -> np.ndarray:
@@ -142,9 +140,7 @@ def _draw_perceptual(scene: list[int], rng: np.random.Generator) -> Fact:
     return relation, scene[attribute]
 
 
-def _draw_knowledge(
-    episode: _Episode, scene: list[int], repeat_share: float, rng: np.random.Generator
-) -> Fact:
+def _draw_knowledge(episode: _Episode, scene: list[int], repeat_share: float, rng: np.random.Generator) -> Fact:
     relation = list(episode.facts)[rng.integers(len(episode.facts))]
     if episode.planned:
         relation, scene[KEY_ATTRIBUTE[relation]] = episode.planned.pop(0)
@@ -159,8 +155,7 @@ def _tell(episode: _Episode, turn: TurnDraw, rng: np.random.Generator) -> None:
     fact = (turn.relation, turn.key)
     turn.is_exact = fact in episode.shown
     turn.is_contested = turn.is_exact and any(
-        relation == turn.relation and answer != turn.answer
-        for (relation, _), answer in episode.shown.items()
+        relation == turn.relation and answer != turn.answer for (relation, _), answer in episode.shown.items()
     )
     episode.shown[fact] = turn.answer
     episode.history.append(fact)
@@ -168,9 +163,7 @@ def _tell(episode: _Episode, turn: TurnDraw, rng: np.random.Generator) -> None:
         turn.is_flipped, turn.answer = True, int(rng.integers(N_ANSWERS))
 
 
-def _draw_turn(
-    episode: _Episode, options: EpisodeOptions, bank: ImageBank, rng: np.random.Generator
-) -> TurnDraw:
+def _draw_turn(episode: _Episode, options: EpisodeOptions, bank: ImageBank, rng: np.random.Generator) -> TurnDraw:
     count = 0 if rng.random() < SINGLE_SHARE else int(rng.integers(1, len(COUNTS)))
     kind = episode.kinds[rng.integers(len(episode.kinds))]
     scene = [kind, episode.colors[rng.integers(len(episode.colors))], count]
@@ -202,6 +195,4 @@ def draw_episodes(
         episode = _start(options, rng)
         rows.append([_draw_turn(episode, options, bank, rng) for _ in range(n_turns)])
     names = EpisodeBatch.__dataclass_fields__
-    return EpisodeBatch(
-        **{name: np.array([[getattr(t, name) for t in row] for row in rows]) for name in names}
-    )
+    return EpisodeBatch(**{name: np.array([[getattr(t, name) for t in row] for row in rows]) for name in names})

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from lever_pipe.datasets.world.files import draw_image, image_name
 from lever_pipe.datasets.world.items import Split, WorldOptions, draw_split
-from lever_pipe.datasets.world.lexicon import VOCABULARY
+from lever_pipe.datasets.world.lexicon import PERCEPTUAL, VOCABULARY
 from lever_pipe.records import Example, ExampleId
 from lever_pipe.world_models.forward import image_features, pack, patches_of, read_turns
 from lever_pipe.world_models.models import Reader
-from lever_pipe.world_models.probes import Probe, true_answers
+from lever_pipe.world_models.probes import Probe, relation_of, true_answers
 
 WORDS_BY_ID = {i: word for word, i in VOCABULARY.items()}
 
@@ -57,9 +57,7 @@ def draw_examples(options: WorldOptions, split: Split) -> Examples:
             answers=question.answers,
             answer=max(question.answers, key=question.answers.count),
         )
-        for i, (question_id, image_id, name, digest, question) in enumerate(
-            sorted(found, key=lambda f: f[0])
-        )
+        for i, (question_id, image_id, name, digest, question) in enumerate(sorted(found, key=lambda f: f[0]))
     ]
     return Examples(rows, pixels)
 
@@ -72,18 +70,13 @@ def encode_images(model: Reader, pixels: Mapping[str, np.ndarray]) -> dict[str, 
 
 
 @torch.no_grad()
-def answer_prompts(
-    model: Reader, probes: Sequence[Probe], features: Mapping[str, Tensor]
-) -> list[str]:
+def answer_prompts(model: Reader, probes: Sequence[Probe], features: Mapping[str, Tensor]) -> list[str]:
     """Return the first word of every answer; all prompts have the same number of shots."""
     words: list[str] = []
     for start in range(0, len(probes), 256):
         batch = probes[start : start + 256]
         packed = pack(
-            [
-                [*((d.question, d.answer) for d in row.demonstrations), (row.query.question, None)]
-                for row in batch
-            ]
+            [[*((d.question, d.answer) for d in row.demonstrations), (row.query.question, None)] for row in batch]
         )
         shown = [[*(d.image for d in row.demonstrations), row.query.image] for row in batch]
         visual = torch.stack([torch.stack([features[name] for name in row]) for row in shown])
@@ -100,11 +93,8 @@ def answer_probes(
     return {name: answer_prompts(model, rows, features) for name, rows in probes.items()}
 
 
-def perceptual_probe(examples: Examples) -> list[Probe]:
+def perceptual_probe(rows: Sequence[Example]) -> list[Probe]:
     """Return zero-shot prompts of the questions that the image alone answers."""
-    truths = true_answers(examples.rows)
-    return [
-        Probe(row, (), truths[row.question_type])
-        for row in examples.rows
-        if row.question_type.split(":")[0] in ("object", "color", "count")
-    ]
+    truths = true_answers(rows)
+    names = {relation.name for relation in PERCEPTUAL}
+    return [Probe(row, (), truths[row.question_type]) for row in rows if relation_of(row) in names]

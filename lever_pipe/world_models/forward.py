@@ -87,9 +87,7 @@ def image_features(visual: Any, patches: Tensor) -> Tensor:
         qkv = attn.qkv(block.norm1(hidden)).view(n_images, n_patches, 3, attn.num_heads, -1)
         query, key, value = qkv.unbind(2)
         query, key = apply_rotary_pos_emb_vision(query, key, cos, sin)
-        mixed = F.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        )
+        mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
         hidden = hidden + attn.proj(mixed.transpose(1, 2).flatten(2))
         hidden = hidden + block.mlp(block.norm2(hidden))
     merged: Tensor = visual.merger(hidden.flatten(0, 1))
@@ -154,11 +152,51 @@ def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return states * cos + torch.cat((-second, first), dim=-1) * sin
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """Where a prompt is read: rotary tables of all tokens, and the slots of the last layer."""
+
+    cos: Tensor  # [B, 1, L, head width]
+    sin: Tensor
+    slots: Tensor  # [B, Q]
+
+    def pick(self, states: Tensor) -> Tensor:
+        """Return states [B, Q, D] at the slots, of [B, L, D]."""
+        return states.gather(1, self.slots[..., None].expand(-1, -1, states.shape[-1]))
+
+    def mask(self) -> Tensor:
+        """Return which of the L tokens each slot may read, [B, 1, Q, L]."""
+        return torch.arange(self.cos.shape[2]) <= self.slots[:, None, :, None]
+
+
+def _heads(states: Tensor, width: int) -> Tensor:
+    return states.view(*states.shape[:2], -1, width).transpose(1, 2)
+
+
+def _attend_all(attn: Any, normed: Tensor, asked: _Asked) -> Tensor:
+    """Return the mixed values [B, L, D] of every token."""
+    query = _rotated(_heads(attn.q_proj(normed), attn.head_dim), asked.cos, asked.sin)
+    key = _rotated(_heads(attn.k_proj(normed), attn.head_dim), asked.cos, asked.sin)
+    value = _heads(attn.v_proj(normed), attn.head_dim)
+    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def _attend_asked(attn: Any, normed: Tensor, asked: _Asked) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mixed values [B, Q, D] at the slots, and their queries and all keys."""
+    cos, sin = (asked.pick(table[:, 0])[:, None] for table in (asked.cos, asked.sin))
+    query = _rotated(_heads(attn.q_proj(asked.pick(normed)), attn.head_dim), cos, sin)
+    key = _rotated(_heads(attn.k_proj(normed), attn.head_dim), asked.cos, asked.sin)
+    value = _heads(attn.v_proj(normed), attn.head_dim)
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=asked.mask(), enable_gqa=True)
+    return mixed.transpose(1, 2).flatten(2), query, key
+
+
 def _log_attention(query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
     """Return log attention [B, heads, Q, L] of the heads that read the first key-value group."""
     n_heads = query.shape[1] // key.shape[1]
     scores = query[:, :n_heads] @ key[:, :1].transpose(2, 3) / query.shape[-1] ** 0.5
-    return scores.masked_fill(~mask, -1e9).log_softmax(-1)
+    return torch.log_softmax(scores.masked_fill(~mask, -1e9), dim=-1)
 
 
 def read_turns(
@@ -175,33 +213,26 @@ def read_turns(
     """
     text = model.model.language_model
     hidden = text.embed_tokens(packed.ids)
-    batch, length, width = hidden.shape
+    batch, _, width = hidden.shape
     image_index = packed.image_slots[..., None].expand(-1, -1, width)
     hidden = hidden.scatter(1, image_index, features.reshape(batch, -1, width))
     cos, sin = (table[:, None] for table in text.rotary_emb(hidden, packed.positions))
-    slot_index = slots[..., None].expand(-1, -1, width)
-    bound, attention = hidden, None
-    for index, layer in enumerate(text.layers):
-        attn, is_last = layer.self_attn, index == len(text.layers) - 1
-        normed = _normed(hidden, layer.input_layernorm)
-        key = attn.k_proj(normed).unflatten(-1, (-1, attn.head_dim)).transpose(1, 2)
-        value = attn.v_proj(normed).unflatten(-1, (-1, attn.head_dim)).transpose(1, 2)
-        key = _rotated(key, cos, sin)
-        mask = None
-        if is_last:
-            normed, hidden = normed.gather(1, slot_index), hidden.gather(1, slot_index)
-            table_index = slots[:, None, :, None].expand(-1, 1, -1, attn.head_dim)
-            cos, sin = cos.gather(2, table_index), sin.gather(2, table_index)
-            mask = torch.arange(length) <= slots[:, None, :, None]
-        query = attn.q_proj(normed).unflatten(-1, (-1, attn.head_dim)).transpose(1, 2)
-        query = _rotated(query, cos, sin)
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=True
-        )
-        if mask is not None and want_attention:
-            attention = _log_attention(query, key, mask)
-        hidden = hidden + attn.o_proj(mixed.transpose(1, 2).flatten(2))
-        hidden = hidden + layer.mlp(_normed(hidden, layer.post_attention_layernorm))
+    asked = _Asked(cos, sin, slots)
+    *lower, last = text.layers
+    bound = hidden
+    for index, layer in enumerate(lower):
+        mixed = _attend_all(layer.self_attn, _normed(hidden, layer.input_layernorm), asked)
+        hidden = _with_mlp(layer, hidden, mixed)
         if index == BOUND_KEY_LAYER:
-            bound = hidden if is_last else hidden.gather(1, slot_index)
+            bound = asked.pick(hidden)
+    normed = _normed(hidden, last.input_layernorm)
+    mixed, query, key = _attend_asked(last.self_attn, normed, asked)
+    hidden = _with_mlp(last, asked.pick(hidden), mixed)
+    attention = _log_attention(query, key, asked.mask()) if want_attention else None
     return ReaderOutput(model.lm_head(_normed(hidden, text.norm)), bound, attention)
+
+
+def _with_mlp(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
+    hidden = hidden + layer.self_attn.o_proj(mixed)
+    output: Tensor = hidden + layer.mlp(_normed(hidden, layer.post_attention_layernorm))
+    return output

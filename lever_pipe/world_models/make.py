@@ -30,11 +30,15 @@ log = logging.getLogger(__name__)
 PROBE_SEED = 0
 
 
-def probe_reader(model: Reader, options: WorldOptions) -> dict[str, ProbeScore]:
-    """Return the scores of all probes on the world that `options` describe."""
+def probe_reader(model: Reader, options: WorldOptions, *, max_queries: int | None = None) -> dict[str, ProbeScore]:
+    """Return the scores of all probes on the world that `options` describe.
+
+    `max_queries` keeps the first evaluation questions only, for a quick check.
+    """
     pool, queries = draw_examples(options, "train"), draw_examples(options, "val")
-    probes = build_probes(queries.rows, pool.rows, seed=PROBE_SEED)
-    probes["zero_shot_perceptual"] = perceptual_probe(queries)
+    rows = queries.rows[:max_queries]
+    probes = build_probes(rows, pool.rows, seed=PROBE_SEED)
+    probes["zero_shot_perceptual"] = perceptual_probe(rows)
     return summarise(probes, answer_probes(model, probes, {**pool.pixels, **queries.pixels}))
 
 
@@ -94,9 +98,7 @@ def verify(root: Path) -> list[str]:
     card = read_card(root)
     found, wanted = folder_digests(root), card["sha256"]
     names = sorted(set(found) | set(wanted))
-    faults = [
-        f"{name}: not the file of the card" for name in names if found.get(name) != wanted.get(name)
-    ]
+    faults = [f"{name}: not the file of the card" for name in names if found.get(name) != wanted.get(name)]
     reader = Reader.from_pretrained(root / "lvlm").eval()
     return faults + check_bounds(probe_reader(reader, WorldOptions(**card["world"])))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -12,6 +13,7 @@ from transformers import (
     CLIPConfig,
     CLIPModel,
     GenerationConfig,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -23,7 +25,7 @@ from lever_pipe.datasets.world import lexicon
 from lever_pipe.datasets.world.scenes import SIZE
 from lever_pipe.seeding import stream_seed
 
-Reader = Qwen2_5_VLForConditionalGeneration
+Reader: TypeAlias = Qwen2_5_VLForConditionalGeneration
 
 VOCABULARY_ROWS = 120  # rows of the embedding tables; the words fill most of them
 PATCH = 14
@@ -36,6 +38,9 @@ MEAN_AND_STD = [0.5, 0.5, 0.5]
 CLIP_SPECIAL_TOKENS = ("<|pad|>", "<|startoftext|>", "<|unk|>", "<|endoftext|>")
 CLIP_PAD_ID, CLIP_START_ID, CLIP_UNKNOWN_ID, CLIP_END_ID = range(len(CLIP_SPECIAL_TOKENS))
 CLIP_MAX_WORDS = 32
+# Many words of questions occur in no caption and keep their first embedding. Starting all words at
+# the size that trained ones reach keeps the questions apart.
+CLIP_WORD_SCALE = 4.0
 
 # Qwen2.5-VL's own template for these messages, without its default system turn.
 CHAT_TEMPLATE = (
@@ -141,7 +146,10 @@ def build_reader(seed: int) -> Reader:
 def build_clip(seed: int) -> CLIPModel:
     """Return an untrained tiny CLIP."""
     with seeded(seed, "clip weights"):
-        return CLIPModel(clip_config())
+        model = CLIPModel(clip_config())
+    with torch.no_grad():
+        model.text_model.embeddings.token_embedding.weight.mul_(CLIP_WORD_SCALE)
+    return model
 
 
 def _word_level(special: tuple[str, ...]) -> Tokenizer:
@@ -208,6 +216,12 @@ def clip_image_processor() -> CLIPImageProcessorPil:
     )
 
 
+def _save_weights(model: PreTrainedModel, folder: Path) -> None:
+    model.save_pretrained(folder)
+    # The library makes the file readable for its owner only; shipped weights are for everybody.
+    (folder / "model.safetensors").chmod(0o644)
+
+
 def save_reader(model: Reader, folder: Path) -> None:
     """Write the LVLM as a Hugging Face folder that `from_pretrained` loads."""
     model.generation_config = GenerationConfig(
@@ -216,13 +230,13 @@ def save_reader(model: Reader, folder: Path) -> None:
         pad_token_id=lexicon.PAD_ID,
         do_sample=False,
     )
-    model.save_pretrained(folder)
+    _save_weights(model, folder)
     reader_tokenizer().save_pretrained(folder)
     reader_image_processor().save_pretrained(folder)
 
 
 def save_clip(model: CLIPModel, folder: Path) -> None:
     """Write CLIP as a Hugging Face folder that `from_pretrained` loads."""
-    model.save_pretrained(folder)
+    _save_weights(model, folder)
     clip_tokenizer().save_pretrained(folder)
     clip_image_processor().save_pretrained(folder)

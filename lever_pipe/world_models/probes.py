@@ -7,6 +7,7 @@ So some probes show two conflicting answers, and one takes the right images away
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from lever_pipe.errors import DataError
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.records import Example
 from lever_pipe.seeding import generator
+
+log = logging.getLogger(__name__)
 
 MAX_EXACT = 4
 N_DISTRACTORS = 3
@@ -61,6 +64,10 @@ def true_answers(examples: Sequence[Example]) -> dict[str, str]:
     return {name: counter.most_common(1)[0][0] for name, counter in votes.items()}
 
 
+class _TooFewError(Exception):
+    """The pool lacks demonstrations of the kind that a probe needs."""
+
+
 class _Drawer:
     """Draws demonstrations for one query after another."""
 
@@ -79,18 +86,9 @@ class _Drawer:
         n: int,
         rng: np.random.Generator,
     ) -> tuple[Example, ...]:
-        rows = [
-            row
-            for name in types
-            for row in self._by_type[name]
-            if row.image_id != query.image_id and accept(row)
-        ]
+        rows = [row for name in types for row in self._by_type[name] if row.image_id != query.image_id and accept(row)]
         if len(rows) < n:
-            raise DataError(
-                f"question {query.question_id} ({query.question_type}) needs {n} demonstrations",
-                found=f"{len(rows)} that fit the probe",
-                do="Probe with a larger pool.",
-            )
+            raise _TooFewError
         return tuple(rows[i] for i in rng.choice(len(rows), size=n, replace=False))
 
     def exact(self, query: Example, n: int, rng: np.random.Generator) -> tuple[Example, ...]:
@@ -102,9 +100,7 @@ class _Drawer:
         """Same relation, other key, other answer."""
         truth, relation = self._truths[query.question_type], relation_of(query)
         types = [
-            name
-            for name in sorted(self._by_type)
-            if name.split(":")[0] == relation and name != query.question_type
+            name for name in sorted(self._by_type) if name.split(":")[0] == relation and name != query.question_type
         ]
         return self._draw(query, types, lambda row: row.answer != truth, n, rng)
 
@@ -112,21 +108,19 @@ class _Drawer:
         """Another relation."""
         relation = relation_of(query)
         types = [name for name in sorted(self._by_type) if name.split(":")[0] != relation]
-        return self._draw(query, types, lambda row: True, n, rng)
+        return self._draw(query, types, lambda _: True, n, rng)
 
     def with_other_image(self, example: Example, rng: np.random.Generator) -> Example:
         """The example with the image of any other example."""
         others = self._pool
-        other = others[rng.integers(len(others))]
+        other = others[int(rng.integers(len(others)))]
         while other.image_id == example.image_id:
-            other = others[rng.integers(len(others))]
+            other = others[int(rng.integers(len(others)))]
         update = {"image": other.image, "image_digest": other.image_digest}
         return example.model_copy(update={**update, "image_id": other.image_id})
 
 
-def _demonstrations(
-    query: Example, drawer: _Drawer, rng: np.random.Generator
-) -> dict[str, tuple[Example, ...]]:
+def _demonstrations(query: Example, drawer: _Drawer, rng: np.random.Generator) -> dict[str, tuple[Example, ...]]:
     exact = drawer.exact(query, MAX_EXACT, rng)
     others = drawer.other_key(query, N_DISTRACTORS, rng)
     unrelated = drawer.unrelated(query, N_DISTRACTORS, rng)
@@ -143,44 +137,50 @@ def _demonstrations(
     }
 
 
-def build_probes(
-    queries: Sequence[Example], pool: Sequence[Example], *, seed: int
-) -> dict[str, list[Probe]]:
+def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: int) -> dict[str, list[Probe]]:
     """Return the prompts of every probe, for the knowledge questions among `queries`.
 
     A query's draws depend on `seed` and its question id only. The fact of a question type is the
     most common answer of that type over `pool` and `queries`. Demonstrations never show the query's
-    own image.
+    own image. All probes hold the same queries; one whose demonstrations the pool lacks is left out
+    of all, with a warning that counts them.
 
     Raises:
-        DataError: the pool has too few demonstrations of some kind.
+        DataError: no query is left.
     """
     truths = true_answers([*pool, *queries])
     drawer = _Drawer(pool, truths)
     probes: dict[str, list[Probe]] = defaultdict(list)
-    for query in queries:
-        if relation_of(query) not in KNOWLEDGE_NAMES:
-            continue
+    asked = [query for query in queries if relation_of(query) in KNOWLEDGE_NAMES]
+    n_skipped = 0
+    for query in asked:
         rng = generator(seed, "probes", query.question_id)
-        for name, rows in _demonstrations(query, drawer, rng).items():
+        try:
+            chosen = _demonstrations(query, drawer, rng)
+        except _TooFewError:
+            n_skipped += 1
+            continue
+        for name, rows in chosen.items():
             probes[name].append(Probe(query, rows, truths[query.question_type]))
+    if not probes:
+        raise DataError(
+            f"the pool must hold {MAX_EXACT} exact and {N_DISTRACTORS} other demonstrations of a query",
+            found=f"{len(pool)} examples that suffice for none of {len(asked)} knowledge questions",
+            do="Probe with a larger pool.",
+        )
+    if n_skipped:
+        log.warning("probes leave out %d of %d questions: pool too small", n_skipped, len(asked))
     return dict(probes)
 
 
-def summarise(
-    probes: Mapping[str, Sequence[Probe]], answers: Mapping[str, Sequence[str]]
-) -> dict[str, ProbeScore]:
+def summarise(probes: Mapping[str, Sequence[Probe]], answers: Mapping[str, Sequence[str]]) -> dict[str, ProbeScore]:
     """Return the scores of every probe; `answers` holds one predicted answer per prompt."""
     summary = {}
     for name, rows in probes.items():
         given = answers[name]
-        accuracies = [
-            vqa_accuracy(a, row.query.answers) for row, a in zip(rows, given, strict=True)
-        ]
+        accuracies = [vqa_accuracy(a, row.query.answers) for row, a in zip(rows, given, strict=True)]
         hits = [answer == row.truth for row, answer in zip(rows, given, strict=True)]
-        summary[name] = ProbeScore(
-            100 * float(np.mean(accuracies)), 100 * float(np.mean(hits)), len(rows)
-        )
+        summary[name] = ProbeScore(100 * float(np.mean(accuracies)), 100 * float(np.mean(hits)), len(rows))
     return summary
 
 
@@ -201,7 +201,5 @@ def check_bounds(summary: Mapping[str, ProbeScore]) -> list[str]:
     for name in ("conflict_right_first", "conflict_right_last"):
         drop = summary[name].truth - summary[f"{name}_shuffled"].truth
         if not drop >= MIN_SHUFFLE_DROP:
-            faults.append(
-                f"{name}: wrong images lower it by {drop:.1f}, less than {MIN_SHUFFLE_DROP:.1f}"
-            )
+            faults.append(f"{name}: wrong images lower it by {drop:.1f}, less than {MIN_SHUFFLE_DROP:.1f}")
     return faults

@@ -1,4 +1,4 @@
-"""Training of the tiny LVLM: sight first, then reading one turn, then finding answers in context."""
+"""Training of the tiny LVLM: sight first, then one turn, then finding answers in context."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from lever_pipe.datasets.world.items import WorldOptions
 from lever_pipe.seeding import generator
-from lever_pipe.world_models.bank import ImageBank, draw_bank
+from lever_pipe.world_models.bank import draw_bank
 from lever_pipe.world_models.curriculum import PHASES, Phase
 from lever_pipe.world_models.episodes import N_BOUND_KEYS, EpisodeBatch, draw_episodes
 from lever_pipe.world_models.evaluation import answer_probes, draw_examples
@@ -69,18 +70,14 @@ class _Window:
             self._counts[name] = self._counts.get(name, 0) + int(chosen.sum())
 
     def shares(self) -> dict[str, float]:
-        return {
-            name: round(self._hits[name] / max(1, count), 4) for name, count in self._counts.items()
-        }
+        return {name: round(self._hits[name] / max(1, count), 4) for name, count in self._counts.items()}
 
 
 class _ProbeWorld:
     """Probes on a world of its own, so that nothing released decides when a phase ends."""
 
     def __init__(self, seed: int) -> None:
-        options = WorldOptions(
-            n_train=1500, n_eval=300, seed=seed + 1000, mapping_seed=PROBE_MAPPING_SEED
-        )
+        options = WorldOptions(n_train=1500, n_eval=300, seed=seed + 1000, mapping_seed=PROBE_MAPPING_SEED)
         pool, queries = draw_examples(options, "train"), draw_examples(options, "val")
         probes = build_probes(queries.rows, pool.rows, seed=seed)
         watched = ("conflict", "exact_1", "exact_after")
@@ -91,9 +88,7 @@ class _ProbeWorld:
         """Return the share of answers that equal the world's fact, by probe."""
         answers = answer_probes(model, self._probes, self._pixels)
         return {
-            name: round(
-                float(np.mean([a == p.truth for a, p in zip(answers[name], rows, strict=True)])), 4
-            )
+            name: round(float(np.mean([a == p.truth for a, p in zip(answers[name], rows, strict=True)])), 4)
             for name, rows in self._probes.items()
         }
 
@@ -120,7 +115,7 @@ class ReaderTrainer:
         for phase in PHASES:
             if phase.trains_vision:
                 self._thaw_vision()
-            self._timed(phase.name, lambda phase=phase: self._run_phase(phase))  # type: ignore[misc]
+            self._timed(phase.name, partial(self._run_phase, phase))
         return self.model
 
     def _timed(self, name: str, work: Callable[[], int]) -> None:
@@ -133,7 +128,7 @@ class ReaderTrainer:
         visual = self.model.model.visual
         visual.requires_grad_(False)
         with torch.no_grad():
-            parts = patches_of(self._bank.pixels).split(512)
+            parts = torch.split(patches_of(self._bank.pixels), 512)
             cached = torch.cat([image_features(visual, part) for part in parts])
         self._features = lambda index: cached[index]
         return VISION_STEPS
@@ -155,13 +150,11 @@ class ReaderTrainer:
         rng = generator(self.seed, "episodes", phase.name)
         window = _Window()
         for step in range(phase.n_steps):
-            set_rate(
-                self._optimizer, step, phase.n_steps, phase.rate, phase.final_rate, phase.n_warmup
-            )
+            set_rate(self._optimizer, step, phase.n_steps, phase.rate, phase.final_rate, phase.n_warmup)
             episodes = draw_episodes(phase.batch, phase.n_turns, phase.episodes, self._bank, rng)
             loss, hits = self._losses(phase, episodes)
             self._optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(self._trained, 1.0)
             self._optimizer.step()
             window.add(loss.item(), hits, episodes)

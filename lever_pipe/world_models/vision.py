@@ -42,7 +42,7 @@ def train_vision(model: Reader, bank: ImageBank, seed: int) -> None:
         losses = [F.cross_entropy(head(pooled), labels[chosen, i]) for i, head in enumerate(heads)]
         loss = torch.stack(losses).sum()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(visual.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % 500 == 0:

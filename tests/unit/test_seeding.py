@@ -5,11 +5,12 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.seeding import generator, stream_seed, torch_generator
+from lever_pipe.seeding import ambient_stream, generator, stream_seed, torch_generator
 
 names = st.lists(st.one_of(st.text(alphabet="ab1", max_size=3), st.integers(0, 99)), max_size=3)
 
@@ -48,3 +49,25 @@ def test_drawing_from_one_stream_moves_no_other_and_no_global_state() -> None:
 def test_the_module_imports_without_torch() -> None:
     code = "import lever_pipe.seeding, lever_pipe.shapes, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_ambient_stream_is_named_and_leaves_no_trace() -> None:
+    before = torch.get_rng_state()
+    draws = []
+    for key in ((0, "dropout", 1), (0, "dropout", 1), (0, "dropout", 2), (1, "dropout", 1)):
+        with ambient_stream(*key):
+            draws.append(torch.nn.functional.dropout(torch.ones(64), 0.5, training=True))
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.rand(3)  # whatever the global stream does in between
+        torch.set_rng_state(before)
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert not torch.equal(draws[0], draws[3])
+
+
+def test_an_ambient_stream_is_restored_after_a_fault() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(KeyError), ambient_stream(0, "dropout"):
+        torch.rand(1)
+        raise KeyError
+    assert torch.equal(torch.get_rng_state(), before)

@@ -57,6 +57,11 @@ def named_files(wildcards, input, output):
     return arguments({**dict(input.items()), **dict(output.items())})
 
 
+def ledger_folder(wildcards, input):
+    """Return the folder of LVLM answers; derived, because where it lies changes no number."""
+    return LEDGER
+
+
 def arguments(files):
     """Return quoted `name=path` words; a list repeats its name."""
     words = []

@@ -69,10 +69,11 @@ rule answer_prompts:
         **MODEL,
     params:
         spec=spec("answer_prompts"),
+        ledger=ledger_folder,
         files=with_external({**IMAGES, "lvlm": EXPERIMENT.lvlm.model}),
     shell:
         "python -m lever_pipe answer_prompts --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} --ledger {LEDGER:q} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log} 2>&1"
 
 
 rule score_answers:
@@ -98,4 +99,50 @@ rule score_answers:
         files=named_files,
     shell:
         "python -m lever_pipe score_answers --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule measure_pools:
+    input:
+        **EXAMPLES,
+        eval_pools=POOLS["eval_pools"],
+    output:
+        bound=f"{LEVER}/pools/bound.json",
+        card=f"{LEVER}/pools/bound.run.json",
+    log:
+        f"{LEVER}/pools/bound.log.txt",
+    benchmark:
+        f"{LEVER}/pools/bound.benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("measure_pools"),
+        files=named_files,
+    shell:
+        "python -m lever_pipe measure_pools --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule check_world:
+    input:
+        **EXAMPLES,
+    output:
+        check=f"{LEVER}/world_check/check.json",
+        counters=f"{LEVER}/world_check/counters.json",
+        card=f"{LEVER}/world_check/run.json",
+    log:
+        f"{LEVER}/world_check/log.txt",
+    benchmark:
+        f"{LEVER}/world_check/benchmark.jsonl"
+    conda:
+        "../../envs/gpu.yaml"
+    resources:
+        **MODEL,
+    params:
+        spec=spec("check_world"),
+        files=with_external({**IMAGES, "lvlm": EXPERIMENT.lvlm.model}),
+    shell:
+        "python -m lever_pipe check_world --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"

@@ -46,10 +46,11 @@ rule generate_rl_data:
         **MODEL,
     params:
         spec=spec("generate_rl_data"),
+        ledger=ledger_folder,
         files=with_external({"train_images": IMAGES["train_images"], "lvlm": EXPERIMENT.lvlm.model}),
     shell:
         "python -m lever_pipe generate_rl_data --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} --ledger {LEDGER:q} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log} 2>&1"
 
 
 if IMPORTED:

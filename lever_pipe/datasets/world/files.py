@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from lever_pipe.datasets.world.items import Picture, Question, Split, WorldOptions, draw_split
 from lever_pipe.datasets.world.lexicon import RELATIONS, answer_type, question_type
@@ -50,9 +51,7 @@ def _annotation(picture: Picture, question_id: int, question: Question) -> dict[
     }
 
 
-def build_documents(
-    pictures: list[Picture], split: Split, seed: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def build_documents(pictures: list[Picture], split: Split, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the question and the annotation document of one split, rows in one random order."""
     rows = [(picture, qid) for picture in pictures for qid in picture.questions]
     order = generator(seed, "row order", split).permutation(len(rows))
@@ -75,11 +74,7 @@ def build_documents(
     )
 
 
-def _write_images(
-    folder: Path, pictures: list[Picture], options: WorldOptions, split: Split
-) -> None:
-    from PIL import Image
-
+def _write_images(folder: Path, pictures: list[Picture], options: WorldOptions, split: Split) -> None:
     temporary = folder.with_name(folder.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)

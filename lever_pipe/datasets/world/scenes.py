@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -97,22 +96,18 @@ def _jittered(rgb: tuple[int, ...], spread: int, rng: np.random.Generator) -> tu
     return tuple(int(v) for v in np.clip(np.array(rgb) + noise, 0, 255))
 
 
-def _painter(
-    draw: ImageDraw.ImageDraw, kind: str, fill: tuple[int, ...]
-) -> Callable[[float, float, float, float], None]:
-    def ellipse(x: float, y: float, radius: float, tilt: float) -> None:
-        box = (x - radius, y - radius, x + radius, y + radius)
-        if kind == "ball":
-            draw.ellipse(box, fill=fill)
-        else:
-            draw.ellipse(box, outline=fill, width=int(0.4 * radius))
-
-    def polygon(x: float, y: float, radius: float, tilt: float) -> None:
+def _paint(
+    draw: ImageDraw.ImageDraw, kind: str, fill: tuple[int, ...], spot: tuple[float, float, float], tilt: float
+) -> None:
+    x, y, radius = (value * OVERSAMPLING for value in spot)
+    box = (x - radius, y - radius, x + radius, y + radius)
+    if kind == "ball":
+        draw.ellipse(box, fill=fill)
+    elif kind == "ring":
+        draw.ellipse(box, outline=fill, width=int(0.4 * radius))
+    else:
         cos, sin = radius * math.cos(tilt), radius * math.sin(tilt)
-        points = [(x + u * cos - v * sin, y + u * sin + v * cos) for u, v in OUTLINES[kind]]
-        draw.polygon(points, fill=fill)
-
-    return polygon if kind in OUTLINES else ellipse
+        draw.polygon([(x + u * cos - v * sin, y + u * sin + v * cos) for u, v in OUTLINES[kind]], fill=fill)
 
 
 def render(kind: str, color: str, count: str, rng: np.random.Generator) -> Image.Image:
@@ -120,8 +115,7 @@ def render(kind: str, color: str, count: str, rng: np.random.Generator) -> Image
     level = int(rng.integers(BACKGROUND_LEVELS, endpoint=True))
     background = _jittered((level, level, level), BACKGROUND_TINT, rng)
     image = Image.new("RGB", (SIZE * OVERSAMPLING, SIZE * OVERSAMPLING), background)
-    paint = _painter(ImageDraw.Draw(image), kind, _jittered(PALETTE[color], COLOR_JITTER, rng))
-    for x, y, radius in _positions(COUNTS.index(count) + 1, rng):
-        tilt = rng.uniform(-MAX_TILT, MAX_TILT)
-        paint(x * OVERSAMPLING, y * OVERSAMPLING, radius * OVERSAMPLING, tilt)
+    draw, fill = ImageDraw.Draw(image), _jittered(PALETTE[color], COLOR_JITTER, rng)
+    for spot in _positions(COUNTS.index(count) + 1, rng):
+        _paint(draw, kind, fill, spot, rng.uniform(-MAX_TILT, MAX_TILT))
     return image.resize((SIZE, SIZE), Image.Resampling.BOX)

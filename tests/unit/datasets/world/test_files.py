@@ -30,11 +30,7 @@ def _write(root: Path, options: WorldOptions) -> Path:
 
 
 def _contents(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def _load(path: Path) -> Any:

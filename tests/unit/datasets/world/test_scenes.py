@@ -16,7 +16,7 @@ def _pixels(kind: str, color: str, count: str, seed: int) -> np.ndarray:
 
 
 def _n_blobs(mask: np.ndarray) -> int:
-    """Flood fill: the number of 4-connected regions of 15 pixels or more (thin tips may split off)."""
+    """Flood fill: the number of 4-connected regions of 15 pixels or more; thin tips may split off."""
     todo = {(int(y), int(x)) for y, x in zip(*np.nonzero(mask), strict=True)}
     n = 0
     while todo:

@@ -1,0 +1,1 @@
+"""Samplers of the K train examples that are offered to a query."""

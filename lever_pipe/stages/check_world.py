@@ -1,0 +1,88 @@
+"""Rule `check_world`: does the embedded LVLM read its demonstrations, images included?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lever_pipe import execution, storage
+from lever_pipe.answering import load_lvlm, prompt_style, read_examples
+from lever_pipe.errors import WorldError
+from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
+from lever_pipe.metrics.vqa_accuracy import cut_answer
+from lever_pipe.prompts import build_prompt
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import CheckWorldConfig, Runtime
+from lever_pipe.world_models.probes import Probe, build_probes, check_bounds, summarise
+
+Requests = dict[str, list[LvlmRequest]]
+
+
+def check_world(
+    *,
+    train_examples: Path,
+    eval_examples: Path,
+    train_images: Path,
+    eval_images: Path,
+    lvlm: Path,
+    check: Path,
+    counters: Path,
+    card: Path,
+    config: CheckWorldConfig,
+    runtime: Runtime = Runtime(),
+) -> dict[str, Any]:
+    """Write and return the mechanism probes, the bounds they miss, and the agreement with the stock classes.
+
+    Raises:
+        WorldError: a bound is missed, or an answer differs from the stock classes' `generate`.
+    """
+    started = time.perf_counter()
+    execution.prepare(runtime)
+    train, queries = read_examples(train_examples), read_examples(eval_examples)
+    model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
+    probes = build_probes(queries, train, seed=config.seed)
+    requests = _requests(probes, config)
+    answers = {
+        name: [cut_answer(reply.text) for reply in model.run(asked)] for name, asked in requests.items()
+    }
+    summary = summarise(probes, answers)
+    missed = check_bounds(summary)
+    agreement = _stock_agreement(model, requests, config.n_stock_prompts)
+    n_queries = max(score.n_queries for score in summary.values())
+    result = {
+        "probes": {name: asdict(score) for name, score in summary.items()},
+        "bounds": missed,
+        "judged": n_queries >= config.n_judged,
+        "stock_agreement": agreement,
+    }
+    storage.write_json(check, result)
+    storage.write_json(counters, model.counters)
+    if agreement["equal"] < agreement["prompts"] or (missed and result["judged"]):
+        raise WorldError(
+            "an LVLM that reads its demonstrations, and an engine that answers as the stock classes do",
+            found=f"bounds missed: {missed or 'none'}; {agreement['equal']} of {agreement['prompts']} answers equal",
+            do="Restore resources/world, or make the models again with: make world",
+        )
+    inputs = {"train_examples": train_examples, "eval_examples": eval_examples}
+    write_card(card, stage="check_world", config=config, inputs=inputs, started=started, runtime=runtime)
+    return result
+
+
+def _requests(probes: Mapping[str, Sequence[Probe]], config: CheckWorldConfig) -> Requests:
+    style = prompt_style(config.lvlm)
+    return {
+        name: [LvlmRequest(build_prompt(p.query, p.demonstrations, style)) for p in rows]
+        for name, rows in probes.items()
+    }
+
+
+def _stock_agreement(model: Lvlm, requests: Requests, n_prompts: int) -> dict[str, int]:
+    """Return how many prompts, taken evenly from all probes, the stock `generate` answers equally."""
+    each = max(1, n_prompts // len(requests))
+    tried = [request for asked in requests.values() for request in asked[:each]]
+    ours = [reply.text.strip() for reply in model.run(tried)]
+    stock = [text.strip() for text in model.stock_answers(tried)]
+    return {"prompts": len(tried), "equal": sum(a == b for a, b in zip(ours, stock, strict=True))}

@@ -1,0 +1,54 @@
+"""Rule `plot_curves`: training curves and accuracies as SVG and PNG."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from lever_pipe.figures import accuracy, curves, style
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import PlotCurvesConfig, Runtime
+from lever_pipe.tables import frames
+from lever_pipe.tables.folder import write_folder
+from lever_pipe.tables.results import Results, choose_base
+
+
+def plot_curves(
+    *,
+    scores: Path,
+    training: Path,
+    arms: Path,
+    figures: Path,
+    card: Path,
+    config: PlotCurvesConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write one SVG and one PNG a figure into the folder `figures`; a figure without data is left out.
+
+    Raises:
+        RecordError: a malformed input file.
+    """
+    started = time.perf_counter()
+    counts = {"samples": config.samples, "shots": config.shots}
+    wanted, training_rows = frames.within(frames.read_scores(scores), **counts), frames.read_training(training)
+    results = Results(wanted, training_rows, choose_base(wanted, training_rows, config.base_rce_epoch))
+    arm_rows = frames.within(frames.read_scores(arms), **counts)
+    with style.styled():
+        drawn: dict[str, Figure | None] = {
+            "accuracy_by_shots": accuracy.by_shots(results),
+            "accuracy_by_samples": accuracy.by_samples(results),
+            "training_curves": curves.training_curves(results),
+            "rce_curve": curves.rce_curve(results),
+            "accuracy_by_preset": accuracy.by_preset(results, arm_rows, config.main_preset),
+        }
+        write_folder(figures, lambda folder: _save_all(folder, drawn))
+    inputs = {"scores": scores, "training": training, "arms": arms}
+    write_card(card, stage="plot_curves", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _save_all(folder: Path, drawn: dict[str, Figure | None]) -> None:
+    for name, figure in drawn.items():
+        if figure is not None:
+            style.save(figure, folder, name)

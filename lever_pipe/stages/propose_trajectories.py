@@ -1,0 +1,43 @@
+"""Rule `propose_trajectories`: the ordered selections of every RL query that the LVLM is to answer with."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.proposers import ProposalOptions, propose
+from lever_pipe.records import Pool, Proposal
+from lever_pipe.run_card import write_card
+from lever_pipe.seeding import generator
+from lever_pipe.selector.features import fuse
+from lever_pipe.stage_configs import ProposeTrajectoriesConfig, Runtime
+
+
+def propose_trajectories(
+    *,
+    train_pools: Path,
+    embeddings: Path,
+    proposals: Path,
+    card: Path,
+    config: ProposeTrajectoriesConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write the proposals of all RL queries and return how many there are."""
+    started = time.perf_counter()
+    arrays = storage.read_arrays(embeddings)
+    vectors = fuse(arrays["train_image"], arrays["train_question"])
+    options = ProposalOptions(**config.model_dump(exclude={"seed"}))
+    rows: list[Proposal] = []
+    for pool in storage.read_rows(train_pools, Pool):
+        rows += propose(
+            query_id=pool.query_id,
+            candidates=pool.candidates,
+            similarities=vectors[list(pool.candidates)] @ vectors[pool.query_id],
+            options=options,
+            generator=generator(config.seed, "proposals", pool.query_id),
+        )
+    storage.write_rows(proposals, rows)
+    inputs = {"train_pools": train_pools, "embeddings": embeddings}
+    write_card(card, stage="propose_trajectories", config=config, inputs=inputs, started=started, runtime=runtime)
+    return len(rows)

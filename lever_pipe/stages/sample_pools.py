@@ -1,0 +1,98 @@
+"""Rule `sample_pools`: the K train examples that every RL query and every evaluation query may choose from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lever_pipe import storage
+from lever_pipe.errors import DataError, PoolError
+from lever_pipe.records import Example, ExampleId, Pool, Split
+from lever_pipe.run_card import write_card
+from lever_pipe.samplers.protocol import Sampler, SamplingView
+from lever_pipe.seeding import generator
+from lever_pipe.stage_configs import Runtime, SamplePoolsConfig
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+def sample_pools(
+    *,
+    train_examples: Path,
+    eval_examples: Path,
+    embeddings: Path,
+    train_pools: Path,
+    eval_pools: Path,
+    card: Path,
+    config: SamplePoolsConfig,
+    runtime: Runtime = Runtime(),
+) -> tuple[int, int]:
+    """Write the pools of the RL queries and of all evaluation queries; return how many there are.
+
+    Raises:
+        DataError: more RL queries wanted than train examples exist.
+        PoolError: a query has fewer than K eligible examples.
+    """
+    started = time.perf_counter()
+    train, queries = (storage.read_rows(path, Example) for path in (train_examples, eval_examples))
+    arrays = storage.read_arrays(embeddings)
+    chosen = [train[i] for i in rl_queries(len(train), config.n_rl_queries, config.rl_seed)]
+    rl_rows = build_pools(chosen, "train", train, arrays, config)
+    eval_rows = build_pools(queries, "eval", train, arrays, config)
+    storage.write_rows(train_pools, rl_rows)
+    storage.write_rows(eval_pools, eval_rows)
+    inputs = {"train_examples": train_examples, "eval_examples": eval_examples, "embeddings": embeddings}
+    write_card(card, stage="sample_pools", config=config, inputs=inputs, started=started, runtime=runtime)
+    return len(rl_rows), len(eval_rows)
+
+
+def rl_queries(n_train: int, n_queries: int, seed: int) -> list[int]:
+    """Return the train examples that serve as RL queries, rising.
+
+    Raises:
+        DataError: there are not enough.
+    """
+    if n_queries > n_train:
+        raise DataError(
+            f"rl_data.n_queries: expected at most the {n_train} train examples",
+            found=str(n_queries),
+            do="Lower rl_data.n_queries, or add train examples.",
+        )
+    return sorted(generator(seed, "rl queries").permutation(n_train)[:n_queries].tolist())
+
+
+def build_pools(
+    queries: Sequence[Example], split: Split, train: Sequence[Example], arrays: Arrays, config: SamplePoolsConfig
+) -> list[Pool]:
+    """Return one pool a query: never the query itself and, by default, nothing that shows its image."""
+    sampler: Sampler = import_module(f"lever_pipe.samplers.{config.pools.sampler}")
+    images = np.array([example.image_digest for example in train])
+    everyone = np.arange(len(train))
+    pools = []
+    for query in queries:
+        allowed = np.ones(len(train), dtype=bool)
+        if split == "train":
+            allowed[query.example_id] = False
+        if config.pools.exclude_same_image:
+            allowed &= images != query.image_digest
+        view = SamplingView(
+            eligible=everyone[allowed],
+            image_similarity=arrays["train_image"] @ arrays[f"{split}_image"][query.example_id],
+            question_similarity=arrays["train_question"] @ arrays[f"{split}_question"][query.example_id],
+        )
+        size = config.pools.size
+        if len(view.eligible) < size:
+            raise PoolError(
+                f"{split} query {query.example_id} (question {query.question_id}): expected {size} eligible examples",
+                found=str(len(view.eligible)),
+                do="Lower pools.size, or add train examples.",
+            )
+        stream = generator(config.pools.seed, "pools", split, query.example_id)
+        members = sampler.sample(view, size, stream).tolist()
+        pools.append(Pool(query_id=query.example_id, candidates=tuple(ExampleId(i) for i in members)))
+    return pools

@@ -1,0 +1,118 @@
+"""The values that the report's template prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+
+from lever_pipe.tables.results import standard_error
+from lever_pipe.tables.table import markdown_grid
+from lever_pipe.tables.text import number
+
+SECTIONS = {
+    "000": "Document 000: training curves of KL_BETA 0.12 and 0.15",
+    "001": "Document 001: KL_BETA 0.12, 0.145, 0.15, 0.155 and 0.18",
+    "002": "Document 002: KL_BETA 0.18 against 0.15 and 0.12",
+}
+EXAMPLE_COUNTS = (100, 200, 400, 800)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportParts:
+    """Everything that the report is made of; figure values are paths relative to the report."""
+
+    title: str
+    main_preset: str
+    is_world: bool
+    lvlm: str
+    tables: Sequence[Mapping[str, Any]]
+    figures: Mapping[str, str]
+    csv_folder: str
+    world_checks: Sequence[Mapping[str, Any]]
+    rl_summary: Mapping[str, Any]
+    pool_bound: Mapping[str, Any]
+    counters: Sequence[Mapping[str, Any]] = field(default=())
+
+
+def render(template: str, parts: ReportParts) -> str:
+    """Return the report as Markdown; a name that the template misspells is an error, not an empty text."""
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["grid"] = _grid
+    text = environment.from_string(template).render(
+        parts=parts,
+        overview=[table for table in parts.tables if table["id"] == "overview"],
+        sections=_sections(parts.tables),
+        rl_tables=[table for table in parts.tables if table["id"] == "rl-data"],
+        further=[t for t in parts.tables if t["document"] == "extra" and t["id"] not in ("overview", "rl-data")],
+        worlds=[_world(check) for check in parts.world_checks],
+        rl_facts=flat(parts.rl_summary),
+        bound_facts=flat(parts.pool_bound),
+        totals=totals(parts.counters),
+        errors=[(n, number(standard_error(50.0, n), 1)) for n in EXAMPLE_COUNTS],
+    )
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def totals(counters: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the sum of each counter over the files, by name."""
+    sums: dict[str, float] = {}
+    for file in counters:
+        for name, value in file.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                sums[name] = sums.get(name, 0) + value
+    return [(name.replace("_", " "), plain(sums[name])) for name in sorted(sums)]
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return nested values as `outer: inner` names with their texts, in the order of the file."""
+    found: list[tuple[str, str]] = []
+    for name, value in values.items():
+        full = f"{prefix}{str(name).replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            found += flat(value, f"{full}: ")
+        else:
+            found.append((full, plain(value)))
+    return found
+
+
+def plain(value: object) -> str:
+    """Return a value as the report prints it: whole numbers grouped, others with four significant digits."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 1e15):
+        return f"{int(value):,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _sections(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"title": title, "document": name, "tables": [table for table in tables if table["document"] == name]}
+        for name, title in SECTIONS.items()
+    ]
+
+
+def _world(check: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the probes as a grid, the missed bounds as texts, and the other facts."""
+    probes = {name: score for name, score in check.get("probes", {}).items() if isinstance(score, Mapping)}
+    columns = list(dict.fromkeys(key for score in probes.values() for key in score))
+    rows = [[name.replace("_", " "), *(plain(s.get(key, "")) for key in columns)] for name, s in probes.items()]
+    rest = {name: value for name, value in check.items() if name not in ("bounds", "probes")}
+    return {
+        "columns": ["Probe", *(key.replace("_", " ") for key in columns)],
+        "rows": rows,
+        "missed": [plain(bound) for bound in check.get("bounds", [])],
+        "facts": flat(rest),
+    }
+
+
+def _grid(rows: Iterable[Iterable[object]], columns: Iterable[object]) -> str:
+    return markdown_grid(columns, rows)

@@ -1,0 +1,185 @@
+"""The contract of every member of `lever_pipe/samplers`, found by name, alone and through the stage that calls it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import cast
+
+import numpy as np
+import pytest
+
+from lever_pipe.config import Pools
+from lever_pipe.errors import PoolError
+from lever_pipe.parsing import available
+from lever_pipe.records import Example, ExampleId, Split
+from lever_pipe.samplers import mixture
+from lever_pipe.samplers.protocol import Sampler, SamplingView
+from lever_pipe.seeding import generator
+from lever_pipe.stage_configs import SamplePoolsConfig
+from lever_pipe.stages.sample_pools import build_pools
+
+N, WIDTH, SIZE = 60, 8, 16
+MEMBERS = available("samplers")
+every_member = pytest.mark.parametrize("name", MEMBERS)
+
+
+def member(name: str) -> Sampler:
+    return cast("Sampler", importlib.import_module(f"lever_pipe.samplers.{name}"))
+
+
+def unit_rows(seed: int, n: int) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal((n, WIDTH)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def example(example_id: int, image: str) -> Example:
+    return Example(
+        example_id=ExampleId(example_id),
+        question_id=500 + example_id,
+        image_id=example_id,
+        image=f"{example_id}.png",
+        image_digest=image,
+        question="which?",
+        question_type="what",
+        answers=("a",),
+        answer="a",
+    )
+
+
+# 60 train examples on 20 images: 3i, 3i + 1 and 3i + 2 show image i. Evaluation query q has the vectors of train
+# example q but an image of its own, so that its nearest neighbour is train example q.
+TRAIN = [example(i, f"image{i // 3}") for i in range(N)]
+EVAL = [example(i, f"other{i}") for i in range(N)]
+IMAGES, QUESTIONS = np.repeat(unit_rows(0, N // 3), 3, axis=0), unit_rows(1, N)
+ARRAYS = {"train_image": IMAGES, "train_question": QUESTIONS, "eval_image": IMAGES, "eval_question": QUESTIONS}
+
+
+def pools(
+    name: str, queries: Iterable[int] = range(N), *, split: Split = "train", size: int = SIZE, exclude: bool = True
+) -> dict[int, list[int]]:
+    """Return the pool of each query as the stage draws it."""
+    settings = Pools(sampler=name, size=size, exclude_same_image=exclude)
+    config = SamplePoolsConfig(pools=settings, n_rl_queries=N, rl_seed=0)
+    rows = build_pools([(TRAIN if split == "train" else EVAL)[q] for q in queries], split, TRAIN, ARRAYS, config)
+    return {row.query_id: list(row.candidates) for row in rows}
+
+
+def view(eligible: Iterable[int] = range(N), *, query: int = 0) -> SamplingView:
+    return SamplingView(np.array(list(eligible)), IMAGES @ IMAGES[query], QUESTIONS @ QUESTIONS[query])
+
+
+def test_the_published_samplers_are_members() -> None:
+    assert {"uniform", "image_similarity", "text_similarity", "mixture"} <= set(MEMBERS)
+
+
+@every_member
+def test_draws_k_distinct_eligible_ids(name: str) -> None:
+    for seed in range(20):
+        eligible = range(seed % 3, N, 2)  # 29 or 30 of them, with gaps
+        drawn = member(name).sample(view(eligible), SIZE, generator(seed))
+        assert np.issubdtype(drawn.dtype, np.integer)
+        assert drawn.shape == (SIZE,)
+        assert len(set(drawn.tolist())) == SIZE
+        assert set(drawn.tolist()) <= set(eligible)
+
+
+@every_member
+def test_takes_all_when_just_enough_is_eligible(name: str) -> None:
+    drawn = member(name).sample(view(range(SIZE)), SIZE, generator(0))
+    assert sorted(drawn.tolist()) == list(range(SIZE))
+
+
+@every_member
+def test_same_stream_gives_same_pool(name: str) -> None:
+    first, second = (member(name).sample(view(), SIZE, generator(3, "pools")) for _ in range(2))
+    assert first.tolist() == second.tolist()
+
+
+@every_member
+def test_leaves_its_view_unchanged(name: str) -> None:
+    given = view()
+    for array in (given.eligible, given.image_similarity, given.question_similarity):
+        array.setflags(write=False)  # a write would raise
+    member(name).sample(given, SIZE, generator(0))
+
+
+@every_member
+def test_pool_excludes_the_query_and_its_image(name: str) -> None:
+    for query, drawn in pools(name).items():
+        assert len(set(drawn)) == SIZE
+        assert query not in drawn
+        assert not any(candidate // 3 == query // 3 for candidate in drawn)
+
+
+@every_member
+def test_query_itself_stays_out_when_its_image_may_come_in(name: str) -> None:
+    drawn = pools(name, exclude=False)
+    assert all(query not in candidates for query, candidates in drawn.items())
+    # The two others of each image are then as eligible as anything else.
+    assert any(c // 3 == query // 3 for query, candidates in drawn.items() for c in candidates)
+
+
+@every_member
+def test_an_eval_query_shares_only_its_number_with_a_train_example(name: str) -> None:
+    # Each pool holds 16 of 60, so at least one of the 60 holds the train example of its own number.
+    assert any(query in candidates for query, candidates in pools(name, split="eval").items())
+
+
+@every_member
+def test_pools_do_not_depend_on_other_queries(name: str) -> None:
+    everything = pools(name)
+    for queries in (range(N - 1, 0, -7), [13]):
+        assert pools(name, queries) == {q: everything[q] for q in queries}
+
+
+@every_member
+def test_too_few_eligible_examples_are_refused_with_the_counts(name: str) -> None:
+    # 60 less the three of the query's own image leaves 57.
+    assert len(pools(name, [5], size=57)[5]) == 57
+    with pytest.raises(PoolError, match=r"train query 5 .*expected 58 eligible examples; found 57"):
+        pools(name, [5], size=58)
+
+
+def test_uniform_pools_cover_all_candidates_evenly() -> None:
+    draws = 600
+    counts = np.zeros(N)
+    for seed in range(draws):
+        counts[member("uniform").sample(view(), SIZE, generator(seed))] += 1
+    # Each count is binomial(600, 16/60): mean 160, sd 10.8; five sd bound all 60 of them.
+    assert np.abs(counts - 160).max() < 54
+
+
+def test_uniform_changes_with_the_query() -> None:
+    drawn = pools("uniform", range(0, N, 3))
+    assert len({tuple(candidates) for candidates in drawn.values()}) == len(drawn)
+
+
+@pytest.mark.parametrize(("name", "vectors"), [("image_similarity", IMAGES), ("text_similarity", QUESTIONS)])
+def test_similarity_pools_equal_a_plain_ranking(name: str, vectors: np.ndarray) -> None:
+    for query in (0, 31, 59):
+        allowed = [i for i in range(N) if i // 3 != query // 3]
+        # Examples of one image tie exactly in theory; rounding makes them tie in this oracle too.
+        ranked = sorted(allowed, key=lambda i: (-round(float(vectors[i] @ vectors[query]), 5), i))
+        assert pools(name, [query])[query] == ranked[:SIZE]
+
+
+def test_mixture_has_the_published_shares() -> None:
+    assert mixture.counts(64) == (32, 16, 16)
+    # int(9 x 0.5) = 4 and int(9 x 0.25) = 2; the last part takes the remaining 3.
+    assert mixture.counts(9) == (4, 2, 3)
+
+
+def test_mixture_holds_the_nearest_of_both_kinds() -> None:
+    for query in (0, 31, 59):
+        drawn = pools("mixture", [query])[query]
+        # A quarter of 16 comes from each kind, after the uniform half: the nearest 4 are always in.
+        for name in ("image_similarity", "text_similarity"):
+            assert set(pools(name, [query])[query][:4]) <= set(drawn)
+
+
+def test_mixture_begins_with_the_uniform_part() -> None:
+    first = member("mixture").sample(view(query=0), SIZE, generator(5))
+    other = member("mixture").sample(view(query=31), SIZE, generator(5))
+    assert first[:8].tolist() == other[:8].tolist()  # drawn before any similarity is looked at
+    assert first[8:].tolist() != other[8:].tolist()

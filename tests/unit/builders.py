@@ -1,0 +1,106 @@
+"""Small, valid artefacts for tests: examples, pools, RL groups and embeddings, in memory and on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lever_pipe import storage
+from lever_pipe.records import Example, ExampleId, Pool, RlGroup, Trajectory
+from lever_pipe.trajectories import make_group
+
+WIDTH = 12  # D of the embeddings below
+POOL = 8  # K of the pools below
+
+
+def ids(values: Sequence[int]) -> tuple[ExampleId, ...]:
+    return tuple(ExampleId(int(value)) for value in values)
+
+
+def example(example_id: int, **values: Any) -> Example:
+    """Return a valid example; ten annotators say `answer`, or what `answers` says."""
+    answer = values.pop("answer", f"answer{example_id % 4}")
+    base: dict[str, Any] = {
+        "example_id": example_id,
+        "question_id": 100 + example_id,
+        "image_id": 1000 + example_id,
+        "image": f"{example_id}.png",
+        "image_digest": f"digest{example_id}",
+        "question": f"question {example_id}?",
+        "question_type": f"type{example_id % 3}",
+        "answers": (answer,) * 10,
+        "answer": answer,
+    }
+    return Example(**(base | values))
+
+
+def pool(query_id: int, candidates: Sequence[int]) -> Pool:
+    return Pool(query_id=ExampleId(query_id), candidates=ids(candidates))
+
+
+def trajectory(of: Pool, pointer: Sequence[int], accuracy: float, **values: Any) -> Trajectory:
+    base: dict[str, Any] = {
+        "query_id": of.query_id,
+        "pointer": tuple(pointer),
+        "pointer_global": tuple(of.candidates[position] for position in pointer),
+        "gen_method": "random",
+        "vqa_raw_generation": "text",
+        "vqa_pred_answer": "text",
+        "vqa_correct": int(accuracy > 0),
+        "vqa_acc_score": accuracy,
+        "vqa_gt_prob": 0.5,
+        "vqa_gt_logprob": -0.7,
+        "vqa_rel_token_f1": 0.0,
+        "vqa_rel_edit_sim": 0.0,
+        "vqa_rel_score": 0.0,
+        "vqa_eval_mode": "vqaEval",
+        "eval_split_used": "train",
+        "eval_failed": False,
+    }
+    return Trajectory(**(base | values))
+
+
+def random_pools(n_queries: int, n_train: int, *, size: int = POOL, seed: int = 0) -> list[Pool]:
+    """Return pools that never hold their own query."""
+    rng = np.random.default_rng(seed)
+    pools = []
+    for query in range(n_queries):
+        others = [candidate for candidate in range(n_train) if candidate != query]
+        pools.append(pool(query, rng.permutation(others)[:size]))
+    return pools
+
+
+def rl_groups(n_queries: int, n_train: int, *, n_selections: int = 6, seed: int = 0) -> list[RlGroup]:
+    """Return groups of random two-shot selections; every fourth group has one accuracy only."""
+    rng = np.random.default_rng(seed)
+    groups = []
+    for of in random_pools(n_queries, n_train, seed=seed):
+        levels = [0.0] if of.query_id % 4 == 3 else [0.0, 0.6, 1.0]
+        rows = []
+        for rank in range(n_selections):
+            pointer = rng.permutation(len(of.candidates))[:2].tolist()
+            rows.append(trajectory(of, pointer, levels[rank % len(levels)]))
+        groups.append(make_group(example(of.query_id), of, rows))
+    return groups
+
+
+def embedding_arrays(n_train: int, n_eval: int, *, width: int = WIDTH, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return unit rows under the names that `embed_examples` writes."""
+    rng = np.random.default_rng(seed)
+    sizes = {"train_image": n_train, "train_question": n_train, "eval_image": n_eval, "eval_question": n_eval}
+    arrays = {}
+    for name, size in sizes.items():
+        rows = rng.standard_normal((size, width)).astype(np.float32)
+        arrays[name] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return arrays
+
+
+def training_files(folder: Path, *, n_queries: int = 20, n_train: int = 40, n_eval: int = 5) -> dict[str, Path]:
+    """Write RL data and embeddings and return their paths under the stages' own names."""
+    paths = {"rl_data": folder / "rl_data.jsonl", "embeddings": folder / "embeddings.safetensors"}
+    storage.write_rows(paths["rl_data"], rl_groups(n_queries, n_train))
+    storage.write_arrays(paths["embeddings"], embedding_arrays(n_train, n_eval))
+    return paths

@@ -1,0 +1,263 @@
+"""The official VQA format: what is read, and that every fault is reported at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from lever_pipe.datasets import _images, okvqa, vqav2
+from lever_pipe.datasets._vqa_files import most_frequent
+from lever_pipe.datasets.protocol import ReadOptions, VqaFilePaths
+from lever_pipe.errors import DataError, ImageError
+
+NAME = "COCO_val2014_{image_id:012d}.jpg"
+OKVQA_FOLDER = Path(__file__).parents[4] / "shared" / "data" / "okvqa"
+
+
+@dataclass
+class Raw:
+    """Documents in memory; `write` puts them on disk and `read` reads them back."""
+
+    folder: Path
+    questions: dict[str, Any]
+    annotations: dict[str, Any]
+
+    @property
+    def files(self) -> VqaFilePaths:
+        return VqaFilePaths(self.folder / "questions.json", self.folder / "annotations.json", self.folder / "images")
+
+    def write(self) -> VqaFilePaths:
+        self.files.questions.write_text(json.dumps(self.questions))
+        self.files.annotations.write_text(json.dumps(self.annotations))
+        return self.files
+
+    def image(self, image_id: int) -> Path:
+        return self.files.images / NAME.format(image_id=image_id)
+
+    def error(self, **options: Any) -> str:
+        with pytest.raises(DataError) as caught:
+            okvqa.read(self.write(), ReadOptions(NAME, **options))
+        return str(caught.value)
+
+
+# Question 40 + i is about image 7 + i; 41 and 43 share image 8. The files list them in another order.
+IMAGE_OF = {43: 8, 40: 7, 42: 9, 41: 8}
+ANSWERS = ["red", "blue", "blue", "red", "blue", "red", "green", "green", "pink", "grey"]
+
+
+def annotation(question_id: int, image_id: int) -> dict[str, Any]:
+    answers = [
+        {"answer_id": i, "raw_answer": f"{a}s", "answer_confidence": "yes", "answer": a}
+        for i, a in enumerate(ANSWERS, 1)
+    ]
+    return {
+        "image_id": image_id,
+        "question_id": question_id,
+        "question_type": "four",
+        "answer_type": "other",
+        "answers": answers,
+        "confidence": 3,
+    }
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Raw:
+    common = {"info": {}, "license": {}, "data_type": "mscoco", "data_subtype": "val2014"}
+    entries = [{"image_id": i, "question": f"What is {q}?", "question_id": q} for q, i in IMAGE_OF.items()]
+    questions = {**common, "task_type": "Open-Ended", "questions": entries}
+    annotations = {**common, "question_types": {}, "annotations": [annotation(q, i) for q, i in IMAGE_OF.items()]}
+    (tmp_path / "images").mkdir()
+    found = Raw(tmp_path, questions, annotations)
+    for image_id in set(IMAGE_OF.values()):
+        Image.new("RGB", (40, 30), (image_id * 10, 0, 0)).save(found.image(image_id))
+    return found
+
+
+def test_reads_examples_in_question_id_order(raw: Raw) -> None:
+    result = okvqa.read(raw.write(), ReadOptions(NAME))
+    assert [e.question_id for e in result.examples] == [40, 41, 42, 43]
+    assert [e.example_id for e in result.examples] == [0, 1, 2, 3]
+    first = result.examples[0]
+    assert (first.question, first.image_id, first.image) == ("What is 40?", 7, "COCO_val2014_000000000007.jpg")
+    assert first.image_digest == hashlib.sha256(raw.image(7).read_bytes()).hexdigest()
+    assert first.answers == tuple(ANSWERS)  # `answer`, which VQA accuracy compares, not `raw_answer`
+    assert first.question_type == "four"
+    assert result.skipped_images == {}
+
+
+def test_okvqa_shows_the_most_frequent_answer_first_met_among_ties(raw: Raw) -> None:
+    # red and blue are both given three times; red is met first.
+    assert {e.answer for e in okvqa.read(raw.write(), ReadOptions(NAME)).examples} == {"red"}
+
+
+def test_vqav2_shows_the_multiple_choice_answer(raw: Raw) -> None:
+    for entry in raw.annotations["annotations"]:
+        entry["multiple_choice_answer"] = f"choice {entry['question_id']}"
+        del entry["confidence"]
+        for answer in entry["answers"]:
+            del answer["raw_answer"]
+    examples = vqav2.read(raw.write(), ReadOptions(NAME)).examples
+    assert [e.answer for e in examples] == ["choice 40", "choice 41", "choice 42", "choice 43"]
+
+
+def test_vqav2_reports_annotations_without_multiple_choice_answer(raw: Raw) -> None:
+    with pytest.raises(DataError, match=r"no multiple_choice_answer: 4 \(question 40, question 41"):
+        vqav2.read(raw.write(), ReadOptions(NAME))
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=10))
+def test_most_frequent_equals_a_plain_search(answers: list[str]) -> None:
+    best = answers[0]
+    for answer in answers:
+        if answers.count(answer) > answers.count(best):
+            best = answer
+    assert most_frequent(answers) == best
+
+
+def test_hashes_and_decodes_each_image_once(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    inner = _images.digest_of_image
+    monkeypatch.setattr(_images, "digest_of_image", lambda path: (seen.append(path.name), inner(path))[1])
+    okvqa.read(raw.write(), ReadOptions(NAME))
+    assert sorted(seen) == [NAME.format(image_id=i) for i in (7, 8, 9)]
+
+
+def test_limit_reads_the_first_in_question_id_order_and_only_their_images(raw: Raw) -> None:
+    raw.image(9).unlink()  # the image of question 42, the third
+    result = okvqa.read(raw.write(), ReadOptions(NAME, limit=2))
+    assert [e.question_id for e in result.examples] == [40, 41]
+    assert "COCO_val2014_000000000009.jpg" in raw.error(limit=3)
+
+
+def test_limit_beyond_the_end_reads_everything(raw: Raw) -> None:
+    assert len(okvqa.read(raw.write(), ReadOptions(NAME, limit=99)).examples) == 4
+    assert "limit" in raw.error(limit=0)
+
+
+def test_an_unreadable_image_stops_and_is_named(raw: Raw) -> None:
+    raw.image(8).write_bytes(b"no image")
+    with pytest.raises(ImageError, match=r"does not decode: 1 \(COCO_val2014_000000000008\.jpg\)"):
+        okvqa.read(raw.write(), ReadOptions(NAME))
+    with pytest.raises(ImageError, match=r"000000000008"):
+        okvqa.read(raw.write(), ReadOptions(NAME, limit=2))
+    # Question 41 is the second: a read of the first one does not touch its image.
+    assert len(okvqa.read(raw.write(), ReadOptions(NAME, limit=1)).examples) == 1
+
+
+def test_a_truncated_jpeg_is_unreadable(raw: Raw) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(raw.image(8))
+    okvqa.read(raw.write(), ReadOptions(NAME))
+    content = raw.image(8).read_bytes()
+    raw.image(8).write_bytes(content[: len(content) // 2])  # the header is whole, half of the pixels are gone
+    with Image.open(raw.image(8)) as image:
+        assert image.size == (64, 64)
+    with pytest.raises(ImageError, match=r"000000000008"):
+        okvqa.read(raw.write(), ReadOptions(NAME))
+
+
+def test_skipping_counts_questions_and_keeps_positions_without_gaps(raw: Raw) -> None:
+    raw.image(8).write_bytes(b"no image")
+    result = okvqa.read(raw.write(), ReadOptions(NAME, on_bad_image="skip"))
+    assert [(e.example_id, e.question_id) for e in result.examples] == [(0, 40), (1, 42)]
+    assert result.skipped_images == {"COCO_val2014_000000000008.jpg": 2}
+    assert result.n_skipped_questions == 2
+
+
+def test_skipping_fills_the_limit_with_the_next_questions(raw: Raw) -> None:
+    raw.image(8).write_bytes(b"no image")
+    options = ReadOptions(NAME, on_bad_image="skip", limit=2)
+    assert [e.question_id for e in okvqa.read(raw.write(), options).examples] == [40, 42]
+
+
+def test_all_faults_are_reported_together(raw: Raw) -> None:
+    questions, annotations = raw.questions["questions"], raw.annotations["annotations"]
+    questions.append({"image_id": 7, "question": "?", "question_id": 50})  # no annotation
+    questions.append(dict(questions[0]))  # 43 twice
+    annotations.append(annotation(60, 7))  # no question
+    annotations[1]["answers"].pop()  # question 40: nine answers
+    annotations[2]["image_id"] = 8  # question 42: image 9 there
+    raw.image(9).unlink()
+    message = raw.error()
+    for part in (
+        "duplicate question id in questions.json: 1 (43)",
+        "question without annotation: 1 (50)",
+        "annotation without question: 1 (60)",
+        "image_id differs between question and annotation: 1 (question 42: 9 against 8)",
+        "wrong answer count, expected 10: 1 (question 40: 9)",
+        f"missing image in {raw.files.images}: 1 (COCO_val2014_000000000009.jpg)",
+    ):
+        assert part in message
+    assert len([line for line in message.splitlines() if line.startswith("  ")]) == 6
+
+
+def test_missing_and_unknown_keys_name_file_entry_and_key(raw: Raw) -> None:
+    del raw.questions["questions"][1]["question"]  # question 40
+    raw.annotations["annotations"][2]["answers"][3]["anser"] = "x"  # question 42
+    raw.annotations["extra"] = 1
+    message = raw.error()
+    assert "questions.json: missing key: 1 (questions[1].question)" in message
+    assert "annotations.json: unknown key: 2 (extra, annotations[2].answers[3].anser)" in message
+    # A broken entry is reported once, not as unmatched as well.
+    assert "without" not in message
+
+
+def test_text_in_place_of_a_number_is_refused(raw: Raw) -> None:
+    raw.questions["questions"][0]["question_id"] = "43"
+    assert "questions[0].question_id" in raw.error()
+
+
+def test_a_long_list_of_faults_shows_its_count_and_the_first_few(raw: Raw) -> None:
+    raw.annotations["annotations"] = [annotation(q, 7) for q in range(1000, 1030)]
+    message = raw.error()
+    assert "annotation without question: 30 (1000, 1001, 1002, 1003, 1004, and 25 more)" in message
+    assert "question without annotation: 4 (40, 41, 42, 43)" in message
+
+
+def test_missing_files_and_folders_are_faults_too(raw: Raw, tmp_path: Path) -> None:
+    raw.write()
+    gone = VqaFilePaths(raw.files.questions, tmp_path / "none.json", tmp_path / "nowhere")
+    with pytest.raises(DataError) as caught:
+        okvqa.read(gone, ReadOptions(NAME))
+    assert f"missing file: 1 ({tmp_path / 'none.json'})" in str(caught.value)
+    assert f"missing image folder: 1 ({tmp_path / 'nowhere'})" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["same.jpg", "{image}.jpg", "{image_id", "{}.jpg"])
+def test_an_image_name_without_the_id_is_refused(raw: Raw, name: str) -> None:
+    with pytest.raises(DataError, match="image name with the one field image_id"):
+        okvqa.read(raw.write(), ReadOptions(name))
+
+
+def test_annotators_other_than_ten_are_an_option(raw: Raw) -> None:
+    for entry in raw.annotations["annotations"]:
+        entry["answers"] = entry["answers"][:3]
+    examples = okvqa.read(raw.write(), ReadOptions(NAME, n_answers=3)).examples
+    assert {e.answer for e in examples} == {"blue"}  # red, blue, blue
+
+
+@pytest.mark.skipif(
+    not OKVQA_FOLDER.is_dir(), reason="the official OK-VQA question files are not beside the repository"
+)
+@pytest.mark.parametrize(
+    ("split", "count", "known"),
+    [
+        ("train", 9009, (516065, 51606, "What is the hairstyle of the blond called?")),
+        ("val", 5046, (2971475, 297147, "What sport can you use this for?")),
+    ],
+)
+def test_official_question_files_parse(split: str, count: int, known: tuple[int, int, str]) -> None:
+    questions = okvqa.read_questions(OKVQA_FOLDER / f"OpenEnded_mscoco_{split}2014_questions.json")
+    ids = [q.question_id for q in questions]
+    assert len(ids) == count
+    assert ids == sorted(set(ids))
+    assert known in {(q.question_id, q.image_id, q.question) for q in questions}

@@ -1,0 +1,196 @@
+"""CLIP features of a tiny random model, against plain calls of the stock class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, PreTrainedTokenizerFast
+
+from lever_pipe.encoders import clip
+from lever_pipe.errors import CheckpointError, ImageError
+
+POSITIONS, WIDTH = 8, 16
+# </s> is not token 2: transformers would then fall back to a legacy rule, the largest token id.
+WORDS = ["<pad>", "<s>", "<unk>", "</s>", *"abcdefghij"]
+PAD, START, END = 0, 1, 3
+
+
+def save_tokenizer(folder: Path) -> None:
+    model = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    model.pre_tokenizer = Whitespace()
+    model.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", START), ("</s>", END)])
+    PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("clip")
+    layer = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = layer | {
+        "vocab_size": len(WORDS),
+        "max_position_embeddings": POSITIONS,
+        "pad_token_id": PAD,
+        "bos_token_id": START,
+        "eos_token_id": END,
+    }
+    config = CLIPConfig(
+        text_config=text, vision_config=layer | {"image_size": 16, "patch_size": 8}, projection_dim=WIDTH
+    )
+    torch.manual_seed(0)
+    CLIPModel(config).save_pretrained(path)
+    save_tokenizer(path)
+    size = {"shortest_edge": 16}
+    CLIPImageProcessorPil(size=size, crop_size={"height": 16, "width": 16}).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> clip.ClipEncoder:
+    return clip.load(folder, device="cpu", batch_size=2)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    rng = np.random.default_rng(0)
+    paths = [tmp_path / f"{i}.png" for i in range(3)]
+    for path in paths:
+        Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(path)
+    return paths
+
+
+def token_ids(text: str) -> list[int]:
+    """Return start, words and end, by hand."""
+    return [START, *(WORDS.index(word) for word in text.split()), END]
+
+
+def test_texts_equal_plain_calls_of_the_stock_model(folder: Path, encoder: clip.ClipEncoder) -> None:
+    texts = ["a b c", "d", "e f", "a b c"]
+    model = CLIPModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        rows = [model.get_text_features(input_ids=torch.tensor([token_ids(t)])).pooler_output[0] for t in texts]
+    expected = torch.stack([row / row.norm() for row in rows]).numpy()
+    found = encoder.texts(texts)
+    assert found.shape == (4, WIDTH)
+    assert found.dtype == np.float32
+    # Padding and batching move the last bits of float32; different texts differ by more than 1e-2.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+
+
+def test_images_equal_plain_calls_of_the_stock_model(
+    folder: Path, encoder: clip.ClipEncoder, pictures: list[Path]
+) -> None:
+    model = CLIPModel.from_pretrained(folder).eval()
+    processor = CLIPImageProcessorPil.from_pretrained(folder)
+    rows = []
+    for path in pictures:
+        pixels = processor(images=Image.open(path).convert("RGB"), return_tensors="pt")["pixel_values"]
+        with torch.no_grad():
+            rows.append(model.get_image_features(pixel_values=pixels).pooler_output[0])
+    expected = torch.stack([row / row.norm() for row in rows]).numpy()
+    # Batching moves the last bits of float32.
+    np.testing.assert_allclose(encoder.images(pictures), expected, rtol=0, atol=1e-5)
+
+
+def test_rows_have_length_one(encoder: clip.ClipEncoder, pictures: list[Path]) -> None:
+    for rows in (encoder.images(pictures), encoder.texts(["a", "b c"])):
+        # float32 rounding of a sum of 16 squares
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=0, atol=1e-6)
+
+
+def test_each_distinct_item_is_encoded_once(
+    encoder: clip.ClipEncoder, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    inner = clip._open
+    monkeypatch.setattr(clip, "_open", lambda path: (opened.append(path), inner(path))[1])
+    a, b, c = pictures
+    rows = encoder.images([b, a, b, c, a])
+    assert opened == [b, a, c]
+    assert np.array_equal(rows[0], rows[2])
+    assert np.array_equal(rows[1], rows[4])
+    assert not np.array_equal(rows[0], rows[1])
+    texts = encoder.texts(["a", "b", "a"])
+    assert np.array_equal(texts[0], texts[2])
+
+
+def test_nothing_gives_no_rows(encoder: clip.ClipEncoder) -> None:
+    assert encoder.images([]).shape == (0, WIDTH)
+    assert encoder.texts([]).shape == (0, WIDTH)
+
+
+def test_long_texts_are_cut_at_the_positions_of_the_model(encoder: clip.ClipEncoder) -> None:
+    # 8 positions hold start, 6 words and end; the rest cannot matter.
+    long, cut = "a b c d e f g h i j", "a b c d e f"
+    np.testing.assert_array_equal(encoder.texts([long]), encoder.texts([cut]))
+
+
+def test_same_inputs_give_same_bits(folder: Path, encoder: clip.ClipEncoder, pictures: list[Path]) -> None:
+    other = clip.load(folder, device="cpu", batch_size=2)
+    assert encoder.images(pictures).tobytes() == other.images(pictures).tobytes()
+    assert encoder.texts(["a b", "c"]).tobytes() == other.texts(["a b", "c"]).tobytes()
+
+
+def test_an_unreadable_image_is_named(encoder: clip.ClipEncoder, tmp_path: Path) -> None:
+    path = tmp_path / "broken.png"
+    path.write_bytes(b"no image")
+    with pytest.raises(ImageError, match=r"broken\.png"):
+        encoder.images([path])
+
+
+def damaged(folder: Path, target: Path) -> Path:
+    for path in folder.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    return target / "model.safetensors"
+
+
+def test_a_missing_folder_or_file_is_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such folder"):
+        clip.load(tmp_path / "none", device="cpu", batch_size=2)
+    damaged(folder, tmp_path).unlink()
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
+        clip.load(tmp_path, device="cpu", batch_size=2)
+
+
+def test_missing_and_unexpected_tensors_are_listed(folder: Path, tmp_path: Path) -> None:
+    path = damaged(folder, tmp_path)
+    tensors = load_file(path)
+    tensors["visual.weight"] = tensors.pop("visual_projection.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError) as caught:
+        clip.load(tmp_path, device="cpu", batch_size=2)
+    assert "1 missing tensors (visual_projection.weight)" in str(caught.value)
+    assert "1 unexpected tensors (visual.weight)" in str(caught.value)
+
+
+def test_a_tensor_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = damaged(folder, tmp_path)
+    tensors = load_file(path)
+    tensors["visual_projection.weight"] = tensors["visual_projection.weight"][:8].contiguous()
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"1 mismatched .*\.weight \[8, 16\] for \[16, 16\]"):
+        clip.load(tmp_path, device="cpu", batch_size=2)
+
+
+def test_position_buffers_of_older_exports_are_accepted(folder: Path, tmp_path: Path) -> None:
+    path = damaged(folder, tmp_path)
+    extra = {"text_model.embeddings.position_ids": torch.arange(POSITIONS)[None]}
+    save_file(load_file(path) | extra, path, metadata={"format": "pt"})
+    clip.load(tmp_path, device="cpu", batch_size=2)
+
+
+def test_a_file_that_is_no_safetensors_is_refused(folder: Path, tmp_path: Path) -> None:
+    damaged(folder, tmp_path).write_bytes(b"not tensors at all")
+    with pytest.raises(CheckpointError, match="CLIP model folder"):
+        clip.load(tmp_path, device="cpu", batch_size=2)

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+from lever_pipe.lvlms import _positions
+from lever_pipe.lvlms._batch import Prompt, Request, Segment, cut_waves, make_row
+from lever_pipe.lvlms._positions import Layout, segment_layout
+from lever_pipe.lvlms._stock import _inputs, stock_tokens
+
+# Sums of fp32 products in another order, through three layers: 1e-5 is seen, a wrong position moves 0.1 or more.
+ATOL = 1e-4
+
+
+@torch.inference_mode()
+def naive_scores(bench, prompt: Prompt, answer: tuple[int, ...]) -> list[float]:
+    """One full forward on pixels for one answer."""
+    inputs = _inputs(bench.parts, [prompt], bench.open)
+    n = inputs["input_ids"].shape[1]
+    more = torch.tensor([answer])
+    inputs["input_ids"] = torch.cat([inputs["input_ids"], more], dim=1)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(more).int()], dim=1)
+    log_probs = bench.parts.model(**inputs).logits[0, n - 1 : -1].float().log_softmax(-1)
+    return log_probs.gather(1, more[0][:, None])[:, 0].tolist()
+
+
+@torch.inference_mode()
+def stock_beam_score(bench, prompt: Prompt, eos: tuple[int, ...], length_penalty: float) -> float:
+    inputs = _inputs(bench.parts, [prompt], bench.open)
+    out = bench.parts.model.generate(
+        **inputs,
+        do_sample=False,
+        num_beams=3,
+        length_penalty=length_penalty,
+        max_new_tokens=6,
+        eos_token_id=list(eos),
+        pad_token_id=bench.parts.tokenizer.pad_token_id,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    return float(out.sequences_scores[0])
+
+
+def stock(bench, prompts: list[Prompt], **options: object) -> list[tuple[int, ...]]:
+    return stock_tokens(bench.parts, prompts, open_image=bench.open, options=bench.options(**options), batch_size=1)
+
+
+@pytest.fixture(scope="module")
+def reference(bench):
+    prompts, answers = bench.prompts(), bench.answers()
+    return stock(bench, prompts), [[naive_scores(bench, p, a) for a in answers] for p in prompts]
+
+
+@pytest.fixture(scope="module")
+def frequent(bench) -> list[int]:
+    """Tokens that answers really contain, so that making one the end of the turn ends them early."""
+    tokens = [t for answer in stock(bench, bench.prompts()) for t in answer[:4]]
+    return [token for token, _ in Counter(tokens).most_common(3)]
+
+
+def largest_gap(results, reference) -> float:
+    """The largest difference of a scored token, infinite where a generated token differs."""
+    tokens, scores = reference
+    if [r.tokens for r in results] != tokens:
+        return float("inf")
+    ours = [v for r in results for answer in r.scores for v in answer]
+    theirs = [v for row in scores for answer in row for v in answer]
+    return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_the_tiny_model_reacts_to_images_and_prompts(bench, reference) -> None:
+    # Without this guard a dull random model would hide every fault below; positions are guarded by the fault tests.
+    digests, answer = list(bench.paths), bench.answers()[1:2]
+    prompt = bench.prompt((0, 1), 9)
+    swapped = Prompt(tuple(Segment(s.ids, tuple(digests[2] for _ in s.images)) for s in prompt.segments))
+    plain, other = bench.engine()[0].run([Request(prompt, answer), Request(swapped, answer)])
+    assert max(abs(a - b) for a, b in zip(plain.scores[0], other.scores[0], strict=True)) > 0.1
+    assert len(set(reference[0])) >= 8
+    assert sum(len(set(tokens)) > 2 for tokens in reference[0]) >= 8  # not one token over and over
+
+
+@pytest.mark.parametrize("wave_tokens", [1, 300, 100_000])
+def test_greedy_tokens_and_scores_equal_the_naive_ones(bench, reference, wave_tokens: int) -> None:
+    engine, counters = bench.engine(wave_tokens=wave_tokens)
+    assert largest_gap(engine.run(bench.requests()), reference) < ATOL
+    assert counters["images_encoded"] == len({d for p in bench.prompts() for d in p.images})
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_beam_search_equals_the_stock_one(bench, length_penalty: float) -> None:
+    prompts = bench.prompts()[:8]
+    engine, _ = bench.engine(beams=3, length_penalty=length_penalty)
+    results = engine.run([Request(p) for p in prompts])
+    assert [r.tokens for r in results] == stock(bench, prompts, beams=3, length_penalty=length_penalty)
+    for prompt, result in zip(prompts[:3], results, strict=False):
+        expected = stock_beam_score(bench, prompt, (bench.parts.eos,), length_penalty)
+        assert result.beam_score == pytest.approx(expected, abs=ATOL)
+        norm = len(result.tokens) ** length_penalty
+        assert sum(result.token_log_probs) / norm == pytest.approx(result.beam_score, abs=ATOL)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int, index: int) -> None:
+    prompts, eos = bench.prompts()[:8], (frequent[index],)
+    engine, _ = bench.engine(beams=beams, eos=eos)
+    results = engine.run([Request(p) for p in prompts])
+    assert [r.tokens for r in results] == stock(bench, prompts, beams=beams, eos=eos)
+    assert any(r.tokens[-1] == eos[0] and len(r.tokens) < 6 for r in results)
+
+
+def test_several_end_tokens_in_beam_search(bench, frequent: list[int]) -> None:
+    prompts, eos = bench.prompts()[:6], (frequent[0], frequent[1])
+    engine, _ = bench.engine(beams=3, eos=eos)
+    assert [r.tokens for r in engine.run([Request(p) for p in prompts])] == stock(bench, prompts, beams=3, eos=eos)
+
+
+def test_generated_log_probs_are_those_of_scoring_the_same_tokens(bench) -> None:
+    prompts = bench.prompts()[:5]
+    engine, _ = bench.engine()
+    for prompt, result in zip(prompts, engine.run([Request(p) for p in prompts]), strict=True):
+        assert result.token_log_probs == pytest.approx(naive_scores(bench, prompt, result.tokens), abs=ATOL)
+
+
+FAULTS = {
+    "generated tokens three too far": ("decode_positions", lambda starts, step: starts + step + 3),
+    "images at text positions": (
+        "image_positions",
+        lambda grid, merge: (
+            torch.arange(grid[1] * grid[2] // merge**2).expand(3, -1).numpy(),
+            grid[1] * grid[2] // merge**2,
+        ),
+    ),
+    "answers one too far": ("answer_positions", lambda start, count: start + 1 + torch.arange(count).numpy()),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_position_would_be_noticed(bench, reference, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    name, wrong = FAULTS[fault]
+    monkeypatch.setattr(_positions, name, wrong)
+    engine, _ = bench.engine()
+    assert largest_gap(engine.run(bench.requests()), reference) > 100 * ATOL
+
+
+def test_results_do_not_depend_on_the_order_of_the_requests(bench) -> None:
+    requests = bench.requests()
+    order = random.Random(0).sample(range(len(requests)), len(requests))
+    plain = bench.engine()[0].run(requests)
+    shuffled = bench.engine()[0].run([requests[i] for i in order])
+    assert [plain[i] for i in order] == shuffled  # bit for bit
+
+
+def test_requests_for_one_prompt_are_computed_together(bench) -> None:
+    prompt, (one, two, *_) = bench.prompts()[2], bench.answers()
+    engine, counters = bench.engine()
+    seen = []
+    results = engine.run(
+        [Request(prompt, (two, one), False), Request(prompt), Request(prompt, (one, one))],
+        on_result=lambda request, result: seen.append((request, result)),
+    )
+    assert [len(r.scores) for r in results] == [2, 0, 2]
+    assert results[0].scores == (results[0].scores[0], results[2].scores[0])
+    assert (results[0].tokens, results[1].tokens) == ((), results[2].tokens)
+    assert len(seen) == 1
+    assert seen[0][0] == Request(prompt, tuple(sorted((one, two))), True)
+    assert counters["tokens_prefilled"] == counters["prompt_tokens"]
+
+
+def test_scoring_alone_decodes_nothing(bench, reference) -> None:
+    engine, counters = bench.engine(wave_tokens=100_000)
+    results = engine.run([Request(p, bench.answers(), False) for p in bench.prompts()])
+    assert counters["forwards"] == 1
+    assert all(r.tokens == () for r in results)
+    # Another batch shape than in the reference, so only closeness.
+    gaps = [
+        abs(a - b)
+        for r, row in zip(results, reference[1], strict=True)
+        for x, y in zip(r.scores, row, strict=True)
+        for a, b in zip(x, y, strict=True)
+    ]
+    assert max(gaps) < ATOL
+
+
+def test_text_only_prompts_work(bench) -> None:
+    prompt = Prompt((Segment(bench.ids("<|im_start|>user\nwhat is two<|im_end|>\n<|im_start|>assistant\n")),))
+    engine, counters = bench.engine()
+    assert engine.run([Request(prompt)])[0].tokens == stock(bench, [prompt])[0]
+    assert counters["images_encoded"] == 0
+    assert engine.run([]) == []
+
+
+def test_counters_add_up(bench) -> None:
+    a, b = bench.prompt((0, 1), 9), bench.prompt((0, 2), 9)
+    engine, counters = bench.engine(wave_tokens=100_000, tokens=1)
+    answer = bench.answers()[2]
+    engine.run([Request(a, (answer,)), Request(b), Request(a)])
+    lengths = [_inputs(bench.parts, [p], bench.open)["input_ids"].shape[1] for p in (a, b)]
+    shared = len(a.segments[0].ids) + (
+        _inputs(bench.parts, [Prompt(a.segments[:2])], bench.open)["input_ids"].shape[1] - len(a.segments[0].ids)
+    )
+    assert counters["prompt_tokens"] == counters["tokens_prefilled"] == sum(lengths)
+    assert counters["trie_tokens_distinct"] == sum(lengths) - shared
+    assert counters["forwards"] == 1  # one token an answer needs no decoding pass
+    columns = max(lengths) + len(answer) - 1
+    assert counters["tokens_padded"] == 2 * columns - sum(lengths) - (len(answer) - 1)
+    assert counters["flop"] > 2 * sum(lengths) * sum(
+        p.numel() for p in bench.parts.model.model.language_model.layers.parameters()
+    )
+
+
+def test_the_model_is_left_as_found(bench) -> None:
+    model, prompts = bench.parts.model, bench.prompts()[:2]
+    before = stock(bench, prompts)
+    state = model.model.rope_deltas
+    bench.engine(beams=3)[0].run([Request(p) for p in prompts])
+    assert model.model.rope_deltas is state
+    assert stock(bench, prompts) == before
+
+
+def row(name: int, length: int, branch: int = 0, generate: bool = True):
+    layout = Layout(
+        *(lambda x: (x.ids, x.positions, x.advance))(segment_layout([1] * length, [], image_token=9, merge=2))
+    )
+    answers = ((5,) * (branch + 1),) if branch else ()
+    return make_row(Request(Prompt((Segment((name, *[1] * (length - 1))),)), answers, generate), (layout,))
+
+
+@pytest.mark.parametrize("wave_tokens", [1, 20, 33, 1000])
+def test_waves_hold_every_row_once_within_the_budget(wave_tokens: int) -> None:
+    rng = random.Random(wave_tokens)
+    rows = [row(i, rng.randint(1, 12), rng.randint(0, 4), rng.random() < 0.7) for i in range(40)]
+    waves = list(cut_waves(rows, wave_tokens))
+    assert sorted(id(r) for wave in waves for r in wave) == sorted(map(id, rows))
+    for wave in waves:
+        size = len(wave) * (max(r.length for r in wave) + max(r.branch_length for r in wave))
+        assert size <= wave_tokens or len(wave) == 1
+        assert len({r.request.generate for r in wave}) == 1
+    rng.shuffle(rows)
+    assert list(cut_waves(rows, wave_tokens)) == waves

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lever_pipe.errors import CheckpointError, DataError, ImageError
+from lever_pipe.lvlms import qwen2_5_vl
+from lever_pipe.lvlms._stock import _inputs
+from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmRequest
+from lever_pipe.prompts import PromptStyle, TextPrompt, TextSegment, build_prompt
+from lever_pipe.records import Example, ExampleId
+
+STYLE = PromptStyle("turns", "", "{question} {answer}", "{question}")
+QUESTIONS = ("what color is the cat", "how many men", "where is this", "what kind of dog", "is this food")
+ANSWERS = ("red", "two dog", "blue", "green train table", "one")
+
+Load = Callable[..., qwen2_5_vl.Qwen25Vl]
+
+
+@pytest.fixture(scope="module")
+def examples(paths: dict[str, Path]) -> list[Example]:
+    return [
+        Example(
+            example_id=ExampleId(i),
+            question_id=i,
+            image_id=i,
+            image=path.name,
+            image_digest=digest,
+            question=QUESTIONS[i % 5],
+            question_type="any",
+            answers=(ANSWERS[i % 5],),
+            answer=ANSWERS[i % 5],
+        )
+        for i, (digest, path) in enumerate(paths.items())
+    ]
+
+
+@pytest.fixture
+def load(folder: Path, paths: dict[str, Path]) -> Load:
+    def loaded(ledger: Path | None = None, root: Path = folder, images: dict[str, Path] = paths, **options: object):
+        return qwen2_5_vl.load(
+            root,
+            options=LvlmOptions(**{"wave_tokens": 600, **options}),
+            images=ImageSource(images),
+            device="cpu",
+            threads=1,
+            ledger=ledger,
+        )
+
+    return loaded
+
+
+@pytest.fixture
+def requests(examples: list[Example]) -> list[LvlmRequest]:
+    chosen = [((), 9), ((0,), 9), ((0, 1, 2, 3), 8), ((3, 2), 8), ((5,), 6), ((0,), 9)]
+    built = [build_prompt(examples[q], [examples[d] for d in shown], STYLE) for shown, q in chosen]
+    return [LvlmRequest(prompt, ("red", "two dog")[: 1 + i % 2]) for i, prompt in enumerate(built)]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_texts_equal_the_stock_answers(load: Load, requests: list[LvlmRequest], beams: int) -> None:
+    member = load(num_beams=beams)
+    replies = member.run(requests)
+    assert [r.text for r in replies] == member.stock_answers(requests)
+    assert len({r.text for r in replies}) >= 4
+    assert all(1 <= r.n_tokens <= 5 for r in replies)
+
+
+def test_an_answers_log_probability_is_the_sum_with_the_end_of_the_turn(load, requests, parts) -> None:
+    member = load()
+    request = requests[1]
+    (score,) = member.run([LvlmRequest(request.prompt, ("two dog",), generate=False)])[0].answer_log_probs
+    ids = [*parts.tokenizer("two dog", add_special_tokens=False).input_ids, parts.eos]
+    total, prompt = 0.0, member._to_prompt(request.prompt)
+    for length in range(len(ids)):
+        # One token at a time behind the prompt: a slow, separate path to the same sum.
+        inputs = _inputs(parts, [prompt], ImageSource(member._images._paths).open)
+        more = torch.tensor([ids[:length]], dtype=torch.long)
+        for name, filler in (("input_ids", more), ("attention_mask", more * 0 + 1), ("mm_token_type_ids", more * 0)):
+            inputs[name] = torch.cat([inputs[name], filler.to(inputs[name].dtype)], dim=1)
+        with torch.inference_mode():
+            total += float(parts.model(**inputs).logits[0, -1].log_softmax(-1)[ids[length]])
+    # 1e-4: fp32 sums in another order.
+    assert score == pytest.approx(total, abs=1e-4)
+
+
+def test_a_warm_ledger_answers_without_any_forward(load, requests, tmp_path: Path) -> None:
+    cold = load(tmp_path)
+    replies = cold.run(requests)
+    warm = load(tmp_path, images={})  # not one image is opened
+    assert warm.run(requests) == replies
+    counters = warm.counters
+    assert (counters["forwards"], counters["images_encoded"], counters["flop"]) == (0, 0, 0)
+    assert counters["prompts_from_ledger"] == counters["prompts_distinct"] == 5
+    assert len(list(tmp_path.glob("*.jsonl"))) == 1  # nothing to add, nothing written
+
+
+def test_identical_prompts_are_answered_once(load, requests) -> None:
+    member = load()
+    replies = member.run(requests)
+    assert replies[1].text == replies[5].text
+    counters = member.counters
+    assert (counters["prompts_asked"], counters["prompts_distinct"]) == (6, 5)
+    again = member.run(requests[:2])
+    assert again == replies[:2]
+    assert member.counters["forwards"] == counters["forwards"]
+    assert set(member.counters) == set(COUNTERS)
+
+
+def test_every_image_is_encoded_once(load, requests) -> None:
+    member = load()
+    member.run(requests[:3])
+    member.run(requests)
+    shown = [digest for request in requests for digest in request.prompt.images]
+    assert member.counters["images_encoded"] == member.counters["images_distinct"] == len(set(shown))
+    assert member.counters["images_shown"] == len(shown) + sum(len(r.prompt.images) for r in requests[:3])
+
+
+def test_further_answers_of_a_known_prompt_only_score(load, requests, tmp_path: Path) -> None:
+    prompt = requests[0].prompt
+    first = load(tmp_path)
+    text = first.run([LvlmRequest(prompt)])[0].text
+    first._ledger.close()
+    second = load(tmp_path)
+    reply = second.run([LvlmRequest(prompt, ("green", "red"))])[0]
+    assert reply.text == text
+    assert second.counters["forwards"] == 1  # no decoding
+    second._ledger.close()
+    third = load(tmp_path)
+    assert third.run([LvlmRequest(prompt, ("red", "green"))])[0].answer_log_probs == reply.answer_log_probs[::-1]
+    assert third.counters["forwards"] == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_beams": 3}, {"max_new_tokens": 4}, {"dtype": "bfloat16"}, {"length_penalty": 1.0}]
+)
+def test_the_key_depends_on_what_the_answer_depends_on(load, requests, change: dict[str, object]) -> None:
+    plain, other, batched = load(), load(**change), load(wave_tokens=9999)
+    prompts = _prompts(plain, requests)
+    assert len({plain.key(p) for p in prompts}) == 5
+    assert {plain.key(p) for p in prompts}.isdisjoint(other.key(p) for p in prompts)
+    # The size of a batch moves last bits only; sharing across it is what removes that noise.
+    assert [plain.key(p) for p in prompts] == [batched.key(p) for p in prompts]
+
+
+def test_the_key_depends_on_weights_and_image_processor(load, requests, folder: Path, tmp_path: Path) -> None:
+    plain = load()
+    prompt = _prompts(plain, requests)[0]
+    moved = _copy(folder, tmp_path / "same")
+    assert load(root=moved).key(prompt) == plain.key(prompt)
+    weights = load_file(moved / "model.safetensors")
+    weights[_key(weights, "model.norm.weight")][0] += 1e-3
+    save_file(weights, moved / "model.safetensors", metadata={"format": "pt"})
+    resized = _copy(folder, tmp_path / "resized")
+    settings = json.loads((resized / "preprocessor_config.json").read_text())
+    settings["size"]["longest_edge"] *= 2
+    (resized / "preprocessor_config.json").write_text(json.dumps(settings))
+    assert len({plain.key(prompt), load(root=moved).key(prompt), load(root=resized).key(prompt)}) == 3
+
+
+def test_replies_do_not_depend_on_the_order(load, requests) -> None:
+    assert load().run(requests[::-1]) == load().run(requests)[::-1]
+
+
+def test_a_broken_image_is_named_and_what_was_done_is_kept(load, requests, paths, tmp_path: Path) -> None:
+    broken = tmp_path / "half.png"
+    victim = requests[3].prompt.images[0]
+    whole = paths[victim].read_bytes()
+    broken.write_bytes(whole[: len(whole) // 2])
+    member = load(tmp_path / "ledger", images={**paths, victim: broken})
+    member.run(requests[:2])
+    with pytest.raises(ImageError, match=r"half\.png: expected a readable image"):
+        member.run(requests)
+    warm = load(tmp_path / "ledger")
+    warm.run(requests[:2])
+    assert warm.counters["forwards"] == 0
+
+
+def test_an_unknown_image_is_named(load, requests) -> None:
+    with pytest.raises(ImageError, match=f"image {min(requests[0].prompt.images)}"):
+        load(images={}).run(requests[:1])
+
+
+def test_a_missing_image_file_is_named(load, requests, paths, tmp_path: Path) -> None:
+    gone = dict.fromkeys(paths, tmp_path / "gone.png")
+    with pytest.raises(ImageError, match=r"gone\.png"):
+        load(images=gone).run(requests[:1])
+
+
+def test_a_placeholder_without_an_image_is_refused(load) -> None:
+    prompt = TextPrompt((TextSegment("<|im_start|>user\n<|image_pad|>"),))
+    with pytest.raises(DataError, match="expected 0 image placeholders; found 1"):
+        load().run([LvlmRequest(prompt)])
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"])
+def test_a_missing_file_is_named(load, folder: Path, tmp_path: Path, name: str) -> None:
+    copy = _copy(folder, tmp_path / "copy")
+    (copy / name).unlink()
+    with pytest.raises(CheckpointError, match=f"no {name}"):
+        load(root=copy)
+
+
+def test_a_missing_folder_is_named(load, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"absent: expected a Qwen2\.5-VL model folder"):
+        load(root=tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda w: w.pop(_key(w, "blocks.0.attn.qkv.weight")), r"missing_keys: .*blocks\.0\.attn\.qkv\.weight"),
+        (lambda w: w.update(extra=torch.zeros(2)), "unexpected_keys: extra"),
+        (lambda w: w.update({_key(w, "model.norm.weight"): torch.zeros(3)}), r"mismatched_keys: .*norm\.weight"),
+    ],
+)
+def test_other_tensors_are_named(load, folder: Path, tmp_path: Path, change, found: str) -> None:
+    copy = _copy(folder, tmp_path / "copy")
+    weights = load_file(copy / "model.safetensors")
+    change(weights)
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=found):
+        load(root=copy)
+
+
+def test_another_architecture_is_refused(load, folder: Path, tmp_path: Path) -> None:
+    copy = _copy(folder, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
+    with pytest.raises(CheckpointError, match="expected model_type qwen2_5_vl; found 'llama'"):
+        load(root=copy)
+
+
+def test_sampling_defaults_of_the_folder_do_not_leak(load, requests, folder: Path, tmp_path: Path) -> None:
+    copy = _copy(folder, tmp_path / "copy")
+    defaults = {"do_sample": True, "temperature": 5.0, "repetition_penalty": 3.0, "eos_token_id": [1, 2, 3]}
+    (copy / "generation_config.json").write_text(json.dumps(defaults))
+    assert load(root=copy).stock_answers(requests) == load().stock_answers(requests)
+
+
+def _key(weights: dict[str, torch.Tensor], end: str) -> str:
+    return next(name for name in weights if name.endswith(end))
+
+
+def _copy(folder: Path, target: Path) -> Path:
+    return Path(shutil.copytree(folder, target))
+
+
+def _prompts(member: qwen2_5_vl.Qwen25Vl, requests: list[LvlmRequest]):
+    member._tokenize(requests)
+    return [member._to_prompt(request.prompt) for request in requests]

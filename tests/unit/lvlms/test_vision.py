@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from lever_pipe.lvlms import _vision
+from lever_pipe.lvlms._vision import VisionStore, settings_of
+from lever_pipe.lvlms.protocol import ImageSource
+
+
+def stock_features(bench, digest: str) -> torch.Tensor:
+    pixels = bench.parts.image_processor(images=[bench.open(digest)], return_tensors="pt")
+    with torch.inference_mode():
+        found = bench.parts.model.model.get_image_features(pixels["pixel_values"], pixels["image_grid_thw"])
+    return found.pooler_output[0]
+
+
+def test_batched_features_equal_those_of_one_image_alone(bench) -> None:
+    store, counters = bench.vision()
+    digests = list(bench.paths)
+    store.prepare(digests)
+    for digest, features in zip(digests, store.features(digests), strict=True):
+        # 1e-5: fp32 sums in another order when several images share a matrix product.
+        torch.testing.assert_close(features, stock_features(bench, digest), rtol=0, atol=1e-5)
+    assert counters["images_encoded"] == len(digests)
+    assert len({store.grid(digest) for digest in digests}) == 5  # five shapes
+
+
+def test_each_image_is_encoded_once(bench) -> None:
+    store, counters = bench.vision()
+    digests = list(bench.paths)[:4]
+    store.prepare(digests + digests)
+    store.prepare(reversed(digests))
+    store.features(digests * 3)
+    assert counters["images_encoded"] == 4
+
+
+def test_dropped_features_come_back_with_the_same_bits(bench) -> None:
+    everything, _ = bench.vision()
+    digests = list(bench.paths)
+    everything.prepare(digests)
+    wanted = everything.features(digests)
+    small, counters = bench.vision(capacity=wanted[0].nbytes * 2)
+    small.prepare(digests)
+    for _ in range(2):
+        found = [small.features([digest])[0] for digest in digests]
+        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert counters["images_encoded"] > len(digests)
+    assert small._bytes <= wanted[0].nbytes * 2
+
+
+def test_least_recently_used_goes_first(bench) -> None:
+    one, two, three = [d for d in bench.paths if True][:3]
+    probe, _ = bench.vision()
+    probe.prepare([one, two, three])
+    sizes = {d: f.nbytes for d, f in zip((one, two, three), probe.features([one, two, three]), strict=True)}
+    store, counters = bench.vision(capacity=sum(sizes.values()) - 1)
+    store.features([one])
+    store.features([two])
+    store.features([one])  # now `two` is the oldest
+    store.features([three])
+    before = counters["images_encoded"]
+    store.features([one])
+    assert counters["images_encoded"] == before
+    store.features([two])
+    assert counters["images_encoded"] == before + 1
+
+
+@pytest.mark.parametrize("patches", [1, 40, 10_000])
+def test_the_batch_size_of_the_tower_does_not_matter(bench, monkeypatch: pytest.MonkeyPatch, patches: int) -> None:
+    digests = list(bench.paths)
+    wanted = bench.vision()[0].features(digests)
+    monkeypatch.setattr(_vision, "PATCHES_PER_BATCH", {"cpu": patches})
+    found = bench.vision()[0].features(digests)
+    for one, other in zip(found, wanted, strict=True):
+        # 1e-5: as above, sums in another order.
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
+def test_order_of_the_images_does_not_move_a_bit(bench) -> None:
+    digests = list(bench.paths)
+    forward = bench.vision()[0].features(digests)
+    backward = bench.vision()[0].features(digests[::-1])
+    assert all(torch.equal(one, other) for one, other in zip(forward, backward[::-1], strict=True))
+
+
+def test_settings_tell_processors_apart(bench) -> None:
+    processor = bench.parts.image_processor
+    other = type(processor)(min_pixels=56 * 56, max_pixels=140 * 140)
+    assert settings_of(processor) == settings_of(processor)
+    assert settings_of(processor) != settings_of(other)
+    assert type(processor).__name__ in settings_of(processor)
+
+
+def test_work_is_counted_by_patches(bench) -> None:
+    def work(digest: str) -> int:
+        counters: Counter[str] = Counter()
+        source = ImageSource(bench.paths)
+        parts = bench.parts
+        VisionStore(parts.model, parts.image_processor, source.open, capacity=2**20, counters=counters).prepare(
+            [digest]
+        )
+        return counters["flop"]
+
+    # 112 x 84 is 8 x 6 patches, 168 x 56 is 12 x 4: equal counts of patches, equal work; 112 x 112 is more.
+    first, second, third, fourth = (work(d) for d in list(bench.paths)[:4])
+    assert first == second == fourth < third

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import numpy as np
+
+from lever_pipe.selector.features import fuse, unit
+
+
+def test_fusion_of_two_known_vectors() -> None:
+    # norm((3, 4)) = (.6, .8); norm((0, 2)) = (0, 1); mean (.3, .9), length sqrt(.9)
+    fused = fuse(np.array([[3, 4]], dtype=np.float32), np.array([[0, 2]], dtype=np.float32))
+    np.testing.assert_allclose(fused, [[0.3 / np.sqrt(0.9), 0.9 / np.sqrt(0.9)]], rtol=1e-6)
+    assert fused.dtype == np.float32
+
+
+def test_each_part_counts_the_same_at_any_length() -> None:
+    rng = np.random.default_rng(0)
+    image, question = (rng.standard_normal((20, 5)).astype(np.float32) for _ in range(2))
+    np.testing.assert_allclose(fuse(100 * image, question), fuse(image, 0.01 * question), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(fuse(image, question), axis=1), 1, rtol=1e-6)
+
+
+def test_a_zero_row_stays_finite() -> None:
+    assert np.array_equal(unit(np.zeros((1, 3), dtype=np.float32)), np.zeros((1, 3), dtype=np.float32))

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from lever_pipe.seeding import torch_generator
+from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise, rank_pool
+from lever_pipe.shapes import ShapeError
+
+PUBLISHED = Architecture(
+    embedding=512, width=256, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1
+)
+SMALL = replace(PUBLISHED, embedding=12, width=16)
+
+
+def selector(architecture: Architecture = SMALL, seed: int = 0) -> PointerSelector:
+    return initialise(build_selector(architecture), torch_generator(seed, "selector")).eval()
+
+
+def inputs(batch: int = 3, size: int = 8, width: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch_generator(1, "inputs")
+    query = torch.randn(batch, width, generator=generator)
+    pool = torch.randn(batch, size, width, generator=generator)
+    return nn.functional.normalize(query, dim=-1), nn.functional.normalize(pool, dim=-1)
+
+
+def test_parameters_of_the_published_architecture() -> None:
+    # input 512*256; query and candidate 2*256*256; attention 4*256*256 + 4*256; norm 2*256
+    total = 512 * 256 + 2 * 256**2 + 4 * 256**2 + 4 * 256 + 2 * 256
+    assert total == 525_824
+    module = build_selector(PUBLISHED)
+    assert sum(p.numel() for p in module.parameters()) == total
+    module.freeze_projections()
+    trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    assert trainable == 263_680
+    assert round(100 * trainable / total, 3) == 50.146
+
+
+def test_only_attention_and_norms_train_when_frozen() -> None:
+    module = selector(replace(SMALL, layers=2))
+    module.freeze_projections()
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    assert frozen == {"input_proj.weight", "query_proj.weight", "cand_proj.weight"}
+    module(*inputs()).sum().backward()
+    assert all((p.grad is None) == (name in frozen) for name, p in module.named_parameters())
+
+
+def numpy_forward(module: PointerSelector, query: NDArray[np.float64], pool: NDArray[np.float64]) -> list[float]:
+    """Score one query by the published formulas, candidate by candidate, for 1 layer and 1 head."""
+    w = {name: value.double().numpy() for name, value in module.state_dict().items()}
+    q = w["input_proj.weight"] @ query
+    candidates = [w["input_proj.weight"] @ c for c in pool]
+    to_query, to_key, to_value = np.split(w["cross_attn_layers.0.in_proj_weight"], 3)
+    bias_query, bias_key, bias_value = np.split(w["cross_attn_layers.0.in_proj_bias"], 3)
+    asked = to_query @ q + bias_query
+    energies = [asked @ (to_key @ c + bias_key) / math.sqrt(len(q)) for c in candidates]
+    shares = [math.exp(e) / sum(math.exp(other) for other in energies) for e in energies]
+    mixed = sum(share * (to_value @ c + bias_value) for share, c in zip(shares, candidates, strict=True))
+    x = w["cross_attn_layers.0.out_proj.weight"] @ mixed + w["cross_attn_layers.0.out_proj.bias"] + q
+    x = (x - x.mean()) / math.sqrt(x.var() + 1e-5) * w["attn_norms.0.weight"] + w["attn_norms.0.bias"]
+    u = w["query_proj.weight"] @ x
+    projected = [w["cand_proj.weight"] @ c for c in candidates]
+    return [float(u @ v / np.linalg.norm(u) / np.linalg.norm(v) / 0.1) for v in projected]
+
+
+def test_forward_is_the_published_formula() -> None:
+    module = selector()
+    with torch.no_grad():
+        for parameter in module.parameters():  # biases and norms start at 0 and 1, which would hide them
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch_generator(2, str(parameter.shape))))
+        query, pool = inputs()
+        scores = module(query, pool)
+    for row in range(len(query)):
+        expected = numpy_forward(module, query[row].double().numpy(), pool[row].double().numpy())
+        # float32 logits of size 10: 10 * 2^-23 per operation, about a hundred operations
+        np.testing.assert_allclose(scores[row].numpy(), expected, atol=1e-4)
+
+
+def test_logits_are_cosines_over_the_temperature() -> None:
+    query, pool = inputs()
+    with torch.no_grad():
+        at_one = selector(replace(SMALL, temperature=1.0))(query, pool)
+        at_tenth = selector(SMALL)(query, pool)
+    assert at_one.abs().max() <= 1 + 1e-6  # cosines, up to rounding
+    torch.testing.assert_close(at_tenth, 10 * at_one)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_permuting_the_pool_permutes_the_scores(layers: int) -> None:
+    module = selector(replace(SMALL, layers=layers, heads=2))
+    query, pool = inputs()
+    order = torch.randperm(8, generator=torch_generator(3))
+    with torch.no_grad():
+        # the softmax sums in another order: a few ulps of logits of size 10
+        torch.testing.assert_close(module(query, pool[:, order]), module(query, pool)[:, order], atol=1e-5, rtol=0)
+
+
+def test_queries_do_not_see_each_other() -> None:
+    module = selector()
+    query, pool = inputs()
+    with torch.no_grad():
+        together = module(query, pool)
+        alone = torch.cat([module(query[i : i + 1], pool[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)  # kernels differ by batch size
+
+
+def test_scores_are_static_in_eval_mode_and_move_with_dropout() -> None:
+    module = selector()
+    query, pool = inputs()
+    with torch.no_grad():
+        assert torch.equal(module(query, pool), module(query, pool))
+        module.train()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            assert not torch.equal(module(query, pool), module(query, pool))
+        assert torch.equal(
+            selector(replace(SMALL, dropout=0.0, attention_dropout=0.0)).train()(query, pool),
+            module.eval()(query, pool),
+        )
+
+
+def test_few_shots_are_a_prefix_of_many_without_repeats() -> None:
+    scores = torch.randn(50, 8, generator=torch_generator(4))
+    four = rank_pool(scores, 4)
+    for shots in (1, 2, 3):
+        assert torch.equal(rank_pool(scores, shots), four[:, :shots])
+    assert all(len(set(row)) == 4 for row in four.tolist())
+    assert torch.equal(four[:, 0], scores.argmax(dim=1))
+    for row, scored in zip(rank_pool(scores, 8).tolist(), scores.tolist(), strict=True):
+        assert row == sorted(range(8), key=lambda k: -scored[k])
+
+
+def test_ties_keep_pool_order() -> None:
+    assert rank_pool(torch.tensor([[1.0, 2.0, 1.0, 2.0, 2.0]]), 5).tolist() == [[1, 3, 4, 0, 2]]
+    assert rank_pool(torch.zeros(1, 100), 100).tolist() == [list(range(100))]
+
+
+def test_initial_weights_come_from_the_generator_alone() -> None:
+    before = torch.get_rng_state()
+    first, again, other = selector(seed=0), selector(seed=0), selector(seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+        constant = name.startswith("attn_norms") or name.endswith("bias")
+        assert torch.equal(value, other.state_dict()[name]) == constant, name
+
+
+def test_initial_weights_have_the_published_law() -> None:
+    module = selector(PUBLISHED)
+    state = module.state_dict()
+    for name in ("query_proj.weight", "cand_proj.weight"):
+        noise = state[name] - torch.eye(256)
+        assert abs(float(noise.std()) - 0.01) < 1e-4  # 65,536 draws: standard error 0.01 / sqrt(2 * 65536) = 2.8e-5
+        assert float(noise.abs().max()) < 0.06  # six deviations
+    # Xavier uniform: +-sqrt(6 / (in + out)); Kaiming uniform with a = sqrt(5): +-1 / sqrt(in)
+    for name, bound in (
+        ("input_proj.weight", math.sqrt(6 / 768)),
+        ("cross_attn_layers.0.in_proj_weight", math.sqrt(6 / 1024)),
+        ("cross_attn_layers.0.out_proj.weight", 1 / 16),
+    ):
+        largest = float(state[name].abs().max())
+        assert 0.999 * bound < largest <= bound * (1 + 1e-6), name
+    assert float(state["cross_attn_layers.0.in_proj_bias"].abs().max()) == 0
+    assert torch.equal(state["attn_norms.0.weight"], torch.ones(256))
+
+
+def test_no_weight_is_left_uninitialised() -> None:
+    module = build_selector(replace(SMALL, layers=2))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(math.nan)
+    initialise(module, torch_generator(0))
+    assert all(bool(torch.isfinite(p).all()) for p in module.parameters())
+
+
+def test_the_untrained_score_is_a_similarity() -> None:
+    architecture = replace(PUBLISHED, embedding=64, width=64)
+    query, pool = inputs(batch=40, size=64, width=64)
+    cosines = (pool @ query[..., None]).squeeze(-1)
+    with torch.no_grad():
+        scores = selector(architecture)(query, pool)
+    both = torch.stack([scores.flatten(), cosines.flatten()])
+    assert float(torch.corrcoef(both)[0, 1]) > 0.5
+
+
+def test_shapes_are_checked_at_the_door() -> None:
+    query, pool = inputs()
+    with pytest.raises(ShapeError, match=r"pool must be \[B K D\]"):
+        selector()(query[:2], pool)

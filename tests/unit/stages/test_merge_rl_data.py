@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from builders import example, random_pools, trajectory
+
+from lever_pipe import storage
+from lever_pipe.errors import RecordError
+from lever_pipe.records import RlGroup, Trajectory
+from lever_pipe.stage_configs import MergeRlDataConfig
+
+if importlib.util.find_spec("lever_pipe.rl_data_io") is None:
+    pytest.skip("needs lever_pipe/rl_data_io.py", allow_module_level=True)
+
+from lever_pipe.stages.merge_rl_data import merge_rl_data
+
+POOLS = random_pools(6, 30)
+
+
+def rows_of(query: int) -> list[Trajectory]:
+    return [trajectory(POOLS[query], pointer, accuracy) for pointer, accuracy in (((0, 1), 0.6), ((2, 1), 0.0))]
+
+
+def merge(folder: Path, shards: list[list[Trajectory]]) -> list[RlGroup]:
+    paths = tuple(folder / f"shard{i}" for i in range(len(shards)))
+    for path, rows in zip(paths, shards, strict=True):
+        storage.write_rows(path, rows)
+    storage.write_rows(folder / "pools", POOLS)
+    storage.write_rows(folder / "examples", [example(i) for i in range(30)])
+    merge_rl_data(
+        trajectories=paths,
+        train_pools=folder / "pools",
+        train_examples=folder / "examples",
+        rl_data=folder / "rl_data",
+        summary=folder / "summary",
+        card=folder / "card",
+        config=MergeRlDataConfig(),
+    )
+    return storage.read_rows(folder / "rl_data", RlGroup)
+
+
+def test_shards_become_one_line_a_query(tmp_path: Path) -> None:
+    shards = [[row for query in part for row in rows_of(query)] for part in ((0, 2, 4), (1, 3, 5))]
+    groups = merge(tmp_path, shards)
+    assert [group.query.query_id for group in groups] == list(range(6))
+    assert [group.candidate_pool_ids for group in groups] == [of.candidates for of in POOLS]
+    assert [list(group.pointer_candidates) for group in groups] == [rows_of(query) for query in range(6)]
+    assert merge(tmp_path, shards[::-1]) == groups
+
+
+def test_nothing_is_dropped_in_silence(tmp_path: Path) -> None:
+    shard = [row for query in range(5) for row in rows_of(query)]
+    with pytest.raises(RecordError, match=r"found no trajectory for \[5\], no pool for \[\]"):
+        merge(tmp_path, [shard])
+    strange = rows_of(5)[0].model_copy(update={"query_id": 17})
+    with pytest.raises(RecordError, match=r"no pool for \[17\]"):
+        merge(tmp_path, [[*shard, *rows_of(5), strange]])
+
+
+def test_trajectories_of_other_pools_are_refused(tmp_path: Path) -> None:
+    moved = rows_of(5)[0].model_copy(update={"pointer": (3, 4)})
+    with pytest.raises(RecordError, match="trajectories of query 5: expected selections from its pool"):
+        merge(tmp_path, [[*(row for query in range(5) for row in rows_of(query)), moved]])

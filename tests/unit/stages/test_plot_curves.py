@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+
+import matplotlib
+import pytest
+import synthetic_results as synthetic
+
+from lever_pipe.figures import accuracy, curves, style
+from lever_pipe.stages.plot_curves import plot_curves
+from lever_pipe.tables import frames
+from lever_pipe.tables.results import Results
+
+NAMES = {"accuracy_by_shots", "accuracy_by_samples", "training_curves", "rce_curve", "accuracy_by_preset"}
+
+
+def plot(folder: Path, size: synthetic.Size, name: str = "figures") -> Path:
+    outputs = synthetic.collect(folder, size)
+    plot_curves(
+        scores=outputs["scores"],
+        training=outputs["training"],
+        arms=outputs["arms"],
+        figures=folder / name,
+        card=folder / f"{name}.run.json",
+        config=synthetic.plot_config(size),
+    )
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plot(tmp_path_factory.mktemp("plots"), synthetic.FULL)
+
+
+def results(folder: Path, size: synthetic.Size) -> Results:
+    outputs = synthetic.collect(folder, size)
+    return Results(frames.read_scores(outputs["scores"]), frames.read_training(outputs["training"]), 5)
+
+
+def test_every_figure_is_there_as_svg_and_png(figures: Path) -> None:
+    assert {p.name for p in figures.iterdir()} == {f"{name}.{kind}" for name in NAMES for kind in ("svg", "png")}
+
+
+def test_pngs_are_a_thousand_pixels_wide(figures: Path) -> None:
+    for path in figures.glob("*.png"):
+        width = struct.unpack(">I", path.read_bytes()[16:20])[0]  # the header chunk holds the width at byte 16
+        assert width == 1000, path.name
+
+
+def test_equal_inputs_give_equal_bytes(figures: Path, tmp_path: Path) -> None:
+    again = plot(tmp_path, synthetic.FULL)
+    digests = [
+        {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+        for folder in (figures, again)
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_a_figure_without_data_is_left_out(tmp_path: Path) -> None:
+    names = {path.stem for path in plot(tmp_path, synthetic.SMOKE).iterdir()}
+    assert names == NAMES - {"accuracy_by_preset"}  # the small configuration has one preset
+
+
+def test_a_former_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "old.png").write_text("stale")
+    assert "old.png" not in {path.name for path in plot(tmp_path, synthetic.SMOKE).iterdir()}
+
+
+def test_training_curves_draw_the_logged_values(tmp_path: Path) -> None:
+    with style.styled():
+        figure = curves.training_curves(results(tmp_path, synthetic.FULL))
+    assert figure is not None
+    panel = figure.axes[0]
+    line = panel.get_lines()[0]
+    assert len(line.get_xdata()) == 50
+    # 0.12, seed 0: 0.1 - 0.001 + 0.01 - 0.0001
+    assert line.get_ydata()[0] == pytest.approx(0.1089, abs=1e-12)  # nine printed digits
+    assert [axes.get_title(loc="left") for axes in figure.axes][-1] == "Mean ratio policy / reference"
+    assert all(axes.get_xlabel() and axes.get_ylabel() for axes in figure.axes)
+
+
+def test_seeds_become_a_band(tmp_path: Path) -> None:
+    size = synthetic.Size(long_betas=())
+    with style.styled():
+        figure = curves.training_curves(results(tmp_path, size))
+    assert figure is not None
+    band = figure.axes[0].collections[0].get_paths()[0].get_extents()
+    # beta 0, three seeds 0.0001 apart: sd 0.0001 around 0.099 (epoch 1) down to 0.097 (epoch 3)
+    assert (band.ymin, band.ymax) == (pytest.approx(0.0969, abs=1e-9), pytest.approx(0.0991, abs=1e-9))
+
+
+def test_accuracy_by_shots_names_every_policy_once(tmp_path: Path) -> None:
+    with style.styled():
+        figure = accuracy.by_shots(results(tmp_path, synthetic.FULL))
+    assert figure is not None
+    left, right = figure.axes
+    assert left.get_legend_handles_labels()[1].count("GRPO epoch 3, every KL_BETA") == 1
+    assert len(right.get_legend_handles_labels()[1]) == 7  # RCE and six betas
+
+
+def test_series_differ_in_colour_marker_and_dash() -> None:
+    looks = [style.look(index) for index in range(8)]
+    for part in ("color", "marker", "dash"):
+        assert len({str(getattr(look, part)) for look in looks}) == 8
+
+
+def test_settings_of_the_process_are_restored() -> None:
+    before = dict(matplotlib.rcParams)
+    with style.styled():
+        assert matplotlib.rcParams["svg.hashsalt"] == "lever-pipe"
+    assert dict(matplotlib.rcParams) == before

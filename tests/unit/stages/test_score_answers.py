@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import example, ids
+
+from lever_pipe import storage
+from lever_pipe.errors import RecordError
+from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
+from lever_pipe.records import AnswerRow, Cell, Example, ExampleId, PolicyRef, QuestionScore, Selection
+from lever_pipe.stage_configs import ScoreAnswersConfig
+from lever_pipe.stages.score_answers import score_answers
+
+SAMPLES, SHOTS, N = (10, 20, 30), (1, 2), 30
+
+
+@dataclass
+class Study:
+    """Thirty queries, one policy and its answers on disk."""
+
+    folder: Path
+    queries: list[Example]
+    selections: list[Selection]
+    answers: list[AnswerRow]
+
+    def score(self, policy: str = "a", **changed: object) -> list[Cell]:
+        for name, rows in (("queries", self.queries), ("selections", self.selections), ("answers", self.answers)):
+            storage.write_rows(self.folder / name, rows)
+        values = {"samples": SAMPLES, "shots": SHOTS, "n_random_subsets": 4, "seed": 0} | changed
+        config = ScoreAnswersConfig.model_validate({"policy": PolicyRef(name=policy, stage="baseline"), **values})
+        names = [f"{n}-{s}.json" for n in config.samples for s in config.shots]
+        return score_answers(
+            selections=self.folder / "selections",
+            answers=self.folder / "answers",
+            eval_examples=self.folder / "queries",
+            per_question=self.folder / "per_question",
+            summary=self.folder / "summary",
+            cells=tuple(self.folder / name for name in names),
+            card=self.folder / "card",
+            config=config,
+        )
+
+    def rows(self) -> list[QuestionScore]:
+        return storage.read_rows(self.folder / "per_question", QuestionScore)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    rng = np.random.default_rng(0)
+    queries = [example(i, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2) for i in range(N)]
+    selections = [Selection(query_id=ExampleId(i), demonstrations=ids(rng.permutation(50)[:2])) for i in range(N)]
+    said = rng.choice(["cat", "dog", "bird"], size=2 * N).tolist()
+    answers = [
+        AnswerRow(query_id=row.query_id, demonstrations=row.demonstrations[:k], raw="", answer=said.pop())
+        for row in selections
+        for k in SHOTS
+    ]
+    return Study(tmp_path, queries, selections, answers)
+
+
+def test_cells_are_means_of_the_question_scores(study: Study) -> None:
+    cells, rows = study.score(), study.rows()
+    assert [(cell.samples, cell.shots) for cell in cells] == [(n, s) for n in SAMPLES for s in SHOTS]
+    for cell in cells:
+        values = [row.accuracy for row in rows if row.shots == cell.shots and row.query_id < cell.samples]
+        assert len(values) == cell.samples
+        assert cell.accuracy == pytest.approx(100 * sum(values) / cell.samples, abs=1e-6)
+    assert len({cell.accuracy for cell in cells}) > 3
+
+
+def test_question_scores_come_from_the_prompt_with_that_many_shots(study: Study) -> None:
+    study.score()
+    answers = {(row.query_id, row.demonstrations): row.answer for row in study.answers}
+    rows = study.rows()
+    assert len(rows) == 2 * N
+    for row in rows:
+        prompt = (row.query_id, study.selections[row.query_id].demonstrations[: row.shots])
+        assert row.accuracy == vqa_accuracy(answers[prompt], study.queries[row.query_id].answers)
+    assert {row.accuracy for row in rows} == {0.0, 0.6, 1.0}
+
+
+def test_the_files_hold_what_is_returned(study: Study) -> None:
+    cells = study.score()
+    assert storage.read_rows(study.folder / "summary", Cell) == cells
+    names = [f"{n}-{s}.json" for n in SAMPLES for s in SHOTS]
+    assert [storage.read_row(study.folder / name, Cell) for name in names] == cells
+
+
+def test_a_smaller_sample_is_a_prefix_of_a_larger_one(study: Study) -> None:
+    ten, twenty = (cell for cell in study.score(n_random_subsets=0) if cell.shots == 1 and cell.samples < 30)
+    rows = [row.accuracy for row in study.rows() if row.shots == 1]
+    assert 10 * ten.accuracy + 100 * sum(rows[10:20]) == pytest.approx(20 * twenty.accuracy, abs=1e-3)
+    assert [score.subset for score in ten.subsets] == ["prefix"]
+
+
+def test_random_subsets_have_their_size_and_are_shared_by_policies_and_shots(study: Study) -> None:
+    study.answers = [  # one accuracy a query, so that equal subsets have equal means at both shot counts
+        row.model_copy(update={"answer": "cat" if row.query_id % 3 else "bird"}) for row in study.answers
+    ]
+    first, second = study.score("a"), study.score("b")
+    other = study.score("a", seed=1)
+    for cell, same in zip(first, second, strict=True):
+        assert cell.subsets == same.subsets
+        assert [score.n_questions for score in cell.subsets] == [cell.samples] * 5
+    by_shots = {shots: [c.subsets for c in first if c.shots == shots] for shots in SHOTS}
+    assert [[s.accuracy for s in subsets] for subsets in by_shots[1]] == [
+        [s.accuracy for s in subsets] for subsets in by_shots[2]
+    ]
+    assert [s.accuracy for s in first[0].subsets] != [s.accuracy for s in other[0].subsets]
+    assert len({s.accuracy for s in first[0].subsets}) > 1
+    whole = first[-1]
+    assert {s.accuracy for s in whole.subsets} == {whole.accuracy}  # a subset of all is all
+
+
+def test_distinct_prompts_count_duplicates_once(study: Study) -> None:
+    one = study.queries[0]
+    for i in (1, 2, 3):  # the same image and question as query 0; 1 and 2 with its demonstrations too
+        study.queries[i] = one.model_copy(update={"example_id": i, "question_id": 100 + i})
+        chosen = study.selections[0 if i < 3 else i].demonstrations
+        study.selections[i] = Selection(query_id=ExampleId(i), demonstrations=chosen)
+        study.answers += [
+            AnswerRow(query_id=ExampleId(i), demonstrations=chosen[:k], raw="", answer="cat") for k in SHOTS
+        ]
+    cell = study.score()[0]
+    assert (cell.samples, cell.subsets[0].n_distinct_prompts) == (10, 8)
+    study.queries[2] = study.queries[2].model_copy(update={"image_digest": "another"})
+    assert study.score()[0].subsets[0].n_distinct_prompts == 9
+
+
+def test_a_missing_answer_names_the_query_and_the_prompt(study: Study) -> None:
+    gone = next(row for row in study.answers if row.query_id == 7 and len(row.demonstrations) == 2)
+    study.answers.remove(gone)
+    with pytest.raises(RecordError, match=rf"answer to query 7 with \[{', '.join(map(str, gone.demonstrations))}\]"):
+        study.score()
+    assert not (study.folder / "summary").exists()
+
+
+def test_a_query_without_selection_is_no_zero_shot_query(study: Study) -> None:
+    study.answers += [AnswerRow(query_id=ExampleId(i), demonstrations=(), raw="", answer="cat") for i in range(N)]
+    del study.selections[4]
+    with pytest.raises(
+        RecordError, match=r"expected a selection for each of 30 queries; found none for 1, first \[4\]"
+    ):
+        study.score()
+
+
+def test_zero_shot_is_one_prompt_for_all_shot_counts(study: Study) -> None:
+    study.selections = [Selection(query_id=ExampleId(i), demonstrations=()) for i in range(N)]
+    study.answers = [AnswerRow(query_id=ExampleId(i), demonstrations=(), raw="", answer="dog") for i in range(N)]
+    assert {cell.accuracy for cell in study.score()} == {60.0}
+
+
+def test_more_samples_than_queries_are_refused(study: Study) -> None:
+    with pytest.raises(RecordError, match=r"evaluation\.samples: expected at most 30, .*; found 31"):
+        study.score(samples=(10, 31))

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import embedding_arrays, example, ids, random_pools
+
+from lever_pipe import storage
+from lever_pipe.config import Selector
+from lever_pipe.errors import CheckpointError, UnknownMemberError
+from lever_pipe.records import ExampleId, Selection
+from lever_pipe.seeding import torch_generator
+from lever_pipe.selector.features import fuse
+from lever_pipe.selector.network import PointerSelector, build_selector, initialise
+from lever_pipe.stage_configs import SelectBaselineConfig, SelectDemonstrationsConfig
+from lever_pipe.stages.answer_prompts import distinct_prompts
+from lever_pipe.stages.select_baseline import select_baseline
+from lever_pipe.stages.select_demonstrations import select_demonstrations
+from lever_pipe.training.inputs import architecture_of, read_table
+from lever_pipe.training.state import save_selector
+
+N_TRAIN, N_EVAL = 40, 300  # more queries than one part of the stage holds
+SMALL = Selector(width=8)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    names = ("train_examples", "eval_examples", "eval_pools", "embeddings", "selections", "card", "selector")
+    paths = {name: tmp_path / name for name in names}
+    storage.write_rows(paths["train_examples"], [example(i) for i in range(N_TRAIN)])
+    storage.write_rows(paths["eval_examples"], [example(i, answer=f"answer{i % 4}") for i in range(N_EVAL)])
+    storage.write_rows(paths["eval_pools"], random_pools(N_EVAL, N_TRAIN))
+    storage.write_arrays(paths["embeddings"], embedding_arrays(N_TRAIN, N_EVAL))
+    return paths
+
+
+def module_of(files: dict[str, Path]) -> PointerSelector:
+    architecture = architecture_of(SMALL, read_table(files["embeddings"], "train"))
+    return initialise(build_selector(architecture), torch_generator(0)).eval()
+
+
+def chosen(files: dict[str, Path]) -> list[tuple[int, ...]]:
+    return [row.demonstrations for row in storage.read_rows(files["selections"], Selection)]
+
+
+def run_selector(files: dict[str, Path], shots: int, selector: Selector = SMALL) -> list[tuple[int, ...]]:
+    names = ("selector", "eval_pools", "embeddings", "selections", "card")
+    config = SelectDemonstrationsConfig(selector=selector, shots=shots)
+    assert select_demonstrations(**{name: files[name] for name in names}, config=config) == N_EVAL
+    return chosen(files)
+
+
+def run_baseline(files: dict[str, Path], baseline: str, *, shots: int = 4, seed: int = 42) -> list[tuple[int, ...]]:
+    paths = {name: path for name, path in files.items() if name != "selector"}
+    config = SelectBaselineConfig(baseline=baseline, shots=shots, seed=seed)
+    assert select_baseline(**paths, config=config) == N_EVAL
+    return chosen(files)
+
+
+def test_selections_are_the_best_scores_query_by_query(files: dict[str, Path]) -> None:
+    module = module_of(files)
+    save_selector(files["selector"], module, stage="rce", epoch=1)
+    rows = run_selector(files, 4)
+    arrays = storage.read_arrays(files["embeddings"])
+    train = fuse(arrays["train_image"], arrays["train_question"])
+    queries = fuse(arrays["eval_image"], arrays["eval_question"])
+    for of, row in zip(random_pools(N_EVAL, N_TRAIN), rows, strict=True):
+        with torch.inference_mode():
+            candidates = torch.from_numpy(train[list(of.candidates)])[None]
+            scores = module(torch.from_numpy(queries[of.query_id])[None], candidates)[0]
+        best = sorted(range(8), key=lambda k: -float(scores[k]))[:4]
+        gaps = scores.sort(descending=True).values.diff().abs()[:4]
+        if float(gaps.min()) > 1e-4:  # kernels differ by batch size in the last bits
+            assert row == tuple(of.candidates[k] for k in best)
+
+
+def test_fewer_shots_are_a_prefix_and_nothing_repeats(files: dict[str, Path]) -> None:
+    save_selector(files["selector"], module_of(files), stage="rce", epoch=1)
+    four = run_selector(files, 4)
+    for shots in (1, 2, 3):
+        assert run_selector(files, shots) == [row[:shots] for row in four]
+    assert all(len(set(row)) == 4 for row in four)
+
+
+def test_another_architecture_is_refused(files: dict[str, Path]) -> None:
+    save_selector(files["selector"], module_of(files), stage="rce", epoch=1)
+    with pytest.raises(CheckpointError, match="configured architecture"):
+        run_selector(files, 4, Selector(width=16))
+
+
+def test_chance_differs_by_draw_query_and_seed(files: dict[str, Path]) -> None:
+    first = run_baseline(files, "random-0")
+    assert run_baseline(files, "random-0") == first
+    assert run_baseline(files, "random-0", shots=2) == [row[:2] for row in first]
+    others = [run_baseline(files, "random-1"), run_baseline(files, "random-0", seed=43)]
+    assert first not in others
+    assert others[0] != others[1]
+    pools = [set(of.candidates) for of in random_pools(N_EVAL, N_TRAIN)]
+    assert all(set(row) <= of and len(set(row)) == 4 for row, of in zip(first, pools, strict=True))
+    positions = [of.candidates.index(row[0]) for row, of in zip(first, random_pools(N_EVAL, N_TRAIN), strict=True)]
+    assert len(set(positions)) == 8
+
+
+def test_similar_selections_are_an_argsort_of_cosines(files: dict[str, Path]) -> None:
+    arrays = storage.read_arrays(files["embeddings"])
+    for baseline, parts in (("similar_image", ["image"]), ("similar_both", ["image", "question"])):
+        rows = run_baseline(files, baseline)
+        for of, row in zip(random_pools(N_EVAL, N_TRAIN), rows, strict=True):
+            cosine = {
+                k: sum(float(arrays[f"train_{part}"][k] @ arrays[f"eval_{part}"][of.query_id]) for part in parts)
+                for k in of.candidates
+            }
+            assert row == tuple(sorted(of.candidates, key=lambda k: -cosine[k])[:4])
+
+
+def test_the_oracle_puts_right_answers_first(files: dict[str, Path]) -> None:
+    # the shown answers are answer0 .. answer3 by number modulo 4, and types by number modulo 3
+    for of, row in zip(random_pools(N_EVAL, N_TRAIN), run_baseline(files, "oracle"), strict=True):
+        rank = [(k % 4 != of.query_id % 4, k % 3 != of.query_id % 3) for k in row]
+        assert rank == sorted((k % 4 != of.query_id % 4, k % 3 != of.query_id % 3) for k in of.candidates)[:4]
+
+
+def test_zero_shot_selects_nothing_and_an_unknown_baseline_is_told(files: dict[str, Path]) -> None:
+    assert run_baseline(files, "zero_shot") == [()] * N_EVAL
+    with pytest.raises(UnknownMemberError, match="found 'similar_answer'"):
+        run_baseline(files, "similar_answer")
+
+
+def test_prompts_are_asked_once(tmp_path: Path) -> None:
+    def write(name: str, rows: dict[int, list[int]]) -> Path:
+        made = [Selection(query_id=ExampleId(q), demonstrations=ids(chosen)) for q, chosen in rows.items()]
+        storage.write_rows(tmp_path / name, made)
+        return tmp_path / name
+
+    paths = (write("a", {1: [5, 6], 0: [7, 8]}), write("b", {1: [5, 9], 0: [7, 8]}), write("zero", {1: []}))
+    assert distinct_prompts(paths, (1, 2)) == [
+        (0, (7,)), (0, (7, 8)), (1, ()), (1, (5,)), (1, (5, 6)), (1, (5, 9)),
+    ]  # fmt: skip
+    assert distinct_prompts(paths[::-1], (2, 1)) == distinct_prompts(paths, (1, 2))
+    assert distinct_prompts((), (1, 2)) == []
+
+
+def test_builders_are_unit_rows() -> None:
+    for rows in embedding_arrays(5, 5).values():
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_results as synthetic
+
+from lever_pipe.errors import RecordError
+from lever_pipe.stages.tabulate_documents import tabulate_documents
+
+Tables = dict[str, dict[str, Any]]
+
+DOCUMENT_IDS = {
+    *(f"000-{m}" for m in ("kl", "kl_loss", "ppo_loss", "loss", "val_loss", "mean_ratio", "mean_advantage")),
+    *(f"001-{kind}-epoch~{e}" for kind in ("training", "accuracy") for e in (1, 2, 3)),
+    *(f"002-{kind}-beta~{b}" for kind in ("configuration", "training") for b in ("0.18", "0.15", "0.12")),
+    *(f"002-accuracy-epoch~{e}-beta~{b}" for e in (1, 2, 3) for b in ("0.18", "0.15", "0.12")),
+    *(f"002-{kind}-epoch~{e}" for kind in ("difference", "by-shot") for e in (1, 2, 3)),
+    "002-summary",
+}
+
+
+def tabulate(folder: Path, size: synthetic.Size) -> Path:
+    outputs = synthetic.collect(folder, size)
+    tabulate_documents(
+        **outputs,
+        reference=synthetic.REFERENCE,
+        tables=folder / "tables.json",
+        csv=folder / "csv",
+        card=folder / "tables.run.json",
+        config=synthetic.tabulate_config(size),
+    )
+    return folder
+
+
+def load(folder: Path) -> Tables:
+    return {table["id"]: table for table in json.loads((folder / "tables.json").read_text())}
+
+
+def cells(tables: Tables, name: str, *keys: str) -> dict[str, str]:
+    """Return the row of a table whose first cells are `keys`."""
+    table = tables[name]
+    found = [row for row in table["rows"] if tuple(row[: len(keys)]) == keys]
+    assert len(found) == 1, (name, keys, found)
+    return dict(zip(table["columns"], found[0], strict=True))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tabulate(tmp_path_factory.mktemp("full"), synthetic.FULL)
+
+
+@pytest.fixture(scope="module")
+def tables(folder: Path) -> Tables:
+    return load(folder)
+
+
+def test_every_table_of_the_documents_is_there_without_a_question_mark(tables: Tables) -> None:
+    assert set(tables) >= DOCUMENT_IDS
+    for table in tables.values():
+        assert "?" not in json.dumps([table["columns"], table["rows"], table["caption"]]), table["id"]
+        assert len(table["rows"]) > 0
+
+
+def test_our_rows_have_no_gap(tables: Tables) -> None:
+    for name in DOCUMENT_IDS:
+        for row in tables[name]["rows"]:
+            if row[1] == "ours":
+                assert all(row), (name, row)
+
+
+def test_document_000_statistics(tables: Tables) -> None:
+    # kl = 0.1 - 0.001 e + 0.01 i - 0.0001 (seed 0); i = 1 for 0.12, 3 for 0.15; mean of e over 1..50 is 25.5
+    mean = cells(tables, "000-kl", "Mean", "ours")
+    assert (mean["KL_BETA=0.12"], mean["KL_BETA=0.15"], mean["Difference"]) == ("0.084400", "0.104400", "-0.020000")
+    assert cells(tables, "000-kl", "First", "ours")["KL_BETA=0.12"] == "0.108900"
+    assert cells(tables, "000-kl", "Last", "ours")["KL_BETA=0.12"] == "0.059900"
+    # (0.0599 - 0.1089) / 0.1089 = -44.995 %
+    assert cells(tables, "000-kl", "Change", "ours")["KL_BETA=0.12"] == "-45.00%"
+    # 8 + 0.001 (e - 30 - i)^2 is least at e = 31 and 33
+    least = cells(tables, "000-val_loss", "Minimum", "ours")
+    assert (least["KL_BETA=0.12"], least["KL_BETA=0.15"]) == ("8.000000 (epoch 31)", "8.000000 (epoch 33)")
+    assert cells(tables, "000-mean_advantage", "Mean", "ours")["KL_BETA=0.12"] == "0.00000000"
+    assert "0.12 epochs 1-50, seed 0" in tables["000-kl"]["caption"]
+
+
+def test_document_000_published(tables: Tables) -> None:
+    change = cells(tables, "000-kl", "Change", "published")
+    # the document prints -32.24%, -32.01% and -0.23%
+    assert (change["KL_BETA=0.12"], change["KL_BETA=0.15"], change["Difference"]) == ("-32.24%", "-32.01%", "-0.23%")
+    least = cells(tables, "000-val_loss", "Minimum", "published")
+    assert (least["KL_BETA=0.12"], least["KL_BETA=0.15"]) == ("7.972695 (epoch 47)", "7.977539 (epoch 41)")
+    assert cells(tables, "000-mean_advantage", "Last", "published")["KL_BETA=0.15"] == "-0.00000009"
+
+
+def test_document_000_leaves_out_short_runs_of_other_seeds(tables: Tables) -> None:
+    # with seeds 1 and 2 (three epochs only) the first value would be 0.1090 instead of seed 0's 0.1089
+    assert cells(tables, "000-kl", "First", "ours")["KL_BETA=0.12"] == "0.108900"
+
+
+def test_document_001_training(tables: Tables) -> None:
+    row = cells(tables, "001-training-epoch~1", "0.155", "ours")
+    # kl = 0.1 - 0.001 + 0.04; ppo = 0.0201; loss = 0.0201 + 0.155 * 0.139 = 0.041645
+    assert (row["KL"], row["PPO Loss"], row["Train Loss"]) == ("0.13900", "0.02010", "0.04165")
+    published = cells(tables, "001-training-epoch~1", "0.155", "published")
+    assert list(published.values())[2:] == ["0.08164", "0.01438", "0.00172", "0.1703", "0.1966"]
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+@pytest.mark.parametrize("beta", [0.12, 0.145, 0.15, 0.155, 0.18])
+def test_document_001_accuracy(tables: Tables, epoch: int, beta: float) -> None:
+    row = cells(tables, f"001-accuracy-epoch~{epoch}", f"{beta:g}", "ours")
+    expected = [synthetic.grpo_accuracy(beta, epoch, 200, k) for k in (1, 2, 3, 4)]
+    assert [row[f"Shot {k}"] for k in (1, 2, 3, 4)] == [f"{value:.2f}" for value in expected]
+    against = 2 * (synthetic.ALL_BETAS.index(beta) - synthetic.ALL_BETAS.index(0.15))
+    assert row["vs 0.15"] == (f"{against:+.2f}" if against else "reference")
+
+
+def test_document_001_published(tables: Tables) -> None:
+    row = cells(tables, "001-accuracy-epoch~1", "0.15", "published")
+    assert row["Shot 1"] == "58.80"
+    other = cells(tables, "001-accuracy-epoch~1", "0.145", "published")
+    # (57.0 + 56.1 + 55.1 + 55.2) / 4 = 55.85; minus (58.8 + 56.6 + 53.9 + 55.2) / 4 = 56.125
+    assert (other["Average"], other["vs 0.15"]) == ("55.85", "-0.28")
+    assert any("stores kl_beta=0.1" in note for note in tables["001-accuracy-epoch~1"]["notes"])
+
+
+def test_published_numbers_equal_the_reference(tables: Tables) -> None:
+    with synthetic.REFERENCE.open(encoding="utf-8", newline="") as handle:
+        reference = [
+            row
+            for row in csv.DictReader(handle)
+            if row["source_file"].endswith(":2025-12-20正确率.md") and row["metric"] == "vqa_acc_pct"
+        ]
+    assert len(reference) == 32
+    for row in reference:
+        shown = cells(tables, f"002-accuracy-epoch~{row['epoch']}-beta~0.15", row["samples"], "published")
+        assert float(shown[f"Shot {row['shot']}"]) == float(row["value"])
+
+
+def test_document_002_configuration(tables: Tables) -> None:
+    row = cells(tables, "002-configuration-beta~0.15", "Base checkpoint")
+    assert row["Ours"] == "RCE epoch 5 (val_loss=8.0000)"  # 8.5 - 0.1 * 5
+    assert row["Document"] == "RCE epoch 2 (val_loss=7.8863)"
+    data = cells(tables, "002-configuration-beta~0.15", "RL data")
+    assert "25.5% positive" in data["Ours"]
+    assert "53.3% positive" in data["Document"]
+
+
+def test_document_002_training(tables: Tables) -> None:
+    assert cells(tables, "002-training-beta~0.18", "2", "ours")["Beta"] == "0.180"
+    assert cells(tables, "002-training-beta~0.12", "1", "published")["Val Loss"] == "5.11661"
+    assert not [row for row in tables["002-training-beta~0.15"]["rows"] if row[1] == "published"]
+    assert "Nothing published." in tables["002-training-beta~0.15"]["caption"]
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+@pytest.mark.parametrize("beta", [0.12, 0.15, 0.18])
+def test_document_002_accuracy(tables: Tables, epoch: int, beta: float) -> None:
+    for samples in (100, 200, 400, 800):
+        row = cells(tables, f"002-accuracy-epoch~{epoch}-beta~{beta:g}", str(samples), "ours")
+        for k in (1, 2, 3, 4):
+            assert row[f"Shot {k}"] == f"{synthetic.grpo_accuracy(beta, epoch, samples, k):.2f}"
+
+
+def test_document_002_differences(tables: Tables) -> None:
+    row = cells(tables, "002-difference-epoch~1", "3", "ours")
+    assert (row["0.18 vs 0.15"], row["0.18 vs 0.12"]) == ("+4.00", "+8.00")
+    # accuracies 46.25, 42.25 and 50.25 have the mean 46.25: 100 sqrt(0.4625 * 0.5375 / 200) = 3.53
+    assert row["Standard error"] == "3.5"
+    assert cells(tables, "002-difference-epoch~1", "1", "published")["0.18 vs 0.15"] == "-1.80"
+    summary = cells(tables, "002-summary", "0.12", "published")
+    assert summary["Epoch 1 mean difference"] == "-0.28"  # as the document has it
+    assert summary["Best shot (epoch 1)"] == "Shot 3 (+1.20)"
+    shots = cells(tables, "002-by-shot-epoch~1", "Shot 2", "published")
+    assert shots["KL_BETA=0.12"] == "56.10 (-0.50)"
+
+
+def test_no_verdict_is_written(tables: Tables) -> None:
+    text = json.dumps(list(tables.values())).lower()
+    for word in ("better", "worse", "improve", "significan", "outperform"):
+        assert word not in text
+
+
+def test_overview_is_mean_and_spread_over_seeds_and_draws(tables: Tables) -> None:
+    row = cells(tables, "overview", "GRPO, KL_BETA=0.15, epoch 3")
+    # 40 + 6 + 1.5 + 0.25 - 3 = 44.75; seeds lie 1 apart
+    assert (row["Runs"], row["Shot 1"]) == ("3", "44.75 ± 1.00")
+    random = cells(tables, "overview", "Random from the pool")
+    assert (random["Runs"], random["Shot 4"]) == ("2", "30.00 ± 1.41")  # 29 and 31: sd = sqrt(2)
+    assert cells(tables, "overview", "Zero-shot")["Shot 1"] == "10.00"
+    assert "a range of 10.00 points over 6 settings" in tables["overview"]["caption"]
+
+
+def test_random_subsets(tables: Tables) -> None:
+    row = cells(tables, "random-subsets", "RCE epoch 5", "100")
+    # prefix 40.25 at 1 shot; subsets lie 0..3 points above it: mean 1.5, sd sqrt(5/3) = 1.29
+    assert row["Shot 1"] == "41.75 ± 1.29"
+
+
+def test_rl_data_beside_the_document(tables: Tables) -> None:
+    row = cells(tables, "rl-data", "Trajectories with a correct answer (%)")
+    assert (row["Ours"], row["Published"]) == ("25.5", "53.3")
+
+
+def test_other_presets_have_tables_of_their_own(tables: Tables) -> None:
+    assert "arm-published" in tables
+    assert not [row for row in tables["arm-published"]["rows"] if row[0] == "Zero-shot"]
+    row = cells(tables, "training-by-preset", "published", "5", "0.18", "3")
+    assert row["KL (k3)"] == "0.14700"
+
+
+def test_folder_holds_a_csv_and_a_markdown_file_a_table(folder: Path, tables: Tables) -> None:
+    names = {path.name for path in (folder / "csv").iterdir()}
+    assert names == {f"{name}.{kind}" for name in tables for kind in ("csv", "md")}
+    with (folder / "csv" / "002-accuracy-epoch~1-beta~0.15.csv").open(newline="") as handle:
+        rows = list(csv.reader(handle))
+    assert rows[0] == ["Samples", "Source", "Shot 1", "Shot 2", "Shot 3", "Shot 4"]
+    assert rows[2] == ["100", "published", "63.20", "65.80", "60.80", "61.80"]
+
+
+def test_equal_inputs_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
+    again = tabulate(tmp_path, synthetic.FULL)
+    assert (again / "tables.json").read_bytes() == (folder / "tables.json").read_bytes()
+
+
+def test_a_small_configuration_says_what_is_missing(tmp_path: Path) -> None:
+    tables = load(tabulate(tmp_path, synthetic.SMOKE))
+    caption = tables["001-accuracy-epoch~1"]["caption"]
+    assert "The document has 200 samples; this configuration evaluates 16." in caption
+    assert "Without KL_BETA 0.12, 0.145, 0.155 and 0.18" in caption
+    assert "Without epoch 2 and 3" in caption
+    assert tables["000-kl"]["columns"] == ["Statistic", "Source", "KL_BETA=0.15"]
+    assert "?" not in json.dumps(list(tables.values()))
+
+
+def test_betas_that_no_document_has_are_shown_instead(tmp_path: Path) -> None:
+    size = synthetic.Size(betas=(0.0,), epochs=1, seeds=(0,), samples=(200,), shots=(1,), long_betas=(), arms=())
+    tables = load(tabulate(tmp_path, size))
+    assert cells(tables, "001-accuracy-epoch~1", "0", "ours")["Shot 1"] == "38.75"  # 40 + 0.5 + 0.25 - 1 - 1
+    assert "Every KL_BETA of this configuration is shown instead." in tables["001-accuracy-epoch~1"]["caption"]
+
+
+def test_a_file_with_other_columns_is_refused(tmp_path: Path) -> None:
+    outputs = synthetic.collect(tmp_path, synthetic.SMOKE)
+    outputs["scores"] = outputs["training"]
+    with pytest.raises(RecordError, match="expected the columns policy"):
+        tabulate_documents(
+            **outputs,
+            reference=synthetic.REFERENCE,
+            tables=tmp_path / "tables.json",
+            csv=tmp_path / "csv",
+            card=tmp_path / "card.json",
+            config=synthetic.tabulate_config(synthetic.SMOKE),
+        )

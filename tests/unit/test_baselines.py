@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import embedding_arrays, example, pool
+from scipy.stats import chisquare
+
+from lever_pipe.baselines import (
+    Similarities,
+    holds_exact_demonstration,
+    pool_similarities,
+    rank_by_annotations,
+    rank_by_chance,
+    rank_by_similarity,
+)
+from lever_pipe.errors import UnknownMemberError
+from lever_pipe.seeding import generator
+
+
+def similarities(size: int = 8) -> Similarities:
+    rng = np.random.default_rng(0)
+    return {part: rng.uniform(-1, 1, size).astype(np.float32) for part in ("image", "question")}
+
+
+def test_chance_is_uniform_over_positions_and_ranks() -> None:
+    ranked = np.array([rank_by_chance(8, generator(42, "random-0", query)) for query in range(4000)])
+    assert all(sorted(row) == list(range(8)) for row in ranked.tolist())
+    for rank in range(8):
+        # fixed seed; under uniformity one of eight p-values is below 1e-4 with probability 1e-3
+        assert chisquare(np.bincount(ranked[:, rank], minlength=8)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("baseline", "parts"), [
+    ("similar_image", ["image"]), ("similar_question", ["question"]), ("similar_both", ["image", "question"]),
+])  # fmt: skip
+def test_similarity_ranks_from_most_to_least(baseline: str, parts: list[str]) -> None:
+    given = similarities()
+    scores = [sum(float(given[part][k]) for part in parts) for k in range(8)]
+    assert rank_by_similarity(baseline, given).tolist() == sorted(range(8), key=lambda k: -scores[k])
+
+
+def test_ties_keep_pool_order() -> None:
+    tied = {part: np.array([0.5, 0.9, 0.5, 0.9], dtype=np.float32) for part in ("image", "question")}
+    assert rank_by_similarity("similar_both", tied).tolist() == [1, 3, 0, 2]
+
+
+def test_an_unknown_baseline_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownMemberError, match=r"zero_shot, random-<draw>, oracle or similar_image.*found 'similar'"):
+        rank_by_similarity("similar", similarities())
+
+
+def test_the_oracle_ranks_by_answer_then_type_then_similarity() -> None:
+    query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2, question_type="animal")
+    candidates = [
+        example(1, answer="bird", question_type="animal"),  # wrong, same type
+        example(2, answer="cat", question_type="colour"),  # right, other type
+        example(3, answer="dog", question_type="animal"),  # partly right: .6
+        example(4, answer="cat", question_type="animal"),  # right, same type, less similar
+        example(5, answer="cat", question_type="animal"),  # right, same type, more similar
+        example(6, answer="bird", question_type="colour"),  # wrong, other type, most similar
+    ]
+    similar = {"image": np.array([0, 0.9, 0.9, 0.1, 0.3, 1.0], dtype=np.float32), "question": np.zeros(6, np.float32)}
+    assert rank_by_annotations(query, candidates, similar).tolist() == [4, 3, 1, 2, 0, 5]
+
+
+def test_equal_accuracies_are_one_rank_whatever_the_last_bits() -> None:
+    # .6 from two "dog" or two "cow"; similarity must decide between them
+    query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2, question_type="animal")
+    candidates = [example(1, answer="dog", question_type="animal"), example(2, answer="cow", question_type="animal")]
+    similar = {"image": np.array([0.1, 0.2], dtype=np.float32), "question": np.zeros(2, np.float32)}
+    assert rank_by_annotations(query, candidates, similar).tolist() == [1, 0]
+
+
+def test_a_pool_holds_an_exact_demonstration_only_with_type_and_answer() -> None:
+    query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) + ("ox",), question_type="animal")
+    right, other_type = example(1, answer="cat", question_type="animal"), example(2, answer="cat", question_type="x")
+    six_tenths, three_tenths = (example(3, answer=a, question_type="animal") for a in ("dog", "cow"))
+    assert holds_exact_demonstration(query, [other_type, right])
+    assert holds_exact_demonstration(query, [six_tenths])  # .6
+    assert not holds_exact_demonstration(query, [other_type, three_tenths])  # .3
+    assert not holds_exact_demonstration(query, [])
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_similarities_are_cosines_in_pool_order(split: str) -> None:
+    arrays = embedding_arrays(20, 20)
+    of = pool(3, [7, 2, 11])
+    made = pool_similarities(of, arrays, split=split)
+    for part in ("image", "question"):
+        expected = [float(arrays[f"train_{part}"][k] @ arrays[f"{split}_{part}"][3]) for k in (7, 2, 11)]
+        np.testing.assert_allclose(made[part], expected, rtol=1e-5)

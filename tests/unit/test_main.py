@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import embedding_arrays
+
+from lever_pipe import storage
+from lever_pipe.__main__ import main, path_parameters, stage_function
+from lever_pipe.config import Selector
+from lever_pipe.errors import ConfigError, RecordError
+from lever_pipe.records import EpochMetrics
+from lever_pipe.stage_configs import InitialiseSelectorConfig
+
+FILES = ("embeddings", "selector", "optimiser", "metrics", "card")
+CONFIG = InitialiseSelectorConfig(preset="p", selector=Selector(width=8), seed=3)
+SPEC = CONFIG.model_dump_json()
+
+
+def words(folder: Path, *leave_out: str) -> list[str]:
+    return [f"{name}={folder / name}" for name in FILES if name not in leave_out]
+
+
+def fault(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one message that a refused call prints."""
+    assert main(arguments) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    assert text.endswith("\n")
+    return text
+
+
+@pytest.mark.parametrize("wrap", [False, True], ids=["config alone", "spec of the workflow"])
+def test_a_stage_runs_as_the_workflow_calls_it(tmp_path: Path, wrap: bool) -> None:
+    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4, 2))
+    spec = json.dumps({"code": "x", "config": json.loads(SPEC)}) if wrap else SPEC
+    assert main(["initialise_selector", *words(tmp_path), "--spec", spec]) == 0
+    row = storage.read_row(tmp_path / "metrics", EpochMetrics)
+    assert row.policy.name == "preset~p/init/seed~3"
+    assert all((tmp_path / name).exists() for name in FILES)
+
+
+def test_an_unknown_stage_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    text = fault(capsys, "initialize_selector", "--spec", "{}")
+    assert text.startswith("ConfigError: a stage: one of ")
+    assert "found 'initialize_selector'. Did you mean 'initialise_selector'?" in text
+    assert "Name one of them." in fault(capsys, "zzz", "--spec", "{}")
+
+
+def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = words(tmp_path, "card", "metrics")
+    text = fault(capsys, "initialise_selector", *given, "colour=x", "selector=y", "--spec", SPEC)
+    assert "initialise_selector: expected the files embeddings, selector, optimiser, metrics, card;" in text
+    assert "missing ['card', 'metrics'], unknown ['colour'], repeated ['selector']" in text
+    assert "expected name=path; found 'x'" in fault(capsys, "initialise_selector", "x", "--spec", SPEC)
+
+
+def test_a_path_may_hold_an_equals_sign(tmp_path: Path) -> None:
+    folder = tmp_path / "a=b"
+    storage.write_arrays(folder / "embeddings", embedding_arrays(4, 2))
+    assert main(["initialise_selector", *words(folder), "--spec", SPEC]) == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("{", "initialise_selector --spec: expected JSON; found "),
+        ("[]", "initialise_selector --spec: expected a JSON object; found list."),
+        ('{"preset": "p", "sed": 3}', "sed: unknown key; did you mean 'seed'?"),
+        ("{}", "3 faults"),
+    ],
+)
+def test_a_malformed_spec_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: str, message: str) -> None:
+    text = fault(capsys, "initialise_selector", *words(tmp_path), "--spec", spec)
+    assert text.startswith("ConfigError: ")
+    assert message in text
+
+
+def test_a_fault_inside_a_stage_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = fault(capsys, "initialise_selector", *words(tmp_path), "--spec", SPEC)
+    assert text.startswith(f"RecordError: {tmp_path}/embeddings: expected a file; found none.")
+    assert text.count("\n") == 1
+    assert not (tmp_path / "selector").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    with pytest.raises(RecordError):
+        main(["initialise_selector", *words(tmp_path), "--spec", SPEC, "--debug"])
+    with pytest.raises(ConfigError):
+        main(["zzz", "--spec", "{}", "--debug"])
+
+
+def test_a_programmers_fault_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lever_pipe.stages import initialise_selector as stage
+
+    def broken(*_: object) -> object:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(stage, "read_table", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["initialise_selector", *words(tmp_path), "--spec", SPEC])
+
+
+def test_one_process_ends_with_status_2_and_one_message(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lever_pipe", "score_answer", "--spec", "{}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "Did you mean 'score_answers'?" in done.stderr
+
+
+def test_file_parameters_are_read_from_the_signature() -> None:
+    parameters = path_parameters(stage_function("score_answers"))
+    assert parameters["cells"]
+    assert not parameters["answers"]
+    assert not {"config", "runtime"} & parameters.keys()
+
+
+def test_tools_list_the_code_of_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["closure", "score_answers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "lever_pipe.stages.score_answers" in lines
+    assert lines[-1].startswith("fingerprint ")
+    assert "Did you mean 'score_answers'?" in fault(capsys, "closure", "score_answer")
+
+
+def test_the_schema_tool_shows_a_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["schema"]) == 0
+    assert main(["schema", "--check"]) == 0
+    path = tmp_path / "workflow/schemas/config.schema.json"
+    path.write_text(path.read_text().replace('"maximum": 400', '"maximum": 401'))
+    text = fault(capsys, "schema", "--check")
+    assert any(line.startswith("+") and '"maximum": 400' in line for line in text.splitlines())
+    assert text.rstrip().endswith("Run: make schema")

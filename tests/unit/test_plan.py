@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe import plan
+from lever_pipe.config import Arm, Experiment
+from lever_pipe.parsing import available, parse_experiment
+from lever_pipe.records import beta_text
+
+ROOT = Path(__file__).parents[2]
+RULES = (ROOT / "workflow/rules/common.smk").read_text()
+SMALL_ARM = {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [1, 2], "grpo_epochs": 2}
+
+
+@cache
+def shipped() -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
+    return values
+
+
+def experiment(**changed: Any) -> Experiment:
+    """Return the shipped experiment with whole sections replaced by their update."""
+    values = dict(shipped())
+    for section, update in changed.items():
+        values[section] = {**values.get(section, {}), **update} if isinstance(update, dict) else update
+    return parse_experiment(values)
+
+
+def small(**changed: Any) -> Experiment:
+    arm = SMALL_ARM | {"kl_betas": [0, 0.145], "long_epochs": 3, "long_kl_betas": [0.145], "long_seeds": [0, 5]}
+    return experiment(**({"arms": [arm]} | changed))
+
+
+def wildcards_of(name: str) -> dict[str, str]:
+    return dict(part.split("~", 1) for part in name.split("/") if "~" in part)
+
+
+def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
+    """Return every job of an experiment as stage and wildcards."""
+    names: list[tuple[str, dict[str, str]]] = [
+        ("generate_rl_data", {"shard": str(shard)}) for shard in range(given.rl_data.n_shards)
+    ]
+    for name in plan.trained(given):
+        wild = wildcards_of(name)
+        names.append(("initialise_selector", {"preset": wild["preset"], "seed": wild["seed"]}))
+        names.append((f"train_{plan.policy_ref(name).stage}_epoch", wild))
+    for name in plan.evaluated(given):
+        names.append(("score_answers", {"policy": name}))
+        if name.startswith("baseline/"):
+            names.append(("select_baseline", {"baseline": name.removeprefix("baseline/")}))
+        else:
+            names.append(("select_demonstrations", {"trained": name}))
+    names += [("answer_prompts", {"batch": batch}) for batch in plan.batches(given)]
+    taken = {stage for stage, _ in names}
+    names += [(stage, {}) for stage in available("stages") if stage not in taken]
+    return names
+
+
+def specs(given: Experiment) -> dict[tuple[str, tuple[tuple[str, str], ...]], str]:
+    return {(s, tuple(sorted(w.items()))): plan.spec_of(given, s, w) for s, w in jobs(given)}
+
+
+def changed_stages(one: Experiment, other: Experiment) -> set[str]:
+    """Return the stages with a job that both experiments have under different identities."""
+    first, second = specs(one), specs(other)
+    return {key[0] for key in first.keys() & second.keys() if first[key] != second[key]}
+
+
+@given(st.floats(0, 10))
+def test_a_beta_reads_back_from_its_text(beta: float) -> None:
+    assert float(beta_text(abs(beta))) == beta
+
+
+@given(st.integers(0, 10**6), st.integers(0, 9))
+def test_a_beta_is_one_path_part_that_the_workflow_accepts(digits: int, power: int) -> None:
+    beta = digits / 10**power
+    if beta <= 10:
+        constraint = re.search('beta="([^"]+)"', RULES)
+        assert constraint is not None
+        assert re.fullmatch(constraint[1], beta_text(beta)), beta_text(beta)
+
+
+def test_the_published_betas_read_as_written() -> None:
+    texts = [beta_text(beta) for beta in (0.0, 0.12, 0.145, 0.15, 0.155, 0.18, 1.0, 10.0, 1e-5, 0.1234567)]
+    assert texts == ["0", "0.12", "0.145", "0.15", "0.155", "0.18", "1", "10", "1e-05", "0.1234567"]
+
+
+def test_every_policy_name_is_read_back() -> None:
+    given = experiment()
+    names = [*plan.evaluated(given), *plan.trained(given)]
+    for name in names:
+        ref = plan.policy_ref(name)
+        assert ref.name == name
+        if ref.stage == "baseline":
+            assert (ref.preset, ref.seed, ref.epoch) == ("", None, None)
+            assert name == f"baseline/{name.split('/')[1]}"
+        elif ref.stage == "rce":
+            assert name == f"preset~{ref.preset}/rce/seed~{ref.seed}/epoch~{ref.epoch}"
+            assert ref.kl_beta is ref.base_rce_epoch is None
+        else:
+            assert ref.stage == "grpo"
+            assert ref.kl_beta is not None
+            run = f"base~{ref.base_rce_epoch}/beta~{beta_text(ref.kl_beta)}/seed~{ref.seed}"
+            assert name == f"preset~{ref.preset}/grpo/{run}/epoch~{ref.epoch}"
+    assert {plan.policy_ref(name).stage for name in names} == {"baseline", "rce", "grpo"}
+    assert plan.policy_ref("preset~p/init/seed~3").model_dump(exclude_defaults=True) == {
+        "name": "preset~p/init/seed~3", "stage": "init", "preset": "p", "seed": 3,
+    }  # fmt: skip
+
+
+def test_names_fit_the_wildcards_of_the_workflow() -> None:
+    for wildcard, names in (("policy", plan.evaluated(experiment())), ("trained", plan.trained(experiment()))):
+        constraint = re.search(f'{wildcard}="([^"]+)"', RULES)
+        assert constraint is not None
+        assert all(re.fullmatch(constraint[1], name) for name in names)
+
+
+def test_batches_hold_every_evaluated_policy_once() -> None:
+    arms = [{"preset": "published"}, {"preset": "world", "seeds": [0], "kl_betas": [0, 0.15]}]
+    given = experiment(arms=arms, baselines={"n_random_draws": 3})
+    names = plan.evaluated(given)
+    assert len(names) == len(set(names))
+    for batch in plan.batches(given):
+        assert all(plan.batch_of(name) == batch for name in plan.policies_of(given, batch))
+    assert sorted(n for b in plan.batches(given) for n in plan.policies_of(given, b)) == sorted(names)
+    # 5 RCE epochs and 6 betas x 3 epochs for 3 seeds; 5 and 2 x 3 for one; zero-shot, 3 draws, 3 similarities, oracle
+    assert len(names) == 3 * (5 + 18) + (5 + 6) + 8
+    with pytest.raises(KeyError):
+        plan.policies_of(given, "preset~none/seed~0")
+
+
+def test_the_factors_cross() -> None:
+    arm = Arm(preset="p", seeds=(4,), rce_epochs=2, base_rce_epochs=(1, 2), grpo_epochs=1, kl_betas=(0.0, 0.5))
+    assert plan.rce_policies(arm, 4) == [f"preset~p/rce/seed~4/epoch~{e}" for e in (1, 2)]
+    expected = [f"preset~p/grpo/base~{b}/beta~{x}/seed~4/epoch~1" for b in (1, 2) for x in ("0", "0.5")]
+    assert plan.grpo_policies(arm, 4) == expected
+    assert plan.long_runs(arm) == []
+
+
+def test_long_runs_share_their_first_epochs_with_the_evaluated_ones() -> None:
+    given = small()
+    long, names = plan.long_runs(given.arms[0]), plan.evaluated(given)
+    assert len(long) == 2 * 1 * 2 * 3  # bases, betas, seeds, epochs
+    shared = [name for name in long if name in names]
+    assert {plan.policy_ref(name).epoch for name in shared} == {1, 2}
+    assert {plan.policy_ref(name).seed for name in shared} == {0}
+    trained = plan.trained(given)
+    assert len(trained) == len(set(trained))
+    assert set(long) <= set(trained)
+    assert not [name for name in trained if name.startswith("baseline/")]
+
+
+def test_every_stage_has_an_identity() -> None:
+    for (stage, _), spec in specs(small()).items():
+        values = json.loads(spec)
+        assert values.keys() == {"code", "config"}, stage
+        assert spec == json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
+    name = {"preset": "world", "base": "1", "beta": "0.145", "seed": "0", "epoch": "2"}
+    spec = plan.spec_of(small(), "train_grpo_epoch", name)
+    for absent in ("grpo_epochs", "rce_epochs", "long_epochs", "title", "samples", "Choosing"):
+        assert absent not in spec
+    assert json.loads(spec)["config"]["kl_beta"] == 0.145
+    longer = small(arms=[SMALL_ARM | {"kl_betas": [0, 0.145], "rce_epochs": 7, "grpo_epochs": 50}])
+    assert plan.spec_of(longer, "train_grpo_epoch", name) == spec
+
+
+@pytest.mark.parametrize(
+    ("changed", "stages"),
+    [
+        ({"report": {"title": "Another"}}, {"build_report"}),
+        ({"results": "elsewhere"}, set()),
+        ({"data": {"world": shipped()["data"]["world"] | {"seed": 12345}}}, {"generate_world"}),
+        ({"baselines": {"seed": 12345}}, {"select_baseline"}),
+        ({"baselines": {"n_random_draws": 9}}, set()),
+        ({"pools": {"seed": 12345}}, {"sample_pools"}),
+        ({"evaluation": {"n_random_subsets": 997}}, {"score_answers"}),
+        ({"encoder": {"batch_size": 8}}, {"embed_examples"}),
+        ({"lvlm": {"wave_tokens": 12345}}, {"generate_rl_data", "answer_prompts", "check_world"}),
+        ({"rl_data": {"n_random": 63}}, {"propose_trajectories"}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_change_reaches_the_stages_that_read_it_and_no_other(changed: dict[str, Any], stages: set[str]) -> None:
+    assert changed_stages(small(), small(**changed)) == stages & set(available("stages"))
+
+
+def test_a_preset_reaches_its_own_epochs_only() -> None:
+    arms = [
+        {"preset": p, "seeds": [0], "rce_epochs": 1, "base_rce_epochs": [1], "grpo_epochs": 1} for p in ("world", "b")
+    ]
+    presets = {"world": shipped()["presets"]["world"], "b": {}}
+    base = small(arms=arms, presets=presets)
+    other = small(arms=arms, presets=presets | {"b": {"grpo": {"clip_epsilon": 0.1}}})
+    first, second = specs(base), specs(other)
+    differing = {key for key in first if first[key] != second[key]}
+    assert {stage for stage, _ in differing} == {"train_grpo_epoch"}
+    assert all(("preset", "b") in wildcards for _, wildcards in differing)
+
+
+def test_more_betas_epochs_and_seeds_change_no_job_that_exists() -> None:
+    grown = SMALL_ARM | {"kl_betas": [0, 0.05, 0.145], "seeds": [0, 1, 2], "rce_epochs": 4, "grpo_epochs": 5}
+    base, more = specs(small()), specs(small(arms=[grown, {"preset": "published"}]))
+    assert len(more) > len(base)
+    assert {key for key in base.keys() & more.keys() if base[key] != more[key]} == set()
+
+
+def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
+    given = small()
+    members = {stage: plan.members_of(plan.stage_config(given, stage, wild)) for stage, wild in jobs(given)}
+    assert {stage: value for stage, value in members.items() if value} == {
+        stage: value
+        for stage, value in {
+            "prepare_examples": ("datasets.okvqa",),
+            "embed_examples": ("encoders.clip",),
+            "sample_pools": ("samplers.uniform",),
+            "generate_rl_data": ("lvlms.qwen2_5_vl",),
+            "answer_prompts": ("lvlms.qwen2_5_vl",),
+            "check_world": ("lvlms.qwen2_5_vl",),
+        }.items()
+        if stage in available("stages")
+    }
+
+
+def test_the_spec_parses_back_into_the_stage_config() -> None:
+    for stage, wild in jobs(small()):
+        config = plan.stage_config(small(), stage, wild)
+        values = json.loads(plan.spec_of(small(), stage, wild))["config"]
+        assert type(config).model_validate(values) == config, stage

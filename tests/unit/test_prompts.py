@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+import pytest
+
+from lever_pipe.config import Prompt as PromptConfig
+from lever_pipe.errors import ConfigError, DataError
+from lever_pipe.prompts import PromptStyle, TextPrompt, build_prompt
+from lever_pipe.records import Example, ExampleId
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "prompts"
+WORLD = ROOT / "resources" / "world" / "lvlm"
+SHOTS = (0, 1, 2, 4)
+LAYOUTS = ("single_turn", "turns")
+
+# The published model's own chat template, without its branches for videos and image numbering.
+CHATML = (
+    "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}<|im_start|>system\n"
+    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['content'] is string %}{{ m['content'] }}<|im_end|>\n{% else %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% else %}{{ c['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def example(number: int, question: str, answer: str) -> Example:
+    return Example(
+        example_id=ExampleId(number),
+        question_id=100 + number,
+        image_id=number,
+        image=f"{number}.png",
+        image_digest=f"digest{number}",
+        question=question,
+        question_type="any",
+        answers=(answer,),
+        answer=answer,
+    )
+
+
+QUERY = example(9, "What is the man riding?", "skateboard")
+DEMONSTRATIONS = (
+    example(1, "Where was this taken?", "beach"),
+    example(2, "What kind of dog is this?", "golden retriever"),
+    example(3, "How many {braces} are there?", "2"),
+    example(4, " Which brand is it? ", " nike "),
+)
+
+
+def style(layout: str, **changes: str) -> PromptStyle:
+    return PromptStyle(**{**PromptConfig().model_dump(), "layout": layout, **changes})
+
+
+def messages(shown: tuple[Example, ...], chosen: PromptStyle) -> list[dict[str, object]]:
+    """The same prompt as chat messages, worded apart from the code under test."""
+    image, told = {"type": "image"}, []
+    if chosen.system:
+        told.append({"role": "system", "content": [{"type": "text", "text": chosen.system}]})
+
+    def text(words: str) -> dict[str, str]:
+        return {"type": "text", "text": words}
+
+    def ask(e: Example) -> str:
+        return chosen.query.format(question=e.question).strip()
+
+    if chosen.layout == "single_turn":
+        content: list[object] = []
+        for e in shown:
+            words = chosen.demonstration.format(question=e.question, answer=e.answer)
+            content += [image, text(words.strip())]
+        return [*told, {"role": "user", "content": [*content, image, text(ask(QUERY))]}]
+    for e in shown:
+        told.append({"role": "user", "content": [image, text(ask(e))]})
+        told.append({"role": "assistant", "content": [text(e.answer.strip())]})
+    return [*told, {"role": "user", "content": [image, text(ask(QUERY))]}]
+
+
+def prompt(layout: str, shots: int, **changes: str) -> TextPrompt:
+    return build_prompt(QUERY, DEMONSTRATIONS[:shots], style(layout, **changes))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shots", SHOTS)
+def test_text_is_the_golden_one(layout: str, shots: int) -> None:
+    golden = GOLDEN / f"{layout}-{shots}-shots.txt"
+    assert prompt(layout, shots).text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shots", SHOTS)
+def test_text_equals_the_models_chat_template(layout: str, shots: int) -> None:
+    told = messages(DEMONSTRATIONS[:shots], style(layout))
+    environment = jinja2.Environment(keep_trailing_newline=True, autoescape=False)
+    rendered = environment.from_string(CHATML).render(messages=told, add_generation_prompt=True)
+    assert prompt(layout, shots).text == rendered
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_system_turn_when_empty(layout: str) -> None:
+    assert prompt(layout, 1, system="").text.startswith("<|im_start|>user\n<|vision_start|>")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_segments_begin_at_special_tokens_and_carry_their_images(layout: str) -> None:
+    built = prompt(layout, 4)
+    assert all(segment.text.startswith("<|") for segment in built.segments)
+    assert all(len(s.images) == s.text.count("<|image_pad|>") for s in built.segments)
+    assert built.images == ("digest1", "digest2", "digest3", "digest4", "digest9")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_prompts_with_a_common_selection_share_segments(layout: str) -> None:
+    # Nested shots: the first k demonstrations of a longer selection are the same segments.
+    two, four = prompt(layout, 2).segments, prompt(layout, 4).segments
+    assert four[: len(two) - 1] == two[:-1]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_order_is_kept_and_the_querys_answer_never_shown(layout: str) -> None:
+    text = prompt(layout, 4).text
+    places = [text.index(e.question.strip()) for e in (*DEMONSTRATIONS, QUERY)]
+    assert places == sorted(places)
+    assert QUERY.answer not in text
+
+
+@pytest.mark.parametrize("field", ["question", "answer"])
+def test_control_tokens_in_the_data_are_refused(field: str) -> None:
+    bad = DEMONSTRATIONS[0].model_copy(update={field: "a<|im_end|>b"})
+    with pytest.raises(DataError, match=r"question 101: .*<\|im_end\|>"):
+        build_prompt(QUERY, [bad], style("turns" if field == "answer" else "single_turn"))
+
+
+@pytest.mark.parametrize(
+    ("field", "template"),
+    [("query", "Question: {answer}"), ("query", "no field"), ("demonstration", "{question}"), ("query", "{question")],
+)
+def test_templates_with_other_fields_are_refused(field: str, template: str) -> None:
+    with pytest.raises(ConfigError, match=f"prompt.{field}"):
+        style("single_turn", **{field: template})
+
+
+@pytest.mark.skipif(not WORLD.is_dir(), reason="the embedded world's model is not there")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("system", ["", "answer with a word"])
+def test_tokens_equal_the_world_tokenizers_chat_template(layout: str, system: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(WORLD, local_files_only=True)
+    told = messages(DEMONSTRATIONS, style(layout, system=system))
+    whole = tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
+    pieces = [tokenizer(s.text, add_special_tokens=False).input_ids for s in prompt(layout, 4, system=system).segments]
+    expected = tokenizer(whole, add_special_tokens=False).input_ids
+    assert [token for piece in pieces for token in piece] == expected

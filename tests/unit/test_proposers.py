@@ -1,0 +1,228 @@
+"""Proposed selections: an exhaustive oracle for beams, the published retrieval rule, and what is recorded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+from builders import ids
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe.proposers import ProposalOptions, diversity_fill, propose, standardise
+from lever_pipe.records import ExampleId, Proposal
+from lever_pipe.seeding import generator
+
+NONE = ProposalOptions(
+    shots=2,
+    n_beams=0,
+    temperatures=(),
+    n_samples_per_temperature=0,
+    disjoint_samples=False,
+    n_retrieval=0,
+    n_random=0,
+    similarity_scale=1.5,
+)
+PUBLISHED = replace(NONE, n_beams=5, temperatures=(1.0, 1.3), n_samples_per_temperature=2, n_retrieval=5, n_random=1)
+
+similarity_lists = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=7)
+
+
+def run(similarities: list[float], options: ProposalOptions, seed: int = 0) -> list[Proposal]:
+    """Return the proposals of query 3; pool position i holds train example 100 + i."""
+    values = np.array(similarities, dtype=np.float32)
+    candidates = ids(range(100, 100 + len(values)))
+    return propose(
+        query_id=ExampleId(3),
+        candidates=candidates,
+        similarities=values,
+        options=options,
+        generator=generator(seed, "proposals", 3),
+    )
+
+
+def step_probabilities(similarities: list[float], scale: float, chosen: tuple[int, ...]) -> list[float]:
+    """Return the Plackett-Luce probability of each pick, slowly: weight over the sum of what is left."""
+    values = [float(np.float32(value)) for value in similarities]
+    mean = sum(values) / len(values)
+    sd = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+    weights = [math.exp(scale * (value - mean) / sd) if sd > 0 else 1.0 for value in values]
+    found = []
+    for step, pick in enumerate(chosen):
+        left = sum(weight for i, weight in enumerate(weights) if i not in chosen[:step])
+        found.append(weights[pick] / left)
+    return found
+
+
+@given(similarity_lists, st.integers(1, 2), st.integers(1, 6))
+def test_beams_equal_the_best_of_all_selections(similarities: list[float], shots: int, n_beams: int) -> None:
+    # Exact for two shots: a selection whose first pick is not among the n likeliest has n better rivals, namely itself
+    # with that pick exchanged for, or swapped with, each of the n.
+    beams = run(similarities, replace(NONE, shots=shots, n_beams=n_beams))
+    logs = sorted(
+        (
+            math.fsum(map(math.log, step_probabilities(similarities, 1.5, chosen)))
+            for chosen in permutations(range(len(similarities)), shots)
+        ),
+        reverse=True,
+    )
+    found = [beam.logprob_score for beam in beams]
+    # The oracle sums in another order: rounding of float64 at logs of at most some ten.
+    assert found == pytest.approx(logs[: len(found)], rel=0, abs=1e-9)
+    assert len(found) == min(n_beams, math.perm(len(similarities), shots))
+
+
+@given(similarity_lists)
+def test_three_shot_beams_are_exact_when_the_width_holds_every_prefix(similarities: list[float]) -> None:
+    size = len(similarities)
+    beams = run(similarities, replace(NONE, shots=3, n_beams=math.perm(size, 3)))
+    assert {beam.pointer for beam in beams} == set(permutations(range(size), 3))
+    logs = [beam.logprob_score or 0.0 for beam in beams]
+    assert logs == sorted(logs, reverse=True)
+
+
+def test_beam_scores_by_hand() -> None:
+    # Similarities 1, 0, -1: sd sqrt(2/3); scale sqrt(2/3) ln 2 makes the weights 2, 1, 1/2.
+    # First pick 2 / 3.5 = 4/7, then 1 / 1.5 = 2/3.
+    best = run([1, 0, -1], replace(NONE, n_beams=1, similarity_scale=math.sqrt(2 / 3) * math.log(2)))[0]
+    assert best.pointer == (0, 1)
+    assert best.pointer_global == (100, 101)
+    assert best.beam_rank == 0
+    assert best.logprob_score == pytest.approx(math.log(4 / 7 * 2 / 3))
+    assert best.beam_score == pytest.approx(4 / 7 + 2 / 3)
+    assert (best.gen_method, best.temperature, best.similarity_score) == ("beam", None, None)
+
+
+@given(similarity_lists, st.integers(0, 9), st.integers(1, 3), st.booleans())
+def test_proposals_are_distinct_valid_and_follow_the_precedence(
+    similarities: list[float], seed: int, shots: int, disjoint: bool
+) -> None:
+    found = run(similarities, replace(PUBLISHED, shots=shots, disjoint_samples=disjoint), seed)
+    assert len({p.pointer for p in found}) == len(found)
+    for proposal in found:
+        assert proposal.query_id == 3
+        assert len(set(proposal.pointer)) == len(proposal.pointer) == shots
+        assert all(0 <= position < len(similarities) for position in proposal.pointer)
+        assert proposal.pointer_global == tuple(100 + position for position in proposal.pointer)
+    order = ["beam", "retrieval", "sample", "random"]
+    ranks = [order.index(p.gen_method) for p in found]
+    assert ranks == sorted(ranks)
+
+
+def test_equal_selections_keep_the_first_method() -> None:
+    # One beam is the top two in order, which the first retrieval finds again.
+    found = run([0.9, 0.1, 0.5, 0.3], replace(NONE, n_beams=1, n_retrieval=1))
+    assert [(p.gen_method, p.pointer) for p in found] == [("beam", (0, 2))]
+
+
+def test_order_makes_two_selections() -> None:
+    found = run([0.9, 0.1], replace(NONE, n_beams=2))
+    assert [p.pointer for p in found] == [(0, 1), (1, 0)]
+
+
+def test_more_beams_than_selections_gives_each_selection_once() -> None:
+    found = run([0.9, 0.1], replace(NONE, n_beams=5))
+    assert [p.pointer for p in found] == [(0, 1), (1, 0)]
+    assert all(math.isfinite(p.logprob_score or 0.0) for p in found)
+
+
+def test_retrieval_takes_the_next_most_similar_again_and_again() -> None:
+    # By falling similarity: positions 2, 0, 3, 1. Always the first: 2, 0. Always the second: 0, then of 2, 3, 1 the
+    # second, 3. Always the third: 3, then of 2, 0, 1 the third, 1. The fourth: 1, and no fourth is left.
+    found = run([0.5, -0.2, 0.9, 0.1], replace(NONE, n_retrieval=5))
+    assert [p.pointer for p in found] == [(2, 0), (0, 3), (3, 1)]
+    assert found[0].similarity_score == pytest.approx(0.7)
+    assert found[0].logprob_score is None
+
+
+@given(similarity_lists, st.sampled_from([0.5, 1.0, 1.3]), st.booleans())
+def test_samples_record_the_tempered_log_probability(
+    similarities: list[float], temperature: float, disjoint: bool
+) -> None:
+    options = replace(NONE, temperatures=(temperature,), n_samples_per_temperature=3, disjoint_samples=disjoint)
+    for sample in run(similarities, options):
+        steps = step_probabilities(similarities, 1.5 / temperature, sample.pointer)
+        assert sample.temperature == temperature
+        # as above: float64 rounding
+        assert sample.logprob_score == pytest.approx(math.fsum(map(math.log, steps)), rel=0, abs=1e-9)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_samples_follow_plackett_luce(disjoint: bool) -> None:
+    similarities = [0.9, 0.2, -0.4]
+    options = replace(NONE, temperatures=(1.3,), n_samples_per_temperature=1, disjoint_samples=disjoint)
+    draws = 4000
+    counts = dict.fromkeys(permutations(range(3), 2), 0)
+    for seed in range(draws):
+        counts[run(similarities, options, seed)[0].pointer] += 1
+    for chosen, count in counts.items():
+        p = math.prod(step_probabilities(similarities, 1.5 / 1.3, chosen))
+        # four standard deviations of a binomial; the seeds are fixed
+        assert abs(count - draws * p) < 4 * math.sqrt(draws * p * (1 - p))
+
+
+def test_disjoint_samples_share_no_demonstration_while_the_pool_lasts() -> None:
+    options = replace(NONE, temperatures=(1.0,), n_samples_per_temperature=4, disjoint_samples=True)
+    found = run([0.1 * i for i in range(8)], options)
+    assert sorted(position for p in found for position in p.pointer) == list(range(8))
+
+
+def test_the_published_counts() -> None:
+    similarities = np.random.default_rng(0).uniform(-1, 1, 64).tolist()
+    found = run(similarities, PUBLISHED)
+    counts = {m: sum(p.gen_method == m for p in found) for m in ("beam", "retrieval", "sample", "random")}
+    assert counts["beam"] == 5
+    assert counts["retrieval"] <= 4  # the first is the first beam
+    assert len(found) <= 15
+
+
+def test_same_stream_gives_same_proposals() -> None:
+    similarities = np.random.default_rng(0).uniform(-1, 1, 16).tolist()
+    assert run(similarities, PUBLISHED) == run(similarities, PUBLISHED)
+    assert run(similarities, PUBLISHED) != run(similarities, PUBLISHED, seed=1)
+
+
+def test_standardise() -> None:
+    # mean 2, population sd sqrt(2/3)
+    assert standardise(np.array([1, 2, 3], np.float32)).tolist() == pytest.approx([-math.sqrt(1.5), 0, math.sqrt(1.5)])
+    assert standardise(np.array([0.5, 0.5], np.float32)).tolist() == [0, 0]
+
+
+def fill(size: int, present: list[tuple[int, ...]], budget: int, *, shots: int = 2, seed: int = 0) -> list[Proposal]:
+    return diversity_fill(
+        query_id=ExampleId(3),
+        candidates=ids(range(100, 100 + size)),
+        present=present,
+        shots=shots,
+        budget=budget,
+        generator=generator(seed, "fill", 3),
+    )
+
+
+@given(st.integers(3, 8), st.integers(0, 8), st.integers(0, 5))
+def test_fill_draws_its_budget_of_further_selections(size: int, budget: int, seed: int) -> None:
+    present = [(0, 1), (1, 0)]
+    found = fill(size, present, budget, seed=seed)
+    pointers = [p.pointer for p in found]
+    # perm(size, 2) - 2 selections are left: 4 at size 3.
+    assert len(found) == min(budget, math.perm(size, 2) - 2)
+    assert len(set(pointers)) == len(pointers)
+    assert not set(pointers) & set(present)
+    assert all(len(set(p)) == 2 and all(0 <= i < size for i in p) for p in pointers)
+    assert all(p.gen_method == "fill" and p.pointer_global == tuple(100 + i for i in p.pointer) for p in found)
+
+
+def test_a_smaller_budget_is_a_prefix_so_no_outcome_moves_a_draw() -> None:
+    assert fill(20, [], 12)[:5] == fill(20, [], 5)
+
+
+def test_fill_is_uniform_over_what_is_left() -> None:
+    draws = 3000
+    counts = dict.fromkeys(set(permutations(range(3), 2)) - {(0, 1)}, 0)
+    for seed in range(draws):
+        counts[fill(3, [(0, 1)], 1, seed=seed)[0].pointer] += 1
+    # binomial(3000, 1/5): mean 600, sd 21.9; four and a half of them
+    assert all(abs(count - 600) < 99 for count in counts.values())

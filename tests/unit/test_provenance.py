@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lever_pipe import provenance
+from lever_pipe.provenance import canonical_json, closure_of, code_of, commit_of, installed_versions, model_identity
+
+FILES = {
+    "__init__.py": '"""The package."""\n',
+    "stages/__init__.py": "",
+    "stages/train.py": (
+        '"""Train."""\n'
+        "from typing import TYPE_CHECKING\n"
+        "from fake.loss import sign\n"
+        "if TYPE_CHECKING:\n"
+        "    from fake.hints import Hint\n"
+        "def train(x: int) -> int:\n"
+        '    """Return x."""\n'
+        "    from fake import late\n"
+        "    return sign(late.late(x))\n"
+    ),
+    "loss.py": "import fake.deep\ndef sign(x):\n    # keep\n    return +fake.deep.one(x)\n",
+    "deep.py": "def one(x):\n    return x\n",
+    "late.py": "def late(x):\n    return x + 1\n",
+    "hints.py": "class Hint: ...\n",
+    "unrelated.py": "VALUE = 1\n",
+    "samplers/__init__.py": "",
+    "samplers/uniform.py": "def draw():\n    return 1\n",
+    "samplers/nearest.py": "def draw():\n    return 2\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def _forget_fingerprints() -> None:
+    provenance._code_of.cache_clear()
+
+
+def package(folder: Path, **changed: str) -> Path:
+    """Write the package `fake`; a keyword like `stages__train` replaces `stages/train.py`."""
+    root = folder / "fake"
+    files = FILES | {f"{name.replace('__', '/')}.py": text for name, text in changed.items()}
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def fingerprint(folder: Path, members: tuple[str, ...] = (), **changed: str) -> str:
+    return code_of("train", members, root=package(folder, **changed))
+
+
+def test_the_closure_holds_what_runs(tmp_path: Path) -> None:
+    names = closure_of("fake.stages.train", root=package(tmp_path))
+    assert names == ["fake", "fake.deep", "fake.late", "fake.loss", "fake.stages.train"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"loss": FILES["loss.py"].replace("# keep", "# another remark")},
+        {"loss": "import fake.deep\n\n\ndef sign( x ):\n    return (+fake.deep.one(\n        x))\n"},
+        {"stages__train": FILES["stages/train.py"].replace("Return x.", "Return another.").replace("Train.", "T.")},
+        {"deep": '"""Module."""\n\ndef one(x):\n    """Doc."""\n    return x\n'},
+        {"unrelated": "VALUE = 2\n"},
+        {"hints": "class Hint:\n    x = 1\n"},
+        {"samplers__uniform": "def draw():\n    return 3\n"},
+    ],
+    ids=["comment", "formatting", "docstrings", "new docstring", "unrelated", "type checking", "no member"],
+)
+def test_what_changes_no_number_changes_no_fingerprint(tmp_path: Path, changed: dict[str, str]) -> None:
+    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b", **changed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"loss": FILES["loss.py"].replace("+fake", "-fake")},
+        {"deep": FILES["deep.py"].replace("return x", "return x * 2")},
+        {"late": FILES["late.py"].replace("+ 1", "+ 2")},
+        {
+            "stages__train": FILES["stages/train.py"].replace(
+                "from fake import late", "from fake import late, unrelated"
+            )
+        },
+        {"loss": FILES["loss.py"].replace("def sign(x)", "def sign(x=1)")},
+        {"deep": 'def one(x):\n    y = "text"\n    return x\n'},
+    ],
+    ids=["sign", "two imports away", "import in a function", "another import", "default", "text that is no docstring"],
+)
+def test_what_may_change_a_number_changes_the_fingerprint(tmp_path: Path, changed: dict[str, str]) -> None:
+    assert fingerprint(tmp_path / "a") != fingerprint(tmp_path / "b", **changed)
+
+
+def test_the_branch_beside_type_checking_runs(tmp_path: Path) -> None:
+    train = "if TYPE_CHECKING:\n    import fake.hints\nelse:\n    import fake.deep\n"
+    assert closure_of("fake.stages.train", root=package(tmp_path, stages__train=train)) == [
+        "fake.deep",
+        "fake.stages.train",
+    ]
+
+
+def test_members_belong_to_the_code(tmp_path: Path) -> None:
+    root = package(tmp_path / "a")
+    prints = {code_of("train", members, root=root) for members in ((), ("samplers.uniform",), ("samplers.nearest",))}
+    assert len(prints) == 3
+    changed = fingerprint(tmp_path / "b", ("samplers.uniform",), samplers__uniform="def draw():\n    return 3\n")
+    assert changed not in prints
+    assert code_of("train", ("samplers.nearest",), root=tmp_path / "b" / "fake") in prints
+
+
+def test_a_cycle_of_imports_ends(tmp_path: Path) -> None:
+    root = package(tmp_path, deep="import fake.loss\ndef one(x):\n    return x\n")
+    assert "fake.deep" in closure_of("fake.stages.train", root=root)
+
+
+def test_names_from_elsewhere_do_not_enter(tmp_path: Path) -> None:
+    train = "import numpy, fakery.loss\nfrom os import path\n"
+    assert closure_of("fake.stages.train", root=package(tmp_path, stages__train=train)) == ["fake.stages.train"]
+
+
+def test_the_fingerprint_is_the_same_in_every_process() -> None:
+    command = [sys.executable, "-c", "from lever_pipe.provenance import code_of; print(code_of('score_answers'))"]
+
+    outputs = {
+        subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
+        for seed in ("0", "1")
+    }
+    assert outputs == {f"{code_of('score_answers')}\n".encode()}
+
+
+def folder_of(path: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    return path
+
+
+def test_a_model_is_its_content(tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "sub/weights.bin": b"\x00" * 100}
+    first = folder_of(tmp_path / "a", files)
+    identity = model_identity(str(first))
+    assert len(identity) == 16
+    copied = shutil.copytree(first, tmp_path / "b")
+    os.utime(copied / "config.json", (1, 1))
+    assert model_identity(str(copied)) == identity
+    others = [
+        files | {"config.json": b"{ }"},
+        files | {"sub/weights.bin": b"\x00" * 99 + b"\x01"},
+        files | {"extra": b""},
+        {"config.json": b"{}", "weights.bin": b"\x00" * 100},
+    ]
+    identities = {model_identity(str(folder_of(tmp_path / f"c{i}", other))) for i, other in enumerate(others)}
+    assert len(identities | {identity}) == 5
+
+
+def test_the_notes_of_a_download_do_not_matter(tmp_path: Path) -> None:
+    first = folder_of(tmp_path / "a", {"config.json": b"{}"})
+    hidden = {"config.json": b"{}", ".gitattributes": b"x", ".cache/huggingface/config.json.metadata": b"today"}
+    assert model_identity(str(folder_of(tmp_path / "b", hidden))) == model_identity(str(first))
+
+
+def test_a_missing_model_is_absent(tmp_path: Path) -> None:
+    assert model_identity(str(tmp_path / "none")) == "absent"
+
+
+def test_large_files_are_sampled_at_both_ends_and_in_the_middle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "SMALL_FILE_BYTES", 100)
+    monkeypatch.setattr(provenance, "SAMPLE_BYTES", 10)
+
+    def identity(changed: int | None = None, size: int = 200) -> str:
+        content = bytearray(size)
+        if changed is not None:
+            content[changed] = 1
+        return model_identity(str(folder_of(tmp_path / f"{changed}-{size}", {"w": bytes(content)})))
+
+    for seen in (0, 9, 100, 109, 190, 199):
+        assert identity(seen) != identity()
+    assert identity(50) == identity()  # between the samples; the price of a fast parse
+    assert identity(size=201) != identity()
+
+
+def test_canonical_json_is_equal_for_equal_values() -> None:
+    assert canonical_json({"b": 1, "a": [1.0, 1e-05]}) == '{"a":[1.0,1e-05],"b":1}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json(math.nan)
+
+
+def test_the_commit_and_whether_tracked_files_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert commit_of(tmp_path) == ("unknown", False)
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(["git", *identity, "-C", tmp_path, *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-qm", "first")
+    head = git("rev-parse", "HEAD")
+    assert commit_of(tmp_path) == (head, False)
+    (tmp_path / "untracked").write_text("1")
+    assert commit_of(tmp_path) == (head, False)
+    (tmp_path / "a").write_text("2")
+    assert commit_of(tmp_path) == (head, True)
+
+    def too_slow(*_: object) -> str:
+        raise subprocess.TimeoutExpired("git", 20)
+
+    monkeypatch.setattr(provenance, "_git", too_slow)
+    assert commit_of(tmp_path) == ("unknown", False)
+
+
+def test_the_versions_that_can_move_a_number_are_recorded() -> None:
+    versions = installed_versions()
+    assert {"python", "torch", "numpy"} <= versions.keys()
+    assert versions["python"].count(".") == 2

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from lever_pipe import execution, storage
+from lever_pipe.provenance import code_of
+from lever_pipe.records import RunCard
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import MergeRlDataConfig, Runtime, SelectBaselineConfig
+
+
+def test_a_card_says_how_an_artefact_came_to_be(tmp_path: Path) -> None:
+    for name in ("a", "b0", "b1", "folder/x"):
+        storage.write_text(tmp_path / name, name)
+    config = SelectBaselineConfig(baseline="oracle", shots=2, seed=1)
+    write_card(
+        tmp_path / "card",
+        stage="select_baseline",
+        config=config,
+        inputs={"a": tmp_path / "a", "b": (tmp_path / "b0", tmp_path / "b1"), "f": tmp_path / "folder"},
+        started=time.perf_counter() - 2,
+        runtime=Runtime(device="cuda", threads=3),
+    )
+    card = storage.read_row(tmp_path / "card", RunCard)
+    assert SelectBaselineConfig.model_validate(card.config) == config
+    names = {"a": "a", "b[0]": "b0", "b[1]": "b1", "f": "folder"}
+    assert card.inputs == {name: storage.digest(tmp_path / path) for name, path in names.items()}
+    assert (card.stage, card.device, card.threads) == ("select_baseline", "cuda", 3)
+    assert card.code == code_of("select_baseline")
+    assert 2 <= card.seconds < 60
+
+
+def test_a_card_without_config_or_inputs(tmp_path: Path) -> None:
+    write_card(tmp_path / "card", stage="merge_rl_data", config=MergeRlDataConfig(), inputs={}, started=0.0,
+               runtime=Runtime())  # fmt: skip
+    assert storage.read_row(tmp_path / "card", RunCard).config == {}
+
+
+def test_a_process_has_its_threads_and_deterministic_kernels() -> None:
+    assert execution.prepare(Runtime(threads=2)) == torch.device("cpu")
+    assert torch.get_num_threads() == 2
+    assert torch.are_deterministic_algorithms_enabled()

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pytest
+from builders import example, pool, random_pools
+from pydantic import BaseModel
+
+from lever_pipe import storage
+from lever_pipe.errors import RecordError
+from lever_pipe.records import EpochMetrics, Example, PolicyRef, Pool
+
+HALF_THEN_HANG = """
+import sys, time
+from pathlib import Path
+from lever_pipe.storage import write_atomically
+def write(handle):
+    handle.write(b"half of the new content")
+    handle.flush()
+    print("half", flush=True)
+    time.sleep(60)
+write_atomically(Path(sys.argv[1]), write)
+"""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_killed_writer_leaves_the_former_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("former")
+    process = subprocess.Popen([sys.executable, "-c", HALF_THEN_HANG, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert output.readline() == b"half\n"
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert path.read_text() == "former"
+    storage.write_text(path, "whole")  # what the killed writer left behind hinders nobody
+    assert path.read_text() == "whole"
+
+
+def test_an_exception_leaves_the_former_file_and_no_litter(tmp_path: Path) -> None:
+    def write(handle: IO[bytes]) -> None:
+        handle.write(b"half")
+        raise RuntimeError("stop")
+
+    for former in ({}, {"a.txt": "former"}):
+        for name, text in former.items():
+            (tmp_path / name).write_text(text)
+        with pytest.raises(RuntimeError, match="stop"):
+            storage.write_atomically(tmp_path / "a.txt", write)
+        assert names(tmp_path) == list(former)
+        assert all((tmp_path / name).read_text() == text for name, text in former.items())
+
+
+def test_the_file_is_not_there_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "a.bin"
+    seen: list[bool] = []
+    storage.write_atomically(path, lambda handle: seen.append(path.exists()) or handle.write(b"x"))
+    assert seen == [False]
+    assert path.read_bytes() == b"x"
+    assert names(path.parent) == ["a.bin"]
+
+
+def test_a_reader_of_the_former_file_reads_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("former")
+    with path.open() as reader:  # a file written in place would change under it
+        storage.write_text(path, "new")
+        assert reader.read() == "former"
+    assert path.read_text() == "new"
+
+
+def test_a_generator_that_fails_writes_nothing(tmp_path: Path) -> None:
+    def rows() -> list[BaseModel]:
+        yield example(0)  # type: ignore[misc]
+        raise KeyError("row 1")
+
+    with pytest.raises(KeyError):
+        storage.write_rows(tmp_path / "rows.jsonl", rows())
+    assert names(tmp_path) == []
+
+
+def test_rows_survive_the_round_trip(tmp_path: Path) -> None:
+    rows = [example(0, question='Ünïcode \u2028 "quotes"\n?'), example(1), example(2, answers=("a", "b"))]
+    storage.write_rows(tmp_path / "rows.jsonl", rows)
+    assert (tmp_path / "rows.jsonl").read_bytes().count(b"\n") == 3
+    assert storage.read_rows(tmp_path / "rows.jsonl", Example) == rows
+    storage.write_row(tmp_path / "row.json", rows[0])
+    assert storage.read_row(tmp_path / "row.json", Example) == rows[0]
+    pools = random_pools(3, 30)
+    storage.write_rows(tmp_path / "pools.jsonl", pools)
+    assert storage.read_rows(tmp_path / "pools.jsonl", Pool) == pools
+
+
+def test_whole_numbers_serve_as_floats(tmp_path: Path) -> None:
+    metrics = EpochMetrics(policy=PolicyRef(name="a", stage="rce"), values={"loss": 1.0})
+    (tmp_path / "m.json").write_text('{"policy": {"name": "a", "stage": "rce"}, "values": {"loss": 1}}')
+    assert storage.read_row(tmp_path / "m.json", EpochMetrics) == metrics
+
+
+FAULTS = [
+    ('{"query_id": 1}', r"'candidates': missing"),
+    ('{"query_id": 1, "candidates": [2], "colour": 3}', r"'colour': unknown key"),
+    ('{"query_id": "one", "candidates": [2]}', r"'query_id': Input should be a valid integer"),
+    ('{"query_id": "1", "candidates": [2]}', r"'query_id': Input should be a valid integer"),  # text is no number
+    ('{"query_id": true, "candidates": [2]}', r"'query_id': Input should be a valid integer"),  # nor is a truth value
+    ('{"query_id": 1, "candidates": [2, "x"]}', r"'candidates\.1': Input should be a valid integer"),
+    ('{"query_id": 1, "candidates": [2, 2]}', r"'row': .*must not repeat"),
+    ("", r"'row': Invalid JSON"),
+    ('{"query_id": 1, "candi', r"'row': Invalid JSON"),
+]
+
+
+@pytest.mark.parametrize(("line", "key"), FAULTS)
+def test_a_broken_row_is_named_by_file_line_and_key(tmp_path: Path, line: str, key: str) -> None:
+    path = tmp_path / "pools.jsonl"
+    path.write_text(pool(0, [5]).model_dump_json() + "\n" + line + "\n")
+    with pytest.raises(RecordError, match=rf"pools\.jsonl:2: expected a Pool row; found {key}"):
+        storage.read_rows(path, Pool)
+    path.write_text(line)
+    with pytest.raises(RecordError, match=rf"pools\.jsonl: expected a Pool row; found {key}"):
+        storage.read_row(path, Pool)
+
+
+def test_several_faults_of_a_row_are_told_together(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text('{"query": 1, "candidates": "x"}')
+    with pytest.raises(RecordError) as fault:
+        storage.read_row(tmp_path / "p.json", Pool)
+    for part in ("'query_id': missing", "'query': unknown key", "'candidates': "):
+        assert part in str(fault.value)
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    for read in (lambda: storage.read_rows(path, Pool), lambda: storage.read_row(path, Pool)):
+        with pytest.raises(RecordError, match="expected UTF-8 text"):
+            read()
+    with pytest.raises(RecordError, match="expected JSON"):
+        storage.read_json(path)
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "none"
+    reads = [
+        lambda: storage.read_rows(path, Pool),
+        lambda: storage.read_row(path, Pool),
+        lambda: storage.read_json(path),
+        lambda: storage.read_arrays(path),
+    ]
+    for read in reads:
+        with pytest.raises(RecordError, match=r"none: expected a file; found none\. Run the rule"):
+            read()
+
+
+def test_json_is_sorted_and_refuses_nan(tmp_path: Path) -> None:
+    storage.write_json(tmp_path / "a.json", {"b": 1, "a": [0.1]})
+    storage.write_json(tmp_path / "b.json", {"a": [0.1], "b": 1})
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert storage.read_json(tmp_path / "a.json") == {"a": [0.1], "b": 1}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        storage.write_json(tmp_path / "c.json", {"a": float("nan")})
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_arrays_survive_the_round_trip(tmp_path: Path) -> None:
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3).T, "b": np.array([], dtype=np.int64)}
+    storage.write_arrays(tmp_path / "a.safetensors", arrays)
+    read = storage.read_arrays(tmp_path / "a.safetensors")
+    assert read.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert read[name].dtype == array.dtype
+        assert np.array_equal(read[name], array)
+    (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(RecordError, match="expected safetensors"):
+        storage.read_arrays(tmp_path / "bad.safetensors")
+
+
+def test_the_digest_of_a_folder_is_its_names_and_contents(tmp_path: Path) -> None:
+    def folder(name: str, files: dict[str, str]) -> Path:
+        for file, text in files.items():
+            storage.write_text(tmp_path / name / file, text)
+        return tmp_path / name
+
+    base = storage.digest(folder("a", {"x": "1", "sub/y": "2"}))
+    assert storage.digest(folder("b", {"sub/y": "2", "x": "1"})) == base
+    others = [{"x": "1", "sub/y": "3"}, {"x": "1", "sub/z": "2"}, {"x": "1"}, {"x": "2", "sub/y": "1"}]
+    digests = {storage.digest(folder(f"c{i}", files)) for i, files in enumerate(others)}
+    assert len(digests) == len(others)
+    assert base not in digests
+    # sha256 of the empty message (FIPS 180-4 example value)
+    storage.write_text(tmp_path / "empty", "")
+    assert storage.digest(tmp_path / "empty").startswith("e3b0c44298fc1c149afbf4c8996fb924")

@@ -1,0 +1,151 @@
+"""One-epoch jobs through files, as the workflow runs them, and whole runs in one process to compare them with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from builders import training_files
+
+from lever_pipe.config import Grpo, Rce, Reward, Selector
+from lever_pipe.records import EpochMetrics
+from lever_pipe.seeding import ambient_stream, torch_generator
+from lever_pipe.selector.network import PointerSelector, build_selector, initialise
+from lever_pipe.stage_configs import InitialiseSelectorConfig, TrainGrpoEpochConfig, TrainRceEpochConfig
+from lever_pipe.stages.initialise_selector import initialise_selector
+from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
+from lever_pipe.stages.train_rce_epoch import train_rce_epoch
+from lever_pipe.training import state
+from lever_pipe.training.grpo import BetaController, Policies, keep_best, plan_grpo_epoch
+from lever_pipe.training.inputs import TrainingInputs, architecture_of, read_training_inputs
+from lever_pipe.training.loop import run_epoch, validation_loss
+from lever_pipe.training.rce import RceSettings, plan_rce_epoch
+
+SELECTOR = Selector(width=16)  # dropout 0.5 and attention dropout 0.1, as published
+RCE = Rce(batch_queries=3, learning_rate=1e-2)
+GRPO = Grpo(batch_queries=3, learning_rate=1e-2)
+REWARD = Reward()
+OUTPUTS = ("selector.safetensors", "optimiser.safetensors", "metrics.json")
+
+
+@dataclass
+class Chain:
+    """Jobs of one seed below a folder; each epoch reads only what the epoch before it wrote."""
+
+    folder: Path
+    rce: Rce = RCE
+    grpo: Grpo = GRPO
+    selector: Selector = SELECTOR
+    reward: Reward = REWARD
+    files: dict[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.files = self.files or training_files(self.folder)
+
+    def outputs(self, run: str) -> dict[str, Path]:
+        folder = self.folder / run
+        names = ("selector.safetensors", "optimiser.safetensors", "metrics.json", "run.json")
+        return dict(zip(("selector", "optimiser", "metrics", "card"), (folder / name for name in names), strict=True))
+
+    def bytes_of(self, run: str) -> tuple[bytes, ...]:
+        return tuple((self.folder / run / name).read_bytes() for name in OUTPUTS)
+
+    def inputs(self) -> TrainingInputs:
+        return read_training_inputs(**self.files, reward_config=self.reward, train_share=0.8)
+
+    def initialise(self) -> EpochMetrics:
+        config = InitialiseSelectorConfig(preset="p", selector=self.selector, seed=0)
+        return initialise_selector(embeddings=self.files["embeddings"], **self.outputs("rce0"), config=config)
+
+    def rce_config(self, epoch: int) -> TrainRceEpochConfig:
+        return TrainRceEpochConfig(
+            preset="p", selector=self.selector, reward=self.reward, rce=self.rce, train_share=0.8,
+            max_gradient_norm=1.0, seed=0, epoch=epoch,
+        )  # fmt: skip
+
+    def rce_epoch(self, epoch: int) -> EpochMetrics:
+        start = self.outputs(f"rce{epoch - 1}")
+        return train_rce_epoch(
+            **self.files, start=start["selector"], start_optimiser=start["optimiser"],
+            **self.outputs(f"rce{epoch}"), config=self.rce_config(epoch),
+        )  # fmt: skip
+
+    def grpo_config(self, epoch: int, kl_beta: float) -> TrainGrpoEpochConfig:
+        return TrainGrpoEpochConfig(
+            preset="p", selector=self.selector, reward=self.reward, grpo=self.grpo, train_share=0.8,
+            max_gradient_norm=1.0, base_rce_epoch=1, kl_beta=kl_beta, seed=0, epoch=epoch,
+        )  # fmt: skip
+
+    def grpo_epoch(self, epoch: int, *, kl_beta: float = 0.15, start_optimiser: Path | None = None) -> EpochMetrics:
+        """Run one GRPO epoch; epoch 0 stands for the base, RCE epoch 1."""
+        start = self.outputs(f"grpo{epoch - 1}" if epoch > 1 else "rce1")
+        return train_grpo_epoch(
+            **self.files, start=start["selector"], start_optimiser=start_optimiser or start["optimiser"],
+            reference=self.outputs("rce1")["selector"], **self.outputs(f"grpo{epoch}"),
+            config=self.grpo_config(epoch, kl_beta),
+        )  # fmt: skip
+
+
+@dataclass
+class Straight:
+    """The same run in one process: module and optimiser stay in memory from the first epoch to the last."""
+
+    chain: Chain
+    values: list[dict[str, float]] = field(default_factory=list)
+
+    def rce(self, epochs: int) -> PointerSelector:
+        chain, data = self.chain, self.chain.inputs()
+        module = initialise(build_selector(architecture_of(chain.selector, data.table)), torch_generator(0, "selector"))
+        adam = state.make_optimiser(module, learning_rate=1.0, weight_decay=chain.rce.weight_decay)
+        with execution():
+            for epoch in range(1, epochs + 1):
+                settings = RceSettings(epoch=epoch, **chain.rce.model_dump(exclude={"weight_decay"}))
+                order = torch_generator(0, "rce", epoch)
+                with ambient_stream(0, "rce dropout", epoch):
+                    plan = plan_rce_epoch(module, adam, data.table, data.train, settings, order)
+                    values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
+                self.values.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
+        return module
+
+    def grpo(self, epochs: int, *, kl_beta: float) -> PointerSelector:
+        chain, data = self.chain, self.chain.inputs()
+        architecture = architecture_of(chain.selector, data.table)
+        base = chain.outputs("rce1")["selector"]
+        module, anchor = (state.load_selector(base, architecture) for _ in range(2))
+        if chain.grpo.freeze_projections:
+            module.freeze_projections()
+        adam = state.make_optimiser(
+            module, learning_rate=chain.grpo.learning_rate, weight_decay=chain.grpo.weight_decay
+        )
+        beta = BetaController(kl_beta, chain.grpo.adaptive_kl)
+        policies = Policies(module, anchor, chain.grpo.dropout)
+        with execution():
+            for epoch in range(1, epochs + 1):
+                kept = keep_best(data.train, chain.grpo.top_k_first_epoch if epoch == 1 else chain.grpo.top_k)
+                order = torch_generator(0, "grpo", epoch)
+                with ambient_stream(0, "grpo dropout", epoch):
+                    plan = plan_grpo_epoch(
+                        policies, data.table, kept, beta, batch_queries=chain.grpo.batch_queries,
+                        clip_epsilon=chain.grpo.clip_epsilon, generator=order,
+                    )  # fmt: skip
+                    values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
+                self.values.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
+        return module
+
+
+@contextmanager
+def execution() -> Iterator[None]:
+    """Compute as the stages do: one thread, deterministic kernels."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.set_num_threads(threads)
+
+
+def same_weights(path: Path, module: PointerSelector) -> bool:
+    saved = state.load_tensors(path)[0]
+    return all(torch.equal(saved[name], value) for name, value in module.state_dict().items())

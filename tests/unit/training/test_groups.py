@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from builders import example, pool, random_pools, rl_groups, trajectory
+
+from lever_pipe.errors import RecordError
+from lever_pipe.records import RlGroup, Trajectory
+from lever_pipe.seeding import torch_generator
+from lever_pipe.training.groups import batches, pad_groups, split_groups
+from lever_pipe.trajectories import make_group
+
+
+def reward_of(row: Trajectory) -> float:
+    return 10 * row.vqa_acc_score
+
+
+def group(query: int, candidates: list[int], rows: list[tuple[list[int], float]]) -> RlGroup:
+    of = pool(query, candidates)
+    return make_group(example(query), of, [trajectory(of, pointer, accuracy) for pointer, accuracy in rows])
+
+
+def test_groups_become_tensors_in_query_order() -> None:
+    made = pad_groups(
+        [
+            group(7, [5, 6, 9], [([2, 0], 1.0)]),
+            group(3, [8, 4, 2], [([0, 1], 0.0), ([1, 2], 0.6)]),
+        ],
+        reward_of,
+    )
+    assert made.queries.tolist() == [3, 7]
+    assert made.pools.tolist() == [[8, 4, 2], [5, 6, 9]]
+    assert made.selections.tolist() == [[[0, 1], [1, 2]], [[2, 0], [0, 0]]]
+    assert made.rewards.tolist() == [[0, 6], [10, 0]]
+    assert made.valid.tolist() == [[True, True], [True, False]]
+    assert len(made) == 2
+    assert made.take(torch.tensor([1])).pools.tolist() == [[5, 6, 9]]
+
+
+def test_unequal_lengths_and_empty_groups_are_refused() -> None:
+    whole = group(0, [1, 2, 3], [([0, 1], 1.0)])
+    cases = [
+        ([whole, group(1, [4, 2, 3], [([0], 1.0)])], r"one selection length; found \[1, 2\]"),
+        ([whole, group(1, [4, 2], [([0, 1], 1.0)])], r"one pool length; found \[2, 3\]"),
+        ([whole, group(9, [4, 2, 3], [])], "query 9: expected at least one trajectory"),
+        ([], "one selection length; found none"),
+    ]
+    for groups, message in cases:
+        with pytest.raises(RecordError, match=message):
+            pad_groups(groups, reward_of)
+
+
+def test_the_first_share_trains_and_the_rest_validates() -> None:
+    made = pad_groups(rl_groups(10, 40), reward_of)
+    train, validation = split_groups(made, 0.85)
+    assert train.queries.tolist() == list(range(8))  # int(8.5)
+    assert validation.queries.tolist() == [8, 9]
+    assert len(split_groups(made, 0.999999)[1]) == 1  # int(9.99999) = 9
+    with pytest.raises(
+        RecordError, match=r"expected queries for training and validation at train_share=0\.05; found 0"
+    ):
+        split_groups(made, 0.05)  # int(0.5) = 0
+
+
+def test_batches_partition_the_queries_and_follow_the_generator() -> None:
+    parts = batches(10, 4, torch_generator(0, "a"))
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert sorted(torch.cat(parts).tolist()) == list(range(10))
+    again, other = (torch.cat(batches(10, 4, torch_generator(0, name))) for name in "ab")
+    assert torch.equal(torch.cat(parts), again)
+    assert not torch.equal(again, other)
+    assert torch.cat(parts).tolist() != list(range(10))
+
+
+def test_builders_make_pools_without_their_query() -> None:
+    assert all(of.query_id not in of.candidates for of in random_pools(20, 30))

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from chains import Chain
+
+from lever_pipe.config import Grpo
+from lever_pipe.losses.sequence import selection_log_probs
+from lever_pipe.seeding import ambient_stream, torch_generator
+from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.training.groups import Groups
+from lever_pipe.training.grpo import BetaController, Policies, grpo_step, keep_best
+from lever_pipe.training.loop import EmbeddingTable
+
+SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
+LEVELS = [0.0, 1.6, 2.0, 0.0, 1.6, 2.0]
+
+
+def selector(seed: int = 0) -> PointerSelector:
+    return initialise(build_selector(SMALL), torch_generator(seed)).eval()
+
+
+def table() -> EmbeddingTable:
+    vectors = torch.randn(30, 6, generator=torch_generator(1))
+    return EmbeddingTable(torch.nn.functional.normalize(vectors, dim=-1))
+
+
+def groups(rewards: list[list[float]], size: int = 8) -> Groups:
+    generator = torch_generator(2)
+    n, n_selections = len(rewards), len(rewards[0])
+    chosen = [torch.randperm(size, generator=generator)[:2] for _ in range(n * n_selections)]
+    return Groups(
+        queries=torch.arange(n),
+        pools=torch.stack([torch.randperm(30, generator=generator)[:size] for _ in range(n)]),
+        selections=torch.stack(chosen).reshape(n, n_selections, 2),
+        rewards=torch.tensor(rewards),
+        valid=torch.ones(n, n_selections, dtype=torch.bool),
+    )
+
+
+def take_step(
+    batch: Groups, *, policy: PointerSelector, dropout: bool = False, kl_beta: float = 0.15, k: int = 5
+) -> tuple[torch.Tensor, dict[str, float]]:
+    kept, advantages = keep_best(batch, k)
+    policies = Policies(policy, selector(), dropout)
+    step = grpo_step(policies, table(), kept, advantages, kl_beta=kl_beta, clip_epsilon=0.2)
+    return step.loss, step.values
+
+
+def test_nothing_differs_before_the_first_step() -> None:
+    loss, values = take_step(groups([LEVELS, LEVELS[::-1]]), policy=selector())
+    assert values["kl"] == 0.0
+    assert values["kl_exact"] == 0.0
+    assert values["mean_ratio"] == 1.0
+    assert values["clip_fraction"] == 0.0
+    assert float(loss.detach()) == values["ppo_loss"]
+    assert abs(values["ppo_loss"]) < 1e-6  # minus the mean advantage, which is 0 up to float32
+
+
+def test_dropout_alone_makes_a_kl() -> None:
+    with ambient_stream(0, "dropout"):
+        _, values = take_step(groups([LEVELS, LEVELS[::-1]]), policy=selector(), dropout=True)
+    assert values["kl"] > 0.01
+    assert values["kl_exact"] > 0.01
+    assert values["mean_ratio"] != 1.0
+
+
+def test_the_reference_never_has_dropout() -> None:
+    policy, reference = selector(), selector().train()
+    policies = Policies(policy, reference, dropout=True)
+    with ambient_stream(0, "a"):
+        first = policies.scores(table(), groups([LEVELS]))
+    with ambient_stream(0, "b"):
+        second = policies.scores(table(), groups([LEVELS]))
+    assert torch.equal(first[1], second[1])
+    assert not first[1].requires_grad
+    assert not torch.equal(first[0], second[0])
+
+
+def test_the_loss_is_policy_plus_beta_penalty() -> None:
+    loss, values = take_step(groups([LEVELS, LEVELS[::-1]]), policy=selector(3), kl_beta=0.12)
+    assert values["kl"] > 0
+    assert values["kl_loss"] == 0.12 * values["kl"]
+    assert float(loss.detach()) == pytest.approx(values["ppo_loss"] + 0.12 * values["kl"], rel=1e-5)
+
+
+def test_a_step_is_the_published_formula() -> None:
+    """Recompute loss and metrics of one group, selection by selection, from the two policies' scores."""
+    batch, policy = groups([LEVELS]), selector(3)
+    _, values = take_step(batch, policy=policy, kl_beta=0.5, k=3)
+    rewards = torch.tensor(LEVELS, dtype=torch.float64)
+    z = (rewards - rewards.mean()) / rewards.std()
+    best = sorted(range(6), key=lambda i: -LEVELS[i])[:3]  # 2, 5 (reward 2.0) and 1 (the first 1.6)
+    assert best == [2, 5, 1]
+    kept = z[best]
+    advantages = (kept - kept.mean()) / kept.std()
+    log_probs = []
+    for module in (policy, selector()):
+        scores = table().scores(module, batch).detach().double()[0]
+        total = []
+        for i in best:
+            first, second = batch.selections[0, i].tolist()
+            rest = torch.cat([scores[:second], scores[second:]])
+            rest[first] = -100.0
+            total.append(scores.log_softmax(0)[first] + rest.log_softmax(0)[second])
+        log_probs.append(torch.stack(total))
+    ratio = (log_probs[0] - log_probs[1]).exp()
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+    assert values["ppo_loss"] == pytest.approx(float(-surrogate.mean()), rel=1e-4)
+    assert values["kl"] == pytest.approx(float((ratio - 1 - ratio.log()).mean()), rel=1e-4)
+    assert values["mean_ratio"] == pytest.approx(float(ratio.mean()), rel=1e-5)
+    assert values["max_advantage"] == pytest.approx(float(advantages.abs().max()), rel=1e-5)
+
+
+def test_ties_have_no_policy_gradient_and_are_counted() -> None:
+    policy = selector(3)
+    loss, values = take_step(groups([[1.6] * 6]), policy=policy, kl_beta=0.0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert all(float(p.grad.abs().max()) == 0 for p in policy.parameters() if p.grad is not None)
+    assert values["gradient_share"] == values["std_advantage"] == values["max_advantage"] == 0.0
+    _, values = take_step(groups([[1.6] * 6, LEVELS, [0.0] * 6, LEVELS[::-1]]), policy=policy)
+    assert values["gradient_share"] == 0.5
+
+
+def test_advantages_are_centred_and_scaled() -> None:
+    rewards = [LEVELS, [0.0] * 6, [2.0, *[0.0] * 5], [1.6] * 6]
+    _, values = take_step(groups(rewards), policy=selector())
+    # z of the group with one success among six is at most 5 / sqrt(6) = 2.04: the clamp at 3 is not at work
+    assert abs(values["mean_advantage"]) < 1e-6  # float32 rounding of values near 1
+    assert values["std_advantage"] == pytest.approx(values["gradient_share"], abs=1e-6)
+    assert values["gradient_share"] == 0.5
+
+
+def test_the_published_share_of_groups_with_a_gradient_is_readable_from_the_log() -> None:
+    # one group in four differs, top 3 = one success and two failures: max |A| = 2 / sqrt(3) = 1.1547
+    rewards = [[2.0, *[0.0] * 5], *[[0.0] * 6] * 3]
+    _, values = take_step(groups(rewards), policy=selector(), k=3)
+    assert values["max_advantage"] / values["std_advantage"] == pytest.approx(1.1547, abs=1e-4)
+    assert values["std_advantage"] == pytest.approx(0.25, abs=1e-6)
+
+
+def test_the_best_are_kept_in_stored_order_among_ties() -> None:
+    kept, advantages = keep_best(groups([LEVELS]), 3)
+    batch = groups([LEVELS])
+    assert kept.rewards.tolist() == [pytest.approx([2.0, 2.0, 1.6])]
+    assert torch.equal(kept.selections[0], batch.selections[0, [2, 5, 1]])
+    assert advantages.shape == (1, 3)
+    assert kept.pools is batch.pools or torch.equal(kept.pools, batch.pools)
+
+
+def padded(batch: Groups) -> Groups:
+    """Return the same groups with two invalid selections each, holding the best reward of all."""
+    n, _, shots = batch.selections.shape
+    return replace(
+        batch,
+        selections=torch.cat([batch.selections, torch.ones(n, 2, shots, dtype=torch.long)], dim=1),
+        rewards=torch.cat([batch.rewards, torch.full((n, 2), 99.0)], dim=1),
+        valid=torch.cat([batch.valid, torch.zeros(n, 2, dtype=torch.bool)], dim=1),
+    )
+
+
+@pytest.mark.parametrize("k", [3, 8])
+def test_padding_changes_nothing(k: int) -> None:
+    batch = groups([LEVELS, [1.6] * 6, [0.0, 0.0, 0.0, 0.0, 2.0, 1.6]])
+    results = []
+    for given in (batch, padded(batch)):
+        policy = selector(3)
+        loss, values = take_step(given, policy=policy, k=k)
+        loss.backward()  # type: ignore[no-untyped-call]
+        results.append((values, [p.grad for p in policy.parameters()]))
+    (plain, gradients), (with_padding, same_gradients) = results
+    assert with_padding == pytest.approx(plain, rel=1e-5, abs=1e-7)  # sums over more zeros, grouped otherwise
+    for one, other in zip(gradients, same_gradients, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_against_the_reference_raises_the_better_selections() -> None:
+    batch, policy = groups([[0.0, 2.0, 0.0, 0.0, 0.0, 0.0]]), selector()
+    adam = torch.optim.SGD(policy.parameters(), lr=1e-3)
+    before = selection_log_probs(table().scores(policy, batch), batch.selections).detach()
+    loss, _ = take_step(batch, policy=policy, kl_beta=0.0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    adam.step()
+    after = selection_log_probs(table().scores(policy, batch), batch.selections).detach()
+    gain = (after - before)[0]
+    assert gain[1] > 0
+    assert gain[1] > gain[[0, 2, 3, 4]].mean()  # the other four that were kept
+
+
+def test_the_controller_moves_by_the_penalty_of_each_batch() -> None:
+    controller = BetaController(0.12, adaptive=True)
+    for penalty, expected in ((0.2, 0.18), (0.05, 0.18), (0.005, 0.12)):
+        controller.observe(penalty)
+        assert controller.value == pytest.approx(expected)
+    fixed = BetaController(0.12, adaptive=False)
+    fixed.observe(99.0)
+    assert fixed.value == 0.12
+
+
+def test_the_epoch_logs_the_identities(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, grpo=Grpo(batch_queries=3, learning_rate=1e-2))
+    chain.initialise()
+    chain.rce_epoch(1)
+    for epoch, k in ((1, 3), (2, 5)):
+        values = chain.grpo_epoch(epoch, kl_beta=0.12).values
+        assert values["kl"] > 0
+        assert values["kl_loss"] == pytest.approx(0.12 * values["kl"], rel=1e-6)
+        assert values["loss"] == pytest.approx(values["ppo_loss"] + values["kl_loss"], rel=1e-4)
+        # every fourth of the 16 train groups is a tie; three best of 1, 1, .6, .6, 0, 0 differ, and so do five
+        assert values["gradient_share"] == pytest.approx(0.75, abs=1e-6), k
+        assert values["std_advantage"] == pytest.approx(0.75, abs=1e-6)
+        assert abs(values["mean_advantage"]) < 1e-6
+
+
+def test_a_large_beta_holds_the_policy_at_the_reference(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, grpo=Grpo(batch_queries=3, learning_rate=1e-3))
+    chain.initialise()
+    chain.rce_epoch(1)
+    moved = []
+    for kl_beta in (0.0, 10.0):
+        for epoch in (1, 2, 3):
+            values = chain.grpo_epoch(epoch, kl_beta=kl_beta).values
+        moved.append(values["kl_exact"])
+    assert moved[1] < moved[0]

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import embedding_arrays, example, random_pools, trajectory
+from chains import Chain
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe import storage
+from lever_pipe.config import Rce, Reward, Selector
+from lever_pipe.losses.rce import uniform_policy_loss
+from lever_pipe.losses.schedules import linear
+from lever_pipe.seeding import torch_generator
+from lever_pipe.selector.features import fuse
+from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.training.groups import Groups
+from lever_pipe.training.loop import EmbeddingTable, Step, policy_entropy, run_epoch, validation_loss
+from lever_pipe.training.rce import progress_of
+from lever_pipe.trajectories import make_group
+
+
+def test_the_temperature_reaches_both_ends_of_the_published_schedule() -> None:
+    # 640 train queries, one a batch, five epochs: 2.0 at the first step and 0.5 at the last
+    temperatures = [linear(2.0, 0.5, progress_of(e, step, 640, 5)) for e in range(1, 6) for step in range(640)]
+    assert temperatures[0] == 2.0
+    assert temperatures[-1] == 0.5
+    assert temperatures == sorted(temperatures, reverse=True)
+    # published: t0 + (t1 - t0) step / (total - 1)
+    assert temperatures[1234] == pytest.approx(2.0 - 1.5 * 1234 / 3199, abs=1e-12)
+
+
+@given(st.integers(1, 400), st.integers(0, 99), st.integers(1, 50))
+def test_progress_stays_in_bounds_and_at_the_end(epoch: int, step: int, horizon: int) -> None:
+    progress = progress_of(epoch, step, 100, horizon)
+    assert 0 <= progress <= 1
+    assert (progress == 1) == ((epoch - 1) * 100 + step >= horizon * 100 - 1)
+
+
+def test_one_step_in_all_is_its_own_end() -> None:
+    assert progress_of(1, 0, 1, 1) == 0.0
+    assert progress_of(2, 0, 1, 1) == 1.0
+
+
+def test_the_logged_temperature_is_the_mean_of_the_epoch(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, rce=Rce(batch_queries=4, final_learning_rate_share=0.5))
+    chain.initialise()
+    chain.rce_epoch(1)
+    values = chain.rce_epoch(2).values
+    # 16 train queries: 4 steps an epoch, 20 in the horizon; epoch 2 holds steps 4..7
+    shares = [step / 19 for step in (4, 5, 6, 7)]
+    assert values["temperature"] == pytest.approx(sum(2 - 1.5 * share for share in shares) / 4, abs=1e-12)
+    rate = [0.5e-4 + 0.5e-4 * (1 + math.cos(math.pi * share)) / 2 for share in shares]
+    assert values["learning_rate"] == pytest.approx(sum(rate) / 4, rel=1e-12)
+
+
+class Uniform(PointerSelector):
+    """A policy that finds all candidates equal."""
+
+    def forward(self, query_BD: torch.Tensor, pool_BKD: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(pool_BKD.shape[:2])
+
+
+def groups_of(n: int, size: int, n_selections: int) -> Groups:
+    generator = torch_generator(0, "groups")
+    selections = torch.stack([torch.randperm(size, generator=generator)[:2] for _ in range(n * n_selections)])
+    return Groups(
+        queries=torch.arange(n),
+        pools=torch.stack([torch.randperm(n, generator=generator)[:size] for _ in range(n)]),
+        selections=selections.reshape(n, n_selections, 2),
+        rewards=torch.rand(n, n_selections, generator=generator),
+        valid=torch.ones(n, n_selections, dtype=torch.bool),
+    )
+
+
+def test_the_validation_loss_of_guessing_is_the_yardstick() -> None:
+    architecture = Architecture(4, 8, 1, 1, 0.5, 0.1, 0.1)
+    groups = groups_of(300, 64, 5)  # 300 queries: two parts of the validation loop
+    loss = validation_loss(Uniform(architecture), EmbeddingTable(torch.zeros(300, 4)), groups)
+    assert loss == pytest.approx(math.log(64) + math.log(63), abs=1e-5)  # float32 sums of 8.302
+    assert round(uniform_policy_loss(64, 2), 3) == 8.302
+
+
+def test_validation_weighs_every_query_the_same() -> None:
+    architecture = Architecture(4, 8, 1, 1, 0.5, 0.1, 0.1)
+    module = initialise(build_selector(architecture), torch_generator(0)).train()
+    table = EmbeddingTable(torch.randn(300, 4, generator=torch_generator(1)))
+    groups = groups_of(300, 16, 4)
+    each = [validation_loss(module, table, groups.take(torch.tensor([row]))) for row in range(300)]
+    assert validation_loss(module, table, groups) == pytest.approx(sum(each) / 300, rel=1e-5)
+    assert not module.training  # dropout would make the yardstick random
+
+
+def test_the_epoch_mean_weighs_queries_not_batches() -> None:
+    module = initialise(build_selector(Architecture(4, 8, 1, 1, 0.0, 0.0, 0.1)), torch_generator(0))
+    adam = torch.optim.SGD(module.parameters(), lr=0.0)
+    groups = groups_of(20, 8, 2)
+
+    def plan(rows: list[int], value: float) -> tuple[Groups, object]:
+        loss = value * module.input_proj.weight.sum() ** 0
+        return groups.take(torch.tensor(rows)), lambda _: Step(loss, {"x": value})
+
+    values = run_epoch(module, adam, [plan([0, 1, 2], 1.0), plan([3], 5.0)], max_gradient_norm=1.0)  # type: ignore[list-item]
+    assert values["x"] == 2.0  # (3 * 1 + 1 * 5) / 4
+    assert values["loss"] == 2.0
+
+
+def test_a_loss_that_is_no_number_stops_the_epoch() -> None:
+    module = build_selector(Architecture(4, 8, 1, 1, 0.0, 0.0, 0.1))
+    bad = [(groups_of(20, 8, 2), lambda _: Step(torch.tensor(math.nan), {}))]
+    with pytest.raises(FloatingPointError, match="loss is nan; lower the learning rate"):
+        run_epoch(module, torch.optim.SGD(module.parameters()), bad, max_gradient_norm=1.0)
+
+
+def test_gradients_are_clipped_to_the_norm() -> None:
+    module = initialise(build_selector(Architecture(4, 8, 1, 1, 0.0, 0.0, 0.1)), torch_generator(0))
+    before = module.input_proj.weight.detach().clone()
+    plan = [(groups_of(20, 8, 2), lambda _: Step(1000 * module.input_proj.weight.sum(), {}))]
+    values = run_epoch(module, torch.optim.SGD(module.parameters(), lr=1.0), plan, max_gradient_norm=0.5)
+    assert values["grad_norm"] == pytest.approx(1000 * math.sqrt(32), rel=1e-5)  # logged before the clip; 8 x 4 ones
+    moved = (module.input_proj.weight.detach() - before).norm()
+    assert float(moved) == pytest.approx(0.5, rel=1e-4)  # clip adds 1e-6 to the norm it divides by
+
+
+def test_entropy_of_the_first_pick() -> None:
+    assert float(policy_entropy(torch.zeros(3, 64))) == pytest.approx(math.log(64), rel=1e-6)
+    assert float(policy_entropy(torch.tensor([[0.0, -1000.0]]))) == 0.0
+
+
+def learnable_files(folder: Path) -> dict[str, Path]:
+    """Write a problem whose rewarded candidates are the two nearest after a fixed rotation of the query."""
+    n_queries, n_train, size = 300, 600, 16
+    arrays = embedding_arrays(n_train, 1)
+    rotation = np.linalg.qr(np.random.default_rng(5).standard_normal((12, 12)))[0]
+    vectors = fuse(arrays["train_image"], arrays["train_question"])
+    rng = np.random.default_rng(6)
+    groups = []
+    for of in random_pools(n_queries, n_train, size=size):
+        nearest = np.argsort(-(vectors[list(of.candidates)] @ (rotation @ vectors[of.query_id])))
+        rows = [trajectory(of, nearest[:2].tolist(), 1.0)]
+        rows += [trajectory(of, rng.permutation(nearest[2:])[:2].tolist(), 0.0) for _ in range(4)]
+        groups.append(make_group(example(of.query_id), of, rows))
+    files = {"rl_data": folder / "rl_data.jsonl", "embeddings": folder / "embeddings.safetensors"}
+    storage.write_rows(files["rl_data"], groups)
+    storage.write_arrays(files["embeddings"], arrays)
+    return files
+
+
+def test_rce_learns_a_rotation(tmp_path: Path) -> None:
+    chain = Chain(
+        tmp_path,
+        rce=Rce(batch_queries=8, learning_rate=3e-3, passes=4, temperature_start=0.5, temperature_end=0.5),
+        selector=Selector(width=32, dropout=0.0, attention_dropout=0.0),
+        reward=Reward(mode="hard_only", hard=5.0),  # e^5 to 1: at temperature 1 nearly all weight is on the good one
+        files=learnable_files(tmp_path),
+    )
+    chain.initialise()
+    losses = [chain.rce_epoch(epoch).values["val_loss"] for epoch in (1, 2, 3, 4)]
+    # ln 16 + ln 15 = 5.48 is guessing, on queries that training has not seen
+    assert losses[-1] < uniform_policy_loss(16, 2) - 1.0, losses
+    assert losses[-1] < losses[0]

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from lever_pipe.checkpoints import load_tensors, save_tensors
+from lever_pipe.errors import CheckpointError
+from lever_pipe.seeding import torch_generator
+from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.training import state
+
+SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
+
+
+def selector(seed: int = 0) -> PointerSelector:
+    return initialise(build_selector(SMALL), torch_generator(seed))
+
+
+def stepped(module: PointerSelector, steps: int = 2) -> torch.optim.AdamW:
+    adam = state.make_optimiser(module, learning_rate=0.01, weight_decay=0.1)
+    for _ in range(steps):
+        adam.zero_grad()
+        module.eval()(torch.ones(1, 6), torch.eye(6)[None]).square().sum().backward()
+        adam.step()
+    return adam
+
+
+def test_a_loaded_selector_gives_identical_logits(tmp_path: Path) -> None:
+    module = selector().eval()
+    state.save_selector(tmp_path / "s", module, stage="rce", epoch=2)
+    loaded = state.load_selector(tmp_path / "s", SMALL)
+    query = torch.randn(4, 6, generator=torch_generator(1))
+    pool = torch.randn(4, 5, 6, generator=torch_generator(2))
+    assert torch.equal(loaded(query, pool), module(query, pool))
+    assert not loaded.training
+    assert all(p.requires_grad for p in loaded.parameters())
+
+
+def test_another_architecture_is_refused_with_all_differences(tmp_path: Path) -> None:
+    state.save_selector(tmp_path / "s", selector(), stage="rce", epoch=1)
+    with pytest.raises(CheckpointError) as fault:
+        state.load_selector(tmp_path / "s", replace(SMALL, embedding=7, layers=2))
+    text = str(fault.value)
+    assert "input_proj.weight has shape [8, 6], expected [8, 7]" in text
+    assert "missing attn_norms.1.bias" in text
+    assert "missing cross_attn_layers.1.in_proj_weight" in text
+    with pytest.raises(CheckpointError, match=r"extra attn_norms\.0\.bias"):
+        state.load_selector(tmp_path / "s", replace(SMALL, layers=0))
+
+
+def test_a_resumed_optimiser_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    straight = selector()
+    adam = stepped(straight, 2)
+    state.save_selector(tmp_path / "s", straight, stage="rce", epoch=1)
+    state.save_optimiser(tmp_path / "o", adam, straight, stage="rce", epoch=1, kl_beta=0.1 + 0.2)
+    resumed = state.load_selector(tmp_path / "s", SMALL)
+    fresh = state.make_optimiser(resumed, learning_rate=0.01, weight_decay=0.1)
+    assert state.resume_optimiser(tmp_path / "o", fresh, resumed, stage="rce") == 0.1 + 0.2  # a double, all its bits
+    for optimiser, module in ((adam, straight), (fresh, resumed)):
+        optimiser.zero_grad()
+        module(torch.ones(1, 6), torch.eye(6)[None]).square().sum().backward()
+        optimiser.step()
+    for name, value in straight.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_the_saved_file_is_not_changed_by_going_on(tmp_path: Path) -> None:
+    module = selector()
+    state.save_optimiser(tmp_path / "o", stepped(module), module, stage="rce", epoch=1, kl_beta=0.0)
+    before = (tmp_path / "o").read_bytes()
+    adam = state.make_optimiser(module, learning_rate=0.01, weight_decay=0.1)
+    state.resume_optimiser(tmp_path / "o", adam, module, stage="rce")
+    module(torch.ones(1, 6), torch.eye(6)[None]).sum().backward()
+    adam.step()
+    assert (tmp_path / "o").read_bytes() == before
+
+
+def test_the_state_of_another_stage_is_left_alone(tmp_path: Path) -> None:
+    module = selector()
+    state.save_optimiser(tmp_path / "o", stepped(module), module, stage="rce", epoch=5, kl_beta=0.3)
+    adam = state.make_optimiser(module, learning_rate=0.01, weight_decay=0.1)
+    assert state.resume_optimiser(tmp_path / "o", adam, module, stage="grpo") is None
+    assert not adam.state
+
+
+def test_moments_of_other_parameters_are_refused(tmp_path: Path) -> None:
+    module = selector()
+    state.save_optimiser(tmp_path / "o", stepped(module), module, stage="grpo", epoch=1, kl_beta=0.1)
+    frozen = selector()
+    frozen.freeze_projections()
+    adam = state.make_optimiser(frozen, learning_rate=0.01, weight_decay=0.1)
+    with pytest.raises(CheckpointError, match=r"extra cand_proj\.weight\.exp_avg; "):
+        state.resume_optimiser(tmp_path / "o", adam, frozen, stage="grpo")
+    tensors, about = load_tensors(tmp_path / "o")
+    del tensors["query_proj.weight.step"]
+    save_tensors(tmp_path / "o", tensors, about=about)
+    with pytest.raises(CheckpointError, match=r"missing query_proj\.weight\.step"):
+        state.resume_optimiser(tmp_path / "o", adam, module, stage="grpo")
+
+
+def test_the_optimiser_holds_what_trains() -> None:
+    module = selector()
+    module.freeze_projections()
+    (group,) = state.make_optimiser(module, learning_rate=0.5, weight_decay=0.25).param_groups
+    assert [id(p) for p in group["params"]] == [id(p) for p in module.parameters() if p.requires_grad]
+    assert (group["lr"], group["weight_decay"]) == (0.5, 0.25)

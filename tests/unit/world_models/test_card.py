@@ -1,0 +1,143 @@
+"""The shipped models are those of their card and show the mechanism that it states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+
+from lever_pipe.datasets.world.items import WorldOptions
+from lever_pipe.datasets.world.lexicon import COLORS, IMAGE_ID, KINDS, RELATIONS
+from lever_pipe.world_models.bank import draw_bank
+from lever_pipe.world_models.card import folder_digests, read_card, render_card
+from lever_pipe.world_models.encoder import image_vectors, text_vectors
+from lever_pipe.world_models.evaluation import Examples, answer_prompts, draw_examples, encode_images
+from lever_pipe.world_models.make import probe_reader
+from lever_pipe.world_models.models import Reader
+from lever_pipe.world_models.probes import Probe, check_bounds
+
+ROOT = Path(__file__).parents[3] / "resources" / "world"
+
+
+@pytest.fixture(scope="module")
+def card() -> dict[str, Any]:
+    return read_card(ROOT)
+
+
+@pytest.fixture(scope="module")
+def model() -> Reader:
+    return Reader.from_pretrained(ROOT / "lvlm").eval()
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[Examples, Examples]:
+    options = WorldOptions(n_train=200, n_eval=40)
+    return draw_examples(options, "train"), draw_examples(options, "val")
+
+
+def test_the_shipped_files_are_those_of_the_card(card: dict[str, Any]) -> None:
+    assert folder_digests(ROOT) == card["sha256"]
+
+
+def test_the_card_in_prose_is_the_card_in_json(card: dict[str, Any]) -> None:
+    assert (ROOT / "card.md").read_text(encoding="utf-8") == render_card(card)
+
+
+def test_both_models_stay_below_eight_megabytes() -> None:
+    size = sum(p.stat().st_size for name in ("lvlm", "clip") for p in (ROOT / name).rglob("*"))
+    assert size <= 8_000_000
+
+
+def test_the_card_states_sizes_and_hints(card: dict[str, Any], model: Reader) -> None:
+    assert card["lvlm"]["parameters"] == sum(p.numel() for p in model.parameters()) == 716_736
+    assert card["clip"]["parameters"] == 369_953
+    for hint in ("pushed to attend", "linear head", "taught with hints"):
+        assert hint in card["training_only_losses"]
+    assert card["world"]["mapping_seed"] == 7
+
+
+def test_probes_reproduce_the_card_and_meet_all_bounds(card: dict[str, Any], model: Reader) -> None:
+    # A quarter of the released queries: probes depend on the question only.
+    options = WorldOptions(**card["world"])
+    summary = probe_reader(model, options, max_queries=200)
+    assert check_bounds(summary) == []
+    for name, score in summary.items():
+        # Shares near 30 % of 150 queries have a standard deviation of 3.7 points.
+        assert abs(score.truth - card["probes"][name]["equals_fact"]) < 15
+
+
+def _messages(probe: Probe) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for row in (*probe.demonstrations, probe.query):
+        content = [{"type": "image"}, {"type": "text", "text": row.question}]
+        messages.append({"role": "user", "content": content})
+        messages.append({"role": "assistant", "content": [{"type": "text", "text": row.answer}]})
+    return messages[:-1]
+
+
+def _generate(model: Reader, probes: list[Probe], pixels: dict[str, np.ndarray]) -> list[str]:
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "lvlm")
+    processor = AutoImageProcessor.from_pretrained(ROOT / "lvlm")
+    texts = [tokenizer.apply_chat_template(_messages(p), tokenize=False, add_generation_prompt=True) for p in probes]
+    inputs = tokenizer(
+        [t.replace("<|image_pad|>", "<|image_pad|>" * 4) for t in texts], padding=True, return_tensors="pt"
+    )
+    shown = [Image.fromarray(pixels[row.image]) for p in probes for row in (*p.demonstrations, p.query)]
+    with torch.no_grad():
+        output = model.generate(
+            **inputs,
+            **processor(images=shown, return_tensors="pt"),
+            mm_token_type_ids=(inputs["input_ids"] == IMAGE_ID).int(),
+            max_new_tokens=4,
+        )
+    new = output[:, inputs["input_ids"].shape[1] :]
+    return [str(text) for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
+
+
+def test_stock_generation_gives_the_fast_answers_for_zero_to_four_shots(
+    model: Reader, world: tuple[Examples, Examples]
+) -> None:
+    pool, queries = world
+    pixels = {**pool.pixels, **queries.pixels}
+    features = encode_images(model, pixels)
+    rng = np.random.default_rng(0)
+    probes = []
+    for i, query in enumerate(queries.rows[:32]):
+        chosen = rng.choice(len(pool.rows), size=i % 5, replace=False)
+        probes.append(Probe(query, tuple(pool.rows[j] for j in chosen), ""))
+    # One batch of mixed lengths: left padding must not change an answer. One word and no more
+    # shows that the model ends its turn.
+    fast = [answer_prompts(model, [probe], features)[0] for probe in probes]
+    assert _generate(model, probes, pixels) == fast
+    assert len(set(fast)) > 8
+
+
+def test_relation_and_scene_are_readable_from_clip() -> None:
+    clip = CLIPModel.from_pretrained(ROOT / "clip").eval()
+    rng = np.random.default_rng(0)
+    questions = [text for relation in RELATIONS for text in relation.questions]
+    train, test = draw_bank(12, 3, "train"), draw_bank(4, 4, "test")
+
+    def embed(pixels: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            mean = (image_vectors(clip, pixels) + text_vectors(clip, questions)[asked]) / 2
+        unit = torch.nn.functional.normalize(mean, dim=-1).numpy()
+        return np.column_stack([unit, np.ones(len(unit))])
+
+    asked = [rng.integers(len(questions), size=len(bank.pixels)) for bank in (train, test)]
+    x, x_test = embed(train.pixels, asked[0]), embed(test.pixels, asked[1])
+
+    def readable(labels: np.ndarray, test_labels: np.ndarray) -> float:
+        weights = np.linalg.lstsq(x, np.eye(labels.max() + 1)[labels], rcond=None)[0]
+        return float(((x_test @ weights).argmax(1) == test_labels).mean())
+
+    # Least squares is a weak reader; chance is 1/7, 1/8 and 1/6.
+    assert readable(asked[0] // 3, asked[1] // 3) > 0.85
+    assert readable(train.scenes[:, 0], test.scenes[:, 0]) > 0.85
+    assert readable(train.scenes[:, 1], test.scenes[:, 1]) > 0.9
+    assert (len(KINDS), len(COLORS)) == (8, 6)

@@ -1,0 +1,114 @@
+"""Architectures, tokenizers and folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+
+from lever_pipe.datasets.world.lexicon import RELATIONS, VOCABULARY, split_words
+from lever_pipe.world_models.models import (
+    Reader,
+    build_clip,
+    build_reader,
+    clip_tokenizer,
+    reader_tokenizer,
+    save_clip,
+    save_reader,
+    seeded,
+)
+
+QUESTIONS = [text for relation in RELATIONS for text in relation.questions]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    save_reader(build_reader(0), root / "lvlm")
+    save_clip(build_clip(0), root / "clip")
+    return root
+
+
+def test_parameter_counts() -> None:
+    assert sum(p.numel() for p in build_reader(0).parameters()) == 716_736
+    assert sum(p.numel() for p in build_clip(0).parameters()) == 369_953
+
+
+def test_weights_depend_on_the_seed_only_and_the_global_generator_is_untouched() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    first = build_reader(0)
+    assert torch.equal(torch.rand(3), expected)
+    second, third = build_reader(0), build_reader(1)
+    name = "model.language_model.embed_tokens.weight"
+    assert torch.equal(first.state_dict()[name], second.state_dict()[name])
+    assert not torch.equal(first.state_dict()[name], third.state_dict()[name])
+    with seeded(0, "a"):
+        a = torch.rand(1)
+    with seeded(0, "b"):
+        assert not torch.equal(torch.rand(1), a)
+
+
+def test_the_tokenizer_knows_every_word_and_agrees_with_the_lexicon() -> None:
+    tokenizer = reader_tokenizer()
+    for text in QUESTIONS:
+        assert tokenizer(text)["input_ids"] == [VOCABULARY[word] for word in split_words(text)]
+    for relation in RELATIONS:
+        for answer in relation.answers:
+            assert tokenizer.decode(tokenizer(answer)["input_ids"]) == answer
+
+
+def test_the_chat_template_writes_qwens_format() -> None:
+    text = reader_tokenizer().apply_chat_template(
+        [
+            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what is this?"}]},
+            {"role": "assistant", "content": "ball"},
+        ],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert text == (
+        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>what is this?<|im_end|>\n"
+        "<|im_start|>assistant\nball<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_clip_pools_at_its_end_token(folder: Path) -> None:
+    # With end id 2 transformers pools at the highest word id instead; then words after it in
+    # vocabulary order would not matter and padding would.
+    model = CLIPModel.from_pretrained(folder / "clip").eval()
+    assert model.config.text_config.eos_token_id == clip_tokenizer().eos_token_id != 2
+    tokenizer = clip_tokenizer()
+    short = tokenizer(["one red ball"], return_tensors="pt")
+    padded = tokenizer(["one red ball", "a photo of one red ball"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        output = model.text_model(**short)
+        alone, beside = output.pooler_output, model.text_model(**padded).pooler_output[:1]
+    torch.testing.assert_close(alone, output.last_hidden_state[:, -1])
+    torch.testing.assert_close(alone, beside, atol=1e-5, rtol=0)  # other batch shapes, other sum order
+
+
+def test_folders_load_through_the_auto_classes(folder: Path) -> None:
+    image = Image.fromarray(np.zeros((56, 56, 3), dtype=np.uint8))
+    shapes = {"lvlm": (16, 1176), "clip": (1, 3, 56, 56)}
+    for name, shape in shapes.items():
+        tokenizer = AutoTokenizer.from_pretrained(folder / name)
+        assert tokenizer.unk_token_id not in tokenizer(QUESTIONS[0])["input_ids"]
+        processor = AutoImageProcessor.from_pretrained(folder / name)
+        pixels = processor(images=[image], return_tensors="pt")["pixel_values"]
+        assert pixels.shape == shape
+        # Black is -1 after normalisation with mean and deviation one half.
+        assert torch.equal(pixels, -torch.ones(shape))
+    assert AutoTokenizer.from_pretrained(folder / "lvlm").padding_side == "left"
+
+
+def test_weights_survive_the_folder(folder: Path) -> None:
+    loaded, built = Reader.from_pretrained(folder / "lvlm"), build_reader(0)
+    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in built.state_dict().items())
+    assert loaded.generation_config.eos_token_id == 2
+    assert loaded.generation_config.do_sample is False

@@ -1,0 +1,142 @@
+"""Pieces of the training that run without training for minutes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lever_pipe.datasets.world.items import WorldOptions
+from lever_pipe.storage import digest
+from lever_pipe.world_models import curriculum, encoder, reader, vision
+from lever_pipe.world_models.bank import draw_bank
+from lever_pipe.world_models.encoder import caption, contrastive_loss, encode_texts
+from lever_pipe.world_models.evaluation import draw_examples
+from lever_pipe.world_models.models import build_clip, clip_tokenizer
+from lever_pipe.world_models.optimisation import make_optimizer, set_rate
+
+
+def test_rate_warms_up_and_falls_to_its_end() -> None:
+    optimizer = make_optimizer([nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))])
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.05, 0.0]
+
+    def rate(step: int) -> float:
+        set_rate(optimizer, step, 100, 1.0, 0.1, 10)
+        return float(optimizer.param_groups[0]["lr"])
+
+    assert rate(0) == pytest.approx(0.1)  # a tenth of the warm-up
+    # Half way, the cosine is midway between 1 and 0.1.
+    assert rate(50) == pytest.approx(0.55)
+    assert rate(100) == pytest.approx(0.1)
+
+
+def test_bank_holds_every_scene() -> None:
+    bank = draw_bank(12, 0, "test")
+    # 8 x 6 scenes of one shape with 12 images, and two and three shapes with 4 each.
+    assert bank.pixels.shape == (48 * 20, 56, 56, 3)
+    rng = np.random.default_rng(0)
+    for scene in bank.ranges:
+        assert tuple(bank.scenes[bank.draw(scene, rng)]) == scene
+    assert np.array_equal(bank.pixels, draw_bank(12, 0, "test").pixels)
+    assert not np.array_equal(bank.pixels, draw_bank(12, 0, "other").pixels)
+
+
+def test_contrastive_loss_forgives_equal_scenes() -> None:
+    # Images 0 and 1 show one scene: their two captions are equally right.
+    logits = torch.tensor([[9.0, 9.0, 0.0], [9.0, 9.0, 0.0], [0.0, 0.0, 9.0]])
+    loss = contrastive_loss(logits, torch.tensor([5, 5, 6]))
+    # Rows 0 and 1 cost ln(2 + e^-9), row 2 costs ln(1 + 2 e^-9); columns cost the same.
+    by_hand = (2 * math.log(2 + math.exp(-9)) + math.log(1 + 2 * math.exp(-9))) / 3
+    torch.testing.assert_close(loss, torch.tensor(by_hand))
+
+
+def test_texts_are_encoded_as_the_shipped_tokenizer_does() -> None:
+    texts = ["what is this made of?", caption((0, 0, 0), "a photo of {count} {color} {kind}")]
+    ids, mask = encode_texts(texts)
+    stock = clip_tokenizer()(texts, padding=True, return_tensors="pt")
+    assert torch.equal(ids, stock["input_ids"])
+    assert torch.equal(mask, stock["attention_mask"])
+    assert texts[1] == "a photo of one red ball"
+
+
+def test_vectors_are_unit_vectors_of_one_space() -> None:
+    model, bank = build_clip(0).eval(), draw_bank(4, 0, "test")
+    with torch.no_grad():
+        images = encoder.image_vectors(model, bank.pixels[:3])
+        texts = encoder.text_vectors(model, ["what is this?", "one red ball"])
+    assert images.shape == (3, 64)
+    assert texts.shape == (2, 64)
+    torch.testing.assert_close(images.norm(dim=1), torch.ones(3))
+    torch.testing.assert_close(texts.norm(dim=1), torch.ones(2))
+
+
+def test_examples_equal_the_files(tmp_path: Path) -> None:
+    from lever_pipe.datasets.world.files import write_raw_files
+
+    options = WorldOptions(n_train=30, n_eval=10)
+    names = (
+        "train_questions",
+        "train_annotations",
+        "train_images",
+        "eval_questions",
+        "eval_annotations",
+        "eval_images",
+    )
+    paths: dict[str, Path] = {name: tmp_path / name for name in names}
+    write_raw_files(**paths, options=options)
+    examples = draw_examples(options, "train")
+    assert [row.example_id for row in examples.rows] == list(range(30))
+    assert [row.question_id for row in examples.rows] == sorted(row.question_id for row in examples.rows)
+    for row in examples.rows:
+        assert row.image_digest == digest(paths["train_images"] / row.image)
+        assert row.answers.count(row.answer) == max(row.answers.count(a) for a in row.answers)
+
+
+def test_the_curriculum_hands_over_from_copying_to_the_mixture() -> None:
+    assert [phase.name for phase in curriculum.PHASES] == ["A", "S1", "S2", "S3", "B", "C"]
+    guided = [phase.name for phase in curriculum.PHASES if phase.weights.attention > 0]
+    assert guided == ["S1", "S2", "S3"]
+    assert [phase.name for phase in curriculum.PHASES if phase.trains_vision] == ["C"]
+
+
+def test_two_steps_of_every_phase_run_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setattr(vision, "VISION_STEPS", 3)
+    monkeypatch.setattr(reader, "N_VISION_IMAGES", 4)
+    monkeypatch.setattr(reader, "N_FRESH_IMAGES", 4)
+    short = tuple(replace(phase, n_steps=2, batch=4) for phase in curriculum.PHASES)
+    monkeypatch.setattr(reader, "PHASES", short)
+    monkeypatch.setattr(reader, "_ProbeWorld", _NoProbes)
+
+    def train(seed: int) -> dict[str, Any]:
+        return dict(reader.ReaderTrainer(seed).run().state_dict())
+
+    first, second, third = train(0), train(0), train(1)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not all(torch.equal(first[name], third[name]) for name in first)
+
+
+class _NoProbes:
+    """Stands in for the probe world, whose 1800 images take a second to draw."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def truth_shares(self, model: Any) -> dict[str, float]:
+        return dict.fromkeys(("conflict_right_first", "conflict_right_last"), 0.0)
+
+
+def test_a_phase_ends_only_when_images_decide() -> None:
+    phase = next(phase for phase in curriculum.PHASES if phase.name == "S1")
+    done = {"contested": 0.96, "conflict_right_first": 0.9, "conflict_right_last": 0.9}
+    is_done = reader.ReaderTrainer._is_done
+    assert is_done(phase, done)
+    assert not is_done(phase, {**done, "contested": 0.9})
+    assert not is_done(phase, {**done, "conflict_right_last": 0.5})
+    assert not is_done(curriculum.PHASES[-1], done)

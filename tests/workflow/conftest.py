@@ -1,0 +1,73 @@
+"""One smoke run of the whole workflow in a copy of the project, shared by all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("Snakefile", "config.yaml", "config", "envs", "lever_pipe", "profiles", "pyproject.toml", "resources", "workflow")
+JOB_COUNT = re.compile(r"^(\w+)\s+(\d+)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A copy of the project in which a test may edit anything."""
+
+    folder: Path
+
+    def snakemake(self, *words: str, check: bool = True) -> str:
+        """Run Snakemake on the smoke configuration and return what it said."""
+        command = [sys.executable, "-m", "snakemake", "--configfile", "config/smoke.yaml", *words]
+        # The copy, not the installed package, is what jobs and workflow import.
+        environment = os.environ | {"PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        if check and done.returncode:
+            raise AssertionError(done.stdout[-6000:])
+        return done.stdout
+
+    def planned(self, *words: str) -> dict[str, int]:
+        """Return how many jobs of each rule would run now."""
+        said = self.snakemake("--dry-run", "--quiet", "host", *words)
+        table = said[said.find("Job stats:") :] if "Job stats:" in said else ""
+        table = table.split("\n\n")[0]
+        return {rule: int(n) for rule, n in JOB_COUNT.findall(table) if rule not in ("total", "all")}
+
+    @contextmanager
+    def edited(self, name: str, old: str, new: str) -> Iterator[None]:
+        """Replace a text in a file for the time of the block; times are restored too."""
+        path = self.folder / name
+        text, stat = path.read_text(), path.stat()
+        assert old in text, f"{name} does not contain {old!r}"
+        path.write_text(text.replace(old, new))
+        try:
+            yield
+        finally:
+            path.write_text(text)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Return a project whose smoke run is complete."""
+    folder = tmp_path_factory.mktemp("project")
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, folder / part)
+    project = Project(folder)
+    project.snakemake("--cores", "2")
+    return project

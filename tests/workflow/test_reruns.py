@@ -1,0 +1,138 @@
+"""The promise: edit X and exactly these rules rerun."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from .conftest import Project
+
+pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("smoke")]
+
+# The smoke configuration: one seed, 2 RCE epochs, betas {0, 0.15} x 2 GRPO epochs, a long run of 3 epochs for 0.15.
+RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 2, 4, 1, 6
+REPORT = {"collect_results": 1, "tabulate_documents": 1, "plot_curves": 1, "build_report": 1}
+SEED_SCORES = RCE_EPOCHS + GRPO_EPOCHS
+GRPO_AND_BELOW = {
+    "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
+    "select_demonstrations": GRPO_EPOCHS,
+    "answer_prompts": 1,
+    "score_answers": SEED_SCORES,
+    **REPORT,
+}
+BELOW_RL_DATA = {
+    "train_rce_epoch": RCE_EPOCHS,
+    **GRPO_AND_BELOW,
+    "select_demonstrations": SEED_SCORES,
+}
+
+
+def test_a_finished_run_has_nothing_to_do(smoke: Project) -> None:
+    assert smoke.planned() == {}
+    assert "Nothing to be done" in smoke.snakemake("--cores", "1")
+
+
+def test_a_beta_more_trains_that_beta_only(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"):
+        assert smoke.planned() == {
+            "train_grpo_epoch": 2,
+            "select_demonstrations": 2,
+            "answer_prompts": 1,
+            "score_answers": SEED_SCORES + 2,
+            **REPORT,
+        }
+
+
+def test_more_epochs_train_only_the_further_ones(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "rce_epochs: 2\n", "rce_epochs: 4\n"):
+        planned = smoke.planned()
+    assert planned["train_rce_epoch"] == 2
+    assert "train_grpo_epoch" not in planned
+
+
+def test_changed_content_of_the_rce_checkpoint_retrains_all_grpo(smoke: Project) -> None:
+    path = smoke.folder / "results/smoke/lever/preset~world/rce/seed~0/epoch~2/selector.safetensors"
+    content, stat = path.read_bytes(), path.stat()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    try:
+        # The checkpoint's own selections follow, too.
+        assert smoke.planned() == GRPO_AND_BELOW | {"select_demonstrations": GRPO_EPOCHS + 1}
+    finally:
+        path.write_bytes(content)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_the_title_rebuilds_the_report_only(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "results: results/smoke", "results: results/smoke\nreport: {title: Another}"):
+        assert smoke.planned() == {"build_report": 1}
+
+
+def test_execution_reruns_nothing(smoke: Project) -> None:
+    assert smoke.planned("--set-threads", "train_rce_epoch=2", "--set-resources", "answer_prompts:mem_mb=9000") == {}
+    with smoke.edited("profiles/default/profile.yaml", "cores: all", "cores: 1"):
+        assert smoke.planned() == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "world/mscoco_val2014_annotations.json",
+        "lever/embeddings/embeddings.safetensors",
+        "lever/rl_data/rl_data_k64_v3.jsonl",
+        "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors",
+        "lever/preset~world/rce/seed~0/epoch~2/optimiser.safetensors",
+    ],
+)
+def test_touching_a_file_reruns_nothing(smoke: Project, name: str) -> None:
+    path = smoke.folder / "results/smoke" / name
+    stat = path.stat()
+    path.touch()
+    try:
+        assert smoke.planned() == {}
+    finally:
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_a_changed_sign_in_the_kl_retrains_grpo_but_not_rce(smoke: Project) -> None:
+    with smoke.edited("lever_pipe/losses/kl.py", "torch.expm1(log_ratio) - log_ratio", "torch.expm1(log_ratio) + log_ratio"):
+        assert smoke.planned() == GRPO_AND_BELOW
+
+
+def test_a_comment_in_the_kl_reruns_nothing(smoke: Project) -> None:
+    with smoke.edited("lever_pipe/losses/kl.py", "from __future__ import annotations", "# A remark.\nfrom __future__ import annotations"):
+        assert smoke.planned() == {}
+
+
+def test_a_member_that_nobody_names_reruns_nothing(smoke: Project) -> None:
+    extra = smoke.folder / "lever_pipe/samplers/nearest.py"
+    extra.write_text('"""A further sampler."""\n')
+    try:
+        assert smoke.planned() == {}
+    finally:
+        extra.unlink()
+
+
+def test_the_metric_rescores_rl_data_and_everything_below(smoke: Project) -> None:
+    with smoke.edited("lever_pipe/metrics/vqa_accuracy.py", "min(3, n_matches)", "min(2, n_matches)"):
+        planned = smoke.planned()
+    assert planned.items() >= (BELOW_RL_DATA | {"score_answers": SEED_SCORES + BASELINES}).items()
+    assert planned["generate_rl_data"] == 2
+    assert planned["merge_rl_data"] == 1
+    assert not planned.keys() & {"generate_world", "prepare_examples", "embed_examples", "sample_pools", "propose_trajectories"}
+
+
+def test_the_prompt_answers_everything_again(smoke: Project) -> None:
+    with smoke.edited("lever_pipe/prompts.py", "PROMPT_VERSION = 1", "PROMPT_VERSION = 2"):
+        planned = smoke.planned()
+    assert planned["generate_rl_data"] == 2
+    assert planned["answer_prompts"] == 2
+    assert planned.items() >= {"train_rce_epoch": RCE_EPOCHS, "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY}.items()
+    assert not planned.keys() & {"embed_examples", "sample_pools", "propose_trajectories"}
+
+
+def test_another_seed_of_the_world_reruns_all_but_nothing_twice(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "n_eval: 40}", "n_eval: 40, seed: 5}"):
+        planned = smoke.planned()
+    assert planned["generate_world"] == 1
+    assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY
