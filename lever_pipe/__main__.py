@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words and words[0] in TOOLS:
             return int(import_module("lever_pipe.tools").main(words))
-        options = _parser().parse_args(words)
+        options = _parser().parse_intermixed_args(words)
         run_stage(options)
     except LeverPipeError as fault:
         if "--debug" in words:

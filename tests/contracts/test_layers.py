@@ -17,7 +17,7 @@ LAYERS = [
     {"losses", "metrics", "statistics", "rewards", "prompts"},
     {"storage", "checkpoints", "ledger", "run_card", "rl_data_io", "trajectories", "execution"},
     {"datasets", "encoders", "samplers", "selector", "lvlms", "proposers", "baselines"},
-    {"training", "world_models", "answering", "tables"},
+    {"training", "world_models", "answering", "tables", "figures"},
     {"stages"},
     {"plan", "tools", "__main__", "__init__"},
 ]

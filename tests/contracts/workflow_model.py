@@ -25,7 +25,7 @@ def working_in(folder: Path) -> Iterator[None]:
 
 
 @cache
-def rules(import_from: str = "") -> dict[str, Any]:
+def rules() -> dict[str, Any]:
     """Return every rule of the workflow by name, the optional import of RL data included."""
     from snakemake.api import SnakemakeApi
     from snakemake.settings.types import ConfigSettings, OutputSettings, ResourceSettings, StorageSettings
@@ -40,6 +40,5 @@ def rules(import_from: str = "") -> dict[str, Any]:
                     storage_settings=StorageSettings(),
                     snakefile=ROOT / "Snakefile",
                 )
-                workflow._workflow.include(ROOT / "Snakefile", overwrite_default_target=True)
                 found |= {rule.name: rule for rule in workflow._workflow.rules}
     return found

@@ -13,7 +13,9 @@ STARTED = time.monotonic()
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 try:
-    EXPERIMENT = parse_experiment(config, source=" + ".join(map(str, workflow.configfiles)))
+    EXPERIMENT = parse_experiment(
+        config, source=" + ".join(map(str, workflow.configfiles))
+    )
 except LeverPipeError as fault:
     raise WorkflowError(str(fault)) from None
 
@@ -93,7 +95,9 @@ def previous_rce(wildcards):
 
 def base_rce(wildcards):
     """Return the folder of the RCE epoch that a GRPO run starts from and is anchored to."""
-    return RCE.format(preset=wildcards.preset, seed=wildcards.seed, epoch=wildcards.base)
+    return RCE.format(
+        preset=wildcards.preset, seed=wildcards.seed, epoch=wildcards.base
+    )
 
 
 def previous_grpo(wildcards):
@@ -117,7 +121,8 @@ def start_of(previous, name):
 def selections_of_batch(wildcards):
     """Return the selections whose prompts one answer batch holds."""
     return [
-        f"{LEVER}/{policy}/selections.jsonl" for policy in plan.policies_of(EXPERIMENT, wildcards.batch)
+        f"{LEVER}/{policy}/selections.jsonl"
+        for policy in plan.policies_of(EXPERIMENT, wildcards.batch)
     ]
 
 
@@ -141,5 +146,7 @@ def failure_summary(log):
 
 
 def finished_jobs(log):
-    """Return how many jobs this invocation finished."""
-    return Path(log).read_text(errors="replace").count("Finished jobid:")
+    """Return how many jobs this invocation finished, by its own log files."""
+    return sum(
+        Path(file).read_text(errors="replace").count("Finished jobid:") for file in log
+    )

@@ -49,6 +49,8 @@ if WORLD:
         params:
             spec=spec("generate_world"),
             files=named_files,
+        message:
+            "Generate the world: questions, annotations, images"
         shell:
             "python -m lever_pipe generate_world --spec {params.spec:q} {params.files:q}"
             " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -71,6 +73,8 @@ rule prepare_examples:
     params:
         spec=spec("prepare_examples"),
         files=with_external(IMAGES),
+    message:
+        "Read the questions and check every annotation and image"
     shell:
         "python -m lever_pipe prepare_examples --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -93,6 +97,8 @@ rule embed_examples:
     params:
         spec=spec("embed_examples"),
         files=with_external({**IMAGES, "encoder": EXPERIMENT.encoder.model}),
+    message:
+        "Embed images and questions"
     shell:
         "python -m lever_pipe embed_examples --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -116,6 +122,8 @@ rule sample_pools:
     params:
         spec=spec("sample_pools"),
         files=named_files,
+    message:
+        "Sample a pool of candidates for each query"
     shell:
         "python -m lever_pipe sample_pools --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"

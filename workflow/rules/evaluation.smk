@@ -22,6 +22,8 @@ rule select_demonstrations:
     params:
         spec=spec("select_demonstrations"),
         files=named_files,
+    message:
+        "Select demonstrations: {wildcards.trained}"
     shell:
         "python -m lever_pipe select_demonstrations --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -46,6 +48,8 @@ rule select_baseline:
     params:
         spec=spec("select_baseline"),
         files=named_files,
+    message:
+        "Select demonstrations: baseline {wildcards.baseline}"
     shell:
         "python -m lever_pipe select_baseline --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -71,6 +75,8 @@ rule answer_prompts:
         spec=spec("answer_prompts"),
         ledger=ledger_folder,
         files=with_external({**IMAGES, "lvlm": EXPERIMENT.lvlm.model}),
+    message:
+        "Answer all prompts of {wildcards.batch}"
     shell:
         "python -m lever_pipe answer_prompts --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log} 2>&1"
@@ -97,6 +103,8 @@ rule score_answers:
     params:
         spec=spec("score_answers"),
         files=named_files,
+    message:
+        "Score {wildcards.policy}"
     shell:
         "python -m lever_pipe score_answers --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -120,6 +128,8 @@ rule measure_pools:
     params:
         spec=spec("measure_pools"),
         files=named_files,
+    message:
+        "Measure what the evaluation pools hold"
     shell:
         "python -m lever_pipe measure_pools --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -143,6 +153,8 @@ rule check_world:
     params:
         spec=spec("check_world"),
         files=with_external({**IMAGES, "lvlm": EXPERIMENT.lvlm.model}),
+    message:
+        "Check that the embedded LVLM reads its demonstrations"
     shell:
         "python -m lever_pipe check_world --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"

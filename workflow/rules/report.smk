@@ -3,12 +3,21 @@ FIGURES = f"{LEVER}/figures"
 REFERENCE = "resources/reference/lever-plus-published.csv"
 BATCHES = plan.batches(EXPERIMENT)
 COUNTERS = [f"{LEVER}/answers/{batch}/counters.json" for batch in BATCHES]
+if not IMPORTED:
+    COUNTERS += [f"{shard}/counters.json" for shard in SHARDS]
+WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []
+TEMPLATE = "lever_pipe/templates/report.md.j2"
 
 
 rule collect_results:
     input:
-        cells=[f"{LEVER}/{policy}/scores/cells.jsonl" for policy in plan.evaluated(EXPERIMENT)],
-        metrics=[f"{LEVER}/{policy}/metrics.json" for policy in plan.trained(EXPERIMENT)],
+        cells=[
+            f"{LEVER}/{policy}/scores/cells.jsonl"
+            for policy in plan.evaluated(EXPERIMENT)
+        ],
+        metrics=[
+            f"{LEVER}/{policy}/metrics.json" for policy in plan.trained(EXPERIMENT)
+        ],
         rl_summary=RL_SUMMARY,
     output:
         scores=f"{TABLES}/scores.csv",
@@ -28,6 +37,8 @@ rule collect_results:
     params:
         spec=spec("collect_results"),
         files=named_files,
+    message:
+        "Collect all scores and training metrics"
     shell:
         "python -m lever_pipe collect_results --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -39,6 +50,7 @@ rule tabulate_documents:
         training=f"{TABLES}/training.csv",
         rl_data=f"{TABLES}/rl_data.csv",
         arms=f"{TABLES}/arms.csv",
+        arms_training=f"{TABLES}/arms_training.csv",
         reference=REFERENCE,
     output:
         tables=f"{TABLES}/documents.json",
@@ -55,6 +67,65 @@ rule tabulate_documents:
     params:
         spec=spec("tabulate_documents"),
         files=named_files,
+    message:
+        "Build every table"
     shell:
         "python -m lever_pipe tabulate_documents --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule plot_curves:
+    input:
+        scores=f"{TABLES}/scores.csv",
+        training=f"{TABLES}/training.csv",
+        arms=f"{TABLES}/arms.csv",
+    output:
+        figures=directory(FIGURES),
+        card=f"{LEVER}/figures.run.json",
+    log:
+        f"{LEVER}/figures.log.txt",
+    benchmark:
+        f"{LEVER}/figures.benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("plot_curves"),
+        files=named_files,
+    message:
+        "Draw every figure"
+    shell:
+        "python -m lever_pipe plot_curves --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule build_report:
+    input:
+        template=TEMPLATE,
+        tables=f"{TABLES}/documents.json",
+        csv=f"{TABLES}/documents",
+        figures=FIGURES,
+        world_check=WORLD_CHECK,
+        rl_summary=RL_SUMMARY,
+        pool_bound=f"{LEVER}/pools/bound.json",
+        counters=COUNTERS,
+    output:
+        report=REPORT,
+        card=f"{LEVER}/report.run.json",
+    log:
+        f"{LEVER}/report.log.txt",
+    benchmark:
+        f"{LEVER}/report.benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("build_report"),
+        files=named_files,
+    message:
+        "Write the report"
+    shell:
+        "python -m lever_pipe build_report --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"

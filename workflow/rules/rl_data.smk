@@ -1,6 +1,8 @@
 RL_DATA = f"{LEVER}/rl_data/rl_data_k64_v3.jsonl"
 RL_SUMMARY = f"{LEVER}/rl_data/summary.json"
-SHARDS = [f"{LEVER}/rl_data/shard~{shard}" for shard in range(EXPERIMENT.rl_data.n_shards)]
+SHARDS = [
+    f"{LEVER}/rl_data/shard~{shard}" for shard in range(EXPERIMENT.rl_data.n_shards)
+]
 IMPORTED = EXPERIMENT.rl_data.import_from
 
 
@@ -22,6 +24,8 @@ rule propose_trajectories:
     params:
         spec=spec("propose_trajectories"),
         files=named_files,
+    message:
+        "Propose trajectories for each RL query"
     shell:
         "python -m lever_pipe propose_trajectories --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -47,7 +51,11 @@ rule generate_rl_data:
     params:
         spec=spec("generate_rl_data"),
         ledger=ledger_folder,
-        files=with_external({"train_images": IMAGES["train_images"], "lvlm": EXPERIMENT.lvlm.model}),
+        files=with_external(
+            {"train_images": IMAGES["train_images"], "lvlm": EXPERIMENT.lvlm.model}
+        ),
+    message:
+        "Generate RL data, shard {wildcards.shard}: the LVLM answers with each proposed pair"
     shell:
         "python -m lever_pipe generate_rl_data --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log} 2>&1"
@@ -74,6 +82,8 @@ if IMPORTED:
         params:
             spec=spec("import_rl_data"),
             files=named_files,
+        message:
+            "Import existing RL data"
         shell:
             "python -m lever_pipe import_rl_data --spec {params.spec:q} {params.files:q}"
             " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -100,6 +110,8 @@ else:
         params:
             spec=spec("merge_rl_data"),
             files=named_files,
+        message:
+            "Merge the shards of RL data"
         shell:
             "python -m lever_pipe merge_rl_data --spec {params.spec:q} {params.files:q}"
             " --device {resources.device} --threads {threads} > {log} 2>&1"

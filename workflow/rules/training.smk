@@ -17,6 +17,8 @@ rule initialise_selector:
     params:
         spec=spec("initialise_selector"),
         files=named_files,
+    message:
+        "Initialise the selector: {wildcards.preset}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe initialise_selector --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -44,6 +46,8 @@ rule train_rce_epoch:
     params:
         spec=spec("train_rce_epoch"),
         files=named_files,
+    message:
+        "Train RCE epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe train_rce_epoch --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"
@@ -72,6 +76,8 @@ rule train_grpo_epoch:
     params:
         spec=spec("train_grpo_epoch"),
         files=named_files,
+    message:
+        "Train GRPO epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe train_grpo_epoch --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"

@@ -1,0 +1,39 @@
+"""Rule `import_rl_data`: existing RL data in the original `rl_data_k64_v3.json` format."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.records import Example
+from lever_pipe.rl_data_io import import_original, require_train_examples, summarise
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import ImportRlDataConfig, Runtime
+
+
+def import_rl_data(
+    *,
+    original: Path,
+    train_examples: Path,
+    rl_data: Path,
+    summary: Path,
+    card: Path,
+    config: ImportRlDataConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write one line a query, in the file's order, and return how many queries there are.
+
+    Raises:
+        RecordError: a malformed file, or one whose positions do not mean these train examples.
+    """
+    started = time.perf_counter()
+    groups, report = import_original(original)
+    require_train_examples(groups, storage.read_rows(train_examples, Example), source=str(original))
+    logging.getLogger("import_rl_data").info("%s", report.as_dict())
+    storage.write_rows(rl_data, groups)
+    storage.write_json(summary, summarise(groups))
+    inputs = {"original": original, "train_examples": train_examples}
+    write_card(card, stage="import_rl_data", config=config, inputs=inputs, started=started, runtime=runtime)
+    return len(groups)
