@@ -25,17 +25,43 @@ class Project:
 
     folder: Path
 
-    def snakemake(self, *words: str, check: bool = True) -> str:
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return an environment in which the copy, not the installed package, is what jobs and workflow import."""
+        return os.environ | {"PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
+
+    def command(self, *words: str) -> list[str]:
+        """Return a Snakemake call on the smoke configuration."""
+        return [sys.executable, "-m", "snakemake", "--configfile", "config/smoke.yaml", *words]
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake without the smoke configuration; stdout holds everything it said."""
+        return self._run([sys.executable, "-m", "snakemake", *words])
+
+    def snakemake(self, *words: str) -> str:
         """Run Snakemake on the smoke configuration and return what it said."""
-        command = [sys.executable, "-m", "snakemake", "--configfile", "config/smoke.yaml", *words]
-        # The copy, not the installed package, is what jobs and workflow import.
-        environment = os.environ | {"PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        if check and done.returncode:
+        return self._checked(self.command(*words))
+
+    def tool(self, *words: str) -> str:
+        """Run one tool of the package and return what it said."""
+        return self._checked([sys.executable, "-m", "lever_pipe", *words])
+
+    def _checked(self, command: list[str]) -> str:
+        done = self._run(command)
+        if done.returncode:
             raise AssertionError(done.stdout[-6000:])
         return done.stdout
+
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
 
     def planned(self, *words: str) -> dict[str, int]:
         """Return how many jobs of each rule would run now."""
@@ -58,16 +84,25 @@ class Project:
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-@pytest.fixture(scope="session")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return a project whose smoke run is complete."""
-    folder = tmp_path_factory.mktemp("project")
+def copy_project(folder: Path) -> Project:
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
             shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, folder / part)
-    project = Project(folder)
+    return Project(folder)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Return a project in which nothing has run."""
+    return copy_project(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Return a project whose smoke run is complete."""
+    project = copy_project(tmp_path_factory.mktemp("project"))
     project.snakemake("--cores", "2")
     return project

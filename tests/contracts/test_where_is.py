@@ -1,0 +1,54 @@
+"""ARCHITECTURE.md, README.md and CONTRIBUTING.md name things that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+# `path` or `path::name`, where the path begins with a folder or file of the repository.
+NAMED = re.compile(r"`((?:lever_pipe|workflow|tests|resources|config|docs)/[\w./]*\w)(?:::(\w+))?`")
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+def named_places() -> list[tuple[str, str]]:
+    pages = ("ARCHITECTURE.md", "README.md", "CONTRIBUTING.md")
+    return sorted({m for page in pages for m in NAMED.findall((ROOT / page).read_text())})
+
+
+def test_the_table_is_found() -> None:
+    assert len(named_places()) >= 20
+
+
+@pytest.mark.parametrize(("path", "name"), named_places())
+def test_a_named_place_exists(path: str, name: str) -> None:
+    assert (ROOT / path).exists(), path
+    if name:
+        body = ast.parse((ROOT / path).read_text()).body
+        defined = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        assert name in defined, f"{path} defines no {name}"
+
+
+@pytest.mark.parametrize("page", sorted(p.name for p in ROOT.glob("*.md")))
+def test_links_lead_somewhere(page: str) -> None:
+    for target in LINK.findall((ROOT / page).read_text()):
+        assert (ROOT / target).exists(), f"{page} links to {target}"
+
+
+def test_the_layer_table_names_every_module() -> None:
+    package = ROOT / "lever_pipe"
+    modules = {p.stem for p in package.glob("*.py")} | {p.parent.name for p in package.glob("*/__init__.py")}
+    layers = ARCHITECTURE.split("## Layers")[1].split("## ")[0]
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", layers))))
+    assert modules - {"__init__"} <= words, modules - words
+
+
+def test_the_readme_opens_with_the_two_commands() -> None:
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line]
+    assert lines[0] == "# lever-pipe"
+    assert lines[2].startswith("make reproduce")
+    assert lines[3].startswith("make test")

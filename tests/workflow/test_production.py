@@ -1,0 +1,53 @@
+"""The production experiment plans its whole workflow before any model or image is there."""
+
+from __future__ import annotations
+
+import subprocess
+
+from .conftest import JOB_COUNT, Project
+
+CONFIG = ("--configfile", "config/okvqa_qwen2_5_vl_3b.yaml")
+# Six betas x 3 epochs x 3 seeds, and the epochs 4-50 of two betas of one seed.
+GRPO, LONG_ONLY, RCE = 6 * 3 * 3, 47 * 2, 5 * 3
+RAW = (
+    "OpenEnded_mscoco_train2014_questions.json",
+    "mscoco_train2014_annotations.json",
+    "OpenEnded_mscoco_val2014_questions.json",
+    "mscoco_val2014_annotations.json",
+)
+
+
+def dry_run(project: Project) -> subprocess.CompletedProcess[str]:
+    return project.call("--dry-run", "--quiet", "host", *CONFIG)
+
+
+def test_missing_raw_files_are_named(project: Project) -> None:
+    done = dry_run(project)
+    assert done.returncode != 0
+    for name in RAW:
+        assert f"data/okvqa/{name}" in done.stdout
+
+
+def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(project: Project) -> None:
+    folder = project.folder / "data/okvqa"
+    folder.mkdir(parents=True)
+    for name in RAW:
+        (folder / name).write_text("{}")
+    done = dry_run(project)
+    assert done.returncode == 0, done.stdout[-3000:]
+    planned = {rule: int(n) for rule, n in JOB_COUNT.findall(done.stdout.split("\n\n")[0])}
+    assert planned["train_rce_epoch"] == RCE
+    assert planned["train_grpo_epoch"] == GRPO + LONG_ONLY
+    assert planned["generate_rl_data"] == 8
+    assert planned["answer_prompts"] == 4  # three seeds and the baselines
+    assert planned["score_answers"] == RCE + GRPO + 8
+    assert not planned.keys() & {"generate_world", "check_world"}
+
+
+def test_a_malformed_configuration_stops_before_any_job(project: Project) -> None:
+    done = project.call("--dry-run", "--config", "pools={size: 0}", "lvlms={}")
+    assert done.returncode != 0
+    assert "pools.size" in done.stdout
+    assert "lvlms" in done.stdout
+    assert "'lvlm'" in done.stdout  # the nearest key
+    assert "Traceback" not in done.stdout
