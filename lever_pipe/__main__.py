@@ -43,9 +43,10 @@ def run_stage(options: argparse.Namespace) -> object:
         ConfigError: unknown stage, unknown or missing file names, or a malformed spec.
     """
     function = stage_function(options.stage)
-    runtime = Runtime(device=options.device, threads=options.threads, ledger=options.ledger)
     config_class = get_type_hints(function)["config"]
     values = _json_object(options.spec, source=f"{options.stage} --spec")
+    code = str(values.get("code", "")) if "config" in values else ""
+    runtime = Runtime(device=options.device, threads=options.threads, ledger=options.ledger, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     return function(**_files(options.stage, function, options.files), config=config, runtime=runtime)
 

@@ -59,5 +59,9 @@ class WorldError(LeverPipeError):
     """The embedded world's models miss an accuracy or mechanism bound; the message lists them."""
 
 
+class TrainingError(LeverPipeError):
+    """A loss or gradient that is no finite number."""
+
+
 class ComparisonError(LeverPipeError):
     """A table would mix runs that differ in more than the compared factor."""

@@ -10,5 +10,6 @@ from lever_pipe.stage_configs import Runtime
 def prepare(runtime: Runtime) -> torch.device:
     """Set the threads of this process and return its device; refuse nondeterministic CPU kernels."""
     torch.set_num_threads(runtime.threads)
-    torch.use_deterministic_algorithms(runtime.device == "cpu")
+    # Not `use_deterministic_algorithms`, which imports the compiler: as long as a whole short job.
+    torch.set_deterministic_debug_mode("error" if runtime.device == "cpu" else "default")
     return torch.device(runtime.device)

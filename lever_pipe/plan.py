@@ -201,6 +201,10 @@ def _import_rl_data(_experiment: Experiment, _: Wildcards) -> Section:
     return stages.ImportRlDataConfig()
 
 
+def _reward_groups(experiment: Experiment, wildcards: Wildcards) -> Section:
+    return stages.RewardGroupsConfig(reward=_preset(experiment, wildcards).reward)
+
+
 def _initialise_selector(experiment: Experiment, wildcards: Wildcards) -> Section:
     return stages.InitialiseSelectorConfig(
         preset=wildcards["preset"],
@@ -215,7 +219,7 @@ def _train_rce_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
         preset=wildcards["preset"],
         seed=int(wildcards["seed"]),
         epoch=int(wildcards["epoch"]),
-        **_fields(preset, "selector", "reward", "rce", "train_share", "max_gradient_norm"),
+        **_fields(preset, "selector", "rce", "train_share", "max_gradient_norm"),
     )
 
 
@@ -227,7 +231,7 @@ def _train_grpo_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
         kl_beta=float(wildcards["beta"]),
         seed=int(wildcards["seed"]),
         epoch=int(wildcards["epoch"]),
-        **_fields(preset, "selector", "reward", "grpo", "train_share", "max_gradient_norm"),
+        **_fields(preset, "selector", "grpo", "train_share", "max_gradient_norm"),
     )
 
 

@@ -5,32 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
 from lever_pipe import provenance, storage
 from lever_pipe.records import RunCard
+from lever_pipe.stage_configs import Runtime
 
 Inputs = Mapping[str, Path | tuple[Path, ...]]
 
 
 def write_card(
-    card: Path, *, stage: str, config: BaseModel, inputs: Inputs, started: float, runtime: BaseModel
+    card: Path, *, stage: str, config: BaseModel, inputs: Inputs, started: float, runtime: Runtime
 ) -> None:
     """Write the run card of a stage that began at `started` (`time.perf_counter`)."""
     commit, dirty = provenance.commit_of()
-    execution: dict[str, Any] = runtime.model_dump()
     row = RunCard(
         stage=stage,
         config=config.model_dump(mode="json"),
         inputs=_digests(inputs),
-        code=provenance.code_of(stage),
+        code=runtime.code or provenance.code_of(stage),
         commit=commit,
         dirty=dirty,
         versions=provenance.installed_versions(),
-        device=str(execution["device"]),
-        threads=int(execution["threads"]),
+        device=runtime.device,
+        threads=runtime.threads,
         seconds=round(time.perf_counter() - started, 3),
     )
     storage.write_row(card, row)

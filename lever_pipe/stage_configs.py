@@ -32,6 +32,8 @@ class Runtime(Section):
     threads: int = 1
     ledger: str = ""
     """Folder of the answer ledger; empty for none."""
+    code: str = ""
+    """Fingerprint of the code as the workflow planned this job; empty to compute it."""
 
 
 class GenerateWorldConfig(Section):
@@ -113,6 +115,12 @@ class ImportRlDataConfig(Section):
     """Identity of `import_rl_data`: none beyond its inputs."""
 
 
+class RewardGroupsConfig(Section):
+    """Identity of `reward_groups`."""
+
+    reward: Reward
+
+
 class InitialiseSelectorConfig(Section):
     """Identity of `initialise_selector`."""
 
@@ -126,7 +134,6 @@ class TrainRceEpochConfig(Section):
 
     preset: str
     selector: Selector
-    reward: Reward
     rce: Rce
     train_share: float
     max_gradient_norm: float
@@ -139,7 +146,6 @@ class TrainGrpoEpochConfig(Section):
 
     preset: str
     selector: Selector
-    reward: Reward
     grpo: Grpo
     train_share: float
     max_gradient_norm: float

@@ -12,7 +12,8 @@ from lever_pipe.seeding import torch_generator
 from lever_pipe.selector.network import build_selector, initialise
 from lever_pipe.stage_configs import InitialiseSelectorConfig, Runtime
 from lever_pipe.training import state
-from lever_pipe.training.inputs import architecture_of, read_table
+from lever_pipe.training.embeddings import architecture_of, read_table
+from lever_pipe.training.optimiser import AdamW
 
 
 def initialise_selector(
@@ -25,14 +26,14 @@ def initialise_selector(
     config: InitialiseSelectorConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
-    """Write the selector of `config.seed` before any training, with an empty optimiser state."""
+    """Write the selector of `config.seed` before any training, with an optimiser state of zeros."""
     started = time.perf_counter()
-    execution.prepare(runtime)
-    architecture = architecture_of(config.selector, read_table(embeddings, "train"))
+    device = execution.prepare(runtime)
+    architecture = architecture_of(config.selector, read_table(embeddings, "train", device))
     module = initialise(build_selector(architecture), torch_generator(config.seed, "selector"))
     state.save_selector(selector, module, stage="init", epoch=0)
-    empty = state.make_optimiser(module, learning_rate=1.0, weight_decay=0.0)
-    state.save_optimiser(optimiser, empty, module, stage="init", epoch=0, kl_beta=0.0)
+    unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)
+    state.save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
     ref = PolicyRef(
         name=f"preset~{config.preset}/init/seed~{config.seed}",
         stage="init",

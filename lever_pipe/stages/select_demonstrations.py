@@ -12,7 +12,7 @@ from lever_pipe.records import Pool, Selection
 from lever_pipe.run_card import write_card
 from lever_pipe.selector.network import rank_pool
 from lever_pipe.stage_configs import Runtime, SelectDemonstrationsConfig
-from lever_pipe.training.inputs import architecture_of, read_table
+from lever_pipe.training.embeddings import architecture_of, read_table
 from lever_pipe.training.state import load_selector
 
 
@@ -32,9 +32,9 @@ def select_demonstrations(
         CheckpointError: the selector has another architecture.
     """
     started = time.perf_counter()
-    execution.prepare(runtime)
-    train, queries = read_table(embeddings, "train"), read_table(embeddings, "eval")
-    module = load_selector(selector, architecture_of(config.selector, train))
+    device = execution.prepare(runtime)
+    train, queries = read_table(embeddings, "train", device), read_table(embeddings, "eval", device)
+    module = load_selector(selector, architecture_of(config.selector, train)).to(device)
     pools = storage.read_rows(eval_pools, Pool)
     rows: list[Selection] = []
     with torch.inference_mode():
@@ -42,7 +42,7 @@ def select_demonstrations(
             batch = [pools[i] for i in part.tolist()]
             candidates = torch.tensor([pool.candidates for pool in batch])
             query = queries.vectors[torch.tensor([pool.query_id for pool in batch])]
-            ranked = rank_pool(module(query, train.vectors[candidates]), config.shots)
+            ranked = rank_pool(module(query, train.vectors[candidates]).cpu(), config.shots)
             chosen = candidates.gather(1, ranked).tolist()
             rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=True)]
     storage.write_rows(selections, rows)

@@ -11,14 +11,16 @@ from lever_pipe.run_card import write_card
 from lever_pipe.seeding import ambient_stream, torch_generator
 from lever_pipe.stage_configs import Runtime, TrainGrpoEpochConfig
 from lever_pipe.training import state
+from lever_pipe.training.embeddings import architecture_of
 from lever_pipe.training.grpo import BetaController, Policies, keep_best, plan_grpo_epoch
-from lever_pipe.training.inputs import architecture_of, read_training_inputs
+from lever_pipe.training.inputs import read_training_inputs
 from lever_pipe.training.loop import run_epoch, validation_loss
+from lever_pipe.training.optimiser import AdamW
 
 
 def train_grpo_epoch(
     *,
-    rl_data: Path,
+    groups: Path,
     embeddings: Path,
     start: Path,
     start_optimiser: Path,
@@ -34,21 +36,20 @@ def train_grpo_epoch(
 
     Raises:
         CheckpointError: `start` or `reference` has another architecture.
-        RecordError: malformed RL data.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
     """
     started = time.perf_counter()
-    execution.prepare(runtime)
+    device = execution.prepare(runtime)
     grpo = config.grpo
-    data = read_training_inputs(
-        rl_data=rl_data, embeddings=embeddings, reward_config=config.reward, train_share=config.train_share
-    )
+    data = read_training_inputs(groups=groups, embeddings=embeddings, train_share=config.train_share, device=device)
     architecture = architecture_of(config.selector, data.table)
-    module = state.load_selector(start, architecture)
-    anchor = state.load_selector(reference, architecture)
+    module = state.load_selector(start, architecture).to(device)
+    anchor = state.load_selector(reference, architecture).to(device)
     if grpo.freeze_projections:
         module.freeze_projections()
-    adam = state.make_optimiser(module, learning_rate=grpo.learning_rate, weight_decay=grpo.weight_decay)
-    resumed = state.resume_optimiser(start_optimiser, adam, module, stage="grpo")
+    adam = AdamW(module, learning_rate=grpo.learning_rate, weight_decay=grpo.weight_decay)
+    resumed = state.resume_optimiser(start_optimiser, adam, stage="grpo")
     beta = BetaController(config.kl_beta if resumed is None else resumed, grpo.adaptive_kl)
     kept = keep_best(data.train, grpo.top_k_first_epoch if config.epoch == 1 else grpo.top_k)
     with ambient_stream(config.seed, "grpo dropout", config.epoch):
@@ -64,11 +65,11 @@ def train_grpo_epoch(
         values = run_epoch(module, adam, plan, max_gradient_norm=config.max_gradient_norm)
     values["val_loss"] = validation_loss(module, data.table, data.validation)
     state.save_selector(selector, module, stage="grpo", epoch=config.epoch)
-    state.save_optimiser(optimiser, adam, module, stage="grpo", epoch=config.epoch, kl_beta=beta.value)
+    state.save_optimiser(optimiser, adam, stage="grpo", epoch=config.epoch, kl_beta=beta.value)
     row = EpochMetrics(policy=_ref(config), values=values)
     storage.write_row(metrics, row)
     inputs = {
-        "rl_data": rl_data,
+        "groups": groups,
         "embeddings": embeddings,
         "start": start,
         "start_optimiser": start_optimiser,

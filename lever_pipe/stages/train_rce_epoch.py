@@ -11,14 +11,16 @@ from lever_pipe.run_card import write_card
 from lever_pipe.seeding import ambient_stream, torch_generator
 from lever_pipe.stage_configs import Runtime, TrainRceEpochConfig
 from lever_pipe.training import state
-from lever_pipe.training.inputs import architecture_of, read_training_inputs
+from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.inputs import read_training_inputs
 from lever_pipe.training.loop import run_epoch, validation_loss
+from lever_pipe.training.optimiser import AdamW
 from lever_pipe.training.rce import RceSettings, plan_rce_epoch
 
 
 def train_rce_epoch(
     *,
-    rl_data: Path,
+    groups: Path,
     embeddings: Path,
     start: Path,
     start_optimiser: Path,
@@ -33,18 +35,15 @@ def train_rce_epoch(
 
     Raises:
         CheckpointError: `start` has another architecture.
-        RecordError: malformed RL data.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
     """
     started = time.perf_counter()
-    execution.prepare(runtime)
-    data = read_training_inputs(
-        rl_data=rl_data, embeddings=embeddings, reward_config=config.reward, train_share=config.train_share
-    )
-    module = state.load_selector(start, architecture_of(config.selector, data.table))
-    adam = state.make_optimiser(
-        module, learning_rate=config.rce.learning_rate, weight_decay=config.rce.weight_decay
-    )
-    state.resume_optimiser(start_optimiser, adam, module, stage="rce")
+    device = execution.prepare(runtime)
+    data = read_training_inputs(groups=groups, embeddings=embeddings, train_share=config.train_share, device=device)
+    module = state.load_selector(start, architecture_of(config.selector, data.table)).to(device)
+    adam = AdamW(module, learning_rate=config.rce.learning_rate, weight_decay=config.rce.weight_decay)
+    state.resume_optimiser(start_optimiser, adam, stage="rce")
     settings = RceSettings(epoch=config.epoch, **config.rce.model_dump(exclude={"weight_decay"}))
     order = torch_generator(config.seed, "rce", config.epoch)
     with ambient_stream(config.seed, "rce dropout", config.epoch):
@@ -52,10 +51,10 @@ def train_rce_epoch(
         values = run_epoch(module, adam, plan, max_gradient_norm=config.max_gradient_norm)
     values["val_loss"] = validation_loss(module, data.table, data.validation)
     state.save_selector(selector, module, stage="rce", epoch=config.epoch)
-    state.save_optimiser(optimiser, adam, module, stage="rce", epoch=config.epoch, kl_beta=0.0)
+    state.save_optimiser(optimiser, adam, stage="rce", epoch=config.epoch, kl_beta=0.0)
     row = EpochMetrics(policy=_ref(config), values=values)
     storage.write_row(metrics, row)
-    inputs = {"rl_data": rl_data, "embeddings": embeddings, "start": start, "start_optimiser": start_optimiser}
+    inputs = {"groups": groups, "embeddings": embeddings, "start": start, "start_optimiser": start_optimiser}
     write_card(
         card, stage="train_rce_epoch", config=config, inputs=inputs, started=started, runtime=runtime
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from lever_pipe import storage
 from lever_pipe.errors import RecordError
 from lever_pipe.records import RlGroup, Trajectory
 
@@ -30,6 +32,10 @@ class Groups:
         return Groups(
             self.queries[rows], self.pools[rows], self.selections[rows], self.rewards[rows], self.valid[rows]
         )
+
+    def to(self, device: torch.device) -> Groups:
+        """Return the groups on a device."""
+        return Groups(**{name: tensor.to(device) for name, tensor in asdict(self).items()})
 
 
 def pad_groups(groups: Sequence[RlGroup], reward_of: Callable[[Trajectory], float]) -> Groups:
@@ -59,6 +65,24 @@ def pad_groups(groups: Sequence[RlGroup], reward_of: Callable[[Trajectory], floa
     queries = torch.tensor([int(group.query.query_id) for group in ordered])
     pools = torch.tensor([group.candidate_pool_ids for group in ordered])
     return Groups(queries, pools, selections, rewards, valid)
+
+
+def save_groups(path: Path, groups: Groups) -> None:
+    """Write groups as named arrays."""
+    storage.write_arrays(path, {name: tensor.numpy() for name, tensor in asdict(groups).items()})
+
+
+def load_groups(path: Path) -> Groups:
+    """Return the groups of a file.
+
+    Raises:
+        RecordError: a missing or damaged file, or one with other arrays.
+    """
+    arrays = storage.read_arrays(path)
+    names = {field.name for field in fields(Groups)}
+    if arrays.keys() != names:
+        raise RecordError(f"{path}: expected the arrays {sorted(names)}", found=str(sorted(arrays)), do="Rebuild the file.")
+    return Groups(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 def split_groups(groups: Groups, train_share: float) -> tuple[Groups, Groups]:

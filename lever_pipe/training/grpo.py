@@ -14,8 +14,9 @@ from lever_pipe.losses.kl import kl_policy_to_reference
 from lever_pipe.losses.reduction import mean_of_group_means
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 from lever_pipe.selector.network import PointerSelector
+from lever_pipe.training.embeddings import EmbeddingTable
 from lever_pipe.training.groups import Groups, batches
-from lever_pipe.training.loop import EmbeddingTable, Step, policy_entropy
+from lever_pipe.training.loop import Step, policy_entropy
 
 
 @dataclass(slots=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from lever_pipe.errors import TrainingError
 from lever_pipe.losses.rce import rce_terms
 from lever_pipe.losses.sequence import selection_log_probs
 from lever_pipe.selector.network import PointerSelector
+from lever_pipe.training.embeddings import EmbeddingTable
 from lever_pipe.training.groups import Groups
 
 
@@ -21,20 +24,16 @@ class Step(NamedTuple):
     values: dict[str, float]
 
 
-class EmbeddingTable(NamedTuple):
-    """The fused embeddings `[N, D]` of all train examples."""
+class Optimiser(Protocol):
+    """What moves the parameters by their gradients."""
 
-    vectors: Tensor
-
-    def scores(self, module: PointerSelector, groups: Groups) -> Tensor:
-        """Return the selector's logits `[B, K]` for a batch of groups."""
-        scores: Tensor = module(self.vectors[groups.queries], self.vectors[groups.pools])
-        return scores
+    def step(self) -> object:
+        """Update every parameter in place."""
 
 
 def run_epoch(
     module: PointerSelector,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimiser,
     plan: Iterable[tuple[Groups, Callable[[Groups], Step]]],
     *,
     max_gradient_norm: float,
@@ -42,24 +41,33 @@ def run_epoch(
     """Take one optimiser step per planned batch and return the query-weighted means of what the steps log.
 
     Raises:
-        FloatingPointError: the loss is not finite.
+        TrainingError: a loss or a gradient is not finite.
     """
     totals: dict[str, float] = {}
     n_queries = 0
     for batch, step in plan:
         loss, values = step(batch)
-        if not bool(torch.isfinite(loss)):
-            raise FloatingPointError(f"loss is {loss.item()}; lower the learning rate")
-        optimiser.zero_grad(set_to_none=True)
+        module.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         trainable = [p for p in module.parameters() if p.requires_grad]
         norm = nn.utils.clip_grad_norm_(trainable, max_gradient_norm)
-        optimiser.step()
         values = values | {"loss": float(loss.detach()), "grad_norm": float(norm)}
+        _require_finite(values, after=n_queries)
+        optimiser.step()
         for name, value in values.items():
             totals[name] = totals.get(name, 0.0) + value * len(batch)
         n_queries += len(batch)
     return {name: total / n_queries for name, total in totals.items()}
+
+
+def _require_finite(values: dict[str, float], *, after: int) -> None:
+    infinite = {name: values[name] for name in ("loss", "grad_norm") if not math.isfinite(values[name])}
+    if infinite:
+        raise TrainingError(
+            "expected a finite loss and gradient",
+            found=", ".join(f"{name} {value}" for name, value in infinite.items()) + f" after {after} queries of the epoch",
+            do="Lower the learning rate of the preset, or raise its temperature.",
+        )
 
 
 def policy_entropy(scores_BK: Tensor) -> Tensor:

@@ -12,8 +12,10 @@ from lever_pipe.losses.rce import rce_terms, reward_ranges
 from lever_pipe.losses.schedules import cosine, linear
 from lever_pipe.losses.sequence import selection_log_probs
 from lever_pipe.selector.network import PointerSelector
+from lever_pipe.training.embeddings import EmbeddingTable
 from lever_pipe.training.groups import Groups, batches
-from lever_pipe.training.loop import EmbeddingTable, Step, policy_entropy
+from lever_pipe.training.loop import Step, policy_entropy
+from lever_pipe.training.optimiser import AdamW
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class RceSettings:
 
 def plan_rce_epoch(
     module: PointerSelector,
-    optimiser: torch.optim.Optimizer,
+    optimiser: AdamW,
     table: EmbeddingTable,
     groups: Groups,
     settings: RceSettings,
@@ -49,8 +51,7 @@ def plan_rce_epoch(
         temperature = linear(settings.temperature_start, settings.temperature_end, progress)
         final = settings.learning_rate * settings.final_learning_rate_share
         learning_rate = cosine(settings.learning_rate, final, progress)
-        for parameters in optimiser.param_groups:
-            parameters["lr"] = learning_rate
+        optimiser.learning_rate = learning_rate
 
         def step(batch: Groups, t: float = temperature, lr: float = learning_rate) -> Step:
             taken = rce_step(module, table, batch, t, settings)

@@ -14,5 +14,5 @@ def _restore_execution() -> Iterator[None]:
     threads = torch.get_num_threads() if torch else None
     yield
     if torch := sys.modules.get("torch"):
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")
         torch.set_num_threads(threads or torch.get_num_threads())

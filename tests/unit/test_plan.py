@@ -18,6 +18,8 @@ from lever_pipe.records import beta_text
 
 ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "workflow/rules/common.smk").read_text()
+# The documents' tables print the reward; training reads the rewarded groups.
+REWARDED = {"reward_groups", "tabulate_documents"}
 SMALL_ARM = {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [1, 2], "grpo_epochs": 2}
 
 
@@ -51,6 +53,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     ]
     for name in plan.trained(given):
         wild = wildcards_of(name)
+        names.append(("reward_groups", {"preset": wild["preset"]}))
         names.append(("initialise_selector", {"preset": wild["preset"], "seed": wild["seed"]}))
         names.append((f"train_{plan.policy_ref(name).stage}_epoch", wild))
     for name in plan.evaluated(given):
@@ -189,6 +192,7 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
         ({"encoder": {"batch_size": 8}}, {"embed_examples"}),
         ({"lvlm": {"wave_tokens": 12345}}, {"generate_rl_data", "answer_prompts", "check_world"}),
         ({"rl_data": {"n_random": 63}}, {"propose_trajectories"}),
+        ({"presets": {"world": shipped()["presets"]["world"] | {"reward": {"mode": "hard_only"}}}}, REWARDED),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

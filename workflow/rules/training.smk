@@ -1,3 +1,27 @@
+rule reward_groups:
+    input:
+        rl_data=RL_DATA,
+    output:
+        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
+        card=f"{LEVER}/preset~{{preset}}/groups.run.json",
+    log:
+        f"{LEVER}/preset~{{preset}}/groups.log.txt",
+    benchmark:
+        f"{LEVER}/preset~{{preset}}/groups.benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **CPU,
+    params:
+        spec=spec("reward_groups"),
+        files=named_files,
+    message:
+        "Reward each trajectory: {wildcards.preset}"
+    shell:
+        "python -m lever_pipe reward_groups --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
 rule initialise_selector:
     input:
         embeddings=EMBEDDINGS,
@@ -26,7 +50,7 @@ rule initialise_selector:
 
 rule train_rce_epoch:
     input:
-        rl_data=RL_DATA,
+        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
         start=start_of(previous_rce, "selector.safetensors"),
         start_optimiser=start_of(previous_rce, "optimiser.safetensors"),
@@ -55,7 +79,7 @@ rule train_rce_epoch:
 
 rule train_grpo_epoch:
     input:
-        rl_data=RL_DATA,
+        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
         start=start_of(previous_grpo, "selector.safetensors"),
         start_optimiser=start_of(previous_grpo, "optimiser.safetensors"),

@@ -18,7 +18,7 @@ from lever_pipe.stage_configs import SelectBaselineConfig, SelectDemonstrationsC
 from lever_pipe.stages.answer_prompts import distinct_prompts
 from lever_pipe.stages.select_baseline import select_baseline
 from lever_pipe.stages.select_demonstrations import select_demonstrations
-from lever_pipe.training.inputs import architecture_of, read_table
+from lever_pipe.training.embeddings import architecture_of, read_table
 from lever_pipe.training.state import save_selector
 
 N_TRAIN, N_EVAL = 40, 300  # more queries than one part of the stage holds
@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def module_of(files: dict[str, Path]) -> PointerSelector:
-    architecture = architecture_of(SMALL, read_table(files["embeddings"], "train"))
+    architecture = architecture_of(SMALL, read_table(files["embeddings"], "train", torch.device("cpu")))
     return initialise(build_selector(architecture), torch_generator(0)).eval()
 
 

@@ -14,14 +14,22 @@ from lever_pipe.config import Grpo, Rce, Reward, Selector
 from lever_pipe.records import EpochMetrics
 from lever_pipe.seeding import ambient_stream, torch_generator
 from lever_pipe.selector.network import PointerSelector, build_selector, initialise
-from lever_pipe.stage_configs import InitialiseSelectorConfig, TrainGrpoEpochConfig, TrainRceEpochConfig
+from lever_pipe.stage_configs import (
+    InitialiseSelectorConfig,
+    RewardGroupsConfig,
+    TrainGrpoEpochConfig,
+    TrainRceEpochConfig,
+)
 from lever_pipe.stages.initialise_selector import initialise_selector
+from lever_pipe.stages.reward_groups import reward_groups
 from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
 from lever_pipe.stages.train_rce_epoch import train_rce_epoch
 from lever_pipe.training import state
 from lever_pipe.training.grpo import BetaController, Policies, keep_best, plan_grpo_epoch
-from lever_pipe.training.inputs import TrainingInputs, architecture_of, read_training_inputs
+from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
 from lever_pipe.training.loop import run_epoch, validation_loss
+from lever_pipe.training.optimiser import AdamW
 from lever_pipe.training.rce import RceSettings, plan_rce_epoch
 
 SELECTOR = Selector(width=16)  # dropout 0.5 and attention dropout 0.1, as published
@@ -43,7 +51,11 @@ class Chain:
     files: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.files = self.files or training_files(self.folder)
+        made = self.files or training_files(self.folder)
+        groups = self.folder / "groups.safetensors"
+        config = RewardGroupsConfig(reward=self.reward)
+        reward_groups(rl_data=made["rl_data"], groups=groups, card=self.folder / "groups.run.json", config=config)
+        self.files = {"groups": groups, "embeddings": made["embeddings"]}
 
     def outputs(self, run: str) -> dict[str, Path]:
         folder = self.folder / run
@@ -54,7 +66,7 @@ class Chain:
         return tuple((self.folder / run / name).read_bytes() for name in OUTPUTS)
 
     def inputs(self) -> TrainingInputs:
-        return read_training_inputs(**self.files, reward_config=self.reward, train_share=0.8)
+        return read_training_inputs(**self.files, train_share=0.8, device=torch.device("cpu"))
 
     def initialise(self) -> EpochMetrics:
         config = InitialiseSelectorConfig(preset="p", selector=self.selector, seed=0)
@@ -62,7 +74,7 @@ class Chain:
 
     def rce_config(self, epoch: int) -> TrainRceEpochConfig:
         return TrainRceEpochConfig(
-            preset="p", selector=self.selector, reward=self.reward, rce=self.rce, train_share=0.8,
+            preset="p", selector=self.selector, rce=self.rce, train_share=0.8,
             max_gradient_norm=1.0, seed=0, epoch=epoch,
         )  # fmt: skip
 
@@ -75,7 +87,7 @@ class Chain:
 
     def grpo_config(self, epoch: int, kl_beta: float) -> TrainGrpoEpochConfig:
         return TrainGrpoEpochConfig(
-            preset="p", selector=self.selector, reward=self.reward, grpo=self.grpo, train_share=0.8,
+            preset="p", selector=self.selector, grpo=self.grpo, train_share=0.8,
             max_gradient_norm=1.0, base_rce_epoch=1, kl_beta=kl_beta, seed=0, epoch=epoch,
         )  # fmt: skip
 
@@ -99,7 +111,7 @@ class Straight:
     def rce(self, epochs: int) -> PointerSelector:
         chain, data = self.chain, self.chain.inputs()
         module = initialise(build_selector(architecture_of(chain.selector, data.table)), torch_generator(0, "selector"))
-        adam = state.make_optimiser(module, learning_rate=1.0, weight_decay=chain.rce.weight_decay)
+        adam = AdamW(module, learning_rate=1.0, weight_decay=chain.rce.weight_decay)
         with execution():
             for epoch in range(1, epochs + 1):
                 settings = RceSettings(epoch=epoch, **chain.rce.model_dump(exclude={"weight_decay"}))
@@ -117,9 +129,7 @@ class Straight:
         module, anchor = (state.load_selector(base, architecture) for _ in range(2))
         if chain.grpo.freeze_projections:
             module.freeze_projections()
-        adam = state.make_optimiser(
-            module, learning_rate=chain.grpo.learning_rate, weight_decay=chain.grpo.weight_decay
-        )
+        adam = AdamW(module, learning_rate=chain.grpo.learning_rate, weight_decay=chain.grpo.weight_decay)
         beta = BetaController(kl_beta, chain.grpo.adaptive_kl)
         policies = Policies(module, anchor, chain.grpo.dropout)
         with execution():

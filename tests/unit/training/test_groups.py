@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from builders import example, pool, random_pools, rl_groups, trajectory
 
+from lever_pipe import storage
 from lever_pipe.errors import RecordError
 from lever_pipe.records import RlGroup, Trajectory
 from lever_pipe.seeding import torch_generator
-from lever_pipe.training.groups import batches, pad_groups, split_groups
+from lever_pipe.training.groups import batches, load_groups, pad_groups, save_groups, split_groups
 from lever_pipe.trajectories import make_group
 
 
@@ -48,6 +53,18 @@ def test_unequal_lengths_and_empty_groups_are_refused() -> None:
     for groups, message in cases:
         with pytest.raises(RecordError, match=message):
             pad_groups(groups, reward_of)
+
+
+def test_groups_survive_their_file(tmp_path: Path) -> None:
+    made = pad_groups(rl_groups(5, 40), reward_of)
+    save_groups(tmp_path / "g", made)
+    read = load_groups(tmp_path / "g")
+    for name, tensor in asdict(made).items():
+        assert torch.equal(getattr(read, name), tensor), name
+        assert getattr(read, name).dtype == tensor.dtype
+    storage.write_arrays(tmp_path / "g", {"queries": np.zeros(3)})
+    with pytest.raises(RecordError, match=r"expected the arrays .*'selections'.*found \['queries'\]"):
+        load_groups(tmp_path / "g")
 
 
 def test_the_first_share_trains_and_the_rest_validates() -> None:

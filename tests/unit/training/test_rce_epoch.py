@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from lever_pipe import storage
 from lever_pipe.config import Rce, Reward, Selector
+from lever_pipe.errors import TrainingError
 from lever_pipe.losses.rce import uniform_policy_loss
 from lever_pipe.losses.schedules import linear
 from lever_pipe.seeding import torch_generator
 from lever_pipe.selector.features import fuse
 from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.training.embeddings import EmbeddingTable
 from lever_pipe.training.groups import Groups
-from lever_pipe.training.loop import EmbeddingTable, Step, policy_entropy, run_epoch, validation_loss
+from lever_pipe.training.loop import Step, policy_entropy, run_epoch, validation_loss
 from lever_pipe.training.rce import progress_of
 from lever_pipe.trajectories import make_group
 
@@ -111,9 +113,14 @@ def test_the_epoch_mean_weighs_queries_not_batches() -> None:
 
 def test_a_loss_that_is_no_number_stops_the_epoch() -> None:
     module = build_selector(Architecture(4, 8, 1, 1, 0.0, 0.0, 0.1))
-    bad = [(groups_of(20, 8, 2), lambda _: Step(torch.tensor(math.nan), {}))]
-    with pytest.raises(FloatingPointError, match="loss is nan; lower the learning rate"):
-        run_epoch(module, torch.optim.SGD(module.parameters()), bad, max_gradient_norm=1.0)
+    for factor, found in ((math.nan, "loss nan, grad_norm nan after 0"), (1e38, "loss inf|grad_norm inf")):
+        weight = module.input_proj.weight
+        with torch.no_grad():
+            weight.fill_(1.0)
+        bad = [(groups_of(20, 8, 2), lambda _, factor=factor, weight=weight: Step((factor * weight).sum(), {}))]
+        with pytest.raises(TrainingError, match=found):
+            run_epoch(module, torch.optim.SGD(module.parameters()), bad, max_gradient_norm=1.0)
+        assert torch.equal(weight, torch.ones_like(weight))  # nothing moved
 
 
 def test_gradients_are_clipped_to_the_norm() -> None:

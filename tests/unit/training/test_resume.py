@@ -120,7 +120,7 @@ def test_the_card_is_written_last_and_names_the_inputs(chain: Chain) -> None:
     card = storage.read_row(files["card"], RunCard)
     assert card.stage == "train_rce_epoch"
     assert card.config == chain.rce_config(1).model_dump(mode="json")
-    assert card.inputs.keys() == {"rl_data", "embeddings", "start", "start_optimiser"}
+    assert card.inputs.keys() == {"groups", "embeddings", "start", "start_optimiser"}
     assert card.inputs["start"] == storage.digest(chain.outputs("rce0")["selector"])
     assert max(files.values(), key=lambda path: path.stat().st_mtime_ns) == files["card"]
 

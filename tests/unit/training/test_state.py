@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from lever_pipe.errors import CheckpointError
 from lever_pipe.seeding import torch_generator
 from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.training import state
+from lever_pipe.training.optimiser import AdamW
 
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
 
@@ -19,10 +22,10 @@ def selector(seed: int = 0) -> PointerSelector:
     return initialise(build_selector(SMALL), torch_generator(seed))
 
 
-def stepped(module: PointerSelector, steps: int = 2) -> torch.optim.AdamW:
-    adam = state.make_optimiser(module, learning_rate=0.01, weight_decay=0.1)
+def stepped(module: PointerSelector, steps: int = 2) -> AdamW:
+    adam = AdamW(module, learning_rate=0.01, weight_decay=0.1)
     for _ in range(steps):
-        adam.zero_grad()
+        module.zero_grad()
         module.eval()(torch.ones(1, 6), torch.eye(6)[None]).square().sum().backward()
         adam.step()
     return adam
@@ -55,12 +58,12 @@ def test_a_resumed_optimiser_goes_on_bit_for_bit(tmp_path: Path) -> None:
     straight = selector()
     adam = stepped(straight, 2)
     state.save_selector(tmp_path / "s", straight, stage="rce", epoch=1)
-    state.save_optimiser(tmp_path / "o", adam, straight, stage="rce", epoch=1, kl_beta=0.1 + 0.2)
+    state.save_optimiser(tmp_path / "o", adam, stage="rce", epoch=1, kl_beta=0.1 + 0.2)
     resumed = state.load_selector(tmp_path / "s", SMALL)
-    fresh = state.make_optimiser(resumed, learning_rate=0.01, weight_decay=0.1)
-    assert state.resume_optimiser(tmp_path / "o", fresh, resumed, stage="rce") == 0.1 + 0.2  # a double, all its bits
+    fresh = AdamW(resumed, learning_rate=0.01, weight_decay=0.1)
+    assert state.resume_optimiser(tmp_path / "o", fresh, stage="rce") == 0.1 + 0.2  # a double, all its bits
     for optimiser, module in ((adam, straight), (fresh, resumed)):
-        optimiser.zero_grad()
+        module.zero_grad()
         module(torch.ones(1, 6), torch.eye(6)[None]).square().sum().backward()
         optimiser.step()
     for name, value in straight.state_dict().items():
@@ -69,10 +72,10 @@ def test_a_resumed_optimiser_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 def test_the_saved_file_is_not_changed_by_going_on(tmp_path: Path) -> None:
     module = selector()
-    state.save_optimiser(tmp_path / "o", stepped(module), module, stage="rce", epoch=1, kl_beta=0.0)
+    state.save_optimiser(tmp_path / "o", stepped(module), stage="rce", epoch=1, kl_beta=0.0)
     before = (tmp_path / "o").read_bytes()
-    adam = state.make_optimiser(module, learning_rate=0.01, weight_decay=0.1)
-    state.resume_optimiser(tmp_path / "o", adam, module, stage="rce")
+    adam = AdamW(module, learning_rate=0.01, weight_decay=0.1)
+    state.resume_optimiser(tmp_path / "o", adam, stage="rce")
     module(torch.ones(1, 6), torch.eye(6)[None]).sum().backward()
     adam.step()
     assert (tmp_path / "o").read_bytes() == before
@@ -80,30 +83,59 @@ def test_the_saved_file_is_not_changed_by_going_on(tmp_path: Path) -> None:
 
 def test_the_state_of_another_stage_is_left_alone(tmp_path: Path) -> None:
     module = selector()
-    state.save_optimiser(tmp_path / "o", stepped(module), module, stage="rce", epoch=5, kl_beta=0.3)
-    adam = state.make_optimiser(module, learning_rate=0.01, weight_decay=0.1)
-    assert state.resume_optimiser(tmp_path / "o", adam, module, stage="grpo") is None
-    assert not adam.state
+    state.save_optimiser(tmp_path / "o", stepped(module), stage="rce", epoch=5, kl_beta=0.3)
+    adam = AdamW(module, learning_rate=0.01, weight_decay=0.1)
+    assert state.resume_optimiser(tmp_path / "o", adam, stage="grpo") is None
+    assert not any(tensor.any() for tensor in adam.state().values())
 
 
 def test_moments_of_other_parameters_are_refused(tmp_path: Path) -> None:
     module = selector()
-    state.save_optimiser(tmp_path / "o", stepped(module), module, stage="grpo", epoch=1, kl_beta=0.1)
+    state.save_optimiser(tmp_path / "o", stepped(module), stage="grpo", epoch=1, kl_beta=0.1)
     frozen = selector()
     frozen.freeze_projections()
-    adam = state.make_optimiser(frozen, learning_rate=0.01, weight_decay=0.1)
+    adam = AdamW(frozen, learning_rate=0.01, weight_decay=0.1)
     with pytest.raises(CheckpointError, match=r"extra cand_proj\.weight\.exp_avg; "):
-        state.resume_optimiser(tmp_path / "o", adam, frozen, stage="grpo")
+        state.resume_optimiser(tmp_path / "o", adam, stage="grpo")
     tensors, about = load_tensors(tmp_path / "o")
     del tensors["query_proj.weight.step"]
     save_tensors(tmp_path / "o", tensors, about=about)
     with pytest.raises(CheckpointError, match=r"missing query_proj\.weight\.step"):
-        state.resume_optimiser(tmp_path / "o", adam, module, stage="grpo")
+        state.resume_optimiser(tmp_path / "o", AdamW(module, learning_rate=0.01, weight_decay=0.1), stage="grpo")
 
 
 def test_the_optimiser_holds_what_trains() -> None:
     module = selector()
     module.freeze_projections()
-    (group,) = state.make_optimiser(module, learning_rate=0.5, weight_decay=0.25).param_groups
-    assert [id(p) for p in group["params"]] == [id(p) for p in module.parameters() if p.requires_grad]
-    assert (group["lr"], group["weight_decay"]) == (0.5, 0.25)
+    trains = [name for name, p in module.named_parameters() if p.requires_grad]
+    assert list(AdamW(module, learning_rate=0.5, weight_decay=0.25).parameters) == trains
+    assert trains
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_the_optimiser_is_the_librarys(weight_decay: float) -> None:
+    ours, theirs = selector().eval(), selector().eval()
+    mine = AdamW(ours, learning_rate=0.01, weight_decay=weight_decay)
+    library = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=weight_decay)
+    for step in range(5):
+        mine.learning_rate = library.param_groups[0]["lr"] = 0.01 / (step + 1)
+        for module, optimiser in ((ours, mine), (theirs, library)):
+            module.zero_grad()
+            module(torch.ones(1, 6), torch.eye(6)[None]).square().sum().backward()
+            optimiser.step()
+    assert all(torch.equal(value, theirs.state_dict()[name]) for name, value in ours.state_dict().items())
+
+
+def test_a_parameter_without_gradient_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="no gradient"):
+        AdamW(selector(), learning_rate=0.1, weight_decay=0.0).step()
+
+
+def test_training_does_not_import_the_compiler() -> None:
+    code = (
+        "import sys, torch; from lever_pipe import execution; from lever_pipe.stage_configs import Runtime; "
+        "from lever_pipe.training.optimiser import AdamW; execution.prepare(Runtime()); "
+        "m = torch.nn.Linear(2, 2); a = AdamW(m, learning_rate=0.1, weight_decay=0.0); "
+        "m(torch.ones(1, 2)).sum().backward(); a.step(); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
