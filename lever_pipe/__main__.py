@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 from lever_pipe.errors import ConfigError, LeverPipeError
 from lever_pipe.parsing import available, nearest, parse_model
@@ -42,7 +45,8 @@ def run_stage(options: argparse.Namespace) -> object:
     Raises:
         ConfigError: unknown stage, unknown or missing file names, or a malformed spec.
     """
-    function = stage_function(options.stage)
+    with _no_garbage_collection():
+        function = stage_function(options.stage)
     config_class = get_type_hints(function)["config"]
     values = _json_object(options.spec, source=f"{options.stage} --spec")
     code = str(values.get("code", "")) if "config" in values else ""
@@ -120,5 +124,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Import without collector: what a heavy package creates stays anyway, and scanning it takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process at once: every file is closed, and tearing down torch takes as long as a short stage."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _leave(main())

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lever_pipe.seeding import ambient_stream
 from lever_pipe.shapes import require_shapes
 
 PROJECTIONS = ("input_proj", "query_proj", "cand_proj")
@@ -69,10 +70,9 @@ class PointerSelector(nn.Module):
 
 
 def build_selector(architecture: Architecture) -> PointerSelector:
-    """Return a selector with uninitialised weights, to be filled by `initialise` or a checkpoint."""
-    with torch.device("meta"):  # construction draws from the global stream, which nobody may use
-        module = PointerSelector(architecture)
-    return module.to_empty(device="cpu")
+    """Return a selector whose weights mean nothing yet: `initialise` or a checkpoint fills them."""
+    with ambient_stream(0, "construction"):  # the library draws weights from the global stream, which nobody may use
+        return PointerSelector(architecture)
 
 
 @torch.no_grad()
