@@ -22,9 +22,7 @@ def load_lvlm(
         CheckpointError: the model folder is missing or incomplete.
     """
     paths = {e.image_digest: root / e.image for examples, root in splits for e in examples}
-    options = LvlmOptions(
-        dtype=config.dtype, wave_tokens=config.wave_tokens, **config.decode.model_dump()
-    )
+    options = LvlmOptions(dtype=config.dtype, wave_tokens=config.wave_tokens, **config.decode.model_dump())
     member = import_module(f"lever_pipe.lvlms.{config.member}")
     lvlm: Lvlm = member.load(
         folder,

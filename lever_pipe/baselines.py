@@ -37,9 +37,7 @@ def rank_by_similarity(baseline: str, similarities: Similarities) -> NDArray[np.
     return np.argsort(-score, kind="stable")
 
 
-def rank_by_annotations(
-    query: Example, candidates: Sequence[Example], similarities: Similarities
-) -> NDArray[np.int64]:
+def rank_by_annotations(query: Example, candidates: Sequence[Example], similarities: Similarities) -> NDArray[np.int64]:
     """Return the pool positions as the oracle ranks them; it reads the query's own annotations.
 
     First by the VQA accuracy that the demonstration's answer would earn, then by equal question type, then by
@@ -55,17 +53,13 @@ def rank_by_annotations(
 def holds_exact_demonstration(query: Example, candidates: Sequence[Example]) -> bool:
     """Tell whether the pool has a demonstration of the query's type whose answer earns at least half."""
     return any(
-        c.question_type == query.question_type and vqa_accuracy(c.answer, query.answers) >= 0.5
-        for c in candidates
+        c.question_type == query.question_type and vqa_accuracy(c.answer, query.answers) >= 0.5 for c in candidates
     )
 
 
-def pool_similarities(
-    pool: Pool, arrays: dict[str, NDArray[np.float32]], *, split: str
-) -> Similarities:
+def pool_similarities(pool: Pool, arrays: dict[str, NDArray[np.float32]], *, split: str) -> Similarities:
     """Return the cosines of a query's image and question with those of its candidates, each `[K]`."""
     rows = np.array(pool.candidates)
     return {
-        part: arrays[f"train_{part}"][rows] @ arrays[f"{split}_{part}"][pool.query_id]
-        for part in ("image", "question")
+        part: arrays[f"train_{part}"][rows] @ arrays[f"{split}_{part}"][pool.query_id] for part in ("image", "question")
     }

@@ -328,16 +328,13 @@ class Experiment(Section):
             raise ValueError(f"presets must be named by letters, digits and _ (they name folders), got {unfit}")
         for index, arm in enumerate(self.arms):
             if arm.preset not in self.presets:
-                raise ValueError(
-                    f"arms[{index}].preset must be one of {sorted(self.presets)}, got '{arm.preset}'"
-                )
+                raise ValueError(f"arms[{index}].preset must be one of {sorted(self.presets)}, got '{arm.preset}'")
         names = [arm.preset for arm in self.arms]
         if len(set(names)) != len(names):
             raise ValueError(f"arms must name distinct presets, got {names}")
         if self.evaluation.samples[-1] > self.data.n_eval:
             raise ValueError(
-                f"evaluation.samples must be at most data.n_eval={self.data.n_eval}, "
-                f"got {self.evaluation.samples[-1]}"
+                f"evaluation.samples must be at most data.n_eval={self.data.n_eval}, got {self.evaluation.samples[-1]}"
             )
         if max(self.evaluation.shots) > self.pools.size or self.rl_data.shots > self.pools.size:
             raise ValueError("evaluation.shots and rl_data.shots must be at most pools.size")

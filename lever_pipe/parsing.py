@@ -22,13 +22,22 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
 
     Raises:
         ConfigError: any fault; all of them, each with dotted path, value seen, bounds and remedy.
-        UnknownMemberError: a data set, encoder, sampler or LVLM that has no module.
+        UnknownMemberError: data sets, encoders, samplers or LVLMs that have no module; all of them.
     """
     experiment = parse_model(Experiment, values, source=source)
-    require_member("datasets", experiment.data.reader)
-    require_member("encoders", experiment.encoder.member)
-    require_member("samplers", experiment.pools.sampler)
-    require_member("lvlms", experiment.lvlm.member)
+    named = {
+        "data.reader": ("datasets", experiment.data.reader),
+        "encoder.member": ("encoders", experiment.encoder.member),
+        "pools.sampler": ("samplers", experiment.pools.sampler),
+        "lvlm.member": ("lvlms", experiment.lvlm.member),
+    }
+    faults = [f"{key}: {_unknown(*member)}" for key, member in named.items() if member[1] not in available(member[0])]
+    if faults:
+        raise UnknownMemberError(
+            f"{source}: expected members that exist",
+            found="\n  ".join(["", *faults]) + "\n",
+            do="Name one of them, or add the module.",
+        )
     return experiment
 
 
@@ -56,13 +65,9 @@ def available(kind: str) -> list[str]:
 
 def require_member(kind: str, name: str) -> None:
     """Raise UnknownMemberError unless `lever_pipe/<kind>/<name>.py` exists."""
-    members = available(kind)
-    if name not in members:
-        near = nearest(name, members)
+    if name not in available(kind):
         raise UnknownMemberError(
-            f"a member of lever_pipe/{kind}: one of {', '.join(members)}",
-            found=f"'{name}'",
-            do=f"Did you mean '{near}'?" if near else "Name one of them, or add the module.",
+            f"a module of lever_pipe/{kind}", found=_unknown(kind, name), do="Name one of them, or add the module."
         )
 
 
@@ -70,6 +75,12 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar of `names`, or None when nothing is close."""
     matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return matches[0] if matches else None
+
+
+def _unknown(kind: str, name: str) -> str:
+    members = available(kind)
+    near = nearest(name, members)
+    return f"'{name}' is none of {', '.join(members)}" + (f"; did you mean '{near}'?" if near else "")
 
 
 def _line(model: type[BaseModel], error: ErrorDetails) -> str:

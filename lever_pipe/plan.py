@@ -163,9 +163,7 @@ def _prepare_examples(experiment: Experiment, _: Wildcards) -> Section:
 def _embed_examples(experiment: Experiment, _: Wildcards) -> Section:
     encoder = experiment.encoder
     identity = _identity(encoder.model)
-    return stages.EmbedExamplesConfig(
-        member=encoder.member, model_identity=identity, batch_size=encoder.batch_size
-    )
+    return stages.EmbedExamplesConfig(member=encoder.member, model_identity=identity, batch_size=encoder.batch_size)
 
 
 def _sample_pools(experiment: Experiment, _: Wildcards) -> Section:
@@ -175,9 +173,7 @@ def _sample_pools(experiment: Experiment, _: Wildcards) -> Section:
 
 def _propose_trajectories(experiment: Experiment, _: Wildcards) -> Section:
     return stages.ProposeTrajectoriesConfig(
-        **experiment.rl_data.model_dump(
-            exclude={"import_from", "n_queries", "n_shards", "diversity_budget"}
-        )
+        **experiment.rl_data.model_dump(exclude={"import_from", "n_queries", "n_shards", "diversity_budget"})
     )
 
 
@@ -261,9 +257,7 @@ def _measure_pools(_experiment: Experiment, _: Wildcards) -> Section:
 
 
 def _score_answers(experiment: Experiment, wildcards: Wildcards) -> Section:
-    return stages.ScoreAnswersConfig(
-        policy=policy_ref(wildcards["policy"]), **experiment.evaluation.model_dump()
-    )
+    return stages.ScoreAnswersConfig(policy=policy_ref(wildcards["policy"]), **experiment.evaluation.model_dump())
 
 
 def _fields(preset: Preset, *names: str) -> dict[str, Any]:

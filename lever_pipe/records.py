@@ -17,9 +17,9 @@ Split = Literal["train", "eval"]
 
 
 class Row(BaseModel):
-    """A frozen row with exactly the declared keys."""
+    """A frozen row with exactly the declared keys and finite numbers: JSON would turn a NaN into null."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
 
 class Example(Row):
@@ -104,9 +104,7 @@ class RlGroup(Row):
         for rank, trajectory in enumerate(self.pointer_candidates):
             local = trajectory.pointer
             if any(not 0 <= position < len(pool) for position in local):
-                raise ValueError(
-                    f"pointer_candidates[{rank}].pointer must lie in 0..{len(pool) - 1}, is {list(local)}"
-                )
+                raise ValueError(f"pointer_candidates[{rank}].pointer must lie in 0..{len(pool) - 1}, is {list(local)}")
             if tuple(pool[position] for position in local) != trajectory.pointer_global:
                 raise ValueError(
                     f"pointer_candidates[{rank}]: pool[pointer] differs from pointer_global; "

@@ -15,9 +15,7 @@ from lever_pipe.stage_configs import Runtime
 Inputs = Mapping[str, Path | tuple[Path, ...]]
 
 
-def write_card(
-    card: Path, *, stage: str, config: BaseModel, inputs: Inputs, started: float, runtime: Runtime
-) -> None:
+def write_card(card: Path, *, stage: str, config: BaseModel, inputs: Inputs, started: float, runtime: Runtime) -> None:
     """Write the run card of a stage that began at `started` (`time.perf_counter`)."""
     commit, dirty = provenance.commit_of()
     row = RunCard(

@@ -53,8 +53,8 @@ class PointerSelector(nn.Module):
         q = self.input_proj(query_BD)[:, None]
         candidates = self.input_proj(pool_BKD)
         for attention, norm in zip(self.cross_attn_layers, self.attn_norms, strict=True):
-            attended, _ = attention(q, candidates, candidates, need_weights=False)
-            q = norm(attended + q)
+            assert isinstance(attention, nn.MultiheadAttention)
+            q = norm(attend(attention, q, candidates) + q)
         u = F.normalize(self._drop(self.query_proj(q)), dim=-1)
         v = F.normalize(self._drop(self.cand_proj(candidates)), dim=-1)
         scores: Tensor = (v @ u.transpose(1, 2)).squeeze(-1) / self.architecture.temperature
@@ -67,6 +67,26 @@ class PointerSelector(nn.Module):
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.architecture.dropout, self.training)
+
+
+def attend(attention: nn.MultiheadAttention, query_B1H: Tensor, candidates_BKH: Tensor) -> Tensor:
+    """Return what `attention(query, candidates, candidates)` returns, `[B, 1, H]`, without projecting any candidate.
+
+    There is one query and K candidates, so the projections of keys and values move to the query's side:
+    q . (W_k c + b_k) = (W_k^T q) . c + const, and sum_k a_k (W_v c_k + b_v) = W_v (sum_k a_k c_k) + b_v sum_k a_k.
+    The constant shifts all logits alike. K times fewer multiplications, the same numbers up to rounding.
+    """
+    heads, width = attention.num_heads, query_B1H.shape[-1]
+    shape = (heads, width // heads, width)
+    w_q, w_k, w_v = attention.in_proj_weight.chunk(3)
+    b_q, _, b_v = attention.in_proj_bias.chunk(3)
+    q = F.linear(query_B1H[:, 0], w_q, b_q).view(-1, *shape[:2])
+    q = torch.einsum("bhd,hdw->bhw", q, w_k.view(shape)) / math.sqrt(shape[1])
+    weights_BhK = F.dropout((q @ candidates_BKH.transpose(1, 2)).softmax(dim=-1), attention.dropout, attention.training)
+    values = torch.einsum("bhw,hdw->bhd", weights_BhK @ candidates_BKH, w_v.view(shape))
+    values = values + b_v.view(shape[:2]) * weights_BhK.sum(dim=-1, keepdim=True)
+    attended: Tensor = attention.out_proj(values.flatten(1))[:, None]
+    return attended
 
 
 def build_selector(architecture: Architecture) -> PointerSelector:

@@ -45,9 +45,7 @@ def check_world(
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
     probes = build_probes(queries, train, seed=config.seed)
     requests = _requests(probes, config)
-    answers = {
-        name: [cut_answer(reply.text) for reply in model.run(asked)] for name, asked in requests.items()
-    }
+    answers = {name: [cut_answer(reply.text) for reply in model.run(asked)] for name, asked in requests.items()}
     summary = summarise(probes, answers)
     missed = check_bounds(summary)
     agreement = _stock_agreement(model, requests, config.n_stock_prompts)

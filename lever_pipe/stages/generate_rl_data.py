@@ -58,8 +58,7 @@ def _score(
     proposals: Sequence[Proposal], train: Sequence[Example], model: Lvlm, prompter: Prompter
 ) -> list[Trajectory]:
     requests = [
-        LvlmRequest(prompter(train[p.query_id], p.pointer_global), references_of(train[p.query_id]))
-        for p in proposals
+        LvlmRequest(prompter(train[p.query_id], p.pointer_global), references_of(train[p.query_id])) for p in proposals
     ]
     return [
         score_trajectory(proposal, train[proposal.query_id], reply.text, reply.answer_log_probs)

@@ -47,7 +47,5 @@ def select_demonstrations(
             rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=True)]
     storage.write_rows(selections, rows)
     inputs = {"selector": selector, "eval_pools": eval_pools, "embeddings": embeddings}
-    write_card(
-        card, stage="select_demonstrations", config=config, inputs=inputs, started=started, runtime=runtime
-    )
+    write_card(card, stage="select_demonstrations", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(rows)

@@ -12,7 +12,7 @@ from lever_pipe.seeding import ambient_stream, torch_generator
 from lever_pipe.stage_configs import Runtime, TrainGrpoEpochConfig
 from lever_pipe.training import state
 from lever_pipe.training.embeddings import architecture_of
-from lever_pipe.training.grpo import BetaController, Policies, keep_best, plan_grpo_epoch
+from lever_pipe.training.grpo import BetaController, Policies, keep_best, plan_grpo_epoch, trained_share
 from lever_pipe.training.inputs import read_training_inputs
 from lever_pipe.training.loop import run_epoch, validation_loss
 from lever_pipe.training.optimiser import AdamW
@@ -63,7 +63,11 @@ def train_grpo_epoch(
             generator=torch_generator(config.seed, "grpo", config.epoch),
         )
         values = run_epoch(module, adam, plan, max_gradient_norm=config.max_gradient_norm)
-    values["val_loss"] = validation_loss(module, data.table, data.validation)
+    values |= {
+        "val_loss": validation_loss(module, data.table, data.validation),
+        "kl_beta": beta.value,
+        "trained_share": trained_share(module),
+    }
     state.save_selector(selector, module, stage="grpo", epoch=config.epoch)
     state.save_optimiser(optimiser, adam, stage="grpo", epoch=config.epoch, kl_beta=beta.value)
     row = EpochMetrics(policy=_ref(config), values=values)
@@ -75,9 +79,7 @@ def train_grpo_epoch(
         "start_optimiser": start_optimiser,
         "reference": reference,
     }
-    write_card(
-        card, stage="train_grpo_epoch", config=config, inputs=inputs, started=started, runtime=runtime
-    )
+    write_card(card, stage="train_grpo_epoch", config=config, inputs=inputs, started=started, runtime=runtime)
     return row
 
 

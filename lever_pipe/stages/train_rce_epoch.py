@@ -55,9 +55,7 @@ def train_rce_epoch(
     row = EpochMetrics(policy=_ref(config), values=values)
     storage.write_row(metrics, row)
     inputs = {"groups": groups, "embeddings": embeddings, "start": start, "start_optimiser": start_optimiser}
-    write_card(
-        card, stage="train_rce_epoch", config=config, inputs=inputs, started=started, runtime=runtime
-    )
+    write_card(card, stage="train_rce_epoch", config=config, inputs=inputs, started=started, runtime=runtime)
     return row
 
 

@@ -29,9 +29,7 @@ class Groups:
 
     def take(self, rows: Tensor) -> Groups:
         """Return the groups at `rows`, in that order."""
-        return Groups(
-            self.queries[rows], self.pools[rows], self.selections[rows], self.rewards[rows], self.valid[rows]
-        )
+        return Groups(self.queries[rows], self.pools[rows], self.selections[rows], self.rewards[rows], self.valid[rows])
 
     def to(self, device: torch.device) -> Groups:
         """Return the groups on a device."""
@@ -81,7 +79,9 @@ def load_groups(path: Path) -> Groups:
     arrays = storage.read_arrays(path)
     names = {field.name for field in fields(Groups)}
     if arrays.keys() != names:
-        raise RecordError(f"{path}: expected the arrays {sorted(names)}", found=str(sorted(arrays)), do="Rebuild the file.")
+        raise RecordError(
+            f"{path}: expected the arrays {sorted(names)}", found=str(sorted(arrays)), do="Rebuild the file."
+        )
     return Groups(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 

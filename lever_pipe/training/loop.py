@@ -45,11 +45,12 @@ def run_epoch(
     """
     totals: dict[str, float] = {}
     n_queries = 0
+    trainable = [p for p in module.parameters() if p.requires_grad]
     for batch, step in plan:
         loss, values = step(batch)
-        module.zero_grad(set_to_none=True)
+        for parameter in trainable:
+            parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        trainable = [p for p in module.parameters() if p.requires_grad]
         norm = nn.utils.clip_grad_norm_(trainable, max_gradient_norm)
         values = values | {"loss": float(loss.detach()), "grad_norm": float(norm)}
         _require_finite(values, after=n_queries)
@@ -65,7 +66,8 @@ def _require_finite(values: dict[str, float], *, after: int) -> None:
     if infinite:
         raise TrainingError(
             "expected a finite loss and gradient",
-            found=", ".join(f"{name} {value}" for name, value in infinite.items()) + f" after {after} queries of the epoch",
+            found=", ".join(f"{name} {value}" for name, value in infinite.items())
+            + f" after {after} queries of the epoch",
             do="Lower the learning rate of the preset, or raise its temperature.",
         )
 

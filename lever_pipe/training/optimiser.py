@@ -15,8 +15,8 @@ EPSILON = 1e-8
 class AdamW:
     """AdamW over the trainable parameters of a module, in its order, with the library's defaults.
 
-    The arithmetic is `torch.optim.adamw.adamw`. The class `torch.optim.AdamW` around it imports the compiler at its first
-    step, which takes a one-epoch job longer than the epoch.
+    The arithmetic is `torch.optim.adamw.adamw`. The class `torch.optim.AdamW` around it imports the compiler at its
+    first step, which takes a one-epoch job longer than the epoch.
     """
 
     def __init__(self, module: nn.Module, *, learning_rate: float, weight_decay: float) -> None:
@@ -44,7 +44,7 @@ class AdamW:
             list(self.squares.values()),
             [],
             list(self.steps.values()),
-            foreach=True,
+            fused=True,
             amsgrad=False,
             beta1=BETAS[0],
             beta2=BETAS[1],

@@ -1,4 +1,4 @@
-"""Public functions of the pure layer say which errors they raise and which shapes they take; `test_sources` has the rest."""
+"""Public functions of the pure layer name the errors they raise and the shapes they take."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SHAPES = re.compile(r"\[[A-Z .]*\]|\[B|\[\.\.\.|(one|any) shape|_[BGKSDN]+\b")
 
 
 def public_functions() -> list[tuple[str, ast.FunctionDef]]:
-    found = []
-    for path in FILES:
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                found.append((f"{path.relative_to(PACKAGE)}::{node.name}", node))
-    return found
+    return [
+        (f"{path.relative_to(PACKAGE)}::{node.name}", node)
+        for path in FILES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
 
 
 FUNCTIONS = public_functions()
@@ -43,9 +43,7 @@ def test_a_function_that_raises_says_so(place: str, function: ast.FunctionDef) -
     assert all(f"{name}:" in text for name in raised), f"{place} raises {raised}"
 
 
-@pytest.mark.parametrize(
-    ("place", "function"), LOSSES, ids=[place for place, _ in LOSSES]
-)
+@pytest.mark.parametrize(("place", "function"), LOSSES, ids=[place for place, _ in LOSSES])
 def test_a_loss_of_tensors_gives_shapes(place: str, function: ast.FunctionDef) -> None:
     takes_tensors = any(isinstance(a.annotation, ast.Name) and a.annotation.id == "Tensor" for a in function.args.args)
     if takes_tensors:

@@ -125,7 +125,7 @@ def test_tools_list_the_code_of_a_stage(capsys: pytest.CaptureFixture[str]) -> N
     lines = capsys.readouterr().out.splitlines()
     assert "lever_pipe.stages.score_answers" in lines
     assert lines[-1].startswith("fingerprint ")
-    assert "Did you mean 'score_answers'?" in fault(capsys, "closure", "score_answer")
+    assert "did you mean 'score_answers'?" in fault(capsys, "closure", "score_answer")
 
 
 def test_the_schema_tool_shows_a_difference(

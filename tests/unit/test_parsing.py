@@ -118,11 +118,12 @@ def test_defaults_parse_and_are_frozen() -> None:
 
 
 def test_an_unknown_member_is_suggested() -> None:
-    with pytest.raises(
-        UnknownMemberError, match=r"lever_pipe/datasets: one of okvqa, .*found 'okvqas'.*mean 'okvqa'\?"
-    ):
-        parse_experiment({"data": {"reader": "okvqas"}})
-    with pytest.raises(UnknownMemberError, match=r"Name one of them, or add the module\."):
+    with pytest.raises(UnknownMemberError) as fault:
+        parse_experiment({"data": {"reader": "okvqas"}, "lvlm": {"member": "zzz"}})
+    text = str(fault.value)
+    assert "data.reader: 'okvqas' is none of okvqa, vqav2; did you mean 'okvqa'?" in text
+    assert "lvlm.member: 'zzz' is none of qwen2_5_vl\n" in text
+    with pytest.raises(UnknownMemberError, match=r"'zzz' is none of .* Name one of them, or add the module\."):
         require_member("lvlms", "zzz")
     require_member("stages", "score_answers")
 

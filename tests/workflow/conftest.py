@@ -15,7 +15,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "config.yaml", "config", "envs", "lever_pipe", "profiles", "pyproject.toml", "resources", "workflow")
+PARTS = (
+    "Snakefile",
+    "config.yaml",
+    "config",
+    "envs",
+    "lever_pipe",
+    "profiles",
+    "pyproject.toml",
+    "resources",
+    "workflow",
+)
 JOB_COUNT = re.compile(r"^(\w+)\s+(\d+)\s*$", re.MULTILINE)
 
 

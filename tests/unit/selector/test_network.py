@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise, rank_pool
+from lever_pipe.selector.network import Architecture, PointerSelector, attend, build_selector, initialise, rank_pool
 from lever_pipe.shapes import ShapeError
 
 PUBLISHED = Architecture(
@@ -80,6 +80,48 @@ def test_forward_is_the_published_formula() -> None:
         expected = numpy_forward(module, query[row].double().numpy(), pool[row].double().numpy())
         # float32 logits of size 10: 10 * 2^-23 per operation, about a hundred operations
         np.testing.assert_allclose(scores[row].numpy(), expected, atol=1e-4)
+
+
+def spread_out(module: nn.Module) -> nn.Module:
+    """Move all parameters off their symmetric start, biases and norms included."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch_generator(2, name)))
+    return module
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_attending_is_the_librarys_attention(heads: int) -> None:
+    attention = spread_out(nn.MultiheadAttention(16, heads, batch_first=True)).eval()
+    assert isinstance(attention, nn.MultiheadAttention)
+    query = torch.randn(3, 1, 16, generator=torch_generator(3), requires_grad=True)
+    candidates = torch.randn(3, 8, 16, generator=torch_generator(4), requires_grad=True)
+    leaves = [query, candidates, attention.in_proj_weight, attention.out_proj.weight]
+    library, _ = attention(query, candidates, candidates, need_weights=False)
+    ours = attend(attention, query, candidates)
+    # float32 sums of 16 products of size 1, in another order
+    torch.testing.assert_close(ours, library, atol=1e-5, rtol=0)
+    for mine, theirs in zip(
+        torch.autograd.grad(ours.square().sum(), leaves),
+        torch.autograd.grad(library.square().sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=0)  # sums of 24 such terms, squared
+
+
+def test_attention_dropout_hides_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = spread_out(nn.MultiheadAttention(16, 1, dropout=0.5, batch_first=True)).train()
+    assert isinstance(attention, nn.MultiheadAttention)
+    query, candidates = (torch.randn(2, n, 16, generator=torch_generator(n)) for n in (1, 4))
+    kept = torch.tensor([0.0, 2.0, 0.0, 2.0])  # inverted dropout of half
+    monkeypatch.setattr("lever_pipe.selector.network.F.dropout", lambda weights, p, training: weights * kept)
+    ours = attend(attention, query, candidates)
+    w_q, w_k, w_v = attention.in_proj_weight.chunk(3)
+    b_q, b_k, b_v = attention.in_proj_bias.chunk(3)
+    for row in range(2):
+        energies = (candidates[row] @ w_k.T + b_k) @ (w_q @ query[row, 0] + b_q) / 4  # sqrt(16)
+        mixed = (energies.softmax(0) * kept) @ (candidates[row] @ w_v.T + b_v)
+        torch.testing.assert_close(ours[row, 0], attention.out_proj(mixed), atol=1e-5, rtol=0)  # as above
 
 
 def test_logits_are_cosines_over_the_temperature() -> None:

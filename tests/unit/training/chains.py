@@ -25,8 +25,8 @@ from lever_pipe.stages.reward_groups import reward_groups
 from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
 from lever_pipe.stages.train_rce_epoch import train_rce_epoch
 from lever_pipe.training import state
-from lever_pipe.training.grpo import BetaController, Policies, keep_best, plan_grpo_epoch
 from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.grpo import BetaController, Policies, keep_best, plan_grpo_epoch, trained_share
 from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
 from lever_pipe.training.loop import run_epoch, validation_loss
 from lever_pipe.training.optimiser import AdamW
@@ -142,6 +142,7 @@ class Straight:
                         clip_epsilon=chain.grpo.clip_epsilon, generator=order,
                     )  # fmt: skip
                     values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
+                values |= {"kl_beta": beta.value, "trained_share": trained_share(module)}
                 self.values.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
         return module
 
@@ -151,7 +152,7 @@ def execution() -> Iterator[None]:
     """Compute as the stages do: one thread, deterministic kernels."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
     yield
     torch.set_num_threads(threads)
 

@@ -56,8 +56,8 @@ def test_three_grpo_jobs_are_one_run(tmp_path: Path, adaptive: bool, dropout: bo
     assert same_weights(chain.outputs("grpo3")["selector"], module)
     assert [row.values for row in rows] == straight.values
     betas = [row.values["kl_beta"] for row in rows]
-    assert (len(set(betas)) == 3) == adaptive  # an adaptive beta goes on where the epoch before left it
-    assert adaptive or betas[0] == pytest.approx(0.15)
+    # An adaptive beta goes on where the epoch before left it, up to its bound of 10.
+    assert (betas[0] != 0.15 and betas[0] != betas[1]) if adaptive else betas == [0.15] * 3
 
 
 def test_extending_three_epochs_to_five_keeps_the_first_three(chain: Chain) -> None:

@@ -116,7 +116,7 @@ def test_the_optimiser_holds_what_trains() -> None:
 def test_the_optimiser_is_the_librarys(weight_decay: float) -> None:
     ours, theirs = selector().eval(), selector().eval()
     mine = AdamW(ours, learning_rate=0.01, weight_decay=weight_decay)
-    library = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=weight_decay)
+    library = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=weight_decay, fused=True)
     for step in range(5):
         mine.learning_rate = library.param_groups[0]["lr"] = 0.01 / (step + 1)
         for module, optimiser in ((ours, mine), (theirs, library)):
