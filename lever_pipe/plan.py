@@ -1,13 +1,16 @@
 """From the experiment to the workflow: which policies exist, and the identity of every job.
 
-The Snakefile calls these functions; tests and notebooks may too. Nothing here touches a file except the model
-folders, whose digests belong to the identity of the stages that load them.
+The Snakefile calls these functions; tests and notebooks may too. Of files only the model folders are
+read, whose digests belong to the identity of the stages that load them.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from lever_pipe import stage_configs as stages
@@ -18,6 +21,11 @@ from lever_pipe.records import PolicyRef, beta_text
 Wildcards = Mapping[str, str]
 
 SIMILARITIES = ("similar_image", "similar_question", "similar_both")
+
+
+def put_this_interpreter_first() -> None:
+    """Make `python` in a job's shell the interpreter that runs the workflow, also without an activated environment."""
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def baselines(experiment: Experiment) -> list[str]:

@@ -1,5 +1,3 @@
-import os
-import sys
 import time
 from pathlib import Path
 
@@ -9,8 +7,7 @@ from lever_pipe.parsing import parse_experiment
 
 STARTED = time.monotonic()
 
-# Jobs call `python -m lever_pipe`; without an activated environment that must be the interpreter that runs the workflow.
-os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+plan.put_this_interpreter_first()
 
 try:
     EXPERIMENT = parse_experiment(
