@@ -58,4 +58,6 @@ bench: setup ## ratios against a baseline in the same run
 	$(BIN)/python -m benchmarks.answering
 
 lock: setup ## pin what is installed now
-	$(BIN)/pip freeze --all --exclude pip --exclude lever-pipe > requirements.lock
+	{ echo "# Exact versions of everything that runs, tests and checks this project; made by: make lock"; \
+	  $(BIN)/pip freeze --all --exclude pip --exclude lever-pipe | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > requirements.lock.tmp
+	mv requirements.lock.tmp requirements.lock

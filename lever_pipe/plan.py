@@ -158,10 +158,7 @@ def _preset(experiment: Experiment, wildcards: Wildcards) -> Preset:
 
 
 def _generate_world(experiment: Experiment, _: Wildcards) -> Section:
-    data = experiment.data
-    return stages.GenerateWorldConfig(
-        world=data.world, image_name_train=data.train_image_name, image_name_eval=data.eval_image_name
-    )
+    return stages.GenerateWorldConfig(world=experiment.data.world)
 
 
 def _prepare_examples(experiment: Experiment, _: Wildcards) -> Section:

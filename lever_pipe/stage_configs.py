@@ -40,8 +40,6 @@ class GenerateWorldConfig(Section):
     """Identity of `generate_world`."""
 
     world: WorldData
-    image_name_train: str
-    image_name_eval: str
 
 
 class PrepareExamplesConfig(Section):

@@ -9,8 +9,9 @@ from functools import cache
 from pydantic import ValidationError
 
 from lever_pipe.errors import RecordError
+from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.metrics.relevance import Relevance, relevance
-from lever_pipe.metrics.vqa_accuracy import cut_answer, normalise_answer, vqa_accuracy
+from lever_pipe.metrics.vqa_accuracy import normalise_answer, vqa_accuracy
 from lever_pipe.records import Example, Pool, Proposal, RlGroup, RlQuery, Trajectory
 
 

@@ -54,22 +54,6 @@ yall'd've=y'all'd've y'alld've=y'all'd've y'all'dve=y'all'd've youd=you'd youd'v
 you'dve=you'd've youll=you'll youre=you're youve=you've
 """
 _CONTRACTIONS = dict(pair.split("=") for pair in _CONTRACTION_TABLE.split())
-_CUT_MARKS = re.compile("Question|Answer|Short")
-
-
-def cut_answer(text: str) -> str:
-    """Return the answer proper of a generation that runs on, stripped of outer spaces.
-
-    Everything before the first "Question", "Answer" or "Short" (case matters: the words of the
-    prompt template), and of that everything before the first comma followed by a space.
-
-    Args:
-        text: what the model generated after "Short answer:".
-
-    Source: Lever-Plus published code
-    """
-    before_mark = _CUT_MARKS.split(text, maxsplit=1)[0]
-    return before_mark.split(", ", maxsplit=1)[0].strip()
 
 
 def normalise_answer(text: str) -> str:
@@ -99,7 +83,7 @@ def vqa_accuracy(
     five annotators twice each, so that only 0, .6 and 1 occur.
 
     Args:
-        prediction: the model's answer, after `cut_answer`.
+        prediction: the model's answer, after `answer_cut.cut_answer`.
         answers: the annotators' answers as stored, at least one, order irrelevant.
         normalise_references: "when_they_disagree": the public tool; both sides are normalised if
             the references differ, and neither if they are unanimous (made for questions that read

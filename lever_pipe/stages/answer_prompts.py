@@ -8,7 +8,7 @@ from pathlib import Path
 from lever_pipe import execution, storage
 from lever_pipe.answering import Prompter, load_lvlm, read_examples
 from lever_pipe.lvlms.protocol import LvlmRequest
-from lever_pipe.metrics.vqa_accuracy import cut_answer
+from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.records import AnswerRow, ExampleId, Selection
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import AnswerPromptsConfig, Runtime

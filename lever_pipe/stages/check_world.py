@@ -12,7 +12,7 @@ from lever_pipe import execution, storage
 from lever_pipe.answering import load_lvlm, prompt_style, read_examples
 from lever_pipe.errors import WorldError
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
-from lever_pipe.metrics.vqa_accuracy import cut_answer
+from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.prompts import build_prompt
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import CheckWorldConfig, Runtime

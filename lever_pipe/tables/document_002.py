@@ -83,7 +83,7 @@ def _our_setup(sources: parts.Sources, beta: float, setup: Setup) -> dict[str, s
     share = results.metric(beta, 1, "trained_share")
     trained = f"; {number(100 * share, 1)}% of the parameters train" if share is not None else ""
     frozen = "attention and layer norm train" if setup.freeze_projections else "all parameters train"
-    data = [f"{setup.rl_data[key]}{unit}" for key, unit in _RL_FACTS.items() if key in setup.rl_data]
+    data = [f"{_short(setup.rl_data[key])}{unit}" for key, unit in _RL_FACTS.items() if key in setup.rl_data]
     return {
         "Base checkpoint": base,
         "GRPO epochs": str(max(results.epochs, default=0)),
@@ -93,6 +93,10 @@ def _our_setup(sources: parts.Sources, beta: float, setup: Setup) -> dict[str, s
         "Reward mode": setup.reward_mode,
         "RL data": "rl_data_k64_v3.jsonl" + (f" ({', '.join(data)})" if data else ""),
     }
+
+
+def _short(fact: str) -> str:
+    return number(float(fact), 1) if "." in fact else fact
 
 
 _RL_FACTS = {"queries": " queries", "positive_pct": "% positive"}

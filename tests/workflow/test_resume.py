@@ -21,6 +21,7 @@ FIRST_RCE = "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
 
 def kill_after(project: Project, results: str, present: str) -> None:
     """Start a run and kill it with all its jobs once a file is there."""
+    project.snakemake("--unlock", "--config", f"results={results}")  # a killed run leaves its lock
     run = subprocess.Popen(
         project.command("--cores", "2", "--config", f"results={results}", "--", f"{results}/{SELECTOR}"),
         cwd=project.folder,

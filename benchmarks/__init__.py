@@ -1,0 +1,1 @@
+"""Timings as ratios against a baseline in the same run; never a condition of a test."""
