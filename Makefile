@@ -30,7 +30,7 @@ smoke: setup ## the whole workflow at toy size, about a minute
 	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
 
 test: setup ## set-up and all tests that need no GPU
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not gpu"
 
 check: setup ## formatting, lint, types, schema drift, workflow lint
 	$(BIN)/ruff check .
