@@ -28,9 +28,14 @@ RL_LABELS = {
     "all_negative_queries": "Queries with wrong trajectories only",
     "all_positive_queries": "Queries with correct trajectories only",
     "mixed_queries": "Queries with both",
+    "one_accuracy_queries": "Queries whose trajectories all have one accuracy",
+    "duplicate_selections": "Repeated selections within a query",
+    "mean_accuracy": "Mean accuracy",
     "mean_reward": "Mean reward",
     "reward_std": "Standard deviation of the reward",
 }
+
+LEVEL = "accuracy_"  # prefix of the count of trajectories of one accuracy
 
 TRAINING_TITLES = {
     "kl": "KL (k3)",
@@ -124,7 +129,7 @@ def rl_data(measured: Mapping[str, str], published: Published) -> list[Table]:
     for metric in [*(m for m in RL_LABELS if m in measured), *(m for m in measured if m not in RL_LABELS)]:
         found = published.of_rl_data(metric, RL_FILE)
         text = lineage.add(Key("rl_data", None, "", metric), found)
-        rows.append({"Quantity": RL_LABELS.get(metric, metric), "Ours": _short(measured[metric]), "Published": text})
+        rows.append({"Quantity": _rl_label(metric), "Ours": _short(measured[metric]), "Published": text})
     if not rows:
         return []
     caption = "A trajectory is one ordered selection of demonstrations with the answer that the LVLM gave to it."
@@ -227,6 +232,12 @@ def _mean_and_sd_sentence(samples: int) -> str:
         f"VQA accuracy in percent on the first {samples} questions, mean ± standard deviation over the runs "
         "(seeds or draws) of a row. Distinct prompts: at the largest number of shots."
     )
+
+
+def _rl_label(metric: str) -> str:
+    if metric.startswith(LEVEL):
+        return f"Trajectories of accuracy {metric.removeprefix(LEVEL)}"
+    return RL_LABELS.get(metric, metric)
 
 
 def _short(text: str) -> str:

@@ -20,6 +20,7 @@ SECTIONS = {
     "002": "Document 002: KL_BETA 0.18 against 0.15 and 0.12",
 }
 EXAMPLE_COUNTS = (100, 200, 400, 800)
+PROBE_COLUMNS = {"accuracy": "VQA accuracy (%)", "truth": "Equals the world's fact (%)", "n_queries": "Queries"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,10 @@ def _sections(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _world(check: Mapping[str, Any]) -> dict[str, Any]:
     """Return the probes as a grid, the missed bounds as texts, and the other facts."""
     probes = {name: score for name, score in check.get("probes", {}).items() if isinstance(score, Mapping)}
-    columns = list(dict.fromkeys(key for score in probes.values() for key in score))
-    rows = [[name.replace("_", " "), *(plain(s.get(key, "")) for key in columns)] for name, s in probes.items()]
+    rows = [[name.replace("_", " "), *(plain(s.get(key, "")) for key in PROBE_COLUMNS)] for name, s in probes.items()]
     rest = {name: value for name, value in check.items() if name not in ("bounds", "probes")}
     return {
-        "columns": ["Probe", *(key.replace("_", " ") for key in columns)],
+        "columns": ["Probe", *PROBE_COLUMNS.values()],
         "rows": rows,
         "missed": [plain(bound) for bound in check.get("bounds", [])],
         "facts": flat(rest),

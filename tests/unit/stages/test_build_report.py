@@ -17,7 +17,7 @@ from lever_pipe.tables.report import flat, plain, totals
 CHECK = {
     "bounds": ["exact_1: accuracy 80.0 is below 90.0"],
     "judged": True,
-    "probes": {"exact_1": {"accuracy": 80.0, "n_queries": 12}},
+    "probes": {"exact_1": {"accuracy": 80.0, "n_queries": 12, "truth": 75.0}},
     "stock_agreement": {"prompts": 96, "equal": 96},
 }
 
@@ -77,7 +77,7 @@ def test_links_lead_to_files(text: str, folder: Path) -> None:
 
 
 def test_world_check_counters_and_bound_are_shown(text: str) -> None:
-    assert "| exact 1 | 80 | 12 |" in text
+    assert "| exact 1 | 80 | 75 | 12 |" in text
     assert "Bounds missed: exact_1: accuracy 80.0 is below 90.0." in text
     assert "| prompts asked | 2,401 |" in text  # 1200 + 1201
     assert "| seconds | 3 |" in text
