@@ -52,7 +52,7 @@ world: setup ## train the embedded world's models again (about ten CPU-minutes)
 	$(BIN)/python -m lever_pipe.world_models.make --out resources/world --seed 0
 
 gpu: setup ## tests that need a CUDA device
-	$(BIN)/pytest -m gpu
+	$(BIN)/pytest -m gpu tests/gpu
 
 bench: setup ## ratios against a baseline in the same run
 	$(BIN)/python -m benchmarks.answering

@@ -1,0 +1,88 @@
+"""On a CUDA device in fp32 the stages give the numbers of the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lever_pipe import plan, storage
+from lever_pipe.parsing import parse_experiment
+from lever_pipe.stage_configs import Runtime
+from lever_pipe.stages.check_world import check_world
+from lever_pipe.stages.generate_world import generate_world
+from lever_pipe.stages.initialise_selector import initialise_selector
+from lever_pipe.stages.prepare_examples import prepare_examples
+from lever_pipe.stages.reward_groups import reward_groups
+from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
+from lever_pipe.stages.train_rce_epoch import train_rce_epoch
+from tests.unit.builders import training_files
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENT = parse_experiment(yaml.safe_load((ROOT / "config.yaml").read_text()))
+RUN = {"preset": "world", "seed": "0", "epoch": "1"}
+
+
+def outputs(folder: Path) -> dict[str, Path]:
+    return {name: folder / name for name in ("selector", "optimiser", "metrics", "card")}
+
+
+def config(stage: str, wildcards: dict[str, str] | None = None) -> Any:
+    return plan.stage_config(EXPERIMENT, stage, wildcards or {})
+
+
+def train(folder: Path, files: dict[str, Path], device: str) -> dict[str, dict[str, float]]:
+    """Return the metrics of one RCE and one GRPO epoch."""
+    runtime = Runtime(device=device)
+    start, rce, grpo = (outputs(folder / device / name) for name in ("init", "rce", "grpo"))
+    embeddings = files["embeddings"]
+    initialise_selector(embeddings=embeddings, **start, config=config("initialise_selector", RUN), runtime=runtime)
+    common = {"groups": files["groups"], "embeddings": embeddings}
+    first = train_rce_epoch(
+        **common, start=start["selector"], start_optimiser=start["optimiser"], **rce,
+        config=config("train_rce_epoch", RUN), runtime=runtime,
+    )  # fmt: skip
+    second = train_grpo_epoch(
+        **common, start=rce["selector"], start_optimiser=rce["optimiser"], reference=rce["selector"], **grpo,
+        config=config("train_grpo_epoch", RUN | {"base": "1", "beta": "0.15"}), runtime=runtime,
+    )  # fmt: skip
+    return {"rce": first.values, "grpo": second.values}
+
+
+def test_epochs_on_both_devices(tmp_path: Path) -> None:
+    files = training_files(tmp_path)
+    files["groups"] = tmp_path / "groups"
+    card = tmp_path / "card"
+    reward_groups(rl_data=files["rl_data"], groups=files["groups"], card=card, config=config("reward_groups", RUN))
+    cpu, cuda = (train(tmp_path, files, device) for device in ("cpu", "cuda"))
+    for stage, values in cpu.items():
+        # A few dozen steps of fp32 with sums in another order.
+        assert cuda[stage] == {name: pytest.approx(value, abs=1e-3) for name, value in values.items()}
+
+
+def test_answers_on_both_devices(tmp_path: Path) -> None:
+    raw = {f"{split}_{kind}": tmp_path / f"{split}_{kind}" for split in ("train", "eval") for kind in RAW_KINDS}
+    rows = {f"{split}_examples": tmp_path / f"{split}.jsonl" for split in ("train", "eval")}
+    card = tmp_path / "card"
+    world = config("generate_world").model_copy(update={"world": EXPERIMENT.data.world.model_copy(update=SMALL)})
+    generate_world(**raw, card=card, config=world)
+    prepare_examples(**raw, **rows, card=card, config=config("prepare_examples").model_copy(update={"n_eval": 100}))
+    found = {}
+    for device in ("cpu", "cuda"):
+        check = tmp_path / f"{device}.json"
+        check_world(
+            **rows, train_images=raw["train_images"], eval_images=raw["eval_images"],
+            lvlm=ROOT / EXPERIMENT.lvlm.model, check=check, counters=tmp_path / "counters", card=card,
+            config=config("check_world"), runtime=Runtime(device=device),
+        )  # fmt: skip
+        found[device] = storage.read_json(check)
+    assert found["cpu"] == found["cuda"]
+
+
+RAW_KINDS = ("questions", "annotations", "images")
+SMALL = {"n_train": 600, "n_eval": 100}
