@@ -48,7 +48,7 @@ format: setup ## rewrite the sources in the house format
 schema: setup ## write workflow/schemas/config.schema.json from the config models
 	$(BIN)/python -m lever_pipe schema
 
-world: setup ## train the embedded world's models again (about ten CPU-minutes)
+world: setup ## train the embedded world's models again (7.5 minutes on one idle core)
 	$(BIN)/python -m lever_pipe.world_models.make --out resources/world --seed 0
 
 gpu: setup ## tests that need a CUDA device

@@ -58,9 +58,10 @@ def make_examples(
     }
     raw |= {f"{split}_images": folder / f"{split}_images" for split in ("train", "eval")}
     rows = {f"{split}_examples": folder / f"{split}.jsonl" for split in ("train", "eval")}
-    card = folder / "run.json"
-    generate_world(**raw, card=card, config=plan.stage_config(experiment, "generate_world", {}))  # type: ignore[arg-type]
-    prepare_examples(**raw, **rows, card=card, config=plan.stage_config(experiment, "prepare_examples", {}))  # type: ignore[arg-type]
+    listing, summary, card = (folder / name for name in ("images.sha256", "summary.json", "run.json"))
+    generate_world(**raw, image_listing=listing, card=card, config=plan.stage_config(experiment, "generate_world", {}))  # type: ignore[arg-type]
+    prepared = plan.stage_config(experiment, "prepare_examples", {})
+    prepare_examples(**raw, **rows, image_listing=(listing,), summary=summary, card=card, config=prepared)  # type: ignore[arg-type]
     train, queries = (read_examples(path) for path in rows.values())
     return train, queries, [(train, raw["train_images"]), (queries, raw["eval_images"])]
 

@@ -8,9 +8,12 @@ world overrides them in `config.yaml`.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Iterator
+from string import Formatter
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -30,10 +33,62 @@ RewardModeName = Literal[
 ]
 
 
+Path = tuple[int | str, ...]
+Fault = tuple[Path, str]
+"""Where a value stands, and what it must be, what it is and what to do."""
+Rule = Callable[[], Iterator[Fault]]
+
+RULE_FAULT = "rule_fault"
+"""Type of the pydantic error that stands for a section's broken rules."""
+
+
 class Section(BaseModel):
-    """A frozen section of the configuration that refuses unknown keys."""
+    """A frozen section of the configuration that refuses unknown keys and broken rules."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return the rules that tie several fields, or go beyond a field's type and bounds."""
+        return ()
+
+    def faults(self) -> list[Fault]:
+        """Return what breaks the rules of this section and of the sections in it.
+
+        A section read for its faults lacks the fields that are faulty themselves; a rule that needs one stays silent.
+        """
+        found: list[Fault] = []
+        for path, section in _sections_in(vars(self)):
+            found += [((*path, *place), text) for place, text in section.faults()]
+        for rule in self.rules():
+            try:
+                found.extend(rule())
+            except AttributeError:
+                continue
+        return found
+
+    @model_validator(mode="after")
+    def _keeps_its_rules(self) -> Self:
+        lines = [f"{dotted(path)}: {text}" for path, text in self.faults()]
+        if lines:
+            raise PydanticCustomError(RULE_FAULT, "{lines}", {"lines": "\n".join(lines)})
+        return self
+
+
+def dotted(path: Path) -> str:
+    """Return a path as it is spoken, as `arms[0].seeds`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text or "(whole file)"
+
+
+def _sections_in(values: dict[str, Any]) -> Iterator[tuple[Path, Section]]:
+    for name, value in values.items():
+        if isinstance(value, Section):
+            yield (name,), value
+        elif isinstance(value, tuple | dict):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from (((name, key), item) for key, item in items if isinstance(item, Section))
 
 
 class WorldData(Section):
@@ -82,6 +137,30 @@ class Data(Section):
     world: WorldData = WorldData()
     files: VqaFiles = VqaFiles()
 
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: image names tell images apart; the world has the questions that are evaluated."""
+        return self._image_names_tell_images_apart, self._world_is_large_enough
+
+    def _image_names_tell_images_apart(self) -> Iterator[Fault]:
+        for key, example in (("train_image_name", "COCO_train2014_"), ("eval_image_name", "COCO_val2014_")):
+            template = getattr(self, key, None)
+            if template is not None and _filled(template, image_id=1) in (None, _filled(template, image_id=2)):
+                remedy = f"Write for example {example}{{image_id:012d}}.jpg."
+                yield (key,), f"must be a file name with the one field image_id, got {template!r}. {remedy}"
+
+    def _world_is_large_enough(self) -> Iterator[Fault]:
+        if self.source == "world" and self.n_eval > self.world.n_eval:
+            bound = f"data.world.n_eval={self.world.n_eval}"
+            yield ("n_eval",), f"must be at most {bound}, got {self.n_eval}. Lower it or raise data.world.n_eval."
+
+
+def _filled(template: str, **values: object) -> str | None:
+    """Return the template with its fields filled, or None when it cannot be filled with them."""
+    try:
+        return template.format(**values)
+    except (LookupError, ValueError, AttributeError, TypeError):
+        return None
+
 
 class Encoder(Section):
     """The frozen image and text encoder behind the selector's inputs."""
@@ -117,6 +196,23 @@ class Prompt(Section):
     """System turn; empty for none."""
     demonstration: str = "Question:{question} Short answer:{answer}"
     query: str = "Question:{question} Short answer:"
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: a template holds its fields and no other."""
+        return (self._templates_hold_their_fields,)
+
+    def _templates_hold_their_fields(self) -> Iterator[Fault]:
+        for key, fields in (("demonstration", ("question", "answer")), ("query", ("question",))):
+            template = getattr(self, key, None)
+            if template is not None and not _holds_exactly(template, fields):
+                shown = " and ".join(f"{{{field}}}" for field in fields)
+                yield (key,), f"must hold {shown} and no other field, got {template!r}. Double a brace that is text."
+
+
+def _holds_exactly(template: str, fields: tuple[str, ...]) -> bool:
+    if _filled(template, **dict.fromkeys(fields, "text")) is None:
+        return False
+    return {field for _, field, _, _ in Formatter().parse(template) if field is not None} == set(fields)
 
 
 class Decode(Section):
@@ -163,6 +259,21 @@ class RlData(Section):
     diversity_budget: int = Field(0, ge=0, le=256)
     """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""
 
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: something is proposed; no shard is empty. Neither matters to imported data."""
+        return self._something_is_proposed, self._no_shard_is_empty
+
+    def _something_is_proposed(self) -> Iterator[Fault]:
+        n_samples = len(self.temperatures) * self.n_samples_per_temperature
+        if not (self.import_from or self.n_beams or n_samples or self.n_retrieval or self.n_random):
+            seen = "n_beams=0, n_retrieval=0, n_random=0 and no sample of any temperature"
+            yield (), f"must propose some selection, got {seen}. Raise one of them."
+
+    def _no_shard_is_empty(self) -> Iterator[Fault]:
+        if not self.import_from and self.n_shards > self.n_queries:
+            bound = f"rl_data.n_queries={self.n_queries}"
+            yield ("n_shards",), f"must be at most {bound}, got {self.n_shards}. Lower it or raise rl_data.n_queries."
+
 
 class Selector(Section):
     """The pointer network (source: Lever-Plus v3, published code)."""
@@ -174,11 +285,13 @@ class Selector(Section):
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     temperature: float = Field(0.1, gt=0, le=10)
 
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: heads share the width."""
+        return (self._heads_divide_width,)
+
+    def _heads_divide_width(self) -> Iterator[Fault]:
         if self.width % self.heads:
-            raise ValueError(f"heads must divide width, got {self.heads} and {self.width}")
-        return self
+            yield ("heads",), f"must divide width={self.width}, got {self.heads}. Change one of them."
 
 
 class Reward(Section):
@@ -211,8 +324,22 @@ class Rce(Section):
     weight_decay: float = Field(0.01, ge=0, le=1)
     raw_reward: bool = True
     """False: weights from rewards normalised within the group."""
+    z_clamp: float = Field(3.0, gt=0, le=100)
+    """Bound on a reward so normalised."""
     weight_by_spread: bool = False
     """True: a query counts by its reward range, so uniform groups are not imitated."""
+
+
+class AdaptiveKl(Section):
+    """KL_BETA follows the penalty after every batch (source: Lever-Plus, published code)."""
+
+    low: float = Field(0.01, ge=0)
+    """Penalty in nats below which beta is divided by `factor`."""
+    high: float = Field(0.1, gt=0)
+    """Penalty in nats above which beta is multiplied by `factor`."""
+    factor: float = Field(1.5, gt=1)
+    minimum: float = Field(0.001, ge=0)
+    maximum: float = Field(10.0, gt=0)
 
 
 class Grpo(Section):
@@ -227,7 +354,14 @@ class Grpo(Section):
     """Trajectories kept by reward, in the first epoch and later."""
     freeze_projections: bool = True
     """Train attention and layer norm only (50.1 % of the parameters at D = 512)."""
-    adaptive_kl: bool = False
+    z_clamp: float = Field(3.0, gt=0, le=100)
+    """Bound on the standardised rewards of a group."""
+    advantage_std_floor: float = Field(0.1, gt=0, le=10)
+    """Lower bound on the spread of the kept rewards, by which advantages are divided."""
+    advantage_clamp: float = Field(5.0, gt=0, le=100)
+    """Bound on an advantage."""
+    adaptive_kl: AdaptiveKl | None = None
+    """None keeps KL_BETA fixed; `{}` adapts it with the published window."""
     dropout: bool = False
     """True: the policy alone runs with dropout, as published; its ratio then starts off 1."""
 
@@ -259,20 +393,23 @@ class Arm(Section):
     long_kl_betas: tuple[KlBeta, ...] = ()
     long_seeds: tuple[Seed, ...] = (0,)
 
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
-        for name in ("seeds", "base_rce_epochs", "kl_betas", "long_kl_betas", "long_seeds"):
-            values = list(getattr(self, name))
-            if len(set(values)) != len(values):
-                raise ValueError(f"{name} must not repeat a value, got {values}")
-        return self
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: no run is named twice; GRPO starts from epochs that are trained."""
+        return self._values_are_distinct, self._base_epochs_exist
 
-    @model_validator(mode="after")
-    def _bases_exist(self) -> Self:
+    def _values_are_distinct(self) -> Iterator[Fault]:
+        for key in ("seeds", "base_rce_epochs", "kl_betas", "long_kl_betas", "long_seeds"):
+            values = list(getattr(self, key, ()))
+            if len(set(values)) != len(values):
+                yield (key,), f"must not repeat a value, got {values}. Drop the repeated ones."
+
+    def _base_epochs_exist(self) -> Iterator[Fault]:
         late = [epoch for epoch in self.base_rce_epochs if epoch > self.rce_epochs]
         if late:
-            raise ValueError(f"base_rce_epochs must be at most rce_epochs={self.rce_epochs}, got {late}")
-        return self
+            yield (
+                ("base_rce_epochs",),
+                f"must be at most rce_epochs={self.rce_epochs}, got {late}. Drop these or raise rce_epochs.",
+            )
 
 
 class Baselines(Section):
@@ -290,12 +427,15 @@ class Evaluation(Section):
     n_random_subsets: int = Field(20, ge=0, le=1000)
     seed: Seed = 42
 
-    @model_validator(mode="after")
-    def _sorted_and_distinct(self) -> Self:
-        for name, values in (("samples", self.samples), ("shots", self.shots)):
-            if list(values) != sorted(set(values)):
-                raise ValueError(f"{name} must rise without repeats, got {list(values)}")
-        return self
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: counts rise."""
+        return (self._counts_rise,)
+
+    def _counts_rise(self) -> Iterator[Fault]:
+        for key in ("samples", "shots"):
+            values = list(getattr(self, key, ()))
+            if values != sorted(set(values)):
+                yield (key,), f"must rise without repeats, got {values}. Write {sorted(set(values))}."
 
 
 class Report(Section):
@@ -321,21 +461,61 @@ class Experiment(Section):
     evaluation: Evaluation = Evaluation()
     report: Report = Report()
 
-    @model_validator(mode="after")
-    def _parts_agree(self) -> Self:
-        unfit = [name for name in self.presets if not re.fullmatch("[A-Za-z0-9_]+", name)]
-        if unfit:
-            raise ValueError(f"presets must be named by letters, digits and _ (they name folders), got {unfit}")
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: presets name folders; arms name presets; no count exceeds what there is."""
+        return (
+            self._presets_name_folders,
+            self._arms_name_presets,
+            self._arms_differ,
+            self._samples_are_evaluated,
+            self._shots_fit_into_pools,
+            self._world_has_rl_queries,
+        )
+
+    def _presets_name_folders(self) -> Iterator[Fault]:
+        for name in self.presets:
+            if not re.fullmatch("[A-Za-z0-9_]+", name):
+                yield ("presets", name), f"must be named by letters, digits and _ (a folder), got {name!r}. Rename it."
+
+    def _arms_name_presets(self) -> Iterator[Fault]:
+        for place, name in self._presets_of_arms():
+            if name not in self.presets:
+                yield place, f"must be one of {sorted(self.presets)}, got {name!r}. Name one of them or add the preset."
+
+    def _arms_differ(self) -> Iterator[Fault]:
+        seen = set()
+        for place, name in self._presets_of_arms():
+            if name in seen:
+                yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
+            seen.add(name)
+
+    def _presets_of_arms(self) -> Iterator[tuple[Path, str]]:
         for index, arm in enumerate(self.arms):
-            if arm.preset not in self.presets:
-                raise ValueError(f"arms[{index}].preset must be one of {sorted(self.presets)}, got '{arm.preset}'")
-        names = [arm.preset for arm in self.arms]
-        if len(set(names)) != len(names):
-            raise ValueError(f"arms must name distinct presets, got {names}")
-        if self.evaluation.samples[-1] > self.data.n_eval:
-            raise ValueError(
-                f"evaluation.samples must be at most data.n_eval={self.data.n_eval}, got {self.evaluation.samples[-1]}"
+            if hasattr(arm, "preset"):
+                yield ("arms", index, "preset"), arm.preset
+
+    def _samples_are_evaluated(self) -> Iterator[Fault]:
+        n_eval, largest = self.data.n_eval, max(self.evaluation.samples)
+        if largest > n_eval:
+            yield (
+                ("evaluation", "samples"),
+                f"must be at most data.n_eval={n_eval}, got {largest}. Drop it or raise data.n_eval.",
             )
-        if max(self.evaluation.shots) > self.pools.size or self.rl_data.shots > self.pools.size:
-            raise ValueError("evaluation.shots and rl_data.shots must be at most pools.size")
-        return self
+
+    def _shots_fit_into_pools(self) -> Iterator[Fault]:
+        for key, section in (("evaluation", self.evaluation), ("rl_data", self.rl_data)):
+            shots = getattr(section, "shots", 0)
+            largest = max(shots) if isinstance(shots, tuple) else shots
+            if largest > self.pools.size:
+                yield (
+                    (key, "shots"),
+                    f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
+                )
+
+    def _world_has_rl_queries(self) -> Iterator[Fault]:
+        n_train, n_queries = self.data.world.n_train, self.rl_data.n_queries
+        if self.data.source == "world" and n_queries > n_train:
+            yield (
+                ("rl_data", "n_queries"),
+                f"must be at most data.world.n_train={n_train}, got {n_queries}. Lower it or raise data.world.n_train.",
+            )

@@ -9,7 +9,7 @@ LeverPipeError                 every foreseeable fault: one line, no traceback f
 |- PoolError                   fewer than K eligible demonstrations for a query
 |- ImageError                  an image that cannot be read, named
 |- WorldError                  the embedded world's models do not show the mechanism they must show
-`- ComparisonError             a table would mix runs that differ in more than its factor
+`- TrainingError               a loss or gradient that is no finite number
 
 Every message has three parts: what was expected, what was found, what to do.
 """
@@ -61,7 +61,3 @@ class WorldError(LeverPipeError):
 
 class TrainingError(LeverPipeError):
     """A loss or gradient that is no finite number."""
-
-
-class ComparisonError(LeverPipeError):
-    """A table would mix runs that differ in more than the compared factor."""

@@ -6,54 +6,57 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from lever_pipe.config import Experiment
+from lever_pipe.config import RULE_FAULT, Experiment, Section, dotted
 from lever_pipe.errors import ConfigError, UnknownMemberError
 
-M = TypeVar("M", bound=BaseModel)
+S = TypeVar("S", bound=Section)
+
+FAULTY = object()
+
+MEMBERS = {
+    ("data", "reader"): "datasets",
+    ("encoder", "member"): "encoders",
+    ("pools", "sampler"): "samplers",
+    ("lvlm", "member"): "lvlms",
+}
+"""Keys that name a module, and the folder that holds it."""
+
+MEMBER_REMEDY = "Name one of them, or add the module."
+
+REMEDIES = {
+    "missing": "Add it.",
+    "greater_than_equal": "Raise it.",
+    "greater_than": "Raise it.",
+    "less_than_equal": "Lower it.",
+    "less_than": "Lower it.",
+    "too_short": "Name at least one.",
+}
+"""What to do about a field, by the type of pydantic's error."""
 
 
 def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") -> Experiment:
     """Return the validated experiment.
 
     Raises:
-        ConfigError: any fault; all of them, each with dotted path, value seen, bounds and remedy.
-        UnknownMemberError: data sets, encoders, samplers or LVLMs that have no module; all of them.
+        ConfigError: any fault, unknown members included; all of them, each with dotted path, value seen, what is
+            expected and a remedy.
     """
-    experiment = parse_model(Experiment, values, source=source)
-    named = {
-        "data.reader": ("datasets", experiment.data.reader),
-        "encoder.member": ("encoders", experiment.encoder.member),
-        "pools.sampler": ("samplers", experiment.pools.sampler),
-        "lvlm.member": ("lvlms", experiment.lvlm.member),
-    }
-    faults = [f"{key}: {_unknown(*member)}" for key, member in named.items() if member[1] not in available(member[0])]
-    if faults:
-        raise UnknownMemberError(
-            f"{source}: expected members that exist",
-            found="\n  ".join(["", *faults]) + "\n",
-            do="Name one of them, or add the module.",
-        )
+    experiment, lines = _read(Experiment, values)
+    _require_none([*lines, *_unknown_members(experiment)], source)
     return experiment
 
 
-def parse_model(model: type[M], values: Any, *, source: str) -> M:
+def parse_model(model: type[S], values: Any, *, source: str) -> S:
     """Return `values` as `model`, or raise one ConfigError that lists every fault."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as fault:
-        errors = fault.errors(include_url=False)
-        lines = [_line(model, error) for error in errors if not _follows_from_another(error)]
-        count = f"{len(lines)} fault" + ("s" if len(lines) > 1 else "")
-        raise ConfigError(
-            f"{source}: expected a valid configuration",
-            found=f"{count}:\n  " + "\n  ".join(lines) + "\n",
-            do="Mend the named keys; workflow/schemas/config.schema.json lists all of them.",
-        ) from None
+    section, lines = _read(model, values)
+    _require_none(lines, source)
+    return section
 
 
 def available(kind: str) -> list[str]:
@@ -66,9 +69,7 @@ def available(kind: str) -> list[str]:
 def require_member(kind: str, name: str) -> None:
     """Raise UnknownMemberError unless `lever_pipe/<kind>/<name>.py` exists."""
     if name not in available(kind):
-        raise UnknownMemberError(
-            f"a module of lever_pipe/{kind}", found=_unknown(kind, name), do="Name one of them, or add the module."
-        )
+        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=_unknown(kind, name), do=MEMBER_REMEDY)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -80,21 +81,90 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 def _unknown(kind: str, name: str) -> str:
     members = available(kind)
     near = nearest(name, members)
-    return f"'{name}' is none of {', '.join(members)}" + (f"; did you mean '{near}'?" if near else "")
+    return f"'{name}'" + (f" (did you mean '{near}'?)" if near else "") + f", which is none of {', '.join(members)}"
 
 
-def _line(model: type[BaseModel], error: ErrorDetails) -> str:
-    path = _dotted(error["loc"])
+def _unknown_members(experiment: Experiment) -> list[str]:
+    lines = []
+    for (section, key), kind in MEMBERS.items():
+        name = getattr(getattr(experiment, section, None), key, None)
+        if name is not None and name not in available(kind):
+            seen = _unknown(kind, name)
+            lines.append(f"{section}.{key}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
+    return lines
+
+
+def _require_none(lines: list[str], source: str) -> None:
+    if lines:
+        count = f"{len(lines)} fault" + ("s" if len(lines) > 1 else "")
+        raise ConfigError(
+            f"{source}: expected a valid configuration",
+            found=count,
+            do="Mend these keys (workflow/schemas/config.schema.json lists all):\n  " + "\n  ".join(lines),
+        )
+
+
+def _read(model: type[S], values: Any) -> tuple[S, list[str]]:
+    """Return the section and a line for each fault; with faults, the section lacks what is faulty."""
+    try:
+        return model.model_validate(values), []
+    except ValidationError as fault:
+        errors = [e for e in fault.errors(include_url=False) if e["type"] != RULE_FAULT]
+        section = _sound_part(model, values)
+        lines = [_line(model, error) for error in errors if not _follows_from_another(error)]
+        return section, lines + [f"{dotted(path)}: {text}" for path, text in section.faults()]
+
+
+def _sound_part(model: type[S], values: Any) -> S:
+    """Return the section with the fields that are valid by themselves and without the others."""
+    section = cast("S", model.model_construct())
+    fields = vars(section)
+    if not isinstance(values, Mapping):
+        fields.clear()
+        return section
+    for name, field in model.model_fields.items():
+        if name in values:
+            fields.pop(name, None)
+            value = _sound_value(field, values[name])
+            if value is not FAULTY:
+                fields[name] = value
+    return section
+
+
+def _sound_value(field: FieldInfo, value: Any) -> Any:
+    """Return the value as the model reads it, the sound part of a faulty section, or FAULTY."""
+    annotated: Any = Annotated[field.annotation, field]
+    try:
+        return TypeAdapter(annotated).validate_python(value)
+    except ValidationError:
+        inner, container = _section_in(field.annotation), get_origin(field.annotation)
+    if inner and container is dict and isinstance(value, Mapping):
+        return {str(key): _sound_part(inner, item) for key, item in value.items()}
+    if inner and container is tuple and isinstance(value, list | tuple):
+        return tuple(_sound_part(inner, item) for item in value)
+    if inner and container not in (dict, tuple):
+        return _sound_part(inner, value)
+    return FAULTY
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """Return the section that an annotation is, holds elements of, or may be absent of."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, Section):
+            return candidate
+    return None
+
+
+def _line(model: type[Section], error: ErrorDetails) -> str:
+    path = dotted(error["loc"])
     if error["type"] == "extra_forbidden":
         siblings = _fields_at(model, error["loc"][:-1])
         near = nearest(str(error["loc"][-1]), siblings)
         remedy = f"did you mean '{near}'?" if near else f"known keys: {', '.join(sorted(siblings))}."
         return f"{path}: unknown key; {remedy}"
     seen = "" if error["type"] == "missing" else f", got {error['input']!r}"
-    if error["type"] == "value_error":  # raised by a validator of ours, which names what it saw
-        seen = ""
     message = error["msg"].removeprefix("Value error, ")
-    return f"{path}: {message[0].lower()}{message[1:]}{seen}. {_remedy(error)}".rstrip()
+    return f"{path}: {message[0].lower()}{message[1:]}{seen}. {_remedy(error)}"
 
 
 def _follows_from_another(error: ErrorDetails) -> bool:
@@ -103,31 +173,25 @@ def _follows_from_another(error: ErrorDetails) -> bool:
 
 
 def _remedy(error: ErrorDetails) -> str:
-    value = error["input"]
-    if isinstance(value, str) and error["type"] in {"float_parsing", "int_parsing"}:
+    value, kind, context = error["input"], error["type"], error.get("ctx", {})
+    if isinstance(value, str) and kind in {"float_parsing", "int_parsing"}:
         return "Write a number; YAML reads 1e5 as text, so write 100000, or 1.0e-5 for a small one."
-    bound = error.get("ctx", {}).get("ge", error.get("ctx", {}).get("gt", -1))
-    if isinstance(value, int | float) and value < 0 <= bound:
+    if isinstance(value, int | float) and value < 0 <= context.get("ge", context.get("gt", -1)):
         return "Drop the sign."
-    if error["type"] == "literal_error":
-        near = nearest(str(value), re.findall("'([^']*)'", error["ctx"]["expected"]))
-        return f"Did you mean '{near}'?" if near else ""
-    return ""
+    if kind == "literal_error":
+        near = nearest(str(value), re.findall("'([^']*)'", context["expected"]))
+        return f"Did you mean '{near}'?" if near else "Write one of these."
+    return REMEDIES.get(kind, "Write what is expected, or drop the key to take its default.")
 
 
-def _dotted(location: tuple[int | str, ...]) -> str:
-    text = ""
+def _fields_at(model: type[Section], location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys known at a place; an index or a preset's name stays within the section it leads to."""
+    annotation: Any = model
     for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text or "(whole file)"
-
-
-def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
-    for part in location:
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            field = model.model_fields.get(str(part))
-            model = field.annotation if field else None
-        else:  # an element of a tuple or a value of a mapping
-            inner = [a for a in get_args(model) if isinstance(a, type) and issubclass(a, BaseModel)]
-            model = inner[-1] if inner else None
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+        container, section = get_origin(annotation), _section_in(annotation)
+        if section is None:
+            return []
+        field = None if container in (dict, tuple) else section.model_fields.get(str(part))
+        annotation = field.annotation if field else section
+    section = _section_in(annotation)
+    return list(section.model_fields) if section else []

@@ -274,26 +274,22 @@ def _collect_results(experiment: Experiment, _: Wildcards) -> Section:
 
 
 def _tabulate_documents(experiment: Experiment, _: Wildcards) -> Section:
-    evaluation, main = experiment.evaluation, experiment.arms[0].preset
-    return stages.TabulateDocumentsConfig(
-        main_preset=main,
-        samples=evaluation.samples,
-        shots=evaluation.shots,
-        **_fields(experiment.presets[main], "grpo", "reward"),
-    )
+    evaluation, main = experiment.evaluation, experiment.presets[experiment.arms[0].preset]
+    counts = {"samples": evaluation.samples, "shots": evaluation.shots}
+    return stages.TabulateDocumentsConfig(**_origin(experiment), **counts, **_fields(main, "grpo", "reward"))
 
 
 def _plot_curves(experiment: Experiment, _: Wildcards) -> Section:
     evaluation = experiment.evaluation
-    return stages.PlotCurvesConfig(
-        main_preset=experiment.arms[0].preset, samples=evaluation.samples, shots=evaluation.shots
-    )
+    return stages.PlotCurvesConfig(samples=evaluation.samples, shots=evaluation.shots, **_origin(experiment))
 
 
 def _build_report(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.BuildReportConfig(
-        title=experiment.report.title,
-        main_preset=experiment.arms[0].preset,
-        data=experiment.data.source,
-        lvlm=experiment.lvlm.model.rstrip("/").split("/")[-1],
-    )
+    return stages.BuildReportConfig(title=experiment.report.title, **_origin(experiment))
+
+
+def _origin(experiment: Experiment) -> dict[str, Any]:
+    """Return what a reader needs to know about our numbers: main preset, data and LVLM."""
+    source, folder = experiment.data.source, experiment.lvlm.model.rstrip("/").split("/")[-1]
+    lvlm = "embedded Qwen2.5-VL" if source == "world" else folder
+    return {"main_preset": experiment.arms[0].preset, "data": source, "lvlm": lvlm}

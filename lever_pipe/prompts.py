@@ -15,8 +15,6 @@ from typing import Literal
 from lever_pipe.errors import ConfigError, DataError
 from lever_pipe.records import Example
 
-PROMPT_VERSION = 1
-
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 USER = "<|im_start|>user\n"
 ASSISTANT = "<|im_start|>assistant\n"

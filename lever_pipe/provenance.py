@@ -47,10 +47,23 @@ def code_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) 
     return _code_of(stage, members, root)
 
 
+def engine_code(member: str, *, root: Path = PACKAGE) -> str:
+    """Return the fingerprint of a member's own part of the package: of all `lvlms`, say, that one of them imports.
+
+    Answers that outlive a run are kept under it: what other code computed is not an answer of this code.
+    """
+    part = member.rpartition(".")[0]
+    return _fingerprint([name for name in closure_of(member, root=root) if name.startswith(part)], root)
+
+
 @cache
 def _code_of(stage: str, members: tuple[str, ...], root: Path) -> str:
     package = root.name
     names = closure_of(f"{package}.stages.{stage}", tuple(f"{package}.{m}" for m in members), root=root)
+    return _fingerprint(names, root)
+
+
+def _fingerprint(names: list[str], root: Path) -> str:
     trees = [f"{name}\n{_stripped_tree(_require_path(name, root))}" for name in names]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return hashlib.sha256("\n".join([version, *trees]).encode()).hexdigest()[:16]

@@ -210,6 +210,10 @@ class TabulateDocumentsConfig(Section):
     """Identity of `tabulate_documents`."""
 
     main_preset: str
+    data: str
+    """`world` or `files`."""
+    lvlm: str
+    """Name of the LVLM, as the captions print it."""
     samples: tuple[int, ...]
     shots: tuple[int, ...]
     base_rce_epoch: Epoch | None = None
@@ -224,6 +228,9 @@ class PlotCurvesConfig(Section):
     """Identity of `plot_curves`."""
 
     main_preset: str
+    data: str
+    """As in `tabulate_documents`, and so is `lvlm`."""
+    lvlm: str
     samples: tuple[int, ...]
     shots: tuple[int, ...]
     base_rce_epoch: Epoch | None = None

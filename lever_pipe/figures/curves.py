@@ -36,7 +36,7 @@ def training_curves(results: Results) -> Figure | None:
         style.label(panel, title=title, x="GRPO epoch", y=unit)
         _epoch_ticks(panel, runs)
     handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 6))
+    figure.legend(handles, names, loc="outside upper center", ncols=min(len(names), 6))
     return figure
 
 

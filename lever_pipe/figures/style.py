@@ -93,7 +93,11 @@ def whole_ticks(axes: Axes, values: Sequence[int]) -> None:
     axes.set_xticks(list(values), [str(value) for value in values])
 
 
-def save(figure: Figure, folder: Path, name: str) -> None:
-    """Write `name.svg` and `name.png` without dates or versions, so that equal figures are equal files."""
+def save(figure: Figure, folder: Path, name: str, *, footer: str) -> None:
+    """Write `name.svg` and `name.png` with a small grey line at the foot.
+
+    They hold no dates or versions, so that equal figures are equal files.
+    """
+    figure.supxlabel(footer.replace("`", ""), x=0.005, ha="left", fontsize=8.0, color=GREY)
     figure.savefig(folder / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None})
     figure.savefig(folder / f"{name}.png", format="png", metadata={"Software": None})

@@ -31,7 +31,7 @@ class Kept(NamedTuple):
     """[B, k] bool, false where a group has fewer than k valid selections."""
 
 
-def group_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float = 3.0) -> Tensor:
+def group_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float) -> Tensor:
     """Return the standardised rewards of each query, [B, G]; 0 at padding.
 
     z = clamp((R - mean) / std, -clamp, clamp),  std unbiased over all valid selections;
@@ -82,7 +82,7 @@ def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> Kept:
     return Kept(indices_Bk, valid_BG.gather(1, indices_Bk))
 
 
-def group_advantages(z_kept: Tensor, valid: Tensor, *, std_floor: float = 0.1, clamp: float = 5.0) -> Tensor:
+def group_advantages(z_kept: Tensor, valid: Tensor, *, std_floor: float, clamp: float) -> Tensor:
     """Return the advantages of the kept selections, [B, G]; 0 at padding.
 
     A = clamp((z - mean) / max(std, std_floor), -clamp, clamp),  std unbiased over the kept ones.

@@ -21,7 +21,7 @@ from lever_pipe.shapes import require_shapes
 class GrpoTerms:
     """Scalars of one step; `total = policy + kl_beta * penalty`, only these three have gradients.
 
-    Means are over a query's valid selections, then over queries.
+    Means are over a query's valid selections, then over queries; `clip_fraction` counts all selections alike.
     """
 
     policy: Tensor
@@ -110,11 +110,11 @@ def adapt_kl_beta(
     kl_beta: float,
     penalty: float,
     *,
-    low: float = 0.01,
-    high: float = 0.1,
-    factor: float = 1.5,
-    minimum: float = 0.001,
-    maximum: float = 10.0,
+    low: float,
+    high: float,
+    factor: float,
+    minimum: float,
+    maximum: float,
 ) -> float:
     """Return the penalty weight for the next step, from the penalty of this one.
 

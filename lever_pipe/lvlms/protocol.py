@@ -10,8 +10,10 @@ a `CheckpointError`) and that never reaches for the network.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -102,7 +104,7 @@ class ImageSource:
         """Return the decoded image in RGB.
 
         Raises:
-            ImageError: no file has this digest, or its file cannot be decoded.
+            ImageError: no file has this digest, its file cannot be decoded, or its bytes are others by now.
         """
         from PIL import Image, UnidentifiedImageError
 
@@ -114,7 +116,9 @@ class ImageSource:
                 do="Pass the image folder from which the examples were prepared.",
             )
         try:
-            with Image.open(path) as image:
+            content = path.read_bytes()
+            _require_digest(path, content, digest)
+            with Image.open(BytesIO(content)) as image:
                 return image.convert("RGB")
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as fault:
             raise ImageError(
@@ -122,3 +126,13 @@ class ImageSource:
                 found=str(fault) or type(fault).__name__,
                 do="Restore the file, or set data.on_bad_image to skip.",
             ) from None
+
+
+def _require_digest(path: Path, content: bytes, digest: str) -> None:
+    """Refuse other bytes: their answers would be kept under the wrong name."""
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ImageError(
+            f"{path}: expected the image that the examples were prepared with",
+            found="other bytes",
+            do="Restore the image, or rerun the rule prepare_examples: snakemake --forcerun prepare_examples",
+        )

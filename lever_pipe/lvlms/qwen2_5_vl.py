@@ -22,9 +22,7 @@ from lever_pipe.lvlms._stock import stock_tokens
 from lever_pipe.lvlms._vision import VisionStore, settings_of
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
 from lever_pipe.prompts import TextPrompt, TextSegment
-from lever_pipe.provenance import canonical_json
-
-KEY_VERSION = 1
+from lever_pipe.provenance import canonical_json, engine_code, installed_versions
 
 
 def load(
@@ -52,7 +50,8 @@ def load(
     torch.set_num_threads(threads)
     parts = load_parts(folder, dtype=options.dtype, device=device)
     identity = {
-        "version": KEY_VERSION,
+        "code": engine_code(__name__),
+        "libraries": {name: installed_versions()[name] for name in ("torch", "transformers", "tokenizers")},
         "weights": weights_digest(folder),
         "dtype": options.dtype,
         "attention": ATTENTION,

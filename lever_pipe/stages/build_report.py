@@ -21,6 +21,7 @@ def build_report(
     figures: Path,
     world_check: tuple[Path, ...],
     rl_summary: Path,
+    examples_summary: Path,
     pool_bound: Path,
     counters: tuple[Path, ...],
     report: Path,
@@ -44,12 +45,14 @@ def build_report(
         csv_folder=_link(csv, report.parent),
         world_checks=[storage.read_json(path) for path in world_check],
         rl_summary=storage.read_json(rl_summary),
+        examples_summary=storage.read_json(examples_summary),
         pool_bound=storage.read_json(pool_bound),
         counters=[storage.read_json(path) for path in counters],
     )
     storage.write_text(report, render(template.read_text(encoding="utf-8"), parts))
     inputs: Inputs = {"template": template, "tables": tables, "csv": csv, "figures": figures, "rl_summary": rl_summary}
-    inputs = {**inputs, "world_check": world_check, "pool_bound": pool_bound, "counters": counters}
+    inputs = {**inputs, "examples_summary": examples_summary, "world_check": world_check}
+    inputs = {**inputs, "pool_bound": pool_bound, "counters": counters}
     write_card(card, stage="build_report", config=config, inputs=inputs, started=started, runtime=runtime)
 
 

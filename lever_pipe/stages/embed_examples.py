@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 from lever_pipe import execution, storage
+from lever_pipe.errors import ImageError
 from lever_pipe.records import Example
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import EmbedExamplesConfig, Runtime
@@ -28,7 +30,7 @@ def embed_examples(
 
     Raises:
         CheckpointError: the encoder's folder is missing or incomplete.
-        ImageError: an image cannot be read.
+        ImageError: an image cannot be read, or is not the one that the examples were prepared with.
     """
     started = time.perf_counter()
     execution.prepare(runtime)
@@ -37,9 +39,21 @@ def embed_examples(
     arrays = {}
     for split, path, root in (("train", train_examples, train_images), ("eval", eval_examples, eval_images)):
         examples = storage.read_rows(path, Example)
+        _require_same_images(examples, root)
         arrays[f"{split}_image"] = model.images([root / example.image for example in examples])
         arrays[f"{split}_question"] = model.texts([example.question for example in examples])
     storage.write_arrays(embeddings, arrays)
     inputs = {"train_examples": train_examples, "eval_examples": eval_examples}
     write_card(card, stage="embed_examples", config=config, inputs=inputs, started=started, runtime=runtime)
     return {name: array.shape for name, array in arrays.items()}
+
+
+def _require_same_images(examples: Sequence[Example], root: Path) -> None:
+    files = {root / example.image: example.image_digest for example in examples}
+    changed = [str(path) for path, digest in files.items() if path.is_file() and storage.digest(path) != digest]
+    if changed:
+        raise ImageError(
+            f"{root}: expected the images that the examples were prepared with",
+            found=f"{len(changed)} with other bytes, first {changed[0]}",
+            do="Restore the images, or rerun the rule prepare_examples: snakemake --forcerun prepare_examples",
+        )

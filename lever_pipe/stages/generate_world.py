@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from lever_pipe import storage
 from lever_pipe.datasets.world.files import write_raw_files
 from lever_pipe.datasets.world.items import WorldOptions
 from lever_pipe.run_card import write_card
@@ -19,11 +20,12 @@ def generate_world(
     eval_questions: Path,
     eval_annotations: Path,
     eval_images: Path,
+    image_listing: Path,
     card: Path,
     config: GenerateWorldConfig,
     runtime: Runtime = Runtime(),
 ) -> None:
-    """Write both splits of the world that the config names; the same config gives the same bytes."""
+    """Write both splits of the world that the config names, and the digest of every image; same config, same bytes."""
     started = time.perf_counter()
     write_raw_files(
         train_questions=train_questions,
@@ -34,4 +36,7 @@ def generate_world(
         eval_images=eval_images,
         options=WorldOptions(**config.world.model_dump()),
     )
+    images = sorted(path for folder in (train_images, eval_images) for path in folder.iterdir())
+    lines = (f"{storage.digest(path)}  {path.parent.name}/{path.name}\n" for path in images)
+    storage.write_text(image_listing, "".join(lines))
     write_card(card, stage="generate_world", config=config, inputs={}, started=started, runtime=runtime)

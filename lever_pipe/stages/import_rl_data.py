@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from pathlib import Path
 
@@ -25,15 +24,16 @@ def import_rl_data(
 ) -> int:
     """Write one line a query, in the file's order, and return how many queries there are.
 
+    `summary` also counts what the import dropped and filled in.
+
     Raises:
         RecordError: a malformed file, or one whose positions do not mean these train examples.
     """
     started = time.perf_counter()
     groups, report = import_original(original)
     require_train_examples(groups, storage.read_rows(train_examples, Example), source=str(original))
-    logging.getLogger("import_rl_data").info("%s", report.as_dict())
     storage.write_rows(rl_data, groups)
-    storage.write_json(summary, summarise(groups))
+    storage.write_json(summary, report.as_dict() | summarise(groups))
     inputs = {"original": original, "train_examples": train_examples}
     write_card(card, stage="import_rl_data", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(groups)

@@ -1,4 +1,4 @@
-"""Rule `measure_pools`: what the evaluation pools hold, which bounds every policy and the oracle."""
+"""Rule `measure_pools`: what the evaluation pools hold, and so what there is to be selected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from lever_pipe import storage
 from lever_pipe.baselines import holds_exact_demonstration
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
-from lever_pipe.records import Example, Pool
+from lever_pipe.records import Example, Pool, QuestionScore
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import MeasurePoolsConfig, Runtime
 
@@ -18,6 +18,7 @@ def measure_pools(
     train_examples: Path,
     eval_examples: Path,
     eval_pools: Path,
+    zero_shot: Path,
     bound: Path,
     card: Path,
     config: MeasurePoolsConfig,
@@ -25,22 +26,28 @@ def measure_pools(
 ) -> dict[str, float]:
     """Write and return, in percent of the queries, how often the pool holds what an answer could be copied from.
 
-    `exact_demonstration`: a demonstration of the query's question type with a right answer. `best_answer`: the mean
-    VQA accuracy of the best demonstration answer in the pool, a ceiling on copying.
+    `exact_demonstration`: a demonstration of the query's question type with a right answer. `best_answer`: mean VQA
+    accuracy of the best demonstration answer in the pool. `best_answer_or_zero_shot`: of each query the better of that
+    and of the answer without demonstrations, since some questions need none.
     """
     started = time.perf_counter()
     train, queries = (storage.read_rows(path, Example) for path in (train_examples, eval_examples))
-    exact, best = [], []
-    for pool in storage.read_rows(eval_pools, Pool):
+    alone = {score.query_id: score.accuracy for score in storage.read_rows(zero_shot, QuestionScore)}
+    pools = storage.read_rows(eval_pools, Pool)
+    exact: list[float] = []
+    best: list[float] = []
+    either: list[float] = []
+    for pool in pools:
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
+        copied = max(vqa_accuracy(answer, query.answers) for answer in {c.answer for c in candidates})
         exact.append(holds_exact_demonstration(query, candidates))
-        best.append(max(vqa_accuracy(answer, query.answers) for answer in {c.answer for c in candidates}))
-    result = {
-        "queries": float(len(exact)),
-        "exact_demonstration": round(100 * sum(exact) / len(exact), 4),
-        "best_answer": round(100 * sum(best) / len(best), 4),
-    }
+        best.append(copied)
+        either.append(max(copied, alone[pool.query_id]))
+    shares = {"exact_demonstration": exact, "best_answer": best, "best_answer_or_zero_shot": either}
+    result = {name: round(100 * sum(values) / len(pools), 4) for name, values in shares.items()}
+    result["queries"] = float(len(pools))
     storage.write_json(bound, result)
     inputs = {"train_examples": train_examples, "eval_examples": eval_examples, "eval_pools": eval_pools}
+    inputs["zero_shot"] = zero_shot
     write_card(card, stage="measure_pools", config=config, inputs=inputs, started=started, runtime=runtime)
     return result

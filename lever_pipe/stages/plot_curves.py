@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -12,6 +13,7 @@ from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import PlotCurvesConfig, Runtime
 from lever_pipe.tables import frames
 from lever_pipe.tables.folder import write_folder
+from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.results import Results, choose_base
 
 
@@ -43,12 +45,15 @@ def plot_curves(
             "rce_curve": curves.rce_curve(results),
             "accuracy_by_preset": accuracy.by_preset(results, arm_rows, config.main_preset),
         }
-        write_folder(figures, lambda folder: _save_all(folder, drawn))
+        origin = Origin(config.main_preset, config.data, config.lvlm)
+        presets = {"accuracy_by_preset": [config.main_preset, *sorted(set(arm_rows["preset"]))]}
+        footers = {name: origin.sentence(presets.get(name, [config.main_preset])) for name in drawn}
+        write_folder(figures, lambda folder: _save_all(folder, drawn, footers))
     inputs = {"scores": scores, "training": training, "arms": arms}
     write_card(card, stage="plot_curves", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
-def _save_all(folder: Path, drawn: dict[str, Figure | None]) -> None:
+def _save_all(folder: Path, drawn: Mapping[str, Figure | None], footers: Mapping[str, str]) -> None:
     for name, figure in drawn.items():
         if figure is not None:
-            style.save(figure, folder, name)
+            style.save(figure, folder, name, footer=footers[name])

@@ -12,6 +12,7 @@ from lever_pipe.tables import frames
 from lever_pipe.tables.all_tables import Collected, build_tables
 from lever_pipe.tables.document_002 import Setup
 from lever_pipe.tables.folder import write_folder
+from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.published import Published
 from lever_pipe.tables.results import Results, choose_base
 from lever_pipe.tables.table import Table
@@ -48,6 +49,7 @@ def tabulate_documents(
         Collected(results, arm_rows, frames.read_training(arms_training), facts),
         Published(frames.read_text_columns(reference)),
         setup,
+        Origin(config.main_preset, config.data, config.lvlm),
     )
     storage.write_json(tables, [table.as_json() for table in built])
     write_folder(csv, lambda folder: _write_each(folder, built))

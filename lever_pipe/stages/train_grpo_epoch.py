@@ -50,8 +50,13 @@ def train_grpo_epoch(
         module.freeze_projections()
     adam = AdamW(module, learning_rate=grpo.learning_rate, weight_decay=grpo.weight_decay)
     resumed = state.resume_optimiser(start_optimiser, adam, stage="grpo")
-    beta = BetaController(config.kl_beta if resumed is None else resumed, grpo.adaptive_kl)
-    kept = keep_best(data.train, grpo.top_k_first_epoch if config.epoch == 1 else grpo.top_k)
+    limits = grpo.adaptive_kl.model_dump() if grpo.adaptive_kl else None
+    beta = BetaController(config.kl_beta if resumed is None else resumed, limits)
+    kept = keep_best(
+        data.train,
+        grpo.top_k_first_epoch if config.epoch == 1 else grpo.top_k,
+        **grpo.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"}),
+    )
     with ambient_stream(config.seed, "grpo dropout", config.epoch):
         plan = plan_grpo_epoch(
             Policies(module, anchor, grpo.dropout),

@@ -9,9 +9,11 @@ import pandas as pd
 
 from lever_pipe.tables import document_000, document_001, document_002, extras
 from lever_pipe.tables.document_002 import Setup
+from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.published import Published
 from lever_pipe.tables.results import Results
 from lever_pipe.tables.table import Table
+from lever_pipe.tables.world_order import world_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +26,16 @@ class Collected:
     rl_data: Mapping[str, str]
 
 
-def build_tables(collected: Collected, published: Published, setup: Setup) -> list[Table]:
+def build_tables(collected: Collected, published: Published, setup: Setup, origin: Origin) -> list[Table]:
     """Return the overview, the tables of documents 000 to 002, and the further tables.
 
-    A table without a row is left out, because nothing of it exists in this configuration.
+    Every caption begins with the preset and data of ours and, where published numbers stand beside, of those. A table
+    without a row is left out, because nothing of it exists in this configuration.
     """
     results = collected.results
     tables = [
         *extras.overview(results.scores),
+        *(world_order(results.scores) if origin.is_world else []),
         *document_000.tables(results, published),
         *document_001.tables(results, published),
         *document_002.tables(results, published, setup),
@@ -41,4 +45,4 @@ def build_tables(collected: Collected, published: Published, setup: Setup) -> li
         *extras.other_presets(collected.arms),
         *extras.training_by_preset(results.training, collected.arms_training),
     ]
-    return [table for table in tables if not table.frame.empty]
+    return [origin.named(table) for table in tables if not table.frame.empty]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lever_pipe.tables import grpo_tables as parts
+from lever_pipe.tables.assessment import ASSESSMENT, Gap, assess, trend_text
 from lever_pipe.tables.grpo_tables import ACCURACY_DIGITS, REFERENCE_BETA, Sources
 from lever_pipe.tables.published import Lineage
 from lever_pipe.tables.results import standard_error
@@ -33,10 +34,10 @@ def by_shots(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) ->
         id=f"002-difference-epoch~{epoch}",
         document="002",
         title=f"Differences after GRPO epoch {epoch}, {samples} samples",
-        caption=_caption(sources, other, gaps),
+        caption=sentences(_caption(sources, other, gaps), ASSESSMENT),
         frame=frame_of(
             rows,
-            ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), *pairs, "Standard error"],
+            ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), *pairs, "Standard error", "Assessment"],
         ),
         notes=lineage.notes(),
     )
@@ -65,8 +66,10 @@ def summary(sources: Sources, betas: Sequence[float], epochs: Sequence[int], gap
             "Mean difference: mean over shots of the accuracy minus that of 0.15, in points.",
             "Best shot: where the difference to 0.15 is largest; for 0.15, where its accuracy is highest.",
             _caption(sources, other, gaps),
+            ASSESSMENT,
+            "Here both accuracies are means over shots, and the number of questions counts once.",
         ),
-        frame=frame_of(rows, ["KL_BETA", "Source", *columns, best, "Standard error"]),
+        frame=frame_of(rows, ["KL_BETA", "Source", *columns, best, "Standard error", "Assessment"]),
         notes=lineage.notes(),
     )
 
@@ -90,10 +93,11 @@ def trend(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Ta
         title=f"By shot, {samples} samples, GRPO epoch {epoch}",
         caption=sentences(
             "In brackets: difference to 0.15. Range: largest minus smallest of the row.",
+            "Trend: of the printed accuracies as KL_BETA grows.",
             _caption(sources, other, gaps),
         ),
         frame=frame_of(
-            rows, ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), "Range", "Standard error"]
+            rows, ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), "Range", "Standard error", "Trend"]
         ),
         notes=lineage.notes(),
     )
@@ -115,7 +119,8 @@ def _difference_cells(values: ByShots, shown: Sequence[float], shots: int, sampl
     last = shown[-1]
     for beta in shown[:-1]:
         cells[f"{beta_text(last)} vs {beta_text(beta)}"] = signed(difference(at[last], at[beta]), ACCURACY_DIGITS)
-    return {**cells, "Standard error": _error(list(at.values()), samples)}
+    pairs = {f"vs {beta_text(beta)}": Gap(at[last], at[beta], samples) for beta in shown[:-1]}
+    return {**cells, "Standard error": _error(list(at.values()), samples), "Assessment": assess(pairs)}
 
 
 def _summary_cells(by_epoch: dict[int, ByShots], beta: float, samples: int) -> dict[str, str]:
@@ -127,7 +132,15 @@ def _summary_cells(by_epoch: dict[int, ByShots], beta: float, samples: int) -> d
     for epoch, values in list(by_epoch.items())[:1]:
         cells[f"Best shot (epoch {epoch})"] = _best_shot(values, beta)
         cells["Standard error"] = _error(list(values[beta].values()), samples)
+    cells["Assessment"] = _summary_assessment(by_epoch, beta, samples)
     return cells
+
+
+def _summary_assessment(by_epoch: dict[int, ByShots], beta: float, samples: int) -> str:
+    averages = {epoch: {b: parts.average(of) for b, of in values.items()} for epoch, values in by_epoch.items()}
+    if beta == REFERENCE_BETA:
+        return "reference" if any(at[beta] is not None for at in averages.values()) else ""
+    return assess({f"epoch {epoch}": Gap(at[beta], at[REFERENCE_BETA], samples) for epoch, at in averages.items()})
 
 
 def _best_shot(values: ByShots, beta: float) -> str:
@@ -154,6 +167,7 @@ def _trend_cells(values: ByShots, shots: int, samples: int) -> dict[str, str]:
     if known:
         cells["Range"] = number(max(known) - min(known), ACCURACY_DIGITS)
         cells["Standard error"] = _error(list(at.values()), samples)
+        cells["Trend"] = trend_text([number(at[beta], ACCURACY_DIGITS) for beta in sorted(at)])
     return cells
 
 

@@ -12,6 +12,13 @@ from lever_pipe.tables.text import beta_text, difference, number, sentences, sig
 BETAS = (0.12, 0.145, 0.15, 0.155, 0.18)
 EPOCHS = (1, 2, 3)
 COLUMNS = (parts.KL, parts.TRAIN_LOSS, parts.PPO_LOSS, parts.ADV_STD, parts.ADV_MAX)
+REMARKS = (
+    (parts.KL, max, "largest KL"),
+    (parts.KL, min, "smallest KL"),
+    (parts.TRAIN_LOSS, min, "lowest train loss"),
+    (parts.PPO_LOSS, min, "lowest PPO loss"),
+)
+"""The extremes over betas that the document remarks."""
 
 
 def tables(results: Results, published: Published) -> list[Table]:
@@ -39,13 +46,26 @@ def _training(sources: parts.Sources, epoch: int, missing: str) -> Table:
         caption=sentences(
             sources.results.seeds_sentence(),
             "KL is the k3 penalty.",
+            "Remark: extremes among our rows as printed; none where two rows share it.",
             "Adv Std and Adv Max: spread and largest size of a query's advantages, mean over queries; ties give 0.",
             without,
             missing,
         ),
-        frame=frame_of(rows, ["KL_BETA", "Source", *(c.heading for c in COLUMNS)]),
+        frame=frame_of(_remarked(rows), ["KL_BETA", "Source", *(c.heading for c in COLUMNS), "Remark"]),
         notes=lineage.notes(),
     )
+
+
+def _remarked(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the rows, ours with the extremes that they alone hold; a single row of ours holds none."""
+    ours = [row for row in rows if row["Source"] == "ours"]
+    remarks: dict[str, list[str]] = {}
+    for column, extreme, text in REMARKS if len(ours) > 1 else ():
+        values = {row["KL_BETA"]: float(row[column.heading]) for row in ours if row[column.heading]}
+        holders = [beta for beta, value in values.items() if value == extreme(values.values())]
+        if len(holders) == 1:
+            remarks.setdefault(holders[0], []).append(text)
+    return [{**row, "Remark": ", ".join(remarks.get(row["KL_BETA"], []))} if row in ours else row for row in rows]
 
 
 def _accuracy(sources: parts.Sources, epoch: int, missing: str) -> Table:

@@ -237,7 +237,7 @@ def _mean_and_sd_sentence(samples: int) -> str:
 def _rl_label(metric: str) -> str:
     if metric.startswith(LEVEL):
         return f"Trajectories of accuracy {metric.removeprefix(LEVEL)}"
-    return RL_LABELS.get(metric, metric)
+    return RL_LABELS.get(metric, metric.replace("_", " ").capitalize())
 
 
 def _short(text: str) -> str:

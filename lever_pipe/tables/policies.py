@@ -47,11 +47,6 @@ class PolicyGroup:
         return {k: found[k] for k in shots if k in found}
 
 
-def policy_groups(scores: pd.DataFrame) -> list[PolicyGroup]:
-    """Return the groups in reading order: baselines, RCE epochs, GRPO by base, epoch and beta."""
-    return [*baselines(scores), *rce_epochs(scores), *grpo_epochs(scores)]
-
-
 def baselines(scores: pd.DataFrame) -> list[PolicyGroup]:
     """Return the baselines; draws of one baseline are one group."""
     rows = scores[scores["stage"] == "baseline"]

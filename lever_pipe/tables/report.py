@@ -19,6 +19,8 @@ SECTIONS = {
     "001": "Document 001: KL_BETA 0.12, 0.145, 0.15, 0.155 and 0.18",
     "002": "Document 002: KL_BETA 0.18 against 0.15 and 0.12",
 }
+PLACED = ("overview", "rl-data", "world-order")
+"""Tables that the template puts outside of the further results."""
 EXAMPLE_COUNTS = (100, 200, 400, 800)
 PROBE_COLUMNS = {"accuracy": "VQA accuracy (%)", "truth": "Equals the world's fact (%)", "n_queries": "Queries"}
 
@@ -36,6 +38,7 @@ class ReportParts:
     csv_folder: str
     world_checks: Sequence[Mapping[str, Any]]
     rl_summary: Mapping[str, Any]
+    examples_summary: Mapping[str, Any]
     pool_bound: Mapping[str, Any]
     counters: Sequence[Mapping[str, Any]] = field(default=())
 
@@ -51,9 +54,11 @@ def render(template: str, parts: ReportParts) -> str:
         overview=[table for table in parts.tables if table["id"] == "overview"],
         sections=_sections(parts.tables),
         rl_tables=[table for table in parts.tables if table["id"] == "rl-data"],
-        further=[t for t in parts.tables if t["document"] == "extra" and t["id"] not in ("overview", "rl-data")],
+        order_tables=[table for table in parts.tables if table["id"] == "world-order"],
+        further=[t for t in parts.tables if t["document"] == "extra" and t["id"] not in PLACED],
         worlds=[_world(check) for check in parts.world_checks],
         rl_facts=flat(parts.rl_summary),
+        example_facts=flat(parts.examples_summary),
         bound_facts=flat(parts.pool_bound),
         totals=totals(parts.counters),
         errors=[(n, number(standard_error(50.0, n), 1)) for n in EXAMPLE_COUNTS],

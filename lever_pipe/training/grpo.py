@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,15 +21,15 @@ from lever_pipe.training.loop import Step, policy_entropy
 
 @dataclass(slots=True)
 class BetaController:
-    """The weight of the penalty; `adaptive` follows the published controller after every batch."""
+    """The weight of the penalty; it follows the controller's limits after every batch, or stays where they are None."""
 
     value: float
-    adaptive: bool
+    limits: Mapping[str, float] | None
 
     def observe(self, penalty: float) -> None:
         """Adapt the weight to the penalty of the batch that was just taken."""
-        if self.adaptive:
-            self.value = adapt_kl_beta(self.value, penalty)
+        if self.limits is not None:
+            self.value = adapt_kl_beta(self.value, penalty, **self.limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,15 @@ class Policies:
         return scores, anchor
 
 
-def keep_best(groups: Groups, k: int) -> tuple[Groups, Tensor]:
+def keep_best(
+    groups: Groups, k: int, *, z_clamp: float, advantage_std_floor: float, advantage_clamp: float
+) -> tuple[Groups, Tensor]:
     """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
-    z = group_z_scores(groups.rewards, groups.valid)
+    z = group_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
     kept, valid = top_k_by_reward(z, groups.valid, k)
     shots = groups.selections.shape[-1]
     selections = groups.selections.gather(1, kept[..., None].expand(-1, -1, shots))
-    advantages = group_advantages(z.gather(1, kept), valid)
+    advantages = group_advantages(z.gather(1, kept), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
     rewards = groups.rewards.gather(1, kept)
     return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
 

@@ -31,6 +31,7 @@ class RceSettings:
     horizon_epochs: int
     final_learning_rate_share: float
     raw_reward: bool
+    z_clamp: float
     weight_by_spread: bool
 
 
@@ -66,7 +67,9 @@ def rce_step(
     """Return the RCE loss of a batch."""
     scores = table.scores(module, batch)
     log_probs = selection_log_probs(scores, batch.selections, batch.valid)
-    rewards = batch.rewards if settings.raw_reward else group_z_scores(batch.rewards, batch.valid)
+    rewards = (
+        batch.rewards if settings.raw_reward else group_z_scores(batch.rewards, batch.valid, clamp=settings.z_clamp)
+    )
     weights = reward_ranges(batch.rewards, batch.valid) if settings.weight_by_spread else None
     terms = rce_terms(
         log_probs_BG=log_probs,

@@ -17,7 +17,7 @@ from torch import nn
 
 from lever_pipe.datasets.world.items import WorldOptions
 from lever_pipe.errors import WorldError
-from lever_pipe.world_models.card import folder_digests, probe_values, read_card, write_card
+from lever_pipe.world_models.card import probe_values, read_card, write_card
 from lever_pipe.world_models.curriculum import describe_phases
 from lever_pipe.world_models.encoder import N_STEPS, train_clip, zero_shot_accuracies
 from lever_pipe.world_models.evaluation import answer_probes, draw_examples, perceptual_probe
@@ -91,16 +91,6 @@ def make(out: Path, *, seed: int, threads: int = 1) -> dict[str, Any]:
             do="Try another seed, or look at the curve in card.json.",
         )
     return read_card(out)
-
-
-def verify(root: Path) -> list[str]:
-    """Return one line for every shipped file that differs from the card, or bound that it misses."""
-    card = read_card(root)
-    found, wanted = folder_digests(root), card["sha256"]
-    names = sorted(set(found) | set(wanted))
-    faults = [f"{name}: not the file of the card" for name in names if found.get(name) != wanted.get(name)]
-    reader = Reader.from_pretrained(root / "lvlm").eval()
-    return faults + check_bounds(probe_reader(reader, WorldOptions(**card["world"])))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -70,8 +70,12 @@ def test_answers_on_both_devices(tmp_path: Path) -> None:
     rows = {f"{split}_examples": tmp_path / f"{split}.jsonl" for split in ("train", "eval")}
     card = tmp_path / "card"
     world = config("generate_world").model_copy(update={"world": EXPERIMENT.data.world.model_copy(update=SMALL)})
-    generate_world(**raw, card=card, config=world)
-    prepare_examples(**raw, **rows, card=card, config=config("prepare_examples").model_copy(update={"n_eval": 100}))
+    listing = tmp_path / "images.sha256"
+    generate_world(**raw, image_listing=listing, card=card, config=world)
+    prepare_examples(
+        **raw, **rows, image_listing=(listing,), summary=tmp_path / "summary", card=card,
+        config=config("prepare_examples").model_copy(update={"n_eval": 100}),
+    )  # fmt: skip
     found = {}
     for device in ("cpu", "cuda"):
         check = tmp_path / f"{device}.json"

@@ -1,13 +1,31 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 
-from lever_pipe.config import Experiment, Reward, RewardModeName
+from lever_pipe.config import Arm, Data, Evaluation, Experiment, Pools, Reward, RewardModeName
 from lever_pipe.errors import ConfigError, UnknownMemberError
 from lever_pipe.parsing import available, nearest, parse_experiment, parse_model, require_member
 from lever_pipe.rewards import REWARD_MODES
+
+ROOT = Path(__file__).parents[2]
+
+
+def shipped() -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
+    return values
+
+
+def lines(values: Any) -> list[str]:
+    """Return the lines of the ConfigError, one for each fault."""
+    with pytest.raises(ConfigError) as fault:
+        parse_experiment(values)
+    head, *told = str(fault.value).split("\n  ")
+    assert f"found {len(told)} fault" in head
+    return told
 
 
 def faults(values: dict[str, Any]) -> str:
@@ -25,7 +43,7 @@ def test_all_faults_are_told_at_once() -> None:
             "evaluation": {"samples": "many"},
         }
     )
-    assert "found 4 faults:" in text
+    assert "found 4 faults. " in text
     assert "\n  data.n_eval: input should be greater than or equal to 1, got 0." in text
     assert "\n  presets.published.selector.dropout: input should be less than 1, got 2." in text
     assert "\n  arms[0].kl_betas[1]: input should be greater than or equal to 0, got -0.2. Drop the sign." in text
@@ -48,12 +66,12 @@ def test_all_faults_are_told_at_once() -> None:
 )
 def test_the_nearest_key_is_suggested_at_every_depth(values: dict[str, Any], line: str) -> None:
     text = faults(values)
-    assert "found 1 fault:" in text
+    assert "found 1 fault. " in text
     assert f"\n  {line}" in text
 
 
 def test_a_missing_key_has_no_value_to_show() -> None:
-    assert "\n  arms[0].preset: field required.\n" in faults({"arms": [{}]})
+    assert "\n  arms[0].preset: field required. Add it." in faults({"arms": [{}]})
 
 
 def test_numbers_that_yaml_reads_as_text() -> None:
@@ -72,33 +90,161 @@ def test_the_sign_is_dropped_only_where_that_helps() -> None:
     assert "Drop the sign." not in faults({"lvlm": {"decode": {"length_penalty": -7}}})  # its bound is -5
 
 
-def test_model_validators_speak_without_echoing_the_section() -> None:
-    base = {"preset": "published"}
-    cases = [
-        (
-            {"arms": [base | {"base_rce_epochs": [7]}]},
-            "arms[0]: base_rce_epochs must be at most rce_epochs=5, got [7].",
-        ),
-        ({"arms": [base | {"seeds": [1, 2, 1]}]}, "arms[0]: seeds must not repeat a value, got [1, 2, 1]."),
-        ({"arms": [base | {"kl_betas": [0, 0.0]}]}, "arms[0]: kl_betas must not repeat a value, got [0.0, 0.0]."),
-        ({"evaluation": {"shots": [2, 1]}}, "evaluation: shots must rise without repeats, got [2, 1]."),
-        ({"presets": {"published": {"selector": {"heads": 3}}}}, "presets.published.selector: heads must divide width"),
-        ({"arms": [{"preset": "worl"}]}, "(whole file): arms[0].preset must be one of ['published'], got 'worl'."),
-        ({"arms": [base, base]}, "(whole file): arms must name distinct presets"),
-        ({"data": {"n_eval": 700}}, "(whole file): evaluation.samples must be at most data.n_eval=700, got 800."),
-        ({"pools": {"size": 3}}, "(whole file): evaluation.shots and rl_data.shots must be at most pools.size."),
-        ({"presets": {"published": {}, "a/b": {}}}, "(whole file): presets must be named by letters, digits and _"),
+ARM = {"preset": "published"}
+NO_PROPOSER = {"n_beams": 0, "temperatures": [], "n_retrieval": 0, "n_random": 0}
+WORLD = {"source": "world"}
+RULES: list[tuple[dict[str, Any], str]] = [
+    ({"arms": [ARM | {"base_rce_epochs": [7, 2]}]}, "arms[0].base_rce_epochs: must be at most rce_epochs=5, got [7]."),
+    *(
+        ({"arms": [ARM | {key: [1, 2, 1]}]}, f"arms[0].{key}: must not repeat a value, got [1, 2, 1].")
+        for key in ("seeds", "base_rce_epochs", "long_seeds")
+    ),
+    *(
+        ({"arms": [ARM | {key: [0, 0.0]}]}, f"arms[0].{key}: must not repeat a value, got [0.0, 0.0].")
+        for key in ("kl_betas", "long_kl_betas")
+    ),
+    ({"evaluation": {"shots": [2, 1]}}, "evaluation.shots: must rise without repeats, got [2, 1]. Write [1, 2]."),
+    ({"evaluation": {"samples": [5, 5]}}, "evaluation.samples: must rise without repeats, got [5, 5]. Write [5]."),
+    (
+        {"presets": {"published": {"selector": {"heads": 3}}}},
+        "presets.published.selector.heads: must divide width=256, got 3.",
+    ),
+    ({"arms": [{"preset": "worl"}]}, "arms[0].preset: must be one of ['published'], got 'worl'."),
+    ({"arms": [ARM, ARM]}, "arms[1].preset: must differ from the presets of earlier arms, got 'published'."),
+    ({"presets": {"published": {}, "a/b": {}}}, "presets.a/b: must be named by letters, digits and _ (a folder), got"),
+    ({"data": {"n_eval": 799}}, "evaluation.samples: must be at most data.n_eval=799, got 800."),
+    ({"pools": {"size": 3}}, "evaluation.shots: must be at most pools.size=3, got 4."),
+    ({"pools": {"size": 4}, "rl_data": {"shots": 5}}, "rl_data.shots: must be at most pools.size=4, got 5."),
+    ({"lvlm": {"prompt": {"query": "What?"}}}, "lvlm.prompt.query: must hold {question} and no other field, got"),
+    ({"lvlm": {"prompt": {"query": "{question} {answer}"}}}, "lvlm.prompt.query: must hold {question} and no other"),
+    ({"lvlm": {"prompt": {"query": "{question} {"}}}, "lvlm.prompt.query: must hold {question} and no other field"),
+    ({"lvlm": {"prompt": {"query": "{question} {}"}}}, "lvlm.prompt.query: must hold {question} and no other field"),
+    ({"lvlm": {"prompt": {"query": "{question:d}"}}}, "lvlm.prompt.query: must hold {question} and no other field"),
+    (
+        {"lvlm": {"prompt": {"demonstration": "{question}"}}},
+        "lvlm.prompt.demonstration: must hold {question} and {answer} and no other field, got '{question}'.",
+    ),
+    ({"data": {"train_image_name": "a.jpg"}}, "data.train_image_name: must be a file name with the one field image_id"),
+    ({"data": {"eval_image_name": "{id}.jpg"}}, "data.eval_image_name: must be a file name with the one field"),
+    ({"data": {"eval_image_name": "{image_id[0]}"}}, "data.eval_image_name: must be a file name with the one field"),
+    ({"data": {"eval_image_name": "{image_id"}}, "data.eval_image_name: must be a file name with the one field"),
+    ({"data": WORLD | {"n_eval": 801}}, "data.n_eval: must be at most data.world.n_eval=800, got 801."),
+    (
+        {"data": WORLD | {"world": {"n_train": 799}}},
+        "rl_data.n_queries: must be at most data.world.n_train=799, got 800.",
+    ),
+    ({"rl_data": NO_PROPOSER}, "rl_data: must propose some selection, got n_beams=0"),
+    (
+        {"rl_data": NO_PROPOSER | {"temperatures": [1.0], "n_samples_per_temperature": 0}},
+        "rl_data: must propose some selection, got n_beams=0",
+    ),
+    ({"rl_data": {"n_queries": 3}}, "rl_data.n_shards: must be at most rl_data.n_queries=3, got 4."),
+]
+
+
+@pytest.mark.parametrize(("values", "line"), RULES, ids=[line.split(":")[0] for _, line in RULES])
+def test_a_broken_rule_is_the_one_fault_and_says_what_to_do(values: dict[str, Any], line: str) -> None:
+    (told,) = lines(values)
+    assert told.startswith(line)
+    assert told.endswith(".")
+    assert told.count(". ") >= 1  # a remedy follows
+    with pytest.raises(ValueError, match="rule_fault"):  # built directly, an experiment is guarded too
+        Experiment(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"data": WORLD},
+        {"data": {"world": {"n_eval": 8, "n_train": 64}}},  # files do not look at the world's size
+        {"rl_data": NO_PROPOSER | {"n_random": 1}},
+        {"rl_data": NO_PROPOSER | {"temperatures": [1.0], "n_samples_per_temperature": 1}},
+        {"rl_data": NO_PROPOSER | {"import_from": "rl.json", "n_queries": 2}},  # imported data are not proposed
+        {"rl_data": {"n_queries": 4, "n_shards": 4}},
+        {"lvlm": {"prompt": {"query": "{{{question}}}"}}},
+        {"pools": {"size": 4}},
+        {"data": {"train_image_name": "{image_id}"}},
+    ],
+    ids=str,
+)
+def test_what_a_rule_allows(values: dict[str, Any]) -> None:
+    parse_experiment(values)
+
+
+def test_faults_of_fields_rules_and_members_come_together() -> None:
+    told = lines(
+        {
+            "data": {"source": "world", "n_eval": 900, "n_answers": 0, "reader": "okvqas"},
+            "pools": {"size": 3},
+            "presets": {"published": {"selector": {"heads": 3, "dropout": 2}}},
+            "arms": [
+                ARM | {"seeds": [1, 1], "base_rce_epochs": [9], "kl_betas": [-0.1]},
+                {"seeds": [2, 2]},
+                {"preset": "other", "rce_epochs": 0, "base_rce_epochs": [9]},
+            ],
+            "evaluation": {"samples": [1000], "seed": -1},
+            "lvlm": {"member": "zzz"},
+        }
+    )
+    assert [line.split(":")[0] for line in told] == [
+        "data.n_answers",
+        "presets.published.selector.dropout",
+        "arms[0].kl_betas[0]",
+        "arms[1].preset",
+        "arms[2].rce_epochs",  # unknown, so base_rce_epochs=9 is not judged by it
+        "evaluation.seed",
+        "data.n_eval",
+        "presets.published.selector.heads",
+        "arms[0].seeds",
+        "arms[0].base_rce_epochs",
+        "arms[1].seeds",
+        "arms[2].preset",
+        "evaluation.samples",
+        "evaluation.shots",
+        "data.reader",
+        "lvlm.member",
     ]
-    for values, line in cases:
-        text = faults(values)
-        assert f"\n  {line}" in text
-        assert text.count("got ") <= 1, text
+
+
+@pytest.mark.parametrize(
+    ("values", "paths"),
+    [
+        (3, ["(whole file)"]),
+        ({"arms": 3}, ["arms"]),
+        ({"arms": [3, {"preset": "a"}]}, ["arms[0]", "arms[1].preset"]),
+        ({"presets": [1]}, ["presets"]),
+        ({"presets": {"a": 3}, "arms": [{"preset": "a"}]}, ["presets.a"]),
+        ({"data": 3, "pools": None}, ["data", "pools"]),
+    ],
+)
+def test_values_of_another_shape_hide_no_fault_and_invent_none(values: Any, paths: list[str]) -> None:
+    assert [line.split(":")[0] for line in lines(values)] == paths
+
+
+def test_sections_built_directly_are_guarded() -> None:
+    for build in (
+        lambda: Arm(preset="a", seeds=(1, 1)),
+        lambda: Evaluation(shots=(2, 1)),
+        lambda: Experiment(data=Data(n_eval=5)),
+        lambda: Experiment(pools=Pools(size=2)),
+    ):
+        with pytest.raises(ValueError, match="got "):
+            build()
+
+
+def test_the_readme_shows_the_real_message() -> None:
+    values = shipped()
+    values["lvlm"] = values["lvlm"] | {"wave_token": 1}
+    values["pools"] = values["pools"] | {"size": 0}
+    with pytest.raises(ConfigError) as fault:
+        parse_experiment(values)
+    assert f"\n```\n{fault.value}\n```\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_an_empty_list_is_too_short_and_a_bad_element_is_told_once() -> None:
     assert "arms[0].seeds: tuple should have at least 1 item" in faults({"arms": [{"preset": "a", "seeds": []}]})
     text = faults({"evaluation": {"samples": [0]}})
-    assert "found 1 fault:" in text
+    assert "found 1 fault. " in text
     assert "evaluation.samples[0]: input should be greater than or equal to 1, got 0." in text
 
 
@@ -118,14 +264,20 @@ def test_defaults_parse_and_are_frozen() -> None:
 
 
 def test_an_unknown_member_is_suggested() -> None:
-    with pytest.raises(UnknownMemberError) as fault:
-        parse_experiment({"data": {"reader": "okvqas"}, "lvlm": {"member": "zzz"}})
-    text = str(fault.value)
-    assert "data.reader: 'okvqas' is none of okvqa, vqav2; did you mean 'okvqa'?" in text
-    assert "lvlm.member: 'zzz' is none of qwen2_5_vl\n" in text
-    with pytest.raises(UnknownMemberError, match=r"'zzz' is none of .* Name one of them, or add the module\."):
+    reader, member = lines({"data": {"reader": "okvqas"}, "lvlm": {"member": "zzz"}})
+    assert reader == (
+        "data.reader: must be a module of lever_pipe/datasets, got 'okvqas' (did you mean 'okvqa'?), "
+        "which is none of okvqa, vqav2. Name one of them, or add the module."
+    )
+    assert member.startswith("lvlm.member: must be a module of lever_pipe/lvlms, got 'zzz', which is none of ")
+    with pytest.raises(UnknownMemberError, match=r"'zzz', which is none of .* Name one of them, or add the module\."):
         require_member("lvlms", "zzz")
     require_member("stages", "score_answers")
+
+
+def test_keys_of_an_optional_section_are_suggested() -> None:
+    (line,) = lines({"presets": {"published": {"grpo": {"adaptive_kl": {"lo": 1}}}}})
+    assert line == "presets.published.grpo.adaptive_kl.lo: unknown key; did you mean 'low'?"
 
 
 def test_members_are_the_public_modules_of_a_folder() -> None:

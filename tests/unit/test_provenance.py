@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from lever_pipe import provenance
-from lever_pipe.provenance import canonical_json, closure_of, code_of, commit_of, installed_versions, model_identity
+from lever_pipe.provenance import (
+    canonical_json,
+    closure_of,
+    code_of,
+    commit_of,
+    engine_code,
+    installed_versions,
+    model_identity,
+)
 
 FILES = {
     "__init__.py": '"""The package."""\n',
@@ -224,3 +232,20 @@ def test_the_versions_that_can_move_a_number_are_recorded() -> None:
     versions = installed_versions()
     assert {"python", "torch", "numpy"} <= versions.keys()
     assert versions["python"].count(".") == 2
+
+
+def test_the_code_of_an_engine_is_its_own_part_of_the_package(tmp_path: Path) -> None:
+    def root(folder: str, engine: str, other: str) -> Path:
+        made = tmp_path / folder / "fake"
+        (made / "lvlms").mkdir(parents=True)
+        (made / "lvlms/one.py").write_text("from fake.lvlms import _engine\nfrom fake import other\n")
+        (made / "lvlms/_engine.py").write_text(engine)
+        (made / "other.py").write_text(other)
+        return made
+
+    prints = [
+        engine_code("fake.lvlms.one", root=root("a", "x = 1\n", "y = 1\n")),
+        engine_code("fake.lvlms.one", root=root("b", "x = 1  # a remark\n", "y = 2\n")),
+        engine_code("fake.lvlms.one", root=root("c", "x = -1\n", "y = 1\n")),
+    ]
+    assert prints[0] == prints[1] != prints[2]

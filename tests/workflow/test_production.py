@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import subprocess
 
-from .conftest import JOB_COUNT, Project
+import yaml
+from snakemake.utils import update_config
+
+from lever_pipe.config import Experiment, Preset
+from lever_pipe.parsing import parse_experiment
+
+from .conftest import JOB_COUNT, ROOT, Project
 
 CONFIG = ("--configfile", "config/okvqa_qwen2_5_vl_3b.yaml")
 # Six betas x 3 epochs x 3 seeds, and the epochs 4-50 of two betas of one seed.
@@ -15,6 +21,19 @@ RAW = (
     "OpenEnded_mscoco_val2014_questions.json",
     "mscoco_val2014_annotations.json",
 )
+
+
+def test_the_production_experiment_is_the_published_one() -> None:
+    """Laid over config.yaml, no value of the embedded world is left."""
+    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    update_config(values, yaml.safe_load((ROOT / CONFIG[1]).read_text()))
+    merged, published = parse_experiment(values), Experiment()
+    assert merged.rl_data == published.rl_data.model_copy(update={"n_shards": merged.rl_data.n_shards})
+    assert merged.presets["published"] == Preset()
+    assert [arm.preset for arm in merged.arms] == ["published"]
+    for section in ("pools", "lvlm", "encoder", "evaluation", "baselines"):
+        assert getattr(merged, section) == getattr(published, section), section
+    assert merged.data == published.data.model_copy(update={"world": merged.data.world})
 
 
 def dry_run(project: Project) -> subprocess.CompletedProcess[str]:

@@ -64,6 +64,18 @@ def test_more_epochs_train_only_the_further_ones(smoke: Project) -> None:
     assert "train_grpo_epoch" not in planned
 
 
+def test_more_grpo_epochs_train_only_the_further_ones(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "grpo_epochs: 2", "grpo_epochs: 4"):
+        assert smoke.planned() == {
+            # Epochs 3 and 4 of beta 0; of beta 0.15 the long run has trained epoch 3 already.
+            "train_grpo_epoch": 3,
+            "select_demonstrations": 4,
+            "answer_prompts": 1,
+            "score_answers": SEED_SCORES + 4,
+            **REPORT,
+        }
+
+
 def test_changed_content_of_the_rce_checkpoint_retrains_all_grpo(smoke: Project) -> None:
     path = smoke.folder / "results/smoke/lever/preset~world/rce/seed~0/epoch~2/selector.safetensors"
     content, stat = path.read_bytes(), path.stat()
@@ -121,6 +133,19 @@ def test_a_comment_in_the_kl_reruns_nothing(smoke: Project) -> None:
         assert smoke.planned() == {}
 
 
+def test_other_pixels_rerun_what_read_them(smoke: Project) -> None:
+    listing = smoke.folder / "results/smoke/world/images.sha256"
+    content, stat = listing.read_text(), listing.stat()
+    listing.write_text(content.replace("0", "1", 1))
+    try:
+        planned = smoke.planned()
+    finally:
+        listing.write_text(content)
+        os.utime(listing, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert planned["prepare_examples"] == 1
+    assert "generate_world" not in planned
+
+
 def test_a_member_that_nobody_names_reruns_nothing(smoke: Project) -> None:
     extra = smoke.folder / "lever_pipe/samplers/nearest.py"
     extra.write_text('"""A further sampler."""\n')
@@ -145,7 +170,7 @@ def test_the_metric_rescores_rl_data_and_everything_below(smoke: Project) -> Non
 
 
 def test_the_prompt_answers_everything_again(smoke: Project) -> None:
-    with smoke.edited("lever_pipe/prompts.py", "PROMPT_VERSION = 1", "PROMPT_VERSION = 2"):
+    with smoke.edited("lever_pipe/prompts.py", 'ASSISTANT = "<|im_start|>assistant', 'ASSISTANT = "<|im_start|>helper'):
         planned = smoke.planned()
     assert planned["generate_rl_data"] == 2
     assert planned["answer_prompts"] == 2

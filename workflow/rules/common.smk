@@ -73,7 +73,8 @@ def arguments(files):
 def with_external(external):
     """Return a params function like `named_files` that adds paths which Snakemake must not stat.
 
-    Model and image folders: their content enters the identity as a digest, not as a time.
+    Model folders: their digest is part of `spec`. Image folders: each image's digest is part of the examples, and
+    every stage that opens an image compares.
     """
 
     def of(wildcards, input, output):

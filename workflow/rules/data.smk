@@ -19,6 +19,9 @@ else:
         "eval_annotations": FILES.eval_annotations,
     }
 
+# Digests of the images: a trigger that image folders themselves cannot be.
+IMAGE_LISTING = [f"{RAW}/images.sha256"] if WORLD else []
+EXAMPLES_SUMMARY = f"{LEVER}/examples/summary.json"
 EXAMPLES = {
     "train_examples": f"{LEVER}/examples/train.jsonl",
     "eval_examples": f"{LEVER}/examples/eval.jsonl",
@@ -37,6 +40,7 @@ if WORLD:
             **QUESTIONS,
             train_images=directory(IMAGES["train_images"]),
             eval_images=directory(IMAGES["eval_images"]),
+            image_listing=IMAGE_LISTING,
             card=f"{RAW}/run.json",
         log:
             f"{RAW}/log.txt",
@@ -59,8 +63,10 @@ if WORLD:
 rule prepare_examples:
     input:
         **QUESTIONS,
+        image_listing=IMAGE_LISTING,
     output:
         **EXAMPLES,
+        summary=EXAMPLES_SUMMARY,
         card=f"{LEVER}/examples/run.json",
     log:
         f"{LEVER}/examples/log.txt",

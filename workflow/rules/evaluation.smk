@@ -114,6 +114,7 @@ rule measure_pools:
     input:
         **EXAMPLES,
         eval_pools=POOLS["eval_pools"],
+        zero_shot=f"{LEVER}/baseline/zero_shot/scores/per_question.jsonl",
     output:
         bound=f"{LEVER}/pools/bound.json",
         card=f"{LEVER}/pools/bound.run.json",

@@ -107,6 +107,7 @@ rule build_report:
         csv=f"{TABLES}/documents",
         figures=FIGURES,
         world_check=WORLD_CHECK,
+        examples_summary=EXAMPLES_SUMMARY,
         rl_summary=RL_SUMMARY,
         pool_bound=f"{LEVER}/pools/bound.json",
         counters=COUNTERS,

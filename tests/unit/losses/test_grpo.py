@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,15 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lever_pipe.losses import advantages as advantage_losses
 from lever_pipe.losses import grpo
-from lever_pipe.losses.advantages import group_advantages, group_z_scores
-from lever_pipe.losses.grpo import GrpoTerms, adapt_kl_beta
+from lever_pipe.losses import grpo as grpo_losses
+from lever_pipe.losses.grpo import GrpoTerms
 from lever_pipe.losses.kl import reference_penalty
 from lever_pipe.losses.surrogate import clipped_surrogate
 from lever_pipe.seeding import torch_generator
 from lever_pipe.shapes import ShapeError
 
 real_grpo_terms = grpo.grpo_terms
+
+# The published constants.
+group_z_scores = partial(advantage_losses.group_z_scores, clamp=3.0)
+group_advantages = partial(advantage_losses.group_advantages, std_floor=0.1, clamp=5.0)
+adapt_kl_beta = partial(grpo_losses.adapt_kl_beta, low=0.01, high=0.1, factor=1.5, minimum=0.001, maximum=10.0)
 
 
 def tensor(*rows: list[float]) -> Tensor:

@@ -26,6 +26,7 @@ TEMPLATE = Path(__file__).parents[3] / "lever_pipe" / "templates" / "report.md.j
 ALL_BETAS = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
 BASELINES = {"zero_shot": 10.0, "random-0": 29.0, "random-1": 31.0, "similar_both": 38.0, "oracle": 80.0}
 RL_SUMMARY = {"queries": 800, "positive_pct": 25.5, "all_negative_queries": 100, "mean_reward": 0.61}
+RL_SUMMARY |= {"dropped_rows_error": 3}
 
 
 @dataclass(frozen=True)
@@ -180,14 +181,15 @@ def collect(folder: Path, size: Size) -> dict[str, Path]:
     return outputs
 
 
-def tabulate_config(size: Size) -> TabulateDocumentsConfig:
+def tabulate_config(size: Size, data: str = "world") -> TabulateDocumentsConfig:
+    counts = {"samples": size.samples, "shots": size.shots}
     return TabulateDocumentsConfig(
-        main_preset="main", samples=size.samples, shots=size.shots, grpo=Grpo(), reward=Reward()
+        main_preset="main", data=data, lvlm="tiny-reader", grpo=Grpo(), reward=Reward(), **counts
     )
 
 
-def plot_config(size: Size) -> PlotCurvesConfig:
-    return PlotCurvesConfig(main_preset="main", samples=size.samples, shots=size.shots)
+def plot_config(size: Size, data: str = "world") -> PlotCurvesConfig:
+    return PlotCurvesConfig(main_preset="main", data=data, lvlm="tiny-reader", samples=size.samples, shots=size.shots)
 
 
 def report_config() -> BuildReportConfig:

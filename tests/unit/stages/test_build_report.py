@@ -22,11 +22,14 @@ CHECK = {
 }
 
 
-def report(folder: Path, size: synthetic.Size, *, data: str = "world", checks: int = 1) -> str:
-    tabulate(folder, size)
+def report(
+    folder: Path, size: synthetic.Size, *, data: str = "world", checks: int = 1, bound: dict[str, float] | None = None
+) -> str:
+    tabulate(folder, size, data)
     plot(folder, size)
     storage.write_json(folder / "check.json", CHECK)
-    storage.write_json(folder / "bound.json", {"exact_demonstration": 97.5, "queries": 800.0})
+    storage.write_json(folder / "bound.json", {"exact_demonstration": 97.5, "queries": 800.0, **(bound or {})})
+    storage.write_json(folder / "examples.json", {"train_questions": 9009, "train_skipped_images": 7})
     for index in (0, 1):
         storage.write_json(folder / f"counters{index}.json", {"prompts_asked": 1200 + index, "seconds": 1.5})
     build_report(
@@ -36,6 +39,7 @@ def report(folder: Path, size: synthetic.Size, *, data: str = "world", checks: i
         figures=folder / "figures",
         world_check=(folder / "check.json",) * checks,
         rl_summary=folder / "summary.json",
+        examples_summary=folder / "examples.json",
         pool_bound=folder / "bound.json",
         counters=(folder / "counters0.json", folder / "counters1.json"),
         report=folder / "report" / "report.md",
@@ -82,8 +86,23 @@ def test_world_check_counters_and_bound_are_shown(text: str) -> None:
     assert "| prompts asked | 2,401 |" in text  # 1200 + 1201
     assert "| seconds | 3 |" in text
     assert "| exact demonstration | 97.5 |" in text
+    assert "| train questions | 9,009 |" in text
+    assert "| train skipped images | 7 |" in text
     assert "**Embedded world.**" in text
+    assert "(reader: tiny-reader)" in text
     assert "preset `main`" in text
+
+
+def test_the_expected_order_stands_in_the_world_section_alone(text: str) -> None:
+    assert text.count("### Expected order in the embedded world at 800 samples") == 1
+    assert text.index("## Does the embedded world") < text.index("### Expected order") < text.index("Bounds missed")
+
+
+def test_copying_is_explained_with_the_zero_shot_answer_where_it_was_measured(text: str, tmp_path: Path) -> None:
+    assert "perfect copying" not in text
+    measured = report(tmp_path, synthetic.SMOKE, bound={"best_answer": 80.0, "best_answer_or_zero_shot": 85.0})
+    assert "what perfect copying\ncould reach" in measured
+    assert "| best answer or zero shot | 85 |" in measured
 
 
 def test_production_has_no_world_section(tmp_path: Path) -> None:
@@ -107,6 +126,7 @@ def test_a_missing_folder_of_figures_is_named(tmp_path: Path) -> None:
             figures=tmp_path / "figures",
             world_check=(),
             rl_summary=tmp_path / "summary.json",
+            examples_summary=tmp_path / "summary.json",
             pool_bound=tmp_path / "bound.json",
             counters=(),
             report=tmp_path / "report.md",
@@ -126,6 +146,7 @@ def test_a_misspelt_name_in_the_template_is_an_error(tmp_path: Path, folder: Pat
             figures=folder / "figures",
             world_check=(),
             rl_summary=folder / "summary.json",
+            examples_summary=folder / "examples.json",
             pool_bound=folder / "bound.json",
             counters=(),
             report=tmp_path / "report.md",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,6 @@ from lever_pipe import storage
 from lever_pipe.errors import RecordError
 from lever_pipe.records import RlGroup, Trajectory
 from lever_pipe.stage_configs import MergeRlDataConfig
-
-if importlib.util.find_spec("lever_pipe.rl_data_io") is None:
-    pytest.skip("needs lever_pipe/rl_data_io.py", allow_module_level=True)
-
 from lever_pipe.stages.merge_rl_data import merge_rl_data
 
 POOLS = random_pools(6, 30)

@@ -58,6 +58,14 @@ def test_equal_inputs_give_equal_bytes(figures: Path, tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
+def test_a_figure_says_whose_numbers_it_shows(figures: Path, tmp_path: Path) -> None:
+    footer = "Ours: presets main and published, embedded world."
+    assert f"<!-- {footer} -->" in (figures / "accuracy_by_preset.svg").read_text(encoding="utf-8")
+    for name in NAMES - {"accuracy_by_preset"}:
+        svg = (figures / f"{name}.svg").read_text(encoding="utf-8")
+        assert "<!-- Ours: preset main, embedded world. -->" in svg  # text drawn as paths keeps itself as a comment
+
+
 def test_a_figure_without_data_is_left_out(tmp_path: Path) -> None:
     names = {path.stem for path in plot(tmp_path, synthetic.SMOKE).iterdir()}
     assert names == NAMES - {"accuracy_by_preset"}  # the small configuration has one preset

@@ -36,6 +36,7 @@ SELECTOR = Selector(width=16)  # dropout 0.5 and attention dropout 0.1, as publi
 RCE = Rce(batch_queries=3, learning_rate=1e-2)
 GRPO = Grpo(batch_queries=3, learning_rate=1e-2)
 REWARD = Reward()
+LIMITS = {"z_clamp": 3.0, "advantage_std_floor": 0.1, "advantage_clamp": 5.0}  # as published
 OUTPUTS = ("selector.safetensors", "optimiser.safetensors", "metrics.json")
 
 
@@ -130,11 +131,12 @@ class Straight:
         if chain.grpo.freeze_projections:
             module.freeze_projections()
         adam = AdamW(module, learning_rate=chain.grpo.learning_rate, weight_decay=chain.grpo.weight_decay)
-        beta = BetaController(kl_beta, chain.grpo.adaptive_kl)
+        beta = BetaController(kl_beta, chain.grpo.adaptive_kl.model_dump() if chain.grpo.adaptive_kl else None)
         policies = Policies(module, anchor, chain.grpo.dropout)
         with execution():
             for epoch in range(1, epochs + 1):
-                kept = keep_best(data.train, chain.grpo.top_k_first_epoch if epoch == 1 else chain.grpo.top_k)
+                k = chain.grpo.top_k_first_epoch if epoch == 1 else chain.grpo.top_k
+                kept = keep_best(data.train, k, **LIMITS)
                 order = torch_generator(0, "grpo", epoch)
                 with ambient_stream(0, "grpo dropout", epoch):
                     plan = plan_grpo_epoch(

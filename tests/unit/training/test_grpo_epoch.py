@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from chains import Chain
+from chains import LIMITS, Chain
 
-from lever_pipe.config import Grpo
+from lever_pipe.config import AdaptiveKl, Grpo
 from lever_pipe.losses.sequence import selection_log_probs
 from lever_pipe.seeding import ambient_stream, torch_generator
 from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
@@ -44,7 +44,7 @@ def groups(rewards: list[list[float]], size: int = 8) -> Groups:
 def take_step(
     batch: Groups, *, policy: PointerSelector, dropout: bool = False, kl_beta: float = 0.15, k: int = 5
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    kept, advantages = keep_best(batch, k)
+    kept, advantages = keep_best(batch, k, **LIMITS)
     policies = Policies(policy, selector(), dropout)
     step = grpo_step(policies, table(), kept, advantages, kl_beta=kl_beta, clip_epsilon=0.2)
     return step.loss, step.values
@@ -143,7 +143,7 @@ def test_the_published_share_of_groups_with_a_gradient_is_readable_from_the_log(
 
 
 def test_the_best_are_kept_in_stored_order_among_ties() -> None:
-    kept, advantages = keep_best(groups([LEVELS]), 3)
+    kept, advantages = keep_best(groups([LEVELS]), 3, **LIMITS)
     batch = groups([LEVELS])
     assert kept.rewards.tolist() == [pytest.approx([2.0, 2.0, 1.6])]
     assert torch.equal(kept.selections[0], batch.selections[0, [2, 5, 1]])
@@ -191,11 +191,11 @@ def test_a_step_against_the_reference_raises_the_better_selections() -> None:
 
 
 def test_the_controller_moves_by_the_penalty_of_each_batch() -> None:
-    controller = BetaController(0.12, adaptive=True)
+    controller = BetaController(0.12, AdaptiveKl().model_dump())
     for penalty, expected in ((0.2, 0.18), (0.05, 0.18), (0.005, 0.12)):
         controller.observe(penalty)
         assert controller.value == pytest.approx(expected)
-    fixed = BetaController(0.12, adaptive=False)
+    fixed = BetaController(0.12, None)
     fixed.observe(99.0)
     assert fixed.value == 0.12
 

@@ -10,7 +10,7 @@ from chains import Chain, Straight, same_weights
 
 from lever_pipe import storage
 from lever_pipe.checkpoints import load_tensors
-from lever_pipe.config import Grpo, Rce
+from lever_pipe.config import AdaptiveKl, Grpo, Rce
 from lever_pipe.records import EpochMetrics, RunCard
 from lever_pipe.stage_configs import TrainGrpoEpochConfig, TrainRceEpochConfig
 
@@ -46,7 +46,7 @@ def test_three_rce_jobs_are_one_run(tmp_path: Path, rce: Rce) -> None:
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed beta", "adaptive beta"])
 @pytest.mark.parametrize("dropout", [False, True], ids=["no dropout", "dropout"])
 def test_three_grpo_jobs_are_one_run(tmp_path: Path, adaptive: bool, dropout: bool) -> None:
-    grpo = Grpo(batch_queries=3, learning_rate=1e-2, adaptive_kl=adaptive, dropout=dropout)
+    grpo = Grpo(batch_queries=3, learning_rate=1e-2, adaptive_kl=AdaptiveKl() if adaptive else None, dropout=dropout)
     chain = Chain(tmp_path, grpo=grpo)
     chain.initialise()
     chain.rce_epoch(1)

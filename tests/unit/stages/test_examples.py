@@ -1,0 +1,119 @@
+"""The stages between raw files and embeddings, on a small generated world."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lever_pipe import plan, storage
+from lever_pipe.baselines import holds_exact_demonstration
+from lever_pipe.errors import DataError, ImageError
+from lever_pipe.lvlms.protocol import ImageSource
+from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
+from lever_pipe.parsing import parse_experiment
+from lever_pipe.records import Example, ExampleId, Pool, QuestionScore
+from lever_pipe.stage_configs import MeasurePoolsConfig
+from lever_pipe.stages.embed_examples import embed_examples
+from lever_pipe.stages.generate_world import generate_world
+from lever_pipe.stages.measure_pools import measure_pools
+from lever_pipe.stages.prepare_examples import prepare_examples
+
+ROOT = Path(__file__).parents[3]
+EXPERIMENT = parse_experiment(yaml.safe_load((ROOT / "config.yaml").read_text()))
+N_TRAIN, N_EVAL = 80, 12
+
+
+class World:
+    """A generated world below a folder, and its preparation."""
+
+    def __init__(self, folder: Path) -> None:
+        kinds = ("questions", "annotations", "images")
+        self.raw = {f"{split}_{kind}": folder / f"{split}_{kind}" for split in ("train", "eval") for kind in kinds}
+        self.rows = {f"{split}_examples": folder / f"{split}.jsonl" for split in ("train", "eval")}
+        self.listing, self.summary, self.card = (folder / name for name in ("images.sha256", "summary", "card"))
+        small = EXPERIMENT.data.world.model_copy(update={"n_train": N_TRAIN, "n_eval": N_EVAL})
+        config = plan.stage_config(EXPERIMENT, "generate_world", {}).model_copy(update={"world": small})
+        generate_world(**self.raw, image_listing=self.listing, card=self.card, config=config)  # type: ignore[arg-type]
+
+    def prepare(self, **changed: object) -> tuple[int, int]:
+        config = plan.stage_config(EXPERIMENT, "prepare_examples", {}).model_copy(update={"n_eval": N_EVAL} | changed)
+        return prepare_examples(
+            **self.raw, **self.rows, image_listing=(self.listing,), summary=self.summary, card=self.card, config=config
+        )  # type: ignore[arg-type]
+
+    def examples(self, split: str) -> list[Example]:
+        return storage.read_rows(self.rows[f"{split}_examples"], Example)
+
+    def image(self, split: str) -> Path:
+        """Return the first image that an example of a split shows."""
+        return self.raw[f"{split}_images"] / self.examples(split)[0].image
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_the_listing_names_every_image_by_its_digest(world: World) -> None:
+    assert world.prepare() == (N_TRAIN, N_EVAL)
+    listed = dict(reversed(line.split("  ")) for line in world.listing.read_text().splitlines())
+    for split in ("train", "eval"):
+        folder = world.raw[f"{split}_images"]
+        for example in world.examples(split):
+            assert listed[f"{folder.name}/{example.image}"] == example.image_digest
+
+
+def test_skipped_questions_are_counted(world: World) -> None:
+    world.prepare()
+    victim = world.image("train")
+    lost = sum(example.image == victim.name for example in world.examples("train"))
+    victim.write_bytes(victim.read_bytes()[:40])
+    with pytest.raises(ImageError, match=victim.name):
+        world.prepare()
+    assert world.prepare(on_bad_image="skip") == (N_TRAIN - lost, N_EVAL)
+    assert storage.read_json(world.summary) == {
+        "train_questions": N_TRAIN - lost, "train_skipped_questions": lost, "train_skipped_images": 1,
+        "eval_questions": N_EVAL, "eval_skipped_questions": 0, "eval_skipped_images": 0,
+    }  # fmt: skip
+
+
+def test_too_few_questions_are_refused_before_any_training(world: World) -> None:
+    with pytest.raises(DataError, match=f"expected at least {N_EVAL + 1} questions .* found {N_EVAL}"):
+        world.prepare(n_eval=N_EVAL + 1)
+
+
+def test_an_image_that_changed_since_is_refused(world: World, tmp_path: Path) -> None:
+    world.prepare()
+    victim, digest = world.image("eval"), world.examples("eval")[0].image_digest
+    assert ImageSource({digest: victim}).open(digest).size == (56, 56)
+    victim.write_bytes(world.image("train").read_bytes())
+    with pytest.raises(ImageError, match=r"expected the image that .* found other bytes"):
+        ImageSource({digest: victim}).open(digest)
+    with pytest.raises(ImageError, match=f"found 1 with other bytes, first .*{victim.name}"):
+        embed_examples(
+            **world.rows, train_images=world.raw["train_images"], eval_images=world.raw["eval_images"],
+            encoder=ROOT / EXPERIMENT.encoder.model, embeddings=tmp_path / "embeddings", card=world.card,
+            config=plan.stage_config(EXPERIMENT, "embed_examples", {}),
+        )  # type: ignore[arg-type]  # fmt: skip
+
+
+def test_pools_are_measured_query_by_query(world: World, tmp_path: Path) -> None:
+    world.prepare()
+    train, queries = world.examples("train"), world.examples("eval")
+    pools = [Pool(query_id=ExampleId(q), candidates=tuple(map(ExampleId, range(q, q + 9)))) for q in range(N_EVAL)]
+    scores = [QuestionScore(query_id=ExampleId(q), shots=1, accuracy=float(q % 2)) for q in range(N_EVAL)]
+    for name, rows in (("pools", pools), ("zero", scores)):
+        storage.write_rows(tmp_path / name, rows)
+    found = measure_pools(
+        **world.rows, eval_pools=tmp_path / "pools", zero_shot=tmp_path / "zero", bound=tmp_path / "bound",
+        card=world.card, config=MeasurePoolsConfig(),
+    )  # fmt: skip
+    copied = [max(vqa_accuracy(train[i].answer, queries[p.query_id].answers) for i in p.candidates) for p in pools]
+    assert found["queries"] == N_EVAL
+    assert found["best_answer"] == pytest.approx(100 * sum(copied) / N_EVAL, abs=1e-3)  # printed with four digits
+    either = [max(best, q % 2) for q, best in enumerate(copied)]
+    assert found["best_answer_or_zero_shot"] == pytest.approx(100 * sum(either) / N_EVAL, abs=1e-3)
+    exact = [holds_exact_demonstration(queries[p.query_id], [train[i] for i in p.candidates]) for p in pools]
+    assert found["exact_demonstration"] == pytest.approx(100 * sum(exact) / N_EVAL, abs=1e-3)
