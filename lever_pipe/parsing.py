@@ -12,8 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from lever_pipe.config import RULE_FAULT, Experiment, Section, dotted
+from lever_pipe.config import Experiment
 from lever_pipe.errors import ConfigError, UnknownMemberError
+from lever_pipe.sections import RULE_FAULT, Section, dotted
 
 S = TypeVar("S", bound=Section)
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe import stage_configs as stages
-from lever_pipe.config import Arm, Experiment, Preset, Section
+from lever_pipe.config import Arm, Experiment, Preset
 from lever_pipe.provenance import canonical_json, code_of, model_identity
 from lever_pipe.records import PolicyRef, beta_text
+from lever_pipe.sections import Section
 
 Wildcards = Mapping[str, str]
 

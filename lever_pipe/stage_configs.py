@@ -17,12 +17,12 @@ from lever_pipe.config import (
     Prompt,
     Rce,
     Reward,
-    Section,
     Seed,
     Selector,
     WorldData,
 )
 from lever_pipe.records import PolicyRef
+from lever_pipe.sections import Section
 
 
 class Runtime(Section):

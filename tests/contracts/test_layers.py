@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "lever_pipe"
 
 LAYERS = [
     {"errors", "shapes", "seeding"},
-    {"records", "config", "stage_configs", "provenance", "parsing"},
+    {"records", "sections", "config", "stage_configs", "provenance", "parsing"},
     {"losses", "metrics", "statistics", "rewards", "prompts"},
     {"storage", "checkpoints", "ledger", "run_card", "rl_data_io", "trajectories", "execution"},
     {"datasets", "encoders", "samplers", "selector", "lvlms", "proposers", "baselines"},
@@ -51,7 +51,7 @@ def violations() -> list[str]:
         for other in sorted(imports(path) - {name}):
             if rank(other) > rank(name) or (name in PARTS and other in PARTS):
                 found.append(f"lever_pipe/{relative}: {name} (L{rank(name)}) imports {other} (L{rank(other)})")
-            if name in PURE and other in {"config", "stage_configs", "storage"}:
+            if name in PURE and other in {"sections", "config", "stage_configs", "storage"}:
                 found.append(f"lever_pipe/{relative}: pure code imports {other}")
     return found
 

@@ -98,7 +98,13 @@ def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
 
 def test_rl_summary_becomes_metric_and_value(outputs: dict[str, Path]) -> None:
     rows = {row["metric"]: row["value"] for row in read(outputs["rl_data"])}
-    assert rows == {"all_negative_queries": "100", "mean_reward": "0.61", "positive_pct": "25.5", "queries": "800"}
+    assert rows == {
+        "all_negative_queries": "100",
+        "dropped_rows_error": "3",
+        "mean_reward": "0.61",
+        "positive_pct": "25.5",
+        "queries": "800",
+    }
 
 
 def test_two_values_for_one_metric_are_refused(tmp_path: Path) -> None:
