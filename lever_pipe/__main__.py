@@ -19,7 +19,7 @@ from lever_pipe.errors import ConfigError, LeverPipeError
 from lever_pipe.parsing import available, nearest, parse_model
 from lever_pipe.stage_configs import Runtime
 
-TOOLS = ("schema", "closure", "export_rl_data")
+TOOLS = {"schema": "tools", "closure": "tools", "export_rl_data": "tools", "ledger": "ledger_tools"}  # name -> module
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if words and words[0] in TOOLS:
-            return int(import_module("lever_pipe.tools").main(words))
+            return int(import_module(f"lever_pipe.{TOOLS[words[0]]}").main(words))
         options = _parser().parse_intermixed_args(words)
         run_stage(options)
     except LeverPipeError as fault:

@@ -22,7 +22,8 @@ def load_lvlm(
         CheckpointError: the model folder is missing or incomplete.
     """
     paths = {e.image_digest: root / e.image for examples, root in splits for e in examples}
-    options = LvlmOptions(dtype=config.dtype, wave_tokens=config.wave_tokens, **config.decode.model_dump())
+    names = ("dtype", "executor", "wave_tokens", "kv_tokens")
+    options = LvlmOptions(**{name: getattr(config, name) for name in names}, **config.decode.model_dump())
     member = import_module(f"lever_pipe.lvlms.{config.member}")
     lvlm: Lvlm = member.load(
         folder,

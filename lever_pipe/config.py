@@ -174,8 +174,12 @@ class Lvlm(Section):
     """A member of `lever_pipe/lvlms`."""
     model: str = "models/Qwen2.5-VL-3B-Instruct"
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    executor: Literal["packed", "padded"] = "packed"
+    """How prompts share a forward: side by side without padding, or as the rows of a padded batch."""
     wave_tokens: int = Field(32_768, ge=64)
     """Tokens of one forward; identity, because batch composition moves the last bits."""
+    kv_tokens: int = Field(400_000, ge=256)
+    """Tokens whose keys and values are stored at one time (36 kB each for Qwen2.5-VL-3B in bfloat16)."""
     prompt: Prompt = Prompt()
     decode: Decode = Decode()
 

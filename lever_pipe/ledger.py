@@ -2,20 +2,25 @@
 
 A ledger is a folder of JSON-lines files, one file a writer, so no writer ever waits for another and no lock is needed
 on a shared file system. A row is a flat JSON object; mappings inside it (log-probabilities by answer) grow by union.
+
+`ledger_tools.merge` may replace the files by one at any time. Readers and writers bear it without a lock: a reader
+whose file is gone lists the folder again, and a writer whose file is gone goes on in a new one.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Literal, Self
 
 from lever_pipe.errors import RecordError
 
@@ -23,8 +28,12 @@ log = logging.getLogger(__name__)
 
 ROWS_PER_CHUNK = 256  # a killed job loses at most these
 LOG_PROB_TOLERANCE = 1e-4  # nats; one prompt in two fp32 batches differs by about 1e-5
+DELETE_LINE = "Delete this line; its prompt is answered again."
+GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of a network file system
 
 Row = dict[str, Any]
+Field = tuple[str, ...]  # the names that lead to a value inside a row; () is the whole row
+Disagree = Callable[[Field, Any, Any], object]  # hears of a field, the value kept and the other one
 
 
 class Ledger:
@@ -45,12 +54,16 @@ class Ledger:
         self.torn = 0
         self._rows: dict[str, Row] = {}
         self._pending: list[str] = []
-        self._handle: IO[str] | None = None
-        for path in sorted(folder.glob("*.jsonl")) if folder is not None else ():
-            for key, row in self._read(path):
-                self._merge(key, row)
+        self._path: Path | None = None
+        for path, content in read_files(folder) if folder is not None else ():
+            self._read(path, content)
         if self.disagreements:
-            log.warning("%s: %d values disagree between rows of one key", folder, self.disagreements)
+            log.warning(
+                "%s: %d values disagree between rows of one key; list them: python -m lever_pipe ledger verify %s",
+                folder,
+                self.disagreements,
+                folder,
+            )
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -75,20 +88,20 @@ class Ledger:
         """Append all queued rows to this writer's file and force them to disk."""
         if not self._pending or self.folder is None:
             return
-        if self._handle is None:
+        content = "".join(self._pending).encode()
+        # A write that fails may leave a torn line, which must stay the last of its file: hence forget the file first.
+        path, self._path = self._path, None
+        kept = path is not None and _append(path, content, mode="r+b")
+        while not kept:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._handle = (self.folder / writer_name()).open("x", encoding="utf-8")
-        self._handle.write("".join(self._pending))
-        self._handle.flush()
-        os.fsync(self._handle.fileno())
+            path = self.folder / writer_name()
+            kept = _append(path, content, mode="xb")
+        self._path = path
         self._pending.clear()
 
     def close(self) -> None:
-        """Write what is queued and close the file."""
+        """Write what is queued; the file is open only while a chunk is written."""
         self.flush()
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
 
     def __enter__(self) -> Self:
         return self
@@ -104,32 +117,75 @@ class Ledger:
 
     def _merge(self, key: str, row: Row) -> bool:
         """Return whether the row said anything that was not known."""
-        known = self._rows.get(key)
-        if known is None:
-            self._rows[key] = row
-            return True
-        return self._union(known, row)
+        return bool(merge_into(self._rows, key, row, disagree=self._count))
 
-    def _union(self, known: dict[str, Any], row: Mapping[str, Any]) -> bool:
-        grown = False
-        for name, value in row.items():
-            if name not in known:
-                known[name] = value
-                grown = True
-            elif isinstance(value, dict) and isinstance(known[name], dict):
-                grown |= self._union(known[name], value)
-            elif not _agree(known[name], value):
-                self.disagreements += 1
-        return grown
+    def _count(self, *_: object) -> None:
+        self.disagreements += 1
 
-    def _read(self, path: Path) -> Iterator[tuple[str, Row]]:
-        with path.open("rb") as handle:
-            for number, line in enumerate(handle, start=1):
-                if not line.endswith(b"\n"):
-                    self.torn += 1
-                    log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
-                    return
-                yield _parse(line, f"{path}:{number}")
+    def _read(self, path: Path, content: bytes) -> None:
+        for number, line in enumerate(BytesIO(content), start=1):
+            if is_torn(line):
+                self.torn += 1
+                log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
+            else:
+                self._merge(*parse_row(line, f"{path}:{number}"))
+
+
+def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yield every file of a ledger with its content, by name.
+
+    A merge may take a listed file away before it is read. Its rows are in another file then, so the folder is listed
+    again.
+    """
+    read: set[tuple[Path, int]] = set()
+    gone: set[Path] = set()
+    complete = False
+    while not complete:
+        complete = True
+        for path in sorted(folder.glob("*.jsonl")):
+            try:
+                with path.open("rb") as handle:
+                    identity = path, os.fstat(handle.fileno()).st_ino  # a name may have got another content
+                    content = b"" if identity in read else handle.read()
+            except OSError as fault:
+                if fault.errno not in GONE:
+                    raise
+                complete &= path in gone  # listed again without being there: a broken link, or an old listing
+                gone.add(path)
+                continue
+            if identity not in read:
+                read.add(identity)
+                yield path, content
+
+
+def is_torn(line: bytes) -> bool:
+    """Return whether a line lacks its end: its writer was killed, or writes on at this moment."""
+    return not line.endswith(b"\n")
+
+
+def parse_row(line: bytes, where: str) -> tuple[str, Row]:
+    """Return the key and the row of a line.
+
+    Raises:
+        RecordError: the line is no JSON object with a key; the message begins with `where`.
+    """
+    try:
+        row = json.loads(line)
+        key = row.pop("key")
+    except (ValueError, KeyError, AttributeError, TypeError) as fault:
+        raise _no_row(where, repr(fault)) from None
+    if not isinstance(key, str):
+        raise _no_row(where, f"the key {json.dumps(key)}")
+    return key, row
+
+
+def merge_into(rows: dict[str, Row], key: str, row: Row, *, disagree: Disagree) -> list[Field]:
+    """Merge a row into `rows` and return the fields that were not known before.
+
+    Mappings inside a row grow by union; of two different values the first stays, and `disagree` hears of both.
+    """
+    known = rows.setdefault(key, row)
+    return [()] if known is row else list(_union(known, row, (), disagree))
 
 
 def writer_name() -> str:
@@ -137,17 +193,40 @@ def writer_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
 
 
-def _parse(line: bytes, where: str) -> tuple[str, Row]:
+def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
+    """Append to this writer's own file; return False if the content may be where no reader finds it.
+
+    The file is opened anew for each chunk, so a merge on another machine shows as a missing file. A merge moves a file
+    aside and then compares its size: it sees these bytes, or it moved the file before the last look below.
+    """
     try:
-        row = json.loads(line)
-        key = row.pop("key")
-    except (ValueError, KeyError, AttributeError, TypeError) as fault:
-        raise RecordError(
-            f"{where}: expected a ledger row with a key",
-            found=repr(fault),
-            do="Delete this line; its prompt is answered again.",
-        ) from None
-    return key, row
+        with path.open(mode) as handle:
+            handle.seek(0, os.SEEK_END)
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        found = path.exists()
+    except OSError as fault:
+        if fault.errno not in GONE:
+            raise
+        return False
+    return found
+
+
+def _union(known: Row, row: Row, inside: Field, disagree: Disagree) -> Iterator[Field]:
+    for name, value in row.items():
+        field = (*inside, name)
+        if name not in known:
+            known[name] = value
+            yield field
+        elif isinstance(value, dict) and isinstance(known[name], dict):
+            yield from _union(known[name], value, field, disagree)
+        elif not _agree(known[name], value):
+            disagree(field, known[name], value)
+
+
+def _no_row(where: str, found: str) -> RecordError:
+    return RecordError(f"{where}: expected a ledger row with a key", found=found, do=DELETE_LINE)
 
 
 def _agree(one: Any, other: Any) -> bool:

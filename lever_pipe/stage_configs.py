@@ -89,7 +89,9 @@ class LvlmConfig(Section):
     member: str
     model_identity: str
     dtype: Literal["float32", "bfloat16"]
+    executor: Literal["packed", "padded"]
     wave_tokens: int
+    kv_tokens: int
     prompt: Prompt
     decode: Decode
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lever_pipe.lvlms._planner import Node
 from lever_pipe.lvlms._positions import Grid
 
 
@@ -30,15 +31,39 @@ class VisionFlop:
 
 
 class TextFlop:
-    """Multiply-adds times two of the language model on real tokens, padding excluded."""
+    """Multiply-adds times two of the language model on real tokens, padding excluded.
+
+    The last layer computes keys and values of every token, and the rest for those whose output somebody reads.
+    """
 
     def __init__(self, model: Any) -> None:
-        config = model.config.text_config
-        self._token = 2 * sum(p.numel() for p in model.model.language_model.layers.parameters())
-        self._pair = 4 * config.hidden_size * config.num_hidden_layers
+        config, layers = model.config.text_config, model.model.language_model.layers
+        attention = layers[-1].self_attn
+        self._layer = 2 * sum(p.numel() for p in layers[-1].parameters())
+        self._store = 2 * sum(p.numel() for part in (attention.k_proj, attention.v_proj) for p in part.parameters())
+        self._pair = 4 * config.hidden_size
+        self._before = len(layers) - 1
         self._logits = 2 * model.lm_head.weight.numel()
 
-    def __call__(self, *, tokens: int, past: int, logits: int) -> int:
-        """Return the work of feeding `tokens` in a causal chain behind `past` and of `logits` output positions."""
-        pairs = tokens * past + tokens * (tokens + 1) // 2
-        return int(tokens * self._token + pairs * self._pair + logits * self._logits)
+    def of_node(self, node: Node) -> int:
+        """Return the work of a node's prompt tokens and of the answers given behind it."""
+        tokens = node.size + node.n_branches
+        branch_pairs = sum(chain_pairs(count, node.length) for count in node.branches)
+        all_layers = self._before * (
+            tokens * self._layer + (chain_pairs(node.size, node.past) + branch_pairs) * self._pair
+        )
+        if node.request is None:
+            return int(all_layers + tokens * self._store)
+        read = 1 + node.n_branches
+        last = (tokens - read) * self._store + read * self._layer + (node.length + branch_pairs) * self._pair
+        return int(all_layers + last + read * self._logits)
+
+    def of_step(self, width: int, context: int) -> int:
+        """Return the work of `width` tokens fed side by side behind `context` others."""
+        layers = (self._before + 1) * (self._layer + (context + 1) * self._pair)
+        return int(width * (layers + self._logits))
+
+
+def chain_pairs(tokens: int, past: int) -> int:
+    """Return how many query-key pairs a causal chain behind `past` others has."""
+    return tokens * past + tokens * (tokens + 1) // 2

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lever_pipe.lvlms._batch import Prompt
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._folder import Parts
+from lever_pipe.lvlms._requests import Prompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image

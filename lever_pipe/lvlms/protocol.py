@@ -48,7 +48,9 @@ class LvlmOptions:
     num_beams: int = 1  # 1 is greedy
     max_new_tokens: int = 5
     length_penalty: float = 0.0
-    wave_tokens: int = 8192  # tokens of one forward, padding included
+    executor: Literal["packed", "padded"] = "packed"
+    wave_tokens: int = 8192  # tokens of one forward
+    kv_tokens: int = 65_536  # tokens whose keys and values are kept at one time
     vision_bytes: int = 16 * 2**30  # image features kept; the least recently used ones go first
 
 

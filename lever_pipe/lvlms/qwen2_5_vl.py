@@ -14,10 +14,15 @@ import torch
 
 from lever_pipe.errors import DataError
 from lever_pipe.ledger import Ledger
-from lever_pipe.lvlms._batch import Prompt, Request, Segment
 from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._engine import Engine, Result, merge_requests
-from lever_pipe.lvlms._folder import ATTENTION, Parts, load_parts, weights_digest
+from lever_pipe.lvlms._engine import Engine
+from lever_pipe.lvlms._executor import Executor
+from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
+from lever_pipe.lvlms._memory import SlotMemory
+from lever_pipe.lvlms._packed import PackedExecutor
+from lever_pipe.lvlms._padded import PaddedExecutor
+from lever_pipe.lvlms._planner import Budget
+from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
 from lever_pipe.lvlms._stock import stock_tokens
 from lever_pipe.lvlms._vision import VisionStore, settings_of
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
@@ -54,7 +59,7 @@ def load(
         "libraries": {name: installed_versions()[name] for name in ("torch", "transformers", "tokenizers")},
         "weights": weights_digest(folder),
         "dtype": options.dtype,
-        "attention": ATTENTION,
+        "executor": options.executor,
         "image_processor": settings_of(parts.image_processor),
         "eos": parts.eos,
         "num_beams": options.num_beams,
@@ -98,11 +103,18 @@ class Qwen25Vl:
             capacity=options.vision_bytes,
             counters=self._counts,
         )
+        budget = Budget(
+            wave=options.wave_tokens,
+            stored=options.kv_tokens,
+            context=parts.model.config.text_config.max_position_embeddings,
+            new_tokens=options.max_new_tokens,
+            beams=options.num_beams,
+        )
         self._engine = Engine(
             parts.model,
             vision,
-            decode=self._decode,
-            wave_tokens=options.wave_tokens,
+            executor=_executor(options.executor, parts.model, vision, budget, self._decode, self._counts),
+            budget=budget,
             counters=self._counts,
         )
 
@@ -225,3 +237,12 @@ class Qwen25Vl:
 
 def _name(answer: tuple[int, ...]) -> str:
     return " ".join(map(str, answer))
+
+
+def _executor(
+    name: str, model: Any, vision: VisionStore, budget: Budget, options: DecodeOptions, counters: Counter[str]
+) -> Executor:
+    if name == "padded":
+        return PaddedExecutor(model, vision, options=options, counters=counters)
+    memory = SlotMemory(model, stored=budget.stored, spare=budget.spare)
+    return PackedExecutor(model, vision, memory=memory, options=options, counters=counters)

@@ -19,7 +19,7 @@ LAYERS = [
     {"datasets", "encoders", "samplers", "selector", "lvlms", "proposers", "baselines"},
     {"training", "world_models", "answering", "tables", "figures"},
     {"stages"},
-    {"plan", "tools", "__main__", "__init__"},
+    {"plan", "tools", "ledger_tools", "__main__", "__init__"},
 ]
 PURE = {"losses", "metrics", "statistics", "rewards", "prompts"}
 PARTS = LAYERS[4]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +14,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.errors import RecordError
-from lever_pipe.ledger import LOG_PROB_TOLERANCE, ROWS_PER_CHUNK, Ledger, writer_name
+from lever_pipe.ledger import LOG_PROB_TOLERANCE, ROWS_PER_CHUNK, Ledger, read_files, writer_name
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
 
 
+log_probs = st.lists(st.floats(max_value=0, allow_nan=False, allow_infinity=False), max_size=3)
+rows = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": st.sampled_from(["", "red", "é", "two\nlines", "\u2028", "\ud800", "\0"]),
+        "token_log_probs": log_probs,
+        "scores": st.dictionaries(st.sampled_from(["1", "1 2", "3"]), log_probs),
+    },
+)
+
+
 def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jsonl"))
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """Run a script that begins with a Ledger of its first argument as `ledger`."""
+    head = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom lever_pipe.ledger import Ledger\n"
+        "ledger = Ledger(Path(sys.argv[1]))\n"
+    )
+    command = [sys.executable, "-c", head + script, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def once(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Do something in the middle of the next flush, when its bytes are in the file."""
+    sync = os.fsync
+
+    def act(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", sync)
+        action()
+
+    monkeypatch.setattr(os, "fsync", act)
 
 
 def test_a_row_comes_back_in_this_and_in_the_next_process(tmp_path: Path) -> None:
@@ -107,7 +142,7 @@ def test_any_cut_of_a_file_loses_only_the_torn_row(tmp_path_factory: pytest.Temp
     assert survivor.torn == int(not kept.endswith(b"\n") and bool(kept))
 
 
-@pytest.mark.parametrize("line", ["{broken", "[1, 2]", '{"text": "no key"}', "3"])
+@pytest.mark.parametrize("line", ["{broken", "[1, 2]", '{"text": "no key"}', "3", '{"key": 3}', '{"key": ["a"]}'])
 def test_a_broken_line_inside_a_file_is_named(tmp_path: Path, line: str) -> None:
     good = json.dumps({"key": KEY, "text": "red"})
     (tmp_path / "a.jsonl").write_text(f"{good}\n{line}\n{good}\n")
@@ -115,16 +150,157 @@ def test_a_broken_line_inside_a_file_is_named(tmp_path: Path, line: str) -> None
         Ledger(tmp_path)
 
 
+@given(stored=st.dictionaries(st.integers(0, 9).map("{:064x}".format), rows, max_size=5))
+def test_whatever_is_put_comes_back(tmp_path_factory: pytest.TempPathFactory, stored: dict[str, object]) -> None:
+    folder = tmp_path_factory.mktemp("round")
+    with Ledger(folder) as ledger:
+        for key, row in stored.items():
+            ledger.put(key, row)
+    again = Ledger(folder)
+    assert {key: again.get(key) for key in stored} == stored
+    assert len(again) == len(stored)
+
+
 def test_writers_in_several_processes_lose_nothing(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from lever_pipe.ledger import Ledger\n"
-        "with Ledger(Path(sys.argv[1])) as l:\n"
-        "    for i in range(600): l.put(f'{sys.argv[2]}{i:060d}', {'text': str(i)})\n"
-    )
-    jobs = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), f"{job:04d}"]) for job in range(3)]
-    assert [job.wait() for job in jobs] == [0, 0, 0]
+    script = "for i in range(600): ledger.put(f'{sys.argv[2]}{i:060d}', {'text': str(i)})\nledger.close()\n"
+    jobs = [start(script, tmp_path, f"{job:04d}") for job in range(3)]
+    assert [(job.communicate()[0], job.returncode) for job in jobs] == [("", 0)] * 3
     assert len(Ledger(tmp_path)) == 1800
     assert len(files(tmp_path)) == 3
+
+
+def test_writers_of_the_same_keys_agree_and_add_up(tmp_path: Path) -> None:
+    # Job j writes the keys 100 j to 100 j + 199 one by one, so each neighbour writes half of them too.
+    script = (
+        "job = int(sys.argv[2])\nprint('ready', flush=True); sys.stdin.readline()\n"
+        "for i in range(100 * job, 100 * job + 200):\n"
+        "    ledger.put(f'{i:064x}', {'text': str(i), 'scores': {str(job): [-float(i)]}}); ledger.flush()\n"
+    )
+    jobs = [start(script, tmp_path, job) for job in range(4)]
+    assert [job.stdout.readline() for job in jobs if job.stdout] == ["ready\n"] * 4
+    for job in jobs:
+        assert job.stdin
+        job.stdin.write("go\n")
+        job.stdin.flush()
+    assert [(job.communicate()[0], job.returncode) for job in jobs] == [("", 0)] * 4
+    ledger = Ledger(tmp_path)
+    assert len(ledger) == 100 * 3 + 200
+    assert (ledger.disagreements, ledger.torn, len(files(tmp_path))) == (0, 0, 4)
+    for i in range(len(ledger)):
+        writers = [job for job in range(4) if 100 * job <= i < 100 * job + 200]
+        assert ledger.get(f"{i:064x}") == {"text": str(i), "scores": {str(job): [-float(i)] for job in writers}}
+
+
+def test_a_writer_that_is_killed_keeps_what_it_flushed(tmp_path: Path) -> None:
+    script = (
+        "for i in range(10**9):\n"
+        "    ledger.put(f'{i:064x}', {'text': 'x' * 9999})\n"
+        "    if i % 10 == 9: ledger.flush(); print(i, flush=True)\n"
+    )
+    job = start(script, tmp_path)
+    assert job.stdout
+    for _ in range(5):
+        job.stdout.readline()
+    job.kill()
+    told = [49, *map(int, job.communicate()[0].splitlines())]
+    assert job.returncode == -signal.SIGKILL
+    survivor = Ledger(tmp_path)
+    assert survivor.torn <= 1
+    assert all(f"{i:064x}" in survivor for i in range(told[-1] + 1))
+
+
+def test_a_line_that_a_kill_cut_off_is_skipped_and_the_next_run_writes_it(tmp_path: Path) -> None:
+    script = (
+        "def cut(descriptor):\n"
+        "    os.truncate(descriptor, os.fstat(descriptor).st_size - 7)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "ledger.put('ab' * 32, {'text': 'red'}); ledger.flush()\n"
+        "os.fsync = cut\n"
+        "ledger.put('cd' * 32, {'text': 'blue'}); ledger.flush()\n"
+    )
+    job = start(script, tmp_path)
+    job.communicate()
+    assert job.returncode == -signal.SIGKILL
+    with Ledger(tmp_path) as survivor:
+        assert (survivor.torn, survivor.get(KEY), survivor.get(OTHER)) == (1, {"text": "red"}, None)
+        survivor.put(OTHER, {"text": "blue"})
+    assert Ledger(tmp_path).get(OTHER) == {"text": "blue"}
+    assert len(files(tmp_path)) == 2
+
+
+def test_after_a_failed_write_no_line_follows_the_torn_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        os.truncate(files(tmp_path)[0], 100)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ledger = Ledger(tmp_path)
+    ledger.put(KEY, {"text": "red"})
+    ledger.put(OTHER, {"text": "blue"})
+    once(monkeypatch, full)
+    with pytest.raises(OSError, match="No space left"):
+        ledger.flush()
+    ledger.flush()
+    again = Ledger(tmp_path)
+    assert (again.get(KEY), again.get(OTHER), again.torn) == ({"text": "red"}, {"text": "blue"}, 1)
+
+
+@pytest.mark.parametrize("gone", ["the file", "the folder"])
+def test_a_writer_goes_on_where_its_file_was_taken_away(tmp_path: Path, gone: str) -> None:
+    folder = tmp_path / "ledger"
+    with Ledger(folder) as ledger:
+        ledger.put(KEY, {"text": "red"})
+        ledger.flush()
+        path = files(folder)[0]
+        path.unlink()
+        if gone == "the folder":
+            folder.rmdir()
+        ledger.put(OTHER, {"text": "blue"})
+    assert path not in files(folder)  # a name stands for one content, whoever has read it
+    assert Ledger(folder).get(OTHER) == {"text": "blue"}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first chunk", "later chunk"])
+def test_a_chunk_whose_file_goes_while_it_is_written_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    with Ledger(tmp_path) as ledger:
+        if not first:
+            ledger.put(OTHER, {"text": "blue"})
+            ledger.flush()
+        ledger.put(KEY, {"text": "red"})
+        once(monkeypatch, lambda: files(tmp_path)[0].unlink())
+        ledger.flush()
+        assert Ledger(tmp_path).get(KEY) == {"text": "red"}
+
+
+def test_a_stale_handle_of_a_network_file_system_is_a_missing_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale() -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with Ledger(tmp_path) as ledger:
+        ledger.put(KEY, {"text": "red"})
+        once(monkeypatch, stale)
+    assert Ledger(tmp_path).get(KEY) == {"text": "red"}
+
+
+def test_a_reader_finds_rows_that_a_merge_moves_meanwhile(tmp_path: Path) -> None:
+    lines = {name: json.dumps({"key": name * 64, "text": name}) + "\n" for name in "bcd"}
+    for name, line in lines.items():
+        (tmp_path / f"{name}.jsonl").write_text(line)
+    reader = read_files(tmp_path)
+    assert next(reader) == (tmp_path / "b.jsonl", lines["b"].encode())
+    (tmp_path / "a.jsonl").write_text("".join(lines.values()))  # sorts before what was read
+    for name in lines:
+        (tmp_path / f"{name}.jsonl").unlink()
+    assert list(reader) == [(tmp_path / "a.jsonl", "".join(lines.values()).encode())]
+
+
+def test_a_link_to_nothing_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "nothing")
+    (tmp_path / "b.jsonl").write_text(json.dumps({"key": KEY, "text": "red"}) + "\n")
+    assert len(Ledger(tmp_path)) == 1
 
 
 def test_writer_names_differ_within_a_process() -> None:

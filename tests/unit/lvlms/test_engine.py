@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from lever_pipe.lvlms import _positions
-from lever_pipe.lvlms._batch import Prompt, Request, Segment, cut_waves, make_row
-from lever_pipe.lvlms._positions import Layout, segment_layout
+from lever_pipe.lvlms._requests import Prompt, Request, Segment
 from lever_pipe.lvlms._stock import _inputs, stock_tokens
 
 # Sums of fp32 products in another order, through three layers: 1e-5 is seen, a wrong position moves 0.1 or more.
 ATOL = 1e-4
+EXECUTORS = ("packed", "padded")
 
 
 @torch.inference_mode()
@@ -83,9 +83,12 @@ def test_the_tiny_model_reacts_to_images_and_prompts(bench, reference) -> None:
     assert sum(len(set(tokens)) > 2 for tokens in reference[0]) >= 8  # not one token over and over
 
 
-@pytest.mark.parametrize("wave_tokens", [1, 300, 100_000])
-def test_greedy_tokens_and_scores_equal_the_naive_ones(bench, reference, wave_tokens: int) -> None:
-    engine, counters = bench.engine(wave_tokens=wave_tokens)
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(("wave_tokens", "kv_tokens"), [(1, 100_000), (300, 4000), (100_000, 100_000), (300, 250)])
+def test_greedy_tokens_and_scores_equal_the_naive_ones(
+    bench, reference, executor: str, wave_tokens: int, kv_tokens: int
+) -> None:
+    engine, counters = bench.engine(executor=executor, wave_tokens=wave_tokens, kv_tokens=kv_tokens)
     assert largest_gap(engine.run(bench.requests()), reference) < ATOL
     assert counters["images_encoded"] == len({d for p in bench.prompts() for d in p.images})
 
@@ -174,7 +177,8 @@ def test_requests_for_one_prompt_are_computed_together(bench) -> None:
 def test_scoring_alone_decodes_nothing(bench, reference) -> None:
     engine, counters = bench.engine(wave_tokens=100_000)
     results = engine.run([Request(p, bench.answers(), False) for p in bench.prompts()])
-    assert counters["forwards"] == 1
+    depths = max(len(p.segments) for p in bench.prompts())
+    assert counters["forwards"] == depths  # inner nodes depth by depth, then all leaves
     assert all(r.tokens == () for r in results)
     # Another batch shape than in the reference, so only closeness.
     gaps = [
@@ -194,23 +198,48 @@ def test_text_only_prompts_work(bench) -> None:
     assert engine.run([]) == []
 
 
-def test_counters_add_up(bench) -> None:
+def prompt_length(bench, prompt: Prompt) -> int:
+    return int(_inputs(bench.parts, [prompt], bench.open)["input_ids"].shape[1])
+
+
+def distinct_lengths(bench, prompts: list[Prompt]) -> int:
+    """Tokens of all distinct beginnings of the prompts, by the stock path's own tokenisation."""
+    beginnings = {p.segments[:n] for p in prompts for n in range(1, len(p.segments) + 1)}
+    return sum(prompt_length(bench, Prompt((s[-1],))) for s in beginnings)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("kv_tokens", [250, 600, 100_000])
+def test_each_beginning_is_computed_once_over_all_chunks(bench, executor: str, kv_tokens: int) -> None:
+    engine, counters = bench.engine(executor=executor, kv_tokens=kv_tokens, wave_tokens=300)
+    engine.run(bench.requests())
+    distinct = list(dict.fromkeys(bench.prompts()))
+    assert counters["prompt_tokens"] == sum(prompt_length(bench, p) for p in distinct)
+    assert counters["tokens_prefilled"] == counters["trie_tokens_distinct"] == distinct_lengths(bench, distinct)
+    assert counters["tokens_prefilled"] < 0.7 * counters["prompt_tokens"]  # there is something to share
+    assert (counters["tokens_padded"] == 0) == (executor == "packed")
+
+
+def test_a_pass_feeds_one_token_less_than_an_answer_has(bench) -> None:
     a, b = bench.prompt((0, 1), 9), bench.prompt((0, 2), 9)
-    engine, counters = bench.engine(wave_tokens=100_000, tokens=1)
+    engine, counters = bench.engine(wave_tokens=100_000, tokens=1, executor="padded")
     answer = bench.answers()[2]
     engine.run([Request(a, (answer,)), Request(b), Request(a)])
-    lengths = [_inputs(bench.parts, [p], bench.open)["input_ids"].shape[1] for p in (a, b)]
-    shared = len(a.segments[0].ids) + (
-        _inputs(bench.parts, [Prompt(a.segments[:2])], bench.open)["input_ids"].shape[1] - len(a.segments[0].ids)
-    )
-    assert counters["prompt_tokens"] == counters["tokens_prefilled"] == sum(lengths)
-    assert counters["trie_tokens_distinct"] == sum(lengths) - shared
-    assert counters["forwards"] == 1  # one token an answer needs no decoding pass
-    columns = max(lengths) + len(answer) - 1
-    assert counters["tokens_padded"] == 2 * columns - sum(lengths) - (len(answer) - 1)
-    assert counters["flop"] > 2 * sum(lengths) * sum(
-        p.numel() for p in bench.parts.model.model.language_model.layers.parameters()
-    )
+    assert counters["forwards"] == 4  # system, first, second demonstration, query; one token needs no decoding pass
+    one, two = (prompt_length(bench, Prompt(p.segments[2:3])) for p in (a, b))
+    # The leaves: two queries of one length, and an answer beside nothing.
+    assert counters["tokens_padded"] == abs(one - two) + len(answer) - 1
+
+
+@pytest.mark.parametrize("kv_tokens", [250, 600, 4000])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, beams: int) -> None:
+    engine, _ = bench.engine(kv_tokens=kv_tokens, beams=beams)
+    engine.run(bench.requests())
+    pool = engine._executor._memory.pool
+    assert 0 < pool.peak <= kv_tokens == pool.size
+    assert pool.used == 0
+    assert sorted(pool._free) == list(range(kv_tokens))
 
 
 def test_the_model_is_left_as_found(bench) -> None:
@@ -220,25 +249,3 @@ def test_the_model_is_left_as_found(bench) -> None:
     bench.engine(beams=3)[0].run([Request(p) for p in prompts])
     assert model.model.rope_deltas is state
     assert stock(bench, prompts) == before
-
-
-def row(name: int, length: int, branch: int = 0, generate: bool = True):
-    layout = Layout(
-        *(lambda x: (x.ids, x.positions, x.advance))(segment_layout([1] * length, [], image_token=9, merge=2))
-    )
-    answers = ((5,) * (branch + 1),) if branch else ()
-    return make_row(Request(Prompt((Segment((name, *[1] * (length - 1))),)), answers, generate), (layout,))
-
-
-@pytest.mark.parametrize("wave_tokens", [1, 20, 33, 1000])
-def test_waves_hold_every_row_once_within_the_budget(wave_tokens: int) -> None:
-    rng = random.Random(wave_tokens)
-    rows = [row(i, rng.randint(1, 12), rng.randint(0, 4), rng.random() < 0.7) for i in range(40)]
-    waves = list(cut_waves(rows, wave_tokens))
-    assert sorted(id(r) for wave in waves for r in wave) == sorted(map(id, rows))
-    for wave in waves:
-        size = len(wave) * (max(r.length for r in wave) + max(r.branch_length for r in wave))
-        assert size <= wave_tokens or len(wave) == 1
-        assert len({r.request.generate for r in wave}) == 1
-    rng.shuffle(rows)
-    assert list(cut_waves(rows, wave_tokens)) == waves

@@ -1,0 +1,188 @@
+"""The reference memory: one slot a token, and plain attention over nodes of one shape at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from lever_pipe.lvlms._planner import Node
+from lever_pipe.lvlms._slots import SlotPool, Slots
+
+
+class SlotMemory:
+    """Keys and values by slot; works on every device (`_packed.Memory`).
+
+    Args:
+        model: a `Qwen2_5_VLForConditionalGeneration`.
+        stored: tokens to have room for.
+        spare: generated tokens a prompt that are stored.
+    """
+
+    def __init__(self, model: Any, *, stored: int, spare: int) -> None:
+        config = model.config.text_config
+        self.pool = SlotPool(config, stored, like=model.model.language_model.embed_tokens.weight)
+        self.spare = spare
+        self.shared = config.num_attention_heads // config.num_key_value_heads
+        self.paths: dict[Node, Slots] = {}  # of kept nodes: the slots of all tokens up to their end
+
+    def place(self, wave: Sequence[Node]) -> _PlacedWave:
+        """Return places for a wave whose parents are there."""
+        return _PlacedWave(self, wave)
+
+    def release(self, nodes: Iterable[Node]) -> None:
+        """Forget kept nodes."""
+        for node in nodes:
+            self.pool.give(self.paths.pop(node)[node.past :])
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Neighbours in the packed row that attend alike.
+
+    Attributes:
+        begin: first token.
+        rows: nodes.
+        width: tokens a node.
+        context: slots that each node sees [rows x n], the masked ones included.
+        mask: [..., heads that share keys x width, n]; None if every token sees all.
+    """
+
+    begin: int
+    rows: int
+    width: int
+    context: Tensor
+    mask: Tensor | None
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.rows * self.width
+
+
+@dataclass(frozen=True)
+class _SlotAttention:
+    """Attention of one pass (`_layers.Attention`)."""
+
+    pool: SlotPool
+    slots: Tensor
+    groups: tuple[_Group, ...]
+    wanted: tuple[_Group, ...]
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        self.pool.store(layer, self.slots, keys, values)
+
+    def attend(self, layer: int, queries: Tensor, *, wanted: bool) -> Tensor:
+        read = []
+        for group in self.wanted if wanted else self.groups:
+            keys, values = self.pool.read(layer, group.context, group.rows)
+            part = queries[group.begin : group.end].view(group.rows, group.width, *queries.shape[1:])
+            read.append(_attend(part, keys, values, group.mask).flatten(0, 1))
+        return torch.cat(read) if len(read) > 1 else read[0]
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return [rows, width, heads, D]; query heads that share keys become further queries, so no key is repeated."""
+    rows, width, heads, size = queries.shape
+    shared = heads // keys.shape[1]
+    folded = queries.view(rows, width, -1, shared, size).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    read = scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+    return read.view(rows, -1, shared, width, size).permute(0, 3, 1, 2, 4).flatten(2, 3)
+
+
+class _PlacedWave:
+    """A wave with its slots (`_packed.Placed`)."""
+
+    def __init__(self, memory: SlotMemory, wave: Sequence[Node]) -> None:
+        self._memory = memory
+        self._device = memory.pool.keys.device
+        self._new = memory.pool.take(sum(node.size + node.n_branches for node in wave))
+        generating = [node for node in wave if node.generates]
+        self._spare = memory.pool.take(len(generating) * memory.spare).reshape(len(generating), memory.spare)
+        self._prompts: list[Slots] = []  # of generating nodes
+        self._temporary: list[Slots] = [self._spare.ravel()]
+        groups, wanted = self._groups(wave)
+        self.attention = _SlotAttention(memory.pool, self._tensor(self._new), tuple(groups), tuple(wanted))
+
+    def step(self, alive: Sequence[int], step: int, visible: Tensor) -> _SlotAttention:
+        width, columns = visible.shape[1:]
+        spare = self._spare[list(alive)]
+        groups = tuple(self._step_groups(alive, spare[:, :columns], visible))
+        return _SlotAttention(self._memory.pool, self._tensor(spare[:, step * width : columns].ravel()), groups, groups)
+
+    def leave(self) -> None:
+        for slots in self._temporary:
+            self._memory.pool.give(slots)
+
+    def _groups(self, wave: Sequence[Node]) -> tuple[list[_Group], list[_Group]]:
+        """Return the groups of all tokens and of the wanted ones."""
+        groups, wanted = [], []
+        begin = begin_wanted = 0
+        for _, members in groupby(wave, key=lambda node: (node.shape, node.request is None)):
+            nodes = list(members)
+            node = nodes[0]
+            width = node.size + node.n_branches
+            context = self._contexts(nodes, self._new[begin : begin + len(nodes) * width].reshape(len(nodes), width))
+            mask = prompt_mask(node.size, node.past, node.branches)
+            group = _Group(begin, len(nodes), width, context, self._folded(mask))
+            groups.append(group)
+            begin = group.end
+            if node.request is not None:
+                read = 1 + node.n_branches
+                own = self._folded(mask[-read:]) if read > 1 else None
+                wanted.append(_Group(begin_wanted, len(nodes), read, context, own))
+                begin_wanted = wanted[-1].end
+        return groups, wanted
+
+    def _contexts(self, nodes: Sequence[Node], new: Slots) -> Tensor:
+        """Return the slots that nodes of one shape see, and note what becomes of their own ones."""
+        node = nodes[0]
+        contexts = np.empty((len(nodes), node.past + new.shape[1]), dtype=np.int64)
+        contexts[:, node.past :] = new
+        for row, node in zip(contexts, nodes, strict=True):
+            if node.parent is not None:
+                row[: node.past] = self._memory.paths[node.parent]
+            if node.generates:
+                self._prompts.append(row[: node.length])
+            if node.kept:
+                self._memory.paths[node] = row[: node.length].copy()
+            self._temporary.append(row[node.length if node.kept else node.past :])
+        return self._tensor(contexts.ravel())
+
+    def _step_groups(self, alive: Sequence[int], spare: Slots, visible: Tensor) -> Iterator[_Group]:
+        width = visible.shape[1]
+        begin = at = 0
+        for length, members in groupby(alive, key=lambda index: self._prompts[index].size):
+            prompts = np.stack([self._prompts[index] for index in members])
+            rows = len(prompts)
+            context = np.concatenate([prompts, spare[at : at + rows]], axis=1)
+            mask = None
+            if width > 1:
+                all_prompt = torch.ones(rows, 1, width, length, dtype=torch.bool, device=self._device)
+                mask = self._folded(torch.cat([all_prompt, visible[at : at + rows, None]], dim=-1))
+            yield _Group(begin, rows, width, self._tensor(context.ravel()), mask)
+            begin, at = begin + rows * width, at + rows
+
+    def _folded(self, mask: Tensor) -> Tensor:
+        """Return the mask once for each of the query heads that share keys."""
+        return mask.to(self._device).repeat(*(1 for _ in mask.shape[:-2]), self._memory.shared, 1)
+
+    def _tensor(self, array: Slots) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+@lru_cache(maxsize=256)
+def prompt_mask(size: int, past: int, branches: tuple[int, ...]) -> Tensor:
+    """Return which tokens a node's tokens see, bool [size + answer tokens, past + size + answer tokens].
+
+    A prompt token sees what is before it; an answer token sees the prompt and its own answer's tokens before it.
+    """
+    branch = np.repeat(np.arange(len(branches) + 1), [size, *branches])
+    seen = np.tril((branch[:, None] == branch) | (branch == 0))
+    return torch.from_numpy(np.concatenate([np.ones((len(branch), past), dtype=bool), seen], axis=1))

@@ -1,0 +1,203 @@
+"""The packed executor: a wave is one row of all its new tokens, without any padding.
+
+Only the memory behind the attention knows which tokens belong to which prompt and which stored keys and values they
+continue; it may be the reference (`_memory`) or the paged one of a GPU (`_paged`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lever_pipe.lvlms import _executor, _positions
+from lever_pipe.lvlms._decoding import DecodeOptions, decode
+from lever_pipe.lvlms._flop import TextFlop
+from lever_pipe.lvlms._layers import Attention, run_layers
+from lever_pipe.lvlms._planner import Node
+from lever_pipe.lvlms._requests import Request, Result
+from lever_pipe.lvlms._vision import VisionStore
+
+
+class Placed(Protocol):
+    """A wave whose tokens have their places; its packed row holds, node by node, prompt tokens, then answer tokens."""
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of the wave's own pass; wanted are the last prompt token and all answer tokens of requests."""
+        ...
+
+    def step(self, alive: Sequence[int], step: int, visible: Tensor) -> Attention:
+        """Return the attention of a decoding pass.
+
+        Args:
+            alive: indices among the wave's generating nodes, rising.
+            step: counted from 0.
+            visible: which generated columns each of a row's new tokens sees, bool [alive, n, columns + n].
+        """
+        ...
+
+    def leave(self) -> None:
+        """Give back all but the places of kept nodes' prompt tokens."""
+        ...
+
+
+class Memory(Protocol):
+    """Where keys and values lie."""
+
+    def place(self, wave: Sequence[Node]) -> Placed:
+        """Return places for a wave whose parents are there."""
+        ...
+
+    def release(self, nodes: Iterable[Node]) -> None:
+        """Forget kept nodes."""
+        ...
+
+
+class PackedExecutor:
+    """Runs waves as packed rows (`_executor.Executor`).
+
+    Args:
+        model: a `Qwen2_5_VLForConditionalGeneration` in evaluation mode.
+        vision: its image features.
+        memory: keys, values and attention.
+        options: how answers are searched.
+        counters: receives `forwards`, `tokens_prefilled` and the language model's share of `flop`.
+    """
+
+    def __init__(
+        self, model: Any, vision: VisionStore, *, memory: Memory, options: DecodeOptions, counters: Counter[str]
+    ) -> None:
+        self._model = model
+        self._text = model.model.language_model
+        self._vision = vision
+        self._memory = memory
+        self._options = options
+        self._counters = counters
+        self._flop = TextFlop(model)
+
+    @torch.inference_mode()
+    def run(self, wave: Sequence[Node]) -> list[tuple[Request, Result]]:
+        """Return the results of the requests that end in the wave's nodes."""
+        placed = self._memory.place(wave)
+        try:
+            return self._run(wave, placed)
+        finally:
+            placed.leave()
+
+    def release(self, nodes: Iterable[Node]) -> None:
+        """Forget kept nodes."""
+        self._memory.release(nodes)
+
+    def _run(self, wave: Sequence[Node], placed: Placed) -> list[tuple[Request, Result]]:
+        ended = _executor.with_requests(wave)
+        asked = [request for _, request in ended]
+        wanted = _wanted(wave)
+        hidden = run_layers(
+            self._text,
+            self._embed(wave),
+            self._tensor(np.concatenate([_node_positions(node) for node in wave], axis=1)),
+            placed.attention,
+            (self._tensor(wanted),) if asked else None,
+        )
+        self._count(wave)
+        if hidden is None:
+            return []
+        lines = _executor.log_probs(self._model, hidden)
+        scores = _executor.answer_scores(lines, asked)
+        nodes = [node for node, request in ended if request.generate]
+        if not nodes:
+            return _executor.join(asked, scores, ())
+        pairs = zip(_executor.first_lines(asked), asked, strict=True)
+        first = lines[[line for line, request in pairs if request.generate]]
+        return _executor.join(asked, scores, decode(_Rows(self, placed, nodes), first, self._options))
+
+    def _embed(self, wave: Sequence[Node]) -> Tensor:
+        ids = self._tensor(np.concatenate([part for node in wave for part in _node_ids(node)]))
+        embeddings: Tensor = self._text.embed_tokens(ids)
+        digests = [digest for node in wave for digest in node.images]
+        if digests:
+            embeddings[ids == self._model.config.image_token_id] = torch.cat(self._vision.features(digests))
+        return embeddings
+
+    def feed(self, ids: Tensor, starts: Tensor, step: int, attention: Attention) -> Tensor:
+        """Return the log-probabilities [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
+        rows, width = ids.shape
+        positions = _positions.decode_positions(starts, step)
+        flat = ids.flatten()
+        hidden = run_layers(
+            self._text,
+            self._text.embed_tokens(flat),
+            positions[None, :, None].expand(3, rows, width).reshape(3, -1),
+            attention,
+            (torch.arange(flat.numel(), device=flat.device),),
+        )
+        assert hidden is not None
+        return _executor.log_probs(self._model, hidden).view(rows, width, -1)
+
+    def count_step(self, lengths: Iterable[int], width: int, step: int) -> None:
+        """Count a decoding pass of `width` tokens a row behind prompts of these lengths."""
+        self._counters["forwards"] += 1
+        self._counters["flop"] += sum(self._flop.of_step(width, length + step) for length in lengths)
+
+    def _count(self, wave: Sequence[Node]) -> None:
+        self._counters["forwards"] += 1
+        self._counters["tokens_prefilled"] += sum(node.size for node in wave)
+        self._counters["flop"] += sum(self._flop.of_node(node) for node in wave)
+
+    def _tensor(self, array: Any) -> Tensor:
+        return torch.from_numpy(array).to(self._model.device)
+
+
+class _Rows:
+    """The generating nodes of a wave while they are decoded (`_decoding.Continuation`)."""
+
+    def __init__(self, executor: PackedExecutor, placed: Placed, nodes: Sequence[Node]) -> None:
+        self._executor = executor
+        self._placed = placed
+        self._nodes = nodes
+        self._alive = list(range(len(nodes)))
+        self._ends: Tensor | None = None
+
+    def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
+        """Return the log-probabilities behind one token more."""
+        alive = [self._nodes[index] for index in self._alive]
+        if self._ends is None:
+            self._ends = torch.tensor([node.end for node in alive], device=ids.device)
+        attention = self._placed.step(self._alive, step, visible)
+        self._executor.count_step((node.length for node in alive), ids.shape[1], step)
+        return self._executor.feed(ids, self._ends, step, attention)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these rows."""
+        self._alive = [self._alive[row] for row in rows.tolist()]
+        self._ends = None
+
+
+def _node_ids(node: Node) -> list[_positions.Array]:
+    answers = node.request.answers if node.request else ()
+    branches = [token for answer in answers for token in answer[:-1]]
+    return [node.layout.ids, np.asarray(branches, dtype=np.int64)] if branches else [node.layout.ids]
+
+
+def _node_positions(node: Node) -> _positions.Array:
+    own = node.layout.positions + node.start
+    branches = [_positions.answer_positions(node.end, count) for count in node.branches if count]
+    if not branches:
+        return own
+    return np.concatenate([own, np.broadcast_to(np.concatenate(branches), (3, node.n_branches))], axis=1)
+
+
+def _wanted(wave: Sequence[Node]) -> _positions.Array:
+    """Return where, in the packed row, the last prompt tokens and the answer tokens of requests stand."""
+    found, begin = [], 0
+    for node in wave:
+        end = begin + node.size + node.n_branches
+        if node.request is not None:
+            found.append(np.arange(begin + node.size - 1, end))
+        begin = end
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)

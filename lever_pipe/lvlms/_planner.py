@@ -1,0 +1,284 @@
+"""From distinct prompts to the least work: a tree of their common beginnings, cut into waves within a memory budget.
+
+Prompts that begin with the same segments share their keys and values, because a token's state depends only on what
+stands before it. Sorting the prompts by their segments puts the tree in depth-first order, so it is never built as a
+whole: a chunk of it fits into the budget, and the path that the next chunk continues stays alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
+
+from lever_pipe.errors import ConfigError
+from lever_pipe.lvlms._positions import Layout
+from lever_pipe.lvlms._requests import Prompt, Request, Segment
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bounds of a plan, in tokens.
+
+    Attributes:
+        wave: tokens of one forward; a longer node makes a wave of its own.
+        stored: tokens whose keys and values are kept at one time.
+        context: the longest prompt with its answer that the model knows positions for.
+        new_tokens: the longest generated answer.
+        beams: hypotheses of an answer.
+    """
+
+    wave: int
+    stored: int
+    context: int
+    new_tokens: int
+    beams: int
+
+    @property
+    def spare(self) -> int:
+        """Generated tokens that a prompt stores: the last one of an answer is never fed back."""
+        return (self.new_tokens - 1) * self.beams
+
+
+class PromptTooLongError(ValueError):
+    """A prompt with its answer exceeds the model's context; the caller knows its text and says so."""
+
+    def __init__(self, prompt: Prompt, tokens: int) -> None:
+        super().__init__(f"{tokens} tokens")
+        self.prompt = prompt
+        self.tokens = tokens
+
+
+class Node:
+    """A segment behind a certain beginning: the tokens that a forward computes once for all prompts with it.
+
+    Attributes:
+        layout: its tokens with images expanded.
+        images: digests of its images in order.
+        parent: the node before it.
+        request: the request whose prompt ends here.
+        kept: whether other nodes continue it.
+        size: prompt tokens.
+        past: tokens before it.
+        length: tokens up to its end.
+        start: rotary position of its first token.
+        end: rotary position behind it.
+        branches: tokens to feed for each given answer; an answer's last token is only predicted.
+        n_branches: their sum.
+    """
+
+    __slots__ = (
+        *("branches", "end", "images", "kept", "layout", "length"),
+        *("n_branches", "parent", "past", "request", "size", "start"),
+    )
+
+    def __init__(
+        self, segment: Segment, layout: Layout, *, parent: Node | None, request: Request | None, kept: bool
+    ) -> None:
+        self.layout = layout
+        self.images = segment.images
+        self.parent = parent
+        self.request = request
+        self.kept = kept
+        self.size: int = layout.ids.size
+        self.past: int = parent.length if parent else 0
+        self.length: int = self.past + self.size
+        self.start: int = parent.end if parent else 0
+        self.end: int = self.start + layout.advance
+        self.branches = tuple(len(answer) - 1 for answer in request.answers) if request else ()
+        self.n_branches = sum(self.branches)
+
+    @property
+    def generates(self) -> bool:
+        """Whether an answer is generated behind it."""
+        return self.request is not None and self.request.generate
+
+    @property
+    def shape(self) -> tuple[int, int, tuple[int, ...]]:
+        """Nodes of one shape have one attention mask."""
+        return self.length, self.past, self.branches
+
+    def path(self) -> list[Node]:
+        """Return the nodes from the first one to this one."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+
+@dataclass
+class Chunk:
+    """A part of the tree.
+
+    Attributes:
+        waves: its nodes, in an order in which every node follows its parent.
+        released: kept nodes that no later chunk continues.
+    """
+
+    waves: list[list[Node]]
+    released: list[Node]
+
+
+def trie_order(requests: Iterable[Request]) -> list[Request]:
+    """Return requests with distinct prompts in depth-first order of their tree, whatever order they come in."""
+    unsorted = list(requests)
+    segments = {segment for request in unsorted for segment in request.prompt.segments}
+    ranks = {s: i for i, s in enumerate(sorted(segments, key=lambda s: (s.ids, s.images)))}
+    return sorted(unsorted, key=lambda request: [ranks[segment] for segment in request.prompt.segments])
+
+
+def distinct_tokens(ordered: Sequence[Request], size_of: Callable[[Segment], int]) -> int:
+    """Return the tokens of the tree of requests in its order: what any plan must compute, and need not exceed."""
+    shared = [0, *(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered))]
+    pairs = zip(ordered, shared, strict=False)
+    return sum(size_of(segment) for request, n in pairs for segment in request.prompt.segments[n:])
+
+
+def cut_shards(requests: Iterable[Request], n_shards: int) -> list[list[Request]]:
+    """Return `n_shards` runs of the tree's prompts, near in size, some perhaps empty; together they are all prompts.
+
+    A cut falls where the second segment changes, which is the first demonstration behind the system turn, so no
+    demonstration's work is done by two shards.
+    """
+    groups: list[list[Request]] = []
+    before: tuple[Segment, ...] | None = None
+    for request in trie_order(requests):
+        beginning = request.prompt.segments[:2]
+        if beginning != before:
+            groups.append([])
+        groups[-1].append(request)
+        before = beginning
+    total, done = sum(map(len, groups)), 0
+    shards: list[list[Request]] = [[] for _ in range(n_shards)]
+    for group in groups:
+        # The shard in which the middle of the group falls.
+        middle = 2 * done + len(group)
+        shards[min(n_shards - 1, middle * n_shards // (2 * total))].extend(group)
+        done += len(group)
+    return shards
+
+
+def plan_chunks(requests: Iterable[Request], layout_of: Callable[[Segment], Layout], budget: Budget) -> Iterator[Chunk]:
+    """Yield the chunks of the tree of requests with distinct prompts.
+
+    Half of the stored tokens at most are nodes that others continue, so that waves stay wide; a longer beginning makes
+    a chunk of its own.
+
+    Raises:
+        ConfigError: a prompt alone exceeds the budget of stored tokens.
+        PromptTooLongError: a prompt with its answer is longer than the model's context.
+    """
+    ordered = trie_order(requests)
+    draft, path = _Draft(budget), list[Node]()
+    following = [*(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered)), 0]
+    shared = 0
+    for request, continued in zip(ordered, following, strict=False):
+        path = path[:shared] + _grow(path[:shared], request, continued, layout_of)
+        _require_fit(path[-1], request, budget)
+        if not draft.takes(path[shared:]):
+            yield draft.close(path[:shared])
+            draft = _Draft(budget, carried=path[:shared])
+        draft.add(path[shared:], depth=shared)
+        shared = continued
+    if draft.nodes:
+        yield draft.close([])
+
+
+def _shared(one: Prompt, other: Prompt) -> int:
+    pairs = zip(one.segments, other.segments, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _grow(path: Sequence[Node], request: Request, continued: int, layout_of: Callable[[Segment], Layout]) -> list[Node]:
+    """Return the nodes that a prompt adds to the path of the prompt before it."""
+    segments = request.prompt.segments
+    parent = path[-1] if path else None
+    grown = []
+    for depth in range(len(path), len(segments)):
+        last = depth + 1 == len(segments)
+        segment = segments[depth]
+        parent = Node(
+            segment,
+            layout_of(segment),
+            parent=parent,
+            request=request if last else None,
+            kept=not last or continued == len(segments),
+        )
+        grown.append(parent)
+    return grown
+
+
+def _require_fit(node: Node, request: Request, budget: Budget) -> None:
+    spare = budget.spare if node.generates else 0
+    longest = node.length + max(budget.new_tokens if node.generates else 0, *node.branches, 0)
+    if longest > budget.context:
+        raise PromptTooLongError(request.prompt, longest)
+    stored = node.length + node.n_branches + spare
+    if stored > budget.stored:
+        raise ConfigError(
+            "lvlm.kv_tokens: expected room for every prompt",
+            found=f"{budget.stored}, and a prompt that needs {stored}",
+            do=f"Raise lvlm.kv_tokens to {2 * stored} or more.",
+        )
+
+
+def _temporary(node: Node, budget: Budget) -> int:
+    """Return the tokens that a node stores only while its wave runs."""
+    return (0 if node.kept else node.size) + node.n_branches + (budget.spare if node.generates else 0)
+
+
+@dataclass
+class _Draft:
+    """A chunk that still grows."""
+
+    budget: Budget
+    carried: Sequence[Node] = ()
+    nodes: list[tuple[int, Node]] = field(default_factory=list)  # depth and node
+    stored: int = 0  # tokens of kept nodes
+    widest: int = 0  # the most that one node stores while its wave runs
+
+    def __post_init__(self) -> None:
+        self.stored = sum(node.size for node in self.carried)
+
+    def takes(self, nodes: Sequence[Node]) -> bool:
+        """Return whether the nodes of one more prompt still fit; the first prompt always does."""
+        stored = self.stored + sum(node.size for node in nodes if node.kept)
+        widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
+        return not self.nodes or (2 * stored <= self.budget.stored and stored + widest <= self.budget.stored)
+
+    def add(self, nodes: Sequence[Node], depth: int) -> None:
+        """Add the nodes of one prompt, the first one at `depth`."""
+        self.nodes += enumerate(nodes, start=depth)
+        self.stored += sum(node.size for node in nodes if node.kept)
+        self.widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
+
+    def close(self, continued: Sequence[Node]) -> Chunk:
+        """Return the chunk; `continued` is the path that the next one begins with."""
+        going_on = set(map(id, continued))
+        kept = [*self.carried, *(node for _, node in self.nodes if node.kept)]
+        return Chunk(list(self._waves()), [node for node in kept if id(node) not in going_on])
+
+    def _waves(self) -> Iterator[list[Node]]:
+        """Yield inner nodes depth by depth, then all leaves, whatever their depth; equal shapes side by side."""
+        levels: dict[int, list[Node]] = {}
+        leaves: list[Node] = []
+        for depth, node in self.nodes:
+            (levels.setdefault(depth, []) if node.kept else leaves).append(node)
+        for nodes in [*(levels[depth] for depth in sorted(levels)), leaves]:
+            yield from self._cut(sorted(nodes, key=lambda node: node.shape))
+
+    def _cut(self, nodes: list[Node]) -> Iterator[list[Node]]:
+        wave: list[Node] = []
+        tokens = stored = 0
+        for node in nodes:
+            new, more = node.size + node.n_branches, _temporary(node, self.budget)
+            full = tokens + new > self.budget.wave or self.stored + stored + more > self.budget.stored
+            if wave and full:
+                yield wave
+                wave, tokens, stored = [], 0, 0
+            wave.append(node)
+            tokens, stored = tokens + new, stored + more
+        if wave:
+            yield wave

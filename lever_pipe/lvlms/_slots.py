@@ -1,0 +1,76 @@
+"""Keys and values of all stored tokens, by slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Slots = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class SlotPool:
+    """Room for the keys and values of a fixed number of tokens; a token's slot says where, in every layer.
+
+    Attributes:
+        keys: [layers, slots, kv heads, width].
+        values: the same.
+        peak: the most slots ever in use at one time.
+    """
+
+    def __init__(self, config: Any, n_slots: int, *, like: Tensor) -> None:
+        width = config.hidden_size // config.num_attention_heads
+        shape = (config.num_hidden_layers, n_slots, config.num_key_value_heads, width)
+        self.keys = like.new_empty(shape)
+        self.values = like.new_empty(shape)
+        self.peak = 0
+        # A stack: the slots that were given back last are still in the processor's cache.
+        self._free = np.arange(n_slots - 1, -1, -1, dtype=np.int64)
+        self._n_free = n_slots
+
+    @property
+    def size(self) -> int:
+        """Slots in all."""
+        return self._free.size
+
+    @property
+    def used(self) -> int:
+        """Slots in use."""
+        return self.size - self._n_free
+
+    def take(self, count: int) -> Slots:
+        """Return free slots; the planner's budget is what keeps them from running out.
+
+        Raises:
+            MemoryError: fewer are free, which a plan within the budget rules out.
+        """
+        if count > self._n_free:
+            raise MemoryError(f"expected {count} free slots of {self.size}; found {self._n_free}")
+        self._n_free -= count
+        self.peak = max(self.peak, self.used)
+        return self._free[self._n_free : self._n_free + count][::-1].copy()
+
+    def give(self, slots: Slots) -> None:
+        """Take slots back."""
+        self._free[self._n_free : self._n_free + slots.size] = slots[::-1]
+        self._n_free += slots.size
+
+    def store(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write keys and values [n, kv heads, width] to the slots [n]."""
+        self.keys[layer].index_copy_(0, slots, keys)
+        self.values[layer].index_copy_(0, slots, values)
+
+    def read(self, layer: int, slots: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """Return keys and values [rows, kv heads, n, width] of slots [rows x n]."""
+        keys, values = (
+            stored[layer].index_select(0, slots).view(rows, -1, *stored.shape[2:]).transpose(1, 2)
+            for stored in (self.keys, self.values)
+        )
+        return keys, values
+
+
+def to_tensor(slots: Slots, device: torch.device) -> Tensor:
+    """Return slots as an index tensor."""
+    return torch.from_numpy(slots).to(device)

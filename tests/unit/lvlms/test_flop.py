@@ -1,0 +1,69 @@
+"""Counted work against the work that torch sees."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from lever_pipe.lvlms._flop import TextFlop, VisionFlop, chain_pairs
+from lever_pipe.lvlms._memory import prompt_mask
+from lever_pipe.lvlms._requests import Request
+
+# Norms and biases are counted with the matrices that they stand beside, and are no matrix product.
+RTOL = 0.02
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("executor", ["packed", "padded"])
+def test_linear_work_is_what_torch_counts(bench, beams: int, executor: str) -> None:
+    prompts = [bench.prompt(shown, 9) for shown in ((9,), (9, 9), (9, 9, 9))]
+    engine, counters = bench.engine(beams=beams, wave_tokens=1 if executor == "padded" else 1000, executor=executor)
+    engine.run([Request(bench.prompt((), 9), generate=False)])  # encodes the one image
+    engine._executor._flop._pair = 0  # torch does not count the attention of a CPU
+    engine._executor._options = bench.options(beams=beams, eos=(-1,))  # no row leaves early
+    before = counters["flop"]
+    with FlopCounterMode(display=False) as measured:
+        engine.run([Request(prompt, bench.answers()) for prompt in prompts])
+    assert counters["flop"] - before == pytest.approx(measured.get_total_flops(), rel=RTOL)
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.lists(st.integers(0, 4), max_size=4).map(tuple))
+def test_pairs_are_the_entries_of_the_mask(size: int, past: int, branches: tuple[int, ...]) -> None:
+    counted = chain_pairs(size, past) + sum(chain_pairs(count, past + size) for count in branches)
+    assert counted == int(prompt_mask(size, past, branches).sum())
+
+
+def test_a_vision_pass_is_what_torch_counts(bench) -> None:
+    flop = VisionFlop(bench.parts.model)
+    flop._attention = 0
+    store, counters = bench.vision()
+    store._flop = flop
+    with FlopCounterMode(display=False) as measured, torch.inference_mode():
+        store.prepare(bench.paths)
+    assert counters["flop"] == pytest.approx(measured.get_total_flops(), rel=RTOL)
+
+
+def test_vision_pairs_are_those_of_windows_and_full_attention(bench) -> None:
+    flop = VisionFlop(bench.parts.model)
+    config = bench.parts.model.config.vision_config
+    grid = (1, 8, 8)  # four windows of 4 x 4 patches
+    window = (config.window_size // config.patch_size) ** 2
+    pairs = [4 * window**2, (8 * 8) ** 2]  # one windowed layer, one full
+    linear = VisionFlop(bench.parts.model)
+    linear._attention = 0
+    assert (config.depth, window) == (2, 16)
+    assert flop(grid) - linear(grid) == 4 * config.hidden_size * sum(pairs)
+    assert math.prod(grid) == 64
+
+
+def test_text_flop_counts_every_layer_of_a_step(bench) -> None:
+    config = bench.parts.model.config.text_config
+    flop = TextFlop(bench.parts.model)
+    further = flop.of_step(1, 11) - flop.of_step(1, 10)
+    assert further == 4 * config.hidden_size * config.num_hidden_layers  # one key more, scores and sums
+    assert flop.of_step(3, 10) == 3 * flop.of_step(1, 10)

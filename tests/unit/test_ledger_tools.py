@@ -1,0 +1,486 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe import ledger_tools, storage
+from lever_pipe.__main__ import main
+from lever_pipe.errors import DataError, RecordError
+from lever_pipe.ledger import Ledger
+from lever_pipe.ledger_tools import ROUNDING, SHOWN, merge
+
+KEY = "ab" * 32
+OTHER = "cd" * 32
+THIRD = "ef" * 32
+RED = {"tokens": [7, 2], "text": "red", "token_log_probs": [-0.5, -0.25], "scores": {"7 2": [-0.5, -0.25]}}
+BLUE = {"tokens": [8, 2], "text": "blue", "token_log_probs": [-1.5, -0.125], "beam_score": -1.625}
+
+# One answer of a model: what its rows state, whole or in part, is the same in all files.
+TRUTH = {f"{number:064x}": {**RED, "text": str(number), "scores": {"1": [-1.0], "2": [-2.0]}} for number in range(6)}
+
+
+def line(key: str, row: Mapping[str, Any]) -> str:
+    return json.dumps({"key": key, **row}) + "\n"
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines))
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def rows_of(folder: Path) -> dict[str, Any]:
+    return dict(Ledger(folder)._rows)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object, status: int = 0) -> list[str]:
+    """Return the lines that a ledger command prints."""
+    assert main(["ledger", *map(str, words)]) == status
+    return capsys.readouterr().out.splitlines()
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """Return the one line that a refused ledger command prints."""
+    assert main(["ledger", *map(str, words)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_stats_count_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = [line(KEY, RED), line(OTHER, BLUE), line(KEY, RED)]  # the last adds nothing
+    second = [
+        line(KEY, {"scores": {"9": [-3.0], "8": [-4.0]}}),
+        line(OTHER, {"text": "green"}),  # disagrees, and adds nothing
+        line(THIRD, {"scores": {"9": [-3.0]}}),
+        "{broken\n",
+        '{"key": "torn',
+    ]
+    write(tmp_path / "a.jsonl", *first)
+    write(tmp_path / "b.jsonl", *second)
+    write(tmp_path / "notes.txt", "no ledger file")
+    counts = {
+        "files": 2,
+        "bytes": len("".join(first + second)),
+        "rows": 6,
+        "keys": 3,
+        "answers_generated": 2,
+        "answers_scored": 1 + 2 + 1,
+        "duplicates": 2,
+        "disagreements": 1,
+        "torn_lines": 1,
+        "unreadable_lines": 1,
+        "ill_formed_values": 0,
+    }
+    assert json.loads("\n".join(told(capsys, "stats", tmp_path, "--json"))) == counts
+    lines = told(capsys, "stats", tmp_path)
+    assert {shown.rsplit(maxsplit=1)[0]: shown.split()[-1] for shown in lines} == {
+        name.replace("_", " "): f"{count:,}" for name, count in counts.items()
+    }
+    assert len({len(shown) for shown in lines}) == 1  # aligned
+
+
+def test_a_sound_ledger_has_status_0_and_torn_lines_are_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "a.jsonl", line(KEY, RED), line(KEY, {"scores": {"9": [-3.0]}}))
+    write(tmp_path / "b.jsonl", line(OTHER, BLUE), '{"key": "torn')
+    note, verdict = told(capsys, "verify", tmp_path)
+    assert note.startswith(f"note: {tmp_path}/b.jsonl:2: the last line is torn")
+    assert note.endswith("its prompt is answered again")
+    assert verdict == f"{tmp_path}: sound; 3 rows in 2 files"
+
+
+def test_all_faults_are_told_at_once_with_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(
+        tmp_path / "a.jsonl",
+        line(KEY, RED),
+        "{broken\n",
+        '{"text": "no key"}\n',
+        line("AB" * 32, BLUE),
+        line(OTHER, {**BLUE, "token_log_probs": [-1.0]}),
+    )
+    write(
+        tmp_path / "b.jsonl",
+        line(KEY, {"text": "blue"}),
+        line(THIRD, {"tokens": [1], "token_log_probs": [0.5], "beam_score": float("nan")}),
+        line("0" * 64, {"scores": {"1": [-1.0, float("-inf")], "2": "x", "3": [None]}}),
+    )
+    lines = told(capsys, "verify", tmp_path, status=1)
+    a, b, delete = tmp_path / "a.jsonl", tmp_path / "b.jsonl", "Delete this line; its prompt is answered again."
+    limits = "expected finite numbers up to 0 in"
+    expected = [
+        (f"{a}:2: expected a ledger row with a key; found JSONDecodeError", delete),
+        (f"{a}:3: expected a ledger row with a key; found KeyError('key'). ", delete),
+        (f"{a}:4: expected a key of 64 hexadecimal digits; found '{'AB' * 32}'. ", delete),
+        (f"{a}:5: key {OTHER}: expected one of 'token_log_probs' for each of 2 'tokens'; found 1. ", delete),
+        (f"{b}:2: key {THIRD}: {limits} 'token_log_probs'; found 0.5. ", delete),
+        (f"{b}:2: key {THIRD}: {limits} 'beam_score'; found NaN. ", delete),
+        (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'1'; found -Infinity. ", delete),
+        (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'2'; found \"x\". ", delete),
+        (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'3'; found null. ", delete),
+        (f'{b}:1: key {KEY}: expected \'text\' "red" as in {a}:1; found "blue". ', "answered again."),
+        (f"{tmp_path}: 10 faults; 6 rows in 2 files", ""),
+    ]
+    assert len(lines) == len(expected)
+    for shown, (begin, end) in zip(lines, expected, strict=True):
+        assert shown.startswith(begin)
+        assert shown.endswith(end)
+
+
+@pytest.mark.parametrize(("value", "status"), [(0, 0), (0.5 * ROUNDING, 0), (2 * ROUNDING, 1)])
+def test_rounding_may_lift_a_certain_token_above_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float, status: int
+) -> None:
+    write(tmp_path / "a.jsonl", line(KEY, {"scores": {"1": [value]}}))
+    told(capsys, "verify", tmp_path, status=status)
+
+
+def test_a_disagreement_names_the_row_that_first_stated_the_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(
+        tmp_path / "a.jsonl",
+        line(KEY, {"text": "red"}),
+        line(KEY, {"scores": {"1": [-1.0]}}),  # a mapping of its own
+        line(KEY, {"scores": {"2": [-2.0]}}),  # a value inside it
+    )
+    write(tmp_path / "b.jsonl", line(KEY, {"text": "blue", "scores": {"1": [-1.5], "2": [-2.5]}}))
+    lines = told(capsys, "verify", tmp_path, status=1)
+    a = tmp_path / "a.jsonl"
+    wanted = [
+        f'expected \'text\' "red" as in {a}:1; found "blue".',
+        f"expected 'scores'.'1' [-1.0] as in {a}:2; found [-1.5].",
+        f"expected 'scores'.'2' [-2.0] as in {a}:3; found [-2.5].",
+    ]
+    assert len(lines) == len(wanted) + 1
+    assert all(want in shown for want, shown in zip(wanted, lines, strict=False))
+
+
+def test_many_disagreements_are_counted_and_some_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    total = SHOWN + 5
+    for text in ("red", "blue"):
+        write(tmp_path / f"{text}.jsonl", *(line(f"{number:064x}", {"text": text}) for number in range(total)))
+    lines = told(capsys, "verify", tmp_path, status=1)
+    assert sum("; found " in shown for shown in lines) == SHOWN
+    assert lines[-2] == f"... and 5 more disagreements ({total} in all)"
+    assert lines[-1] == f"{tmp_path}: {total} faults; {2 * total} rows in 2 files"
+
+
+def test_a_merge_keeps_the_rows_and_merging_again_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "b.jsonl", line(OTHER, BLUE), line(KEY, RED), '{"key": "torn')
+    write(tmp_path / "c.jsonl", line(KEY, {"scores": {"9": [-3.0]}}))
+    write(tmp_path / "d.jsonl")  # its writer was killed before the first byte
+    before = rows_of(tmp_path)
+    lines = told(capsys, "merge", tmp_path)
+    assert rows_of(tmp_path) == before
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("0-merged-")
+    assert lines == [
+        "read 3 rows in 3 files: 0 disagreements, 1 torn line",
+        f"wrote {path}: 2 rows",
+        "removed 3 files; grown meanwhile, so kept: 0",
+    ]
+    stored = [json.loads(text) for text in path.read_text().splitlines()]
+    assert [row["key"] for row in stored] == sorted(before)
+    assert [list(row) for row in stored] == [sorted(row) for row in stored]
+    state = path.stat()
+    lines = told(capsys, "merge", tmp_path)
+    assert lines[1] == f"unchanged {path}: 2 rows"
+    assert names(tmp_path) == [path.name]
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (state.st_ino, state.st_mtime_ns)
+
+
+@given(data=st.data())
+def test_however_rows_are_spread_the_merge_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    parts = [(key, {name: value}) for key, row in TRUTH.items() for name, value in row.items() if name != "scores"]
+    parts += [(key, {"scores": {name: [-float(name)]}}) for key in TRUTH for name in ("1", "2")]
+    again = data.draw(st.lists(st.sampled_from(parts), max_size=10))
+    order = data.draw(st.permutations(parts + again))
+    homes = data.draw(st.lists(st.integers(0, 3), min_size=len(order), max_size=len(order)))
+    folder = tmp_path_factory.mktemp("spread")
+    for home in {*homes}:
+        write(
+            folder / f"{home}.jsonl",
+            *(line(*part) for part, place in zip(order, homes, strict=True) if place == home),
+        )
+    assert rows_of(folder) == TRUTH
+    merged = merge(folder)
+    assert rows_of(folder) == TRUTH
+    assert (merged.survey.disagreements, len(merged.removed)) == (0, len({*homes}))
+    whole = write(tmp_path_factory.mktemp("whole") / "a.jsonl", *(line(*item) for item in TRUTH.items()))
+    assert merged.target.read_bytes() == merge(whole.parent).target.read_bytes()
+
+
+def test_a_merge_keeps_the_first_value_and_tells_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.jsonl", line(KEY, {"scores": {"1": [-1.0]}}))
+    write(tmp_path / "b.jsonl", line(KEY, {"scores": {"1": [-2.0], "2": [-3.0]}}))
+    lines = told(capsys, "merge", tmp_path)
+    assert "'scores'.'1' [-1.0] as in" in lines[0]
+    assert lines[1] == "read 2 rows in 2 files: 1 disagreement, 0 torn lines"
+    assert rows_of(tmp_path) == {KEY: {"scores": {"1": [-1.0], "2": [-3.0]}}}  # no mean
+    assert Ledger(tmp_path).disagreements == 0
+
+
+def test_what_was_met_first_stays_first_beside_a_file_that_grew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "0a.jsonl", line(KEY, {"text": "red"}))
+    running = write(tmp_path / "0b.jsonl", line(KEY, {"text": "blue"}))
+    grow_while_merging(monkeypatch, running, line(OTHER, BLUE))
+    assert merge(tmp_path).stayed == [running]
+    assert rows_of(tmp_path) == {KEY: {"text": "red"}, OTHER: BLUE}
+
+
+def grow_while_merging(monkeypatch: pytest.MonkeyPatch, path: Path, text: str) -> None:
+    """Append to a file after it was read and before it would be removed."""
+    write_atomically = storage.write_atomically
+
+    def grow(*arguments: Any) -> None:
+        with path.open("a") as handle:
+            handle.write(text)
+        write_atomically(*arguments)
+
+    monkeypatch.setattr(storage, "write_atomically", grow)
+
+
+def test_files_that_grow_or_appear_while_merging_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = write(tmp_path / "a.jsonl", line(KEY, RED))
+    running = write(tmp_path / "b.jsonl", line(OTHER, BLUE)[:-9])  # in the middle of a line
+    for path, text in ((running, line(OTHER, BLUE)[-9:]), (tmp_path / "new.jsonl", line(THIRD, BLUE))):
+        grow_while_merging(monkeypatch, path, text)
+    merged = merge(tmp_path)
+    assert (merged.removed, merged.stayed) == ([done], [running])
+    assert names(tmp_path) == sorted([merged.target.name, "b.jsonl", "new.jsonl"])
+    assert rows_of(tmp_path) == {KEY: RED, OTHER: BLUE, THIRD: BLUE}
+
+
+def test_a_file_that_grows_at_the_last_moment_stays_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = write(tmp_path / "a.jsonl", line(KEY, RED))
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        with path.open("a") as handle:
+            handle.write(line(OTHER, BLUE))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert merge(tmp_path).stayed == [running]
+    assert not running.exists()
+    assert rows_of(tmp_path) == {KEY: RED, OTHER: BLUE}
+
+
+def test_a_file_that_another_merge_took_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.jsonl", line(KEY, RED))
+    sync = ledger_tools._sync_folder
+    monkeypatch.setattr(ledger_tools, "_sync_folder", lambda folder: (sync(folder), path.unlink()))
+    assert merge(tmp_path).stayed == []
+    assert rows_of(tmp_path) == {KEY: RED}
+
+
+def test_a_job_goes_on_writing_after_a_merge(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.put(KEY, RED)
+        ledger.flush()
+        merge(tmp_path)
+        ledger.put(OTHER, BLUE)
+    assert len(names(tmp_path)) == 2
+    assert rows_of(tmp_path) == {KEY: RED, OTHER: BLUE}
+
+
+def test_merging_without_pause_loses_no_row_of_running_jobs(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from lever_pipe.ledger import Ledger\n"
+        "folder, job = Path(sys.argv[1]), int(sys.argv[2])\n"
+        "ledger = Ledger(folder)\n"
+        "for i in range(100 * job, 100 * job + 200):\n"
+        "    ledger.put(f'{i:064x}', {'text': str(i), 'scores': {str(job): [-1.0]}})\n"
+        "    if i % 5 == 4: ledger.flush(); time.sleep(0.005)\n"
+        "    while i == 100 * job + 100 and not list(folder.glob('0-merged-*')): time.sleep(0.01)\n"
+    )
+    jobs = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(job)]) for job in range(3)]
+    while any(job.poll() is None for job in jobs):
+        if list(tmp_path.glob("*.jsonl")):
+            merge(tmp_path)
+    assert [job.wait() for job in jobs] == [0, 0, 0]
+    rows = rows_of(tmp_path)
+    assert len(rows) == 100 * 2 + 200
+    for i in range(len(rows)):
+        writers = [job for job in range(3) if 100 * job <= i < 100 * job + 200]
+        assert rows[f"{i:064x}"] == {"text": str(i), "scores": {str(job): [-1.0] for job in writers}}
+
+
+KILL = """
+import os, signal, sys
+from pathlib import Path
+from lever_pipe.ledger_tools import merge
+owner = {"fsync": os, "replace": Path, "rename": Path, "unlink": Path}[sys.argv[2]]
+real, left = getattr(owner, sys.argv[2]), int(sys.argv[3])
+def step(*arguments):
+    global left
+    left -= 1
+    if left < 0: os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+setattr(owner, sys.argv[2], step)
+merge(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [("fsync", 0), ("replace", 0), ("fsync", 1), ("rename", 0), ("rename", 1), ("unlink", 1), ("unlink", 2)],
+)
+def test_a_merge_killed_at_any_step_loses_nothing(tmp_path: Path, call: str, after: int) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    for number, (key, row) in enumerate(islice(TRUTH.items(), 4)):
+        write(whole / f"{number // 2}.jsonl", *([line(key, row)] if number % 2 else [line(key, row), line(KEY, RED)]))
+    shutil.copytree(whole, folder)
+    done = subprocess.run([sys.executable, "-c", KILL, str(folder), call, str(after)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert rows_of(folder) == rows_of(whole)
+    assert merge(folder).target.read_bytes() == merge(whole).target.read_bytes()
+    assert len(list(folder.glob("*.jsonl"))) == 1
+
+
+def test_ledgers_of_other_machines_are_read_and_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here, there, far = tmp_path / "here", tmp_path / "there", tmp_path / "far"
+    write(here / "z.jsonl", line(KEY, {"text": "red"}))
+    write(there / "a.jsonl", line(KEY, {"text": "blue"}), line(OTHER, BLUE))  # first by name, second by folder
+    write(far / "a.jsonl", line(THIRD, BLUE))
+    lines = told(capsys, "merge", here, there, far, here)
+    assert "read 4 rows in 3 files: 1 disagreement, 0 torn lines" in lines
+    assert rows_of(here) == {KEY: {"text": "red"}, OTHER: BLUE, THIRD: BLUE}
+    assert [len(names(folder)) for folder in (here, there, far)] == [1, 1, 1]
+    assert rows_of(there) == {KEY: {"text": "blue"}, OTHER: BLUE}
+
+
+def test_a_merge_into_another_place_removes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, place = tmp_path / "ledger", tmp_path / "new" / "all.jsonl"
+    write(folder / "a.jsonl", line(KEY, RED))
+    write(folder / "b.jsonl", line(OTHER, BLUE))
+    told(capsys, "merge", folder, "--into", place)
+    told(capsys, "merge", folder, "--into", tmp_path / "copy")
+    assert names(folder) == ["a.jsonl", "b.jsonl"]
+    assert rows_of(place.parent) == rows_of(tmp_path / "copy") == rows_of(folder)
+    write(folder / "b.jsonl", line(THIRD, BLUE))  # what only the target knows stays there
+    told(capsys, "merge", folder, "--into", place)
+    assert rows_of(place.parent) == {KEY: RED, OTHER: BLUE, THIRD: BLUE}
+
+
+def test_a_merge_into_a_named_file_of_the_ledger_leaves_that_file_alone(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", line(KEY, RED))
+    write(tmp_path / "b.jsonl", line(OTHER, BLUE))
+    merged = merge(tmp_path, into=tmp_path / "b.jsonl")
+    assert (names(tmp_path), merged.written) == (["b.jsonl"], True)
+    assert rows_of(tmp_path) == {KEY: RED, OTHER: BLUE}
+    assert not merge(tmp_path, into=tmp_path / "b.jsonl").written
+
+
+def test_a_target_that_no_ledger_would_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.jsonl", line(KEY, RED))
+    notes = write(tmp_path / "notes.txt", "mine")
+    text = refused(capsys, "merge", tmp_path, "--into", notes)
+    assert text.startswith(
+        f"RecordError: {notes}: expected a folder or a .jsonl file to merge into; found another file"
+    )
+    assert (path.exists(), notes.read_text()) == (True, "mine")
+
+
+@pytest.mark.parametrize("bad", ["{broken\n", line(OTHER, {"beam_score": float("inf")}), line(OTHER, {"new": 1e999})])
+def test_what_cannot_be_merged_is_refused_and_nothing_is_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], bad: str
+) -> None:
+    write(tmp_path / "a.jsonl", line(KEY, RED), bad, bad)
+    write(tmp_path / "b.jsonl", line(THIRD, BLUE))
+    text = refused(capsys, "merge", tmp_path)
+    found = "2 lines that cannot be read. List them" if "broken" in bad else f"others in 1 key: {OTHER}. Delete"
+    assert text.startswith(f"DataError: {tmp_path}: expected ")
+    assert f"; found {found}" in text
+    assert names(tmp_path) == ["a.jsonl", "b.jsonl"]
+
+
+@pytest.mark.parametrize("tool", ["stats", "verify", "merge"])
+def test_no_ledger_is_told_in_three_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str) -> None:
+    missing, empty = tmp_path / "missing", tmp_path / "empty"
+    empty.mkdir()
+    text = refused(capsys, tool, missing)
+    assert text.startswith("RecordError: expected a folder with ledger files (*.jsonl); found ")
+    assert f"{missing}: no folder. Name the" in text
+    assert f"{empty}: no such file. Name the" in refused(capsys, tool, empty)
+    assert not missing.exists()
+    with pytest.raises(RecordError):
+        main(["ledger", tool, str(missing), "--debug"])
+
+
+def test_all_missing_ledgers_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.jsonl", line(KEY, RED))
+    text = refused(capsys, "merge", tmp_path, tmp_path / "one", tmp_path / "two")
+    assert f"found {tmp_path}/one: no folder; {tmp_path}/two: no folder." in text
+    assert names(tmp_path) == ["a.jsonl"]
+
+
+def test_a_folder_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def deny(path: Path, _: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path.parent))
+
+    write(tmp_path / "a.jsonl", line(KEY, RED))
+    monkeypatch.setattr(storage, "write_atomically", deny)
+    text = refused(capsys, "merge", tmp_path)
+    assert text.startswith(f"RecordError: {tmp_path}: expected a ledger that can be read and written; found ")
+    assert names(tmp_path) == ["a.jsonl"]
+
+
+def test_a_merge_is_on_disk_before_a_file_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    sync, unlink = os.fsync, Path.unlink
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (steps.append("sync"), sync(descriptor)))
+    monkeypatch.setattr(Path, "unlink", lambda path: (path.suffix == ".jsonl" and steps.append("gone"), unlink(path)))
+    write(tmp_path / "a.jsonl", line(KEY, RED))
+    merge(tmp_path)
+    assert steps == ["sync", "sync", "gone"]  # the content, the folder that names it, the old file
+
+
+def test_the_command_is_light_and_its_help_says_that_jobs_may_run(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", line(KEY, RED))
+    probe = (
+        "import sys; from lever_pipe.__main__ import main; status = main(sys.argv[1:])\n"
+        "assert not {'torch', 'numpy', 'pandas'} & sys.modules.keys()\nsys.exit(status)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe, "ledger", "verify", str(tmp_path)], check=False)
+    assert done.returncode == 0
+    command = [sys.executable, "-m", "lever_pipe", "ledger", "merge", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "Running jobs may go on writing" in text
+
+
+def test_a_merge_raises_what_it_says(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no folder"):
+        merge(tmp_path / "missing")
+    write(tmp_path / "a.jsonl", "3\n")
+    with pytest.raises(DataError, match="1 line that cannot be read"):
+        merge(tmp_path)
