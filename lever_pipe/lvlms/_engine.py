@@ -44,10 +44,14 @@ class Engine:
         Args:
             requests: in any order; the results do not depend on it.
             on_result: called with every distinct prompt as soon as it is done, all asked answers in one request.
+
+        Raises:
+            ConfigError: a prompt exceeds the budget of stored tokens.
+            PromptTooLongError: a prompt with its answer is longer than the model's context.
         """
         ordered = _planner.trie_order(merge_requests(requests))
         self._vision.prepare(digest for request in ordered for digest in request.prompt.images)
-        self._count(ordered)
+        self._measure(ordered)
         done: dict[Prompt, tuple[Result, dict[Answer, Scores]]] = {}
         for chunk in _planner.plan_chunks(ordered, self._layout, self._budget):
             for wave in chunk.waves:
@@ -68,11 +72,16 @@ class Engine:
             )
         return self._layouts[segment]
 
-    def _count(self, ordered: Sequence[Request]) -> None:
+    def _measure(self, ordered: Sequence[Request]) -> None:
+        """Count prompt tokens, and refuse what is too long before anything is computed."""
+
         def size(segment: Segment) -> int:
             return self._layout(segment).ids.size
 
-        self._counters["prompt_tokens"] += sum(size(s) for request in ordered for s in request.prompt.segments)
+        for request in ordered:
+            length = sum(map(size, request.prompt.segments))
+            _planner.require_fit(request, length, self._budget)
+            self._counters["prompt_tokens"] += length
         self._counters["trie_tokens_distinct"] += _planner.distinct_tokens(ordered, size)
 
 

@@ -160,15 +160,37 @@ def cut_shards(requests: Iterable[Request], n_shards: int) -> list[list[Request]
     return shards
 
 
+def require_fit(request: Request, length: int, budget: Budget) -> None:
+    """Refuse a request that no plan can hold.
+
+    Args:
+        request: what is asked.
+        length: tokens of its prompt.
+        budget: bounds of the plan.
+
+    Raises:
+        ConfigError: it exceeds the budget of stored tokens.
+        PromptTooLongError: the prompt with its answer is longer than the model's context.
+    """
+    longest = length + max(map(len, request.answers), default=0)
+    longest = max(longest, length + budget.new_tokens) if request.generate else longest
+    if longest > budget.context:
+        raise PromptTooLongError(request.prompt, longest)
+    branches = sum(len(answer) - 1 for answer in request.answers)
+    stored = length + branches + (budget.spare if request.generate else 0)
+    if stored > budget.stored:
+        raise ConfigError(
+            "lvlm.kv_tokens: expected room for every prompt",
+            found=f"{budget.stored}, and a prompt that needs {stored}",
+            do=f"Raise lvlm.kv_tokens to {2 * stored} or more.",
+        )
+
+
 def plan_chunks(requests: Iterable[Request], layout_of: Callable[[Segment], Layout], budget: Budget) -> Iterator[Chunk]:
-    """Yield the chunks of the tree of requests with distinct prompts.
+    """Yield the chunks of the tree of requests with distinct prompts, each of which fits (`require_fit`).
 
     Half of the stored tokens at most are nodes that others continue, so that waves stay wide; a longer beginning makes
     a chunk of its own.
-
-    Raises:
-        ConfigError: a prompt alone exceeds the budget of stored tokens.
-        PromptTooLongError: a prompt with its answer is longer than the model's context.
     """
     ordered = trie_order(requests)
     draft, path = _Draft(budget), list[Node]()
@@ -176,7 +198,6 @@ def plan_chunks(requests: Iterable[Request], layout_of: Callable[[Segment], Layo
     shared = 0
     for request, continued in zip(ordered, following, strict=False):
         path = path[:shared] + _grow(path[:shared], request, continued, layout_of)
-        _require_fit(path[-1], request, budget)
         if not draft.takes(path[shared:]):
             yield draft.close(path[:shared])
             draft = _Draft(budget, carried=path[:shared])
@@ -208,20 +229,6 @@ def _grow(path: Sequence[Node], request: Request, continued: int, layout_of: Cal
         )
         grown.append(parent)
     return grown
-
-
-def _require_fit(node: Node, request: Request, budget: Budget) -> None:
-    spare = budget.spare if node.generates else 0
-    longest = node.length + max(budget.new_tokens if node.generates else 0, *node.branches, 0)
-    if longest > budget.context:
-        raise PromptTooLongError(request.prompt, longest)
-    stored = node.length + node.n_branches + spare
-    if stored > budget.stored:
-        raise ConfigError(
-            "lvlm.kv_tokens: expected room for every prompt",
-            found=f"{budget.stored}, and a prompt that needs {stored}",
-            do=f"Raise lvlm.kv_tokens to {2 * stored} or more.",
-        )
 
 
 def _temporary(node: Node, budget: Budget) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lever_pipe.lvlms._flop import VisionFlop
 from lever_pipe.lvlms._positions import Grid
+from lever_pipe.lvlms._tower import VisionTower
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -56,6 +57,7 @@ class VisionStore:
         self._bytes = 0
         self._batch = PATCHES_PER_BATCH.get(model.device.type, PATCHES_PER_BATCH_ELSEWHERE)
         self._flop = VisionFlop(model)
+        self._tower = VisionTower(model.model.visual)
 
     def prepare(self, digests: Iterable[str]) -> None:
         """Encode all images that were never seen, in batches."""
@@ -107,14 +109,12 @@ class VisionStore:
 
     @torch.inference_mode()
     def _forward(self, grid: Grid, group: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-        device = self._model.device
-        pixels = torch.cat([pixels for _, pixels in group]).to(device)
-        grids = torch.tensor([grid] * len(group), device=device)
-        encoded = self._model.model.get_image_features(pixels, grids, return_dict=True)
+        pixels = torch.cat([pixels for _, pixels in group]).to(self._model.device)
+        encoded = self._tower(pixels, grid).to(self._model.dtype)
         self._counters["images_encoded"] += len(group)
         self._counters["flop"] += len(group) * self._flop(grid)
         # A clone, because a slice would keep its whole batch alive after the others are dropped.
-        features = [part.to(self._model.dtype).clone() for part in encoded.pooler_output]
+        features = [part.clone() for part in encoded]
         return [(digest, feature) for (digest, _), feature in zip(group, features, strict=True)]
 
 

@@ -21,7 +21,7 @@ from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
 from lever_pipe.lvlms._memory import SlotMemory
 from lever_pipe.lvlms._packed import PackedExecutor
 from lever_pipe.lvlms._padded import PaddedExecutor
-from lever_pipe.lvlms._planner import Budget
+from lever_pipe.lvlms._planner import Budget, PromptTooLongError
 from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
 from lever_pipe.lvlms._stock import stock_tokens
 from lever_pipe.lvlms._vision import VisionStore, settings_of
@@ -142,6 +142,8 @@ class Qwen25Vl:
         try:
             if missing:
                 self._engine.run(missing, on_result=keep)
+        except PromptTooLongError as fault:
+            raise self._too_long(fault) from None
         finally:
             self._ledger.flush()
         replies = [self._to_reply(request, keys[request.prompt]) for request in asked]
@@ -169,6 +171,16 @@ class Qwen25Vl:
         answers = tuple(answer for answer in request.answers if _name(answer) not in known)
         generate = request.generate and "tokens" not in row
         return Request(request.prompt, answers, generate) if answers or generate else None
+
+    def _too_long(self, fault: PromptTooLongError) -> DataError:
+        text = self._parts.tokenizer.decode(list(fault.prompt.segments[-1].ids), skip_special_tokens=True)
+        context = self._parts.model.config.text_config.max_position_embeddings
+        return DataError(
+            f"prompt of {len(fault.prompt.images)} images that ends with {text.strip()[-120:]!r}: "
+            f"expected at most {context} tokens with its answer, the model's context",
+            found=str(fault.tokens),
+            do="Show fewer demonstrations (evaluation.shots, rl_data.shots), or lower max_pixels in the model folder.",
+        )
 
     def _to_row(self, request: Request, result: Result) -> dict[str, Any]:
         row: dict[str, Any] = {}

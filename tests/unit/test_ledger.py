@@ -228,18 +228,23 @@ def test_a_line_that_a_kill_cut_off_is_skipped_and_the_next_run_writes_it(tmp_pa
     assert len(files(tmp_path)) == 2
 
 
-def test_after_a_failed_write_no_line_follows_the_torn_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", [True, False], ids=["first chunk", "later chunk"])
+def test_after_a_failed_write_no_line_follows_the_torn_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
     def full() -> None:
-        os.truncate(files(tmp_path)[0], 100)
+        (path,) = files(tmp_path)
+        os.truncate(path, path.stat().st_size - 7)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    ledger = Ledger(tmp_path)
-    ledger.put(KEY, {"text": "red"})
-    ledger.put(OTHER, {"text": "blue"})
-    once(monkeypatch, full)
-    with pytest.raises(OSError, match="No space left"):
-        ledger.flush()
-    ledger.flush()
+    with Ledger(tmp_path) as ledger:
+        ledger.put(KEY, {"text": "red"})
+        if not first:
+            ledger.flush()
+        ledger.put(OTHER, {"text": "blue"})
+        once(monkeypatch, full)
+        with pytest.raises(OSError, match="No space left"):
+            ledger.flush()
     again = Ledger(tmp_path)
     assert (again.get(KEY), again.get(OTHER), again.torn) == ({"text": "red"}, {"text": "blue"}, 1)
 
@@ -285,16 +290,19 @@ def test_a_stale_handle_of_a_network_file_system_is_a_missing_file(
     assert Ledger(tmp_path).get(KEY) == {"text": "red"}
 
 
-def test_a_reader_finds_rows_that_a_merge_moves_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["a.jsonl", "b.jsonl"], ids=["a new file", "a file that was read"])
+def test_a_reader_finds_rows_that_a_merge_moves_meanwhile(tmp_path: Path, target: str) -> None:
     lines = {name: json.dumps({"key": name * 64, "text": name}) + "\n" for name in "bcd"}
     for name, line in lines.items():
         (tmp_path / f"{name}.jsonl").write_text(line)
     reader = read_files(tmp_path)
     assert next(reader) == (tmp_path / "b.jsonl", lines["b"].encode())
-    (tmp_path / "a.jsonl").write_text("".join(lines.values()))  # sorts before what was read
-    for name in lines:
-        (tmp_path / f"{name}.jsonl").unlink()
-    assert list(reader) == [(tmp_path / "a.jsonl", "".join(lines.values()).encode())]
+    (tmp_path / "new").write_text("".join(lines.values()))
+    (tmp_path / "new").rename(tmp_path / target)  # sorts no later than what was read
+    for path in files(tmp_path):
+        if path.name != target:
+            path.unlink()
+    assert list(reader) == [(tmp_path / target, "".join(lines.values()).encode())]
 
 
 def test_a_link_to_nothing_holds_nobody_up(tmp_path: Path) -> None:

@@ -121,7 +121,8 @@ def test_all_faults_are_told_at_once_with_their_places(tmp_path: Path, capsys: p
         tmp_path / "b.jsonl",
         line(KEY, {"text": "blue"}),
         line(THIRD, {"tokens": [1], "token_log_probs": [0.5], "beam_score": float("nan")}),
-        line("0" * 64, {"scores": {"1": [-1.0, float("-inf")], "2": "x", "3": [None]}}),
+        line("0" * 64, {"scores": {"1": [-1.0, float("-inf")], "2": "x", "3": [None, False]}}),
+        line("0" * 65, BLUE),
     )
     lines = told(capsys, "verify", tmp_path, status=1)
     a, b, delete = tmp_path / "a.jsonl", tmp_path / "b.jsonl", "Delete this line; its prompt is answered again."
@@ -135,9 +136,10 @@ def test_all_faults_are_told_at_once_with_their_places(tmp_path: Path, capsys: p
         (f"{b}:2: key {THIRD}: {limits} 'beam_score'; found NaN. ", delete),
         (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'1'; found -Infinity. ", delete),
         (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'2'; found \"x\". ", delete),
-        (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'3'; found null. ", delete),
+        (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'3'; found null, false. ", delete),
+        (f"{b}:4: expected a key of 64 hexadecimal digits; found '{'0' * 65}'. ", delete),
         (f'{b}:1: key {KEY}: expected \'text\' "red" as in {a}:1; found "blue". ', "answered again."),
-        (f"{tmp_path}: 10 faults; 6 rows in 2 files", ""),
+        (f"{tmp_path}: 11 faults; 7 rows in 2 files", ""),
     ]
     assert len(lines) == len(expected)
     for shown, (begin, end) in zip(lines, expected, strict=True):

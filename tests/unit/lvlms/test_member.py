@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lever_pipe.errors import CheckpointError, DataError, ImageError
+from lever_pipe.errors import CheckpointError, ConfigError, DataError, ImageError
 from lever_pipe.lvlms import qwen2_5_vl
 from lever_pipe.lvlms._stock import _inputs
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmRequest
@@ -197,6 +197,32 @@ def test_a_placeholder_without_an_image_is_refused(load) -> None:
     prompt = TextPrompt((TextSegment("<|im_start|>user\n<|image_pad|>"),))
     with pytest.raises(DataError, match="expected 0 image placeholders; found 1"):
         load().run([LvlmRequest(prompt)])
+
+
+def test_a_prompt_beyond_the_context_is_refused_before_any_work(load, requests, folder: Path, tmp_path: Path) -> None:
+    short = _copy(folder, tmp_path / "short")
+    settings = json.loads((short / "config.json").read_text())
+    settings["text_config"]["max_position_embeddings"] = 100
+    (short / "config.json").write_text(json.dumps(settings))
+    member = load(root=short)
+    expected = (
+        r"prompt of 5 images that ends with '.*what kind of dog.*': "
+        r"expected at most 100 tokens .* found \d{3}\. Show fewer"
+    )
+    with pytest.raises(DataError, match=expected):
+        member.run(requests)
+    assert member.counters["forwards"] == 0
+
+
+def test_a_budget_below_one_prompt_names_a_remedy(load, requests) -> None:
+    with pytest.raises(
+        ConfigError, match=r"lvlm\.kv_tokens: .* found 100, and a prompt that needs (\d+)\. Raise"
+    ) as fault:
+        load(kv_tokens=100).run(requests)
+    needed = int(str(fault.value).rsplit("needs ", 1)[1].split(".")[0])
+    load(kv_tokens=needed).run(requests)  # the named need is exact
+    with pytest.raises(ConfigError):
+        load(kv_tokens=needed - 1).run(requests)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"])

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe.errors import ConfigError
+from lever_pipe.lvlms import _planner
+from lever_pipe.lvlms._planner import Budget, Chunk, Node, PromptTooLongError
+from lever_pipe.lvlms._positions import Layout
+from lever_pipe.lvlms._requests import Prompt, Request, Segment, merge_requests
+
+NAMES = st.lists(st.integers(1, 5), min_size=1, max_size=5)
+ANSWERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), max_size=3).map(tuple)
+REQUESTS = st.lists(
+    st.builds(lambda names, answers, generate: request(names, answers, generate), NAMES, ANSWERS, st.booleans()),
+    max_size=25,
+)
+
+
+def segment(name: int) -> Segment:
+    return Segment((name,) * name)  # segment n has n tokens
+
+
+def layout(of: Segment) -> Layout:
+    ids = np.array(of.ids)
+    return Layout(ids, np.broadcast_to(np.arange(len(ids)), (3, len(ids))), len(ids))
+
+
+def request(names: Iterable[int], answers: tuple[tuple[int, ...], ...] = (), generate: bool = True) -> Request:
+    return Request(Prompt(tuple(segment(name) for name in names)), answers, generate)
+
+
+def budget(wave: int = 40, stored: int = 200, new_tokens: int = 3, beams: int = 2) -> Budget:
+    return Budget(wave, stored, 1000, new_tokens, beams)
+
+
+def chunks(requests: list[Request], of: Budget) -> list[Chunk]:
+    return list(_planner.plan_chunks(merge_requests(requests), layout, of))
+
+
+def nodes(found: Iterable[Chunk]) -> Iterator[Node]:
+    return (node for chunk in found for wave in chunk.waves for node in wave)
+
+
+def beginning(node: Node) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(part.layout.ids.tolist()) for part in node.path())
+
+
+def need(requests: list[Request], of: Budget) -> int:
+    """What the greediest single prompt stores."""
+    return max(
+        sum(len(s.ids) for s in r.prompt.segments) + sum(len(a) - 1 for a in r.answers) + of.spare * r.generate
+        for r in requests
+    )
+
+
+@given(REQUESTS, st.integers(1, 60), st.integers(0, 100))
+def test_every_beginning_is_computed_once_and_every_prompt_ends_once(requests, wave: int, more: int) -> None:
+    merged = merge_requests(requests)
+    of = budget(wave=wave)
+    of = budget(wave=wave, stored=(need(merged, of) if merged else 1) + more)
+    planned = list(nodes(chunks(requests, of)))
+    wanted = {p.prompt.segments[:n] for p in merged for n in range(1, len(p.prompt.segments) + 1)}
+    assert sorted(map(beginning, planned)) == sorted(tuple(s.ids for s in part) for part in wanted)
+    assert sorted(map(repr, (n.request for n in planned if n.request))) == sorted(map(repr, merged))
+    distinct = _planner.distinct_tokens(_planner.trie_order(merged), lambda s: len(s.ids))
+    assert sum(node.size for node in planned) == distinct == sum(len(part[-1].ids) for part in wanted)
+
+
+@given(REQUESTS, st.integers(1, 60), st.integers(0, 100))
+def test_parents_come_first_and_memory_stays_within_the_budget(requests, wave: int, more: int) -> None:
+    merged = merge_requests(requests)
+    of = budget(wave=wave)
+    of = budget(wave=wave, stored=(need(merged, of) if merged else 1) + more)
+    kept: set[int] = set()
+    stored = 0
+    for chunk in chunks(requests, of):
+        for part in chunk.waves:
+            assert all(node.parent is None or id(node.parent) in kept for node in part)
+            tokens = sum(node.size + node.n_branches for node in part)
+            assert tokens <= wave or len(part) == 1
+            while_running = sum(node.size + node.n_branches + of.spare * node.generates for node in part)
+            assert stored + while_running <= of.stored
+            kept |= {id(node) for node in part if node.kept}
+            stored += sum(node.size for node in part if node.kept)
+        kept -= {id(node) for node in chunk.released}
+        stored -= sum(node.size for node in chunk.released)
+    assert not kept
+    assert stored == 0
+
+
+@given(REQUESTS, st.randoms(use_true_random=False))
+def test_the_plan_does_not_depend_on_the_order(requests, rng: random.Random) -> None:
+    def shape(found: list[Chunk]) -> list[list[list[object]]]:
+        return [[[(beginning(n), repr(n.request), n.kept) for n in wave] for wave in c.waves] for c in found]
+
+    shuffled = rng.sample(requests, len(requests))
+    assert shape(chunks(requests, budget())) == shape(chunks(shuffled, budget()))
+
+
+def test_positions_and_past_follow_the_path() -> None:
+    (chunk,) = chunks([request([3, 2, 4]), request([3, 5])], budget())
+    for node in nodes([chunk]):
+        before = sum(part.size for part in node.path()[:-1])
+        assert (node.past, node.start, node.length, node.end) == (
+            before,
+            before,
+            before + node.size,
+            before + node.size,
+        )
+
+
+def test_a_prompt_that_begins_another_is_answered_on_the_way() -> None:
+    (chunk,) = chunks([request([3, 2, 4], ((1, 1),)), request([3, 2], ((1,), (1, 2, 3)))], budget())
+    by_beginning = {beginning(node): node for node in nodes([chunk])}
+    inner = by_beginning[(3,) * 3, (2,) * 2]
+    assert inner.kept
+    assert inner.branches == (0, 2)
+    assert by_beginning[(3,) * 3, (2,) * 2, (4,) * 4].parent is inner
+
+
+def test_equal_shapes_stand_side_by_side() -> None:
+    (chunk,) = chunks([request([1, a, b, 1]) for a in (2, 3) for b in (2, 3, 4)], budget(wave=1000, stored=1000))
+    leaves = [node.shape for node in chunk.waves[-1]]
+    assert len(leaves) == 6
+    changes = sum(one != other for one, other in pairwise(leaves))
+    assert changes + 1 == len(set(leaves))
+
+
+def test_a_tighter_budget_makes_more_chunks_but_computes_nothing_twice() -> None:
+    requests = [request([5, a, b, c]) for a in (1, 2, 3) for b in (1, 2, 3) for c in (1, 2)]
+    counts = {stored: len(chunks(requests, budget(stored=stored))) for stored in (22, 40, 1000)}
+    assert counts[1000] == 1 < counts[40] < counts[22]
+    sizes = {stored: sum(n.size for n in nodes(chunks(requests, budget(stored=stored)))) for stored in counts}
+    assert len(set(sizes.values())) == 1
+
+
+def test_what_no_plan_can_hold_is_refused() -> None:
+    of = budget(stored=20)
+    _planner.require_fit(request([5, 5], ((1, 2, 3),), False), 18, of)
+    with pytest.raises(ConfigError, match="found 20, and a prompt that needs 21"):
+        _planner.require_fit(request([5, 5], ((1, 2, 3),), False), 19, of)
+    with pytest.raises(ConfigError, match="needs 22"):
+        _planner.require_fit(request([5, 5]), 18, of)  # two generated tokens of two beams are fed back
+    long = Budget(wave=10, stored=10_000, context=100, new_tokens=3, beams=2)
+    _planner.require_fit(request([5], ((1, 1),)), 97, long)
+    with pytest.raises(PromptTooLongError, match="101 tokens"):
+        _planner.require_fit(request([5], ((1, 1),)), 98, long)
+    with pytest.raises(PromptTooLongError, match="102 tokens"):
+        _planner.require_fit(request([5], ((1,) * 5,), False), 97, long)
+
+
+@given(REQUESTS, st.integers(1, 6), st.randoms(use_true_random=False))
+def test_shards_lose_nothing_and_share_no_first_demonstration(requests, n_shards: int, rng: random.Random) -> None:
+    merged = merge_requests(requests)
+    shards = _planner.cut_shards(merged, n_shards)
+    assert len(shards) == n_shards
+    assert sorted(repr(r) for shard in shards for r in shard) == sorted(map(repr, merged))
+    owners: dict[object, set[int]] = {}
+    for index, shard in enumerate(shards):
+        for r in shard:
+            owners.setdefault(r.prompt.segments[:2], set()).add(index)
+    assert all(len(found) == 1 for found in owners.values())
+    assert _planner.cut_shards(rng.sample(merged, len(merged)), n_shards) == shards
+
+
+def test_shards_are_even_where_first_demonstrations_are_many() -> None:
+    many = [Request(Prompt((Segment((9,)), Segment((i,)), Segment((1, q)))), ()) for i in range(50) for q in range(4)]
+    assert sorted(map(len, _planner.cut_shards(many, 4))) == [48, 48, 52, 52]  # 50 groups of 4, uncut
+
+
+def test_a_hundred_thousand_requests_are_planned_in_little_memory() -> None:
+    rng = random.Random(0)
+    demonstrations = [Segment((7, i), (f"image{i}",)) for i in range(2000)]
+    queries = [Segment((8, i), (f"query{i}",)) for i in range(800)]
+    system = Segment((9,))
+    requests = [
+        Request(Prompt((system, *rng.sample(demonstrations, k), rng.choice(queries))), ())
+        for k in (1, 2, 3, 4)
+        for _ in range(25_000)
+    ]
+    one = layout(system)
+    of = Budget(wave=500, stored=5000, context=100, new_tokens=3, beams=3)
+    alive = most = ends = 0
+    for chunk in _planner.plan_chunks(merge_requests(requests), lambda _: one, of):
+        fresh = list(nodes([chunk]))
+        alive += len(fresh)
+        most = max(most, alive)
+        ends += sum(node.request is not None for node in fresh)
+        alive -= sum(not node.kept for node in fresh) + len(chunk.released)
+    assert ends == len(set(requests)) > 99_000
+    # A chunk's kept nodes fill half of 5,000 one-token slots; a kept node here has about one leaf.
+    assert most < 6000
+    assert alive == 0
