@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words and words[0] in TOOLS:
             return int(import_module(f"lever_pipe.{TOOLS[words[0]]}").main(words))
         options = _parser().parse_intermixed_args(words)
+        if options.processes > 1 and "LOCAL_RANK" not in os.environ:
+            _share(options, words)
         run_stage(options)
     except LeverPipeError as fault:
         if "--debug" in words:
@@ -37,6 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{type(fault).__name__}: {fault}\n")
         return 2
     return 0
+
+
+def _share(options: argparse.Namespace, words: Sequence[str]) -> NoReturn:
+    """Become the launcher of several processes with this very call; each finds the others by its environment."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.processes}"]
+    os.execv(sys.executable, [sys.executable, *launcher, "--module", "lever_pipe", *words])
 
 
 def run_stage(options: argparse.Namespace) -> object:
@@ -119,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec", required=True, help="the stage's identity as JSON")
     parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")
     parser.add_argument("--threads", type=int, default=1, help="threads of this process")
+    parser.add_argument("--processes", type=int, default=1, help="processes that share the answering, one a device")
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
     parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     return parser

@@ -55,8 +55,7 @@ class Ledger:
         self._rows: dict[str, Row] = {}
         self._pending: list[str] = []
         self._path: Path | None = None
-        for path, content in read_files(folder) if folder is not None else ():
-            self._read(path, content)
+        self.reload()
         if self.disagreements:
             log.warning(
                 "%s: %d values disagree between rows of one key; list them: python -m lever_pipe ledger verify %s",
@@ -98,6 +97,11 @@ class Ledger:
             kept = _append(path, content, mode="xb")
         self._path = path
         self._pending.clear()
+
+    def reload(self) -> None:
+        """Read the folder again, for the rows that others wrote meanwhile."""
+        for path, content in read_files(self.folder) if self.folder is not None else ():
+            self._read(path, content)
 
     def close(self) -> None:
         """Write what is queued; the file is open only while a chunk is written."""

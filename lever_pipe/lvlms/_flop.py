@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import torch
 
 from lever_pipe.lvlms._planner import Node
 from lever_pipe.lvlms._positions import Grid
+
+
+def flop_per_second(device: torch.device, dtype: torch.dtype, *, size: int = 8192, repeats: int = 10) -> float:
+    """Return what a device reaches in a large matrix product: the limit that counted work is held against.
+
+    Args:
+        device: a CUDA device.
+        dtype: of the weights.
+        size: side of the square matrices.
+        repeats: products timed.
+    """
+    one = torch.ones(size, size, device=device, dtype=dtype)
+    for _ in range(2):  # the first product loads and chooses kernels
+        one @ one
+    torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        one @ one
+    torch.cuda.synchronize(device)
+    return 2 * size**3 * repeats / (time.perf_counter() - begin)
 
 
 class VisionFlop:

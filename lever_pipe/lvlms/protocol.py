@@ -83,8 +83,16 @@ class Lvlm(Protocol):
     """A loaded model; replies come in the order of the requests and do not depend on it."""
 
     @property
+    def leads(self) -> bool:
+        """Whether this process writes the results: the first of those that share a job."""
+        ...
+
+    @property
     def counters(self) -> dict[str, float]:
-        """Work done since loading, by the names in `COUNTERS`."""
+        """Work done since loading by all processes of the job, by the names in `COUNTERS`.
+
+        On a GPU also `seconds_per_limit`: seconds over those of the counted work at the device's best rate.
+        """
         ...
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:

@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 
-from lever_pipe.errors import DataError
+from lever_pipe.errors import ConfigError, DataError
 from lever_pipe.ledger import Ledger
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import Engine
 from lever_pipe.lvlms._executor import Executor
+from lever_pipe.lvlms._flop import flop_per_second
 from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
 from lever_pipe.lvlms._memory import SlotMemory
 from lever_pipe.lvlms._packed import PackedExecutor
 from lever_pipe.lvlms._padded import PaddedExecutor
-from lever_pipe.lvlms._planner import Budget, PromptTooLongError
+from lever_pipe.lvlms._planner import Budget, PromptTooLongError, cut_shards
 from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
 from lever_pipe.lvlms._stock import stock_tokens
+from lever_pipe.lvlms._team import Team, join_team
 from lever_pipe.lvlms._vision import VisionStore, settings_of
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
 from lever_pipe.prompts import TextPrompt, TextSegment
@@ -53,7 +55,14 @@ def load(
         CheckpointError: a file is missing, or tensors differ from the architecture.
     """
     torch.set_num_threads(threads)
-    parts = load_parts(folder, dtype=options.dtype, device=device)
+    team = join_team(device)
+    if team.size > 1 and ledger is None:
+        raise ConfigError(
+            "several processes: expected an answer ledger, through which they share their answers",
+            found="none",
+            do="Name a folder with --ledger.",
+        )
+    parts = load_parts(folder, dtype=options.dtype, device=team.device)
     identity = {
         "code": engine_code(__name__),
         "libraries": {name: installed_versions()[name] for name in ("torch", "transformers", "tokenizers")},
@@ -66,7 +75,7 @@ def load(
         "max_new_tokens": options.max_new_tokens,
         "length_penalty": options.length_penalty,
     }
-    return Qwen25Vl(parts, options=options, images=images, ledger=Ledger(ledger), identity=identity)
+    return Qwen25Vl(parts, options=options, images=images, ledger=Ledger(ledger), identity=identity, team=team)
 
 
 class Qwen25Vl:
@@ -80,12 +89,16 @@ class Qwen25Vl:
         images: ImageSource,
         ledger: Ledger,
         identity: Mapping[str, Any],
+        team: Team,
     ) -> None:
         self._parts = parts
         self._images = images
         self._ledger = ledger
         self._identity = canonical_json(dict(identity)).encode()
-        self._counts: Counter[str] = Counter()
+        self._team = team
+        self._asked: Counter[str] = Counter()
+        self._work: Counter[str] = Counter()  # of this process
+        self._done: Counter[str] = Counter()  # of all of them
         self._seconds = 0.0
         self._seen_images: set[str] = set()
         self._segments: dict[TextSegment, Segment] = {}
@@ -101,7 +114,7 @@ class Qwen25Vl:
             parts.image_processor,
             images.open,
             capacity=options.vision_bytes,
-            counters=self._counts,
+            counters=self._work,
         )
         budget = Budget(
             wave=options.wave_tokens,
@@ -113,22 +126,35 @@ class Qwen25Vl:
         self._engine = Engine(
             parts.model,
             vision,
-            executor=_executor(options.executor, parts.model, vision, budget, self._decode, self._counts),
+            executor=_executor(options.executor, parts.model, vision, budget, self._decode, self._work),
             budget=budget,
-            counters=self._counts,
+            counters=self._work,
         )
 
     @property
+    def leads(self) -> bool:
+        """Whether this process writes the results of its job."""
+        return self._team.rank == 0
+
+    @property
     def counters(self) -> dict[str, float]:
-        """Work done since loading, by the names in `protocol.COUNTERS`."""
-        return {name: self._counts[name] for name in COUNTERS} | {"seconds": self._seconds}
+        """Work done since loading, by the names in `protocol.COUNTERS`; on a GPU with its ratio to the limit."""
+        counts = self._asked + self._done
+        found: dict[str, float] = {name: counts[name] for name in COUNTERS} | {"seconds": self._seconds}
+        model = self._parts.model
+        if model.device.type == "cuda" and counts["flop"]:
+            reachable = self._team.size * flop_per_second(model.device, model.dtype)
+            found["seconds_per_limit"] = self._seconds * reachable / counts["flop"]
+        return found
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
         """Return one reply a request; what the ledger knows is not computed again.
 
-        Finished prompts reach the ledger chunk by chunk, so a killed run continues where it stopped.
+        Finished prompts reach the ledger chunk by chunk, so a killed run continues where it stopped. Of several
+        processes each computes a shard; they call `run` with the same requests and get the same replies.
         """
         begin = time.perf_counter()
+        self._team.wait()  # nobody writes to the ledger before everybody has read it
         self._tokenize(requests)
         asked = [self._to_request(request) for request in requests]
         merged = merge_requests(asked)
@@ -141,14 +167,25 @@ class Qwen25Vl:
 
         try:
             if missing:
-                self._engine.run(missing, on_result=keep)
+                self._engine.run(self._share_of(missing), on_result=keep)
         except PromptTooLongError as fault:
             raise self._too_long(fault) from None
         finally:
             self._ledger.flush()
+        self._gather()
         replies = [self._to_reply(request, keys[request.prompt]) for request in asked]
         self._seconds += time.perf_counter() - begin
         return replies
+
+    def _share_of(self, missing: list[Request]) -> list[Request]:
+        return cut_shards(missing, self._team.size)[self._team.rank] if self._team.size > 1 else missing
+
+    def _gather(self) -> None:
+        """Take over the answers and the work of the other processes."""
+        self._team.wait()
+        if self._team.size > 1:
+            self._ledger.reload()
+        self._done = self._team.total(self._work, COUNTERS)
 
     def stock_answers(self, requests: Sequence[LvlmRequest]) -> list[str]:
         """Return generated texts by `model.generate` on pixels, without engine, ledger or shared images."""
@@ -240,11 +277,11 @@ class Qwen25Vl:
 
     def _count(self, asked: list[Request], merged: list[Request], n_missing: int) -> None:
         self._seen_images.update(digest for request in merged for digest in request.prompt.images)
-        self._counts["images_shown"] += sum(len(request.prompt.images) for request in asked)
-        self._counts["images_distinct"] = len(self._seen_images)
-        self._counts["prompts_asked"] += len(asked)
-        self._counts["prompts_distinct"] += len(merged)
-        self._counts["prompts_from_ledger"] += len(merged) - n_missing
+        self._asked["images_shown"] += sum(len(request.prompt.images) for request in asked)
+        self._asked["images_distinct"] = len(self._seen_images)
+        self._asked["prompts_asked"] += len(asked)
+        self._asked["prompts_distinct"] += len(merged)
+        self._asked["prompts_from_ledger"] += len(merged) - n_missing
 
 
 def _name(answer: tuple[int, ...]) -> str:

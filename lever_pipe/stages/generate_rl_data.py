@@ -47,6 +47,8 @@ def generate_rl_data(
     rows = _score(wanted, train, model, prompter)
     if config.diversity_budget:
         rows += _score(_fill(rows, pools, config), train, model, prompter)
+    if not model.leads:
+        return len(rows)
     storage.write_rows(trajectories, rows)
     storage.write_json(counters, model.counters)
     inputs = {"proposals": proposals, "train_pools": train_pools, "train_examples": train_examples}

@@ -251,3 +251,23 @@ def test_exported_rl_data_import_to_the_same_selector(smoke: Project) -> None:
     smoke.snakemake("--cores", "2", *words, "--", f"results/imported/{FIRST_RCE}")
     imported, generated = (smoke.folder / root / FIRST_RCE for root in ("results/imported", "results/smoke"))
     assert imported.read_bytes() == generated.read_bytes()
+
+
+def test_two_processes_share_a_job(smoke: Project) -> None:
+    rows, shard = {}, "lever/rl_data/shard~0"
+    words = ("--config", "results=results/shared", "--set-resources", "generate_rl_data:processes=2")
+    smoke.snakemake("--cores", "2", *words, "--", f"results/shared/{shard}/trajectories.jsonl")
+    for root in ("results/smoke", "results/shared"):
+        lines = (smoke.folder / root / shard / "trajectories.jsonl").read_text().splitlines()
+        rows[root] = [json.loads(line) for line in lines]
+    for one, other in zip(*rows.values(), strict=True):
+        # Log-probabilities come from batches of another height; 1e-5 is what fp32 sums in another order move.
+        for name in ("vqa_gt_prob", "vqa_gt_logprob"):
+            assert one.pop(name) == pytest.approx(other.pop(name), abs=1e-5)
+        assert one == other
+    counters = {root: json.loads((smoke.folder / root / shard / "counters.json").read_text()) for root in rows}
+    one, other = counters.values()
+    assert one["prompts_distinct"] == other["prompts_distinct"]
+    assert one["prompt_tokens"] == other["prompt_tokens"]
+    writers = list((smoke.folder / "results/shared/ledger").glob("*.jsonl"))
+    assert len(writers) == 2

@@ -26,7 +26,7 @@ RCE = f"{LEVER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
 GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 
 CPU = {"device": "cpu", "mem_mb": 4000, "runtime": 60}
-MODEL = {"device": "cpu", "mem_mb": 8000, "runtime": 240}
+MODEL = {"device": "cpu", "processes": 1, "mem_mb": 8000, "runtime": 240}
 
 
 wildcard_constraints:

@@ -79,7 +79,8 @@ rule answer_prompts:
         "Answer all prompts of {wildcards.batch}"
     shell:
         "python -m lever_pipe answer_prompts --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log} 2>&1"
+        " --device {resources.device} --processes {resources.processes} --threads {threads}"
+        " --ledger {params.ledger:q} > {log} 2>&1"
 
 
 rule score_answers:

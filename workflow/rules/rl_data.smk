@@ -58,7 +58,8 @@ rule generate_rl_data:
         "Generate RL data, shard {wildcards.shard}: the LVLM answers with each proposed pair"
     shell:
         "python -m lever_pipe generate_rl_data --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log} 2>&1"
+        " --device {resources.device} --processes {resources.processes} --threads {threads}"
+        " --ledger {params.ledger:q} > {log} 2>&1"
 
 
 if IMPORTED:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 
 from lever_pipe.lvlms import _positions
-from lever_pipe.lvlms._requests import Prompt, Request, Segment
+from lever_pipe.lvlms._folder import load_parts
+from lever_pipe.lvlms._planner import cut_shards
+from lever_pipe.lvlms._requests import Prompt, Request, Segment, merge_requests
 from lever_pipe.lvlms._stock import _inputs, stock_tokens
 
 # Sums of fp32 products in another order, through three layers: 1e-5 is seen, a wrong position moves 0.1 or more.
@@ -249,3 +252,38 @@ def test_the_model_is_left_as_found(bench) -> None:
     bench.engine(beams=3)[0].run([Request(p) for p in prompts])
     assert model.model.rope_deltas is state
     assert stock(bench, prompts) == before
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_shards_give_the_same_answers(bench, executor: str) -> None:
+    whole = bench.engine(executor=executor)[0].run(bench.requests())
+    by_request = dict(zip(bench.requests(), whole, strict=True))
+    shards = cut_shards(merge_requests(bench.requests()), 3)
+    assert min(map(len, shards)) > 0
+    for shard in shards:
+        for request, result in zip(shard, bench.engine(executor=executor)[0].run(shard), strict=True):
+            expected = by_request[Request(request.prompt, bench.answers())]
+            answers = dict(zip(bench.answers(), expected.scores, strict=True))
+            assert result.tokens == expected.tokens
+            found = [value for scores in result.scores for value in scores]
+            # 1e-5: fp32 matrix products of another height add up in another order.
+            assert found == pytest.approx([v for answer in request.answers for v in answers[answer]], abs=1e-5)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder, executor: str) -> None:
+    half = replace(bench, parts=load_parts(folder, dtype="bfloat16", device="cpu"))
+    rng, answers = random.Random(0), bench.answers()
+    prompts = [bench.prompt(tuple(rng.sample(range(9), rng.randint(0, 4))), 9) for _ in range(40)]
+    exact = [naive_scores(bench, p, a) for p in prompts for a in answers]
+
+    def distances(scored: list[list[float]]) -> torch.Tensor:
+        pairs = (pair for one, other in zip(exact, scored, strict=True) for pair in zip(one, other, strict=True))
+        return torch.tensor([abs(a - b) for a, b in pairs])
+
+    stock_half = distances([naive_scores(half, p, a) for p in prompts for a in answers])
+    results = half.engine(executor=executor)[0].run([Request(p, answers, False) for p in prompts])
+    ours = distances([list(scores) for result in results for scores in result.scores])
+    # Rounding to 8 bits in another place moves a single score either way, but not their distribution.
+    for quantile in (0.5, 0.99):
+        assert 0 < ours.quantile(quantile) <= 1.2 * stock_half.quantile(quantile)
