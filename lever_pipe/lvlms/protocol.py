@@ -91,7 +91,8 @@ class Lvlm(Protocol):
     def counters(self) -> dict[str, float]:
         """Work done since loading by all processes of the job, by the names in `COUNTERS`.
 
-        On a GPU also `seconds_per_limit`: seconds over those of the counted work at the device's best rate.
+        On a GPU also `limit_seconds`, what the counted work would take at the rate of a large matrix product there,
+        and `seconds_per_limit`.
         """
         ...
 

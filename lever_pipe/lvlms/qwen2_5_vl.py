@@ -144,7 +144,8 @@ class Qwen25Vl:
         model = self._parts.model
         if model.device.type == "cuda" and counts["flop"]:
             reachable = self._team.size * flop_per_second(model.device, model.dtype)
-            found["seconds_per_limit"] = self._seconds * reachable / counts["flop"]
+            found["limit_seconds"] = counts["flop"] / reachable
+            found["seconds_per_limit"] = self._seconds / found["limit_seconds"]
         return found
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:

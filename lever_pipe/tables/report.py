@@ -67,12 +67,16 @@ def render(template: str, parts: ReportParts) -> str:
 
 
 def totals(counters: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the sum of each counter over the files, by name."""
+    """Return the sum of each counter over the files, by name; a ratio is taken anew over the sums."""
     sums: dict[str, float] = {}
+    limited = 0.0  # seconds of the files that know their limit
     for file in counters:
+        limited += file["seconds"] if "limit_seconds" in file else 0.0
         for name, value in file.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 sums[name] = sums.get(name, 0) + value
+    if sums.get("limit_seconds"):
+        sums["seconds_per_limit"] = limited / sums["limit_seconds"]
     return [(name.replace("_", " "), plain(sums[name])) for name in sorted(sums)]
 
 

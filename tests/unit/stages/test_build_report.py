@@ -159,6 +159,13 @@ def test_totals_add_numbers_only() -> None:
     assert totals([{"a": 1, "b": True, "c": "x"}, {"a": 2.5}]) == [("a", "3.5")]
 
 
+def test_a_ratio_is_taken_over_the_sums() -> None:
+    on_gpu = {"seconds": 6.0, "limit_seconds": 2.0, "seconds_per_limit": 3.0}
+    further = {"seconds": 2.0, "limit_seconds": 2.0, "seconds_per_limit": 1.0}
+    found = dict(totals([on_gpu, further, {"seconds": 100.0}]))
+    assert found == {"limit seconds": "4", "seconds": "108", "seconds per limit": "2"}
+
+
 def test_flat_names_nested_values() -> None:
     assert flat({"a_b": {"c": 0.25}, "d": False}) == [("a b: c", "0.25"), ("d", "no")]
 
