@@ -7,6 +7,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ class Qwen25Vl:
         self._seen_images: set[str] = set()
         self._segments: dict[TextSegment, Segment] = {}
         self._ids: dict[str, tuple[int, ...]] = {}
+        self._texts: dict[tuple[int, ...], str] = {}
+        self._eos = parts.eos
         self._decode = DecodeOptions(
             eos=(parts.eos,),
             max_new_tokens=options.max_new_tokens,
@@ -262,7 +265,7 @@ class Qwen25Vl:
         return self._segments[segment]
 
     def _to_answer(self, answer: str) -> tuple[int, ...]:
-        return (*self._ids[answer], self._parts.eos)
+        return (*self._ids[answer], self._eos)
 
     def _tokenize(self, requests: Sequence[LvlmRequest]) -> None:
         """Tokenize all texts that were never met, in one call."""
@@ -273,8 +276,10 @@ class Qwen25Vl:
             encoded = self._parts.tokenizer(unmet, add_special_tokens=False).input_ids
             self._ids.update(zip(unmet, map(tuple, encoded), strict=True))
 
-    def _text(self, tokens: Sequence[int]) -> str:
-        return str(self._parts.tokenizer.decode(list(tokens), skip_special_tokens=True))
+    def _text(self, tokens: tuple[int, ...]) -> str:
+        if tokens not in self._texts:
+            self._texts[tokens] = str(self._parts.tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return self._texts[tokens]
 
     def _count(self, asked: list[Request], merged: list[Request], n_missing: int) -> None:
         self._seen_images.update(digest for request in merged for digest in request.prompt.images)
@@ -285,6 +290,7 @@ class Qwen25Vl:
         self._asked["prompts_from_ledger"] += len(merged) - n_missing
 
 
+@lru_cache(maxsize=65_536)
 def _name(answer: tuple[int, ...]) -> str:
     return " ".join(map(str, answer))
 
