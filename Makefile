@@ -54,7 +54,7 @@ world: setup ## train the embedded world's models again (7.5 minutes on one idle
 gpu: setup ## tests that need a CUDA device
 	$(BIN)/pytest -m gpu tests/gpu
 
-bench: setup ## ratios against a baseline in the same run
+bench: setup ## engine against plain answering, in turns; writes docs/benchmarks.md
 	$(BIN)/python -m benchmarks.answering
 
 lock: setup ## pin what is installed now

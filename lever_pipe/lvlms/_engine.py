@@ -23,11 +23,20 @@ class Engine:
         executor: computes the waves of the plan.
         budget: bounds of the plan.
         counters: receives `prompt_tokens` and `trie_tokens_distinct`.
+        backend: what the executor's attention is, for the keys under which answers are kept.
     """
 
     def __init__(
-        self, model: Any, vision: VisionStore, *, executor: Executor, budget: Budget, counters: Counter[str]
+        self,
+        model: Any,
+        vision: VisionStore,
+        *,
+        executor: Executor,
+        budget: Budget,
+        counters: Counter[str],
+        backend: str = "",
     ) -> None:
+        self.backend = backend
         self._vision = vision
         self._executor = executor
         self._budget = budget

@@ -26,6 +26,8 @@ class SlotMemory:
         spare: generated tokens a prompt that are stored.
     """
 
+    kind = "slots"
+
     def __init__(self, model: Any, *, stored: int, spare: int) -> None:
         config = model.config.text_config
         self.pool = SlotPool(config, stored, like=model.model.language_model.embed_tokens.weight)

@@ -49,6 +49,11 @@ class Placed(Protocol):
 class Memory(Protocol):
     """Where keys and values lie."""
 
+    @property
+    def kind(self) -> str:
+        """What reads them, as far as it moves last bits."""
+        ...
+
     def place(self, wave: Sequence[Node]) -> Placed:
         """Return places for a wave whose parents are there."""
         ...

@@ -15,15 +15,11 @@ import torch
 
 from lever_pipe.errors import ConfigError, DataError
 from lever_pipe.ledger import Ledger
+from lever_pipe.lvlms._assembly import build_engine
 from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._engine import Engine
-from lever_pipe.lvlms._executor import Executor
 from lever_pipe.lvlms._flop import flop_per_second
 from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
-from lever_pipe.lvlms._memory import SlotMemory
-from lever_pipe.lvlms._packed import PackedExecutor
-from lever_pipe.lvlms._padded import PaddedExecutor
-from lever_pipe.lvlms._planner import Budget, PromptTooLongError, cut_shards
+from lever_pipe.lvlms._planner import PromptTooLongError, cut_shards
 from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
 from lever_pipe.lvlms._stock import stock_tokens
 from lever_pipe.lvlms._team import Team, join_team
@@ -69,7 +65,6 @@ def load(
         "libraries": {name: installed_versions()[name] for name in ("torch", "transformers", "tokenizers")},
         "weights": weights_digest(folder),
         "dtype": options.dtype,
-        "executor": options.executor,
         "image_processor": settings_of(parts.image_processor),
         "eos": parts.eos,
         "num_beams": options.num_beams,
@@ -95,7 +90,6 @@ class Qwen25Vl:
         self._parts = parts
         self._images = images
         self._ledger = ledger
-        self._identity = canonical_json(dict(identity)).encode()
         self._team = team
         self._asked: Counter[str] = Counter()
         self._work: Counter[str] = Counter()  # of this process
@@ -119,20 +113,16 @@ class Qwen25Vl:
             capacity=options.vision_bytes,
             counters=self._work,
         )
-        budget = Budget(
-            wave=options.wave_tokens,
-            stored=options.kv_tokens,
-            context=parts.model.config.text_config.max_position_embeddings,
-            new_tokens=options.max_new_tokens,
-            beams=options.num_beams,
-        )
-        self._engine = Engine(
+        self._engine = build_engine(
             parts.model,
             vision,
-            executor=_executor(options.executor, parts.model, vision, budget, self._decode, self._work),
-            budget=budget,
+            executor=options.executor,
+            options=self._decode,
+            wave_tokens=options.wave_tokens,
+            kv_tokens=options.kv_tokens,
             counters=self._work,
         )
+        self._identity = canonical_json({**identity, "backend": self._engine.backend}).encode()
 
     @property
     def leads(self) -> bool:
@@ -293,12 +283,3 @@ class Qwen25Vl:
 @lru_cache(maxsize=65_536)
 def _name(answer: tuple[int, ...]) -> str:
     return " ".join(map(str, answer))
-
-
-def _executor(
-    name: str, model: Any, vision: VisionStore, budget: Budget, options: DecodeOptions, counters: Counter[str]
-) -> Executor:
-    if name == "padded":
-        return PaddedExecutor(model, vision, options=options, counters=counters)
-    memory = SlotMemory(model, stored=budget.stored, spare=budget.spare)
-    return PackedExecutor(model, vision, memory=memory, options=options, counters=counters)

@@ -18,13 +18,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from lever_pipe.lvlms._assembly import build_engine
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import Engine
 from lever_pipe.lvlms._folder import Parts, load_parts
-from lever_pipe.lvlms._memory import SlotMemory
-from lever_pipe.lvlms._packed import PackedExecutor
-from lever_pipe.lvlms._padded import PaddedExecutor
-from lever_pipe.lvlms._planner import Budget
 from lever_pipe.lvlms._requests import Prompt, Request, Segment
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms.protocol import ImageSource
@@ -182,16 +179,16 @@ class Bench:
         **kw: Any,
     ) -> tuple[Engine, Counter[str]]:
         store, counters = self.vision()
-        options = self.options(beams=beams, eos=eos, tokens=tokens, **kw)
-        budget = Budget(wave_tokens, kv_tokens, 4096, tokens, beams)
-        model, common = self.parts.model, {"options": options, "counters": counters}
-        run: PaddedExecutor | PackedExecutor
-        if executor == "padded":
-            run = PaddedExecutor(model, store, **common)
-        else:
-            memory = SlotMemory(model, stored=kv_tokens, spare=budget.spare)
-            run = PackedExecutor(model, store, memory=memory, **common)
-        return Engine(model, store, executor=run, budget=budget, counters=counters), counters
+        engine = build_engine(
+            self.parts.model,
+            store,
+            executor=executor,
+            options=self.options(beams=beams, eos=eos, tokens=tokens, **kw),
+            wave_tokens=wave_tokens,
+            kv_tokens=kv_tokens,
+            counters=counters,
+        )
+        return engine, counters
 
     def options(
         self, *, beams: int = 1, eos: tuple[int, ...] | None = None, tokens: int = 6, length_penalty: float = 0.0
