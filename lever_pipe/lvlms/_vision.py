@@ -14,6 +14,7 @@ from torch import Tensor
 from lever_pipe.lvlms._flop import VisionFlop
 from lever_pipe.lvlms._positions import Grid
 from lever_pipe.lvlms._tower import VisionTower
+from lever_pipe.progress import Progress
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -61,8 +62,11 @@ class VisionStore:
 
     def prepare(self, digests: Iterable[str]) -> None:
         """Encode all images that were never seen, in batches."""
-        for digest, features in self._encode(sorted({d for d in digests if d not in self._grids})):
-            self._keep(digest, features)
+        fresh = sorted({digest for digest in digests if digest not in self._grids})
+        with Progress(len(fresh), "encode images") as progress:
+            for digest, features in self._encode(fresh):
+                self._keep(digest, features)
+                progress.advance()
 
     def grid(self, digest: str) -> Grid:
         """Return the patch grid of a prepared image."""

@@ -25,6 +25,7 @@ from lever_pipe.lvlms._stock import stock_tokens
 from lever_pipe.lvlms._team import Team, join_team
 from lever_pipe.lvlms._vision import VisionStore, settings_of
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
+from lever_pipe.progress import Progress
 from lever_pipe.prompts import TextPrompt, TextSegment
 from lever_pipe.provenance import canonical_json, engine_code, installed_versions
 
@@ -158,10 +159,12 @@ class Qwen25Vl:
 
         def keep(request: Request, result: Result) -> None:
             self._ledger.put(keys[request.prompt], self._to_row(request, result))
+            progress.advance()
 
+        share = self._share_of(missing)
         try:
-            if missing:
-                self._engine.run(self._share_of(missing), on_result=keep)
+            with Progress(len(share), "answer prompts") as progress:
+                self._engine.run(share, on_result=keep)
         except PromptTooLongError as fault:
             raise self._too_long(fault) from None
         finally:

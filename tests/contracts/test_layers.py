@@ -12,7 +12,7 @@ from lever_pipe.provenance import closure_of
 PACKAGE = Path(__file__).parents[2] / "lever_pipe"
 
 LAYERS = [
-    {"errors", "shapes", "seeding"},
+    {"errors", "shapes", "seeding", "progress"},
     {"records", "sections", "config", "stage_configs", "provenance", "parsing"},
     {"losses", "metrics", "statistics", "rewards", "prompts"},
     {"storage", "checkpoints", "ledger", "run_card", "rl_data_io", "trajectories", "execution"},

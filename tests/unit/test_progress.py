@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+from lever_pipe import progress
+from lever_pipe.progress import Progress
+
+
+def test_a_log_gets_lines_now_and_then_and_a_last_one(caplog: pytest.LogCaptureFixture, monkeypatch) -> None:
+    clock = iter([0.0, 1.0, 20.0, 20.0, 21.0, 30.0])  # made, too soon, shown, noted, too soon, closed
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with caplog.at_level(logging.INFO), Progress(10, "answer prompts") as shown:
+        shown.advance()
+        shown.advance(4)
+        shown.advance(5)
+    assert caplog.messages == [
+        "answer prompts: 5 of 10 in 20 s, about 20 s to go",
+        "answer prompts: 10 of 10 in 30 s",
+    ]
+
+
+def test_nothing_to_do_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), Progress(0, "answer prompts"):
+        pass
+    assert caplog.messages == []
+
+
+def test_a_terminal_gets_a_bar(caplog: pytest.LogCaptureFixture, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with caplog.at_level(logging.INFO), Progress(3, "encode images") as shown:
+        shown.advance(3)
+    assert caplog.messages == []
+    assert "encode images: 100%" in capsys.readouterr().err
