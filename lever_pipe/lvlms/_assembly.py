@@ -54,6 +54,6 @@ def _memory(model: Any, budget: Budget) -> Memory:
     """Return pages where a kernel of the model's device reads them rightly, else slots."""
     if model.device.type == "cpu":
         return SlotMemory(model, stored=budget.stored, spare=budget.spare)
-    from lever_pipe.lvlms._paged import choose_memory
+    from lever_pipe.lvlms._paged_choice import choose_memory
 
     return choose_memory(model, stored=budget.stored, spare=budget.spare)

@@ -66,6 +66,7 @@ def load(
         "libraries": {name: installed_versions()[name] for name in ("torch", "transformers", "tokenizers")},
         "weights": weights_digest(folder),
         "dtype": options.dtype,
+        "device": torch.device(device).type,
         "image_processor": settings_of(parts.image_processor),
         "eos": parts.eos,
         "num_beams": options.num_beams,

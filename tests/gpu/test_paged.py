@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from lever_pipe.lvlms import _paged
+from lever_pipe.lvlms import _paged, _paged_choice
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import Engine
+from lever_pipe.lvlms._memory import SlotMemory
 from lever_pipe.lvlms._packed import PackedExecutor
 from lever_pipe.lvlms._planner import Budget
 from lever_pipe.lvlms._requests import Prompt, Request, Segment
 from tests.unit.lvlms.conftest import make_model, make_tokenizer
 
-torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-STORED, NEW_TOKENS, BEAMS = 6000, 5, 3
+NEW_TOKENS, BEAMS = 5, 3
+BUDGET = Budget(2000, 6000, 4096, NEW_TOKENS, BEAMS)
+SIZES = {"stored": BUDGET.stored, "spare": BUDGET.spare}
 
 
 def small_model() -> Any:
@@ -37,20 +40,20 @@ def small_model() -> Any:
         for name, parameter in model.named_parameters():
             if parameter.ndim >= 2:
                 # Such that outputs react to what stands before them; the usual 0.02 would hide every fault.
-                deviation = 0.04 if "embed_tokens" in name else 2 * parameter.shape[-1] ** -0.5
+                deviation = 0.04 if "embed_tokens" in name else 0.75 * parameter.shape[-1] ** -0.5
                 parameter.normal_(0, deviation, generator=generator)
     return model
 
 
 def requests() -> list[Request]:
-    """Return prompts that share beginnings of several pages, about 1000 tokens of answers in all."""
+    """Return prompts that share beginnings of several pages, with several hundred tokens of answers."""
     rng = np.random.default_rng(0)
 
     def draw(low: int, high: int) -> tuple[int, ...]:
         return tuple(map(int, rng.integers(10, 270, size=rng.integers(low, high))))
 
     system, *shown = (Segment(draw(20, 400)) for _ in range(6))
-    prompts = [Prompt((system, shown[i % 5], shown[i % 3], Segment(draw(10, 150)))) for i in range(50)]
+    prompts = [Prompt((system, shown[i % 5], shown[i % 3], Segment(draw(10, 150)))) for i in range(40)]
     return [Request(prompt, tuple(draw(1, 8) for _ in range(5))) for prompt in prompts]
 
 
@@ -67,31 +70,29 @@ def naive_scores(model: Any, asked: list[Request]) -> Any:
     return np.array(found)
 
 
-def paged_scores(model: Any, asked: list[Request], **choice: Any) -> tuple[Any, Any]:
-    """Return the same by the engine on pages, and the memory."""
-    budget = Budget(2000, STORED, 4096, NEW_TOKENS, BEAMS)
-    memory = _paged.choose_memory(model, stored=STORED, spare=budget.spare, **choice)
-    assert isinstance(memory, _paged.PagedMemory)
-    images: Any = _paged._NoImages()
+def engine_scores(model: Any, asked: list[Request], memory: Any) -> Any:
+    """Return the same by the engine, which generates by beam search besides."""
+    images: Any = _paged_choice._NoImages()
     options = DecodeOptions((2,), NEW_TOKENS, BEAMS)
     executor = PackedExecutor(model, images, memory=memory, options=options, counters=Counter())
-    results = Engine(model, images, executor=executor, budget=budget, counters=Counter()).run(asked)
-    return np.array([value for r in results for line in r.scores for value in line]), memory
+    results = Engine(model, images, executor=executor, budget=BUDGET, counters=Counter()).run(asked)
+    return np.array([value for r in results for line in r.scores for value in line])
 
 
 def compare(device: str, **choice: Any) -> None:
     exact = small_model()
     model = copy.deepcopy(exact).to(device, torch.bfloat16)
     asked = requests()
-    truth = naive_scores(exact, asked)
-    ours, memory = paged_scores(model, asked, **choice)
-    naive = naive_scores(model, asked)
+    truth = engine_scores(exact, asked, SlotMemory(exact, **SIZES))
+    memory = _paged_choice.choose_memory(model, **SIZES, **choice)
+    assert isinstance(memory, _paged.PagedMemory)
+    ours = engine_scores(model, asked, memory)
     assert memory.pool.used == 0
+    naive = naive_scores(model, asked)
     for quantile in (0.5, 0.99):
         off, allowed = (np.quantile(np.abs(scores - truth), quantile) for scores in (ours, naive))
         assert off <= 1.2 * allowed, (quantile, off, allowed)
-    again, _ = paged_scores(model, asked[::-1], **choice)
-    assert sorted(again) == sorted(ours)  # bit for bit
+    assert sorted(engine_scores(model, asked[::-1], memory)) == sorted(ours)  # bit for bit
 
 
 def test_scores_are_as_near_to_fp32_as_those_of_the_stock_model() -> None:
@@ -100,9 +101,11 @@ def test_scores_are_as_near_to_fp32_as_those_of_the_stock_model() -> None:
     compare("cuda")
 
 
-@pytest.mark.parametrize("page", _paged.PAGES)
+@pytest.mark.parametrize("page", _paged_choice.PAGES)
 def test_every_page_size_is_right_or_refused(page: int) -> None:
     model = small_model().to("cuda", torch.bfloat16)
-    faults = {name: _paged.self_test(model, page=page, kernel=k) for name, k in _paged.torch_kernels().items()}
+    faults = {
+        name: _paged_choice.self_test(model, page=page, kernel=k) for name, k in _paged_choice.torch_kernels().items()
+    }
     # A kernel may refuse a page size with an error; it must never accept one and read wrongly.
     assert not [fault for fault in faults.values() if fault and fault.startswith("log-probabilities")], faults
