@@ -11,8 +11,18 @@ from torch import Tensor
 Slots = np.ndarray[Any, np.dtype[np.int64]]
 
 
+FIRST_SLOTS = 4096
+
+
 class SlotPool:
-    """Room for the keys and values of a fixed number of tokens; a token's slot says where, in every layer.
+    """Room for the keys and values of tokens; a token's slot says where, in every layer.
+
+    It begins small and doubles up to its limit: a small plan pays for no memory that it does not touch.
+
+    Args:
+        config: of the text model.
+        limit: the most slots.
+        like: a tensor of the device and dtype.
 
     Attributes:
         keys: [layers, slots, kv heads, width].
@@ -20,19 +30,21 @@ class SlotPool:
         peak: the most slots ever in use at one time.
     """
 
-    def __init__(self, config: Any, n_slots: int, *, like: Tensor) -> None:
+    def __init__(self, config: Any, limit: int, *, like: Tensor) -> None:
         width = config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, n_slots, config.num_key_value_heads, width)
+        shape = (config.num_hidden_layers, 0, config.num_key_value_heads, width)
         self.keys = like.new_empty(shape)
         self.values = like.new_empty(shape)
+        self.limit = limit
         self.peak = 0
         # A stack: the slots that were given back last are still in the processor's cache.
-        self._free = np.arange(n_slots - 1, -1, -1, dtype=np.int64)
-        self._n_free = n_slots
+        self._free: Slots = np.empty(0, dtype=np.int64)
+        self._n_free = 0
+        self._grow(min(limit, FIRST_SLOTS))
 
     @property
     def size(self) -> int:
-        """Slots in all."""
+        """Slots that there are by now."""
         return self._free.size
 
     @property
@@ -46,8 +58,10 @@ class SlotPool:
         Raises:
             MemoryError: fewer are free, which a plan within the budget rules out.
         """
+        while count > self._n_free and self.size < self.limit:
+            self._grow(min(self.limit, 2 * self.size))
         if count > self._n_free:
-            raise MemoryError(f"expected {count} free slots of {self.size}; found {self._n_free}")
+            raise MemoryError(f"expected {count} free slots of {self.limit}; found {self._n_free}")
         self._n_free -= count
         self.peak = max(self.peak, self.used)
         return self._free[self._n_free : self._n_free + count][::-1].copy()
@@ -56,6 +70,17 @@ class SlotPool:
         """Take slots back."""
         self._free[self._n_free : self._n_free + slots.size] = slots[::-1]
         self._n_free += slots.size
+
+    def _grow(self, size: int) -> None:
+        more = size - self.size
+        self.keys, self.values = (
+            torch.cat([stored, stored.new_empty(stored.shape[0], more, *stored.shape[2:])], dim=1)
+            for stored in (self.keys, self.values)
+        )
+        fresh = np.arange(size - 1, self.size - 1, -1, dtype=np.int64)
+        free = np.concatenate([fresh, self._free[: self._n_free]])
+        self._free = np.concatenate([free, np.empty(size - free.size, dtype=np.int64)])
+        self._n_free = free.size
 
     def store(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write keys and values [n, kv heads, width] to the slots [n]."""
@@ -69,8 +94,3 @@ class SlotPool:
             for stored in (self.keys, self.values)
         )
         return keys, values
-
-
-def to_tensor(slots: Slots, device: torch.device) -> Tensor:
-    """Return slots as an index tensor."""
-    return torch.from_numpy(slots).to(device)

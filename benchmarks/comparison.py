@@ -1,0 +1,137 @@
+"""Ways of answering, timed in turns over the same requests, and held to the same answers."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.modes import MODES, PLAIN, Mode, Outcome, Work
+from benchmarks.subjects import Subject
+from benchmarks.workloads import Workload
+from lever_pipe.lvlms.protocol import LvlmRequest
+
+TOLERANCE = 1e-4  # nats; fp32 sums in another order differ by about 1e-5
+N_WARM_UP = 2  # requests that load what torch and transformers load late
+
+
+class DifferentAnswersError(Exception):
+    """Two ways of answering disagree."""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """One run of one mode."""
+
+    cpu: float
+    wall: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One mode over all rounds.
+
+    Attributes:
+        seconds: of each round.
+        work: the same in every round.
+        difference: the largest one of a log-probability from the plain one, in nats.
+    """
+
+    seconds: Sequence[Seconds]
+    work: Work
+    difference: float
+
+    @property
+    def cpu(self) -> list[float]:
+        """CPU seconds of each round."""
+        return [one.cpu for one in self.seconds]
+
+    @property
+    def wall(self) -> list[float]:
+        """Wall seconds of each round."""
+        return [one.wall for one in self.seconds]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All modes on one workload of one model, by name."""
+
+    subject: Subject
+    workload: Workload
+    measured: dict[str, Measured]
+
+    def ratio(self, mode: str) -> float:
+        """Return how many times the mode's median of CPU seconds goes into the plain one's."""
+        return median(self.measured[PLAIN.name].cpu) / median(self.measured[mode].cpu)
+
+    def wall_ratio(self, mode: str) -> float:
+        """Return the same for wall seconds."""
+        return median(self.measured[PLAIN.name].wall) / median(self.measured[mode].wall)
+
+
+def compare(subject: Subject, workload: Workload, *, rounds: int, modes: Sequence[Mode] = MODES) -> Comparison:
+    """Run every mode once a round, the first one of a round in turn, so that a slow moment hits all of them.
+
+    Args:
+        subject: the model.
+        workload: its requests.
+        rounds: how often each mode runs.
+        modes: what is compared; `PLAIN` is among them.
+
+    Raises:
+        DifferentAnswersError: a mode does not answer as `PLAIN` does.
+    """
+    requests = workload.requests
+    for mode in modes:
+        mode.make(subject).run(requests[:N_WARM_UP])
+    seconds: dict[str, list[Seconds]] = {mode.name: [] for mode in modes}
+    differences = dict.fromkeys(seconds, 0.0)
+    work: dict[str, Work] = {}
+    for turn in range(rounds):
+        outcomes: dict[str, list[Outcome]] = {}
+        first = turn % len(modes)
+        for mode in [*modes[first:], *modes[:first]]:
+            spent, outcomes[mode.name], work[mode.name] = _run(subject, mode, requests)
+            seconds[mode.name].append(spent)
+        for name, found in outcomes.items():
+            difference = largest_difference(name, requests, outcomes[PLAIN.name], found)
+            differences[name] = max(differences[name], difference)
+    measured = {name: Measured(seconds[name], work[name], differences[name]) for name in seconds}
+    return Comparison(subject, workload, measured)
+
+
+def largest_difference(
+    name: str, requests: Sequence[LvlmRequest], expected: Sequence[Outcome], found: Sequence[Outcome]
+) -> float:
+    """Return the largest difference of a log-probability, in nats.
+
+    Raises:
+        DifferentAnswersError: generated tokens differ, or a log-probability does by more than `TOLERANCE`.
+    """
+    largest = 0.0
+    for number, (request, one, other) in enumerate(zip(requests, expected, found, strict=True)):
+        where = f"{name}, prompt {number} of {len(requests)}, which ends with {request.prompt.text[-80:]!r}"
+        if one.tokens != other.tokens:
+            raise DifferentAnswersError(f"{where}: expected the tokens {one.tokens}; found {other.tokens}")
+        pairs = zip(
+            one.token_log_probs + one.answer_log_probs, other.token_log_probs + other.answer_log_probs, strict=True
+        )
+        for difference in (abs(a - b) for a, b in pairs):
+            # Written so that a NaN fails too.
+            if not difference <= TOLERANCE:
+                raise DifferentAnswersError(
+                    f"{where}: expected a log-probability within {TOLERANCE:g} of the plain one; found {difference:.2g}"
+                )
+            largest = max(largest, difference)
+    return largest
+
+
+def _run(subject: Subject, mode: Mode, requests: Sequence[LvlmRequest]) -> tuple[Seconds, list[Outcome], Work]:
+    gc.collect()
+    cpu, wall = time.process_time(), time.perf_counter()
+    answerer = mode.make(subject)
+    answerer.run(requests)
+    spent = Seconds(time.process_time() - cpu, time.perf_counter() - wall)
+    return spent, answerer.outcomes(), answerer.work

@@ -1,0 +1,248 @@
+"""The ways of answering that are compared: plainly, one prompt at a time, and by the engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from benchmarks.subjects import Subject
+from lever_pipe.ledger import Ledger
+from lever_pipe.lvlms._requests import Prompt, Segment
+from lever_pipe.lvlms._team import Alone
+from lever_pipe.lvlms.protocol import LvlmOptions, LvlmReply, LvlmRequest
+from lever_pipe.lvlms.qwen2_5_vl import Qwen25Vl
+from lever_pipe.prompts import TextPrompt, TextSegment
+
+IMAGE_TOKEN = "<|image_pad|>"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one request came to.
+
+    Attributes:
+        tokens: the generated answer with the end of the turn.
+        token_log_probs: of each of them.
+        answer_log_probs: of each given answer, summed over its tokens and the end of the turn.
+    """
+
+    tokens: tuple[int, ...]
+    token_log_probs: tuple[float, ...]
+    answer_log_probs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What was computed for it; unlike seconds, the same on every machine.
+
+    Attributes:
+        images: passes of one image through the vision tower.
+        prompts: prompts computed.
+        tokens: prompt tokens that went through the language model.
+        padding: tokens beside them that mean nothing.
+        forwards: passes of the language model.
+    """
+
+    images: int = 0
+    prompts: int = 0
+    tokens: int = 0
+    padding: int = 0
+    forwards: int = 0
+
+
+class Answerer(Protocol):
+    """One way of answering, fresh: it remembers nothing from before. Only `run` is timed."""
+
+    def run(self, requests: Sequence[LvlmRequest]) -> None:
+        """Answer all requests."""
+        ...
+
+    def outcomes(self) -> list[Outcome]:
+        """Return one outcome a request."""
+        ...
+
+    @property
+    def work(self) -> Work:
+        """What `run` computed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A named way of answering, and what the document says of it."""
+
+    name: str
+    meaning: str
+    make: Callable[[Subject], Answerer]
+
+
+class Plain:
+    """`generate` for every prompt, then a forward for each given answer: pixels each time, nothing shared."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._parts = subject.parts
+        self._images = subject.images
+        self._n_new = subject.options.max_new_tokens
+        self._merge = subject.parts.model.config.vision_config.spatial_merge_size**2
+        self._outcomes: list[Outcome] = []
+        self._work = Work()
+
+    @property
+    def work(self) -> Work:
+        """What `run` computed."""
+        return self._work
+
+    def outcomes(self) -> list[Outcome]:
+        """Return one outcome a request."""
+        return self._outcomes
+
+    @torch.inference_mode()
+    def run(self, requests: Sequence[LvlmRequest]) -> None:
+        """Answer all requests, one after another."""
+        for request in requests:
+            tokens, log_probs = self._generate(request.prompt)
+            scores = tuple(self._score(request.prompt, answer) for answer in request.answers)
+            self._outcomes.append(Outcome(tokens, log_probs, scores))
+
+    def _generate(self, prompt: TextPrompt) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        inputs = self._inputs(prompt)
+        length = inputs["input_ids"].shape[1]
+        found = self._parts.model.generate(
+            **inputs,
+            do_sample=False,
+            max_new_tokens=self._n_new,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        tokens = found.sequences[0, length:].tolist()
+        lines = torch.cat(found.logits).log_softmax(-1)
+        self._count(prompt, length, forwards=len(tokens))
+        return tuple(tokens), tuple(lines[range(len(tokens)), tokens].tolist())
+
+    def _score(self, prompt: TextPrompt, answer: str) -> float:
+        inputs = self._inputs(prompt)
+        length = inputs["input_ids"].shape[1]
+        tokens = [*self._ids(answer), self._parts.eos]
+        more = torch.tensor([tokens])
+        for name, filler in (("input_ids", more), ("attention_mask", more * 0 + 1), ("mm_token_type_ids", more * 0)):
+            inputs[name] = torch.cat([inputs[name], filler], dim=1)
+        lines = self._parts.model(**inputs).logits[0, length - 1 : -1].log_softmax(-1)
+        self._count(prompt, length, forwards=1)
+        return float(lines[range(len(tokens)), tokens].sum())
+
+    def _inputs(self, prompt: TextPrompt) -> dict[str, Tensor]:
+        """Return what the model's own processor makes: pixels, and the text with every image's tokens written out."""
+        images = [self._images.open(digest) for digest in prompt.images]
+        pixels = dict(self._parts.image_processor(images=images, return_tensors="pt"))
+        counts = iter((pixels["image_grid_thw"].prod(-1) // self._merge).tolist())
+        ids = torch.tensor([self._ids(re.sub(re.escape(IMAGE_TOKEN), lambda m: m[0] * next(counts), prompt.text))])
+        image_token = self._parts.model.config.image_token_id
+        text = {
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "mm_token_type_ids": (ids == image_token).long(),
+        }
+        return {**text, **pixels}
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._parts.tokenizer(text, add_special_tokens=False).input_ids
+        return ids
+
+    def _count(self, prompt: TextPrompt, length: int, forwards: int) -> None:
+        done = self._work
+        self._work = Work(
+            images=done.images + len(prompt.images),
+            prompts=done.prompts + 1,
+            tokens=done.tokens + length,
+            forwards=done.forwards + forwards,
+        )
+
+
+class ByEngine:
+    """The member of `lvlms` with an empty ledger in memory.
+
+    Args:
+        subject: whose model answers.
+        options: of the engine.
+        shares: whether prompts keep their segments; a prompt of a single segment shares its beginning with none.
+    """
+
+    def __init__(self, subject: Subject, options: LvlmOptions, *, shares: bool) -> None:
+        self._shares = shares
+        self._tokenizer = subject.parts.tokenizer
+        self._ledger = Ledger(None)
+        self._replies: list[LvlmReply] = []
+        self._prompts: list[TextPrompt] = []
+        self._member = Qwen25Vl(
+            subject.parts,
+            options=options,
+            images=subject.images,
+            ledger=self._ledger,
+            identity={},
+            team=Alone("cpu"),
+        )
+
+    @property
+    def work(self) -> Work:
+        """What `run` computed."""
+        counters = self._member.counters
+        names = ("images_encoded", "prompts_distinct", "tokens_prefilled", "tokens_padded", "forwards")
+        return Work(*(int(counters[name]) for name in names))
+
+    def run(self, requests: Sequence[LvlmRequest]) -> None:
+        """Answer all requests in one call."""
+        asked = requests if self._shares else [replace(r, prompt=_in_one_segment(r.prompt)) for r in requests]
+        self._prompts = [request.prompt for request in asked]
+        self._replies = self._member.run(asked)
+
+    def outcomes(self) -> list[Outcome]:
+        """Return one outcome a request; the tokens are those of its ledger row."""
+        found = []
+        for prompt, reply in zip(self._prompts, self._replies, strict=True):
+            row = self._row(prompt)
+            found.append(Outcome(tuple(row["tokens"]), tuple(row["token_log_probs"]), reply.answer_log_probs))
+        return found
+
+    def _row(self, prompt: TextPrompt) -> dict[str, Any]:
+        encoded = self._tokenizer([s.text for s in prompt.segments], add_special_tokens=False).input_ids
+        pairs = zip(encoded, prompt.segments, strict=True)
+        key = self._member.key(Prompt(tuple(Segment(tuple(ids), segment.images) for ids, segment in pairs)))
+        row = self._ledger.get(key)
+        assert row is not None
+        return row
+
+
+def _in_one_segment(prompt: TextPrompt) -> TextPrompt:
+    return TextPrompt((TextSegment(prompt.text, prompt.images),))
+
+
+PLAIN = Mode(
+    "plain",
+    "`generate` for every prompt, then one forward for each given answer; processor and pixels each time, batch 1",
+    Plain,
+)
+ENGINE = Mode(
+    "engine",
+    "the default: packed rows without padding, common beginnings of prompts computed once",
+    lambda subject: ByEngine(subject, subject.options, shares=True),
+)
+MODES = (
+    PLAIN,
+    ENGINE,
+    Mode(
+        "engine, no common beginnings",
+        "the same, but each prompt is computed alone; equal ones are still answered once, images encoded once, and "
+        "given answers scored in the prompt's own forward",
+        lambda subject: ByEngine(subject, subject.options, shares=False),
+    ),
+    Mode(
+        "engine, padded",
+        "rows padded to one length instead of packed; kept as a cross-check",
+        lambda subject: ByEngine(subject, replace(subject.options, executor="padded"), shares=True),
+    ),
+)

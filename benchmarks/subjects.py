@@ -1,0 +1,255 @@
+"""The models that are timed, each with the examples that its prompts are made of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from lever_pipe import plan
+from lever_pipe.answering import prompt_style, read_examples
+from lever_pipe.config import Experiment
+from lever_pipe.lvlms._folder import Parts, load_parts
+from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
+from lever_pipe.parsing import parse_experiment
+from lever_pipe.prompts import PromptStyle
+from lever_pipe.records import Example, ExampleId
+from lever_pipe.seeding import ambient_stream, generator
+from lever_pipe.stage_configs import CheckWorldConfig
+from lever_pipe.stages.generate_world import generate_world
+from lever_pipe.stages.prepare_examples import prepare_examples
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+ROOT = Path(__file__).parents[1]
+N_POOL = 64  # examples that may be demonstrations
+N_QUERIES = 6
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+N_VOCABULARY = 1024
+N_WORDS = 600
+SIZES = ((160, 120), (120, 160), (168, 168), (224, 112), (140, 196))  # width, height
+SYSTEM = (
+    "A few solved examples come first, each with an image, a question and its answer. A new image and a new question "
+    "follow. Answer the new question in one or two words."
+)
+
+
+class DecodedImages(ImageSource):
+    """Images in memory, so that no mode pays for reading files."""
+
+    def __init__(self, images: Mapping[str, Image]) -> None:
+        super().__init__({})
+        self._images = images
+
+    def open(self, digest: str) -> Image:
+        """Return the decoded image."""
+        return self._images[digest]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A loaded model and what its workloads are drawn from.
+
+    Attributes:
+        name: one word.
+        title: what the document calls it.
+        parts: model, tokenizer and image processor.
+        options: of the engine.
+        style: wording of the prompts.
+        pool: possible demonstrations.
+        queries: what is asked.
+        answers: from which the given answers are drawn.
+        images: of pool and queries.
+    """
+
+    name: str
+    title: str
+    parts: Parts
+    options: LvlmOptions
+    style: PromptStyle
+    pool: Sequence[Example]
+    queries: Sequence[Example]
+    answers: Sequence[str]
+    images: ImageSource = field(repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers in the model, tied ones counted once."""
+        return sum(parameter.numel() for parameter in self.parts.model.parameters())
+
+
+def random_subject(folder: Path) -> Subject:
+    """Return a model with random weights, saved to `folder` and loaded from there as any other.
+
+    Its weights are larger than usual, else no output would react to an image or to a position.
+    """
+    words = _words()
+    save_random_model(folder, words)
+    images = {hashlib.sha256(image.tobytes()).hexdigest(): image for image in map(_image, range(N_POOL + N_QUERIES))}
+    examples = [_example(number, digest, words) for number, digest in enumerate(images)]
+    return Subject(
+        name="random",
+        title="Random weights",
+        parts=load_parts(folder, dtype="float32", device="cpu"),
+        options=LvlmOptions(max_new_tokens=5, wave_tokens=2048),
+        style=PromptStyle("turns", SYSTEM, "{question}\n{answer}", "{question}"),
+        pool=examples[:N_POOL],
+        queries=examples[N_POOL:],
+        answers=sorted({example.answer for example in examples}),
+        images=DecodedImages(images),
+    )
+
+
+def world_subject(folder: Path) -> Subject:
+    """Return the embedded world's model with examples of the default experiment, whose files go to `folder`."""
+    experiment = parse_experiment(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")))
+    config = plan.stage_config(experiment, "check_world", {})
+    assert isinstance(config, CheckWorldConfig)
+    train, queries, paths = _world_examples(experiment, folder)
+    rng = generator(0, "benchmark", "world", "examples")
+    pool = [train[i] for i in rng.choice(len(train), N_POOL, replace=False)]
+    asked = [queries[i] for i in rng.choice(len(queries), N_QUERIES, replace=False)]
+    files = ImageSource(paths)
+    lvlm = config.lvlm
+    return Subject(
+        name="world",
+        title="The embedded world's model",
+        parts=load_parts(ROOT / experiment.lvlm.model, dtype=lvlm.dtype, device="cpu"),
+        options=LvlmOptions(
+            dtype=lvlm.dtype, wave_tokens=lvlm.wave_tokens, kv_tokens=lvlm.kv_tokens, **lvlm.decode.model_dump()
+        ),
+        style=prompt_style(lvlm),
+        pool=pool,
+        queries=asked,
+        answers=sorted({example.answer for example in train}),
+        images=DecodedImages({e.image_digest: files.open(e.image_digest) for e in [*pool, *asked]}),
+    )
+
+
+def _world_examples(experiment: Experiment, folder: Path) -> tuple[list[Example], list[Example], dict[str, Path]]:
+    """Return both splits of the default world, and its image files by digest."""
+    raw = {
+        f"{split}_{kind}": folder / f"{split}_{kind}.json"
+        for split in ("train", "eval")
+        for kind in ("questions", "annotations")
+    }
+    raw |= {f"{split}_images": folder / f"{split}_images" for split in ("train", "eval")}
+    rows = {f"{split}_examples": folder / f"{split}.jsonl" for split in ("train", "eval")}
+    listing, summary, card = (folder / name for name in ("images.sha256", "summary.json", "run.json"))
+    generate_world(**raw, image_listing=listing, card=card, config=plan.stage_config(experiment, "generate_world", {}))  # type: ignore[arg-type]
+    prepared = plan.stage_config(experiment, "prepare_examples", {})
+    prepare_examples(**raw, **rows, image_listing=(listing,), summary=summary, card=card, config=prepared)  # type: ignore[arg-type]
+    train, queries = (read_examples(path) for path in rows.values())
+    paths = {e.image_digest: raw["train_images"] / e.image for e in train}
+    return train, queries, paths | {e.image_digest: raw["eval_images"] / e.image for e in queries}
+
+
+def save_random_model(folder: Path, words: Sequence[str]) -> None:
+    """Write a model folder as `save_pretrained` does: about a million random weights and a tokenizer of these words."""
+    import torch
+    from transformers import Qwen2_5_VLForConditionalGeneration
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    tokenizer = _tokenizer(words)
+    with ambient_stream(0, "benchmark", "weights"), torch.no_grad():
+        model = Qwen2_5_VLForConditionalGeneration(_model_config(tokenizer))
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.05)
+            elif parameter.ndim >= 2:
+                parameter.normal_(0, 0.2 if "embed_tokens" in name else 0.08)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    Qwen2VLImageProcessorPil(min_pixels=4 * 28 * 28, max_pixels=64 * 28 * 28).save_pretrained(folder)
+
+
+def _model_config(tokenizer: Any) -> Any:
+    from transformers import Qwen2_5_VLConfig
+
+    pad, _, end, start, stop, image = tokenizer.convert_tokens_to_ids(list(SPECIALS))
+    text = {
+        "hidden_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 256,
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": 4096,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]},
+        "bos_token_id": pad,
+        "eos_token_id": end,
+        "pad_token_id": pad,
+        "tie_word_embeddings": True,
+    }
+    vision = {
+        "depth": 4,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_heads": 4,
+        "out_hidden_size": 128,
+        "fullatt_block_indexes": [1, 3],
+        "window_size": 112,
+    }
+    tokens = {"image_token_id": image, "vision_start_token_id": start, "vision_end_token_id": stop}
+    return Qwen2_5_VLConfig(
+        text_config=text, vision_config=vision, video_token_id=pad, tie_word_embeddings=True, **tokens
+    )
+
+
+def _tokenizer(words: Sequence[str]) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=N_VOCABULARY - len(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([SYSTEM, " ".join(words), "\n".join(words)], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=list(SPECIALS),
+        padding_side="left",
+    )
+
+
+def _words() -> list[str]:
+    rng = generator(0, "benchmark", "words")
+    syllables = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
+    return ["".join(rng.choice(syllables, rng.integers(1, 4))) for _ in range(N_WORDS)]
+
+
+def _example(number: int, digest: str, words: Sequence[str]) -> Example:
+    rng = generator(0, "benchmark", "example", number)
+    question = " ".join(rng.choice(words, rng.integers(4, 10))) + "?"
+    answer = " ".join(rng.choice(words, rng.choice([1, 1, 1, 2])))
+    return Example(
+        example_id=ExampleId(number),
+        question_id=number,
+        image_id=number,
+        image=f"{number}.png",
+        image_digest=digest,
+        question=question,
+        question_type="any",
+        answers=(answer,),
+        answer=answer,
+    )
+
+
+def _image(number: int) -> Image:
+    from PIL import Image
+
+    coarse = generator(0, "benchmark", "image", number).integers(0, 256, (6, 6, 3), dtype="uint8")
+    return Image.fromarray(coarse).resize(SIZES[number % len(SIZES)], Image.Resampling.BICUBIC)
