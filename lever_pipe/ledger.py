@@ -99,7 +99,8 @@ class Ledger:
         self._pending.clear()
 
     def reload(self) -> None:
-        """Read the folder again, for the rows that others wrote meanwhile."""
+        """Read the folder again, for the rows that others wrote meanwhile; all is counted anew."""
+        self.disagreements = self.torn = 0
         for path, content in read_files(self.folder) if self.folder is not None else ():
             self._read(path, content)
 

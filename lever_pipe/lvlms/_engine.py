@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lever_pipe.lvlms import _planner, _positions
@@ -62,14 +62,20 @@ class Engine:
         self._vision.prepare(digest for request in ordered for digest in request.prompt.images)
         self._measure(ordered)
         done: dict[Prompt, tuple[Result, dict[Answer, Scores]]] = {}
-        for chunk in _planner.plan_chunks(ordered, self._layout, self._budget):
-            for wave in chunk.waves:
-                for request, result in self._executor.run(wave):
-                    done[request.prompt] = result, dict(zip(request.answers, result.scores, strict=True))
-                    if on_result is not None:
-                        on_result(request, result)
-            self._executor.release(chunk.released)
+        for request, result in self._run(ordered):
+            done[request.prompt] = result, dict(zip(request.answers, result.scores, strict=True))
+            if on_result is not None:
+                on_result(request, result)
         return [_share_of(request, *done[request.prompt]) for request in requests]
+
+    def _run(self, ordered: Sequence[Request]) -> Iterator[tuple[Request, Result]]:
+        try:
+            for chunk in _planner.plan_chunks(ordered, self._layout, self._budget):
+                for wave in chunk.waves:
+                    yield from self._executor.run(wave)
+                self._executor.release(chunk.released)
+        finally:
+            self._executor.clear()
 
     def _layout(self, segment: Segment) -> Layout:
         if segment not in self._layouts:
@@ -82,7 +88,7 @@ class Engine:
         return self._layouts[segment]
 
     def _measure(self, ordered: Sequence[Request]) -> None:
-        """Count prompt tokens, and refuse what is too long before anything is computed."""
+        """Count prompt tokens, and refuse what is too long before the language model runs."""
 
         def size(segment: Segment) -> int:
             return self._layout(segment).ids.size

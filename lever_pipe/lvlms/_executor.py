@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from lever_pipe.lvlms._decoding import Decoded
 from lever_pipe.lvlms._planner import Node
-from lever_pipe.lvlms._requests import Answer, Request, Result, Scores
+from lever_pipe.lvlms._requests import Request, Result, Scores
+
+VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
 
 
 class Executor(Protocol):
@@ -24,6 +27,10 @@ class Executor(Protocol):
         """Forget kept nodes."""
         ...
 
+    def clear(self) -> None:
+        """Forget all nodes, after a run that did not end."""
+        ...
+
 
 def with_requests(wave: Sequence[Node]) -> list[tuple[Node, Request]]:
     """Return the nodes in which a request ends."""
@@ -35,35 +42,62 @@ def log_probs(model: Any, hidden: Tensor) -> Tensor:
     return torch.log_softmax(model.lm_head(hidden).float(), dim=-1)
 
 
-def answer_scores(lines: Tensor, asked: Sequence[Request]) -> list[tuple[Scores, ...]]:
-    """Return the token log-probabilities of each request's given answers.
+def read_out(model: Any, hidden: Tensor, asked: Sequence[Request]) -> tuple[list[tuple[Scores, ...]], Tensor]:
+    """Return the token log-probabilities of the given answers, and the line that each generated answer begins with.
+
+    A large vocabulary makes a line dear, so the lines are made in blocks and only what is asked of them is kept.
 
     Args:
-        lines: log-probabilities [n, V]: request by request one behind the prompt, then one behind each fed answer
-            token. An answer's first token is predicted behind the prompt, the others behind the token before them.
+        model: with `lm_head`.
+        hidden: states [n, H]: request by request one behind the prompt, then one behind each fed answer token. An
+            answer's first token is predicted behind the prompt, the others behind the token before them.
         asked: the requests.
+
+    Returns:
+        For each request its answers' token log-probabilities; for each request that generates the log-probabilities of
+        its first token [requests, V].
     """
-    at: list[int] = []
-    tokens: list[int] = []
+    places = _places(asked)
+    block = max(1, VALUES_PER_BLOCK // model.lm_head.weight.shape[0])
+    values = torch.empty(len(places.lines), device=hidden.device)
+    begins = []
+    for start in range(0, len(hidden), block):
+        lines = log_probs(model, hidden[start : start + block])
+        inside = _within(places.lines, start, start + block)
+        rows = [places.lines[i] - start for i in inside]
+        values[inside] = lines[rows, [places.tokens[i] for i in inside]]
+        begins.append(lines[[places.begins[i] - start for i in _within(places.begins, start, start + block)]])
+    found = iter(values.tolist())
+    scores = [tuple(tuple(next(found) for _ in answer) for answer in request.answers) for request in asked]
+    return scores, torch.cat(begins)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Which line predicts which token of a given answer; and the lines with which generated answers begin, rising."""
+
+    lines: list[int]
+    tokens: list[int]
+    begins: list[int]
+
+
+def _places(asked: Sequence[Request]) -> _Places:
+    places = _Places([], [], [])
     first = 0
     for request in asked:
+        if request.generate:
+            places.begins.append(first)
         branch = first + 1
         for answer in request.answers:
-            at += [first, *range(branch, branch + len(answer) - 1)]
-            tokens += answer
+            places.lines.extend([first, *range(branch, branch + len(answer) - 1)])
+            places.tokens.extend(answer)
             branch += len(answer) - 1
         first = branch
-    values = iter(lines[at, tokens].tolist())
-    return [tuple(_take(values, answer) for answer in request.answers) for request in asked]
+    return places
 
 
-def first_lines(asked: Sequence[Request]) -> list[int]:
-    """Return, for each request, the line behind its prompt among the lines of `answer_scores`."""
-    lines, line = [], 0
-    for request in asked:
-        lines.append(line)
-        line += 1 + sum(len(answer) - 1 for answer in request.answers)
-    return lines
+def _within(lines: Sequence[int], start: int, end: int) -> list[int]:
+    return [i for i, line in enumerate(lines) if start <= line < end]
 
 
 def join(
@@ -79,7 +113,3 @@ def _result(request: Request, scores: tuple[Scores, ...], decoded: Iterator[Deco
         return Result((), (), None, scores)
     answer = next(decoded)
     return Result(answer.tokens, answer.log_probs, answer.beam_score, scores)
-
-
-def _take(values: Iterator[float], answer: Answer) -> Scores:
-    return tuple(next(values) for _ in answer)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoTokenizer, GenerationConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils import logging as transformers_logging
@@ -43,11 +46,13 @@ def load_parts(folder: Path, *, dtype: str, device: str) -> Parts:
     """
     _require_files(folder)
     transformers_logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    with _readable(folder, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if tokenizer.eos_token_id is None:
         raise CheckpointError(f"{folder}: expected a tokenizer with an eos_token", found="none", do=MAKE)
     # The PIL processor by name: the automatic one needs torchvision, and the two resize slightly differently.
-    processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
+    with _readable(folder, "image processor"):
+        processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
     model = _load_model(folder, dtype).to(device)
     model.eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
@@ -60,6 +65,18 @@ def weights_digest(folder: Path) -> str:
     paths = sorted([*folder.glob("*.safetensors"), folder / "config.json"])
     listing = "\n".join(f"{path.name} {digest(path)}" for path in paths)
     return hashlib.sha256(listing.encode()).hexdigest()
+
+
+@contextmanager
+def _readable(folder: Path, part: str) -> Iterator[None]:
+    """Turn what a library says of a broken file, as half a download is, into one line."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, SafetensorError) as fault:  # a decoding fault is a ValueError
+        said = str(fault).strip().partition("\n")[0]
+        raise CheckpointError(
+            f"{folder}: expected a readable {part}", found=f"{type(fault).__name__}: {said}".rstrip("."), do=MAKE
+        ) from None
 
 
 def _require_files(folder: Path) -> None:
@@ -75,7 +92,8 @@ def _require_files(folder: Path) -> None:
         raise CheckpointError(
             f"{folder}: expected a Qwen2.5-VL model folder", found=f"no {', '.join(missing)}", do=MAKE
         )
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    with _readable(folder, "config.json"):
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     if kind != "qwen2_5_vl":
         raise CheckpointError(
             f"{folder}/config.json: expected model_type qwen2_5_vl",
@@ -85,7 +103,7 @@ def _require_files(folder: Path) -> None:
 
 
 def _load_model(folder: Path, dtype: str) -> Any:
-    try:
+    with _readable(folder, "set of weights for its own config.json"):
         model, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(
             folder,
             dtype=getattr(torch, dtype),
@@ -95,10 +113,6 @@ def _load_model(folder: Path, dtype: str) -> Any:
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below by name, as every other difference
         )
-    except (OSError, RuntimeError, ValueError) as fault:
-        raise CheckpointError(
-            f"{folder}: expected weights of its own config.json", found=str(fault).strip(), do=MAKE
-        ) from None
     faults = {name: sorted(map(str, info[name])) for name in info if info[name]}
     if faults:
         found = "; ".join(f"{name}: {', '.join(keys[:5])} ({len(keys)})" for name, keys in faults.items())

@@ -44,6 +44,10 @@ class SlotMemory:
         for node in nodes:
             self.pool.give(self.paths.pop(node)[node.past :])
 
+    def kept(self) -> list[Node]:
+        """Return the kept nodes."""
+        return list(self.paths)
+
 
 @dataclass(frozen=True)
 class _Group:

@@ -62,6 +62,10 @@ class Memory(Protocol):
         """Forget kept nodes."""
         ...
 
+    def kept(self) -> list[Node]:
+        """Return the kept nodes."""
+        ...
+
 
 class PackedExecutor:
     """Runs waves as packed rows (`_executor.Executor`).
@@ -98,6 +102,10 @@ class PackedExecutor:
         """Forget kept nodes."""
         self._memory.release(nodes)
 
+    def clear(self) -> None:
+        """Forget all nodes, after a run that did not end."""
+        self._memory.release(self._memory.kept())
+
     def _run(self, wave: Sequence[Node], placed: Placed) -> list[tuple[Request, Result]]:
         ended = _executor.with_requests(wave)
         asked = [request for _, request in ended]
@@ -112,13 +120,10 @@ class PackedExecutor:
         self._count(wave)
         if hidden is None:
             return []
-        lines = _executor.log_probs(self._model, hidden)
-        scores = _executor.answer_scores(lines, asked)
+        scores, first = _executor.read_out(self._model, hidden, asked)
         nodes = [node for node, request in ended if request.generate]
         if not nodes:
             return _executor.join(asked, scores, ())
-        pairs = zip(_executor.first_lines(asked), asked, strict=True)
-        first = lines[[line for line, request in pairs if request.generate]]
         return _executor.join(asked, scores, decode(_Rows(self, placed, nodes), first, self._options))
 
     def _embed(self, wave: Sequence[Node]) -> Tensor:

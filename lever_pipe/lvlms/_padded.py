@@ -59,16 +59,12 @@ class PaddedExecutor:
         if not ended:
             return []
         asked = [request for _, _, request in ended]
-        lines = _executor.log_probs(
-            self._model, torch.cat([hidden[row, : 1 + node.n_branches] for row, node, _ in ended])
-        )
-        scores = _executor.answer_scores(lines, asked)
+        read = torch.cat([hidden[row, : 1 + node.n_branches] for row, node, _ in ended])
+        scores, first = _executor.read_out(self._model, read, asked)
         rows = [row for row, _, request in ended if request.generate]
         if not rows:
             return _executor.join(asked, scores, ())
-        firsts = zip(_executor.first_lines(asked), asked, strict=True)
-        first = lines[[line for line, request in firsts if request.generate]]
-        index = torch.tensor(rows, device=lines.device)
+        index = torch.tensor(rows, device=first.device)
         continuation = _Rows(self, buffer.rows(index), [wave[row] for row in rows], batch.prompt[index])
         return _executor.join(asked, scores, decode(continuation, first, self._options))
 
@@ -76,6 +72,10 @@ class PaddedExecutor:
         """Forget kept nodes."""
         for node in nodes:
             del self._stored[node]
+
+    def clear(self) -> None:
+        """Forget all nodes, after a run that did not end."""
+        self._stored.clear()
 
     def feed(self, ids: Tensor, starts: Tensor, step: int, buffer: _Buffer) -> Tensor:
         """Return the log-probabilities [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""

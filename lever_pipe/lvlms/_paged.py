@@ -57,6 +57,10 @@ class PagedMemory:
         for node in nodes:
             self.pool.give(self.tables.pop(node)[node.past // self.pool.page :])
 
+    def kept(self) -> list[Node]:
+        """Return the kept nodes."""
+        return list(self.tables)
+
 
 @dataclass(frozen=True)
 class _ByLayer:

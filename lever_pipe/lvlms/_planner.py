@@ -129,6 +129,12 @@ def trie_order(requests: Iterable[Request]) -> list[Request]:
     return sorted(unsorted, key=lambda request: [ranks[segment] for segment in request.prompt.segments])
 
 
+def _first_shown(prompt: Prompt) -> tuple[Segment, ...]:
+    """Return the beginning up to the first segment with an image; the whole prompt if none has one."""
+    shown = (place for place, segment in enumerate(prompt.segments, start=1) if segment.images)
+    return prompt.segments[: next(shown, len(prompt.segments))]
+
+
 def distinct_tokens(ordered: Sequence[Request], size_of: Callable[[Segment], int]) -> int:
     """Return the tokens of the tree of requests in its order: what any plan must compute, and need not exceed."""
     shared = [0, *(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered))]
@@ -139,13 +145,13 @@ def distinct_tokens(ordered: Sequence[Request], size_of: Callable[[Segment], int
 def cut_shards(requests: Iterable[Request], n_shards: int) -> list[list[Request]]:
     """Return `n_shards` runs of the tree's prompts, near in size, some perhaps empty; together they are all prompts.
 
-    A cut falls where the second segment changes, which is the first demonstration behind the system turn, so no
-    demonstration's work is done by two shards.
+    A cut falls where the beginning up to the first segment with an image changes, so no first demonstration's work is
+    done by two shards.
     """
     groups: list[list[Request]] = []
     before: tuple[Segment, ...] | None = None
     for request in trie_order(requests):
-        beginning = request.prompt.segments[:2]
+        beginning = _first_shown(request.prompt)
         if beginning != before:
             groups.append([])
         groups[-1].append(request)

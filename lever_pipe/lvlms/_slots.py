@@ -73,10 +73,9 @@ class SlotPool:
 
     def _grow(self, size: int) -> None:
         more = size - self.size
-        self.keys, self.values = (
-            torch.cat([stored, stored.new_empty(stored.shape[0], more, *stored.shape[2:])], dim=1)
-            for stored in (self.keys, self.values)
-        )
+        # One after the other, so that only one of them exists twice at a time.
+        self.keys = _longer(self.keys, more)
+        self.values = _longer(self.values, more)
         fresh = np.arange(size - 1, self.size - 1, -1, dtype=np.int64)
         free = np.concatenate([fresh, self._free[: self._n_free]])
         self._free = np.concatenate([free, np.empty(size - free.size, dtype=np.int64)])
@@ -94,3 +93,7 @@ class SlotPool:
             for stored in (self.keys, self.values)
         )
         return keys, values
+
+
+def _longer(stored: Tensor, more: int) -> Tensor:
+    return torch.cat([stored, stored.new_empty(stored.shape[0], more, *stored.shape[2:])], dim=1)

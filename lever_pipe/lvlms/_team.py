@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 
@@ -47,7 +48,8 @@ class AcceleratedTeam:
     def __init__(self, device: str) -> None:
         from accelerate import PartialState
 
-        self._state: Any = PartialState(cpu=device == "cpu")
+        # Shards may end hours apart; the usual ten minutes would end the job of those who wait.
+        self._state: Any = PartialState(cpu=device == "cpu", timeout=timedelta(days=7))
         self.rank = int(self._state.process_index)
         self.size = int(self._state.num_processes)
         self.device = str(self._state.device)

@@ -162,7 +162,7 @@ class Qwen25Vl:
             self._ledger.put(keys[request.prompt], self._to_row(request, result))
             progress.advance()
 
-        share = self._share_of(missing)
+        share = self._share_of(merged, missing)
         try:
             with Progress(len(share), "answer prompts") as progress:
                 self._engine.run(share, on_result=keep)
@@ -175,8 +175,16 @@ class Qwen25Vl:
         self._seconds += time.perf_counter() - begin
         return replies
 
-    def _share_of(self, missing: list[Request]) -> list[Request]:
-        return cut_shards(missing, self._team.size)[self._team.rank] if self._team.size > 1 else missing
+    def _share_of(self, merged: list[Request], missing: list[Request]) -> list[Request]:
+        """Return what this process computes.
+
+        The shards are cut from what is asked, which all processes know alike. What is missing they may see differently,
+        where another job writes to the ledger while they read it.
+        """
+        if self._team.size == 1:
+            return missing
+        mine = {request.prompt for request in cut_shards(merged, self._team.size)[self._team.rank]}
+        return [request for request in missing if request.prompt in mine]
 
     def _gather(self) -> None:
         """Take over the answers and the work of the other processes."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lever_pipe.lvlms import _positions
+from lever_pipe.lvlms import _executor, _positions
 from lever_pipe.lvlms._folder import load_parts
 from lever_pipe.lvlms._planner import cut_shards
-from lever_pipe.lvlms._requests import Prompt, Request, Segment, merge_requests
+from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
 from lever_pipe.lvlms._stock import _inputs, stock_tokens
 
 # Sums of fp32 products in another order, through three layers: 1e-5 is seen, a wrong position moves 0.1 or more.
@@ -96,10 +96,11 @@ def test_greedy_tokens_and_scores_equal_the_naive_ones(
     assert counters["images_encoded"] == len({d for p in bench.prompts() for d in p.images})
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_beam_search_equals_the_stock_one(bench, length_penalty: float) -> None:
+def test_beam_search_equals_the_stock_one(bench, length_penalty: float, executor: str) -> None:
     prompts = bench.prompts()[:8]
-    engine, _ = bench.engine(beams=3, length_penalty=length_penalty)
+    engine, _ = bench.engine(executor=executor, beams=3, length_penalty=length_penalty)
     results = engine.run([Request(p) for p in prompts])
     assert [r.tokens for r in results] == stock(bench, prompts, beams=3, length_penalty=length_penalty)
     for prompt, result in zip(prompts[:3], results, strict=False):
@@ -109,19 +110,21 @@ def test_beam_search_equals_the_stock_one(bench, length_penalty: float) -> None:
         assert sum(result.token_log_probs) / norm == pytest.approx(result.beam_score, abs=ATOL)
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int, index: int) -> None:
+def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int, index: int, executor: str) -> None:
     prompts, eos = bench.prompts()[:8], (frequent[index],)
-    engine, _ = bench.engine(beams=beams, eos=eos)
+    engine, _ = bench.engine(executor=executor, beams=beams, eos=eos)
     results = engine.run([Request(p) for p in prompts])
     assert [r.tokens for r in results] == stock(bench, prompts, beams=beams, eos=eos)
     assert any(r.tokens[-1] == eos[0] and len(r.tokens) < 6 for r in results)
 
 
-def test_several_end_tokens_in_beam_search(bench, frequent: list[int]) -> None:
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_several_end_tokens_in_beam_search(bench, frequent: list[int], executor: str) -> None:
     prompts, eos = bench.prompts()[:6], (frequent[0], frequent[1])
-    engine, _ = bench.engine(beams=3, eos=eos)
+    engine, _ = bench.engine(executor=executor, beams=3, eos=eos)
     assert [r.tokens for r in engine.run([Request(p) for p in prompts])] == stock(bench, prompts, beams=3, eos=eos)
 
 
@@ -145,11 +148,14 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_position_would_be_noticed(bench, reference, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_a_wrong_position_would_be_noticed(
+    bench, reference, monkeypatch: pytest.MonkeyPatch, fault: str, executor: str
+) -> None:
     name, wrong = FAULTS[fault]
     monkeypatch.setattr(_positions, name, wrong)
-    engine, _ = bench.engine()
+    engine, _ = bench.engine(executor=executor)
     assert largest_gap(engine.run(bench.requests()), reference) > 100 * ATOL
 
 
@@ -287,3 +293,40 @@ def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder, e
     # Rounding to 8 bits in another place moves a single score either way, but not their distribution.
     for quantile in (0.5, 0.99):
         assert 0 < ours.quantile(quantile) <= 1.2 * stock_half.quantile(quantile)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("lines", [1, 2, 7])
+def test_log_probabilities_in_blocks_are_the_same(
+    bench, reference, monkeypatch: pytest.MonkeyPatch, executor: str, lines: int
+) -> None:
+    monkeypatch.setattr(_executor, "VALUES_PER_BLOCK", lines * bench.parts.model.lm_head.weight.shape[0])
+    most = []
+    plain = _executor.log_probs
+    monkeypatch.setattr(_executor, "log_probs", lambda m, hidden: most.append(hidden.shape[:-1]) or plain(m, hidden))
+    engine, _ = bench.engine(executor=executor, wave_tokens=100_000)
+    results = engine.run([Request(prompt, bench.answers(), False) for prompt in bench.prompts()])
+    scored = [list(scores) for result in results for scores in result.scores]
+    for one, other in zip(scored, [row for rows in reference[1] for row in rows], strict=True):
+        assert one == pytest.approx(other, abs=ATOL)
+    passes = [shape[0] for shape in most]
+    assert max(passes) == lines
+    assert sum(passes) == sum(1 + sum(len(a) - 1 for a in bench.answers()) for _ in set(bench.prompts()))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_failed_run_leaves_nothing_behind(bench, reference, executor: str) -> None:
+    engine, _ = bench.engine(executor=executor, kv_tokens=600, wave_tokens=100)
+    for after in (1, 5):
+        seen = []
+
+        def stop(request: Request, _: Result, seen: list[Request] = seen, after: int = after) -> None:
+            seen.append(request)
+            if len(seen) == after:
+                raise OSError("no space left")
+
+        with pytest.raises(OSError, match="no space left"):
+            engine.run(bench.requests(), on_result=stop)
+    if executor == "packed":
+        assert engine._executor._memory.pool.used == 0
+    assert largest_gap(engine.run(bench.requests()), reference) < ATOL

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -199,7 +202,7 @@ def test_a_placeholder_without_an_image_is_refused(load) -> None:
         load().run([LvlmRequest(prompt)])
 
 
-def test_a_prompt_beyond_the_context_is_refused_before_any_work(load, requests, folder: Path, tmp_path: Path) -> None:
+def test_a_prompt_beyond_the_context_never_runs(load, requests, folder: Path, tmp_path: Path) -> None:
     short = _copy(folder, tmp_path / "short")
     settings = json.loads((short / "config.json").read_text())
     settings["text_config"]["max_position_embeddings"] = 100
@@ -211,7 +214,7 @@ def test_a_prompt_beyond_the_context_is_refused_before_any_work(load, requests, 
     )
     with pytest.raises(DataError, match=expected):
         member.run(requests)
-    assert member.counters["forwards"] == 0
+    assert member._work["forwards"] == 0
 
 
 def test_a_budget_below_one_prompt_names_a_remedy(load, requests) -> None:
@@ -223,6 +226,46 @@ def test_a_budget_below_one_prompt_names_a_remedy(load, requests) -> None:
     load(kv_tokens=needed).run(requests)  # the named need is exact
     with pytest.raises(ConfigError):
         load(kv_tokens=needed - 1).run(requests)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"])
+def test_half_a_file_is_one_line_with_a_remedy(load, folder: Path, tmp_path: Path, name: str) -> None:
+    copy = _copy(folder, tmp_path / "copy")
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match=r"copy.*: expected .*; found .*\. Download the folder whole"):
+        load(root=copy)
+
+
+class Barrier:
+    """A team of threads."""
+
+    device = "cpu"
+
+    def __init__(self, rank: int, barrier: threading.Barrier) -> None:
+        self.rank, self.size, self._barrier = rank, barrier.parties, barrier
+
+    def wait(self) -> None:
+        self._barrier.wait(timeout=60)
+
+    def total(self, counts: Counter[str], names) -> Counter[str]:
+        return Counter({name: counts[name] for name in names})
+
+
+def test_a_team_loses_nothing_while_another_job_writes(load, requests, tmp_path: Path) -> None:
+    expected = load().run(requests)
+    members = [load(tmp_path)]
+    load(tmp_path).run([requests[0], requests[3]])  # another job, between the loads of the two members
+    members.append(load(tmp_path))
+    barrier = threading.Barrier(2)
+    for rank, member in enumerate(members):
+        member._team = Barrier(rank, barrier)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda member: member.run(requests), members))
+    for replies in found:
+        assert [reply.text for reply in replies] == [reply.text for reply in expected]
+    assert min(member._work["prompt_tokens"] for member in members) > 0  # both had something to do
+    assert [member.leads for member in members] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"])

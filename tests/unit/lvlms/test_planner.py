@@ -156,22 +156,33 @@ def test_what_no_plan_can_hold_is_refused() -> None:
         _planner.require_fit(request([5], ((1,) * 5,), False), 97, long)
 
 
-@given(REQUESTS, st.integers(1, 6), st.randoms(use_true_random=False))
-def test_shards_lose_nothing_and_share_no_first_demonstration(requests, n_shards: int, rng: random.Random) -> None:
-    merged = merge_requests(requests)
+def shown(names: Iterable[int], system: bool) -> Request:
+    """A request whose segments have images, behind a system turn or not."""
+    turns = tuple(Segment((name,), (f"image{name}",)) for name in names)
+    return Request(Prompt(((segment(9),) if system else ()) + turns))
+
+
+@given(st.lists(NAMES, max_size=25), st.booleans(), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_shards_lose_nothing_and_share_no_first_demonstration(names, system: bool, n_shards: int, rng) -> None:
+    merged = merge_requests([shown(of, system) for of in names])
     shards = _planner.cut_shards(merged, n_shards)
     assert len(shards) == n_shards
     assert sorted(repr(r) for shard in shards for r in shard) == sorted(map(repr, merged))
-    owners: dict[object, set[int]] = {}
+    owners: dict[str, set[int]] = {}
     for index, shard in enumerate(shards):
         for r in shard:
-            owners.setdefault(r.prompt.segments[:2], set()).add(index)
+            owners.setdefault(r.prompt.images[0], set()).add(index)
     assert all(len(found) == 1 for found in owners.values())
     assert _planner.cut_shards(rng.sample(merged, len(merged)), n_shards) == shards
 
 
+def test_shards_of_text_lose_nothing() -> None:
+    merged = merge_requests([request([1, a, b]) for a in (2, 3) for b in (1, 2, 3)])
+    assert sorted(map(len, _planner.cut_shards(merged, 3))) == [2, 2, 2]
+
+
 def test_shards_are_even_where_first_demonstrations_are_many() -> None:
-    many = [Request(Prompt((Segment((9,)), Segment((i,)), Segment((1, q)))), ()) for i in range(50) for q in range(4)]
+    many = [shown((10 + i, 100 + q), True) for i in range(50) for q in range(4)]
     assert sorted(map(len, _planner.cut_shards(many, 4))) == [48, 48, 52, 52]  # 50 groups of 4, uncut
 
 
