@@ -118,6 +118,8 @@ def self_test(model: Any, *, page: int, kernel: Kernel) -> str | None:
     probes = _probes(model, page)
     try:
         runs = [_run(model, probes, page=page, beams=beams, kernel=kernel) for beams in (1, 3)]
+    except torch.OutOfMemoryError:
+        raise  # says nothing about the kernel
     except (RuntimeError, TypeError, ValueError) as fault:
         return f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
     found = list(zip(*runs, strict=True))

@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from lever_pipe.errors import CheckpointError, ConfigError, DataError, ImageError
 from lever_pipe.lvlms import qwen2_5_vl
+from lever_pipe.lvlms._planner import cut_shards
+from lever_pipe.lvlms._requests import merge_requests
 from lever_pipe.lvlms._stock import _inputs
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmRequest
 from lever_pipe.prompts import PromptStyle, TextPrompt, TextSegment, build_prompt
@@ -255,7 +257,12 @@ class Barrier:
 def test_a_team_loses_nothing_while_another_job_writes(load, requests, tmp_path: Path) -> None:
     expected = load().run(requests)
     members = [load(tmp_path)]
-    load(tmp_path).run([requests[0], requests[3]])  # another job, between the loads of the two members
+    first, second = cut_shards(merge_requests(_asked(members[0], requests)), 2)
+    assert min(len(first), len(second)) > 1
+    other = load(tmp_path)  # another job answers what the first member will, between the loads of the two
+    done = {request.prompt for request in first}
+    asked = zip(requests, _asked(other, requests), strict=True)
+    other.run([request for request, ours in asked if ours.prompt in done])
     members.append(load(tmp_path))
     barrier = threading.Barrier(2)
     for rank, member in enumerate(members):
@@ -319,6 +326,11 @@ def _key(weights: dict[str, torch.Tensor], end: str) -> str:
 
 def _copy(folder: Path, target: Path) -> Path:
     return Path(shutil.copytree(folder, target))
+
+
+def _asked(member: qwen2_5_vl.Qwen25Vl, requests: list[LvlmRequest]):
+    member._tokenize(requests)
+    return [member._to_request(request) for request in requests]
 
 
 def _prompts(member: qwen2_5_vl.Qwen25Vl, requests: list[LvlmRequest]):
