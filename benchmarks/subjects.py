@@ -50,6 +50,10 @@ class DecodedImages(ImageSource):
         """Return the decoded image."""
         return self._images[digest]
 
+    def size(self, digest: str) -> tuple[int, int]:
+        """Return width and height."""
+        return self._images[digest].size
+
 
 @dataclass(frozen=True)
 class Subject:

@@ -59,7 +59,6 @@ class Engine:
             PromptTooLongError: a prompt with its answer is longer than the model's context.
         """
         ordered = _planner.trie_order(merge_requests(requests))
-        self._vision.prepare(digest for request in ordered for digest in request.prompt.images)
         self._measure(ordered)
         done: dict[Prompt, tuple[Result, dict[Answer, Scores]]] = {}
         for request, result in self._run(ordered):
@@ -71,6 +70,7 @@ class Engine:
     def _run(self, ordered: Sequence[Request]) -> Iterator[tuple[Request, Result]]:
         try:
             for chunk in _planner.plan_chunks(ordered, self._layout, self._budget):
+                self._vision.prepare(chunk.images())
                 for wave in chunk.waves:
                     yield from self._executor.run(wave)
                 self._executor.release(chunk.released)
@@ -88,7 +88,7 @@ class Engine:
         return self._layouts[segment]
 
     def _measure(self, ordered: Sequence[Request]) -> None:
-        """Count prompt tokens, and refuse what is too long before the language model runs."""
+        """Count prompt tokens, and refuse what is too long before anything is computed."""
 
         def size(segment: Segment) -> int:
             return self._layout(segment).ids.size

@@ -120,6 +120,10 @@ class Chunk:
     waves: list[list[Node]]
     released: list[Node]
 
+    def images(self) -> set[str]:
+        """Return the digests of its images."""
+        return {digest for wave in self.waves for node in wave for digest in node.images}
+
 
 def trie_order(requests: Iterable[Request]) -> list[Request]:
     """Return requests with distinct prompts in depth-first order of their tree, whatever order they come in."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from lever_pipe.lvlms._flop import VisionFlop
 from lever_pipe.lvlms._positions import Grid
 from lever_pipe.lvlms._tower import VisionTower
-from lever_pipe.progress import Progress
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,16 +25,28 @@ PATCHES_PER_BATCH_ELSEWHERE = 16_384
 IMAGES_PER_CALL = 16
 
 
+class Images(Protocol):
+    """Images by digest (`protocol.ImageSource`)."""
+
+    def open(self, digest: str) -> Image:
+        """Return the decoded image."""
+        ...
+
+    def size(self, digest: str) -> tuple[int, int]:
+        """Return its width and height."""
+        ...
+
+
 class VisionStore:
     """Features and grids of images by digest, the least recently used features dropped beyond a number of bytes.
 
     Images of one batch have one grid, and batches are formed in the order of the digests, so what an image becomes
-    does not depend on the order of the prompts.
+    does not depend on the order in which it is asked for.
 
     Args:
         model: a `Qwen2_5_VLForConditionalGeneration`.
         processor: its image processor.
-        open_image: returns the decoded image of a digest.
+        images: returns the decoded image of a digest, and its size without decoding it.
         capacity: bytes of features to keep.
         counters: receives `images_encoded` and the vision tower's share of `flop`.
     """
@@ -43,14 +55,14 @@ class VisionStore:
         self,
         model: Any,
         processor: Any,
-        open_image: Callable[[str], Image],
+        images: Images,
         *,
         capacity: int,
         counters: Counter[str],
     ) -> None:
         self._model = model
         self._processor = processor
-        self._open = open_image
+        self._images = images
         self._capacity = capacity
         self._counters = counters
         self._grids: dict[str, Grid] = {}
@@ -61,16 +73,26 @@ class VisionStore:
         self._tower = VisionTower(model.model.visual)
 
     def prepare(self, digests: Iterable[str]) -> None:
-        """Encode all images that were never seen, in batches."""
-        fresh = sorted({digest for digest in digests if digest not in self._grids})
-        with Progress(len(fresh), "encode images") as progress:
-            for digest, features in self._encode(fresh):
-                self._keep(digest, features)
-                progress.advance()
+        """Encode all images whose features are not there, in batches."""
+        for digest, features in self._encode(sorted({digest for digest in digests if digest not in self._features})):
+            self._keep(digest, features)
 
     def grid(self, digest: str) -> Grid:
-        """Return the patch grid of a prepared image."""
+        """Return the patch grid of an image, by its size."""
+        if digest not in self._grids:
+            self._grids[digest] = self._grid_of(*self._images.size(digest))
         return self._grids[digest]
+
+    def _grid_of(self, width: int, height: int) -> Grid:
+        processor = self._processor
+        rows, columns = smart_resize(
+            height,
+            width,
+            factor=processor.patch_size * processor.merge_size,
+            min_pixels=processor.size["shortest_edge"],
+            max_pixels=processor.size["longest_edge"],
+        )
+        return 1, rows // processor.patch_size, columns // processor.patch_size
 
     def features(self, digests: Sequence[str]) -> list[Tensor]:
         """Return the features [n, H] of each image, encoding again what was dropped."""
@@ -94,7 +116,6 @@ class VisionStore:
     def _encode(self, digests: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         waiting: dict[Grid, list[tuple[str, Tensor]]] = {}
         for digest, grid, pixels in self._process(digests):
-            self._grids[digest] = grid
             group = waiting.setdefault(grid, [])
             group.append((digest, pixels))
             if sum(len(pixels) for _, pixels in group) >= self._batch:
@@ -106,7 +127,7 @@ class VisionStore:
         """Yield digest, grid and pixel patches; several images a call, because the call itself is dear."""
         for start in range(0, len(digests), IMAGES_PER_CALL):
             part = digests[start : start + IMAGES_PER_CALL]
-            batch = self._processor(images=[self._open(digest) for digest in part], return_tensors="pt")
+            batch = self._processor(images=[self._images.open(digest) for digest in part], return_tensors="pt")
             grids = [(frames, rows, columns) for frames, rows, columns in batch["image_grid_thw"].tolist()]
             patches = batch["pixel_values"].split([math.prod(grid) for grid in grids])
             yield from zip(part, grids, patches, strict=True)

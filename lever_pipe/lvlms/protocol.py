@@ -11,17 +11,19 @@ a `CheckpointError`) and that never reaches for the network.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 
 from lever_pipe.errors import ImageError
 from lever_pipe.prompts import TextPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+T = TypeVar("T")
 
 COUNTERS = (
     "images_shown",  # images in all prompts asked
@@ -117,6 +119,17 @@ class ImageSource:
         Raises:
             ImageError: no file has this digest, its file cannot be decoded, or its bytes are others by now.
         """
+        return self._read(digest, lambda image: image.convert("RGB"))
+
+    def size(self, digest: str) -> tuple[int, int]:
+        """Return width and height of an image without decoding it.
+
+        Raises:
+            ImageError: as `open`, as far as the file's beginning tells.
+        """
+        return self._read(digest, lambda image: (image.width, image.height))
+
+    def _read(self, digest: str, take: Callable[[Image], T]) -> T:
         from PIL import Image, UnidentifiedImageError
 
         path = self._paths.get(digest)
@@ -130,7 +143,7 @@ class ImageSource:
             content = path.read_bytes()
             _require_digest(path, content, digest)
             with Image.open(BytesIO(content)) as image:
-                return image.convert("RGB")
+                return take(image)
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as fault:
             raise ImageError(
                 f"{path}: expected a readable image",

@@ -111,7 +111,7 @@ class Qwen25Vl:
         vision = VisionStore(
             parts.model,
             parts.image_processor,
-            images.open,
+            images,
             capacity=options.vision_bytes,
             counters=self._work,
         )

@@ -131,10 +131,18 @@ def _turn(image: str, words: tuple[int, ...]) -> Segment:
     return Segment((VISION_START, IMAGE, VISION_END, *words, END), (image,))
 
 
-def open_image(size: Size, name: str) -> Image.Image:
-    """Return an image that belongs to a name."""
-    low = generator(0, "gpu", "image", name).integers(0, 255, (6, 8, 3), dtype=np.uint8)
-    return Image.fromarray(low).resize(size.image, Image.Resampling.BICUBIC)
+class _Images:
+    """Images that belong to names."""
+
+    def __init__(self, size: Size) -> None:
+        self._size = size.image
+
+    def open(self, name: str) -> Image.Image:
+        low = generator(0, "gpu", "image", name).integers(0, 255, (6, 8, 3), dtype=np.uint8)
+        return Image.fromarray(low).resize(self._size, Image.Resampling.BICUBIC)
+
+    def size(self, _: str) -> tuple[int, int]:
+        return self._size
 
 
 def measure(size: Size, *, device: str, dtype: torch.dtype, n_stock: int) -> Measured:
@@ -143,11 +151,10 @@ def measure(size: Size, *, device: str, dtype: torch.dtype, n_stock: int) -> Mea
     options = DecodeOptions(EOS, 5)
     counters: Counter[str] = Counter()
 
-    def opened(name: str) -> Image.Image:
-        return open_image(size, name)
+    images = _Images(size)
 
     def run(part: list[Request]) -> None:
-        vision = VisionStore(parts.model, parts.image_processor, opened, capacity=2**34, counters=counters)
+        vision = VisionStore(parts.model, parts.image_processor, images, capacity=2**34, counters=counters)
         engine = build_engine(
             parts.model,
             vision,
@@ -163,7 +170,7 @@ def measure(size: Size, *, device: str, dtype: torch.dtype, n_stock: int) -> Mea
     counters.clear()
     seconds = _timed(device, lambda: run(requests))
     prompts = [request.prompt for request in requests[:: max(1, len(requests) // n_stock)][:n_stock]]
-    plain = _timed(device, lambda: stock_tokens(parts, prompts, open_image=opened, options=options, batch_size=1))
+    plain = _timed(device, lambda: stock_tokens(parts, prompts, open_image=images.open, options=options, batch_size=1))
     reachable = flop_per_second(torch.device(device), dtype) if device.startswith("cuda") else float("nan")
     return Measured(seconds, counters["flop"] / reachable, plain / len(prompts) * len(requests), counters)
 

@@ -162,9 +162,7 @@ class Bench:
     def vision(self, capacity: int = 2**30) -> tuple[VisionStore, Counter[str]]:
         counters: Counter[str] = Counter()
         source = ImageSource(self.paths)
-        store = VisionStore(
-            self.parts.model, self.parts.image_processor, source.open, capacity=capacity, counters=counters
-        )
+        store = VisionStore(self.parts.model, self.parts.image_processor, source, capacity=capacity, counters=counters)
         return store, counters
 
     def engine(

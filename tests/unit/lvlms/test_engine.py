@@ -330,3 +330,16 @@ def test_a_failed_run_leaves_nothing_behind(bench, reference, executor: str) -> 
     if executor == "packed":
         assert engine._executor._memory.pool.used == 0
     assert largest_gap(engine.run(bench.requests()), reference) < ATOL
+
+
+def test_a_small_store_encodes_for_one_part_of_the_plan_at_a_time(bench) -> None:
+    # Two queries with an image each and demonstrations of their own: a store for one part of the plan is enough.
+    prompts = [bench.prompt((0, 1), 2), bench.prompt((3, 4), 5)]
+    plain, _ = bench.engine(kv_tokens=300)
+    expected = plain.run([Request(prompt) for prompt in prompts])
+    engine, counters = bench.engine(kv_tokens=300)
+    probe, _ = bench.vision()
+    probe.prepare(bench.paths)
+    engine._vision._capacity = sum(features.nbytes for features in probe.features(prompts[0].images)) * 3 // 2
+    assert engine.run([Request(prompt) for prompt in prompts]) == expected
+    assert counters["images_encoded"] == 6

@@ -188,7 +188,7 @@ def test_a_broken_image_is_named_and_what_was_done_is_kept(load, requests, paths
 
 
 def test_an_unknown_image_is_named(load, requests) -> None:
-    with pytest.raises(ImageError, match=f"image {min(requests[0].prompt.images)}"):
+    with pytest.raises(ImageError, match=f"image ({'|'.join(requests[0].prompt.images)}): expected"):
         load(images={}).run(requests[:1])
 
 
@@ -216,7 +216,7 @@ def test_a_prompt_beyond_the_context_never_runs(load, requests, folder: Path, tm
     )
     with pytest.raises(DataError, match=expected):
         member.run(requests)
-    assert member._work["forwards"] == 0
+    assert (member._work["forwards"], member._work["images_encoded"]) == (0, 0)
 
 
 def test_a_budget_below_one_prompt_names_a_remedy(load, requests) -> None:

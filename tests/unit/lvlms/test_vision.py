@@ -118,11 +118,17 @@ def test_work_is_counted_by_patches(bench) -> None:
         counters: Counter[str] = Counter()
         source = ImageSource(bench.paths)
         parts = bench.parts
-        VisionStore(parts.model, parts.image_processor, source.open, capacity=2**20, counters=counters).prepare(
-            [digest]
-        )
+        VisionStore(parts.model, parts.image_processor, source, capacity=2**20, counters=counters).prepare([digest])
         return counters["flop"]
 
     # 112 x 84 is 8 x 6 patches, 168 x 56 is 12 x 4: equal counts of patches, equal work; 112 x 112 is more.
     first, second, third, fourth = (work(d) for d in list(bench.paths)[:4])
     assert first == second == fourth < third
+
+
+def test_grids_by_size_are_those_of_the_processor(bench) -> None:
+    store, counters = bench.vision()
+    for digest in bench.paths:
+        pixels = bench.parts.image_processor(images=[bench.open(digest)], return_tensors="pt")
+        assert list(store.grid(digest)) == pixels["image_grid_thw"][0].tolist()
+    assert counters["images_encoded"] == 0
