@@ -196,13 +196,12 @@ def require_fit(request: Request, length: int, budget: Budget) -> None:
         )
 
 
-def plan_chunks(requests: Iterable[Request], layout_of: Callable[[Segment], Layout], budget: Budget) -> Iterator[Chunk]:
-    """Yield the chunks of the tree of requests with distinct prompts, each of which fits (`require_fit`).
+def plan_chunks(ordered: Sequence[Request], layout_of: Callable[[Segment], Layout], budget: Budget) -> Iterator[Chunk]:
+    """Yield the chunks of the tree of requests in its order (`trie_order`), each of which fits (`require_fit`).
 
     Half of the stored tokens at most are nodes that others continue, so that waves stay wide; a longer beginning makes
     a chunk of its own.
     """
-    ordered = trie_order(requests)
     draft, path = _Draft(budget), list[Node]()
     following = [*(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered)), 0]
     shared = 0

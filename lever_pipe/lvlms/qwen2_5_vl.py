@@ -148,6 +148,11 @@ class Qwen25Vl:
 
         Finished prompts reach the ledger chunk by chunk, so a killed run continues where it stopped. Of several
         processes each computes a shard; they call `run` with the same requests and get the same replies.
+
+        Raises:
+            ConfigError: `kv_tokens` has no room for a prompt.
+            DataError: a prompt with its answer exceeds the model's context, or holds a control token.
+            ImageError: an image cannot be read.
         """
         begin = time.perf_counter()
         self._team.wait()  # nobody writes to the ledger before everybody has read it
