@@ -11,6 +11,10 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/rl_data.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
+include: "workflow/rules/emulation.smk"
+include: "workflow/rules/comparison.smk"
+include: "workflow/rules/agreement.smk"
+include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 
 

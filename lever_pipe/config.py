@@ -386,10 +386,31 @@ class Evaluation(Section):
                 yield (key,), f"must rise without repeats, got {values}. Write {sorted(set(values))}."
 
 
+class Emulate(Section):
+    """Faults of the published runs, each switched on alone and all together, to show what they explain."""
+
+    preset: str = "published"
+    """Preset whose checkpoints are emulated; its projections must be frozen in GRPO, as published."""
+    seed: Seed = 0
+    kl_betas: tuple[KlBeta, ...] = Field((0.12, 0.145, 0.15, 0.155, 0.18), min_length=2)
+    grpo_epochs: Epoch = 3
+    base_rce_epoch: Epoch = 5
+    other_kl_beta: KlBeta = 0.15
+    """The beta that starts from another base where bases are mixed."""
+    other_base_rce_epoch: Epoch = 2
+    head_seed: Seed = 42
+    """Stream of the fresh attention and layer norm that take the place of the trained ones."""
+    pool_items: int = Field(2, ge=2, le=64)
+    """Train items, the first ones, that every evaluation query is offered."""
+
+
 class Report(Section):
-    """What the report is called; changes no number."""
+    """What the report is called and how it is written; changes no number of the study."""
 
     title: str = "Choosing demonstrations with GRPO: every table, beside the published one"
+    language: Literal["en", "zh"] = "en"
+    guard: Literal["footnote", "strict"] = "footnote"
+    """What happens to a row that differs from its neighbours in more than the compared factor."""
 
 
 class Experiment(Section):
@@ -407,6 +428,8 @@ class Experiment(Section):
     """The first arm fills the documents' tables; further arms get tables of their own."""
     baselines: Baselines = Baselines()
     evaluation: Evaluation = Evaluation()
+    emulate: Emulate | None = Emulate()
+    """null for a run without emulated faults."""
     report: Report = Report()
 
     def rules(self) -> tuple[Rule, ...]:

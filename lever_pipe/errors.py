@@ -8,6 +8,7 @@ LeverPipeError                 every foreseeable fault: one line, no traceback f
 |- UnknownMemberError          no such sampler, data set, encoder or LVLM; lists and suggests
 |- PoolError                   fewer than K eligible demonstrations for a query
 |- ImageError                  an image that cannot be read, named
+|- ComparisonError             rows of a table that differ in more than the compared factor
 |- WorldError                  the embedded world's models do not show the mechanism they must show
 `- TrainingError               a loss or gradient that is no finite number
 
@@ -53,6 +54,10 @@ class PoolError(LeverPipeError):
 
 class ImageError(LeverPipeError):
     """An image cannot be read; the message names it."""
+
+
+class ComparisonError(LeverPipeError):
+    """Rows of a table differ in more than the factor it compares, or a table misses a cell; the message names both."""
 
 
 class WorldError(LeverPipeError):

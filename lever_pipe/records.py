@@ -6,6 +6,7 @@ query's pool. The type checker keeps the two apart, because exchanging them stil
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, NewType, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -141,6 +142,11 @@ def beta_text(kl_beta: float) -> str:
     """Return a beta as it stands in a policy's name: the shortest text that reads back as the same number."""
     text = f"{kl_beta:g}"
     return text if float(text) == kl_beta else repr(kl_beta)
+
+
+def group_of(policy: str) -> str:
+    """Return the name that all seeds or draws of one policy share: `preset~world/rce/epoch~5`, `baseline/random`."""
+    return re.sub(r"/seed~\d+", "", re.sub(r"^(baseline/.*)-\d+$", r"\1", policy))
 
 
 class PolicyRef(Row):

@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import Runtime, TabulateDocumentsConfig
 from lever_pipe.tables import frames
 from lever_pipe.tables.all_tables import Collected, build_tables
 from lever_pipe.tables.document_002 import Setup
-from lever_pipe.tables.folder import write_folder
+from lever_pipe.tables.folder import write_tables
 from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.published import Published
 from lever_pipe.tables.results import Results, choose_base
-from lever_pipe.tables.table import Table
 
 
 def tabulate_documents(
@@ -51,14 +49,7 @@ def tabulate_documents(
         setup,
         Origin(config.main_preset, config.data, config.lvlm),
     )
-    storage.write_json(tables, [table.as_json() for table in built])
-    write_folder(csv, lambda folder: _write_each(folder, built))
+    write_tables(built, json=tables, folder=csv)
     inputs = {"scores": scores, "training": training, "rl_data": rl_data, "arms": arms}
     inputs = {**inputs, "arms_training": arms_training, "reference": reference}
     write_card(card, stage="tabulate_documents", config=config, inputs=inputs, started=started, runtime=runtime)
-
-
-def _write_each(folder: Path, tables: list[Table]) -> None:
-    for table in tables:
-        storage.write_text(folder / f"{table.id}.csv", table.as_csv())
-        storage.write_text(folder / f"{table.id}.md", table.as_markdown())

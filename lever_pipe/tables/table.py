@@ -18,11 +18,15 @@ class Table:
     """A titled frame of text; `notes` hold the lineage of the published numbers in it."""
 
     id: str  # unique, and the stem of its files
-    document: str  # `000`, `001`, `002`, or `extra`
+    document: str  # the section it stands in: `000`, `001`, `002`, `extra`, `statistics`, `agreement`, `why`, `claims`
     title: str
     caption: str
     frame: pd.DataFrame
     notes: tuple[str, ...] = field(default=())
+    factor: str = ""  # what the rows are meant to differ in; empty where they are not compared
+    groups: tuple[str, ...] = field(default=())  # one a row: the policies behind it (`records.group_of`), or empty
+    marks: tuple[str, ...] = field(default=())  # one a row: letters of its footnotes, such as `a` or `ab`
+    footnotes: tuple[str, ...] = field(default=())  # in the order of their letters
 
     def as_json(self) -> dict[str, Any]:
         """Return the table as JSON values."""
@@ -32,6 +36,10 @@ class Table:
             "title": self.title,
             "caption": self.caption,
             "notes": list(self.notes),
+            "factor": self.factor,
+            "groups": list(self.groups),
+            "marks": list(self.marks),
+            "footnotes": list(self.footnotes),
             "columns": [str(column) for column in self.frame.columns],
             "rows": [[str(cell) for cell in row] for row in self.frame.itertuples(index=False)],
         }

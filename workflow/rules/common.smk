@@ -19,6 +19,8 @@ except LeverPipeError as fault:
 RESULTS = EXPERIMENT.results
 LEVER = f"{RESULTS}/lever"
 LEDGER = f"{RESULTS}/ledger"
+TABLES = f"{LEVER}/tables"
+REFERENCE = "resources/reference/lever-plus-published.csv"
 REPORT = f"{RESULTS}/report.md"
 
 INIT = f"{LEVER}/preset~{{preset}}/init/seed~{{seed}}"

@@ -1,6 +1,4 @@
-TABLES = f"{LEVER}/tables"
 FIGURES = f"{LEVER}/figures"
-REFERENCE = "resources/reference/lever-plus-published.csv"
 BATCHES = plan.batches(EXPERIMENT)
 COUNTERS = [f"{LEVER}/answers/{batch}/counters.json" for batch in BATCHES]
 if not IMPORTED:
