@@ -23,7 +23,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-reproduce: setup ## run both the set-up and the whole default experiment; the report is results/report.md
+reproduce: setup ## run both the set-up and the whole default experiment; the report is results/report.html
 	$(BIN)/snakemake --cores $(CORES)
 
 smoke: setup ## the whole workflow at toy size, about a minute

@@ -19,7 +19,15 @@ from lever_pipe.errors import ConfigError, LeverPipeError
 from lever_pipe.parsing import available, nearest, parse_model
 from lever_pipe.stage_configs import Runtime
 
-TOOLS = {"schema": "tools", "closure": "tools", "export_rl_data": "tools", "ledger": "ledger_tools"}  # name -> module
+TOOLS = {
+    "schema": "tools",
+    "closure": "tools",
+    "compare": "compare_tool",
+    "export_rl_data": "tools",
+    "ledger": "ledger_tools",
+    "glossary": "glossary_tool",
+}
+"""Name of a tool -> module that holds it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

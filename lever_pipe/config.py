@@ -310,8 +310,6 @@ class Grpo(Section):
     """Bound on an advantage."""
     adaptive_kl: AdaptiveKl | None = None
     """None keeps KL_BETA fixed; `{}` adapts it with the published window."""
-    dropout: bool = False
-    """True: the policy alone runs with dropout, as published; its ratio then starts off 1."""
 
 
 class Preset(Section):
@@ -403,6 +401,23 @@ class Emulate(Section):
     pool_items: int = Field(2, ge=2, le=64)
     """Train items, the first ones, that every evaluation query is offered."""
 
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: no beta is run twice; the mixed bases are two."""
+        return self._betas_are_distinct, self._another_beta_starts_elsewhere
+
+    def _betas_are_distinct(self) -> Iterator[Fault]:
+        betas = list(self.kl_betas)
+        if len(set(betas)) != len(betas):
+            yield ("kl_betas",), f"must not repeat a value, got {betas}. Drop the repeated ones."
+
+    def _another_beta_starts_elsewhere(self) -> Iterator[Fault]:
+        if self.other_kl_beta not in self.kl_betas:
+            bound = f"must be one of kl_betas={list(self.kl_betas)}"
+            yield ("other_kl_beta",), f"{bound}, got {self.other_kl_beta}. Name one of them or add it."
+        if self.other_base_rce_epoch == self.base_rce_epoch:
+            bound = f"must differ from base_rce_epoch={self.base_rce_epoch}"
+            yield ("other_base_rce_epoch",), f"{bound}, got {self.other_base_rce_epoch}. Change one of them."
+
 
 class Report(Section):
     """What the report is called and how it is written; changes no number of the study."""
@@ -441,6 +456,7 @@ class Experiment(Section):
             self._samples_are_evaluated,
             self._shots_fit_into_pools,
             self._world_has_rl_queries,
+            self._emulation_has_its_preset,
         )
 
     def _presets_name_folders(self) -> Iterator[Fault]:
@@ -490,3 +506,18 @@ class Experiment(Section):
                 ("rl_data", "n_queries"),
                 f"must be at most data.world.n_train={n_train}, got {n_queries}. Lower it or raise data.world.n_train.",
             )
+
+    def _emulation_has_its_preset(self) -> Iterator[Fault]:
+        place, emulate = ("emulate", "preset"), self.emulate
+        if emulate is None:
+            return
+        if emulate.preset not in self.presets:
+            remedy = "Name one of them, or write emulate: null"
+            yield place, f"must be one of {sorted(self.presets)}, got {emulate.preset!r}. {remedy}."
+            return
+        preset = self.presets[emulate.preset]
+        if not preset.grpo.freeze_projections:
+            remedy = "Only then are the trained tensors those that the published evaluation lost"
+            yield place, f"must name a preset with grpo.freeze_projections, got {emulate.preset!r}. {remedy}."
+        if preset.selector.dropout == preset.selector.attention_dropout == 0:
+            yield place, f"must name a preset with dropout, got {emulate.preset!r}. Without it that arm shows nothing."

@@ -36,7 +36,7 @@ REMEDIES = {
     "greater_than": "Raise it.",
     "less_than_equal": "Lower it.",
     "less_than": "Lower it.",
-    "too_short": "Name at least one.",
+    "too_short": "Name more of them.",
 }
 """What to do about a field, by the type of pydantic's error."""
 
@@ -110,9 +110,10 @@ def _read(model: type[S], values: Any) -> tuple[S, list[str]]:
     try:
         return model.model_validate(values), []
     except ValidationError as fault:
-        errors = [e for e in fault.errors(include_url=False) if e["type"] != RULE_FAULT]
+        errors = fault.errors(include_url=False)
         section = _sound_part(model, values)
-        lines = [_line(model, error) for error in errors if not _follows_from_another(error)]
+        own = [e for e in errors if e["type"] != RULE_FAULT and not _follows_from_another(e, errors)]
+        lines = [_line(model, error) for error in own]
         return section, lines + [f"{dotted(path)}: {text}" for path, text in section.faults()]
 
 
@@ -168,9 +169,11 @@ def _line(model: type[Section], error: ErrorDetails) -> str:
     return f"{path}: {message[0].lower()}{message[1:]}{seen}. {_remedy(error)}"
 
 
-def _follows_from_another(error: ErrorDetails) -> bool:
+def _follows_from_another(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
     """Tell a tuple that only looks too short because its elements were refused."""
-    return error["type"] == "too_short" and bool(error["input"])
+    place = error["loc"]
+    inside = [other for other in errors if len(other["loc"]) > len(place) and other["loc"][: len(place)] == place]
+    return error["type"] == "too_short" and bool(inside)
 
 
 def _remedy(error: ErrorDetails) -> str:

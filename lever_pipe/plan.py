@@ -6,6 +6,8 @@ read, whose digests belong to the identity of the stages that load them.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -13,10 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lever_pipe import faults
 from lever_pipe import stage_configs as stages
-from lever_pipe.config import Arm, Experiment, Preset
+from lever_pipe.config import Arm, Emulate, Experiment, Preset
 from lever_pipe.provenance import canonical_json, code_of, model_identity
-from lever_pipe.records import PolicyRef, beta_text
+from lever_pipe.records import PolicyRef, base_of, beta_text
 from lever_pipe.sections import Section
 
 Wildcards = Mapping[str, str]
@@ -71,6 +74,8 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
     """Return the policies whose prompts one answer batch holds."""
     if batch == "baseline":
         return [f"baseline/{name}" for name in baselines(experiment)]
+    if batch == faults.EMULATION:
+        return emulated(experiment)
     for arm in experiment.arms:
         for seed in arm.seeds:
             if batch == f"preset~{arm.preset}/seed~{seed}":
@@ -81,6 +86,8 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
 def batch_of(policy: str) -> str:
     """Return the answer batch of a policy."""
     parts = policy.split("/")
+    if parts[0] == faults.EMULATION:
+        return faults.EMULATION
     seed = next((part for part in parts if part.startswith("seed~")), None)
     return "baseline" if seed is None else f"{parts[0]}/{seed}"
 
@@ -96,6 +103,37 @@ def trained(experiment: Experiment) -> list[str]:
     for arm in experiment.arms:
         names += long_runs(arm)
     return list(dict.fromkeys(names))
+
+
+def emulated(experiment: Experiment, *arms: str) -> list[str]:
+    """Return the emulated policies of these arms, by default of all; they are not among the evaluated ones."""
+    if experiment.emulate is None:
+        return []
+    wanted = arms or faults.ARMS
+    return [policy.name for policy in faults.policies(experiment.emulate) if policy.arm in wanted]
+
+
+def emulated_checkpoints(experiment: Experiment, arm: str) -> list[str]:
+    """Return the training epochs whose selectors an arm evaluates, in the order of its policies."""
+    emulate = _emulate(experiment)
+    return [faults.checkpoint_of(emulate, policy) for policy in faults.policies_of_arm(emulate, arm)]
+
+
+def emulated_runs(experiment: Experiment) -> list[str]:
+    """Return every training epoch behind the emulated policies once, right and with dropout."""
+    return [] if experiment.emulate is None else faults.trained_runs(experiment.emulate)
+
+
+def _emulate(experiment: Experiment) -> Emulate:
+    if experiment.emulate is None:
+        raise KeyError(faults.EMULATION)
+    return experiment.emulate
+
+
+def starts(experiment: Experiment) -> list[str]:
+    """Return the selectors that evaluated policies start from and that are not evaluated themselves."""
+    names = [name for name in evaluated(experiment) if not name.startswith("baseline/")]
+    return [name for name in dict.fromkeys(map(base_of, names)) if name not in names]
 
 
 def policy_ref(policy: str) -> PolicyRef:
@@ -225,7 +263,7 @@ def _train_rce_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
     )
 
 
-def _train_grpo_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
+def _train_grpo_epoch(experiment: Experiment, wildcards: Wildcards) -> stages.TrainGrpoEpochConfig:
     preset = _preset(experiment, wildcards)
     return stages.TrainGrpoEpochConfig(
         preset=wildcards["preset"],
@@ -271,13 +309,54 @@ def _fields(preset: Preset, *names: str) -> dict[str, Any]:
 
 
 def _collect_results(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.CollectResultsConfig(main_preset=experiment.arms[0].preset)
+    return stages.CollectResultsConfig(
+        main_preset=experiment.arms[0].preset,
+        evaluated=tuple(evaluated(experiment)),
+        trained=tuple(trained(experiment)),
+        samples=experiment.evaluation.samples,
+        shots=experiment.evaluation.shots,
+    )
 
 
 def _tabulate_documents(experiment: Experiment, _: Wildcards) -> Section:
     evaluation, main = experiment.evaluation, experiment.presets[experiment.arms[0].preset]
     counts = {"samples": evaluation.samples, "shots": evaluation.shots}
-    return stages.TabulateDocumentsConfig(**_origin(experiment), **counts, **_fields(main, "grpo", "reward"))
+    shown = {**_origin(experiment), **counts, **_fields(main, "grpo", "reward")}
+    return stages.TabulateDocumentsConfig(**shown, guard=experiment.report.guard)
+
+
+def _collect_lineage(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.CollectLineageConfig(
+        presets=tuple(arm.preset for arm in experiment.arms),
+        batch_sizes=tuple(len(policies_of(experiment, batch)) for batch in batches(experiment)),
+        scale=_scale(experiment),
+    )
+
+
+def _measure_agreement(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.MeasureAgreementConfig(
+        **_origin(experiment),
+        policies=tuple(evaluated(experiment)),
+        starts=tuple(starts(experiment)),
+        shots=experiment.evaluation.shots,
+        guard=experiment.report.guard,
+    )
+
+
+def _compare_policies(experiment: Experiment, _: Wildcards) -> Section:
+    evaluation = experiment.evaluation
+    return stages.ComparePoliciesConfig(
+        **_origin(experiment),
+        policies=tuple(evaluated(experiment)),
+        samples=evaluation.samples,
+        shots=evaluation.shots,
+        seed=evaluation.seed,
+        guard=experiment.report.guard,
+    )
+
+
+def _check_claims(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.CheckClaimsConfig(**_origin(experiment), seed=experiment.evaluation.seed)
 
 
 def _plot_curves(experiment: Experiment, _: Wildcards) -> Section:
@@ -286,7 +365,50 @@ def _plot_curves(experiment: Experiment, _: Wildcards) -> Section:
 
 
 def _build_report(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.BuildReportConfig(title=experiment.report.title, **_origin(experiment))
+    report = experiment.report
+    return stages.BuildReportConfig(title=report.title, language=report.language, **_origin(experiment))
+
+
+def _emulate_grpo_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
+    preset = {"preset": _emulate(experiment).preset}
+    return stages.EmulateGrpoEpochConfig(training=_train_grpo_epoch(experiment, {**wildcards, **preset}))
+
+
+def _emulate_untouched(experiment: Experiment, _: Wildcards) -> Section:
+    emulate = _emulate(experiment)
+    return stages.EmulateUntouchedConfig(
+        preset=emulate.preset,
+        base_rce_epoch=emulate.base_rce_epoch,
+        seed=emulate.seed,
+        **_fields(experiment.presets[emulate.preset], "selector", "grpo", "train_share"),
+    )
+
+
+def _emulate_selections(experiment: Experiment, wildcards: Wildcards) -> Section:
+    emulate, switched_on = _emulate(experiment), faults.faults_of(wildcards["arm"])
+    return stages.EmulateSelectionsConfig(
+        arm=wildcards["arm"],
+        selector=experiment.presets[emulate.preset].selector,
+        shots=max(experiment.evaluation.shots),
+        head_seed=emulate.head_seed if "head" in switched_on else None,
+        pool_items=emulate.pool_items if "pool" in switched_on else None,
+    )
+
+
+def _score_emulation(experiment: Experiment, _: Wildcards) -> Section:
+    policies, evaluation = tuple(faults.policies(_emulate(experiment))), experiment.evaluation
+    return stages.ScoreEmulationConfig(policies=policies, samples=evaluation.samples, shots=evaluation.shots)
+
+
+def _explain_patterns(experiment: Experiment, _: Wildcards) -> Section:
+    origin, evaluation = _origin(experiment), experiment.evaluation
+    return stages.ExplainPatternsConfig(
+        emulate=_emulate(experiment),
+        samples=evaluation.samples,
+        shots=evaluation.shots,
+        data=origin["data"],
+        lvlm=origin["lvlm"],
+    )
 
 
 def _origin(experiment: Experiment) -> dict[str, Any]:
@@ -294,3 +416,27 @@ def _origin(experiment: Experiment) -> dict[str, Any]:
     source, folder = experiment.data.source, experiment.lvlm.model.rstrip("/").split("/")[-1]
     lvlm = "embedded Qwen2.5-VL" if source == "world" else folder
     return {"main_preset": experiment.arms[0].preset, "data": source, "lvlm": lvlm}
+
+
+def _scale(experiment: Experiment) -> str:
+    """Return which LVLM answers on which data, with its number of parameters where its folder is there."""
+    folder = experiment.lvlm.model
+    world, name = experiment.data.source == "world", folder.rstrip("/").split("/")[-1]
+    what = "embedded world" if world else f"{name} on {experiment.data.reader}"
+    n_parameters = _parameters(folder)
+    return f"{what}, {n_parameters / 1e6:.1f} M parameters" if n_parameters else what
+
+
+@cache
+def _parameters(folder: str) -> int:
+    """Return how many weights the headers of a model folder's safetensors name; 0 where there is none to read."""
+    total = 0
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        with path.open("rb") as handle:
+            size = int.from_bytes(handle.read(8), "little")
+            try:
+                header = json.loads(handle.read(size))
+            except (ValueError, OverflowError, MemoryError):
+                return 0
+        total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    return total

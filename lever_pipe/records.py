@@ -149,6 +149,14 @@ def group_of(policy: str) -> str:
     return re.sub(r"/seed~\d+", "", re.sub(r"^(baseline/.*)-\d+$", r"\1", policy))
 
 
+def base_of(policy: str) -> str:
+    """Return the policy whose weights a trained one starts from: the RCE base of GRPO, the initialisation of RCE."""
+    values = dict(part.split("~", 1) for part in policy.split("/") if "~" in part)
+    if "base" in values:
+        return f"preset~{values['preset']}/rce/seed~{values['seed']}/epoch~{values['base']}"
+    return f"preset~{values['preset']}/init/seed~{values['seed']}"
+
+
 class PolicyRef(Row):
     """Which policy a number belongs to; empty fields do not apply to its stage."""
 

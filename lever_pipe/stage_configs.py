@@ -10,6 +10,7 @@ from typing import Literal
 
 from lever_pipe.config import (
     Decode,
+    Emulate,
     Epoch,
     Grpo,
     KlBeta,
@@ -21,6 +22,7 @@ from lever_pipe.config import (
     Selector,
     WorldData,
 )
+from lever_pipe.faults import EmulatedPolicy
 from lever_pipe.records import PolicyRef
 from lever_pipe.sections import Section
 
@@ -206,6 +208,12 @@ class CollectResultsConfig(Section):
     """Identity of `collect_results`."""
 
     main_preset: str
+    evaluated: tuple[str, ...]
+    """Policies that must have every cell of samples x shots."""
+    trained: tuple[str, ...]
+    """Training epochs that must have metrics."""
+    samples: tuple[int, ...]
+    shots: tuple[int, ...]
 
 
 class TabulateDocumentsConfig(Section):
@@ -224,6 +232,62 @@ class TabulateDocumentsConfig(Section):
     """GRPO settings of the main preset, printed as the training configuration."""
     reward: Reward
     """Reward of the main preset, likewise."""
+    guard: Literal["footnote", "strict"] = "footnote"
+
+
+class CollectLineageConfig(Section):
+    """Identity of `collect_lineage`."""
+
+    presets: tuple[str, ...]
+    """One for each of the `rewards`."""
+    batch_sizes: tuple[int, ...]
+    """How many policies share each of the `answers`."""
+    scale: str
+    """Which LVLM on which data, and its number of parameters."""
+
+
+class MeasureAgreementConfig(Section):
+    """Identity of `measure_agreement`."""
+
+    main_preset: str
+    data: str
+    """As in `tabulate_documents`, and so are `lvlm` and `guard`."""
+    lvlm: str
+    policies: tuple[str, ...]
+    """One for each of the `selections`."""
+    starts: tuple[str, ...]
+    """Selectors that a policy starts from and that are none of the policies themselves."""
+    shots: tuple[int, ...]
+    guard: Literal["footnote", "strict"]
+
+
+class ComparePoliciesConfig(Section):
+    """Identity of `compare_policies`."""
+
+    main_preset: str
+    data: str
+    """As in `tabulate_documents`, and so is `lvlm`."""
+    lvlm: str
+    policies: tuple[str, ...]
+    """Whose scores are compared, in the order of their files."""
+    samples: tuple[int, ...]
+    shots: tuple[int, ...]
+    seed: Seed
+    n_resamples: int = 10_000
+    """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""
+    guard: Literal["footnote", "strict"] = "footnote"
+
+
+class CheckClaimsConfig(Section):
+    """Identity of `check_claims`."""
+
+    main_preset: str
+    data: str
+    """As in `tabulate_documents`, and so are `lvlm` and `base_rce_epoch`."""
+    lvlm: str
+    base_rce_epoch: Epoch | None = None
+    seed: Seed
+    """Stream of the simulated flat curves."""
 
 
 class PlotCurvesConfig(Section):
@@ -243,6 +307,56 @@ class BuildReportConfig(Section):
     """Identity of `build_report`."""
 
     title: str
+    language: Literal["en", "zh"] = "en"
     main_preset: str
     data: str
+    lvlm: str
+
+
+class EmulateGrpoEpochConfig(Section):
+    """Identity of `emulate_grpo_epoch`."""
+
+    training: TrainGrpoEpochConfig
+
+
+class EmulateUntouchedConfig(Section):
+    """Identity of `emulate_untouched`."""
+
+    preset: str
+    selector: Selector
+    grpo: Grpo
+    train_share: float
+    base_rce_epoch: Epoch
+    seed: Seed
+
+
+class EmulateSelectionsConfig(Section):
+    """Identity of `emulate_selections`."""
+
+    arm: str
+    selector: Selector
+    shots: int
+    head_seed: Seed | None
+    """Stream of the head that replaces the trained one; None keeps the trained one."""
+    pool_items: int | None
+    """First train items that every query is offered; None offers each query its own pool."""
+
+
+class ScoreEmulationConfig(Section):
+    """Identity of `score_emulation`."""
+
+    policies: tuple[EmulatedPolicy, ...]
+    """One for each of the `selections`."""
+    samples: tuple[int, ...]
+    shots: tuple[int, ...]
+
+
+class ExplainPatternsConfig(Section):
+    """Identity of `explain_patterns`."""
+
+    emulate: Emulate
+    samples: tuple[int, ...]
+    shots: tuple[int, ...]
+    data: str
+    """As in `tabulate_documents`, and so is `lvlm`."""
     lvlm: str

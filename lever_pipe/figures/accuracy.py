@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from lever_pipe.figures import style
 from lever_pipe.tables import policies
+from lever_pipe.tables.evidence import Evidence, Interval
 from lever_pipe.tables.extras import shots_of
 from lever_pipe.tables.policies import PolicyGroup
 from lever_pipe.tables.results import Results, means
@@ -28,16 +29,14 @@ def by_shots(results: Results) -> Figure | None:
     samples, shots = int(scores["samples"].max()), shots_of(scores)
     figure, (left, right) = style.panels(1, 2, height=5.6)
     for index, group in enumerate(policies.baselines(scores)):
-        _line(left, group, samples, shots, style.look(index), 0.0)
+        _line(left, _points(group, samples, shots, results.evidence), style.look(index), name=group.label)
     for group in reversed(learned):
         seen = style.Look("#000000", "X", "-") if group.kind == "rce" else style.Look(style.GREY, "", "-")
         name = group.label if group.kind == "rce" else f"GRPO epoch {group.epoch}, every KL_BETA"
-        _line(left, group, samples, shots, seen, 0.0, name=name)
-    style.label(left, title=f"All policies at {samples} samples", x="Shots", y=ACCURACY)
-    for index, group in enumerate(learned):
-        shift = 0.07 * (index - (len(learned) - 1) / 2)
-        _line(right, group, samples, shots, style.look((index + 6) % 7), shift, name=_short(group))
-    style.label(right, title="RCE and GRPO, bars: sd over seeds", x="Shots", y=ACCURACY)
+        _line(left, _points(group, samples, shots, results.evidence), seen, name=name)
+    style.label(left, title=f"All policies at {samples} samples, bars: 95 % interval", x="Shots", y=ACCURACY)
+    _side_by_side(right, learned, samples, shots, results.evidence)
+    style.label(right, title="RCE and GRPO, bars: 95 % interval", x="Shots", y=ACCURACY)
     for axes in (left, right):
         style.whole_ticks(axes, shots)
         _legend_below(axes)
@@ -83,9 +82,7 @@ def by_preset(results: Results, arms: pd.DataFrame, main_preset: str) -> Figure 
     for panel, preset in zip(axes, presets, strict=True):
         of_preset = scores[scores["preset"] == preset]
         groups = [*policies.rce_epochs(of_preset)[-1:], *policies.last_grpo(of_preset)]
-        for index, group in enumerate(groups):
-            shift = 0.07 * (index - (len(groups) - 1) / 2)
-            _line(panel, group, samples, shots, style.look((index + 6) % 7), shift, name=_short(group))
+        _side_by_side(panel, groups, samples, shots, results.evidence)
         style.label(panel, title=f"Preset {preset}, {samples} samples", x="Shots", y=ACCURACY)
         style.whole_ticks(panel, shots)
         _legend_below(panel)
@@ -98,31 +95,23 @@ def by_preset(results: Results, arms: pd.DataFrame, main_preset: str) -> Figure 
 _CONTRASTS = tuple(policies.BASELINE_LABELS[name] for name in ("random", "similar_both", "oracle"))
 
 
-def _line(
-    axes: Axes,
-    group: PolicyGroup,
-    samples: int,
-    shots: Sequence[int],
-    seen: style.Look,
-    shift: float,
-    *,
-    name: str = "",
+def _side_by_side(
+    axes: Axes, groups: Sequence[PolicyGroup], samples: int, shots: Sequence[int], evidence: Evidence
 ) -> None:
-    found = group.by_shots(samples, shots)
-    name = name or group.label
+    for index, group in enumerate(groups):
+        shift = 0.07 * (index - (len(groups) - 1) / 2)
+        points = {k + shift: point for k, point in _points(group, samples, shots, evidence).items()}
+        _line(axes, points, style.look((index + 6) % 7), name=_short(group))
+
+
+def _points(group: PolicyGroup, samples: int, shots: Sequence[int], evidence: Evidence) -> dict[float, Interval]:
+    return {float(k): evidence.interval(group.group, samples, k) for k in shots}
+
+
+def _line(axes: Axes, points: Mapping[float, Interval], seen: style.Look, *, name: str) -> None:
+    """Draw accuracies with their intervals; a series without a marker has no bars either."""
     taken = axes.get_legend_handles_labels()[1]
-    axes.errorbar(
-        [k + shift for k in found],
-        [entry.value for entry in found.values()],
-        yerr=[entry.sd if entry.n > 1 else 0.0 for entry in found.values()] if seen.marker else None,
-        color=seen.color,
-        marker=seen.marker,
-        linestyle=seen.dash,
-        linewidth=1.4,
-        markersize=5,
-        capsize=2,
-        label="_" if name in taken else name,
-    )
+    style.with_bars(axes, points, seen, name="_" if name in taken else name)
 
 
 def _by_samples_line(axes: Axes, group: PolicyGroup, k: int, seen: style.Look, factor: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from lever_pipe.tables.evidence import Interval
 
 INCHES = 10.0
 DPI = 100  # 1000 pixels wide
@@ -46,7 +48,7 @@ SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 9.0,
     "svg.hashsalt": "lever-pipe",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
 }
 
 
@@ -86,6 +88,35 @@ def label(axes: Axes, *, title: str, x: str, y: str) -> None:
     axes.set_title(title)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+
+
+def with_bars(axes: Axes, points: Mapping[float, Interval], seen: Look, *, name: str) -> None:
+    """Draw values by x with their intervals as bars; a look without a marker draws the line alone."""
+    values = [point.value for point in points.values()]
+    below = [point.value - point.low for point in points.values()]
+    above = [point.high - point.value for point in points.values()]
+    axes.errorbar(
+        list(points),
+        values,
+        yerr=[below, above] if seen.marker else None,
+        color=seen.color,
+        marker=seen.marker,
+        linestyle=seen.dash,
+        linewidth=1.4,
+        elinewidth=0.9,
+        markersize=5,
+        capsize=2,
+        label=name,
+    )
+
+
+def with_band(axes: Axes, points: Mapping[float, Interval], seen: Look, *, name: str, alpha: float = 0.12) -> None:
+    """Draw values by x as a line with a band from the lower to the upper ends of their intervals."""
+    places = list(points)
+    values = [point.value for point in points.values()]
+    axes.plot(places, values, color=seen.color, marker=seen.marker, linestyle=seen.dash, label=name)
+    low, high = [point.low for point in points.values()], [point.high for point in points.values()]
+    axes.fill_between(places, low, high, color=seen.color, alpha=alpha, linewidth=0)
 
 
 def whole_ticks(axes: Axes, values: Sequence[int]) -> None:

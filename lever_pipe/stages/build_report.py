@@ -1,68 +1,120 @@
-"""Rule `build_report`: one Markdown page with every table and figure."""
+"""Rule `build_report`: one HTML page and one Markdown page with every table and figure."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
+from lever_pipe.page import audit, render
+from lever_pipe.page.compose import Drawing, Parts, compose
+from lever_pipe.page.glossary import Glossary, read_glossary
+from lever_pipe.page.tables import PageTable, read_tables
+from lever_pipe.page.voice import Voice
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import BuildReportConfig, Runtime
-from lever_pipe.tables.report import ReportParts, render
+
+log = logging.getLogger("build_report")
+
+HTML_ONLY = ("title", "contents", "footer", "drawing:")
+"""Places that the Markdown page lacks."""
 
 
 def build_report(
     *,
-    template: Path,
-    tables: Path,
-    csv: Path,
+    html_template: Path,
+    style: Path,
+    script: Path,
+    markdown_template: Path,
+    glossary: tuple[Path, ...],
+    tables: tuple[Path, ...],
+    csv: tuple[Path, ...],
     figures: Path,
-    world_check: tuple[Path, ...],
-    rl_summary: Path,
-    examples_summary: Path,
-    pool_bound: Path,
-    counters: tuple[Path, ...],
+    page: Path,
     report: Path,
     card: Path,
     config: BuildReportConfig,
     runtime: Runtime = Runtime(),
 ) -> None:
-    """Write the report; its links to figures and CSV files are relative to it.
+    """Write the page as HTML and, beside it, as Markdown; links to figures and CSV files are relative.
+
+    `csv` are the folders that hold one CSV file a table; `glossary` are no files for English. A text without a translation
+    stays in English and is named in the log. Only the foot of the HTML page differs between two runs: its time.
 
     Raises:
-        RecordError: an input file is missing or not JSON, or the folder of figures is missing.
+        RecordError: an input is missing or malformed, or a page prints a number that none of its files holds.
     """
     started = time.perf_counter()
-    parts = ReportParts(
+    voice = Voice(_glossary(glossary, config.language))
+    read = read_tables(tables)
+    parts = Parts(
         title=config.title,
         main_preset=config.main_preset,
         is_world=config.data == "world",
         lvlm=config.lvlm,
-        tables=storage.read_json(tables),
-        figures=_figure_links(figures, report.parent),
-        csv_folder=_link(csv, report.parent),
-        world_checks=[storage.read_json(path) for path in world_check],
-        rl_summary=storage.read_json(rl_summary),
-        examples_summary=storage.read_json(examples_summary),
-        pool_bound=storage.read_json(pool_bound),
-        counters=[storage.read_json(path) for path in counters],
+        tables=read,
+        links=_csv_links(read, csv, page.parent),
+        figures=_drawings(figures, page.parent),
+        stamp=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    storage.write_text(report, render(template.read_text(encoding="utf-8"), parts))
-    inputs: Inputs = {"template": template, "tables": tables, "csv": csv, "figures": figures, "rl_summary": rl_summary}
-    inputs = {**inputs, "examples_summary": examples_summary, "world_check": world_check}
-    inputs = {**inputs, "pool_bound": pool_bound, "counters": counters}
+    made = compose(parts, voice)
+    html = render.html(made, template=_text(html_template), style=_text(style), script=_text(script))
+    audit.audit_html(html, voice.spoken)
+    markdown = render.markdown(made, template=_text(markdown_template))
+    audit.audit_markdown(markdown, _of_markdown(voice.spoken))
+    _warn(list(voice.missing), config.language)
+    storage.write_text(page, html)
+    storage.write_text(report, markdown)
+    inputs: Inputs = {"html_template": html_template, "style": style, "script": script, "glossary": glossary}
+    inputs = {**inputs, "markdown_template": markdown_template, "tables": tables, "csv": csv, "figures": figures}
     write_card(card, stage="build_report", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
-def _figure_links(figures: Path, start: Path) -> dict[str, str]:
-    if not figures.is_dir():
-        raise RecordError(f"{figures}: expected a folder of figures", found="none", do="Run plot_curves.")
-    drawn = sorted(path for path in figures.iterdir() if path.suffix == ".png")
-    return {path.stem: _link(path, start) for path in drawn}
+def _glossary(paths: Sequence[Path], language: str) -> Glossary | None:
+    found = read_glossary(paths) if paths else None
+    spoken = found.language.partition("-")[0] if found else "en"
+    if spoken != language:
+        raise RecordError(f"a glossary of '{language}'", found=f"'{spoken}'", do="Name the files of the language.")
+    return found
+
+
+def _csv_links(tables: Sequence[PageTable], folders: Sequence[Path], start: Path) -> dict[str, str]:
+    """Return for each table the link to its CSV file in the first folder that holds one."""
+    candidates = ((table.id, folder / f"{table.id}.csv") for table in tables for folder in reversed(folders))
+    return {name: _link(path, start) for name, path in candidates if path.is_file()}
+
+
+def _drawings(folder: Path, start: Path) -> dict[str, Drawing]:
+    if not folder.is_dir():
+        raise RecordError(f"{folder}: expected a folder of figures", found="none", do="Run plot_curves.")
+    drawn = sorted(path for path in folder.iterdir() if path.suffix == ".svg")
+    return {
+        path.stem: Drawing(_text(path), _link(path, start), _link(path.with_suffix(".png"), start)) for path in drawn
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError) as fault:
+        raise RecordError(f"{path}: expected UTF-8 text", found=str(fault), do="Restore or rebuild the file.") from None
 
 
 def _link(path: Path, start: Path) -> str:
     """Return the path from `start`, because a report is read from its own folder."""
     return Path(os.path.relpath(path, start)).as_posix()
+
+
+def _of_markdown(spoken: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    return {place: texts for place, texts in spoken.items() if not place.startswith(HTML_ONLY)}
+
+
+def _warn(missing: Sequence[str], language: str) -> None:
+    if missing:
+        listed = "\n".join(f"  {text}" for text in missing)
+        log.warning("%d texts have no translation into '%s' and stay in English:\n%s", len(missing), language, listed)

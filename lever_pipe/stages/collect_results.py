@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import time
@@ -16,6 +14,7 @@ from lever_pipe.records import Cell, EpochMetrics, PolicyRef
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import CollectResultsConfig, Runtime
 from lever_pipe.tables.columns import RL_DATA_COLUMNS, SCORES_COLUMNS, TRAINING_COLUMNS
+from lever_pipe.tables.long_format import csv_text, decimal
 
 Line = tuple[object, ...]
 
@@ -39,11 +38,13 @@ def collect_results(
     """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`.
 
     Raises:
-        RecordError: a malformed row, two rows for one cell or metric, or a nested RL summary.
+        RecordError: a malformed row, two rows for one cell or metric, a cell or epoch of the configuration that no
+            file holds, or a nested RL summary.
     """
     started = time.perf_counter()
     cell_rows = [row for path in cells for row in storage.read_rows(path, Cell)]
     metric_rows = [storage.read_row(path, EpochMetrics) for path in metrics]
+    _require_all(_missing_targets(cell_rows, metric_rows, config), folder=scores.parents[1])
     presets = ("", config.main_preset)
     score_lines = _distinct(_score_lines(cell_rows), SCORES_COLUMNS, ("accuracy", "n_questions", "n_distinct_prompts"))
     training_lines = _distinct(_training_lines(metric_rows), TRAINING_COLUMNS, ("value",))
@@ -53,15 +54,33 @@ def collect_results(
         (training, TRAINING_COLUMNS, training_lines, True),
         (arms_training, TRAINING_COLUMNS, training_lines, False),
     ):
-        storage.write_text(path, _csv(columns, [line for line in lines if (line[-1] in presets) == main]))
-    storage.write_text(rl_data, _csv(RL_DATA_COLUMNS, _summary_lines(rl_summary)))
+        storage.write_text(path, csv_text(columns, [line for line in lines if (line[-1] in presets) == main]))
+    storage.write_text(rl_data, csv_text(RL_DATA_COLUMNS, _summary_lines(rl_summary)))
     inputs: Inputs = {"cells": cells, "metrics": metrics, "rl_summary": rl_summary}
     write_card(card, stage="collect_results", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
-def decimal(value: float) -> str:
-    """Return at most nine significant digits: below what the last bits of another machine could move."""
-    return f"{value:.9g}"
+def _missing_targets(cells: Iterable[Cell], metrics: Iterable[EpochMetrics], config: CollectResultsConfig) -> list[str]:
+    """Return the targets, from the study's folder, of cells and epochs that the tables need and no file holds."""
+    there = {(cell.policy.name, cell.samples, cell.shots) for cell in cells}
+    logged = {row.policy.name for row in metrics}
+    targets = [
+        f"{policy}/scores/samples~{samples}/shots~{shots}.json"
+        for policy in config.evaluated
+        for samples in config.samples
+        for shots in config.shots
+        if (policy, samples, shots) not in there
+    ]
+    return targets + [f"{policy}/metrics.json" for policy in config.trained if policy not in logged]
+
+
+def _require_all(missing: Sequence[str], *, folder: Path) -> None:
+    if missing:
+        raise RecordError(
+            "tables: expected every cell and epoch of the configuration",
+            found=f"{len(missing)} missing, first {missing[0]}",
+            do=f"Build it: snakemake {folder / missing[0]}",
+        )
 
 
 def _score_lines(cells: Iterable[Cell]) -> list[Line]:
@@ -128,10 +147,3 @@ def _plain(value: object) -> str:
         return value
     return decimal(value) if isinstance(value, float) else json.dumps(value)
 
-
-def _csv(columns: Sequence[str], lines: Iterable[Line]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(lines)  # None becomes an empty field
-    return buffer.getvalue()

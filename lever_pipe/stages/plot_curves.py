@@ -8,10 +8,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from lever_pipe.figures import accuracy, curves, style
+from lever_pipe.figures import accuracy, curves, kinds, learning, style
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import PlotCurvesConfig, Runtime
 from lever_pipe.tables import frames
+from lever_pipe.tables.evidence import read_evidence
 from lever_pipe.tables.folder import write_folder
 from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.results import Results, choose_base
@@ -22,6 +23,9 @@ def plot_curves(
     scores: Path,
     training: Path,
     arms: Path,
+    intervals: Path,
+    comparisons: Path,
+    breakdown: Path,
     figures: Path,
     card: Path,
     config: PlotCurvesConfig,
@@ -35,7 +39,8 @@ def plot_curves(
     started = time.perf_counter()
     counts = {"samples": config.samples, "shots": config.shots}
     wanted, training_rows = frames.within(frames.read_scores(scores), **counts), frames.read_training(training)
-    results = Results(wanted, training_rows, choose_base(wanted, training_rows, config.base_rce_epoch))
+    base = choose_base(wanted, training_rows, config.base_rce_epoch)
+    results = Results(wanted, training_rows, base, config.main_preset, read_evidence(intervals, comparisons))
     arm_rows = frames.within(frames.read_scores(arms), **counts)
     with style.styled():
         drawn: dict[str, Figure | None] = {
@@ -43,6 +48,9 @@ def plot_curves(
             "accuracy_by_samples": accuracy.by_samples(results),
             "training_curves": curves.training_curves(results),
             "rce_curve": curves.rce_curve(results),
+            "accuracy_by_epoch": learning.by_epoch(results),
+            "kl_beta_differences": learning.beta_differences(results),
+            "accuracy_by_kind": kinds.by_kind(frames.read_text_columns(breakdown)),
             "accuracy_by_preset": accuracy.by_preset(results, arm_rows, config.main_preset),
         }
         origin = Origin(config.main_preset, config.data, config.lvlm)
@@ -50,6 +58,7 @@ def plot_curves(
         footers = {name: origin.sentence(presets.get(name, [config.main_preset])) for name in drawn}
         write_folder(figures, lambda folder: _save_all(folder, drawn, footers))
     inputs = {"scores": scores, "training": training, "arms": arms}
+    inputs = {**inputs, "intervals": intervals, "comparisons": comparisons, "breakdown": breakdown}
     write_card(card, stage="plot_curves", config=config, inputs=inputs, started=started, runtime=runtime)
 
 

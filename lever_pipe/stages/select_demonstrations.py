@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import torch
-
 from lever_pipe import execution, storage
-from lever_pipe.records import Pool, Selection
+from lever_pipe.records import Pool
 from lever_pipe.run_card import write_card
-from lever_pipe.selector.network import rank_pool
 from lever_pipe.stage_configs import Runtime, SelectDemonstrationsConfig
+from lever_pipe.training.choice import choose
 from lever_pipe.training.embeddings import architecture_of, read_table
 from lever_pipe.training.state import load_selector
 
@@ -36,15 +34,7 @@ def select_demonstrations(
     train, queries = read_table(embeddings, "train", device), read_table(embeddings, "eval", device)
     module = load_selector(selector, architecture_of(config.selector, train)).to(device)
     pools = storage.read_rows(eval_pools, Pool)
-    rows: list[Selection] = []
-    with torch.inference_mode():
-        for part in torch.arange(len(pools)).split(256):  # type: ignore[no-untyped-call]
-            batch = [pools[i] for i in part.tolist()]
-            candidates = torch.tensor([pool.candidates for pool in batch])
-            query = queries.vectors[torch.tensor([pool.query_id for pool in batch])]
-            ranked = rank_pool(module(query, train.vectors[candidates]).cpu(), config.shots)
-            chosen = candidates.gather(1, ranked).tolist()
-            rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=True)]
+    rows = choose(module, train, queries, pools, config.shots)
     storage.write_rows(selections, rows)
     inputs = {"selector": selector, "eval_pools": eval_pools, "embeddings": embeddings}
     write_card(card, stage="select_demonstrations", config=config, inputs=inputs, started=started, runtime=runtime)

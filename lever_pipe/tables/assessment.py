@@ -1,4 +1,4 @@
-"""Differences against their standard error, and trends, in words that give no verdict."""
+"""Differences in words: ours by their adjusted p, published ones against a standard error; and trends."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from lever_pipe.tables.evidence import Paired, p_text, separated
 from lever_pipe.tables.results import standard_error
 from lever_pipe.tables.text import listing
 
 ASSESSMENT = (
-    "Assessment: the size of a difference against one standard error of a difference, sqrt(e1^2 + e2^2) of the two "
-    "accuracies as if they came from different questions; they share the questions, so it is no test."
+    "Assessment of ours: separated where Holm p is below 0.05. Of published numbers: the size of a difference against "
+    "one standard error of a difference, sqrt(e1^2 + e2^2) of the two accuracies as if they came from different "
+    "questions; they share the questions, so it is no test."
 )
 
 
@@ -35,6 +37,14 @@ def assess(gaps: Mapping[str, Gap]) -> str:
     if len(sides) == 1:
         return f"{next(iter(sides))} one standard error"
     return "; ".join(f"{listing(names)} {side} one standard error" for side, names in sides.items())
+
+
+def separation(pairs: Mapping[str, Paired]) -> str:
+    """Return `vs 0.15 not separated (p 0.412)`, by name; nothing without a comparison."""
+    return "; ".join(
+        f"{name} {'separated' if separated([pair]) else 'not separated'} (p {p_text(pair.p)})"
+        for name, pair in pairs.items()
+    )
 
 
 def trend_text(values: Sequence[str]) -> str:

@@ -19,3 +19,16 @@ SCORES_COLUMNS = (
 )
 TRAINING_COLUMNS = ("stage", "base_rce_epoch", "kl_beta", "seed", "epoch", "metric", "value", "preset")
 RL_DATA_COLUMNS = ("metric", "value")
+EMULATED_SCORES_COLUMNS = (
+    "arm",
+    "kl_beta",
+    "epoch",
+    "samples",
+    "shots",
+    "accuracy",
+    "n_questions",
+    "n_distinct_prompts",
+)
+EMULATED_PROMPTS_COLUMNS = ("arm", "shots", "repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
+EMULATED_AGREEMENT_COLUMNS = ("arm", "kl_beta", "epoch", "other_kl_beta", "other_epoch", "shots", "identical")
+EMULATED_TRAINING_COLUMNS = ("arm", "base_rce_epoch", "kl_beta", "epoch", "metric", "value")

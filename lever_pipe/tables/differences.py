@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lever_pipe.tables import grpo_tables as parts
-from lever_pipe.tables.assessment import ASSESSMENT, Gap, assess, trend_text
+from lever_pipe.tables.assessment import ASSESSMENT, Gap, assess, separation, trend_text
+from lever_pipe.tables.evidence import MEAN
 from lever_pipe.tables.grpo_tables import ACCURACY_DIGITS, REFERENCE_BETA, Sources
 from lever_pipe.tables.published import Lineage
-from lever_pipe.tables.results import standard_error
-from lever_pipe.tables.table import Table, beside, frame_of
+from lever_pipe.tables.results import Results, standard_error
+from lever_pipe.tables.table import Table, beside, frame_of, groups_of
 from lever_pipe.tables.text import beta_text, difference, mean, number, sentences, signed
 
 ByShots = dict[float, dict[int, float | None]]
@@ -21,26 +22,40 @@ def by_shots(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) ->
     lineage = Lineage()
     samples, other = parts.near_200(sources.results)
     shown = sorted(betas, key=lambda beta: (beta != REFERENCE_BETA, beta))
-    ours, theirs = _both(sources, shown, epoch, samples, lineage)
+    theirs = {beta: sources.published_accuracies(beta, epoch, samples, lineage) for beta in shown}
     rows: list[dict[str, str]] = []
     for shots in sources.results.shots:
         rows += beside(
             {"Shot": str(shots)},
-            ours=_difference_cells(ours, shown, shots, samples),
-            published=_difference_cells(theirs, shown, shots, samples),
+            ours=_our_difference_cells(sources.results, shown, (epoch, samples, shots)),
+            published=_published_difference_cells(theirs, shown, shots, samples),
+            groups=_groups_of_columns(sources, shown, epoch),
         )
     pairs = [f"{beta_text(shown[-1])} vs {beta_text(beta)}" for beta in shown[:-1]]
     return Table(
         id=f"002-difference-epoch~{epoch}",
         document="002",
         title=f"Differences after GRPO epoch {epoch}, {samples} samples",
-        caption=sentences(_caption(sources, other, gaps), ASSESSMENT),
+        caption=sentences(_caption(sources, other, gaps), parts.HOLM, ASSESSMENT),
         frame=frame_of(
             rows,
             ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), *pairs, "Standard error", "Assessment"],
         ),
         notes=lineage.notes(),
+        factor="kl_beta",
+        groups=groups_of(rows),
     )
+
+
+def _our_difference_cells(results: Results, shown: Sequence[float], at: tuple[int, int, int]) -> dict[str, str]:
+    epoch, samples, shots = at
+    found = {beta: results.interval(beta, epoch, samples, shots) for beta in shown}
+    cells = {f"KL_BETA={beta_text(beta)}": interval.text() for beta, interval in found.items() if interval}
+    last = shown[-1]
+    pairs = {beta: results.paired("002", epoch, (last, beta), samples, shots) for beta in shown[:-1]}
+    known = {beta: pair for beta, pair in pairs.items() if pair is not None}
+    cells |= {f"{beta_text(last)} vs {beta_text(beta)}": pair.text() for beta, pair in known.items()}
+    return {**cells, "Assessment": separation({f"vs {beta_text(beta)}": pair for beta, pair in known.items()})}
 
 
 def summary(sources: Sources, betas: Sequence[float], epochs: Sequence[int], gaps: str) -> Table:
@@ -51,10 +66,12 @@ def summary(sources: Sources, betas: Sequence[float], epochs: Sequence[int], gap
     both = {epoch: _both(sources, everything, epoch, samples, lineage) for epoch in epochs}
     rows: list[dict[str, str]] = []
     for beta in betas:
+        ours = _summary_cells({e: pair[0] for e, pair in both.items()}, beta, samples)
         rows += beside(
             {"KL_BETA": beta_text(beta)},
-            ours=_summary_cells({e: pair[0] for e, pair in both.items()}, beta, samples),
+            ours={**ours, **_our_summary_cells(sources.results, beta, epochs, samples)},
             published=_summary_cells({e: pair[1] for e, pair in both.items()}, beta, samples),
+            groups=sources.groups(beta, epochs[0]) if epochs else ("", ""),
         )
     columns = [f"Epoch {epoch} mean difference" for epoch in epochs]
     best = f"Best shot (epoch {epochs[0]})" if epochs else ""
@@ -66,12 +83,26 @@ def summary(sources: Sources, betas: Sequence[float], epochs: Sequence[int], gap
             "Mean difference: mean over shots of the accuracy minus that of 0.15, in points.",
             "Best shot: where the difference to 0.15 is largest; for 0.15, where its accuracy is highest.",
             _caption(sources, other, gaps),
+            parts.HOLM,
             ASSESSMENT,
             "Here both accuracies are means over shots, and the number of questions counts once.",
         ),
+        factor="kl_beta",
+        groups=groups_of(rows),
         frame=frame_of(rows, ["KL_BETA", "Source", *columns, best, "Standard error", "Assessment"]),
         notes=lineage.notes(),
     )
+
+
+def _our_summary_cells(results: Results, beta: float, epochs: Sequence[int], samples: int) -> dict[str, str]:
+    """Return what pairing adds to a row of ours; nothing for the reference."""
+    pairs = {e: results.paired("002", e, (beta, REFERENCE_BETA), samples, MEAN) for e in epochs}
+    known = {epoch: pair for epoch, pair in pairs.items() if pair is not None}
+    if beta == REFERENCE_BETA or not known:
+        return {}
+    cells = {f"Epoch {epoch} mean difference": pair.text() for epoch, pair in known.items()}
+    named = {f"epoch {epoch}": pair for epoch, pair in known.items()}
+    return {**cells, "Assessment": separation(named), "Standard error": ""}
 
 
 def trend(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Table:
@@ -86,6 +117,7 @@ def trend(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Ta
             {"Shot": f"Shot {shots}"},
             ours=_trend_cells(ours, shots, samples),
             published=_trend_cells(theirs, shots, samples),
+            groups=_groups_of_columns(sources, shown, epoch),
         )
     return Table(
         id=f"002-by-shot-epoch~{epoch}",
@@ -100,7 +132,15 @@ def trend(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Ta
             rows, ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), "Range", "Standard error", "Trend"]
         ),
         notes=lineage.notes(),
+        factor="kl_beta",
+        groups=groups_of(rows),
     )
+
+
+def _groups_of_columns(sources: Sources, betas: Sequence[float], epoch: int) -> tuple[str, str]:
+    """Return the names of ours and of the published policies whose columns one row compares."""
+    pairs = [sources.groups(beta, epoch) for beta in betas]
+    return " ".join(ours for ours, _ in pairs), " ".join(published for _, published in pairs)
 
 
 def _both(
@@ -111,7 +151,7 @@ def _both(
     return ours, theirs
 
 
-def _difference_cells(values: ByShots, shown: Sequence[float], shots: int, samples: int) -> dict[str, str]:
+def _published_difference_cells(values: ByShots, shown: Sequence[float], shots: int, samples: int) -> dict[str, str]:
     at = {beta: values[beta].get(shots) for beta in shown}
     cells = {f"KL_BETA={beta_text(beta)}": number(value, ACCURACY_DIGITS) for beta, value in at.items()}
     if not any(cells.values()):
@@ -178,9 +218,11 @@ def _error(values: list[float | None], samples: int) -> str:
 
 def _caption(sources: Sources, other: str, gaps: str) -> str:
     return sentences(
-        "VQA accuracy in percent, differences in points; standard error of one accuracy, not of a difference.",
+        "VQA accuracy in percent, differences in points.",
         sources.results.seeds_sentence(),
-        parts.NO_INFERENCE,
+        parts.INTERVALS,
+        "Standard error: of one published accuracy, not of a difference.",
+        parts.training_variance(sources.results),
         other,
         gaps,
     )

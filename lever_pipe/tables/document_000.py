@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from lever_pipe.tables.lineage import published_key
 from lever_pipe.tables.published import CURVES, Key, Lineage, Published, PublishedNumber
 from lever_pipe.tables.results import Results, keep, split_by
-from lever_pipe.tables.table import Table, beside, frame_of
+from lever_pipe.tables.table import Table, beside, frame_of, groups_of
 from lever_pipe.tables.text import beta_text, difference, listing, number, sentences, signed, span
 
 BETAS = (0.12, 0.15)
@@ -50,7 +51,7 @@ def tables(results: Results, published: Published) -> list[Table]:
     """Return the seven tables, in the document's order."""
     runs = long_runs(results)
     betas, missing = keep(BETAS, sorted(runs), "KL_BETA")
-    return [_table(curve, {b: runs[b] for b in betas}, published, missing) for curve in CURVES_OF_DOCUMENT]
+    return [_table(curve, results, {b: runs[b] for b in betas}, published, missing) for curve in CURVES_OF_DOCUMENT]
 
 
 def long_runs(results: Results) -> dict[float, pd.DataFrame]:
@@ -86,7 +87,9 @@ def statistics_of(curve: pd.Series[float]) -> dict[str, Statistic]:
     return {**found, "Minimum": Statistic(float(curve.min()), str(curve.idxmin()))}
 
 
-def _table(curve: Curve, runs: Mapping[float, pd.DataFrame], published: Published, missing: str) -> Table:
+def _table(
+    curve: Curve, results: Results, runs: Mapping[float, pd.DataFrame], published: Published, missing: str
+) -> Table:
     lineage = Lineage()
     ours = {beta: statistics_of(curve_of(run, curve.metric)) for beta, run in runs.items()}
     theirs = {beta: _published_statistics(curve, beta, published, lineage) for beta in runs}
@@ -96,6 +99,7 @@ def _table(curve: Curve, runs: Mapping[float, pd.DataFrame], published: Publishe
             {"Statistic": name},
             ours=_cells(name, ours, curve.digits),
             published=_cells(name, theirs, curve.digits),
+            groups=_groups(results, runs),
         )
     columns = ["Statistic", "Source", *(f"KL_BETA={beta_text(beta)}" for beta in runs), "Difference"]
     return Table(
@@ -105,7 +109,16 @@ def _table(curve: Curve, runs: Mapping[float, pd.DataFrame], published: Publishe
         caption=sentences(_spans(runs), missing, _explained(curve, runs)),
         frame=frame_of(rows, columns if len(runs) == 2 else columns[:-1]),
         notes=lineage.notes(),
+        factor="kl_beta",
+        groups=groups_of(rows),
     )
+
+
+def _groups(results: Results, runs: Mapping[float, pd.DataFrame]) -> tuple[str, str]:
+    """Return the names of our last epochs and of the published ones, whose columns one row compares."""
+    ours = [results.group(beta, int(run["epoch"].max())) for beta, run in runs.items()]
+    theirs = [published_key(beta, LAST_PUBLISHED_EPOCH, stage="grpo_balanced") for beta in runs if beta in BETAS]
+    return " ".join(ours), " ".join(theirs)
 
 
 def _cells(name: str, by_beta: Mapping[float, Mapping[str, Statistic]], digits: int) -> dict[str, str]:

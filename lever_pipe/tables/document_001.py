@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from lever_pipe.tables import grpo_tables as parts
+from lever_pipe.tables.evidence import MEAN, p_text
 from lever_pipe.tables.published import ACCURACY_015, Lineage, Published
 from lever_pipe.tables.published import BETAS as BETAS_FILE
-from lever_pipe.tables.results import Results, keep, standard_error
-from lever_pipe.tables.table import Table, beside, frame_of
+from lever_pipe.tables.results import Results, keep
+from lever_pipe.tables.table import Table, beside, frame_of, groups_of
 from lever_pipe.tables.text import beta_text, difference, number, sentences, signed
 
 BETAS = (0.12, 0.145, 0.15, 0.155, 0.18)
@@ -38,6 +39,7 @@ def _training(sources: parts.Sources, epoch: int, missing: str) -> Table:
             {"KL_BETA": beta_text(beta)},
             ours=sources.our_metrics(COLUMNS, beta, epoch),
             published=sources.published_metrics(COLUMNS, beta, epoch, lineage),
+            groups=sources.groups(beta, epoch),
         )
     return Table(
         id=f"001-training-epoch~{epoch}",
@@ -53,6 +55,8 @@ def _training(sources: parts.Sources, epoch: int, missing: str) -> Table:
         ),
         frame=frame_of(_remarked(rows), ["KL_BETA", "Source", *(c.heading for c in COLUMNS), "Remark"]),
         notes=lineage.notes(),
+        factor="kl_beta",
+        groups=groups_of(rows),
     )
 
 
@@ -74,14 +78,13 @@ def _accuracy(sources: parts.Sources, epoch: int, missing: str) -> Table:
     betas, without = keep(BETAS, sources.results.betas, "KL_BETA")
     rows: list[dict[str, str]] = []
     for beta in betas:
-        ours = sources.our_accuracies(beta, epoch, samples)
         theirs = sources.published_accuracies(beta, epoch, samples, lineage)
-        our_base = sources.our_accuracies(parts.REFERENCE_BETA, epoch, samples)
         their_base = sources.published_accuracies(parts.REFERENCE_BETA, epoch, samples, lineage)
         rows += beside(
             {"KL_BETA": beta_text(beta)},
-            ours=_cells(ours, our_base, beta),
-            published=_cells(theirs, their_base, beta),
+            ours=_our_cells(sources, beta, epoch, samples),
+            published=_published_cells(theirs, their_base, beta),
+            groups=sources.groups(beta, epoch),
         )
     shots = [f"Shot {k}" for k in sources.results.shots]
     return Table(
@@ -89,12 +92,28 @@ def _accuracy(sources: parts.Sources, epoch: int, missing: str) -> Table:
         document="001",
         title=f"Accuracy at {samples} samples, GRPO epoch {epoch}",
         caption=_caption(sources, epoch, samples, (other, without, missing)),
-        frame=frame_of(rows, ["KL_BETA", "Source", *shots, "Average", "vs 0.15"]),
+        frame=frame_of(rows, ["KL_BETA", "Source", *shots, "Average", "vs 0.15", "Holm p"]),
         notes=lineage.notes(),
+        factor="kl_beta",
+        groups=groups_of(rows),
     )
 
 
-def _cells(by_shots: dict[int, float | None], base: dict[int, float | None], beta: float) -> dict[str, str]:
+def _our_cells(sources: parts.Sources, beta: float, epoch: int, samples: int) -> dict[str, str]:
+    cells = sources.our_cells(beta, epoch, samples)
+    average = sources.results.interval(beta, epoch, samples, MEAN)
+    if average is None:
+        return cells
+    cells["Average"] = average.text()
+    paired = sources.results.paired("001", epoch, (beta, parts.REFERENCE_BETA), samples, MEAN)
+    if beta == parts.REFERENCE_BETA:
+        cells["vs 0.15"] = "reference"
+    elif paired is not None:
+        cells |= {"vs 0.15": paired.text(), "Holm p": p_text(paired.p)}
+    return cells
+
+
+def _published_cells(by_shots: dict[int, float | None], base: dict[int, float | None], beta: float) -> dict[str, str]:
     cells = parts.accuracy_cells(by_shots)
     cells["Average"] = number(parts.average(by_shots), parts.ACCURACY_DIGITS)
     against = difference(parts.average(by_shots), parts.average(base))
@@ -104,15 +123,16 @@ def _cells(by_shots: dict[int, float | None], base: dict[int, float | None], bet
 
 
 def _caption(sources: parts.Sources, epoch: int, samples: int, gaps: tuple[str, ...]) -> str:
-    betas = [beta for beta in BETAS if beta in sources.results.betas] or sources.results.betas
-    shown = [parts.average(sources.our_accuracies(beta, epoch, samples)) for beta in betas]
-    errors = [e for e in (standard_error(value, samples) for value in shown) if e is not None]
-    error = f"Standard error of one accuracy: {number(max(errors), 1)} points." if errors else ""
+    results = sources.results
+    betas = [beta for beta in BETAS if beta in results.betas] or results.betas
+    pairs = [results.paired("001", epoch, (beta, parts.REFERENCE_BETA), samples, MEAN) for beta in betas]
     return sentences(
         "VQA accuracy in percent.",
-        sources.results.seeds_sentence(),
-        "Average and differences are recomputed from the printed shots where published.",
-        error,
-        parts.NO_INFERENCE,
+        results.seeds_sentence(),
+        parts.INTERVALS,
+        parts.HOLM,
+        parts.detectable(pairs),
+        parts.training_variance(results),
+        "Published: average and differences are recomputed from the printed shots; no interval was published.",
         *gaps,
     )

@@ -9,7 +9,7 @@ from lever_pipe.tables import differences
 from lever_pipe.tables import grpo_tables as parts
 from lever_pipe.tables.published import ACCURACY_012, ACCURACY_015, BETAS, Key, Lineage, Published
 from lever_pipe.tables.results import Results, keep
-from lever_pipe.tables.table import Table, beside, frame_of
+from lever_pipe.tables.table import Table, beside, frame_of, groups_of
 from lever_pipe.tables.text import beta_text, number, sentences
 
 DOCUMENT_BETAS = (0.18, 0.15, 0.12)
@@ -143,6 +143,7 @@ def _training(sources: parts.Sources, beta: float, epochs: list[int], gaps: str)
                 "Beta": number(sources.results.metric(beta, epoch, "kl_beta"), 3),
             },
             published={**theirs, "Beta": number(beta, 3)} if any(theirs.values()) else {},
+            groups=sources.groups(beta, epoch),
         )
     return Table(
         id=f"002-training-beta~{beta_text(beta)}",
@@ -151,6 +152,8 @@ def _training(sources: parts.Sources, beta: float, epochs: list[int], gaps: str)
         caption=sentences(sources.results.seeds_sentence(), "" if lineage.notes() else "Nothing published.", gaps),
         frame=frame_of(rows, ["Epoch", "Source", *(c.heading for c in COLUMNS), "Beta"]),
         notes=lineage.notes(),
+        factor="epoch",
+        groups=groups_of(rows),
     )
 
 
@@ -160,8 +163,9 @@ def _accuracy(sources: parts.Sources, beta: float, epoch: int, gaps: str) -> Tab
     for samples in sources.results.samples:
         rows += beside(
             {"Samples": str(samples)},
-            ours=parts.accuracy_cells(sources.our_accuracies(beta, epoch, samples)),
+            ours=sources.our_cells(beta, epoch, samples),
             published=parts.accuracy_cells(sources.published_accuracies(beta, epoch, samples, lineage)),
+            groups=sources.groups(beta, epoch),
         )
     shots = [f"Shot {k}" for k in sources.results.shots]
     return Table(
@@ -171,9 +175,13 @@ def _accuracy(sources: parts.Sources, beta: float, epoch: int, gaps: str) -> Tab
         caption=sentences(
             "VQA accuracy in percent on the first questions in question-id order.",
             sources.results.seeds_sentence(),
+            parts.INTERVALS,
+            parts.training_variance(sources.results),
             "" if lineage.notes() else "Nothing published.",
             gaps,
         ),
         frame=frame_of(rows, ["Samples", "Source", *shots]),
         notes=lineage.notes(),
+        factor="samples",
+        groups=groups_of(rows),
     )

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from lever_pipe.statistics import mean_and_sd
+from lever_pipe.statistics.summary import mean_and_sd
 from lever_pipe.tables import policies
+from lever_pipe.tables.evidence import MEAN, Evidence
 from lever_pipe.tables.policies import PolicyGroup
 from lever_pipe.tables.published import Key, Lineage, Published
-from lever_pipe.tables.results import Mean, means, split_by, standard_error
-from lever_pipe.tables.table import Table, frame_of
+from lever_pipe.tables.results import Mean, Results, means, split_by, standard_error
+from lever_pipe.tables.table import GROUP, Table, frame_of, groups_of
 from lever_pipe.tables.text import beta_text, mean, number, sentences
 
 RL_FILE = "rl_data_k64_v3.json"
@@ -48,38 +49,67 @@ TRAINING_TITLES = {
 }
 
 
-def overview(scores: pd.DataFrame) -> list[Table]:
+def overview(results: Results) -> list[Table]:
     """Return baselines, RCE epochs and the last GRPO epoch at the largest sample count."""
+    scores = results.scores
     groups = [*policies.baselines(scores), *policies.rce_epochs(scores), *policies.last_grpo(scores)]
     if not groups:
         return []
     samples = int(scores["samples"].max())
-    caption = sentences(answer(groups, scores), _mean_and_sd_sentence(samples))
-    frame = accuracy_frame(groups, samples, shots_of(scores))
-    return [Table("overview", "extra", f"Overview at {samples} samples", caption, frame)]
+    caption = sentences(answer(groups, scores), _accuracy_sentence(samples))
+    return [_accuracy_table("overview", f"Overview at {samples} samples", caption, groups, results)]
 
 
-def every_epoch(scores: pd.DataFrame) -> list[Table]:
+def every_epoch(results: Results) -> list[Table]:
     """Return every GRPO epoch of every beta at the largest sample count."""
-    groups = policies.grpo_epochs(scores)
+    groups = policies.grpo_epochs(results.scores)
     if not groups:
         return []
-    samples = int(scores["samples"].max())
-    frame = accuracy_frame(groups, samples, shots_of(scores))
+    samples = int(results.scores["samples"].max())
     title = f"Every GRPO epoch at {samples} samples"
-    return [Table("grpo-epochs", "extra", title, _mean_and_sd_sentence(samples), frame)]
+    return [_accuracy_table("grpo-epochs", title, _accuracy_sentence(samples), groups, results)]
 
 
-def other_presets(arms: pd.DataFrame) -> list[Table]:
+def other_presets(arms: pd.DataFrame, evidence: Evidence) -> list[Table]:
     """Return the overview of each preset other than the main one."""
     tables = []
     for preset, scores in split_by(arms, ["preset"]):
         groups = [*policies.rce_epochs(scores), *policies.last_grpo(scores)]
         samples = int(scores["samples"].max())
-        frame = accuracy_frame(groups, samples, shots_of(scores))
+        results = Results(scores, scores, None, preset, evidence)
         title = f"Preset {preset} at {samples} samples"
-        tables.append(Table(f"arm-{preset}", "extra", title, _mean_and_sd_sentence(samples), frame))
+        caption = _accuracy_sentence(samples)
+        tables.append(_accuracy_table(f"arm-{preset}", title, caption, groups, results))
     return tables
+
+
+def _accuracy_table(name: str, title: str, caption: str, groups: Sequence[PolicyGroup], results: Results) -> Table:
+    """Return one row a group: accuracy with its interval by shots and their mean, spread over runs, prompts."""
+    samples, shots = int(results.scores["samples"].max()), shots_of(results.scores)
+    lines = [_accuracy_line(group, samples, shots, results.evidence) for group in groups]
+    columns = ["Policy", "Runs", *(f"Shot {k}" for k in shots), "Mean", "sd over runs", "Distinct prompts"]
+    factor = "policy base" if len({group.base for group in groups} - {None}) > 1 else "policy"
+    return Table(name, "extra", title, caption, frame_of(lines, columns), factor=factor, groups=groups_of(lines))
+
+
+def _accuracy_line(group: PolicyGroup, samples: int, shots: Sequence[int], evidence: Evidence) -> dict[str, str]:
+    found = {k: evidence.interval(group.group, samples, k).text() for k in shots}
+    return {
+        "Policy": group.label,
+        "Runs": str(group.runs),
+        **{f"Shot {k}": text for k, text in found.items()},
+        "Mean": evidence.interval(group.group, samples, MEAN).text(),
+        "sd over runs": number(_sd_over_runs(group, samples), 2),
+        "Distinct prompts": _distinct_prompts(group, samples),
+        GROUP: group.group,
+    }
+
+
+def _sd_over_runs(group: PolicyGroup, samples: int) -> float | None:
+    """Return the standard deviation over seeds or draws of the mean over shots; None for a single run."""
+    rows = group.rows[(group.rows["subset"] == "prefix") & (group.rows["samples"] == samples)]
+    runs = rows.groupby("policy")["accuracy"].mean().to_numpy(dtype=float)
+    return mean_and_sd(runs)[1] if len(runs) > 1 else None
 
 
 def random_subsets(scores: pd.DataFrame) -> list[Table]:
@@ -114,8 +144,8 @@ def training_by_preset(main: pd.DataFrame, arms: pd.DataFrame) -> list[Table]:
         identity = {"Preset": str(preset), "RCE epoch": str(base), "KL_BETA": beta_text(beta)}
         lines.append({**identity, "Epoch": str(epoch), **cells})
     caption = (
-        "Mean over seeds. KL (k3) is the logged penalty, which holds dropout noise where a preset lets the policy "
-        "drop out; KL (exact) is the divergence over all candidates."
+        "Mean over seeds. KL (k3) is the logged penalty over the stored selections; KL (exact) is the divergence over "
+        "all candidates."
     )
     columns = ["Preset", "RCE epoch", "KL_BETA", "Epoch", *TRAINING_TITLES.values()]
     frame = frame_of(lines, columns)
@@ -134,32 +164,12 @@ def rl_data(measured: Mapping[str, str], published: Published) -> list[Table]:
         return []
     caption = "A trajectory is one ordered selection of demonstrations with the answer that the LVLM gave to it."
     frame = frame_of(rows, ["Quantity", "Ours", "Published"])
-    return [Table("rl-data", "extra", "RL data beside the published file", caption, frame, lineage.notes())]
+    return [Table("rl-data", "rl_data", "RL data beside the published file", caption, frame, lineage.notes())]
 
 
 def shots_of(scores: pd.DataFrame) -> list[int]:
     """Return the shot counts of a table; a policy without shots adds no column."""
     return sorted(int(k) for k in scores["shots"].unique() if k > 0)
-
-
-def accuracy_frame(groups: Sequence[PolicyGroup], samples: int, shots: Sequence[int]) -> pd.DataFrame:
-    """Return one row a group: mean and spread by shots, their mean, and the distinct prompts at most shots."""
-    lines = []
-    for group in groups:
-        by_shots = group.by_shots(samples, shots)
-        if not by_shots:
-            continue
-        average = mean([by_shots[k].value if k in by_shots else None for k in shots])
-        lines.append(
-            {
-                "Policy": group.label,
-                "Runs": str(group.runs),
-                **{f"Shot {k}": mean_and_spread(by_shots.get(k)) for k in shots},
-                "Mean": number(average, 2),
-                "Distinct prompts": _distinct_prompts(group, samples),
-            }
-        )
-    return frame_of(lines, ["Policy", "Runs", *(f"Shot {k}" for k in shots), "Mean", "Distinct prompts"])
 
 
 def mean_and_spread(entry: Mean | None) -> str:
@@ -227,10 +237,11 @@ def _spread_over_subsets(rows: pd.DataFrame) -> str:
     return mean_and_spread(Mean(center, sd, len(rows) // len(runs)))
 
 
-def _mean_and_sd_sentence(samples: int) -> str:
+def _accuracy_sentence(samples: int) -> str:
     return (
-        f"VQA accuracy in percent on the first {samples} questions, mean ± standard deviation over the runs "
-        "(seeds or draws) of a row. Distinct prompts: at the largest number of shots."
+        f"VQA accuracy in percent on the first {samples} questions, mean over the runs (seeds or draws) of a row. "
+        "In brackets: 95 % interval over questions and, with several runs, over runs. "
+        "sd over runs: standard deviation of the mean over shots. Distinct prompts: at the largest number of shots."
     )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lever_pipe.tables.evidence import Paired
+from lever_pipe.tables.lineage import published_key
 from lever_pipe.tables.published import Key, Lineage, Published
 from lever_pipe.tables.results import Results
 from lever_pipe.tables.text import mean, number
 
 REFERENCE_BETA = 0.15
 ACCURACY_DIGITS = 2
-NO_INFERENCE = "Differences only, no inference: statistics are not part of this page."
+INTERVALS = "In brackets: 95 % interval; a difference is paired over the same questions."
+HOLM = "Holm p: adjusted for all comparisons of this epoch, shots included."
+ONE_SEED = "No inference about training variance: one seed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,15 @@ class Sources:
             cells[column.heading] = number(found.value if found else None, column.digits)
         return cells
 
+    def groups(self, beta: float, epoch: int) -> tuple[str, str]:
+        """Return the names of ours and of the published policy behind a row of one beta and epoch."""
+        return self.results.group(beta, epoch), published_key(beta, epoch)
+
+    def our_cells(self, beta: float, epoch: int, samples: int) -> dict[str, str]:
+        """Return our accuracies with their intervals as cells under `Shot k`."""
+        found = {k: self.results.interval(beta, epoch, samples, k) for k in self.results.shots}
+        return {f"Shot {k}": interval.text() for k, interval in found.items() if interval}
+
     def our_accuracies(self, beta: float, epoch: int, samples: int) -> dict[int, float | None]:
         """Return our accuracies in percent by shots."""
         shots = self.results.shots
@@ -70,6 +83,19 @@ class Sources:
             lineage.add(key, found)
             values[shots] = found.value if found else None
         return values
+
+
+def detectable(pairs: Iterable[Paired | None]) -> str:
+    """Return the sentence about the smallest difference that the comparisons of a table could have found."""
+    known = [pair.detectable for pair in pairs if pair is not None]
+    if not known:
+        return ""
+    return f"Smallest difference that such a comparison detects at 80 % power: {number(max(known), 1)} points."
+
+
+def training_variance(results: Results) -> str:
+    """Return the sentence about one seed, or nothing where several stand behind a row."""
+    return ONE_SEED if results.runs == [1] else ""
 
 
 def accuracy_cells(by_shots: dict[int, float | None]) -> dict[str, str]:

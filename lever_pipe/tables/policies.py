@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from lever_pipe.records import group_of
 from lever_pipe.tables.results import Mean, means, split_by
 from lever_pipe.tables.text import beta_text
 
@@ -38,6 +39,12 @@ class PolicyGroup:
         """Return the number of seeds or draws."""
         return int(self.rows["policy"].nunique())
 
+    @property
+    def group(self) -> str:
+        """Return the name of these policies without their seed or draw."""
+        prefix = "baseline/" if self.kind == "baseline" else ""
+        return group_of(f"{prefix}{self.rows['policy'].iloc[0]}")
+
     def by_shots(self, samples: int, shots: Iterable[int]) -> dict[int, Mean]:
         """Return mean prefix accuracy over the runs by shots; a policy without shots has one value for all."""
         rows = self.rows[(self.rows["subset"] == "prefix") & (self.rows["samples"] == samples)]
@@ -45,6 +52,17 @@ class PolicyGroup:
         if list(found) == [0]:
             return dict.fromkeys(shots, found[0])
         return {k: found[k] for k in shots if k in found}
+
+
+def label_of(group: str) -> str:
+    """Return what a group's name (`records.group_of`) is called in tables and figures."""
+    kind, *rest = group.split("/")
+    values = dict(part.split("~", 1) for part in group.split("/") if "~" in part)
+    if kind == "baseline":
+        return BASELINE_LABELS.get(rest[0], rest[0].replace("_", " "))
+    if "beta" in values:
+        return f"GRPO, KL_BETA={values['beta']}, epoch {values['epoch']}"
+    return f"RCE epoch {values['epoch']}"
 
 
 def baselines(scores: pd.DataFrame) -> list[PolicyGroup]:

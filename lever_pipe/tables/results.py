@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
-from lever_pipe.statistics import mean_and_sd, standard_error_percent
+from lever_pipe.records import beta_text
+from lever_pipe.statistics.summary import mean_and_sd, standard_error_percent
+from lever_pipe.tables.evidence import Evidence, Interval, Pair, Paired
 from lever_pipe.tables.text import listing
 
 V = TypeVar("V")
@@ -33,6 +35,8 @@ class Results:
     scores: pd.DataFrame
     training: pd.DataFrame
     base: int | None
+    preset: str = ""
+    evidence: Evidence = field(default_factory=lambda: Evidence({}, {}))
 
     @cached_property
     def _accuracy(self) -> dict[tuple[float, int, int, int], Mean]:
@@ -50,6 +54,23 @@ class Results:
         """Return the mean prefix accuracy in percent over seeds, or None where no cell exists."""
         found = self._accuracy.get((beta, epoch, samples, shots))
         return found.value if found else None
+
+    def group(self, beta: float, epoch: int) -> str:
+        """Return the name of a GRPO epoch over all its seeds."""
+        return f"preset~{self.preset}/grpo/base~{self.base}/beta~{beta_text(beta)}/epoch~{epoch}"
+
+    def interval(self, beta: float, epoch: int, samples: int, shots: int | str) -> Interval | None:
+        """Return an accuracy with its interval, or None where no such epoch was evaluated."""
+        if not any(key[:3] == (beta, epoch, samples) for key in self._accuracy):
+            return None
+        return self.evidence.interval(self.group(beta, epoch), samples, shots)
+
+    def paired(
+        self, document: str, epoch: int, betas: tuple[float, float], samples: int, shots: int | str
+    ) -> Paired | None:
+        """Return the difference of two betas in the family of a document's epoch, or None where it has none."""
+        left, right = (self.group(beta, epoch) for beta in betas)
+        return self.evidence.paired(Pair(f"document-{document}/epoch~{epoch}", left, right, samples, str(shots)))
 
     def metric(self, beta: float, epoch: int, name: str) -> float | None:
         """Return the mean of a GRPO training metric over seeds, or None where it was not logged."""
@@ -82,9 +103,14 @@ class Results:
         """Return the evaluated shot counts of GRPO."""
         return sorted({key[3] for key in self._accuracy})
 
+    @property
+    def runs(self) -> list[int]:
+        """Return how many seeds the GRPO rows have, each count once."""
+        return sorted({entry.n for entry in self._accuracy.values()})
+
     def seeds_sentence(self) -> str:
         """Return how many seeds stand behind a mean of the GRPO rows."""
-        counts = sorted({entry.n for entry in self._accuracy.values()})
+        counts = self.runs
         if not counts:
             return ""
         seeds = sorted(self._of_base(self.scores)["seed"].unique())

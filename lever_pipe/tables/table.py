@@ -8,9 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from lever_pipe.tables.text import ABSENT
+from lever_pipe.tables.text import ABSENT, INTERVAL
 
 DASH = "–"
+GROUP = "#group"
+"""Key of a row that names the policies behind it; never a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,25 @@ class Table:
         }
 
     def as_csv(self) -> str:
-        """Return the frame as CSV; an absent cell is an empty field."""
-        return self.frame.to_csv(index=False, lineterminator="\n")
+        """Return the frame as CSV: an absent cell is an empty field, an interval has columns of its own."""
+        columns: dict[str, list[str]] = {}
+        for name in self.frame.columns:
+            cells = [str(cell) for cell in self.frame[name]]
+            found = [INTERVAL.fullmatch(cell) for cell in cells]
+            if not any(found):
+                columns[str(name)] = cells
+                continue
+            columns[str(name)] = [match["value"] if match else cell for match, cell in zip(found, cells, strict=True)]
+            for end in ("low", "high"):
+                columns[f"{name} {end}"] = [match[end] if match else ABSENT for match in found]
+        return pd.DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n")
 
     def as_markdown(self) -> str:
         """Return title, table, caption and notes as Markdown."""
-        parts = [f"# {self.title}", markdown_grid(self.frame.columns, self.frame.itertuples(index=False))]
+        rows = [list(row) for row in self.frame.itertuples(index=False)]
+        for row, letters in zip(rows, self.marks, strict=False):
+            row[0] = f"{row[0]} ({letters})" if letters else row[0]
+        parts = [f"# {self.title}", markdown_grid(self.frame.columns, rows), *self.footnotes]
         parts.append(self.caption)
         if self.notes:
             parts.append("\n".join(f"- {note}" for note in self.notes))
@@ -72,16 +87,28 @@ def frame_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> pd.Da
     return pd.DataFrame(cells, columns=kept, dtype=object)
 
 
-def beside(keys: Mapping[str, str], *, ours: Mapping[str, str], published: Mapping[str, str]) -> list[dict[str, str]]:
+def groups_of(rows: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the policies behind each row."""
+    return tuple(row.get(GROUP, "") for row in rows)
+
+
+def beside(
+    keys: Mapping[str, str],
+    *,
+    ours: Mapping[str, str],
+    published: Mapping[str, str],
+    groups: tuple[str, str] = ("", ""),
+) -> list[dict[str, str]]:
     """Return one row of ours and, where anything was published, one below it; nothing without ours.
 
-    `keys` are the leading cells that both rows repeat, so that each row can be read alone.
+    `keys` are the leading cells that both rows repeat, so that each row can be read alone; `groups` names the
+    policies behind ours and behind the published row.
     """
     if not any(ours.values()):
         return []
-    rows = [{**keys, "Source": "ours", **ours}]
+    rows = [{**keys, "Source": "ours", **ours, GROUP: groups[0]}]
     if any(published.values()):
-        rows.append({**keys, "Source": "published", **published})
+        rows.append({**keys, "Source": "published", **published, GROUP: groups[1]})
     return rows
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
 ABSENT = ""
 """A cell without a number; Markdown prints it as a dash."""
+INTERVAL = re.compile(r"(?P<value>[+-]?\d+(?:\.\d+)?) \[(?P<low>-?\d+\.\d), (?P<high>-?\d+\.\d)\]")
+"""A cell that `bracketed` wrote."""
 
 
 def number(value: float | None, digits: int) -> str:
@@ -26,6 +29,11 @@ def signed(value: float | None, digits: int) -> str:
     """Return `value` with its sign, zero without one, or an absent cell."""
     text = number(value, digits)
     return f"+{text}" if text and float(text) > 0 else text
+
+
+def bracketed(text: str, low: float, high: float) -> str:
+    """Return a printed number with its interval, `57.00 [54.1, 59.8]`; `INTERVAL` reads it back."""
+    return f"{text} [{number(low, 1)}, {number(high, 1)}]"
 
 
 def beta_text(beta: float) -> str:

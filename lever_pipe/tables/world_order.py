@@ -73,7 +73,7 @@ def world_order(scores: pd.DataFrame) -> list[Table]:
         "draws, without any statistics: a missed cell may lie within the noise of the questions, and so may a held one."
     )
     title = f"Expected order in the embedded world at {int(scores['samples'].max())} samples"
-    return [Table("world-order", "extra", title, caption, frame_of(rows, ["Expectation", *columns]))]
+    return [Table("world-order", "world", title, caption, frame_of(rows, ["Expectation", *columns]))]
 
 
 def _accuracies(scores: pd.DataFrame) -> dict[str, dict[str, float | None]]:

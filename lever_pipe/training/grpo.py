@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -32,18 +33,26 @@ class BetaController:
             self.value = adapt_kl_beta(self.value, penalty, **self.limits)
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """The trained policy and the frozen RCE checkpoint that anchors it."""
-
-    policy: PointerSelector
-    reference: PointerSelector
-    dropout: bool  # the policy alone, as published
+class PolicyPair(Protocol):
+    """Two policies that an epoch compares: the trained one and its anchor."""
 
     def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
         """Return the logits `[B, K]` of policy and reference, the latter without gradient."""
-        self.policy.train(self.dropout)
-        scores = table.scores(self.policy, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The trained policy and the frozen RCE checkpoint that anchors it, both without dropout.
+
+    So the ratio is 1 and the penalty 0 before the first update.
+    """
+
+    policy: PointerSelector
+    reference: PointerSelector
+
+    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
+        """Return the logits `[B, K]` of policy and reference, the latter without gradient."""
+        scores = table.scores(self.policy.eval(), batch)
         with torch.no_grad():
             anchor = table.scores(self.reference.eval(), batch)
         return scores, anchor
@@ -63,7 +72,7 @@ def keep_best(
 
 
 def plan_grpo_epoch(
-    policies: Policies,
+    policies: PolicyPair,
     table: EmbeddingTable,
     kept: tuple[Groups, Tensor],
     beta: BetaController,
@@ -85,7 +94,13 @@ def plan_grpo_epoch(
 
 
 def grpo_step(
-    policies: Policies, table: EmbeddingTable, batch: Groups, advantages: Tensor, *, kl_beta: float, clip_epsilon: float
+    policies: PolicyPair,
+    table: EmbeddingTable,
+    batch: Groups,
+    advantages: Tensor,
+    *,
+    kl_beta: float,
+    clip_epsilon: float,
 ) -> Step:
     """Return the GRPO loss of a batch with every published metric and the exact KL to the reference."""
     scores, anchor = policies.scores(table, batch)

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "lever_pipe"
 FILES = [
     *sorted((PACKAGE / "losses").glob("*.py")),
     *sorted((PACKAGE / "metrics").glob("*.py")),
-    PACKAGE / "statistics.py",
+    *sorted((PACKAGE / "statistics").glob("*.py")),
     PACKAGE / "rewards.py",
 ]
 SHAPES = re.compile(r"\[[A-Z .]*\]|\[B|\[\.\.\.|(one|any) shape|_[BGKSDN]+\b")

@@ -13,14 +13,15 @@ import pytest
 
 import lever_pipe.losses
 import lever_pipe.metrics
+import lever_pipe.statistics
 
 SOURCES = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
 KEYS = {line.split("|")[1].strip() for line in SOURCES.splitlines() if line.startswith("| ")}
 
 
 def public_functions() -> Iterator[Callable[..., object]]:
-    names = ["lever_pipe.rewards", "lever_pipe.statistics"]
-    for package in (lever_pipe.losses, lever_pipe.metrics):
+    names = ["lever_pipe.rewards"]
+    for package in (lever_pipe.losses, lever_pipe.metrics, lever_pipe.statistics):
         names += [f"{package.__name__}.{m.name}" for m in pkgutil.iter_modules(package.__path__)]
     for name in names:
         module = importlib.import_module(name)

@@ -61,7 +61,7 @@ def test_all_faults_are_told_at_once() -> None:
             {"presets": {"published": {"rce": {"learnin_rate": 1.0}}}},
             "presets.published.rce.learnin_rate: unknown key; did you mean 'learning_rate'?",
         ),
-        ({"report": {"zzzzzz": 1}}, "report.zzzzzz: unknown key; known keys: title."),
+        ({"report": {"zzzzzz": 1}}, "report.zzzzzz: unknown key; known keys: guard, language, title."),
     ],
 )
 def test_the_nearest_key_is_suggested_at_every_depth(values: dict[str, Any], line: str) -> None:
@@ -213,7 +213,7 @@ def test_faults_of_fields_rules_and_members_come_together() -> None:
         ({"arms": 3}, ["arms"]),
         ({"arms": [3, {"preset": "a"}]}, ["arms[0]", "arms[1].preset"]),
         ({"presets": [1]}, ["presets"]),
-        ({"presets": {"a": 3}, "arms": [{"preset": "a"}]}, ["presets.a"]),
+        ({"presets": {"a": 3}, "arms": [{"preset": "a"}], "emulate": None}, ["presets.a"]),
         ({"data": 3, "pools": None}, ["data", "pools"]),
     ],
 )

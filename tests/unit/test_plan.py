@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lever_pipe import plan
 from lever_pipe.config import Arm, Experiment
+from lever_pipe.faults import ARMS
 from lever_pipe.parsing import available, parse_experiment
 from lever_pipe.records import beta_text
 
@@ -63,13 +64,31 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
         else:
             names.append(("select_demonstrations", {"trained": name}))
     names += [("answer_prompts", {"batch": batch}) for batch in plan.batches(given)]
+    names += emulation_jobs(given)
     taken = {stage for stage, _ in names}
-    names += [(stage, {}) for stage in available("stages") if stage not in taken]
+    emulated = set() if given.emulate else {"emulate_untouched", "score_emulation", "explain_patterns"}
+    absent = taken | emulated | ({"emulate_grpo_epoch", "emulate_selections"} - taken)
+    names += [(stage, {}) for stage in available("stages") if stage not in absent]
     return names
+
+
+def emulation_jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
+    """Return the jobs of the emulation that have wildcards."""
+    if given.emulate is None:
+        return []
+    names: list[tuple[str, dict[str, str]]] = [("answer_prompts", {"batch": "emulation"})]
+    for run in plan.emulated_runs(given):
+        stage = "emulate_grpo_epoch" if run.startswith("emulation/") else "train_grpo_epoch"
+        names.append((stage, wildcards_of(run)))
+    return names + [("emulate_selections", {"arm": arm}) for arm in ARMS]
 
 
 def specs(given: Experiment) -> dict[tuple[str, tuple[tuple[str, str], ...]], str]:
     return {(s, tuple(sorted(w.items()))): plan.spec_of(given, s, w) for s, w in jobs(given)}
+
+
+COLLECTING = {"collect_results", "collect_lineage", "compare_policies", "measure_agreement"}
+"""Stages whose input files are those of all policies; they know the names, to miss none."""
 
 
 def changed_stages(one: Experiment, other: Experiment) -> set[str]:
@@ -182,11 +201,13 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
 @pytest.mark.parametrize(
     ("changed", "stages"),
     [
+        ({"emulate": {"head_seed": 12345}}, {"emulate_selections", "explain_patterns"}),
+        ({"emulate": None}, set()),
         ({"report": {"title": "Another"}}, {"build_report"}),
         ({"results": "elsewhere"}, set()),
         ({"data": {"world": shipped()["data"]["world"] | {"seed": 12345}}}, {"generate_world"}),
         ({"baselines": {"seed": 12345}}, {"select_baseline"}),
-        ({"baselines": {"n_random_draws": 9}}, set()),
+        ({"baselines": {"n_random_draws": 9}}, COLLECTING),
         ({"pools": {"seed": 12345}}, {"sample_pools"}),
         ({"evaluation": {"n_random_subsets": 997}}, {"score_answers"}),
         ({"encoder": {"batch_size": 8}}, {"embed_examples"}),
@@ -205,19 +226,20 @@ def test_a_preset_reaches_its_own_epochs_only() -> None:
         {"preset": p, "seeds": [0], "rce_epochs": 1, "base_rce_epochs": [1], "grpo_epochs": 1} for p in ("world", "b")
     ]
     presets = {"world": shipped()["presets"]["world"], "b": {}}
-    base = small(arms=arms, presets=presets)
-    other = small(arms=arms, presets=presets | {"b": {"grpo": {"clip_epsilon": 0.1}}})
+    base = small(arms=arms, presets=presets, emulate=None)
+    other = small(arms=arms, presets=presets | {"b": {"grpo": {"clip_epsilon": 0.1}}}, emulate=None)
     first, second = specs(base), specs(other)
     differing = {key for key in first if first[key] != second[key]}
     assert {stage for stage, _ in differing} == {"train_grpo_epoch"}
     assert all(("preset", "b") in wildcards for _, wildcards in differing)
 
 
-def test_more_betas_epochs_and_seeds_change_no_job_that_exists() -> None:
+def test_more_betas_epochs_and_seeds_change_only_what_collects() -> None:
     grown = SMALL_ARM | {"kl_betas": [0, 0.05, 0.145], "seeds": [0, 1, 2], "rce_epochs": 4, "grpo_epochs": 5}
     base, more = specs(small()), specs(small(arms=[grown, {"preset": "published"}]))
     assert len(more) > len(base)
-    assert {key for key in base.keys() & more.keys() if base[key] != more[key]} == set()
+    differing = {key[0] for key in base.keys() & more.keys() if base[key] != more[key]}
+    assert differing == COLLECTING
 
 
 def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
@@ -242,3 +264,46 @@ def test_the_spec_parses_back_into_the_stage_config() -> None:
         config = plan.stage_config(small(), stage, wild)
         values = json.loads(plan.spec_of(small(), stage, wild))["config"]
         assert type(config).model_validate(values) == config, stage
+
+
+def test_emulated_policies_are_apart_from_the_study() -> None:
+    given = small()
+    names = plan.emulated(given)
+    assert len(names) == len(set(names)) == 6 * 5 * 3  # arms, betas, epochs
+    assert not set(names) & {*plan.evaluated(given), *plan.trained(given)}
+    assert "emulation" not in plan.batches(given)
+    assert plan.policies_of(given, "emulation") == names
+    assert {plan.batch_of(name) for name in names} == {"emulation"}
+    assert plan.emulated(given, "head", "all") == [name for name in names if name.split("/")[1] in ("head", "all")]
+    batch = re.search('batch="([^"]+)"', RULES)
+    assert batch is not None
+    assert re.fullmatch(batch[1], "emulation")
+
+
+def test_an_arm_evaluates_one_trained_epoch_for_each_policy() -> None:
+    given = small(emulate={"kl_betas": [0.12, 0.15], "grpo_epochs": 2})
+    runs = plan.emulated_runs(given)
+    for arm in ARMS:
+        checkpoints = plan.emulated_checkpoints(given, arm)
+        assert len(checkpoints) == len(plan.emulated(given, arm)) == 4
+        assert set(checkpoints) <= set(runs)
+    assert plan.emulated_checkpoints(given, "head") == plan.emulated_checkpoints(given, "none")
+    noisy = plan.stage_config(given, "emulate_grpo_epoch", wildcards_of(runs[-1]))
+    right = plan.stage_config(given, "train_grpo_epoch", {**wildcards_of(runs[-1]), "preset": "published"})
+    assert noisy.model_dump() == {"training": right.model_dump()}
+
+
+def test_an_arm_has_its_own_faults_and_no_other() -> None:
+    configs = {arm: plan.stage_config(small(), "emulate_selections", {"arm": arm}).model_dump() for arm in ARMS}
+    switched_on = {arm: (c["head_seed"] is not None, c["pool_items"] is not None) for arm, c in configs.items()}
+    neither = dict.fromkeys(("none", "dropout", "bases"), (False, False))
+    assert switched_on == neither | {"head": (True, False), "pool": (False, True), "all": (True, True)}
+
+
+def test_without_emulation_nothing_is_emulated() -> None:
+    given = small(emulate=None)
+    assert plan.emulated(given) == plan.emulated_runs(given) == plan.policies_of(given, "emulation") == []
+    assert plan.evaluated(given) == plan.evaluated(small())
+    assert plan.trained(given) == plan.trained(small())
+    with pytest.raises(KeyError):
+        plan.emulated_checkpoints(given, "none")

@@ -1,8 +1,10 @@
+import json
 import time
 from pathlib import Path
 
 from lever_pipe import plan
 from lever_pipe.errors import LeverPipeError
+from lever_pipe.page import prose
 from lever_pipe.parsing import parse_experiment
 
 STARTED = time.monotonic()
@@ -22,10 +24,14 @@ LEDGER = f"{RESULTS}/ledger"
 TABLES = f"{LEVER}/tables"
 REFERENCE = "resources/reference/lever-plus-published.csv"
 REPORT = f"{RESULTS}/report.md"
+PAGE = f"{RESULTS}/report.html"
 
 INIT = f"{LEVER}/preset~{{preset}}/init/seed~{{seed}}"
 RCE = f"{LEVER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
 GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
+EMULATE = EXPERIMENT.emulate
+EMULATION = f"{LEVER}/emulation"
+NOISY = f"{EMULATION}/dropout/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 
 CPU = {"device": "cpu", "mem_mb": 4000, "runtime": 60}
 MODEL = {"device": "cpu", "processes": 1, "mem_mb": 8000, "runtime": 240}
@@ -41,7 +47,7 @@ wildcard_constraints:
     baseline="[a-z_]+(-[0-9]+)?",
     trained="preset~[^/]+/(rce|grpo/base~[^/]+/beta~[^/]+)/seed~[0-9]+/epoch~[0-9]+",
     policy="baseline/[^/]+|preset~[^/]+/(rce|grpo/base~[^/]+/beta~[^/]+)/seed~[0-9]+/epoch~[0-9]+",
-    batch="baseline|preset~[^/]+/seed~[0-9]+",
+    batch="baseline|emulation|preset~[^/]+/seed~[0-9]+",
 
 
 def spec(stage):
@@ -109,6 +115,27 @@ def previous_grpo(wildcards):
     return GRPO.format(**values)
 
 
+def emulated_base(wildcards):
+    """Return the folder of the RCE epoch that an emulated GRPO run starts from and is compared to."""
+    return RCE.format(preset=EMULATE.preset, seed=wildcards.seed, epoch=wildcards.base)
+
+
+def previous_noisy(wildcards):
+    """Return the folder that a GRPO epoch with emulated dropout starts from."""
+    epoch = int(wildcards.epoch)
+    if epoch == 1:
+        return emulated_base(wildcards)
+    return NOISY.format(**(dict(wildcards.items()) | {"epoch": epoch - 1}))
+
+
+def selectors_of_arm(wildcards):
+    """Return the selectors that an arm of the emulation evaluates, in the order of its policies."""
+    return [
+        f"{LEVER}/{run}/selector.safetensors"
+        for run in plan.emulated_checkpoints(EXPERIMENT, wildcards.arm)
+    ]
+
+
 def start_of(previous, name):
     """Return an input function for one file of the folder that `previous` names."""
 
@@ -131,12 +158,38 @@ def answers_of_policy(wildcards):
     return f"{LEVER}/answers/{plan.batch_of(wildcards.policy)}/answers.jsonl"
 
 
+def shown_tables(folder):
+    """Return an output folder of tables, marked for `snakemake --report`, each table with its title and section."""
+
+    def labels(wildcards):
+        tables = json.loads(Path(f"{folder}.json").read_text(encoding="utf-8"))
+        table = next(table for table in tables if table["id"] == wildcards.table)
+        return {
+            "table": table["title"],
+            "section": prose.section_title(table["document"]),
+        }
+
+    return report(
+        directory(folder),
+        patterns=["{table}.csv"],
+        category="Tables",
+        labels=labels,
+        caption="../report/table.rst",
+    )
+
+
+def figure_labels(wildcards):
+    """Return the title of a figure and what it shows."""
+    caption = prose.caption_of(wildcards.figure)
+    return {"figure": caption.title, "shows": caption.text}
+
+
 def closing_summary(log):
     """Return the lines that end a successful run."""
     minutes = (time.monotonic() - STARTED) / 60
     return (
         f"\n{finished_jobs(log)} jobs in {minutes:.1f} minutes."
-        f"\nReport:  {REPORT}\nTables:  {LEVER}/tables/\nFigures: {LEVER}/figures/\n"
+        f"\nReport:  {PAGE}\nTables:  {LEVER}/tables/\nFigures: {LEVER}/figures/\n"
     )
 
 

@@ -1,10 +1,19 @@
 FIGURES = f"{LEVER}/figures"
 BATCHES = plan.batches(EXPERIMENT)
 COUNTERS = [f"{LEVER}/answers/{batch}/counters.json" for batch in BATCHES]
+if EMULATE:
+    COUNTERS += [f"{LEVER}/answers/emulation/counters.json"]
 if not IMPORTED:
     COUNTERS += [f"{shard}/counters.json" for shard in SHARDS]
 WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []
-TEMPLATE = "lever_pipe/templates/report.md.j2"
+TEMPLATES = "lever_pipe/templates"
+LANGUAGE = EXPERIMENT.report.language
+GLOSSARY = sorted(map(str, Path(f"resources/glossary/{LANGUAGE}").glob("*.yaml")))
+PAGE_TABLES = [
+    f"{TABLES}/{name}" for name in ("documents", "comparisons", "agreement", "claims")
+]
+PAGE_TABLES += [path.removesuffix(".json") for path in EMULATION_TABLES]
+"""Folders of CSV files; beside each lies its list of tables, as NAME.json."""
 
 
 rule collect_results:
@@ -49,10 +58,18 @@ rule tabulate_documents:
         rl_data=f"{TABLES}/rl_data.csv",
         arms=f"{TABLES}/arms.csv",
         arms_training=f"{TABLES}/arms_training.csv",
+        intervals=f"{TABLES}/intervals.csv",
+        comparisons=f"{TABLES}/comparisons.csv",
+        lineage=f"{TABLES}/lineage.csv",
         reference=REFERENCE,
+        reference_lineage="resources/reference/lineage.yaml",
+        examples_summary=EXAMPLES_SUMMARY,
+        pool_bound=f"{LEVER}/pools/bound.json",
+        world_check=WORLD_CHECK,
+        counters=COUNTERS,
     output:
         tables=f"{TABLES}/documents.json",
-        csv=directory(f"{TABLES}/documents"),
+        csv=shown_tables(f"{TABLES}/documents"),
         card=f"{TABLES}/documents.run.json",
     log:
         f"{TABLES}/documents.log.txt",
@@ -77,8 +94,17 @@ rule plot_curves:
         scores=f"{TABLES}/scores.csv",
         training=f"{TABLES}/training.csv",
         arms=f"{TABLES}/arms.csv",
+        intervals=f"{TABLES}/intervals.csv",
+        comparisons=f"{TABLES}/comparisons.csv",
+        breakdown=f"{TABLES}/breakdown.csv",
     output:
-        figures=directory(FIGURES),
+        figures=report(
+            directory(FIGURES),
+            patterns=["{figure}.svg"],
+            category="Figures",
+            labels=figure_labels,
+            caption="../report/figure.rst",
+        ),
         card=f"{LEVER}/figures.run.json",
     log:
         f"{LEVER}/figures.log.txt",
@@ -100,16 +126,21 @@ rule plot_curves:
 
 rule build_report:
     input:
-        template=TEMPLATE,
-        tables=f"{TABLES}/documents.json",
-        csv=f"{TABLES}/documents",
+        html_template=f"{TEMPLATES}/report.html.j2",
+        style=f"{TEMPLATES}/report.css",
+        script=f"{TEMPLATES}/report.js",
+        markdown_template=f"{TEMPLATES}/report.md.j2",
+        glossary=GLOSSARY,
+        tables=[f"{folder}.json" for folder in PAGE_TABLES],
+        csv=PAGE_TABLES,
         figures=FIGURES,
-        world_check=WORLD_CHECK,
-        examples_summary=EXAMPLES_SUMMARY,
-        rl_summary=RL_SUMMARY,
-        pool_bound=f"{LEVER}/pools/bound.json",
-        counters=COUNTERS,
     output:
+        page=report(
+            PAGE,
+            category="The page",
+            labels={"page": "Every table and figure, sortable"},
+            caption="../report/page.rst",
+        ),
         report=REPORT,
         card=f"{LEVER}/report.run.json",
     log:

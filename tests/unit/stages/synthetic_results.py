@@ -1,7 +1,8 @@
 """Results whose every mean can be worked out by hand.
 
 Accuracy of GRPO: 40 + 2 i + 0.5 epoch + 0.25 shots + (seed - 1) - log2(samples / 100), where i counts the betas.
-Seeds 0, 1 and 2 cancel in the mean and have standard deviation 1.
+Seeds 0, 1 and 2 cancel in the mean and have standard deviation 1. An interval reaches 2 points to each side, one of a
+difference 1 point; a difference above 4 points has an adjusted p of 0.01, any other of 0.5.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from lever_pipe import storage
 from lever_pipe.config import Grpo, Reward
-from lever_pipe.records import Cell, EpochMetrics, PolicyRef, SubsetScore
+from lever_pipe.records import Cell, EpochMetrics, PolicyRef, SubsetScore, group_of
 from lever_pipe.stage_configs import (
     BuildReportConfig,
     CollectResultsConfig,
@@ -20,6 +23,7 @@ from lever_pipe.stage_configs import (
     TabulateDocumentsConfig,
 )
 from lever_pipe.stages.collect_results import collect_results
+from lever_pipe.tables import frames
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"
 TEMPLATE = Path(__file__).parents[3] / "lever_pipe" / "templates" / "report.md.j2"
@@ -176,9 +180,130 @@ def collect(folder: Path, size: Size) -> dict[str, Path]:
         **raw,  # type: ignore[arg-type]
         **outputs,
         card=folder / "run.json",
-        config=CollectResultsConfig(main_preset="main"),
+        config=collect_config(size),
     )
     return outputs
+
+
+def collect_config(size: Size) -> CollectResultsConfig:
+    refs = [ref.name for preset in ("main", *size.arms) for ref in policies(size, preset)]
+    names = [f"baseline/{name}" for name in BASELINES]
+    return CollectResultsConfig(
+        main_preset="main",
+        evaluated=(*names, *refs),
+        trained=tuple(refs),
+        samples=size.samples,
+        shots=size.shots,
+    )
+
+
+def write_evidence(folder: Path, size: Size, outputs: dict[str, Path]) -> dict[str, Path]:
+    """Write what `compare_policies` would make of the collected scores; return its files."""
+    scores = pd.concat([frames.read_scores(outputs["scores"]), frames.read_scores(outputs["arms"])])
+    scores = scores[scores["subset"] == "prefix"]
+    scores["policy"] = scores["policy"].where(scores["stage"] != "baseline", "baseline/" + scores["policy"])
+    scores["group"] = scores["policy"].map(group_of)
+    cells = scores.groupby(["group", "samples", "shots"])["accuracy"].agg(["mean", "count"]).reset_index()
+    over = cells.groupby(["group", "samples"]).agg({"mean": "mean", "count": "first"}).reset_index()
+    cells = pd.concat([cells.astype({"shots": str}), over.assign(shots="mean")])
+    cells["accuracy"], cells["low"], cells["high"] = cells["mean"], cells["mean"] - 2, cells["mean"] + 2
+    cells["n_runs"], cells["n_questions"] = cells["count"], cells["samples"]
+    paths = {name: folder / f"{name}.csv" for name in ("intervals", "comparisons", "breakdown")}
+    columns = ["group", "samples", "shots", "accuracy", "low", "high", "n_runs", "n_questions"]
+    cells[columns].to_csv(paths["intervals"], index=False)
+    accuracy = {(row.group, row.samples, row.shots): row.accuracy for row in cells.itertuples()}
+    pd.DataFrame(_comparisons(size, accuracy)).to_csv(paths["comparisons"], index=False)
+    pd.DataFrame(_breakdown(accuracy, size)).to_csv(paths["breakdown"], index=False)
+    return paths
+
+
+def write_lineage(folder: Path, size: Size, intervals: Path) -> dict[str, Path]:
+    """Write where every group comes from, as `collect_lineage` does; the published lineage is the real one."""
+    long = [group(beta, size.long_epochs) for beta in size.long_betas]
+    groups = sorted({*pd.read_csv(intervals)["group"], *long})
+    rows = [
+        {"group": name, "field": field, "value": value} for name in groups for field, value in _lineage(name).items()
+    ]
+    path = folder / "lineage.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return {"lineage": path, "reference_lineage": REFERENCE.with_name("lineage.yaml")}
+
+
+def _lineage(name: str) -> dict[str, str]:
+    common = {"pool": "0123abcd", "scale": "embedded world"}
+    if name.startswith("baseline/"):
+        return common
+    values = dict(part.split("~", 1) for part in name.split("/") if "~" in part)
+    trained = {"preset": values["preset"], "epoch": values["epoch"], "seeds": "0, 1, 2", "rl_data": "4567cdef"}
+    grpo = {"kl_beta": values["beta"], "base_rce_epoch": values["base"]} if "beta" in values else {}
+    return {**common, **trained, **grpo}
+
+
+def group(beta: float, epoch: int) -> str:
+    return f"preset~main/grpo/base~5/beta~{beta:g}/epoch~{epoch}"
+
+
+def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> list[dict[str, object]]:
+    samples = min(size.samples, key=lambda n: abs(n - 200))
+    named = {
+        "001": [(b, 0.15) for b in size.betas if b != 0.15],
+        "002": [(0.18, 0.15), (0.18, 0.12), (0.12, 0.15)],
+    }
+    last = size.epochs
+    pairs = [
+        (f"document-{document}/epoch~{epoch}", group(left, epoch), group(right, epoch), samples)
+        for document, betas in named.items()
+        for epoch in range(1, last + 1)
+        for left, right in betas
+        if left in size.betas and right in size.betas
+    ]
+    best, largest = max(size.betas), max(size.samples)
+    pairs += [("best-beta", group(b, last), group(best, last), largest) for b in size.betas if b != best]
+    if size.rce_epochs >= 5:
+        base = "preset~main/rce/epoch~5"
+        pairs += [("grpo-against-rce", group(b, last), base, largest) for b in size.betas]
+    return [_comparison(*pair, shots, accuracy) for pair in pairs for shots in [*(str(k) for k in size.shots), "mean"]]
+
+
+def _comparison(
+    family: str, left: str, right: str, samples: int, shots: str, accuracy: dict[tuple[str, int, str], float]
+) -> dict[str, object]:
+    difference = accuracy[left, samples, shots] - accuracy[right, samples, shots]
+    p = 0.01 if abs(difference) > 4 else 0.5
+    return {
+        "family": family, "left": left, "right": right, "samples": samples, "shots": shots,
+        "difference": difference, "low": difference - 1, "high": difference + 1, "p": p / 5, "p_holm": p,
+        "detectable": 3.0, "n_runs": 3, "n_questions": samples,
+    }  # fmt: skip
+
+
+def _breakdown(accuracy: dict[tuple[str, int, str], float], size: Size) -> list[dict[str, object]]:
+    """Two relations, five points above and below the mean over all questions."""
+    found = []
+    for (name, samples, shots), value in accuracy.items():
+        if samples == max(size.samples) and name in ("baseline/oracle", "preset~main/rce/epoch~2"):
+            for kind, shift in (("colour", 5.0), ("place", -5.0)):
+                row = {"by": "relation", "kind": kind, "group": name, "shots": shots, "accuracy": value + shift}
+                found.append({**row, "low": value + shift - 3, "high": value + shift + 3, "n_questions": samples // 2})
+    return found
+
+
+def write_facts(folder: Path) -> dict[str, Path | tuple[Path, ...]]:
+    """Write what the earlier stages say about data, pools, world and work; return the files."""
+    probes = {"exact_1": {"accuracy": 96.9, "truth": 99.8, "n_queries": 580}}
+    contents = {
+        "examples_summary": {"eval_questions": 800, "train_questions": 2000},
+        "pool_bound": {"best_answer": 86.2625, "exact_demonstration": 73.75, "queries": 800.0},
+        "world_check": {"bounds": [], "probes": probes, "judged": True, "stock": {"equal": 88, "prompts": 88}},
+        "first_counters": {"prompts_asked": 1200, "seconds": 1.5},
+        "second_counters": {"prompts_asked": 800, "seconds": 2.25},
+    }
+    for name, content in contents.items():
+        storage.write_json(folder / f"{name}.json", content)
+    path = {name: folder / f"{name}.json" for name in contents}
+    single = {name: path[name] for name in ("examples_summary", "pool_bound")}
+    counters = (path["first_counters"], path["second_counters"])
+    return {**single, "world_check": (path["world_check"],), "counters": counters}
 
 
 def tabulate_config(size: Size, data: str = "world") -> TabulateDocumentsConfig:

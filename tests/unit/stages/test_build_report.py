@@ -1,52 +1,41 @@
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import re
+from collections import Counter
+from html import unescape
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
+import synthetic_page
 import synthetic_results as synthetic
-from test_plot_curves import plot
-from test_tabulate_documents import tabulate
+from synthetic_page import build
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
-from lever_pipe.stages.build_report import build_report
-from lever_pipe.tables.report import flat, plain, totals
+from lever_pipe.page.numbers import numbers_in
 
-CHECK = {
-    "bounds": ["exact_1: accuracy 80.0 is below 90.0"],
-    "judged": True,
-    "probes": {"exact_1": {"accuracy": 80.0, "n_queries": 12, "truth": 75.0}},
-    "stock_agreement": {"prompts": 96, "equal": 96},
-}
+STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
 
 
-def report(
-    folder: Path, size: synthetic.Size, *, data: str = "world", checks: int = 1, bound: dict[str, float] | None = None
-) -> str:
-    tabulate(folder, size, data)
-    plot(folder, size)
-    storage.write_json(folder / "check.json", CHECK)
-    storage.write_json(folder / "bound.json", {"exact_demonstration": 97.5, "queries": 800.0, **(bound or {})})
-    storage.write_json(folder / "examples.json", {"train_questions": 9009, "train_skipped_images": 7})
-    for index in (0, 1):
-        storage.write_json(folder / f"counters{index}.json", {"prompts_asked": 1200 + index, "seconds": 1.5})
-    build_report(
-        template=synthetic.TEMPLATE,
-        tables=folder / "tables.json",
-        csv=folder / "csv",
-        figures=folder / "figures",
-        world_check=(folder / "check.json",) * checks,
-        rl_summary=folder / "summary.json",
-        examples_summary=folder / "examples.json",
-        pool_bound=folder / "bound.json",
-        counters=(folder / "counters0.json", folder / "counters1.json"),
-        report=folder / "report" / "report.md",
-        card=folder / "report" / "run.json",
-        config=synthetic.report_config().model_copy(update={"data": data}),
-    )
-    return (folder / "report" / "report.md").read_text(encoding="utf-8")
+class Reader(HTMLParser):
+    """What a page holds, by tag and attribute."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def all(self, name: str) -> list[str]:
+        return [attributes[name] for _, attributes in self.tags if name in attributes]
 
 
 @pytest.fixture(scope="module")
@@ -55,121 +44,300 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def text(folder: Path) -> str:
-    return report(folder, synthetic.FULL)
+def inputs(folder: Path) -> dict[str, Any]:
+    return synthetic_page.write_inputs(folder, synthetic.FULL)
 
 
-def test_the_answer_comes_before_the_documents(text: str) -> None:
-    order = [text.index(f"\n## {title}") for title in ("The answer", "How to read", "Document 000", "Document 002")]
-    assert order == sorted(order)
-    assert text.index("### Overview at 800 samples") < order[1]
+@pytest.fixture(scope="module")
+def html(folder: Path, inputs: dict[str, Any]) -> str:
+    return build(inputs, folder / "page").read_text(encoding="utf-8")
 
 
-def test_every_table_is_printed_with_its_rows(text: str, folder: Path) -> None:
-    for table in storage.read_json(folder / "tables.json"):
-        assert f"### {table['title']}\n" in text
-        assert table["caption"] in text
-    assert "| 200 | published | 58.80 | 56.60 | 53.90 | 55.20 |" in text
-    assert "?" not in text.split("## The answer")[1].split("## Does the embedded world")[0]
+@pytest.fixture(scope="module")
+def markdown(folder: Path, html: str) -> str:
+    assert html
+    return (folder / "page" / "report.md").read_text(encoding="utf-8")
 
 
-def test_links_lead_to_files(text: str, folder: Path) -> None:
-    links = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
-    assert len(links) == 5
-    for link in [*links, *re.findall(r"\]\((\.\./csv)\)", text)]:
-        assert (folder / "report" / link).exists(), link
+def all_tables(inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    return [table for path in inputs["tables"] for table in storage.read_json(path)]
 
 
-def test_world_check_counters_and_bound_are_shown(text: str) -> None:
-    assert "| exact 1 | 80 | 75 | 12 |" in text
-    assert "Bounds missed: exact_1: accuracy 80.0 is below 90.0." in text
-    assert "| prompts asked | 2,401 |" in text  # 1200 + 1201
-    assert "| seconds | 3 |" in text
-    assert "| exact demonstration | 97.5 |" in text
-    assert "| train questions | 9,009 |" in text
-    assert "| train skipped images | 7 |" in text
-    assert "**Embedded world.**" in text
-    assert "(reader: tiny-reader)" in text
-    assert "preset `main`" in text
+def with_tables(inputs: dict[str, Any], folder: Path, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    storage.write_json(folder / "changed.json", tables)
+    return {**inputs, "tables": (folder / "changed.json",)}
 
 
-def test_the_expected_order_stands_in_the_world_section_alone(text: str) -> None:
-    assert text.count("### Expected order in the embedded world at 800 samples") == 1
-    assert text.index("## Does the embedded world") < text.index("### Expected order") < text.index("Bounds missed")
+def with_template(inputs: dict[str, Any], folder: Path, name: str, was: str, becomes: str) -> dict[str, Any]:
+    text = inputs[name].read_text(encoding="utf-8")
+    assert was in text
+    (folder / "changed.j2").write_text(text.replace(was, becomes, 1), encoding="utf-8")
+    return {**inputs, name: folder / "changed.j2"}
 
 
-def test_copying_is_explained_with_the_zero_shot_answer_where_it_was_measured(text: str, tmp_path: Path) -> None:
-    assert "perfect copying" not in text
-    measured = report(tmp_path, synthetic.SMOKE, bound={"best_answer": 80.0, "best_answer_or_zero_shot": 85.0})
-    assert "what perfect copying\ncould reach" in measured
-    assert "| best answer or zero shot | 85 |" in measured
+def test_the_page_stands_in_reading_order(html: str, markdown: str) -> None:
+    names = re.findall(r'id="section-([^"]+)"', html)
+    order = "answer how 000 001 002 statistics agreement why claims extra world data rl_data work"
+    wanted = [name for name in order.split() if name != "statistics"]  # its one table stands in the answer
+    assert names == wanted
+    assert markdown.count("\n## ") == len(wanted)
+    answer = html[html.index('id="section-answer"') : html.index('id="section-how"')]
+    assert re.findall(r'id="(table-[^"-]+(?:-kl-beta)?|figure-[a-z_]+)"', answer) == [
+        "table-overview",
+        "table-best-kl-beta",
+        "figure-accuracy_by_shots",
+    ]
 
 
-def test_production_has_no_world_section(tmp_path: Path) -> None:
-    text = report(tmp_path, synthetic.SMOKE, data="files", checks=0)
-    assert "**Production.**" in text
-    assert "embedded world" not in text.lower()
+def test_every_table_is_on_both_pages_with_all_its_cells(html: str, markdown: str, inputs: dict[str, Any]) -> None:
+    rows = 0
+    for table in all_tables(inputs):
+        assert f'data-place="table:{table["id"]}"' in html
+        assert f"### {table['title']}\n" in markdown
+        assert table["caption"] in markdown
+        rows += len(table["rows"])
+    assert len(re.findall(r'<th scope="row"', html)) == rows
+    assert "| 200 | published | 58.80 | 56.60 | 53.90 | 55.20 |" in markdown
 
 
-def test_equal_inputs_give_equal_bytes(text: str, tmp_path: Path) -> None:
-    assert report(tmp_path, synthetic.FULL) == text
+def test_numbers_of_the_page_are_those_of_its_tables(html: str, inputs: dict[str, Any]) -> None:
+    body = re.findall(r"<tbody>(.*?)</tbody>", html, re.DOTALL)
+    cells = [cell for table in all_tables(inputs) for row in table["rows"] for cell in row]
+    shown = Counter(number for text in body for number in numbers_in(re.sub(r"<[^>]+>", " ", text)))
+    assert shown == Counter(number for cell in cells for number in numbers_in(cell))
 
 
-def test_a_missing_folder_of_figures_is_named(tmp_path: Path) -> None:
-    for name in ("tables", "summary", "bound"):
-        storage.write_json(tmp_path / f"{name}.json", [] if name == "tables" else {})
-    with pytest.raises(RecordError, match="expected a folder of figures"):
-        build_report(
-            template=synthetic.TEMPLATE,
-            tables=tmp_path / "tables.json",
-            csv=tmp_path / "csv",
-            figures=tmp_path / "figures",
-            world_check=(),
-            rl_summary=tmp_path / "summary.json",
-            examples_summary=tmp_path / "summary.json",
-            pool_bound=tmp_path / "bound.json",
-            counters=(),
-            report=tmp_path / "report.md",
-            card=tmp_path / "run.json",
-            config=synthetic.report_config(),
-        )
+def test_links_lead_to_files_and_places(folder: Path, html: str, markdown: str, inputs: dict[str, Any]) -> None:
+    page, ids = Reader(html), Counter(Reader(html).all("id"))
+    assert max(ids.values()) == 1
+    links = page.all("href")
+    inside = [link[1:] for link in links if link.startswith("#")]
+    outside = [link for link in links if not link.startswith(("#", "data:"))]
+    assert set(inside) <= set(ids)
+    assert len([link for link in inside if link.startswith("table-")]) >= len(all_tables(inputs))  # the contents
+    for link in [*outside, *re.findall(r"\]\(([^)]+)\)", markdown)]:
+        assert (folder / "page" / link).is_file(), link
 
 
-def test_a_misspelt_name_in_the_template_is_an_error(tmp_path: Path, folder: Path, text: str) -> None:
-    assert text
-    (tmp_path / "bad.j2").write_text("{{ parts.titel }}")
+def test_the_page_needs_nothing_else(html: str) -> None:
+    page = Reader(html)
+    assert not [tag for tag, _ in page.tags if tag in ("img", "iframe", "object", "embed", "base")]
+    assert not page.all("src")
+    assert not page.all("style")
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert not re.findall(r"(?:https?:)?//[a-z]", re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL))
+    assert "url(" not in re.findall(r"<style>(.*?)</style>", html, re.DOTALL)[0]
+
+
+def test_the_policy_allows_this_style_and_this_script_alone(html: str) -> None:
+    import base64
+
+    (policy,) = [a["content"] for t, a in Reader(html).tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'")
+    for tag in ("style", "script"):
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_only_the_stamp_differs_between_two_builds(
+    folder: Path, html: str, markdown: str, inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lever_pipe.stages import build_report as stage
+
+    class Later(stage.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return super().now(tz).replace(year=2099)
+
+    monkeypatch.setattr(stage, "datetime", Later)
+    again = build(inputs, folder / "page").read_text(encoding="utf-8")
+    assert again != html
+    assert STAMP.subn("", again) == STAMP.subn("", html)
+    assert len(STAMP.findall(html)) == 1
+    assert (folder / "page" / "report.md").read_text(encoding="utf-8") == markdown
+
+
+@pytest.mark.parametrize("name", ["html_template", "markdown_template"])
+@pytest.mark.parametrize(
+    ("added", "fault"),
+    [
+        ("{{ 1 + 1 }}", "2"),
+        ("{{ page.sections | length }}", "13"),
+        ("{{ '57.01' }}", "57.01"),
+    ],
+)
+def test_a_number_that_no_file_holds_fails_the_build(
+    tmp_path: Path, inputs: dict[str, Any], name: str, added: str, fault: str
+) -> None:
+    was = "<h1>" if name == "html_template" else "# {{ page.title }}"
+    becomes = f"{was}{added} " if name == "html_template" else f"{added}\n\n{was}"
+    changed = with_template(inputs, tmp_path, name, was, becomes)
+    with pytest.raises(RecordError, match=rf"(header|report.md): expected only numbers .*found {re.escape(fault)} in "):
+        build(changed, tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "was"),
+    [("html_template", "{{ content(cell) }}</td>"), ("markdown_template", "{{ table.rows | grid(table.columns) }}")],
+)
+def test_a_number_that_the_template_leaves_out_fails_the_build(
+    tmp_path: Path, inputs: dict[str, Any], name: str, was: str
+) -> None:
+    changed = with_template(inputs, tmp_path, name, was, "</td>" if name == "html_template" else "")
+    with pytest.raises(RecordError, match="expected every number of its files"):
+        build(changed, tmp_path)
+
+
+def test_a_misspelt_name_in_a_template_is_an_error(tmp_path: Path, inputs: dict[str, Any]) -> None:
     with pytest.raises(jinja2.UndefinedError):
-        build_report(
-            template=tmp_path / "bad.j2",
-            tables=folder / "tables.json",
-            csv=folder / "csv",
-            figures=folder / "figures",
-            world_check=(),
-            rl_summary=folder / "summary.json",
-            examples_summary=folder / "examples.json",
-            pool_bound=folder / "bound.json",
-            counters=(),
-            report=tmp_path / "report.md",
-            card=tmp_path / "run.json",
-            config=synthetic.report_config(),
-        )
+        build(with_template(inputs, tmp_path, "html_template", "page.lede", "page.leed"), tmp_path)
 
 
-def test_totals_add_numbers_only() -> None:
-    assert totals([{"a": 1, "b": True, "c": "x"}, {"a": 2.5}]) == [("a", "3.5")]
+def test_every_text_is_escaped(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    attack = '<script>alert("x")</script> & <b>'
+    tables = all_tables(inputs)
+    for key in ("title", "caption"):
+        tables[0][key] += attack
+    tables[0]["rows"][0][0] = tables[0]["columns"][1] = attack
+    tables[0]["notes"] = tables[0]["footnotes"] = [attack]
+    page = build(with_tables(inputs, tmp_path, tables), tmp_path, title=attack, lvlm=attack, main_preset=attack)
+    html = page.read_text(encoding="utf-8")
+    assert html.count("<script>") == 1  # the page's own
+    assert "<b>" not in html
+    assert html.count("&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt; &amp; &lt;b&gt;") >= 9
+    assert not re.search(r"(?<!\\)<(?:script|b)>", page.with_name("report.md").read_text(encoding="utf-8"))
 
 
-def test_a_ratio_is_taken_over_the_sums() -> None:
-    on_gpu = {"seconds": 6.0, "limit_seconds": 2.0, "seconds_per_limit": 3.0}
-    further = {"seconds": 2.0, "limit_seconds": 2.0, "seconds_per_limit": 1.0}
-    found = dict(totals([on_gpu, further, {"seconds": 100.0}]))
-    assert found == {"limit seconds": "4", "seconds": "108", "seconds per limit": "2"}
+def test_footnotes_hang_together(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    tables = all_tables(inputs)
+    tables[0] |= {"marks": ["ab", *[""] * (len(tables[0]["rows"]) - 1)], "footnotes": ["a: Base.", "b: Seed."]}
+    html = build(with_tables(inputs, tmp_path, tables), tmp_path).read_text(encoding="utf-8")
+    assert '<sup><a href="#table-overview--a">a</a></sup><sup><a href="#table-overview--b">b</a></sup>' in html
+    assert '<li id="table-overview--b"><sup>b</sup> Seed.</li>' in html
 
 
-def test_flat_names_nested_values() -> None:
-    assert flat({"a_b": {"c": 0.25}, "d": False}) == [("a b: c", "0.25"), ("d", "no")]
+def test_emulated_numbers_stand_apart(html: str) -> None:
+    section = html[html.index('id="section-why"') : html.index('id="section-claims"')]
+    assert '<section class="part emulated" id="section-why"' in html
+    assert "emulated fault</span>" in section
+    assert '<tr class="emulated">' in section
+    assert '<tr class="emulated">' not in html.replace(section, "")
 
 
-@pytest.mark.parametrize(("value", "text"), [(1234567, "1,234,567"), (2.0, "2"), (0.123456, "0.1235"), ("x", "x")])
-def test_plain(value: object, text: str) -> None:
-    assert plain(value) == text
+def test_a_table_of_an_unknown_section_is_named(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    tables = all_tables(inputs)
+    tables[3]["document"] = "somewhere"
+    with pytest.raises(RecordError, match=f"table '{tables[3]['id']}': expected a section, one of .*found 'somewhere'"):
+        build(with_tables(inputs, tmp_path, tables), tmp_path)
+
+
+def test_a_table_without_its_csv_file_is_named(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    with pytest.raises(RecordError, match="table 'best-kl-beta': expected a CSV file"):
+        build({**inputs, "csv": inputs["csv"][:1]}, tmp_path)
+
+
+def test_a_missing_folder_of_figures_is_named(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    with pytest.raises(RecordError, match="expected a folder of figures"):
+        build({**inputs, "figures": tmp_path / "none"}, tmp_path)
+
+
+def test_a_figure_without_words_stands_in_the_further_results(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    (tmp_path / "figures").mkdir()
+    for ending in ("svg", "png"):
+        found = (inputs["figures"] / f"rce_curve.{ending}").read_bytes()
+        (tmp_path / "figures" / f"another_curve.{ending}").write_bytes(found)
+    html = build({**inputs, "figures": tmp_path / "figures"}, tmp_path).read_text(encoding="utf-8")
+    assert html.index('id="section-extra"') < html.index('id="figure-another_curve"') < html.index('id="section-world"')
+    assert ">Another curve</title>" in html
+
+
+def test_production_and_a_small_configuration(tmp_path: Path) -> None:
+    small = synthetic_page.write_inputs(tmp_path, synthetic.SMOKE, data="files")
+    page = build(small, tmp_path / "page", data="files", lvlm="Qwen2.5-VL-3B-Instruct")
+    html = page.read_text(encoding="utf-8")
+    assert "<strong>Production.</strong>" in html
+    assert "embedded world" not in html.split("<main")[1].split("</header>")[0].lower()
+
+
+# ---------------------------------------------------------------------------------------------------------- Chinese
+
+
+@pytest.fixture(scope="module")
+def translated(folder: Path, inputs: dict[str, Any]) -> str:
+    return build(inputs, folder / "zh", language="zh").read_text(encoding="utf-8")
+
+
+def visible(html: str) -> str:
+    text = re.sub(r"<(script|style)>.*?</\1>", " ", html, flags=re.DOTALL)
+    return STAMP.sub("", unescape(re.sub(r"<[^>]+>", " ", text)))
+
+
+def test_the_chinese_page_has_the_same_numbers(html: str, translated: str) -> None:
+    assert Counter(numbers_in(visible(translated))) == Counter(numbers_in(visible(html)))
+    assert '<html lang="zh-Hans">' in translated
+
+
+@pytest.mark.parametrize("size", [synthetic.FULL, synthetic.SMOKE])
+@pytest.mark.parametrize("data", ["world", "files"])
+def test_no_text_is_left_in_english(
+    tmp_path: Path, size: synthetic.Size, data: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = synthetic_page.write_inputs(tmp_path, size, data=data)
+    with caplog.at_level(logging.WARNING):
+        build(found, tmp_path / "zh", language="zh", data=data, lvlm="Qwen2.5-VL-3B-Instruct")
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_each_translation_keeps_the_numbers_of_its_text(inputs: dict[str, Any]) -> None:
+    from lever_pipe.glossary_tool import file_texts, page_texts
+
+    glossary = synthetic_page.chinese()
+    texts = [*page_texts(), *file_texts(inputs["tables"], inputs["figures"])]
+    assert len(texts) > 1000
+    for text in texts:
+        translation, _ = glossary.translate(text)
+        assert sorted(numbers_in(translation)) == sorted(numbers_in(text)), text
+
+
+def test_english_words_on_the_chinese_page_are_names(translated: str) -> None:
+    prose = re.sub(r"<code>.*?</code>", " ", translated)
+    words = set(re.findall(r"(?<![\w/.=~-])[a-z]{4,}(?![\w/.=~-])", visible(prose)))
+    assert words <= {"beta", "checkpoint", "dropout", "epoch", "epochs", "backbone", "layer", "norm", "shot", "sqrt",
+                     "token", "published", "main", "tiny", "reader"}  # fmt: skip
+
+
+def test_a_text_without_translation_stays_english_and_is_named_in_the_log(
+    tmp_path: Path, inputs: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = all_tables(inputs)
+    tables[0]["title"] = "Words that nobody translated"
+    with caplog.at_level(logging.WARNING):
+        page = build(with_tables(inputs, tmp_path, tables), tmp_path, language="zh")
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("1 texts have no translation into 'zh'")
+    assert "Words that nobody translated" in message
+    assert page.read_text(encoding="utf-8").count("Words that nobody translated") == 2  # heading and contents
+
+
+def test_the_title_may_have_no_translation(tmp_path: Path, inputs: dict[str, Any], caplog: Any) -> None:
+    build(inputs, tmp_path, language="zh", title="My own title")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("language", "glossary"), [("zh", ()), ("en", synthetic_page.GLOSSARY)])
+def test_a_glossary_of_another_language_is_refused(
+    tmp_path: Path, inputs: dict[str, Any], language: str, glossary: tuple[Path, ...]
+) -> None:
+    with pytest.raises(RecordError, match=rf"a glossary of '{language}'; found '(en|zh)'"):
+        build(inputs, tmp_path, language=language, glossary=glossary)
+
+
+def test_the_card_names_every_input(folder: Path, html: str) -> None:
+    assert html
+    card = json.loads((folder / "page" / "run.json").read_text())
+    assert {"html_template", "style", "script", "markdown_template", "tables[0]", "csv[1]", "figures"} <= set(
+        card["inputs"]
+    )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,16 @@ import synthetic_results as synthetic
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
-from lever_pipe.records import EpochMetrics, PolicyRef
+from lever_pipe.records import Cell, EpochMetrics, PolicyRef
 from lever_pipe.stage_configs import CollectResultsConfig
-from lever_pipe.stages.collect_results import collect_results, decimal
+from lever_pipe.stages.collect_results import collect_results
 
 FIRST_COLUMNS = (
     "policy,stage,base_rce_epoch,kl_beta,seed,epoch,subset,samples,shots,accuracy,n_questions,n_distinct_prompts"
 )
+
+
+NOTHING = CollectResultsConfig(main_preset="main", evaluated=(), trained=(), samples=(8,), shots=(1,))
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -89,11 +93,46 @@ def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
             cells=raw["cells"][::turn],  # type: ignore[index]
             metrics=raw["metrics"][::turn],  # type: ignore[index]
             rl_summary=raw["rl_summary"],  # type: ignore[arg-type]
-            config=CollectResultsConfig(main_preset="main"),
+            config=synthetic.collect_config(synthetic.SMOKE),
             **outputs,
         )
         texts.append([outputs[name].read_bytes() for name in ("scores", "training", "rl_data", "arms")])
     assert texts[0] == texts[1]
+
+
+def test_a_missing_cell_names_its_target(tmp_path: Path) -> None:
+    raw = synthetic.write_raw(tmp_path / "raw", synthetic.SMOKE)
+    name = "preset~main/grpo/base~5/beta~0.15/seed~0/epoch~1"
+    kept = []
+    for path in raw["cells"]:  # type: ignore[union-attr]
+        rows = [c for c in storage.read_rows(path, Cell) if (c.policy.name, c.samples, c.shots) != (name, 16, 2)]
+        storage.write_rows(path, rows)
+        kept.append(path)
+    study = tmp_path / "results" / "lever"
+    outputs = {n: study / "tables" / n for n in ("scores", "training", "rl_data", "arms", "arms_training", "card")}
+    with pytest.raises(RecordError, match=re.escape(f"snakemake {study}/{name}/scores/samples~16/shots~2.json")):
+        collect_results(
+            cells=tuple(kept),
+            metrics=raw["metrics"],  # type: ignore[arg-type]
+            rl_summary=raw["rl_summary"],  # type: ignore[arg-type]
+            config=synthetic.collect_config(synthetic.SMOKE),
+            **outputs,
+        )
+    assert not study.exists()  # nothing is written before everything is there
+
+
+def test_a_missing_epoch_names_its_target(tmp_path: Path) -> None:
+    raw = synthetic.write_raw(tmp_path / "raw", synthetic.SMOKE)
+    outputs = {n: tmp_path / "lever" / "tables" / n for n in ("scores", "training", "rl_data", "arms", "arms_training")}
+    with pytest.raises(RecordError, match=r"lever/preset~main/rce/seed~0/epoch~1/metrics.json"):
+        collect_results(
+            cells=raw["cells"],  # type: ignore[arg-type]
+            metrics=raw["metrics"][1:],  # type: ignore[index]
+            rl_summary=raw["rl_summary"],  # type: ignore[arg-type]
+            card=tmp_path / "card",
+            config=synthetic.collect_config(synthetic.SMOKE),
+            **outputs,
+        )
 
 
 def test_rl_summary_becomes_metric_and_value(outputs: dict[str, Path]) -> None:
@@ -120,7 +159,7 @@ def test_two_values_for_one_metric_are_refused(tmp_path: Path) -> None:
             cells=(),
             metrics=tuple(paths),
             rl_summary=tmp_path / "summary.json",
-            config=CollectResultsConfig(main_preset="main"),
+            config=NOTHING,
             **outputs,
         )
 
@@ -133,7 +172,7 @@ def test_a_nested_summary_is_refused(tmp_path: Path) -> None:
             cells=(),
             metrics=(),
             rl_summary=tmp_path / "summary.json",
-            config=CollectResultsConfig(main_preset="main"),
+            config=NOTHING,
             **outputs,
         )
 
@@ -142,8 +181,3 @@ def test_the_card_names_the_inputs(outputs: dict[str, Path]) -> None:
     card = json.loads((outputs["scores"].parent / "run.json").read_text())
     assert card["stage"] == "collect_results"
     assert {"cells[0]", "metrics[0]", "rl_summary"} <= set(card["inputs"])
-
-
-@pytest.mark.parametrize(("value", "text"), [(58.8, "58.8"), (100.0, "100"), (1 / 3, "0.333333333"), (1e-12, "1e-12")])
-def test_decimal(value: float, text: str) -> None:
-    assert decimal(value) == text

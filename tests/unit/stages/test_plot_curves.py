@@ -8,12 +8,18 @@ import matplotlib
 import pytest
 import synthetic_results as synthetic
 
-from lever_pipe.figures import accuracy, curves, style
+from lever_pipe.figures import accuracy, curves, learning, style
 from lever_pipe.stages.plot_curves import plot_curves
 from lever_pipe.tables import frames
+from lever_pipe.tables.evidence import read_evidence
 from lever_pipe.tables.results import Results
 
-NAMES = {"accuracy_by_shots", "accuracy_by_samples", "training_curves", "rce_curve", "accuracy_by_preset"}
+NAMES = {
+    *(f"accuracy_by_{what}" for what in ("shots", "samples", "preset", "epoch", "kind")),
+    "training_curves",
+    "rce_curve",
+    "kl_beta_differences",
+}
 
 
 def plot(folder: Path, size: synthetic.Size, name: str = "figures") -> Path:
@@ -22,6 +28,7 @@ def plot(folder: Path, size: synthetic.Size, name: str = "figures") -> Path:
         scores=outputs["scores"],
         training=outputs["training"],
         arms=outputs["arms"],
+        **synthetic.write_evidence(folder, size, outputs),
         figures=folder / name,
         card=folder / f"{name}.run.json",
         config=synthetic.plot_config(size),
@@ -36,7 +43,10 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def results(folder: Path, size: synthetic.Size) -> Results:
     outputs = synthetic.collect(folder, size)
-    return Results(frames.read_scores(outputs["scores"]), frames.read_training(outputs["training"]), 5)
+    paths = synthetic.write_evidence(folder, size, outputs)
+    evidence = read_evidence(paths["intervals"], paths["comparisons"])
+    scores, training = frames.read_scores(outputs["scores"]), frames.read_training(outputs["training"])
+    return Results(scores, training, 5, "main", evidence)
 
 
 def test_every_figure_is_there_as_svg_and_png(figures: Path) -> None:
@@ -60,15 +70,16 @@ def test_equal_inputs_give_equal_bytes(figures: Path, tmp_path: Path) -> None:
 
 def test_a_figure_says_whose_numbers_it_shows(figures: Path, tmp_path: Path) -> None:
     footer = "Ours: presets main and published, embedded world."
-    assert f"<!-- {footer} -->" in (figures / "accuracy_by_preset.svg").read_text(encoding="utf-8")
+    assert f">{footer}</text>" in (figures / "accuracy_by_preset.svg").read_text(encoding="utf-8")
     for name in NAMES - {"accuracy_by_preset"}:
         svg = (figures / f"{name}.svg").read_text(encoding="utf-8")
-        assert "<!-- Ours: preset main, embedded world. -->" in svg  # text drawn as paths keeps itself as a comment
+        assert ">Ours: preset main, embedded world.</text>" in svg
 
 
 def test_a_figure_without_data_is_left_out(tmp_path: Path) -> None:
     names = {path.stem for path in plot(tmp_path, synthetic.SMOKE).iterdir()}
-    assert names == NAMES - {"accuracy_by_preset"}  # the small configuration has one preset
+    # the small configuration has one preset
+    assert names == NAMES - {"accuracy_by_preset"}
 
 
 def test_a_former_run_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -107,6 +118,37 @@ def test_accuracy_by_shots_names_every_policy_once(tmp_path: Path) -> None:
     left, right = figure.axes
     assert left.get_legend_handles_labels()[1].count("GRPO epoch 3, every KL_BETA") == 1
     assert len(right.get_legend_handles_labels()[1]) == 7  # RCE and six betas
+
+
+def test_bars_are_the_intervals(tmp_path: Path) -> None:
+    with style.styled():
+        figure = accuracy.by_shots(results(tmp_path, synthetic.FULL))
+    assert figure is not None
+    bars = figure.axes[1].collections[0].get_paths()[0].vertices
+    # RCE epoch 5 at 800 samples and 1 shot: 35 + 5 + 0.25 - 3 = 37.25, and the interval reaches 2 to each side
+    assert sorted(bars[:, 1]) == pytest.approx([35.25, 39.25])
+
+
+def test_differences_are_drawn_with_their_intervals(tmp_path: Path) -> None:
+    with style.styled():
+        figure = learning.beta_differences(results(tmp_path, synthetic.FULL))
+    assert figure is not None
+    base, best = figure.axes
+    assert [tick.get_text() for tick in base.get_yticklabels()] == ["0", "0.12", "0.145", "0.15", "0.155", "0.18"]
+    assert [tick.get_text() for tick in best.get_yticklabels()] == ["0", "0.12", "0.145", "0.15", "0.155"]
+    # KL_BETA=0 lies 40 + 1.5 - 40 = 1.5 above RCE epoch 5 and 10 below KL_BETA=0.18; intervals reach 1 to each side
+    assert sorted(base.collections[0].get_paths()[0].vertices[:, 0]) == pytest.approx([0.5, 2.5])
+    assert sorted(best.collections[0].get_paths()[0].vertices[:, 0]) == pytest.approx([-11.0, -9.0])
+
+
+def test_grpo_learning_curves_begin_at_their_base(tmp_path: Path) -> None:
+    with style.styled():
+        figure = learning.by_epoch(results(tmp_path, synthetic.FULL))
+    assert figure is not None
+    rce, grpo = figure.axes
+    assert len(rce.get_lines()) == 4  # one a shot count
+    # RCE epoch 5, mean over shots: 35 + 5 + 0.625 - 3; then 40 + 0.5 epoch + 0.625 - 3 of KL_BETA=0
+    assert list(grpo.get_lines()[0].get_ydata()) == pytest.approx([37.625, 38.125, 38.625, 39.125])
 
 
 def test_series_differ_in_colour_marker_and_dash() -> None:

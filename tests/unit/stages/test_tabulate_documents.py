@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import synthetic_results as synthetic
 
 from lever_pipe.errors import RecordError
 from lever_pipe.stages.tabulate_documents import tabulate_documents
+from lever_pipe.tables.text import bracketed, number
 
 Tables = dict[str, dict[str, Any]]
 
@@ -24,16 +26,20 @@ DOCUMENT_IDS = {
 
 
 def tabulate(folder: Path, size: synthetic.Size, data: str = "world") -> Path:
-    outputs = synthetic.collect(folder, size)
-    tabulate_documents(
-        **outputs,
-        reference=synthetic.REFERENCE,
-        tables=folder / "tables.json",
-        csv=folder / "csv",
-        card=folder / "tables.run.json",
-        config=synthetic.tabulate_config(size, data),
-    )
+    tabulate_documents(**inputs_of(folder, size), **outputs_of(folder), config=synthetic.tabulate_config(size, data))
     return folder
+
+
+def inputs_of(folder: Path, size: synthetic.Size) -> dict[str, Any]:
+    collected = synthetic.collect(folder, size)
+    evidence = synthetic.write_evidence(folder, size, collected)
+    del evidence["breakdown"]
+    lineage = synthetic.write_lineage(folder, size, evidence["intervals"])
+    return {**collected, **evidence, **lineage, **synthetic.write_facts(folder), "reference": synthetic.REFERENCE}
+
+
+def outputs_of(folder: Path) -> dict[str, Path]:
+    return {"tables": folder / "tables.json", "csv": folder / "csv", "card": folder / "tables.run.json"}
 
 
 def load(folder: Path) -> Tables:
@@ -71,7 +77,8 @@ def test_our_rows_have_no_gap(tables: Tables) -> None:
         for row in tables[name]["rows"]:
             if row[1] == "ours":
                 gaps = {column for column, text in zip(columns, row, strict=True) if not text}
-                assert gaps <= {"Remark"}, (name, row)  # only extremes have a remark
+                # only extremes have a remark; 0.15 is not compared with itself; a pair needs no standard error
+                assert gaps <= {"Remark", "Holm p", "Standard error"}, (name, row)
 
 
 def test_document_000_statistics(tables: Tables) -> None:
@@ -123,14 +130,21 @@ def test_document_001_remarks_the_extremes_of_ours(tables: Tables) -> None:
     assert not any(row[-1] for row in published)
 
 
+def with_interval(value: float) -> str:
+    """Return a synthetic accuracy as printed: its interval reaches 2 points to each side."""
+    return bracketed(number(value, 2), value - 2, value + 2)
+
+
 @pytest.mark.parametrize("epoch", [1, 2, 3])
 @pytest.mark.parametrize("beta", [0.12, 0.145, 0.15, 0.155, 0.18])
 def test_document_001_accuracy(tables: Tables, epoch: int, beta: float) -> None:
     row = cells(tables, f"001-accuracy-epoch~{epoch}", f"{beta:g}", "ours")
     expected = [synthetic.grpo_accuracy(beta, epoch, 200, k) for k in (1, 2, 3, 4)]
-    assert [row[f"Shot {k}"] for k in (1, 2, 3, 4)] == [f"{value:.2f}" for value in expected]
+    assert [row[f"Shot {k}"] for k in (1, 2, 3, 4)] == [with_interval(value) for value in expected]
+    assert row["Average"] == with_interval(sum(expected) / 4)
     against = 2 * (synthetic.ALL_BETAS.index(beta) - synthetic.ALL_BETAS.index(0.15))
-    assert row["vs 0.15"] == (f"{against:+.2f}" if against else "reference")
+    assert row["vs 0.15"] == (f"{against:+.2f} [{against - 1:.1f}, {against + 1:.1f}]" if against else "reference")
+    assert row["Holm p"] == (("0.010" if abs(against) > 4 else "0.500") if against else "")
 
 
 def test_document_001_published(tables: Tables) -> None:
@@ -177,15 +191,16 @@ def test_document_002_accuracy(tables: Tables, epoch: int, beta: float) -> None:
     for samples in (100, 200, 400, 800):
         row = cells(tables, f"002-accuracy-epoch~{epoch}-beta~{beta:g}", str(samples), "ours")
         for k in (1, 2, 3, 4):
-            assert row[f"Shot {k}"] == f"{synthetic.grpo_accuracy(beta, epoch, samples, k):.2f}"
+            assert row[f"Shot {k}"] == with_interval(synthetic.grpo_accuracy(beta, epoch, samples, k))
 
 
 def test_document_002_differences(tables: Tables) -> None:
     row = cells(tables, "002-difference-epoch~1", "3", "ours")
-    assert (row["0.18 vs 0.15"], row["0.18 vs 0.12"]) == ("+4.00", "+8.00")
-    # accuracies 46.25, 42.25 and 50.25 have the mean 46.25: 100 sqrt(0.4625 * 0.5375 / 200) = 3.53
-    assert row["Standard error"] == "3.5"
-    assert cells(tables, "002-difference-epoch~1", "1", "published")["0.18 vs 0.15"] == "-1.80"
+    assert (row["0.18 vs 0.15"], row["0.18 vs 0.12"]) == ("+4.00 [3.0, 5.0]", "+8.00 [7.0, 9.0]")
+    assert row["Standard error"] == ""  # the pair has an interval of its own
+    published = cells(tables, "002-difference-epoch~1", "1", "published")
+    # 57.0, 58.8 and 57.0 have the mean 57.6: 100 sqrt(0.576 * 0.424 / 200) = 3.49
+    assert (published["0.18 vs 0.15"], published["Standard error"]) == ("-1.80", "3.5")
     summary = cells(tables, "002-summary", "0.12", "published")
     assert summary["Epoch 1 mean difference"] == "-0.28"  # as the document has it
     assert summary["Best shot (epoch 1)"] == "Shot 3 (+1.20)"
@@ -193,22 +208,23 @@ def test_document_002_differences(tables: Tables) -> None:
     assert shots["KL_BETA=0.12"] == "56.10 (-0.50)"
 
 
-def test_no_verdict_is_written(tables: Tables) -> None:
+def test_nothing_is_called_better(tables: Tables) -> None:
     text = json.dumps(list(tables.values())).lower()
-    for word in ("better", "worse", "improve", "significan", "outperform"):
+    for word in ("better than", "worse", "improve", "significan", "outperform"):
         assert word not in text
 
 
 def test_document_002_assessments_and_trends(tables: Tables) -> None:
-    # accuracies 46.25, 42.25 and 50.25: a difference's standard error is hypot(3.53, 3.54) = 5.0 and
-    # hypot(3.49, 3.54) = 4.97 points; 0.18 lies 4 above 0.15 and 8 above 0.12
+    # 0.18 lies 4 above 0.15 (p 0.5) and 8 above 0.12 (p 0.01)
     row = cells(tables, "002-difference-epoch~1", "3", "ours")
-    assert row["Assessment"] == "vs 0.15 below one standard error; vs 0.12 above one standard error"
+    assert row["Assessment"] == "vs 0.15 not separated (p 0.500); vs 0.12 separated (p 0.010)"
     # published: 57.0 against 58.8 and 57.0
     row = cells(tables, "002-difference-epoch~1", "1", "published")
     assert row["Assessment"] == "below one standard error"
     assert cells(tables, "002-summary", "0.15", "ours")["Assessment"] == "reference"
-    assert cells(tables, "002-summary", "0.18", "ours")["Assessment"] == "below one standard error"
+    summary = cells(tables, "002-summary", "0.18", "ours")
+    assert summary["Epoch 2 mean difference"] == "+4.00 [3.0, 5.0]"
+    assert summary["Assessment"] == "; ".join(f"epoch {e} not separated (p 0.500)" for e in (1, 2, 3))
     assert cells(tables, "002-summary", "0.12", "published")["Assessment"] == "below one standard error"
     assert cells(tables, "002-by-shot-epoch~1", "Shot 1", "ours")["Trend"] == "rises"
     # published 0.12, 0.15, 0.18: 57.0, 58.8, 57.0; then 55.1, 53.9, 55.1; then 55.2 three times
@@ -227,7 +243,7 @@ def test_every_caption_says_whose_numbers_they_are(tables: Tables, folder: Path)
     for name, start in starts.items():
         assert tables[name]["caption"].startswith(start)
     for name, table in tables.items():
-        assert table["caption"].startswith("Ours: "), name
+        assert table["caption"].startswith("Ours: ") or table["document"] in ("how", "data", "world", "work"), name
         assert table["caption"] in (folder / "csv" / f"{name}.md").read_text(encoding="utf-8")
 
 
@@ -244,7 +260,8 @@ def test_the_expected_order_is_held_against_the_scores(tables: Tables) -> None:
 def test_other_data_name_their_lvlm_and_have_no_expected_order(tmp_path: Path) -> None:
     tables = load(tabulate(tmp_path, synthetic.SMOKE, data="files"))
     assert tables["overview"]["caption"].startswith("Ours: preset `main`, tiny-reader. ")
-    assert "world" not in json.dumps(list(tables.values()))
+    results = [table for table in tables.values() if table["document"] not in ("how", "data", "world", "work")]
+    assert "world" not in json.dumps(results)
     assert "world-order" not in tables
 
 
@@ -255,10 +272,12 @@ def test_unknown_facts_about_the_rl_data_appear(tables: Tables) -> None:
 def test_overview_is_mean_and_spread_over_seeds_and_draws(tables: Tables) -> None:
     row = cells(tables, "overview", "GRPO, KL_BETA=0.15, epoch 3")
     # 40 + 6 + 1.5 + 0.25 - 3 = 44.75; seeds lie 1 apart
-    assert (row["Runs"], row["Shot 1"]) == ("3", "44.75 ± 1.00")
+    assert (row["Runs"], row["Shot 1"], row["sd over runs"]) == ("3", "44.75 [42.8, 46.8]", "1.00")
     random = cells(tables, "overview", "Random from the pool")
-    assert (random["Runs"], random["Shot 4"]) == ("2", "30.00 ± 1.41")  # 29 and 31: sd = sqrt(2)
-    assert cells(tables, "overview", "Zero-shot")["Shot 1"] == "10.00"
+    # 29 and 31: sd = sqrt(2)
+    assert (random["Runs"], random["Shot 4"], random["sd over runs"]) == ("2", "30.00 [28.0, 32.0]", "1.41")
+    zero_shot = cells(tables, "overview", "Zero-shot")
+    assert (zero_shot["Shot 1"], zero_shot["sd over runs"]) == ("10.00 [8.0, 12.0]", "")
     assert "a range of 10.00 points over 6 settings" in tables["overview"]["caption"]
 
 
@@ -285,8 +304,11 @@ def test_folder_holds_a_csv_and_a_markdown_file_a_table(folder: Path, tables: Ta
     assert names == {f"{name}.{kind}" for name in tables for kind in ("csv", "md")}
     with (folder / "csv" / "002-accuracy-epoch~1-beta~0.15.csv").open(newline="") as handle:
         rows = list(csv.reader(handle))
-    assert rows[0] == ["Samples", "Source", "Shot 1", "Shot 2", "Shot 3", "Shot 4"]
-    assert rows[2] == ["100", "published", "63.20", "65.80", "60.80", "61.80"]
+    shots = [name for k in (1, 2, 3, 4) for name in (f"Shot {k}", f"Shot {k} low", f"Shot {k} high")]
+    assert rows[0] == ["Samples", "Source", *shots]
+    assert rows[1][2:5] == ["46.75", "44.8", "48.8"]  # 40 + 6 + 0.5 + 0.25
+    assert rows[2][2::3] == ["63.20", "65.80", "60.80", "61.80"]
+    assert rows[2][3] == ""  # no interval was published
 
 
 def test_equal_inputs_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
@@ -304,22 +326,72 @@ def test_a_small_configuration_says_what_is_missing(tmp_path: Path) -> None:
     assert "?" not in json.dumps(list(tables.values()))
 
 
+def test_one_seed_fewer_gives_a_correct_smaller_page(tmp_path: Path) -> None:
+    size = replace(synthetic.FULL, seeds=(0, 1), arms=())
+    tables = load(tabulate(tmp_path, size))
+    assert set(tables) >= DOCUMENT_IDS
+    row = cells(tables, "001-accuracy-epoch~1", "0.18", "ours")
+    # 40 + 10 + 0.5 + 0.25 - 1 = 49.75 over three seeds; seeds 0 and 1 lie 1 below and at it
+    assert row["Shot 1"] == with_interval(49.25)
+    assert "Ours: mean over 2 seeds (0 and 1)." in tables["001-accuracy-epoch~1"]["caption"]
+
+
+def test_one_beta_fewer_gives_a_correct_smaller_page(tmp_path: Path) -> None:
+    betas = tuple(beta for beta in synthetic.ALL_BETAS if beta != 0.145)
+    tables = load(tabulate(tmp_path, replace(synthetic.FULL, betas=betas, arms=())))
+    assert set(tables) >= DOCUMENT_IDS
+    shown = [row[0] for row in tables["001-accuracy-epoch~1"]["rows"] if row[1] == "ours"]
+    assert shown == ["0.12", "0.15", "0.155", "0.18"]
+    assert "Without KL_BETA 0.145: not part of this configuration." in tables["001-accuracy-epoch~1"]["caption"]
+    assert not [row for row in tables["overview"]["rows"] if "0.145" in row[0]]
+
+
+def test_one_epoch_fewer_gives_a_correct_smaller_page(tmp_path: Path) -> None:
+    tables = load(tabulate(tmp_path, replace(synthetic.FULL, epochs=2, arms=())))
+    gone = {name for name in DOCUMENT_IDS if "epoch~3" in name}
+    assert gone
+    assert set(tables) & DOCUMENT_IDS == DOCUMENT_IDS - gone
+    assert tables["002-summary"]["columns"][2:4] == ["Epoch 1 mean difference", "Epoch 2 mean difference"]
+    assert [row[0] for row in tables["overview"]["rows"]][-1] == "GRPO, KL_BETA=0.18, epoch 2"
+
+
 def test_betas_that_no_document_has_are_shown_instead(tmp_path: Path) -> None:
     size = synthetic.Size(betas=(0.0,), epochs=1, seeds=(0,), samples=(200,), shots=(1,), long_betas=(), arms=())
     tables = load(tabulate(tmp_path, size))
-    assert cells(tables, "001-accuracy-epoch~1", "0", "ours")["Shot 1"] == "38.75"  # 40 + 0.5 + 0.25 - 1 - 1
+    assert cells(tables, "001-accuracy-epoch~1", "0", "ours")["Shot 1"] == with_interval(
+        38.75
+    )  # 40 + 0.5 + 0.25 - 1 - 1
     assert "Every KL_BETA of this configuration is shown instead." in tables["001-accuracy-epoch~1"]["caption"]
 
 
 def test_a_file_with_other_columns_is_refused(tmp_path: Path) -> None:
-    outputs = synthetic.collect(tmp_path, synthetic.SMOKE)
-    outputs["scores"] = outputs["training"]
+    inputs = inputs_of(tmp_path, synthetic.SMOKE)
+    inputs["scores"] = inputs["training"]
     with pytest.raises(RecordError, match="expected the columns policy"):
-        tabulate_documents(
-            **outputs,
-            reference=synthetic.REFERENCE,
-            tables=tmp_path / "tables.json",
-            csv=tmp_path / "csv",
-            card=tmp_path / "card.json",
-            config=synthetic.tabulate_config(synthetic.SMOKE),
-        )
+        tabulate_documents(**inputs, **outputs_of(tmp_path), config=synthetic.tabulate_config(synthetic.SMOKE))
+
+
+def test_a_cell_without_its_interval_is_refused(tmp_path: Path) -> None:
+    inputs = inputs_of(tmp_path, synthetic.SMOKE)
+    lines = inputs["intervals"].read_text().splitlines()
+    kept = [line for line in lines if not line.startswith("preset~main/grpo/base~5/beta~0.15/epoch~1,16,2,")]
+    assert len(kept) == len(lines) - 1
+    inputs["intervals"].write_text("\n".join(kept) + "\n")
+    with pytest.raises(RecordError, match=r"beta~0.15/epoch~1 at 16 samples, shots 2; found none"):
+        tabulate_documents(**inputs, **outputs_of(tmp_path), config=synthetic.tabulate_config(synthetic.SMOKE))
+
+
+def test_facts_are_tables(tables: Tables) -> None:
+    assert cells(tables, "pools", "Best answer")["Value"] == "86.26"
+    assert cells(tables, "work", "Prompts asked")["Sum over jobs"] == "2,000"  # 1200 + 800
+    assert cells(tables, "work", "Seconds")["Sum over jobs"] == "3.75"
+    assert cells(tables, "world-probes", "Exact 1")["VQA accuracy (%)"] == "96.9"
+    assert cells(tables, "world-checks", "Stock: equal")["Value"] == "88"
+    assert cells(tables, "standard-errors", "800")["Standard error"] == "1.8"  # 100 sqrt(0.25 / 800) = 1.77
+
+
+def test_one_seed_says_nothing_about_training_variance(tmp_path: Path, tables: Tables) -> None:
+    sentence = "No inference about training variance: one seed."
+    small = load(tabulate(tmp_path, synthetic.SMOKE))
+    assert sentence in small["001-accuracy-epoch~1"]["caption"]
+    assert sentence not in tables["001-accuracy-epoch~1"]["caption"]

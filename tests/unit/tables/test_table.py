@@ -1,14 +1,20 @@
 from __future__ import annotations
 
-from lever_pipe.tables.table import Table, beside, frame_of, markdown_grid
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe.tables.table import Table, beside, frame_of, groups_of, markdown_grid
+from lever_pipe.tables.text import INTERVAL, bracketed, number, signed
 
 
 def test_a_published_row_stands_below_ours() -> None:
-    rows = beside({"KL_BETA": "0.15"}, ours={"Shot 1": "40.00"}, published={"Shot 1": "58.80"})
-    assert rows == [
-        {"KL_BETA": "0.15", "Source": "ours", "Shot 1": "40.00"},
-        {"KL_BETA": "0.15", "Source": "published", "Shot 1": "58.80"},
+    rows = beside({"KL_BETA": "0.15"}, ours={"Shot 1": "40.00"}, published={"Shot 1": "58.80"}, groups=("a", "b"))
+    assert frame_of(rows, ["KL_BETA", "Source", "Shot 1"]).to_numpy().tolist() == [
+        ["0.15", "ours", "40.00"],
+        ["0.15", "published", "58.80"],
     ]
+    assert groups_of(rows) == ("a", "b")
 
 
 def test_nothing_published_leaves_no_row_and_nothing_of_ours_leaves_none_at_all() -> None:
@@ -30,6 +36,28 @@ def test_forms_of_a_table() -> None:
     assert "| 1 | – |\n| 2 | x\\|y |" in table.as_markdown()
     assert table.as_markdown().startswith("# Title\n\n| a | b |\n| :-- | --: |\n")
     assert table.as_markdown().endswith("Caption.\n\n- Note\n")
+
+
+def test_intervals_have_columns_of_their_own_in_csv() -> None:
+    frame = frame_of([{"a": "x", "b": "57.00 [54.1, 59.9]", "c": "+0.12 [-1.0, 1.2]"}, {"a": "y", "b": "58.8"}], "abc")
+    assert Table("id", "000", "T", "C.", frame).as_csv() == (
+        "a,b,b low,b high,c,c low,c high\nx,57.00,54.1,59.9,+0.12,-1.0,1.2\ny,58.8,,,,,\n"
+    )
+
+
+@given(value=st.floats(-100, 100), low=st.floats(-100, 100), high=st.floats(-100, 100), signs=st.booleans())
+def test_a_printed_interval_reads_back(value: float, low: float, high: float, signs: bool) -> None:
+    printed = signed(value, 2) if signs else number(value, 2)
+    found = INTERVAL.fullmatch(bracketed(printed, low, high))
+    assert found is not None
+    assert found["value"] == printed
+    assert (float(found["low"]), float(found["high"])) == pytest.approx((low, high), abs=0.0501)  # one decimal
+
+
+def test_footnotes_stand_below_their_letters() -> None:
+    frame = frame_of([{"a": "1", "b": "2"}, {"a": "3", "b": "4"}], ["a", "b"])
+    table = Table("id", "000", "T", "C.", frame, marks=("", "a"), footnotes=("a: other base",))
+    assert "| 1 | 2 |\n| 3 (a) | 4 |\n\na: other base\n\nC." in table.as_markdown()
 
 
 def test_an_empty_grid_has_its_head() -> None:

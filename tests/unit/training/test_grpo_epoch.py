@@ -42,10 +42,10 @@ def groups(rewards: list[list[float]], size: int = 8) -> Groups:
 
 
 def take_step(
-    batch: Groups, *, policy: PointerSelector, dropout: bool = False, kl_beta: float = 0.15, k: int = 5
+    batch: Groups, *, policy: PointerSelector, kl_beta: float = 0.15, k: int = 5
 ) -> tuple[torch.Tensor, dict[str, float]]:
     kept, advantages = keep_best(batch, k, **LIMITS)
-    policies = Policies(policy, selector(), dropout)
+    policies = Policies(policy, selector())
     step = grpo_step(policies, table(), kept, advantages, kl_beta=kl_beta, clip_epsilon=0.2)
     return step.loss, step.values
 
@@ -60,24 +60,16 @@ def test_nothing_differs_before_the_first_step() -> None:
     assert abs(values["ppo_loss"]) < 1e-6  # minus the mean advantage, which is 0 up to float32
 
 
-def test_dropout_alone_makes_a_kl() -> None:
-    with ambient_stream(0, "dropout"):
-        _, values = take_step(groups([LEVELS, LEVELS[::-1]]), policy=selector(), dropout=True)
-    assert values["kl"] > 0.01
-    assert values["kl_exact"] > 0.01
-    assert values["mean_ratio"] != 1.0
-
-
-def test_the_reference_never_has_dropout() -> None:
-    policy, reference = selector(), selector().train()
-    policies = Policies(policy, reference, dropout=True)
+def test_neither_policy_runs_with_dropout() -> None:
+    policies = Policies(selector(3).train(), selector().train())
     with ambient_stream(0, "a"):
         first = policies.scores(table(), groups([LEVELS]))
     with ambient_stream(0, "b"):
         second = policies.scores(table(), groups([LEVELS]))
+    assert torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
+    assert first[0].requires_grad
     assert not first[1].requires_grad
-    assert not torch.equal(first[0], second[0])
 
 
 def test_the_loss_is_policy_plus_beta_penalty() -> None:

@@ -44,9 +44,8 @@ def test_three_rce_jobs_are_one_run(tmp_path: Path, rce: Rce) -> None:
 
 
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed beta", "adaptive beta"])
-@pytest.mark.parametrize("dropout", [False, True], ids=["no dropout", "dropout"])
-def test_three_grpo_jobs_are_one_run(tmp_path: Path, adaptive: bool, dropout: bool) -> None:
-    grpo = Grpo(batch_queries=3, learning_rate=1e-2, adaptive_kl=AdaptiveKl() if adaptive else None, dropout=dropout)
+def test_three_grpo_jobs_are_one_run(tmp_path: Path, adaptive: bool) -> None:
+    grpo = Grpo(batch_queries=3, learning_rate=1e-2, adaptive_kl=AdaptiveKl() if adaptive else None)
     chain = Chain(tmp_path, grpo=grpo)
     chain.initialise()
     chain.rce_epoch(1)

@@ -132,18 +132,16 @@ class Straight:
             module.freeze_projections()
         adam = AdamW(module, learning_rate=chain.grpo.learning_rate, weight_decay=chain.grpo.weight_decay)
         beta = BetaController(kl_beta, chain.grpo.adaptive_kl.model_dump() if chain.grpo.adaptive_kl else None)
-        policies = Policies(module, anchor, chain.grpo.dropout)
+        policies = Policies(module, anchor)
         with execution():
             for epoch in range(1, epochs + 1):
                 k = chain.grpo.top_k_first_epoch if epoch == 1 else chain.grpo.top_k
                 kept = keep_best(data.train, k, **LIMITS)
-                order = torch_generator(0, "grpo", epoch)
-                with ambient_stream(0, "grpo dropout", epoch):
-                    plan = plan_grpo_epoch(
-                        policies, data.table, kept, beta, batch_queries=chain.grpo.batch_queries,
-                        clip_epsilon=chain.grpo.clip_epsilon, generator=order,
-                    )  # fmt: skip
-                    values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
+                plan = plan_grpo_epoch(
+                    policies, data.table, kept, beta, batch_queries=chain.grpo.batch_queries,
+                    clip_epsilon=chain.grpo.clip_epsilon, generator=torch_generator(0, "grpo", epoch),
+                )  # fmt: skip
+                values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
                 values |= {"kl_beta": beta.value, "trained_share": trained_share(module)}
                 self.values.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
         return module

@@ -1,0 +1,35 @@
+"""Every claim judged twice: by the published numbers and by ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lever_pipe.claims.book import Claim
+from lever_pipe.claims.lever_side import LeverSide
+from lever_pipe.claims.reward_runs import RewardRuns
+from lever_pipe.claims.verdicts import Finding, judge
+
+Side = LeverSide | RewardRuns
+NO_RUN = "This configuration holds no run of study `intention`."
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedClaim:
+    """A claim with the verdict of each side."""
+
+    claim: Claim
+    published: Finding
+    ours: Finding
+
+
+def judge_claims(claims: Sequence[Claim], published: Mapping[str, Side], ours: Mapping[str, Side]) -> list[JudgedClaim]:
+    """Return each claim with its verdicts; the sides are given by document, and ours may lack one."""
+    return [JudgedClaim(claim, _judge(claim, published), _judge(claim, ours)) for claim in claims]
+
+
+def _judge(claim: Claim, sides: Mapping[str, Side]) -> Finding:
+    side = sides.get(claim.document)
+    if side is None:
+        return Finding("not testable", NO_RUN)
+    return judge(claim.rule, lambda: claim.function(side, **claim.values))

@@ -1,0 +1,134 @@
+"""The runs of documents 003 and 004: rewards by step, and what is stated about each run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from lever_pipe.claims.curve_statistics import CurveStatistics, curve_statistics
+from lever_pipe.claims.curve_tests import CurveComparison, FlatNoise, compare_curves
+from lever_pipe.claims.quantities import Quantity, decimals_of, printed
+from lever_pipe.claims.texts import by_value, named
+from lever_pipe.claims.verdicts import NotTestable
+
+REWARD = "val_reward"
+ESTIMATE = "val_reward_estimated"
+SETTINGS = {
+    "kl_loss_coef": "KL coefficient",
+    "entropy_coeff": "entropy coefficient",
+    "lr_schedule": "learning-rate schedule",
+}
+"""Settings that two runs may differ in, and what a reader calls them."""
+NONE_STATED = "none"
+RUNS = {"nokl": "no KL", "kl": "KL bundle"}
+"""Names of the runs in the reference, and in texts."""
+DOCUMENTS = ("003", "004")
+
+
+def n_evaluations(rows: pd.DataFrame) -> int:
+    """Return at how many steps every run of a reference was measured."""
+    measured = rows[rows["metric"] == REWARD]
+    return len(set.intersection(*(set(measured.loc[measured["run"] == run, "step"]) for run in RUNS)))
+
+
+@dataclass(frozen=True)
+class RewardRuns:
+    """The rows of a reference with the columns of `userrl-published.csv`, every column as text, for one document."""
+
+    rows: pd.DataFrame
+    document: str
+    noise: FlatNoise
+    """Flat curves of as many evaluations."""
+
+    @cached_property
+    def steps(self) -> NDArray[np.float64]:
+        """Return [N] the steps at which every run was measured."""
+        found = [set(self._measured(run)) for run in RUNS]
+        return np.array(sorted(set.intersection(*found)), dtype=np.float64)
+
+    def rewards(self, run: str) -> NDArray[np.float64]:
+        """Return [N] the measured rewards of a run."""
+        values = self._measured(run)
+        return np.array([values[int(step)].value for step in self.steps], dtype=np.float64)
+
+    def reward(self, run: str, step: int) -> Quantity:
+        """Return a measured reward."""
+        found = self._measured(run).get(step)
+        if found is None:
+            raise NotTestable(f"No reward of the run `{RUNS[run]}` is known at step {step}.")
+        return found
+
+    def steps_of(self, run: str) -> list[int]:
+        """Return the steps at which a run was measured."""
+        return sorted(self._measured(run))
+
+    def curve(self, run: str) -> CurveStatistics:
+        """Return the statistics of a run's measured rewards."""
+        return curve_statistics(self.steps, self.rewards(run))
+
+    @cached_property
+    def comparison(self) -> CurveComparison:
+        """Return the comparison of the KL bundle minus no KL."""
+        return compare_curves(self.rewards("kl"), self.rewards("nokl"))
+
+    def series(self, run: str, metric: str) -> dict[int, Quantity]:
+        """Return the values of a metric by step in order, as this document prints them."""
+        rows = self._of(run, metric)
+        found = {int(step): self._quantity(value, metric) for step, value in _pairs(rows) if step and value}
+        return dict(sorted(found.items()))
+
+    def fact(self, run: str, metric: str) -> Quantity:
+        """Return a number that is stated of a run as a whole."""
+        return self._quantity(self.text(run, metric), metric)
+
+    def text(self, run: str, metric: str) -> str:
+        """Return a text that is stated of a run as a whole, this document's first."""
+        rows = self._everywhere(run, metric)
+        here = rows[rows["source_file"].str.startswith(self.document)]
+        rows = here if len(here) else rows
+        values = [value for value in rows["value"] if value]
+        if not values:
+            raise NotTestable(f"Not published: {named(metric)} of `{RUNS.get(run, run)}`.")
+        return str(values[0])
+
+    def differs(self, *, beside: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return the settings that differ between the runs, those in `beside` left out."""
+        stated = {name: {run: self._setting(run, name) for run in RUNS} for name in SETTINGS if name not in beside}
+        return tuple(
+            by_value(SETTINGS[name], {RUNS[run]: value for run, value in values.items()})
+            for name, values in stated.items()
+            if len(set(values.values())) > 1
+        )
+
+    def _measured(self, run: str) -> dict[int, Quantity]:
+        rows = self._everywhere(run, REWARD)
+        return {int(step): self._quantity(value, REWARD) for step, value in _pairs(rows)}
+
+    def _setting(self, run: str, name: str) -> str:
+        values = [value for value in self._everywhere(run, name)["value"] if value]
+        return values[0] if values else NONE_STATED
+
+    def _of(self, run: str, metric: str) -> pd.DataFrame:
+        rows = self._everywhere(run, metric)
+        return rows[rows["source_file"].str.startswith(self.document)]
+
+    def _everywhere(self, run: str, metric: str) -> pd.DataFrame:
+        return self.rows[(self.rows["run"] == run) & (self.rows["metric"] == metric)]
+
+    @cached_property
+    def _decimals(self) -> Mapping[str, int]:
+        numeric = self.rows[self.rows["value"].str.fullmatch(r"[+-]?\d+(\.\d+)?")]
+        decimals = numeric["value"].map(decimals_of).groupby(numeric["metric"]).max()
+        return {str(metric): int(most) for metric, most in decimals.items()}
+
+    def _quantity(self, text: str, metric: str) -> Quantity:
+        return printed(text, self._decimals.get(metric))
+
+
+def _pairs(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    return list(zip(rows["step"], rows["value"], strict=True))

@@ -1,0 +1,137 @@
+"""What documents 003 and 004 say about the steadiness of the two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+
+from lever_pipe.claims.curve_tests import f_test
+from lever_pipe.claims.quantities import Quantity
+from lever_pipe.claims.reward_runs import RUNS, RewardRuns
+from lever_pipe.claims.texts import named
+from lever_pipe.claims.verdicts import Check, Measured, NotTestable
+from lever_pipe.tables.evidence import p_text
+from lever_pipe.tables.text import number, signed
+
+
+def changes_in_percent_are(runs: RewardRuns, *, run: str) -> Measured:
+    """Hold the printed changes from evaluation to evaluation against the rewards."""
+    claimed = runs.series(run, "val_reward_change_pct")
+    if not claimed:
+        raise NotTestable("No change is printed.")
+    computed = dict(zip(map(int, runs.steps[1:]), runs.curve(run).relative_changes, strict=True))
+    texts, checks = [], []
+    for step, said in claimed.items():
+        change = 100 * computed[step]
+        checks.append(Check(change - said.value, said.rounding))
+        texts.append(f"step {step} {signed(change, 1)}, printed {said}")
+    return Measured("; ".join(texts), tuple(checks))
+
+
+def largest_change_is(runs: RewardRuns, *, run: str) -> Measured:
+    """Hold the printed largest change against the largest of all."""
+    said = runs.fact(run, "max_abs_change_pct")
+    changes = 100 * np.array(runs.curve(run).relative_changes)
+    at = int(np.argmax(np.abs(changes)))
+    span = f"from step {runs.steps[at]:g} to {runs.steps[at + 1]:g}"
+    text = f"largest {signed(float(changes[at]), 1)} {span}, printed {said}"
+    return Measured(text, (Check(float(np.abs(changes[at])) - said.value, said.rounding),))
+
+
+def changes_less(runs: RewardRuns, *, steadier: str, than: str) -> Measured:
+    """Compare the spread of the changes from evaluation to evaluation."""
+    curves, found = {run: runs.curve(run) for run in (steadier, than)}, runs.comparison
+    spread = {run: curve.sd_of_changes for run, curve in curves.items()}
+    texts = [f"sd of change {RUNS[run]} {number(value, 4)}" for run, value in spread.items()]
+    tests = f"F p {p_text(found.p_f_of_changes)}, Levene p {p_text(found.p_levene_of_changes)}"
+    text = f"{', '.join(texts)}; {tests}, label swaps p {p_text(found.p_swap_of_changes)}"
+    return Measured(text, (Check(spread[than] - spread[steadier], p=found.p_f_of_changes),), runs.differs())
+
+
+def moves_less(runs: RewardRuns, *, smoother: str, than: str) -> Measured:
+    """Compare total variation and turns of two curves."""
+    one, other = runs.curve(smoother), runs.curve(than)
+    paths = {run: number(curve.total_variation, 3) for run, curve in ((smoother, one), (than, other))}
+    lengths = ", ".join(f"{RUNS[run]} {path}" for run, path in paths.items())
+    text = f"total variation {lengths}; turns {one.sign_changes} against {other.sign_changes}"
+    turns = Check(float(other.sign_changes - one.sign_changes))
+    return Measured(text, (Check(other.total_variation - one.total_variation), turns), runs.differs())
+
+
+def window_varies_less(runs: RewardRuns, *, steadier: str, than: str, first: int, last: int) -> Measured:
+    """Compare the spread of the rewards within a window of steps, which was chosen afterwards."""
+    inside = (runs.steps >= first) & (runs.steps <= last)
+    rewards = {run: runs.rewards(run)[inside] for run in (steadier, than)}
+    p = f_test(rewards[steadier], rewards[than])
+    ranges = {run: float(np.ptp(values)) for run, values in rewards.items()}
+    texts = [f"range of {RUNS[run]} {number(value, 3)}" for run, value in ranges.items()]
+    text = f"steps {first} to {last}: {', '.join(texts)}; F p {p_text(p)}"
+    return Measured(text, (Check(ranges[than] - ranges[steadier], p=p),), runs.differs())
+
+
+def falls_less(runs: RewardRuns, *, steadier: str, than: str) -> Measured:
+    """Compare drawdowns; p is how often a flat run of as many noisy values falls as far as the larger one."""
+    one, other = runs.curve(steadier), runs.curve(than)
+    chances = [runs.noise.chance_of_drawdown(curve.drawdown) for curve in (one, other)]
+    text = (
+        f"drawdown {RUNS[steadier]} {number(one.drawdown, 3)}, {RUNS[than]} {number(other.drawdown, 3)}; "
+        f"a flat run falls {number(runs.noise.expected_drawdown, 2)} on average, as far as these with p "
+        f"{p_text(chances[0])} and {p_text(chances[1])}"
+    )
+    return Measured(text, (Check(other.drawdown - one.drawdown, p=min(chances)),), runs.differs())
+
+
+def falls_more_sharply(runs: RewardRuns, *, run: str, step: int, than: str) -> Measured:
+    """Hold a fall at one step against the largest fall of the other run."""
+    changes = dict(zip(map(int, runs.steps[1:]), runs.curve(run).changes, strict=True))
+    other = dict(zip(map(int, runs.steps[1:]), runs.curve(than).changes, strict=True))
+    at = min(other, key=lambda key: other[key])
+    text = f"{RUNS[run]} at step {step}: {signed(changes[step], 3)}; {RUNS[than]} at step {at}: {signed(other[at], 3)}"
+    return Measured(text, (Check(other[at] - changes[step]),))
+
+
+def metric_rises(runs: RewardRuns, *, run: str, metric: str) -> Measured:
+    """Tell whether the printed values of a metric rise from step to step."""
+    series = runs.series(run, metric)
+    if len(series) < 2:
+        raise NotTestable(f"Fewer than two values of {named(metric)} are printed.")
+    values = [series[step] for step in sorted(series)]
+    share = 100 * (values[-1].value / values[0].value - 1)
+    texts = [f"step {step} {series[step]}" for step in sorted(series)]
+    checks = [Check(after.value - before.value) for before, after in pairwise(values)]
+    return Measured(f"{', '.join(texts)}; {signed(share, 1)} % in all", tuple(checks))
+
+
+def growth_slows(runs: RewardRuns, *, run: str, metric: str) -> Measured:
+    """Compare the growth a step of the last stretch with that of the stretch before."""
+    series = runs.series(run, metric)
+    if len(series) < 3:
+        raise NotTestable(f"Fewer than three values of {named(metric)} are printed.")
+    (a, first), (b, second), (c, third) = sorted(series.items())[-3:]
+    before, after = (second.value - first.value) / (b - a), (third.value - second.value) / (c - b)
+    text = (
+        f"steps {a} to {b}: {number(before, 4)} a step; steps {b} to {c}: {number(after, 4)} a step; "
+        f"{number(third.value / first.value, 0)} times the first value"
+    )
+    return Measured(text, (Check(before - after),))
+
+
+def varies_less(runs: RewardRuns, *, metric: str, steadier: str, than: str) -> Measured:
+    """Compare the relative change of a metric in two runs over the same steps."""
+    series = {run: runs.series(run, metric) for run in (steadier, than)}
+    for run, values in series.items():
+        if len(values) < 2:
+            raise NotTestable(f"Printed of {named(metric)} in `{RUNS[run]}`: {_listed(values)}. A spread needs two.")
+    steps = {run: sorted(values) for run, values in series.items()}
+    if steps[steadier] != steps[than]:
+        spans = "; ".join(f"{RUNS[run]}: steps {at[0]} to {at[-1]}" for run, at in steps.items())
+        raise NotTestable(f"The printed values of {named(metric)} cover different steps ({spans}).")
+    shares = {run: abs(of[max(of)].value / of[min(of)].value - 1) for run, of in series.items()}
+    text = "; ".join(f"{RUNS[run]} {number(100 * share, 1)} %" for run, share in shares.items())
+    return Measured(text, (Check(shares[than] - shares[steadier]),), runs.differs())
+
+
+def _listed(values: Mapping[int, Quantity]) -> str:
+    return ", ".join(f"step {step} {value}" for step, value in values.items()) or "nothing"

@@ -1,0 +1,31 @@
+"""The fault that every evaluation query was offered the same few train items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lever_pipe.records import ExampleId, Pool
+
+
+def first_items(pools: Sequence[Pool], n: int) -> list[Pool]:
+    """Return for each query, in place of its own pool, the first `n` items of the train split."""
+    items = tuple(ExampleId(i) for i in range(n))
+    return [Pool(query_id=pool.query_id, candidates=items) for pool in pools]
+
+
+def greedy_with_repeats(scores_BK: Tensor, shots: int) -> Tensor:
+    """Return greedy selections `[B, S]` as pool positions, also where there are fewer candidates than shots.
+
+    The published decoding masks what is chosen and takes the largest score. Once all are chosen, the first of the
+    equal masked scores wins: two candidates give `[1, 0, 0, 0]` or `[0, 1, 0, 0]`.
+    """
+    left_BK = scores_BK.clone()
+    picks: list[Tensor] = []
+    for _ in range(shots):
+        pick_B1 = left_BK.argmax(dim=-1, keepdim=True)
+        left_BK.scatter_(1, pick_B1, -torch.inf)
+        picks.append(pick_B1)
+    return torch.cat(picks, dim=1)

@@ -1,0 +1,154 @@
+"""The page's own words: its sections in reading order, and what stands below each figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+BEST_BETA = "best-kl-beta"
+
+LEDE = (
+    "A pointer network chooses demonstrations for a visual question; a frozen vision-language model answers with them "
+    "in its prompt. The network is trained by reward-weighted cross-entropy (RCE), then by GRPO with a KL penalty of "
+    "weight KL_BETA. This page has every table of three documents on KL_BETA again, filled from this run, beside the "
+    "published numbers."
+)
+WORLD = (
+    "Data and models are the small embedded ones (reader: {lvlm}): a real network answers real questions, but about a "
+    "generated microworld. Published numbers come from OK-VQA with Qwen2.5-VL-3B-Instruct, so compare the pattern of a "
+    "table with the published one, not its level."
+)
+PRODUCTION = (
+    "The data are read from files and {lvlm} answers. Published numbers come from OK-VQA with Qwen2.5-VL-3B-Instruct."
+)
+PRESET = "The documents' tables show preset `{preset}`; the tables of other presets name theirs."
+EMULATED = "emulated fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page; `name` is the `document` of its tables, `placed` are ids of tables of other documents."""
+
+    name: str
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    points: tuple[str, ...] = ()
+    placed: tuple[str, ...] = field(default=())
+    has_words_only: bool = False  # stands on the page without a table, too
+    is_emulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """Where a figure stands, what it is called, and the sentences below it."""
+
+    section: str
+    title: str
+    text: str
+
+
+SECTIONS = (
+    Section("answer", "The answer", placed=("overview", BEST_BETA)),
+    Section(
+        "how",
+        "How to read",
+        points=(
+            "A row marked *ours* comes from this run. A row marked *published* is copied from the reference data of "
+            "the repository, with its lineage below the table. Numbers under an *emulated fault* repeat a fault of the "
+            "published study on purpose; they stand in a section of their own and in no other table.",
+            "A dash means that nothing exists, or that nothing was published.",
+            "Accuracies are VQA accuracies in percent, as the official evaluation tool computes them: answers are "
+            "normalised where the annotators disagree. (The study's own code normalises always.) The sample counts are "
+            "prefixes: the first questions in question-id order, as published.",
+            "In square brackets stands a 95 % interval: where the number may lie with other questions and, with "
+            "several runs, other seeds. Nothing of the kind was published.",
+            "Two settings are called separated only where a test says so: Holm p below 0.05 within the family of "
+            "comparisons that the table names. Anything else may be noise of questions and seeds.",
+            "A small letter at a row leads to a footnote: what else differs between that row and its neighbours, apart "
+            "from what the table compares.",
+        ),
+        has_words_only=True,
+    ),
+    Section("000", "Document 000: training curves of KL_BETA 0.12 and 0.15"),
+    Section("001", "Document 001: KL_BETA 0.12, 0.145, 0.15, 0.155 and 0.18"),
+    Section("002", "Document 002: KL_BETA 0.18 against 0.15 and 0.12"),
+    Section("statistics", "Statistics"),
+    Section("agreement", "Do the policies choose the same demonstrations?"),
+    Section(
+        "why",
+        "Why the published tables look as they do",
+        paragraphs=(
+            "Everything in this section is an emulated fault: a fault of the published study, switched on for one arm "
+            "of this run, to see which published pattern it reproduces. No other section holds a number of these arms.",
+        ),
+        is_emulated=True,
+    ),
+    Section("claims", "Claims of the documents, recomputed"),
+    Section("extra", "Further results"),
+    Section("world", "Does the embedded world show the mechanism?"),
+    Section("data", "Data"),
+    Section("rl_data", "RL data"),
+    Section("work", "Work done"),
+)
+
+CAPTIONS = {
+    "accuracy_by_shots": Caption(
+        "answer",
+        "Accuracy by shots",
+        "Accuracy against the number of demonstrations: all policies, and RCE with the GRPO settings enlarged.",
+    ),
+    "training_curves": Caption(
+        "000",
+        "Training curves of the long GRPO runs",
+        "Six training metrics of the long runs by GRPO epoch, one line a KL_BETA.",
+    ),
+    "kl_beta_differences": Caption(
+        "statistics",
+        "Differences between KL_BETA settings",
+        "What each KL_BETA adds to the RCE checkpoint that it starts from, and how far it lies from the best one.",
+    ),
+    "accuracy_by_epoch": Caption(
+        "extra", "Accuracy by epoch", "Learning curves: RCE by epoch, then GRPO by epoch from the last RCE epoch."
+    ),
+    "accuracy_by_kind": Caption(
+        "statistics", "Accuracy by kind of question", "Where the selector loses against the pool oracle."
+    ),
+    "accuracy_by_samples": Caption(
+        "extra",
+        "Accuracy by number of evaluated questions",
+        "The first questions, as published, and the mean of random subsets of the same size.",
+    ),
+    "rce_curve": Caption("extra", "RCE losses and accuracy by epoch", "What the base of every GRPO run learns."),
+    "accuracy_by_preset": Caption(
+        "extra", "Accuracy by preset", "RCE and GRPO accuracy by shots, one panel a preset on a common scale."
+    ),
+}
+"""Figures by file name; one without an entry stands in the further results under its name."""
+
+LABELS = {
+    "contents": "Contents",
+    "theme": "Light or dark",
+    "csv": "CSV",
+    "svg": "SVG",
+    "png": "PNG",
+    "lineage": "Lineage of the published numbers",
+    "footnotes": "Footnotes",
+    "sort": "A click on a column head sorts by it; a second turns the order round, a third restores it.",
+    "world": "Embedded world.",
+    "production": "Production.",
+    "emulated": EMULATED,
+    "skip": "To the content",
+    "ours": "ours",
+    "published": "published",
+}
+"""Words of the page's controls."""
+STAMP = "Built on {time}."
+
+
+def caption_of(name: str) -> Caption:
+    """Return the caption of a figure by its file name; one that is not known is called after its file."""
+    return CAPTIONS.get(name) or Caption("extra", name.replace("_", " ").capitalize(), "")
+
+
+def section_title(name: str) -> str:
+    """Return the title of the section whose tables have this `document`, or the name itself."""
+    return next((section.title for section in SECTIONS if section.name == name), name)

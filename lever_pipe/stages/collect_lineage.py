@@ -1,0 +1,89 @@
+"""Rule `collect_lineage`: how every compared policy came to be, from the run cards."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.records import RunCard, group_of
+from lever_pipe.run_card import Inputs, write_card
+from lever_pipe.stage_configs import CollectLineageConfig, Runtime
+from lever_pipe.tables import lineage as fields_of
+from lever_pipe.tables.lineage import COLUMNS
+from lever_pipe.tables.long_format import csv_text
+
+Found = dict[str, dict[str, set[str]]]
+"""Values by group and field."""
+
+
+def collect_lineage(
+    *,
+    training: tuple[Path, ...],
+    rewards: tuple[Path, ...],
+    selections: tuple[Path, ...],
+    answers: tuple[Path, ...],
+    scores: tuple[Path, ...],
+    lineage: Path,
+    card: Path,
+    config: CollectLineageConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write one line for each group of seeds or draws and each field that applies to it.
+
+    `rewards` belong to `config.presets`; `selections` and `scores` to the evaluated policies, batch by batch, of which
+    `config.batch_sizes` says how many share each of `answers`. Several values of a field are sorted and joined.
+
+    Raises:
+        RecordError: a malformed run card.
+    """
+    started = time.perf_counter()
+    found: Found = {}
+    shared = dict(zip(config.presets, map(_read, rewards), strict=True))
+    for row in map(_read, training):
+        values = {**fields_of.of_training(row), **fields_of.of_reward(shared[row.config["preset"]])}
+        _add(found, fields_of.group_of_training(row), {**values, **fields_of.of_environment(row)})
+    batches = [_read(path) for path, n in zip(answers, config.batch_sizes, strict=True) for _ in range(n)]
+    for selection, score, batch in zip(map(_read, selections), map(_read, scores), batches, strict=True):
+        policy = score.config["policy"]["name"]
+        values = {"scale": config.scale, **fields_of.of_selection(selection, policy)}
+        values |= {**fields_of.of_answers(batch), **fields_of.of_scores(score)}
+        _add(found, group_of(policy), values)
+        for row in (selection, batch, score):
+            _add(found, group_of(policy), fields_of.of_environment(row))
+    storage.write_text(lineage, csv_text(COLUMNS, _lines(found)))
+    inputs: Inputs = {"training": training, "rewards": rewards, "selections": selections, "answers": answers}
+    inputs = {**inputs, "scores": scores}
+    write_card(card, stage="collect_lineage", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _read(path: Path) -> RunCard:
+    return storage.read_row(path, RunCard)
+
+
+def _add(found: Found, group: str, values: Mapping[str, str]) -> None:
+    for field, value in values.items():
+        found.setdefault(group, {}).setdefault(field, set()).add(value)
+
+
+def _lines(found: Found) -> Iterable[tuple[str, str, str]]:
+    for group in sorted(found, key=_by_decimals):
+        for field, values in found[group].items():
+            yield group, field, ", ".join(sorted(values, key=_by_integers))
+
+
+def _by_decimals(name: str) -> list[tuple[float, str]]:
+    """Return a key that puts `beta~0.145` before `beta~0.15`."""
+    return _natural(name, r"(\d+(?:\.\d+)?)")
+
+
+def _by_integers(value: str) -> list[tuple[float, str]]:
+    """Return a key that puts version `2.9` before `2.12`."""
+    return _natural(value, r"(\d+)")
+
+
+def _natural(text: str, number: str) -> list[tuple[float, str]]:
+    parts = re.split(number, text)
+    return [(float(part), "") if i % 2 else (-1.0, part) for i, part in enumerate(parts)]

@@ -1,0 +1,82 @@
+"""Rule `emulate_untouched`: what GRPO logs of a policy that nothing has moved, without dropout and with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from lever_pipe import execution, storage
+from lever_pipe.emulation.dropout import NoisyPolicies, epoch_without_updates
+from lever_pipe.faults import CONTROL, EMULATION
+from lever_pipe.records import EpochMetrics, PolicyRef
+from lever_pipe.run_card import write_card
+from lever_pipe.seeding import ambient_stream, torch_generator
+from lever_pipe.stage_configs import EmulateUntouchedConfig, Runtime
+from lever_pipe.training import state
+from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.grpo import Policies
+from lever_pipe.training.grpo_epoch import Pairing, kept_in_epoch
+from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
+
+PAIRINGS: dict[str, Pairing] = {CONTROL: Policies, "dropout": NoisyPolicies}
+EPOCHS = (1, 2)
+"""The first epoch keeps fewer selections of a group than every later one."""
+
+
+def emulate_untouched(
+    *,
+    groups: Path,
+    embeddings: Path,
+    reference: Path,
+    untouched: Path,
+    card: Path,
+    config: EmulateUntouchedConfig,
+    runtime: Runtime = Runtime(),
+) -> list[EpochMetrics]:
+    """Write and return the metrics of an epoch without updates for each arm and count of kept selections.
+
+    Raises:
+        CheckpointError: `reference` has another architecture.
+        RecordError: malformed groups.
+    """
+    started = time.perf_counter()
+    device = execution.prepare(runtime)
+    data = read_training_inputs(groups=groups, embeddings=embeddings, train_share=config.train_share, device=device)
+    rows = list(_rows(data, reference, config, device))
+    storage.write_rows(untouched, rows)
+    inputs = {"groups": groups, "embeddings": embeddings, "reference": reference}
+    write_card(card, stage="emulate_untouched", config=config, inputs=inputs, started=started, runtime=runtime)
+    return rows
+
+
+def _rows(
+    data: TrainingInputs, reference: Path, config: EmulateUntouchedConfig, device: torch.device
+) -> Iterator[EpochMetrics]:
+    architecture = architecture_of(config.selector, data.table)
+    module, anchor = (state.load_selector(reference, architecture).to(device) for _ in range(2))
+    for arm, pairing in PAIRINGS.items():
+        for epoch in EPOCHS:
+            ref = _ref(arm, epoch, config)
+            with ambient_stream(config.seed, ref.name):
+                values = epoch_without_updates(
+                    pairing(module, anchor),
+                    data.table,
+                    kept_in_epoch(data.train, config.grpo, epoch),
+                    clip_epsilon=config.grpo.clip_epsilon,
+                    generator=torch_generator(config.seed, "grpo", epoch),
+                )
+            yield EpochMetrics(policy=ref, values=values)
+
+
+def _ref(arm: str, epoch: int, config: EmulateUntouchedConfig) -> PolicyRef:
+    return PolicyRef(
+        name=f"{EMULATION}/{arm}/base~{config.base_rce_epoch}/seed~{config.seed}/untouched~{epoch}",
+        stage="grpo",
+        preset=config.preset,
+        base_rce_epoch=config.base_rce_epoch,
+        seed=config.seed,
+        epoch=epoch,
+    )

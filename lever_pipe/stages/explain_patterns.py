@@ -1,0 +1,54 @@
+"""Rule `explain_patterns`: which emulated fault makes which pattern of the published tables."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import ExplainPatternsConfig, Runtime
+from lever_pipe.tables import patterns as judged
+from lever_pipe.tables.emulated import Emulated, Frames
+from lever_pipe.tables.emulated_tables import emulated_tables
+from lever_pipe.tables.folder import write_tables
+from lever_pipe.tables.frames import read_text_columns
+from lever_pipe.tables.long_format import csv_text
+from lever_pipe.tables.origin import Origin
+from lever_pipe.tables.pattern_study import Pattern, Study
+from lever_pipe.tables.published import Published
+from lever_pipe.tables.published_patterns import Quoted
+
+
+def explain_patterns(
+    *,
+    scores: Path,
+    prompts: Path,
+    agreement: Path,
+    training: Path,
+    reference: Path,
+    patterns: Path,
+    tables: Path,
+    csv: Path,
+    card: Path,
+    config: ExplainPatternsConfig,
+    runtime: Runtime = Runtime(),
+) -> list[Pattern]:
+    """Write every pattern with its verdict, and the tables of the emulation; return the patterns.
+
+    Raises:
+        RecordError: a missing input file.
+    """
+    started = time.perf_counter()
+    inputs = {"scores": scores, "prompts": prompts, "agreement": agreement, "training": training}
+    frames = Frames(**{name: read_text_columns(path) for name, path in inputs.items()})
+    quoted = Quoted(Published(read_text_columns(reference)))
+    study = Study(Emulated(frames), quoted, config.emulate, config.samples, config.shots)
+    found = judged.patterns(study)
+    storage.write_text(patterns, csv_text(judged.COLUMNS, [judged.line(pattern) for pattern in found]))
+    origin = Origin(config.emulate.preset, config.data, config.lvlm)
+    built = [judged.pattern_table(found, quoted.notes()), *emulated_tables(study)]
+    write_tables([origin.named(table) for table in built], json=tables, folder=csv)
+    inputs = {**inputs, "reference": reference}
+    write_card(card, stage="explain_patterns", config=config, inputs=inputs, started=started, runtime=runtime)
+    return found

@@ -1,0 +1,148 @@
+"""Rule `measure_agreement`: do the policies choose the same demonstrations, and from which parameters?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lever_pipe import storage
+from lever_pipe.errors import RecordError
+from lever_pipe.metrics.agreement import Difference, agreement_matrices, parameter_differences
+from lever_pipe.records import Example, ExampleId, Selection, base_of
+from lever_pipe.run_card import Inputs, write_card
+from lever_pipe.stage_configs import MeasureAgreementConfig, Runtime
+from lever_pipe.tables import comparability
+from lever_pipe.tables.agreement import tables as build_tables
+from lever_pipe.tables.agreement_rows import Measured, PairRow, ParameterRow, PromptRow, pairs_of
+from lever_pipe.tables.folder import write_tables
+from lever_pipe.tables.lineage import read_lineage
+from lever_pipe.tables.long_format import csv_text, decimal
+from lever_pipe.tables.origin import Origin
+
+Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
+"""The demonstrations of each query."""
+Differences = Mapping[str, Difference]
+"""By tensor."""
+
+
+def measure_agreement(
+    *,
+    selections: tuple[Path, ...],
+    selectors: tuple[Path, ...],
+    eval_examples: Path,
+    lineage: Path,
+    agreement: Path,
+    parameters: Path,
+    tensors: Path,
+    prompts: Path,
+    tables: Path,
+    csv: Path,
+    card: Path,
+    config: MeasureAgreementConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write the shares of queries with equal demonstrations, the differing parameters, and the distinct prompts.
+
+    `selections` belong to `config.policies`; `selectors` to the trained ones among them and then to `config.starts`.
+
+    Raises:
+        RecordError: two policies do not select for the same queries.
+        ShapeError: a selector and its base do not have the same tensors.
+        ComparisonError: `config.guard` is `strict` and policies differ in more than what they are.
+    """
+    started = time.perf_counter()
+    queries = storage.read_rows(eval_examples, Example)
+    chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
+    compared = list(_compare_parameters(config, selectors))
+    totals = [ParameterRow(policy, base, _sum(found)) for policy, base, found in compared]
+    measured = Measured(
+        list(_compare_selections(chosen, config.shots)), totals, list(_count_prompts(chosen, queries, config.shots))
+    )
+    _write_long(measured, compared, agreement=agreement, parameters=parameters, tensors=tensors, prompts=prompts)
+    origin = Origin(config.main_preset, config.data, config.lvlm)
+    built = [origin.named(table) for table in build_tables(measured, config.main_preset)]
+    write_tables(comparability.guard(built, read_lineage(lineage), config.guard), json=tables, folder=csv)
+    inputs: Inputs = {"selections": selections, "selectors": selectors, "eval_examples": eval_examples}
+    inputs = {**inputs, "lineage": lineage}
+    write_card(card, stage="measure_agreement", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _read_selections(path: Path, queries: Sequence[Example]) -> Chosen:
+    chosen = {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
+    wanted = {query.example_id for query in queries}
+    if chosen.keys() != wanted:
+        raise RecordError(
+            f"{path}: expected a selection for each of the {len(wanted)} evaluation queries",
+            found=f"{len(wanted - chosen.keys())} without one and {len(chosen.keys() - wanted)} of other queries",
+            do="Rebuild the selections.",
+        )
+    return chosen
+
+
+def _compare_selections(chosen: Mapping[str, Chosen], shots: Sequence[int]) -> Iterator[PairRow]:
+    """Yield every pair that a reader asks for; a policy that selects nothing agrees with no other."""
+    most = max(shots)
+    names = [name for name, of in chosen.items() if all(len(demonstrations) >= most for demonstrations in of.values())]
+    if len(names) < 2:
+        return
+    queries = sorted(chosen[names[0]])
+    ids_PNS = np.array([[chosen[name][query][:most] for query in queries] for name in names], dtype=np.int64)
+    pairs = pairs_of(names)
+    for k in shots:
+        found = agreement_matrices(ids_PNS, k)
+        for i, j in pairs:
+            shares = (found.as_sequence[i, j], found.as_set[i, j], found.at_position[i, j])
+            yield PairRow(names[i], names[j], k, *map(float, shares))
+
+
+def _compare_parameters(
+    config: MeasureAgreementConfig, selectors: Sequence[Path]
+) -> Iterator[tuple[str, str, Differences]]:
+    trained = [name for name in config.policies if not name.startswith("baseline/")]
+    paths = dict(zip([*trained, *config.starts], selectors, strict=True))
+    for policy in trained:
+        base = base_of(policy)
+        values, start = (storage.read_arrays(paths[name]) for name in (policy, base))
+        yield policy, base, parameter_differences(values, start)
+
+
+def _sum(differences: Differences) -> Difference:
+    return sum(differences.values(), start=Difference(0, 0, 0.0, 0.0))
+
+
+def _count_prompts(
+    chosen: Mapping[str, Chosen], queries: Sequence[Example], shots: Sequence[int]
+) -> Iterator[PromptRow]:
+    """Yield how many prompts differ; queries that ask the same question about the same image share theirs."""
+    asked = {query.example_id: (query.image_digest, query.question) for query in queries}
+    for name, of in chosen.items():
+        for k in shots:
+            keys = {(*asked[query], demonstrations[:k]) for query, demonstrations in of.items()}
+            yield PromptRow(name, k, len(queries), len(keys))
+
+
+def _write_long(
+    measured: Measured,
+    compared: Sequence[tuple[str, str, Differences]],
+    *,
+    agreement: Path,
+    parameters: Path,
+    tensors: Path,
+    prompts: Path,
+) -> None:
+    pairs = [(row.left, row.right, row.shots, *map(decimal, row[3:])) for row in measured.pairs]
+    storage.write_text(agreement, csv_text(PairRow._fields, pairs))
+    sizes = ("n_parameters", "share_differing", "norm", "relative_norm")
+    totals = [(row.policy, row.base, *_sizes(row.difference)) for row in measured.parameters]
+    storage.write_text(parameters, csv_text(("policy", "base", *sizes), totals))
+    each = [(policy, base, name, *_sizes(of)) for policy, base, found in compared for name, of in found.items()]
+    storage.write_text(tensors, csv_text(("policy", "base", "tensor", *sizes), each))
+    storage.write_text(prompts, csv_text(PromptRow._fields, measured.prompts))
+
+
+def _sizes(difference: Difference) -> tuple[object, ...]:
+    numbers = (difference.share_differing, difference.norm, difference.relative_norm)
+    return difference.n_parameters, *map(decimal, numbers)

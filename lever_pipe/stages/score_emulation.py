@@ -1,0 +1,123 @@
+"""Rule `score_emulation`: accuracies, choices and training metrics of every emulated policy as plain CSV files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from lever_pipe import storage
+from lever_pipe.emulation.choices import Chosen, identical_prompts, prompts_a_query, repeated_share
+from lever_pipe.faults import CONTROL, EMULATION, EmulatedPolicy
+from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
+from lever_pipe.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef, Selection
+from lever_pipe.run_card import Inputs, write_card
+from lever_pipe.stage_configs import Runtime, ScoreEmulationConfig
+from lever_pipe.tables.columns import (
+    EMULATED_AGREEMENT_COLUMNS,
+    EMULATED_PROMPTS_COLUMNS,
+    EMULATED_SCORES_COLUMNS,
+    EMULATED_TRAINING_COLUMNS,
+)
+from lever_pipe.tables.long_format import csv_text, decimal
+
+Line = tuple[object, ...]
+Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]
+
+
+def score_emulation(
+    *,
+    selections: tuple[Path, ...],
+    answers: Path,
+    eval_examples: Path,
+    metrics: tuple[Path, ...],
+    untouched: Path,
+    scores: Path,
+    prompts: Path,
+    agreement: Path,
+    training: Path,
+    card: Path,
+    config: ScoreEmulationConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write the four files and return how many policies were scored.
+
+    Raises:
+        RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
+    """
+    started = time.perf_counter()
+    selected: Selected = {
+        policy: {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
+        for policy, path in zip(config.policies, selections, strict=True)
+    }
+    score_lines = list(_score_lines(selected, storage.read_rows(eval_examples, Example), answers, config))
+    rows = [storage.read_row(path, EpochMetrics) for path in metrics] + storage.read_rows(untouched, EpochMetrics)
+    for path, columns, lines in (
+        (scores, EMULATED_SCORES_COLUMNS, score_lines),
+        (prompts, EMULATED_PROMPTS_COLUMNS, _prompt_lines(selected, config.shots)),
+        (agreement, EMULATED_AGREEMENT_COLUMNS, _agreement_lines(selected, config.shots)),
+        (training, EMULATED_TRAINING_COLUMNS, _training_lines(rows)),
+    ):
+        storage.write_text(path, csv_text(columns, lines))
+    inputs: Inputs = {"selections": selections, "answers": answers, "eval_examples": eval_examples}
+    inputs = {**inputs, "metrics": metrics, "untouched": untouched}
+    write_card(card, stage="score_emulation", config=config, inputs=inputs, started=started, runtime=runtime)
+    return len(selected)
+
+
+def _score_lines(
+    selected: Selected, queries: Sequence[Example], answers: Path, config: ScoreEmulationConfig
+) -> Iterable[Line]:
+    said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(answers, AnswerRow)}
+    for policy, chosen in selected.items():
+        scores, keys = score_questions(queries, chosen, said, config.shots, files=(policy.name, str(answers)))
+        ref = PolicyRef(name=policy.name, stage="grpo", kl_beta=policy.kl_beta, epoch=policy.epoch)
+        for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
+            (prefix,) = cell.subsets
+            counts = (prefix.n_questions, prefix.n_distinct_prompts)
+            yield (*_identity(policy), cell.samples, cell.shots, decimal(prefix.accuracy), *counts)
+
+
+def _identity(policy: EmulatedPolicy) -> Line:
+    return policy.arm, f"{policy.kl_beta:g}", policy.epoch
+
+
+def _arms(selected: Selected) -> Iterable[tuple[str, dict[EmulatedPolicy, Chosen]]]:
+    for arm, policies in groupby(selected, key=lambda policy: policy.arm):
+        yield arm, {policy: _in_query_order(selected[policy]) for policy in policies}
+
+
+def _in_query_order(chosen: Mapping[ExampleId, Demonstrations]) -> Chosen:
+    return np.array([chosen[query] for query in sorted(chosen)], dtype=np.int64)
+
+
+def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
+    """Yield one line for each shot count of an arm, and one for all of them together, whose shots are absent."""
+    for arm, policies in _arms(selected):
+        chosen = list(policies.values())
+        by_shots = [prompts_a_query(chosen, k) for k in shots]
+        for k, distinct in zip(shots, by_shots, strict=True):
+            repeated = float(np.mean([repeated_share(one, k) for one in chosen]))
+            yield arm, k, decimal(repeated), decimal(float(distinct.mean())), int(distinct.max())
+        together = np.sum(by_shots, axis=0)
+        yield arm, None, None, decimal(float(together.mean())), int(together.max())
+
+
+def _agreement_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
+    for arm, policies in _arms(selected):
+        for k in shots:
+            for one, other, identical in identical_prompts(policies, k):
+                yield arm, *_identity(one)[1:], *_identity(other)[1:], k, decimal(identical)
+
+
+def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
+    """Yield every metric; an epoch without updates has no beta."""
+    for row in rows:
+        policy = row.policy
+        arm = policy.name.split("/")[1] if policy.name.startswith(EMULATION) else CONTROL
+        beta = None if policy.kl_beta is None else f"{policy.kl_beta:g}"
+        for name in sorted(row.values):
+            yield arm, policy.base_rce_epoch, beta, policy.epoch, name, decimal(row.values[name])

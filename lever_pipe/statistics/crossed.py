@@ -1,0 +1,219 @@
+"""Means of several runs over the same questions, and their differences: runs and questions are both a sample.
+
+Shapes: S runs (T of the other side), N questions, C cells that are estimated side by side, R resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from lever_pipe.shapes import ShapeError
+
+Array = NDArray[np.float64]
+
+_WEIGHTS_AT_A_TIME = 4_000_000
+"""Resampling weights held at a time (32 MB); the draw does not depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """C estimates over the same N questions, with what their uncertainty consists of."""
+
+    value: Array
+    """[C]"""
+    error: Array
+    """[C] standard error: over questions, and over runs where there are several."""
+    df: Array
+    """[C] degrees of freedom of `error`."""
+    by_question: Array
+    """[N, C] mean over runs; its mean over questions is the value."""
+
+    @property
+    def n_questions(self) -> int:
+        """Return N."""
+        return self.by_question.shape[0]
+
+
+class Bounds(NamedTuple):
+    """[C] lower and [C] upper ends of intervals."""
+
+    low: Array
+    high: Array
+
+
+def mean_accuracy(accuracies_SNC: Array) -> Estimates:
+    """Return the mean over S runs and N questions, with its error over both.
+
+    A score of run s on question n is a mean, plus what is peculiar to the run, to the question, and to both together.
+    With MSA, MSB and MSE, the mean squares of runs, of questions and of the rest, the variance of the mean of all is
+    (max(MSB, MSE) + max(MSA - MSE, 0)) / (S N): no component is negative, and the error never below that of the
+    questions alone. Degrees of freedom are Satterthwaite's for all three mean squares, so that few runs count as few
+    also where they happen to agree. With one run it is the standard error of N numbers, which knows of no other run.
+
+    Args:
+        accuracies_SNC: [S, N, C] a number for each run, question and cell; N at least 2.
+
+    Raises:
+        ShapeError: not of three dimensions, no run, or fewer than two questions.
+
+    Source: Clark 1973 (crossed runs and questions), Satterthwaite 1946
+    """
+    return _combined([_require_block("accuracies_SNC", accuracies_SNC)])
+
+
+def paired_difference(left_SNC: Array, right_TNC: Array, *, same_runs: bool) -> Estimates:
+    """Return mean(left) - mean(right) over the same questions, with its error.
+
+    Question difficulty is common to both and cancels; so is, with `same_runs`, what their common seeds have in common.
+    The variance is that of `mean_accuracy`: of the differences where runs are paired, else with the runs of either
+    side as a sample of their own. A side of one run counts as fixed: nothing is known of how its other runs would do.
+
+    Args:
+        left_SNC: [S, N, C].
+        right_TNC: [T, N, C], questions and cells in the same order.
+        same_runs: run s of both sides shares its seed, so that S = T.
+
+    Raises:
+        ShapeError: the sides do not fit, or as `mean_accuracy`.
+
+    Source: Clark 1973 (crossed runs and questions), Satterthwaite 1946
+    """
+    left, right = _require_block("left_SNC", left_SNC), _require_block("right_TNC", right_TNC)
+    if left.shape[1:] != right.shape[1:] or (same_runs and left.shape != right.shape):
+        raise ShapeError(f"left and right must pair, got {list(left.shape)} and {list(right.shape)}")
+    return _combined([left - right] if same_runs else [left, -right])
+
+
+def side_by_side(parts: Sequence[Estimates]) -> Estimates:
+    """Return estimates over the same questions as one, cells in order.
+
+    Args:
+        parts: at least one; of C1, C2, ... cells.
+
+    Source: this project
+    """
+    names = ("value", "error", "df", "by_question")
+    return Estimates(*(np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names))
+
+
+def bootstrap_bounds(
+    estimates: Estimates, *, generator: np.random.Generator, n_resamples: int = 10_000, level: float = 0.95
+) -> Bounds:
+    """Return bootstrap intervals: percentiles over resampled questions, expanded to the error of `estimates`.
+
+    The quantiles (1 - level)/2 and (1 + level)/2 of the means of N questions drawn with replacement keep the skewness
+    that a symmetric interval lacks. Their distance from the value is then multiplied by
+    t(df) error / (z error of the resamples): hardly more than 1 for one run and many questions; with several runs it
+    is the second level, which percentiles over a handful of runs would understate. All cells share the resamples, so
+    that no interval depends on which other cells are asked for.
+
+    Coverage at 95 %, measured over 2,000 repetitions (`tests/unit/statistics/test_coverage.py`): 95 % for one run, and
+    for three whose seeds vary by .7 points over 800 questions. Where seeds dominate (5 points, three times the error
+    over questions), 93 % for three runs, 94 % for five and 88 % for two; plain percentiles of three runs cover 74 %. Of
+    differences between paired runs 95 % with seeds that vary by .7 points, and 98 % where seeds do nothing, which three
+    runs cannot show.
+
+    Args:
+        estimates: C estimates.
+        generator: stream of the resamples.
+        n_resamples: R, at least 1.
+        level: coverage in (0, 1).
+
+    Raises:
+        ValueError: `n_resamples` or `level` out of range.
+
+    Source: Efron 1979 (bootstrap), Hesterberg 2015 (expanded percentiles)
+    """
+    if n_resamples < 1 or not 0 < level < 1:
+        raise ValueError(f"need n_resamples >= 1 and 0 < level < 1, got {n_resamples}, {level}")
+    tails = np.array([(1 - level) / 2, (1 + level) / 2])
+    deviations_RC = resampled_means(estimates.by_question, generator, n_resamples) - estimates.value
+    percentile_2C = np.quantile(deviations_RC, tails, axis=0)
+    half_C = stats.t.ppf(tails[1], estimates.df) * estimates.error
+    plain_C = stats.norm.ppf(tails[1]) * estimates.by_question.std(axis=0) / np.sqrt(estimates.n_questions)
+    varies_C = plain_C > 1e-9 * half_C  # else the spread over questions is rounding
+    expansion_C = half_C / np.where(varies_C, plain_C, 1.0)
+    low_C = np.where(varies_C, expansion_C * percentile_2C[0], -half_C)
+    high_C = np.where(varies_C, expansion_C * percentile_2C[1], half_C)
+    return Bounds(estimates.value + low_C, estimates.value + high_C)
+
+
+def accuracy_bounds(estimates: Estimates, bounds: Bounds, *, level: float = 0.95) -> Bounds:
+    """Return intervals of accuracies, within [0, 1] and never without width.
+
+    Where every answer is right or every one is wrong, resampling shows no spread; the exact binomial bound on N
+    questions stands instead.
+
+    Args:
+        estimates: of accuracies in [0, 1].
+        bounds: their intervals.
+        level: coverage in (0, 1).
+
+    Source: Clopper 1934 (exact bound)
+    """
+    n, tail = estimates.n_questions, (1 - level) / 2
+    low_C = np.where(estimates.by_question.min(axis=0) >= 1, tail ** (1 / n), bounds.low)
+    high_C = np.where(estimates.by_question.max(axis=0) <= 0, 1 - tail ** (1 / n), bounds.high)
+    return Bounds(np.clip(low_C, 0, 1), np.clip(high_C, 0, 1))
+
+
+def resampled_means(questions_NC: Array, generator: np.random.Generator, n_resamples: int) -> Array:
+    """Return the [R, C] means of N questions drawn with replacement, the same draws for every column.
+
+    Args:
+        questions_NC: [N, C].
+        generator: stream of the resamples.
+        n_resamples: R.
+
+    Source: Efron 1979 (bootstrap)
+    """
+    n = questions_NC.shape[0]
+    rows = max(1, _WEIGHTS_AT_A_TIME // n)
+    means = []
+    for start in range(0, n_resamples, rows):
+        r = min(rows, n_resamples - start)
+        drawn_RN = generator.integers(n, size=(r, n)) + n * np.arange(r)[:, None]
+        weights_RN = np.bincount(drawn_RN.ravel(), minlength=r * n).reshape(r, n)
+        means.append(weights_RN.astype(np.float64) @ questions_NC / n)
+    return np.concatenate(means)
+
+
+def _require_block(name: str, values_SNC: Array) -> Array:
+    block = np.asarray(values_SNC, dtype=np.float64)
+    if block.ndim != 3 or block.shape[0] < 1 or block.shape[1] < 2:
+        raise ShapeError(f"{name} must be [S, N, C] with S >= 1 and N >= 2, got {list(block.shape)}")
+    return block
+
+
+def _combined(sides: Sequence[Array]) -> Estimates:
+    """Return the estimates of a sum of means; each side is a sample of runs of its own."""
+    by_question_NC = np.sum([side.mean(axis=0) for side in sides], axis=0)
+    n = by_question_NC.shape[0]
+    questions_C = by_question_NC.var(axis=0, ddof=1) / n
+    spread_C = questions_C**2 / (n - 1)  # sum of squared components, each over its degrees of freedom
+    single_C, seeds_C = np.zeros_like(questions_C), np.zeros_like(questions_C)
+    for side in sides:
+        s = side.shape[0]
+        if s > 1:
+            runs_C = side.mean(axis=1).var(axis=0, ddof=1) / s
+            rest_C = _interaction(side) / (s * n)
+            single_C, seeds_C = single_C + rest_C, seeds_C + np.maximum(runs_C - rest_C, 0.0)
+            spread_C = spread_C + (runs_C**2 + rest_C**2 / (n - 1)) / (s - 1)
+    variance_C = np.maximum(questions_C, single_C) + seeds_C
+    df_C = np.divide(variance_C**2, spread_C, out=np.full_like(spread_C, n - 1.0), where=spread_C > 0)
+    return Estimates(by_question_NC.mean(axis=0), np.sqrt(variance_C), df_C, by_question_NC)
+
+
+def _interaction(side_SNC: Array) -> Array:
+    """Return the mean square of what neither the run nor the question explains."""
+    s, n = side_SNC.shape[:2]
+    of_run_SC, of_question_NC = side_SNC.mean(axis=1), side_SNC.mean(axis=0)
+    rest_SNC = side_SNC - of_run_SC[:, None] - of_question_NC[None] + side_SNC.mean(axis=(0, 1))
+    squares_C: Array = (rest_SNC**2).sum(axis=(0, 1)) / ((s - 1) * (n - 1))
+    return squares_C

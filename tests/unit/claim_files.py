@@ -1,0 +1,231 @@
+"""Everything that the claims are judged from: the published files, and results of ours that can be worked out by hand.
+
+Accuracy of ours: 50 + gain(beta) + 0.5 epoch + 2 shots + (seed - 1), the same at every sample count.
+KL: 0.1 - 0.01 epoch - 0.1 beta + 0.0001 seed, in the training-curve runs with a small wave on it; PPO loss: 0.02 +
+0.001 epoch with the same wave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from lever_pipe import seeding
+from lever_pipe.claims.book import ClaimBook, read_claims
+from lever_pipe.claims.curve_tests import FlatNoise, flat_noise
+from lever_pipe.claims.evaluate import JudgedClaim, Side, judge_claims
+from lever_pipe.claims.lever_ours import OurLever
+from lever_pipe.claims.lever_published import FILES, PublishedLever
+from lever_pipe.claims.reward_runs import DOCUMENTS, RewardRuns
+from lever_pipe.tables import frames
+from lever_pipe.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
+from lever_pipe.tables.evidence import read_evidence
+from lever_pipe.tables.lineage import read_lineage, read_published_lineage
+from lever_pipe.tables.results import Results, choose_base
+
+RESOURCES = Path(__file__).parents[2] / "resources"
+CLAIMS = RESOURCES / "claims.yaml"
+REFERENCE = RESOURCES / "reference" / "lever-plus-published.csv"
+REFERENCE_INTENTION = RESOURCES / "reference" / "userrl-published.csv"
+REFERENCE_LINEAGE = RESOURCES / "reference" / "lineage.yaml"
+PRESET = "main"
+COMPARISONS = [
+    *("family", "left", "right", "samples", "shots", "difference", "low", "high"),
+    *("p", "p_holm", "detectable", "n_runs", "n_questions"),
+]
+PARAMETERS = ["policy", "base", "n_parameters", "share_differing", "norm", "relative_norm"]
+NOISE: FlatNoise = flat_noise(9, 0.13, seeding.generator(0, "claims"), n_draws=20_000)
+
+STEPS = list(range(5, 50, 5))
+NO_KL = [1.818, 2.140, 1.840, 1.830, 1.750, 1.788, 2.040, 2.003, 2.202]
+KL = [1.695, 1.992, 1.768, 1.915, 1.970, 1.828, 1.840, 2.123, 2.005]
+"""The rewards that documents 003 and 004 print."""
+
+Change = Callable[[pd.DataFrame], None]
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A configuration with its numbers."""
+
+    betas: tuple[float, ...] = (0.12, 0.145, 0.15, 0.155, 0.18)
+    epochs: int = 3
+    seeds: tuple[int, ...] = (0, 1, 2)
+    samples: tuple[int, ...] = (100, 200, 400, 800)
+    shots: tuple[int, ...] = (1, 2, 3, 4)
+    long_betas: tuple[float, ...] = (0.12, 0.15)
+    long_epochs: int = 50
+    gain: Mapping[float, float] = field(default_factory=dict)
+    p: float = 0.5
+    agreement: float = 0.9
+    trained: str = "all parameters"
+
+    def accuracy(self, beta: float, epoch: int, shots: float) -> float:
+        return 50 + self.gain.get(beta, 0.0) + 0.5 * epoch + 2 * shots
+
+
+def agrees(value: float, text: str) -> bool:
+    """Three or more decimals to 5e-4; fewer to half a unit of the last, which the print cannot tell apart."""
+    decimals = len(text.partition(".")[2])
+    return abs(value - float(text)) <= min(max(5e-4, 0.5 * 10.0**-decimals), 0.05) + 1e-9
+
+
+def book() -> ClaimBook:
+    return read_claims(CLAIMS)
+
+
+def published(
+    lever: Change | None = None,
+    intention: Change | None = None,
+    lineage: Callable[[dict[str, dict[str, str]]], None] | None = None,
+) -> dict[str, Side]:
+    """Return the published sides, after changing rows of their files in place."""
+    rows, rewards = frames.read_text_columns(REFERENCE), frames.read_text_columns(REFERENCE_INTENTION)
+    lineages = {name: dict(fields) for name, fields in read_published_lineage(REFERENCE_LINEAGE).items()}
+    if lever:
+        lever(rows)
+    if intention:
+        intention(rewards)
+    if lineage:
+        lineage(lineages)
+    sides: dict[str, Side] = {name: PublishedLever(rows, lineages, name) for name in FILES}
+    return sides | {name: RewardRuns(rewards, name, NOISE) for name in DOCUMENTS}
+
+
+def judge(sides: Mapping[str, Side], ours: Mapping[str, Side] | None = None) -> dict[str, JudgedClaim]:
+    """Return every claim of the file, judged, by id."""
+    return {of.claim.id: of for of in judge_claims(book().claims, sides, ours or {})}
+
+
+def our_sides(folder: Path, of: Ours) -> dict[str, Side]:
+    """Write the files of a configuration and read them back as the sides of documents 000 to 002."""
+    files = write_ours(folder, of)
+    scores, training = frames.read_scores(files["scores"]), frames.read_training(files["training"])
+    evidence = read_evidence(files["intervals"], files["comparisons"])
+    results = Results(scores, training, choose_base(scores, training, None), PRESET, evidence)
+    pairs, updates = (frames.read_text_columns(files[name]) for name in ("agreement", "parameters"))
+    lineages = read_lineage(files["lineage"])
+    return {name: OurLever(results, pairs, updates, lineages, name) for name in FILES}
+
+
+def write_ours(folder: Path, of: Ours) -> dict[str, Path]:
+    """Write what the earlier stages make of a configuration; return the stage's inputs of ours."""
+    frames_of = {
+        "scores": pd.DataFrame(_scores(of), columns=list(SCORES_COLUMNS)),
+        "training": pd.DataFrame(_training(of), columns=list(TRAINING_COLUMNS)),
+        "intervals": pd.DataFrame(columns=["group", "samples", "shots", "accuracy", "low", "high", "n_runs"]),
+        "comparisons": pd.DataFrame(_comparisons(of), columns=COMPARISONS),
+        "agreement": pd.DataFrame(_agreement(of), columns=["left", "right", "shots", "as_sequence", "as_set"]),
+        "parameters": pd.DataFrame(_parameters(of), columns=PARAMETERS),
+        "lineage": pd.DataFrame(_lineage(of), columns=["group", "field", "value"]),
+    }
+    paths = {name: folder / f"{name}.csv" for name in frames_of}
+    for name, frame in frames_of.items():
+        frame.to_csv(paths[name], index=False)
+    return paths
+
+
+def group(beta: float, epoch: int) -> str:
+    return f"preset~{PRESET}/grpo/base~5/beta~{beta:g}/epoch~{epoch}"
+
+
+def policy(beta: float, seed: int, epoch: int) -> str:
+    return f"preset~{PRESET}/grpo/base~5/beta~{beta:g}/seed~{seed}/epoch~{epoch}"
+
+
+def metrics(beta: float, seed: int, epoch: int, *, is_long: bool = False) -> dict[str, float]:
+    wave = 0.001 * beta * math.sin(epoch) if is_long else 0.0
+    kl = 0.1 - 0.01 * min(epoch, 5) - 0.1 * beta + 0.0001 * seed + wave
+    ppo = 0.02 + 0.001 * epoch + wave
+    return {
+        "kl": kl,
+        "kl_loss": beta * kl,
+        "ppo_loss": ppo,
+        "loss": ppo + beta * kl,
+        "val_loss": 8 + 0.001 * (epoch - 30) ** 2 + beta * (seed - 1),
+        "mean_ratio": 1 - beta,
+        "mean_advantage": 1e-9,
+        "std_advantage": 0.25,
+        "max_advantage": 0.3,
+        "gradient_share": 0.252,
+        "entropy": 3 - beta + 0.001 * seed * beta,
+    }
+
+
+def _runs(of: Ours) -> list[tuple[float, int, int]]:
+    return [(b, s, e) for b in of.betas for s in of.seeds for e in range(1, of.epochs + 1)]
+
+
+def _scores(of: Ours) -> list[tuple[object, ...]]:
+    return [
+        (policy(b, s, e), "grpo", 5, b, s, e, "prefix", n, k, of.accuracy(b, e, k) + s - 1, n, n, PRESET)
+        for b, s, e in _runs(of)
+        for n in of.samples
+        for k in of.shots
+    ]
+
+
+def _training(of: Ours) -> list[tuple[object, ...]]:
+    later = [(b, 0, e) for b in of.long_betas for e in range(of.epochs + 1, of.long_epochs + 1)]
+    return [
+        ("grpo", 5, b, s, e, name, value, PRESET)
+        for b, s, e in [*_runs(of), *later]
+        for name, value in metrics(b, s, e, is_long=b in of.long_betas and s == 0).items()
+    ]
+
+
+def _comparisons(of: Ours) -> list[dict[str, object]]:
+    near = min(of.samples, key=lambda n: abs(n - 200))
+    named = {"001": [(b, 0.15) for b in of.betas if b != 0.15], "002": [(0.18, 0.15), (0.12, 0.15), (0.18, 0.12)]}
+    return [
+        _comparison(f"document-{document}/epoch~{epoch}", left, right, epoch, near, shots, of)
+        for document, pairs in named.items()
+        for epoch in range(1, of.epochs + 1)
+        for left, right in pairs
+        if {left, right} <= {*of.betas}
+        for shots in [*map(str, of.shots), "mean"]
+    ]
+
+
+def _comparison(
+    family: str, left: float, right: float, epoch: int, samples: int, shots: str, of: Ours
+) -> dict[str, object]:
+    gap = of.gain.get(left, 0.0) - of.gain.get(right, 0.0)
+    return {
+        "family": family, "left": group(left, epoch), "right": group(right, epoch), "samples": samples, "shots": shots,
+        "difference": gap, "low": gap - 0.1, "high": gap + 0.1, "p": of.p / 5, "p_holm": of.p,
+        "detectable": 3.0, "n_runs": len(of.seeds), "n_questions": samples,
+    }  # fmt: skip
+
+
+def _agreement(of: Ours) -> list[tuple[object, ...]]:
+    pairs = [(a, b) for i, a in enumerate(of.betas) for b in of.betas[i + 1 :]]
+    return [
+        (policy(a, s, of.epochs), policy(b, s, of.epochs), k, of.agreement if k == max(of.shots) else 1.0, 1.0)
+        for a, b in pairs
+        for s in of.seeds
+        for k in of.shots
+    ]
+
+
+def _parameters(of: Ours) -> list[dict[str, object]]:
+    base = f"preset~{PRESET}/rce/seed~0/epoch~5"
+    return [
+        {"policy": policy(b, s, e), "base": base, "n_parameters": 100, "share_differing": 0.5015, "norm": 1.0,
+         "relative_norm": 0.01 * e * (1 - b)}
+        for b, s, e in _runs(of)
+    ]  # fmt: skip
+
+
+def _lineage(of: Ours) -> list[tuple[str, str, str]]:
+    rows = []
+    for beta in of.betas:
+        for epoch in range(1, of.epochs + 1):
+            own = {"method": "grpo", "kl_beta": f"{beta:g}", "epoch": str(epoch), "base_rce_epoch": "5"}
+            own |= {"base_checkpoint": "abc", "rl_data": "def", "trained": of.trained}
+            rows += [(group(beta, epoch), name, value) for name, value in own.items()]
+    return rows

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import claim_files
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from lever_pipe.claims.book import parse_claims, read_claims
+from lever_pipe.claims.computations import computations
+from lever_pipe.claims.lever_side import LeverSide
+from lever_pipe.claims.reward_runs import RewardRuns
+from lever_pipe.claims.verdicts import VERDICTS
+from lever_pipe.errors import RecordError
+
+VALUES = yaml.safe_load(claim_files.CLAIMS.read_text(encoding="utf-8"))
+FIRST = "000-kl-differences"
+
+
+def with_first(**changes: Any) -> dict[str, Any]:
+    values = copy.deepcopy(VALUES)
+    values["claims"][0].update(changes)
+    return values
+
+
+def fault_of(values: Any) -> str:
+    with pytest.raises(RecordError) as fault:
+        parse_claims(values, source="claims.yaml")
+    assert "expected claims that can be computed; found" in str(fault.value)
+    assert "Mend these entries" in str(fault.value)
+    return str(fault.value)
+
+
+def test_the_file_covers_every_document() -> None:
+    book = read_claims(claim_files.CLAIMS)
+    assert len(book.claims) >= 100
+    counts = {name: sum(c.document == name for c in book.claims) for name in ("000", "001", "002", "003", "004")}
+    assert min(counts.values()) >= 15
+    assert [c.document for c in book.claims] == sorted(c.document for c in book.claims)
+    assert {c.rule for c in book.claims} == {"identity", "order", "noise", "sameness", "cause"}
+
+
+def test_the_file_holds_no_verdict() -> None:
+    entries = yaml.safe_dump(VALUES["claims"])
+    for verdict in (*VERDICTS, "verdict"):
+        assert verdict not in entries.lower(), verdict
+
+
+def test_claims_are_english_sentences_of_their_own() -> None:
+    texts = [claim["claim"] for claim in VALUES["claims"]]
+    for text in texts:
+        assert re.fullmatch(r"[A-Z0-9][ -~]*\.", text), text
+        assert len(text) <= 125, text
+
+
+def test_every_computation_is_used() -> None:
+    named = {claim["computation"] for claim in VALUES["claims"]}
+    assert named == set(computations(LeverSide)) | set(computations(RewardRuns))
+
+
+def test_a_claim_is_frozen() -> None:
+    claim = claim_files.book().claims[0]
+    with pytest.raises(ValidationError, match="frozen"):
+        claim.rule = "order"  # type: ignore[misc]
+
+
+def test_arguments_become_the_computations_types() -> None:
+    by_id = {claim.id: claim for claim in claim_files.book().claims}
+    assert by_id["000-kl-changes"].values["claimed"] == {0.12: "-32.24", 0.15: "-32.01"}
+    assert by_id["001-identity-epoch-1"].values["betas"] == (0.12, 0.145, 0.155, 0.18)
+
+
+def test_an_unknown_computation_is_named_with_the_nearest() -> None:
+    text = fault_of(with_first(computation="loss_claims.curve_difference_are"))
+    assert f"{FIRST}: unknown computation" in text
+    assert "did you mean 'loss_claims.curve_differences_are'?" in text
+
+
+def test_a_computation_of_the_other_study_is_unknown() -> None:
+    text = fault_of(with_first(computation="reward_claims.best_is", arguments={"run": "kl", "claimed": "1"}))
+    assert "unknown computation 'reward_claims.best_is' for document 000" in text
+
+
+def test_missing_unknown_and_mistyped_arguments_are_named() -> None:
+    arguments = {"metric": "kl", "left": "often", "claimed": {"mean": "1"}, "middle": 1}
+    text = fault_of(with_first(arguments=arguments))
+    assert "found 3 faults" in text
+    assert f"{FIRST}: missing argument 'right'" in text
+    assert f"{FIRST}: unknown argument 'middle'" in text
+    assert f"{FIRST}: argument 'left': Input should be a valid number" in text
+
+
+def test_a_claimed_number_must_be_quoted() -> None:
+    # unquoted, 0.10 would lose the decimal that says how it is rounded
+    arguments = {**VALUES["claims"][0]["arguments"], "claimed": {"mean": 0.10}}
+    assert f"{FIRST}: argument 'claimed.mean': Input should be a valid string" in fault_of(
+        with_first(arguments=arguments)
+    )
+
+
+def test_a_repeated_id_is_named() -> None:
+    values = copy.deepcopy(VALUES)
+    values["claims"].append(copy.deepcopy(values["claims"][0]))
+    assert f"{FIRST}: the id stands 2 times" in fault_of(values)
+
+
+def test_an_id_of_another_document_is_named() -> None:
+    assert f"{FIRST}: the id must begin with the document, got 001" in fault_of(with_first(document="001"))
+
+
+def test_form_faults_are_named_by_entry() -> None:
+    text = fault_of(with_first(rule="guess", note="x"))
+    assert f"{FIRST}: 'rule':" in text
+    assert f"{FIRST}: 'note': Extra inputs are not permitted" in text
+    values = copy.deepcopy(VALUES)
+    del values["claims"][2]["section"]
+    assert f"{values['claims'][2]['id']}: 'section': Field required" in fault_of(values)
+    values["claims"][2] = "text"
+    assert "entry 2: 'entry':" in fault_of(values)
+
+
+def test_all_faults_are_named_at_once() -> None:
+    values = with_first(computation="no.such")
+    values["claims"][1]["arguments"] = {}
+    text = fault_of(values)
+    assert f"{FIRST}: unknown computation" in text
+    assert "000-kl-changes: missing argument 'metric'" in text
+
+
+@pytest.mark.parametrize("values", [None, [], {"claims": []}, {"claims": VALUES["claims"]}])
+def test_another_form_is_refused(values: Any) -> None:
+    assert "fault" in fault_of(values)
+
+
+def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"expected a file; found none\. Restore it"):
+        read_claims(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("claims: [", encoding="utf-8")
+    with pytest.raises(RecordError, match="expected YAML"):
+        read_claims(broken)

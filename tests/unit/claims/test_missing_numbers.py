@@ -1,0 +1,144 @@
+"""What the claims say where a number that they need is not there, or stands there unexpectedly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from claim_files import NOISE, REFERENCE_INTENTION, Ours, judge, our_sides, published
+
+from lever_pipe.claims.curve_statistics import curve_statistics
+from lever_pipe.claims.lever_published import PublishedLever
+from lever_pipe.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
+from lever_pipe.claims.reward_runs import RewardRuns
+from lever_pipe.claims.verdicts import NotTestable
+from lever_pipe.tables.frames import read_text_columns
+
+Change = Callable[[pd.DataFrame], None]
+
+
+def without(metric: str, run: str = "kl", step: str | None = None) -> Change:
+    def change(rows: pd.DataFrame) -> None:
+        chosen = (rows["metric"] == metric) & (
+            rows["run"].isin(["nokl", "kl-nokl"]) if run == "other" else rows["run"] == run
+        )
+        if step is not None:
+            chosen &= rows["step"] == step
+        assert chosen.any()
+        rows.loc[chosen, "metric"] = "removed"
+
+    return change
+
+
+def with_value(metric: str, run: str, value: str) -> Change:
+    def change(rows: pd.DataFrame) -> None:
+        chosen = (rows["metric"] == metric) & (rows["run"] == run)
+        assert chosen.any()
+        rows.loc[chosen, "value"] = value
+
+    return change
+
+
+def with_row(run: str, step: str, metric: str, value: str) -> Change:
+    def change(rows: pd.DataFrame) -> None:
+        rows.loc[len(rows)] = ["003_more.txt", run, step, metric, value, ""]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "reason"),
+    [
+        (without("val_reward_estimated", "nokl"), "003-estimates", "No reward is marked as an estimate."),
+        (without("val_reward_diff", "other"), "003-differences", "No difference is printed."),
+        (without("val_reward_change_pct"), "004-changes-kl", "No change is printed."),
+        (without("wandb_run"), "003-steps-in-time", "Not published: wandb run of `KL bundle`."),
+        (with_value("wandb_run", "kl", "unnamed"), "003-steps-in-time", "The start of the run is not published."),
+        (without("kl_loss", step="40"), "003-kl-constrained", "Fewer than three values of KL loss are printed."),
+        (without("entropy"), "003-entropy-rises", "Fewer than two values of entropy are printed."),
+        (with_value("response_length_tokens", "kl", "9000"), "003-lengths-together", "0 numbers of sequences fit"),
+    ],
+)
+def test_what_is_missing_is_named(change: Change, name: str, reason: str) -> None:
+    found = judge(published(intention=change))[name].published
+    assert found.verdict == "not testable"
+    assert found.numbers.startswith(reason)
+
+
+def test_a_later_reward_makes_the_decline_comparable() -> None:
+    found = judge(published(intention=with_row("nokl", "50", "val_reward", "2.002")))["003-milder-decline"].published
+    assert found.verdict == "supported"
+    assert found.numbers == "step 45 to 50: -0.200"
+
+
+def test_the_kl_of_both_runs_makes_the_drift_a_question_of_causes() -> None:
+    found = judge(published(intention=with_row("nokl", "40", "kl_loss", "0.2")))["003-kl-prevents-drift"].published
+    assert found.verdict == "not testable"
+    assert found.numbers.startswith("no KL: 1 values; KL bundle: 3 values. Also different: KL coefficient")
+
+
+def test_equal_steps_make_a_metric_comparable() -> None:
+    def change(rows: pd.DataFrame) -> None:
+        chosen = (rows["metric"] == "pg_loss") & (rows["run"] == "kl") & (rows["step"] == "40")
+        rows.loc[chosen, "step"] = "5"
+
+    found = judge(published(intention=change))["003-pg-loss"].published
+    # 1 - 0.175 / 0.201 = 12.9 %, 1 - 0.033 / 0.280 = 88.2 %
+    assert found.numbers.startswith("KL bundle 12.9 %; no KL 88.2 %")
+    assert found.verdict == "supported"
+
+
+def test_a_threshold_that_nobody_reaches_is_left_out() -> None:
+    runs = RewardRuns(read_text_columns(REFERENCE_INTENTION), "004", NOISE)
+    with pytest.raises(NotTestable, match="No run reaches a threshold"):
+        reaches_thresholds_sooner(runs, sooner="kl", than="nokl", thresholds=(2.5, 3.0))
+    with pytest.raises(NotTestable, match=r"The run `KL bundle` never reaches 2\.2"):
+        reaches_threshold_in_less_time(runs, sooner="kl", than="nokl", threshold=2.2)
+    with pytest.raises(NotTestable, match="No reward of the run `no KL` is known at step 50"):
+        runs.reward("nokl", 50)
+
+
+def test_what_the_published_side_does_not_hold() -> None:
+    side = published()["001"]
+    assert isinstance(side, PublishedLever)
+    with pytest.raises(NotTestable, match=r"agreement of 0\.12 and 0\.18"):
+        side.same_selections(0.12, 0.18)
+    with pytest.raises(NotTestable, match=r"How the run of 0\.3, epoch 1 came to be is not known"):
+        side.lineage(0.3, 1)
+    with pytest.raises(NotTestable, match=r"Not published: accuracy of 0\.18, epoch 3"):
+        side.accuracy(0.18, 3, 200, 1)
+
+
+def test_what_our_side_does_not_hold(tmp_path: Path) -> None:
+    side = our_sides(tmp_path, Ours())["002"]
+    assert not isinstance(side, RewardRuns)
+    with pytest.raises(NotTestable, match=r"No comparison of 0\.12 and 0\.145 after epoch 1 was made"):
+        side.separation(0.12, 0.145, 1, 200, "mean")
+    with pytest.raises(NotTestable, match=r"KL_BETA 0\.3, epoch 1 is not part"):
+        side.separation(0.12, 0.3, 1, 200, "mean")
+    with pytest.raises(NotTestable, match=r"No agreement of 0\.12 and 0\.3 was measured"):
+        side.same_selections(0.12, 0.3)
+
+
+def test_equal_weights_explain_equal_selections(tmp_path: Path) -> None:
+    side = our_sides(tmp_path, Ours())["000"]
+    unmoved = replace(side, parameters=side.parameters.assign(share_differing="0"))  # type: ignore[union-attr,type-var]
+    found = judge(published(), {"000": unmoved})["000-weights-too-small"].ours
+    assert (found.verdict, found.numbers) == ("not testable", "No parameter differs.")
+
+
+def test_seeds_that_agree_have_no_spread(tmp_path: Path) -> None:
+    side = our_sides(tmp_path, Ours())["002"]
+    equal = side.results.training.assign(value=1.0)  # type: ignore[union-attr]
+    changed = replace(side, results=replace(side.results, training=equal))  # type: ignore[union-attr,type-var]
+    found = judge(published(), {"002": changed})["002-018-stable"].ours
+    assert (found.verdict, found.numbers) == ("not testable", "The seeds of a beta agree to the last digit.")
+
+
+def test_a_negative_curve_has_a_drawdown_without_a_share() -> None:
+    found = curve_statistics(range(5), [0.0, -1.0, -2.0, -1.5, -1.0])
+    assert found.drawdown == 2.0
+    assert found.relative_drawdown != found.relative_drawdown

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from claim_files import Ours, judge, our_sides, published
+
+from lever_pipe.claims.evaluate import NO_RUN, JudgedClaim
+from lever_pipe.claims.verdicts import VERDICTS
+
+SUPPORTED, UNDECIDED, CONTRADICTED, UNTESTABLE = VERDICTS
+
+FULL = Ours()
+
+
+def of(folder: Path, configuration: Ours) -> dict[str, JudgedClaim]:
+    return judge(published(), our_sides(folder, configuration))
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> dict[str, JudgedClaim]:
+    return of(tmp_path_factory.mktemp("full"), FULL)
+
+
+# KL falls with epoch and beta; PPO loss rises with the epoch and is one for all betas; loss = PPO + beta KL.
+EXPECTED = {
+    "000-kl-falls": SUPPORTED,
+    "000-penalty-012": SUPPORTED,
+    "000-loss-sum-015": SUPPORTED,
+    "000-kl-differences": UNTESTABLE,  # about printed numbers
+    "000-penalty-lower": SUPPORTED,  # 0.12 (0.05 - 0.012) = 0.00456 < 0.15 (0.05 - 0.015) = 0.00525
+    "000-validation-earlier": CONTRADICTED,  # both least at epoch 30
+    "000-advantages-equal": SUPPORTED,
+    "000-advantages-tell": UNDECIDED,
+    "000-ppo-steadier": UNDECIDED,  # waves of 0.12 and 0.15 thousandths: F = 1.56 over 48 changes, p = 0.13
+    "000-converged": CONTRADICTED,  # the mean of epochs 1-5 lies 0.02 above the last five
+    "000-same-selections": CONTRADICTED,  # 90 %
+    "000-weights-differ": UNTESTABLE,  # every parameter is trained
+    "000-weights-too-small": CONTRADICTED,
+    "000-same-accuracy": SUPPORTED,  # no beta gains anything
+    "001-one-setup": SUPPORTED,
+    "001-identity-epoch-2-018": SUPPORTED,
+    "001-own-row-018": SUPPORTED,
+    "001-kl-largest": CONTRADICTED,  # 0.12 has the largest
+    "001-kl-is-update": SUPPORTED,  # sizes fall with beta as the KL does
+    "001-kl-epoch-3": SUPPORTED,
+    "001-advantages-alike": SUPPORTED,
+    "001-advantage-spread": CONTRADICTED,  # 0.25 of 0.252
+    "001-identical-rows": SUPPORTED,
+    "001-only-015-differs": UNDECIDED,  # the others agree, but 0.15 agrees with them
+    "001-015-best": UNDECIDED,
+    "001-epochs-identical": CONTRADICTED,  # an epoch gains half a point
+    "002-one-setup": SUPPORTED,
+    "002-015-one-shot": CONTRADICTED,  # every shot gains two points
+    "002-018-closer": SUPPORTED,
+    "002-012-kl-faster": CONTRADICTED,  # both fall by 0.01, but the wave on 0.12 rises by 0.00004 (sin 2 - sin 1)
+    "002-018-stable": UNDECIDED,  # sd of the validation loss is beta: F = 2.25 with 2 and 2 degrees
+    "002-012-explores": SUPPORTED,  # 0.06 (1 - 0.001 seed): t = 1,000
+    "002-epoch-2-own-rows": SUPPORTED,
+    "002-beta-small": SUPPORTED,  # 0 +- 0.1
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_our_verdict(full: dict[str, JudgedClaim], name: str) -> None:
+    assert full[name].ours.verdict == EXPECTED[name], full[name].ours.numbers
+
+
+def test_all_four_verdicts_occur(full: dict[str, JudgedClaim]) -> None:
+    assert {found.ours.verdict for found in full.values()} == set(VERDICTS)
+
+
+def test_study_intention_has_no_run(full: dict[str, JudgedClaim]) -> None:
+    for name, found in full.items():
+        if found.claim.document in ("003", "004"):
+            assert (found.ours.verdict, found.ours.numbers) == (UNTESTABLE, NO_RUN), name
+
+
+def test_our_numbers_are_logged_and_not_printed(full: dict[str, JudgedClaim]) -> None:
+    # KL 0.1 - 0.02 - 0.018 + 0.0001 with seeds 0, 1 and 2; loss 0.022 + 0.18 x 0.0621
+    assert full["001-identity-epoch-2-018"].ours.numbers == "0.0220000 + 0.18 x 0.0621000 = 0.0331780, logged 0.0331780"
+
+
+@pytest.mark.parametrize(
+    ("gain", "p", "expected"),
+    [(1.0, 0.01, SUPPORTED), (1.0, 0.2, UNDECIDED), (-1.0, 0.01, CONTRADICTED), (-1.0, 0.2, UNDECIDED)],
+)
+def test_a_comparison_decides_by_holm(tmp_path: Path, gain: float, p: float, expected: str) -> None:
+    found = of(tmp_path, replace(FULL, gain={0.15: gain}, p=p))
+    for name in ("001-015-best", "001-015-because-of-beta", "002-012-below", "002-015-balance"):
+        assert found[name].ours.verdict == expected, name
+    # -0.9 to 1.1 round a gain of 1
+    assert "0.15 minus 0.12:" in found["002-012-below"].ours.numbers
+    assert "Holm p" in found["002-012-below"].ours.numbers
+    # one point and its tenth do not fit into 0.28
+    assert found["002-beta-small"].ours.verdict == CONTRADICTED
+
+
+def test_another_factor_makes_the_cause_untestable(tmp_path: Path) -> None:
+    from claim_files import write_ours
+
+    sides = our_sides(tmp_path, replace(FULL, gain={0.15: 1.0}, p=0.01))
+    files = write_ours(tmp_path, replace(FULL, gain={0.15: 1.0}, p=0.01))
+    text = files["lineage"].read_text()
+    files["lineage"].write_text(
+        text.replace("beta~0.15/epoch~1,base_checkpoint,abc", "beta~0.15/epoch~1,base_checkpoint,xyz")
+    )
+    from lever_pipe.tables.lineage import read_lineage
+
+    changed = {name: replace(side, lineages=read_lineage(files["lineage"])) for name, side in sides.items()}  # type: ignore[type-var]
+    found = judge(published(), changed)
+    assert found["001-015-because-of-beta"].ours.verdict == UNTESTABLE
+    assert (
+        "Base checkpoint (xyz for 0.15; abc for 0.12, 0.145, 0.155 and 0.18)"
+        in found["001-015-because-of-beta"].ours.numbers
+    )
+    assert found["001-015-best"].ours.verdict == SUPPORTED
+    assert found["001-one-setup"].ours.verdict == CONTRADICTED
+
+
+def test_frozen_parameters_are_counted(tmp_path: Path) -> None:
+    # 50.15 % against 100 * 263680 / 525824 = 50.146
+    found = of(tmp_path, replace(FULL, trained="attention and layer norm"))
+    assert found["000-weights-differ"].ours.verdict == SUPPORTED
+
+
+def test_full_agreement_is_agreement(tmp_path: Path) -> None:
+    found = of(tmp_path, replace(FULL, agreement=1.0))
+    assert found["000-same-selections"].ours.verdict == SUPPORTED
+    assert found["000-weights-too-small"].ours.verdict == SUPPORTED
+
+
+def test_one_seed_has_no_spread(tmp_path: Path) -> None:
+    found = of(tmp_path, replace(FULL, seeds=(0,)))
+    for name in ("001-low-loss-stable", "002-018-stable", "002-012-explores"):
+        assert found[name].ours.verdict == UNTESTABLE
+        assert found[name].ours.numbers == "One seed was trained, so there is no spread over runs."
+
+
+def test_a_small_configuration_names_what_is_missing(tmp_path: Path) -> None:
+    small = Ours(betas=(0.0, 0.15), epochs=1, seeds=(0,), samples=(8, 16), shots=(1, 2), long_betas=())
+    found = of(tmp_path, small)
+    assert found["000-kl-falls"].ours.numbers == "This configuration holds no training-curve run of KL_BETA 0.12."
+    assert found["001-kl-largest"].ours.numbers == "KL_BETA 0.145, epoch 1 is not part of this configuration."
+    assert found["002-015-one-shot"].ours.numbers == "Shot 3 is not part of this configuration."
+    assert found["001-015-best"].ours.numbers == "KL_BETA 0.12, epoch 1 is not part of this configuration."
+    assert {of.ours.verdict for of in found.values()} == {UNTESTABLE}
+
+
+def test_the_nearest_sample_count_stands_in_and_is_named(tmp_path: Path) -> None:
+    found = of(tmp_path, replace(FULL, samples=(150, 600)))
+    assert found["001-identical-rows"].ours.numbers.startswith("150 samples, shots 1 to 4: 0.12: 52.50 /")
+    assert "(150 samples, mean over shots)" in found["001-015-best"].ours.numbers
+    # 100, 200 and 400 lie nearest to 150, 150 and 600 (of 250 and 200 away), 800 to 600
+    assert found["002-015-one-shot"].ours.numbers.count("samples") == 4
+
+
+def test_nothing_trained_is_nothing_testable(tmp_path: Path) -> None:
+    found = of(tmp_path, Ours(betas=(), long_betas=()))
+    assert {of.ours.verdict for of in found.values()} == {UNTESTABLE}

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe.claims.verdicts import RULES, VERDICTS, Check, Finding, Measured, NotTestable, RuleName, judge
+
+NUMBERS = st.floats(-100, 100).filter(lambda value: abs(value) > 1e-6)
+POSITIVE = st.floats(1e-6, 100)
+
+
+def verdict(rule: RuleName, *checks: Check, differs: tuple[str, ...] = ()) -> str:
+    return RULES[rule](Measured("numbers", checks, differs))
+
+
+@pytest.mark.parametrize(
+    ("rule", "checks", "expected"),
+    [
+        ("identity", [Check(0.004, 0.005)], "supported"),
+        ("identity", [Check(-0.004, 0.005), Check(0.006, 0.005)], "contradicted"),
+        ("identity", [Check(0.005, 0.005)], "supported"),  # half a unit is within the rounding
+        ("order", [Check(0.1), Check(2.0)], "supported"),
+        ("order", [Check(0.1), Check(-2.0)], "not supported"),
+        ("order", [Check(-0.1), Check(-2.0)], "contradicted"),
+        ("order", [Check(0.0)], "contradicted"),  # equal numbers are in no order
+        ("noise", [Check(3.0, 2.0)], "supported"),
+        ("noise", [Check(1.0, 2.0)], "not supported"),
+        ("noise", [Check(-1.0, 2.0)], "contradicted"),  # the sentence's own numbers go the other way
+        ("noise", [Check(0.0, 2.0)], "not supported"),
+        ("noise", [Check(3.0, 2.0), Check(1.0, 2.0)], "not supported"),
+        ("noise", [Check(1.0, p=0.04)], "supported"),
+        ("noise", [Check(1.0, p=0.06)], "not supported"),
+        ("noise", [Check(-1.0, p=0.06)], "not supported"),
+        ("noise", [Check(-1.0, p=0.04)], "contradicted"),
+        ("sameness", [Check(0.1, 0.2, margin=0.3)], "supported"),
+        ("sameness", [Check(0.2, 0.2, margin=0.3)], "not supported"),
+        ("sameness", [Check(-0.6, 0.2, margin=0.3)], "contradicted"),
+        ("cause", [Check(3.0, 2.0)], "supported"),
+    ],
+)
+def test_a_rule_gives_its_verdict(rule: RuleName, checks: list[Check], expected: str) -> None:
+    assert verdict(rule, *checks) == expected
+
+
+def test_a_cause_is_not_testable_while_another_factor_differs() -> None:
+    assert verdict("cause", Check(9.0, 1.0), differs=("seed",)) == "not testable"
+    found = judge("cause", lambda: Measured("9 against 1", (Check(9.0, 1.0),), ("seed", "data")))
+    assert found == Finding("not testable", "9 against 1. Also different: seed and data.")
+
+
+def test_what_else_differs_is_told_where_a_reader_weighs_it() -> None:
+    def measure() -> Measured:
+        return Measured("text", (Check(1.0),), ("seed",))
+
+    assert judge("noise", measure).numbers == "text. Also different: seed."
+    assert judge("identity", measure).numbers == "text"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_missing_number_is_not_testable_under_every_rule(rule: RuleName) -> None:
+    def measure() -> Measured:
+        raise NotTestable("No reward is known.")
+
+    assert judge(rule, measure) == Finding("not testable", "No reward is known.")
+
+
+def test_a_fault_of_a_computation_is_not_swallowed() -> None:
+    with pytest.raises(ZeroDivisionError):
+        judge("order", lambda: Measured(str(1 / 0), (Check(1.0),)))
+
+
+def test_no_comparison_is_a_fault() -> None:
+    with pytest.raises(ValueError, match="at least one comparison"):
+        Measured("text", ())
+
+
+@given(value=NUMBERS, needed=POSITIVE)
+def test_turning_the_sentence_round_never_keeps_a_clear_verdict(value: float, needed: float) -> None:
+    for rule in ("order", "noise"):
+        there, back = verdict(rule, Check(value, needed)), verdict(rule, Check(-value, needed))
+        assert {there, back} in ({"supported", "contradicted"}, {"not supported", "contradicted"})
+
+
+@given(value=NUMBERS, p=st.floats(0, 1))
+def test_tests_are_symmetric(value: float, p: float) -> None:
+    turned = {"supported": "contradicted", "contradicted": "supported", "not supported": "not supported"}
+    assert verdict("noise", Check(-value, p=p)) == turned[verdict("noise", Check(value, p=p))]
+
+
+@given(value=NUMBERS, needed=POSITIVE, more=POSITIVE)
+def test_more_noise_never_decides(value: float, needed: float, more: float) -> None:
+    for rule, margin in (("noise", 0.0), ("sameness", 50.0)):
+        little = verdict(rule, Check(value, needed, margin=margin))
+        much = verdict(rule, Check(value, needed + more, margin=margin))
+        assert much in (little, "not supported")
+
+
+@given(checks=st.lists(st.builds(Check, NUMBERS, POSITIVE), min_size=1, max_size=4))
+def test_every_rule_is_total_and_blind_to_order(checks: list[Check]) -> None:
+    for rule in RULES:
+        found = verdict(rule, *checks)
+        assert found in VERDICTS
+        assert verdict(rule, *reversed(checks)) == found

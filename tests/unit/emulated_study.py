@@ -1,0 +1,106 @@
+"""An emulation whose every number can be worked out by hand, and that shows every published pattern but two.
+
+Accuracy: 50 + shots + samples / 100. Betas differ by 0.1 for each place among them, epochs by 1, in arms whose
+head is kept and whose pool is whole; the beta with another base has 3 points less in `bases` and `all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from lever_pipe.config import Emulate
+from lever_pipe.faults import ARMS
+from lever_pipe.tables.columns import (
+    EMULATED_AGREEMENT_COLUMNS,
+    EMULATED_PROMPTS_COLUMNS,
+    EMULATED_SCORES_COLUMNS,
+    EMULATED_TRAINING_COLUMNS,
+)
+from lever_pipe.tables.emulated import Emulated, Frames
+from lever_pipe.tables.frames import read_text_columns
+from lever_pipe.tables.pattern_study import Study
+from lever_pipe.tables.published import Published
+from lever_pipe.tables.published_patterns import Quoted
+
+REFERENCE = Path(__file__).parents[2] / "resources" / "reference" / "lever-plus-published.csv"
+COLLAPSED = ("head", "pool", "all")
+"""Arms in which betas of one base cannot be told apart."""
+Change = Callable[[str, float, int, int, int, float], float]
+"""From arm, beta, epoch, samples, shots and accuracy to another accuracy."""
+
+
+def frames(
+    emulate: Emulate,
+    *,
+    samples: tuple[int, ...] = (100, 200, 400, 800),
+    shots: tuple[int, ...] = (1, 2, 3, 4),
+    change: Change = lambda arm, beta, epoch, n, k, accuracy: accuracy,
+    kl: dict[str, tuple[float, ...]] | None = None,
+    identical: dict[str, float] | None = None,
+    prompts: dict[str, int] | None = None,
+    repeated: dict[str, float] | None = None,
+    std: Callable[[str, float, int], float] = lambda arm, beta, epoch: 0.2 if epoch == 1 else 0.3,
+) -> Frames:
+    """Return the four files; `kl` holds the KL without an update in epochs 1 and 2, then of epochs 1 to 3."""
+    kl = {"none": (0, 0, 0.01, 0.02, 0.03), "dropout": (0.09, 0.08, 0.085, 0.075, 0.07)} | (kl or {})
+    identical = {"head": 1.0, "none": 0.9} | (identical or {})
+    prompts = {"pool": 8, "none": 20} | (prompts or {})
+    repeated = {"pool": 1.0, "all": 1.0} | (repeated or {})
+    runs = [(beta, epoch) for beta in emulate.kl_betas for epoch in range(1, emulate.grpo_epochs + 1)]
+    scores = []
+    for arm in ARMS:
+        for beta, epoch in runs:
+            for n in samples:
+                for k in shots:
+                    accuracy = 50 + k + n / 100
+                    if arm not in COLLAPSED:
+                        accuracy += 0.1 * emulate.kl_betas.index(beta) + epoch
+                    if arm in ("bases", "all") and beta == emulate.other_kl_beta:
+                        accuracy -= 3
+                    accuracy = change(arm, beta, epoch, n, k, accuracy)
+                    scores.append((arm, f"{beta:g}", epoch, n, k, accuracy, n, n))
+    counts = [
+        (arm, k or "", "" if not k else repeated.get(arm, 0.0) if k > 2 else 0.0, 3, prompts.get(arm, 9))
+        for arm in ARMS
+        for k in (*shots, 0)
+    ]
+    agreement = [
+        (arm, f"{one[0]:g}", one[1], f"{other[0]:g}", other[1], k, identical.get(arm, 0.95))
+        for arm in ARMS
+        for k in shots
+        for i, one in enumerate(runs)
+        for other in runs[i + 1 :]
+    ]
+    training = []
+    for arm in ("none", "dropout"):
+        for epoch in (1, 2):
+            values = {"kl": kl[arm][epoch - 1], "kl_exact": 0.0, "mean_ratio": 1.0 if arm == "none" else 0.7}
+            training += [(arm, emulate.base_rce_epoch, "", epoch, name, value) for name, value in values.items()]
+        for beta, epoch in runs:
+            spread = std(arm, beta, epoch)
+            values = {"kl": kl[arm][1 + epoch], "kl_exact": 0.001, "std_advantage": spread}
+            values |= {"gradient_share": spread + 0.001, "max_advantage": 1.1547 * spread}
+            training += [
+                (arm, emulate.base_rce_epoch, f"{beta:g}", epoch, name, value) for name, value in values.items()
+            ]
+    return Frames(
+        text(scores, EMULATED_SCORES_COLUMNS),
+        text(counts, EMULATED_PROMPTS_COLUMNS),
+        text(agreement, EMULATED_AGREEMENT_COLUMNS),
+        text(training, EMULATED_TRAINING_COLUMNS),
+    )
+
+
+def text(rows: list[tuple[object, ...]], columns: tuple[str, ...]) -> pd.DataFrame:
+    return pd.DataFrame([[str(cell) for cell in row] for row in rows], columns=list(columns), dtype=object)
+
+
+def study_of(emulate: Emulate = Emulate(), **changed: object) -> Study:
+    """Return the study whose files `frames` makes."""
+    counts = {"samples": (100, 200, 400, 800), "shots": (1, 2, 3, 4)}
+    counts |= {name: changed[name] for name in counts if name in changed}
+    made = frames(emulate, **changed)  # type: ignore[arg-type]
+    return Study(Emulated(made), Quoted(Published(read_text_columns(REFERENCE))), emulate, **counts)

@@ -1,0 +1,82 @@
+"""Run cards as the stages write them, for tests of what they tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lever_pipe.config import Decode, Grpo, Prompt, Rce, Reward, Selector
+from lever_pipe.records import PolicyRef, RunCard
+from lever_pipe.stage_configs import (
+    AnswerPromptsConfig,
+    LvlmConfig,
+    RewardGroupsConfig,
+    ScoreAnswersConfig,
+    SelectBaselineConfig,
+    SelectDemonstrationsConfig,
+    TrainGrpoEpochConfig,
+    TrainRceEpochConfig,
+)
+
+TRAINING = {"preset": "p", "selector": Selector(width=8), "train_share": 0.8, "max_gradient_norm": 1.0}
+LVLM = LvlmConfig(
+    member="qwen2_5_vl",
+    model_identity="0123456789abcdef",
+    dtype="float32",
+    executor="packed",
+    wave_tokens=2048,
+    kv_tokens=65536,
+    prompt=Prompt(),
+    decode=Decode(),
+)
+
+
+def card(stage: str, config: Any, **changed: Any) -> RunCard:
+    """Return a card whose inputs have digests that begin with their names."""
+    names = ("reference", "groups", "embeddings", "rl_data", "eval_pools", "train_examples", "eval_examples")
+    values: dict[str, Any] = {
+        "stage": stage,
+        "config": config.model_dump(mode="json"),
+        "inputs": {name: f"{name[:8]:_<8}" + "0" * 56 for name in names},
+        "code": f"code of {stage}",
+        "commit": "0" * 40,
+        "dirty": False,
+        "versions": {"python": "3.11.7", "torch": "2.13.0"},
+        "device": "cpu",
+        "threads": 1,
+        "seconds": 1.0,
+    }
+    return RunCard(**{**values, **changed})
+
+
+def grpo(
+    beta: float = 0.1, seed: int = 0, epoch: int = 1, base: int = 5, grpo: Grpo = Grpo(), **changed: Any
+) -> RunCard:
+    run = {"base_rce_epoch": base, "kl_beta": beta, "seed": seed, "epoch": epoch}
+    config = TrainGrpoEpochConfig(**{**TRAINING, **run, "grpo": grpo})
+    return card("train_grpo_epoch", config, **changed)
+
+
+def rce(seed: int = 0, epoch: int = 5, **changed: Any) -> RunCard:
+    config = TrainRceEpochConfig(**{**TRAINING, "seed": seed, "epoch": epoch, "rce": Rce()})
+    return card("train_rce_epoch", config, **changed)
+
+
+def reward(**changed: Any) -> RunCard:
+    return card("reward_groups", RewardGroupsConfig(reward=Reward()), **changed)
+
+
+def selection(policy: str, **changed: Any) -> RunCard:
+    if policy.startswith("baseline/"):
+        config = SelectBaselineConfig(baseline=policy.removeprefix("baseline/"), shots=4, seed=42)
+        return card("select_baseline", config, **changed)
+    return card("select_demonstrations", SelectDemonstrationsConfig(selector=Selector(width=8), shots=4), **changed)
+
+
+def answers(lvlm: LvlmConfig = LVLM, **changed: Any) -> RunCard:
+    return card("answer_prompts", AnswerPromptsConfig(lvlm=lvlm, shots=(1, 2)), **changed)
+
+
+def scores(policy: str, **changed: Any) -> RunCard:
+    ref = PolicyRef(name=policy, stage="baseline" if policy.startswith("baseline/") else "grpo")
+    config = ScoreAnswersConfig(policy=ref, samples=(8,), shots=(1, 2), n_random_subsets=3, seed=42)
+    return card("score_answers", config, **changed)

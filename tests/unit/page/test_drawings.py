@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from lever_pipe.errors import RecordError
+from lever_pipe.figures import style
+from lever_pipe.page import drawings
+
+
+def drawn(tmp_path, title: str = "Title <b>") -> str:  # type: ignore[no-untyped-def]
+    with style.styled():
+        figure, (left, right) = style.panels(1, 2, height=3.0)
+        for axes in (left, right):
+            axes.errorbar([1, 2], [3, 4], yerr=[0.5, 0.5], color=style.PALETTE[0], marker="o", label="a line")
+            axes.fill_between([1, 2], [2, 3], [4, 5], color=style.PALETTE[1], alpha=0.15)
+            style.label(axes, title=title, x="Shots", y="Accuracy")
+            axes.legend()
+        style.save(figure, tmp_path, "f", footer="Ours: preset `x`")
+    return (tmp_path / "f.svg").read_text(encoding="utf-8")
+
+
+def inline(svg: str, name: str = "f", say=str.upper) -> str:  # type: ignore[no-untyped-def]
+    return str(drawings.inline(svg, source="f.svg", name=name, title='A "title"', description="What & why", say=say))
+
+
+@pytest.fixture(scope="module")
+def svg(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return drawn(tmp_path_factory.mktemp("svg"))
+
+
+def test_texts_are_read_and_spoken(svg: str) -> None:
+    texts = drawings.texts_of(svg, source="f.svg")
+    assert {"Title <b>", "Shots", "Accuracy", "a line", "Ours: preset x"} <= set(texts)
+    root = ElementTree.fromstring(inline(svg))
+    assert [element.text for element in root.iter("text")] == [text.upper() for text in texts]
+
+
+def test_a_figure_has_a_name_and_a_description_for_readers(svg: str) -> None:
+    root = ElementTree.fromstring(inline(svg))
+    named = {element.get("id"): element.text for element in root if element.tag in ("title", "desc")}
+    assert root.get("role") == "img"
+    assert [named[name] for name in str(root.get("aria-labelledby")).split()] == ['A "title"', "What & why"]
+
+
+def test_ids_differ_between_figures_and_references_hit_them(svg: str) -> None:
+    one, two = inline(svg, "one"), inline(svg, "two")
+    ids = [set(re.findall(r' id="([^"]+)"', text)) for text in (one, two)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    for text, found in ((one, ids[0]), (two, ids[1])):
+        references = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+        assert references
+        assert references <= found
+
+
+def test_looks_are_classes_and_attributes_alone(svg: str) -> None:
+    text = inline(svg)
+    assert "style=" not in text
+    assert "<style" not in text
+    assert "#000000" not in text
+    assert "#0072b2" not in text.lower()
+    classes = set(" ".join(re.findall(r'class="([^"]+)"', text)).split())
+    assert {"fill-paper", "stroke-c1", "fill-c2", "stroke-ink", "stroke-grid", "fill-grey"} <= classes
+
+
+def test_every_colour_of_the_figures_has_a_name() -> None:
+    assert {colour.lower() for colour in (*style.PALETTE, style.GREY)} <= set(drawings.COLOURS)
+    assert style.SETTINGS["grid.color"].lower() in drawings.COLOURS
+
+
+def test_rounding_moves_nothing_by_a_hundredth_of_a_point(svg: str) -> None:
+    exact = [float(x) for path in re.findall(r' d="([^"]+)"', svg) for x in re.findall(r"-?\d+\.?\d*", path)]
+    short = [float(x) for path in re.findall(r' d="([^"]+)"', inline(svg)) for x in re.findall(r"-?\d+\.?\d*", path)]
+    assert len(exact) == len(short)
+    # two decimals are kept: half a unit of the last one, and what the sixth decimal of the file cuts off
+    assert max(abs(a - b) for a, b in zip(exact, short, strict=True)) <= 0.005 + 1e-6
+
+
+def test_an_unknown_element_is_refused() -> None:
+    bad = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><script>alert(1)</script></svg>'
+    with pytest.raises(RecordError, match="found script"):
+        inline(bad)
+
+
+@pytest.mark.parametrize("text", ["no svg", "<svg/>", '<html xmlns="http://www.w3.org/2000/svg"/>'])
+def test_what_is_no_svg_is_refused(text: str) -> None:
+    with pytest.raises(RecordError, match=r"f.svg: expected SVG"):
+        drawings.texts_of(text, source="f.svg")
+
+
+def test_a_text_cannot_become_markup() -> None:
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><text x="1">&lt;script&gt;1 &amp; 2</text></svg>'
+    assert "&lt;script&gt;1 &amp; 2" in inline(svg, say=str)
+    assert "<script" not in inline(svg, say=str)
+
+

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lineage_cards import answers, grpo, rce, reward, scores, selection
+
+from lever_pipe import storage
+from lever_pipe.errors import RecordError
+from lever_pipe.records import RunCard
+from lever_pipe.stage_configs import CollectLineageConfig
+from lever_pipe.stages.collect_lineage import collect_lineage
+from lever_pipe.tables.lineage import read_lineage
+
+BASELINES = ("baseline/oracle", "baseline/random-0", "baseline/random-1", "baseline/random-10")
+TRAINED = tuple(f"preset~p/grpo/base~5/beta~0.1/seed~{seed}/epoch~1" for seed in (0, 1))
+GROUP = "preset~p/grpo/base~5/beta~0.1/epoch~1"
+LONG = "preset~p/grpo/base~5/beta~0.1/epoch~7"
+
+
+def cards() -> dict[str, list[RunCard]]:
+    """Return every card of two seeds of one GRPO epoch, a long run of one, and the baselines."""
+    policies = [*BASELINES, *TRAINED]
+    return {
+        "training": [grpo(seed=1), grpo(seed=0), grpo(seed=0, epoch=7), rce()],
+        "rewards": [reward()],
+        "selections": [selection(policy) for policy in policies],
+        "answers": [answers(), answers(), answers()],
+        "scores": [scores(policy) for policy in policies],
+    }
+
+
+def run(folder: Path, given: dict[str, list[RunCard]], **config: Any) -> dict[str, dict[str, str]]:
+    paths: dict[str, Any] = {}
+    for name, rows in given.items():
+        paths[name] = tuple(folder / f"{name}-{i}.json" for i in range(len(rows)))
+        for path, row in zip(paths[name], rows, strict=True):
+            storage.write_row(path, row)
+    values: dict[str, Any] = {"presets": ("p",), "batch_sizes": (4, 1, 1), "scale": "tiny, 0.1 M parameters"}
+    files = {"lineage": folder / "lineage.csv", "card": folder / "card.json"}
+    collect_lineage(**paths, **files, config=CollectLineageConfig(**{**values, **config}))
+    return read_lineage(files["lineage"])
+
+
+def changed(rows: Sequence[RunCard], position: int, **update: Any) -> list[RunCard]:
+    return [row.model_copy(update=update) if i == position else row for i, row in enumerate(rows)]
+
+
+def test_a_group_has_the_fields_that_apply_to_it(tmp_path: Path) -> None:
+    found = run(tmp_path, cards())
+    assert set(found) == {"baseline/oracle", "baseline/random", GROUP, LONG, "preset~p/rce/epoch~5"}
+    ours = found[GROUP]
+    expected = {
+        "method": "grpo",
+        "preset": "p",
+        "base_rce_epoch": "5",
+        "base_checkpoint": "referenc0000",
+        "kl_beta": "0.1",
+        "kl_control": "fixed",
+        "epoch": "1",
+        "seeds": "0, 1",
+        "rl_data": "rl_data_0000",
+        "rewarded_groups": "groups__0000",
+        "reward": "hard_plus_soft",
+        "dropout": "off",
+        "trained": "attention and layer norm",
+        "learning_rate": "5e-06",
+        "pool": "eval_poo0000",
+        "embeddings": "embeddin0000",
+        "questions": "eval_exa0000",
+        "demonstrations": "train_ex0000",
+        "lvlm": "qwen2_5_vl 0123456789abcdef",
+        "scale": "tiny, 0.1 M parameters",
+        "precision": "float32",
+        "decode": "length_penalty 0.0; max_new_tokens 5; num_beams 3",
+        "batching": "packed; 2048 tokens a forward; 65536 tokens stored",
+        "training_code": "code of train_grpo_epoch",
+        "selection_code": "code of select_demonstrations",
+        "answering_code": "code of answer_prompts",
+        "scoring_code": "code of score_answers",
+        "device": "cpu",
+        "version.torch": "2.13.0",
+    }
+    assert {name: ours.get(name) for name in expected} == expected
+    assert found["baseline/random"]["draws"] == "0, 1, 10"
+    assert found["baseline/random"]["method"] == "baseline"
+    assert not {"seeds", "rl_data", "dropout", "training_code"} & found["baseline/oracle"].keys()
+    assert "draws" not in found["baseline/oracle"]
+    assert not {"pool", "questions", "scale"} & found[LONG].keys()  # trained, not evaluated
+    assert "base_checkpoint" not in found["preset~p/rce/epoch~5"]
+
+
+def test_values_that_differ_within_a_group_stand_side_by_side(tmp_path: Path) -> None:
+    given = cards()
+    inputs = {**given["training"][0].inputs, "reference": "another base", "groups": "9" * 64}
+    given["training"] = changed(given["training"], 0, inputs=inputs, versions={"torch": "2.9.1"})
+    given["scores"] = changed(given["scores"], 5, versions={"torch": "2.12.0"})
+    found = run(tmp_path, given)[GROUP]
+    assert found["base_checkpoint"] == "another base, referenc0000"
+    assert found["rewarded_groups"] == "999999999999, groups__0000"
+    assert found["version.torch"] == "2.9.1, 2.12.0, 2.13.0"  # numbers count as numbers
+
+
+def test_a_batch_of_answers_belongs_to_its_policies(tmp_path: Path) -> None:
+    given = cards()
+    given["answers"] = changed(given["answers"], 2, code="other")
+    found = run(tmp_path, given)
+    assert found[GROUP]["answering_code"] == "code of answer_prompts, other"
+    assert found["baseline/random"]["answering_code"] == "code of answer_prompts"
+    given["answers"] = changed(cards()["answers"], 0, code="other")
+    assert run(tmp_path, given)["baseline/random"]["answering_code"] == "other"
+
+
+def test_neither_order_nor_time_nor_place_shows(tmp_path: Path) -> None:
+    run(tmp_path, cards())
+    before = (tmp_path / "lineage.csv").read_bytes()
+    given = cards()
+    given["training"] = [row.model_copy(update={"seconds": 9.0, "commit": "1" * 40}) for row in given["training"]]
+    given["training"].sort(key=lambda row: -row.config["seed"])
+    elsewhere = tmp_path / "elsewhere"
+    run(elsewhere, given)
+    assert (elsewhere / "lineage.csv").read_bytes() == before
+
+
+def test_lists_of_cards_must_fit(tmp_path: Path) -> None:
+    given = cards()
+    given["scores"] = given["scores"][:-1]
+    with pytest.raises(ValueError, match="zip"):
+        run(tmp_path, given)
+    with pytest.raises(ValueError, match="zip"):
+        run(tmp_path, cards(), batch_sizes=(4, 2))
+
+
+def test_a_malformed_card_is_named(tmp_path: Path) -> None:
+    run(tmp_path, cards())
+    with pytest.raises(RecordError, match="expected a RunCard row"):
+        storage.write_json(tmp_path / "answers-0.json", {"stage": "answer_prompts"})
+        paths = {
+            name: tuple(sorted(tmp_path.glob(f"{name}-*.json"), key=lambda path: int(path.stem.rpartition("-")[2])))
+            for name in cards()
+        }
+        config = CollectLineageConfig(presets=("p",), batch_sizes=(4, 1, 1), scale="")
+        collect_lineage(**paths, lineage=tmp_path / "x.csv", card=tmp_path / "x.json", config=config)

@@ -1,0 +1,354 @@
+"""The whole stage on synthetic scores: which cells and comparisons exist, and that each says what its data say."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lever_pipe import storage
+from lever_pipe.errors import ComparisonError, RecordError
+from lever_pipe.records import Example, ExampleId, QuestionScore, group_of
+from lever_pipe.seeding import generator
+from lever_pipe.stage_configs import ComparePoliciesConfig
+from lever_pipe.stages.compare_policies import compare_policies
+from lever_pipe.statistics.comparison import sign_flip_p
+
+RELATIONS = ("material", "team", "count")
+
+
+@dataclass(frozen=True)
+class Size:
+    betas: tuple[str, ...] = ("0", "0.12", "0.15", "0.18")
+    epochs: tuple[int, ...] = (1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    samples: tuple[int, ...] = (20, 60)
+    shots: tuple[int, ...] = (1, 2)
+    presets: tuple[str, ...] = ("main",)
+    baselines: tuple[str, ...] = ("zero_shot", "random-0", "random-1", "similar_both", "oracle")
+    gain: float = 0.0
+    """By how much more often the last of the betas answers right."""
+
+
+FULL = Size()
+
+
+def policies_of(size: Size) -> list[str]:
+    names = [f"baseline/{name}" for name in size.baselines]
+    for preset in size.presets:
+        for seed in size.seeds:
+            names += [f"preset~{preset}/rce/seed~{seed}/epoch~{e}" for e in (4, 5)]
+            names += [
+                f"preset~{preset}/grpo/base~5/beta~{beta}/seed~{seed}/epoch~{e}"
+                for beta in size.betas
+                for e in size.epochs
+            ]
+    return names
+
+
+def accuracies(name: str, size: Size, n: int) -> np.ndarray:
+    """Return [N, K] answers, right or wrong; zero-shot says the same at every shot count."""
+    if "zero_shot" in name:
+        return np.repeat(generator(0, name).random((n, 1)) < 0.2, len(size.shots), axis=1)
+    difficulty = generator(0, "difficulty").random((n, 1))
+    skill = {"oracle": 0.95, "random": 0.4}.get(name.split("/")[-1].split("-")[0], 0.6)
+    if f"beta~{size.betas[-1]}/" in name:
+        skill += size.gain
+    return difficulty + 0.1 * generator(0, name).normal(size=(n, len(size.shots))) < skill
+
+
+def write_inputs(folder: Path, size: Size) -> dict[str, Any]:
+    n = max(size.samples)
+    examples = [example(i) for i in range(n)]
+    storage.write_rows(folder / "eval.jsonl", examples)
+    paths = []
+    for index, name in enumerate(policies_of(size)):
+        values = accuracies(name, size, n)
+        rows = [
+            QuestionScore(query_id=ExampleId(i), shots=k, accuracy=float(values[i, column]))
+            for column, k in enumerate(size.shots)
+            for i in range(n)
+        ]
+        paths.append(folder / "scores" / f"{index}.jsonl")
+        storage.write_rows(paths[-1], rows)
+    lines = [f"{group},method,{method_of(group)}" for group in dict.fromkeys(map(group_of, policies_of(size)))]
+    storage.write_text(folder / "lineage.csv", "\n".join(["group,field,value", *lines]) + "\n")
+    return {"per_question": tuple(paths), "eval_examples": folder / "eval.jsonl", "lineage": folder / "lineage.csv"}
+
+
+def example(i: int) -> Example:
+    return Example(
+        example_id=ExampleId(i),
+        question_id=10 * i,
+        image_id=i,
+        image="x.png",
+        image_digest="0",
+        question="?",
+        question_type=f"{RELATIONS[i % 3]}:key",
+        answers=("a",),
+        answer="a",
+    )
+
+
+def method_of(group: str) -> str:
+    return "baseline" if group.startswith("baseline/") else group.split("/")[1]
+
+
+def config_of(size: Size, **changes: Any) -> ComparePoliciesConfig:
+    values: dict[str, Any] = {"main_preset": "main", "data": "world", "lvlm": "tiny", "seed": 1, "n_resamples": 500}
+    values |= {"policies": policies_of(size), "samples": size.samples, "shots": size.shots}
+    return ComparePoliciesConfig(**values | changes)
+
+
+OUTPUTS = ("intervals", "comparisons", "breakdown", "tables", "csv", "card")
+
+
+def run(folder: Path, size: Size, inputs: dict[str, Any] | None = None, **changes: Any) -> dict[str, Path]:
+    outputs = {name: folder / "out" / name for name in OUTPUTS}
+    compare_policies(**(inputs or write_inputs(folder, size)), **outputs, config=config_of(size, **changes))
+    return outputs
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def tables(outputs: dict[str, Path]) -> dict[str, Any]:
+    return {table["id"]: table for table in json.loads(outputs["tables"].read_text())}
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return run(tmp_path_factory.mktemp("full"), FULL)
+
+
+def test_every_cell_has_an_interval_around_its_mean(full: dict[str, Path]) -> None:
+    found = rows(full["intervals"])
+    cells = [(row["group"], row["samples"], row["shots"]) for row in found]
+    groups = list(dict.fromkeys(map(group_of, policies_of(FULL))))
+    assert cells == [(g, str(n), k) for n in FULL.samples for g in groups for k in ("1", "2", "mean")]
+    for row in found:
+        runs = [name for name in policies_of(FULL) if group_of(name) == row["group"]]
+        values = np.mean([accuracies(name, FULL, 60)[: int(row["samples"])] for name in runs], axis=0)
+        expected = values.mean() if row["shots"] == "mean" else values[:, int(row["shots"]) - 1].mean()
+        assert float(row["accuracy"]) == pytest.approx(100 * expected, abs=1e-6)
+        assert 0 <= float(row["low"]) < float(row["accuracy"]) < float(row["high"]) <= 100
+        assert (row["n_runs"], row["n_questions"]) == (str(len(runs)), row["samples"])
+
+
+def test_the_families_hold_what_they_promise(full: dict[str, Path]) -> None:
+    found = rows(full["comparisons"])
+    families = {
+        name: [row for row in found if row["family"] == name] for name in dict.fromkeys(r["family"] for r in found)
+    }
+
+    def pairs(family: str) -> list[tuple[str, ...]]:
+        short = ("left", "right")
+        return list(dict.fromkeys(tuple(beta_or_name(row[side]) for side in short) for row in families[family]))
+
+    assert list(families) == [
+        *(f"document-00{d}/epoch~{e}" for e in (1, 2) for d in (1, 2)),
+        "best-beta",
+        "other-betas",
+        "grpo-against-rce",
+        "learning",
+    ]
+    assert pairs("document-001/epoch~1") == [("0", "0.15"), ("0.12", "0.15"), ("0.18", "0.15")]
+    assert pairs("document-002/epoch~2") == [("0.18", "0.15"), ("0.12", "0.15"), ("0.18", "0.12")]
+    assert pairs("grpo-against-rce") == [(beta, "preset~main/rce/epoch~5") for beta in FULL.betas]
+    others = ("zero_shot", "random", "similar_both", "oracle")
+    assert pairs("learning") == [("preset~main/rce/epoch~5", f"baseline/{name}") for name in others]
+    best = {right for _, right in pairs("best-beta")}
+    assert len(best) == 1
+    compared = {frozenset(pair) for pair in [*pairs("best-beta"), *pairs("other-betas")]}
+    assert compared == {frozenset(pair) for pair in _pairs_of(FULL.betas)}
+    assert {row["samples"] for row in families["document-001/epoch~1"]} == {"60"}  # nearest to 200
+    assert all(len(of_family) == 3 * len(pairs(name)) for name, of_family in families.items())
+
+
+def _pairs_of(betas: Iterable[str]) -> list[tuple[str, str]]:
+    known = list(betas)
+    return [(a, b) for i, a in enumerate(known) for b in known[i + 1 :]]
+
+
+def beta_or_name(group: str) -> str:
+    return group.split("beta~")[1].split("/")[0] if "beta~" in group else group
+
+
+def test_the_best_beta_has_the_highest_mean_at_the_last_epoch(full: dict[str, Path]) -> None:
+    means = {
+        r["group"]: float(r["accuracy"])
+        for r in rows(full["intervals"])
+        if (r["shots"], r["samples"]) == ("mean", "60")
+    }
+    last = {name: value for name, value in means.items() if "/grpo/" in name and name.endswith("epoch~2")}
+    assert {r["right"] for r in rows(full["comparisons"]) if r["family"] == "best-beta"} == {
+        max(last, key=lambda g: last[g])
+    }
+
+
+def test_differences_are_left_minus_right_and_lie_in_their_interval(full: dict[str, Path]) -> None:
+    accuracy = {(r["group"], r["samples"], r["shots"]): float(r["accuracy"]) for r in rows(full["intervals"])}
+    for row in rows(full["comparisons"]):
+        left, right = (accuracy[row[side], row["samples"], row["shots"]] for side in ("left", "right"))
+        assert float(row["difference"]) == pytest.approx(left - right, abs=1e-6)
+        assert float(row["low"]) <= float(row["difference"]) <= float(row["high"])
+        assert float(row["detectable"]) > 0
+        assert 0 <= float(row["p"]) <= float(row["p_holm"]) <= 1
+
+
+def test_p_values_are_adjusted_for_their_family_and_for_the_choice_of_the_best(full: dict[str, Path]) -> None:
+    multitest = pytest.importorskip("statsmodels.stats.multitest")
+    found = rows(full["comparisons"])
+    families = {name: [r for r in found if r["family"] == name] for name in dict.fromkeys(r["family"] for r in found)}
+    families["best-beta"] += families.pop("other-betas")
+    for of_family in families.values():
+        oracle = multitest.multipletests([float(row["p"]) for row in of_family], method="holm")[1]
+        assert [float(row["p_holm"]) for row in of_family] == pytest.approx(list(oracle), rel=1e-6)
+
+
+def test_one_run_a_side_is_tested_exactly(tmp_path: Path) -> None:
+    size = replace(FULL, seeds=(0,))
+    outputs = run(tmp_path, size)
+    for row in rows(outputs["comparisons"]):
+        runs = [[n for n in policies_of(size) if group_of(n) == row[side]] for side in ("left", "right")]
+        if row["shots"] != "mean" and len(runs[1]) == 1:
+            left, right = (accuracies(names[0], size, 60)[:, int(row["shots"]) - 1] for names in runs)
+            p = sign_flip_p(left.astype(float) - right, generator=generator(0))
+            assert float(row["p"]) == pytest.approx(p, rel=1e-6)
+            wins, losses = int((left & ~right).sum()), int((right & ~left).sum())
+            exact = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+            assert p == pytest.approx(exact, abs=1e-9)  # right or wrong: McNemar's exact test
+        assert row["n_runs"] == "1"
+    assert "No inference about training variance: one seed." in tables(outputs)["best-kl-beta"]["caption"]
+    assert "for these very checkpoints" in tables(outputs)["family-learning"]["caption"]
+
+
+def test_same_inputs_same_bytes(tmp_path: Path, full: dict[str, Path]) -> None:
+    again = run(tmp_path, FULL)
+    for name in ("intervals", "comparisons", "breakdown", "tables"):
+        assert again[name].read_bytes() == full[name].read_bytes()
+
+
+def test_removing_a_beta_leaves_the_other_cells_as_they_are(tmp_path: Path, full: dict[str, Path]) -> None:
+    smaller = replace(FULL, betas=("0", "0.15", "0.18"))
+    outputs = run(tmp_path, smaller)
+    before = full["intervals"].read_text().splitlines()
+    assert outputs["intervals"].read_text().splitlines() == [line for line in before if "beta~0.12" not in line]
+    kept = {tuple(row.values())[:9] for row in rows(full["comparisons"])}  # p_holm changes with the family
+    documents = [row for row in rows(outputs["comparisons"]) if row["family"].startswith("document")]
+    assert documents
+    assert all(tuple(row.values())[:9] in kept for row in documents)
+
+
+def test_another_seed_moves_intervals_but_no_p(tmp_path: Path, full: dict[str, Path]) -> None:
+    inputs = write_inputs(tmp_path, FULL)
+    other = run(tmp_path, FULL, inputs, seed=2)
+    for before, after in zip(rows(full["comparisons"]), rows(other["comparisons"]), strict=True):
+        assert before["p"] == after["p"]
+    assert rows(full["intervals"]) != rows(other["intervals"])
+
+
+def test_a_real_gain_is_told(tmp_path: Path) -> None:
+    outputs = run(tmp_path, replace(FULL, gain=0.35, presets=("main", "other")))
+    best = tables(outputs)["best-kl-beta"]
+    assert "Best KL_BETA: 0.18, " in best["caption"]
+    assert "Separated from the best one: KL_BETA 0, 0.12 and 0.15." in best["caption"]
+    assert [row[:3:2] for row in best["rows"]][-1] == ["0.18", "best"]
+    assert best["groups"] == [f"preset~main/grpo/base~5/beta~{b}/epoch~2" for b in FULL.betas]
+    other = tables(outputs)["best-kl-beta-other"]
+    assert other["caption"].startswith("Ours: preset `other`, embedded world.")
+    assert other["title"].endswith("preset other")
+    assert "preset~other/best-beta" in {row["family"] for row in rows(outputs["comparisons"])}
+
+
+def test_no_gain_is_told_as_such(full: dict[str, Path]) -> None:
+    found = tables(full)["best-kl-beta"]
+    least = min(
+        float(r["p_holm"]) for r in rows(full["comparisons"]) if (r["family"], r["shots"]) == ("best-beta", "mean")
+    )
+    assert least > 0.05
+    text = f"{least:.3f}"
+    assert f"No KL_BETA is separated from the best one: the smallest Holm p is {text}." in found["caption"]
+    assert "adjusted for all 18 comparisons of two betas, shots included" in found["caption"]
+
+
+def test_the_breakdown_sorts_questions_by_relation_and_query_type(full: dict[str, Path]) -> None:
+    found = rows(full["breakdown"])
+    kinds = {(row["by"], row["kind"]): row["n_questions"] for row in found}
+    assert kinds == {
+        ("relation", "count"): "20",
+        ("relation", "material"): "20",
+        ("relation", "team"): "20",
+        ("query type", "knowledge"): "40",
+        ("query type", "perception"): "20",
+    }
+    oracle = accuracies("baseline/oracle", FULL, 60)
+    row = next(r for r in found if (r["kind"], r["group"], r["shots"]) == ("team", "baseline/oracle", "2"))
+    assert float(row["accuracy"]) == pytest.approx(100 * oracle[1::3, 1].mean(), abs=1e-6)
+    groups = list(dict.fromkeys(row["group"] for row in found))
+    assert groups == [
+        *(f"baseline/{name}" for name in ("zero_shot", "random", "similar_both")),
+        "preset~main/rce/epoch~5",
+        "preset~main/grpo/base~5/beta~0.15/epoch~2",
+        "baseline/oracle",
+    ]
+    table = tables(full)["breakdown-relation"]
+    shares = [float(row[-1]) for row in table["rows"]]
+    assert sum(shares) == pytest.approx(100, abs=1.5)  # three rounded shares
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_smaller_experiment_gives_a_smaller_page(tmp_path: Path) -> None:
+    size = Size(betas=("0.3",), epochs=(1,), seeds=(0,), samples=(12,), shots=(2,), baselines=("zero_shot",))
+    outputs = run(tmp_path, size)
+    assert list(dict.fromkeys(r["family"] for r in rows(outputs["comparisons"]))) == ["grpo-against-rce", "learning"]
+    assert "Best KL_BETA: 0.3" in tables(outputs)["best-kl-beta"]["caption"]
+    assert {r["shots"] for r in rows(outputs["intervals"])} == {"2", "mean"}
+    assert "breakdown-relation" not in tables(outputs)  # no oracle
+
+
+def test_other_data_are_sorted_by_question_type(tmp_path: Path) -> None:
+    outputs = run(tmp_path, FULL, data="files")
+    assert {row["by"] for row in rows(outputs["breakdown"])} == {"question type"}
+
+
+def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, FULL)
+    path = inputs["per_question"][3]
+    kept = storage.read_rows(path, QuestionScore)
+    storage.write_rows(path, [row for row in kept if row.query_id != 7])
+    with pytest.raises(RecordError, match="expected scores of 60 questions") as fault:
+        run(tmp_path, FULL, inputs)
+    assert "59 questions" in fault.value.found
+    storage.write_rows(path, kept[:-1])
+    with pytest.raises(RecordError, match="expected a score of each question at each shot count"):
+        run(tmp_path, FULL, inputs)
+
+
+def test_one_question_has_no_interval(tmp_path: Path) -> None:
+    with pytest.raises(ComparisonError, match="expected at least 2 questions"):
+        run(tmp_path, replace(FULL, samples=(1, 20)))
+
+
+def test_the_guard_marks_a_beta_that_was_made_otherwise(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, FULL)
+    lines = [
+        f"{group_of(name)},learning_rate,{1 if 'beta~0.12' in name else 2}"
+        for name in policies_of(FULL)
+        if "grpo" in name
+    ]
+    with inputs["lineage"].open("a") as handle:
+        handle.write("\n".join(dict.fromkeys(lines)) + "\n")
+    best = tables(run(tmp_path, FULL, inputs))["best-kl-beta"]
+    assert best["marks"] == ["", "a", "", ""]
+    assert "Learning rate" in best["footnotes"][0]
+    with pytest.raises(ComparisonError, match="strict"):
+        run(tmp_path, FULL, inputs, guard="strict")

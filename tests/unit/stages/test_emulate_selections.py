@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from builders import embedding_arrays, random_pools
+
+from lever_pipe import storage
+from lever_pipe.config import Selector
+from lever_pipe.emulation.head import head_names
+from lever_pipe.errors import CheckpointError
+from lever_pipe.records import RunCard, Selection
+from lever_pipe.seeding import torch_generator
+from lever_pipe.selector.network import PointerSelector, build_selector, initialise
+from lever_pipe.stage_configs import EmulateSelectionsConfig, SelectDemonstrationsConfig
+from lever_pipe.stages.emulate_selections import emulate_selections
+from lever_pipe.stages.select_demonstrations import select_demonstrations
+from lever_pipe.training.embeddings import architecture_of, read_table
+from lever_pipe.training.state import save_selector
+
+N_TRAIN, N_EVAL, RUNS = 40, 60, 3
+SMALL = Selector(width=8)
+
+
+@dataclass
+class Study:
+    """Three checkpoints from one base that differ in the tensors that frozen GRPO trains, and one from another."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        storage.write_rows(self.folder / "pools", random_pools(N_EVAL, N_TRAIN))
+        storage.write_arrays(self.folder / "embeddings", embedding_arrays(N_TRAIN, N_EVAL))
+        base = self.module(0)
+        for run in range(RUNS):
+            save_selector(self.folder / f"run{run}", self.tuned(base, run), stage="grpo", epoch=1)
+        save_selector(self.folder / "other", self.module(1), stage="grpo", epoch=1)
+
+    def module(self, seed: int) -> PointerSelector:
+        architecture = architecture_of(SMALL, read_table(self.folder / "embeddings", "train", torch.device("cpu")))
+        return initialise(build_selector(architecture), torch_generator(seed)).eval()
+
+    def tuned(self, base: PointerSelector, run: int) -> PointerSelector:
+        module = self.module(0)
+        module.load_state_dict(base.state_dict())
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if name in head_names(module):
+                    parameter.add_(torch.randn(parameter.shape, generator=torch_generator(run, name)))
+        return module
+
+    def select(self, *checkpoints: str, arm: str = "none", selector: Selector = SMALL, **faults: int) -> list[bytes]:
+        """Return the files of selections."""
+        config = EmulateSelectionsConfig.model_validate(
+            {"arm": arm, "selector": selector, "shots": 4, "head_seed": None, "pool_items": None} | faults
+        )
+        targets = tuple(self.folder / f"{name}.jsonl" for name in checkpoints)
+        n = emulate_selections(
+            selectors=tuple(self.folder / name for name in checkpoints),
+            eval_pools=self.folder / "pools",
+            embeddings=self.folder / "embeddings",
+            selections=targets,
+            card=self.folder / "card",
+            config=config,
+        )
+        assert n == len(checkpoints)
+        return [target.read_bytes() for target in targets]
+
+    def rows(self, name: str) -> list[tuple[int, ...]]:
+        return [row.demonstrations for row in storage.read_rows(self.folder / f"{name}.jsonl", Selection)]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return Study(tmp_path)
+
+
+TUNED = [f"run{run}" for run in range(RUNS)]
+
+
+def test_without_a_fault_it_is_the_right_evaluation(study: Study) -> None:
+    found = study.select(*TUNED)
+    for name, rows in zip(TUNED, found, strict=True):
+        select_demonstrations(
+            selector=study.folder / name,
+            eval_pools=study.folder / "pools",
+            embeddings=study.folder / "embeddings",
+            selections=study.folder / "right",
+            card=study.folder / "right_card",
+            config=SelectDemonstrationsConfig(selector=SMALL, shots=4),
+        )
+        assert (study.folder / "right").read_bytes() == rows
+    assert len(set(found)) == RUNS
+
+
+def test_a_lost_head_makes_checkpoints_of_one_base_alike(study: Study) -> None:
+    one, two, three, other = study.select(*TUNED, "other", head_seed=42)
+    assert one == two == three != other
+    again = study.select(*TUNED, head_seed=43)
+    assert again[0] == again[1] != one
+
+
+def test_a_pool_of_two_leaves_two_rows(study: Study) -> None:
+    study.select(*TUNED, "other", pool_items=2)
+    rows = [row for name in (*TUNED, "other") for row in study.rows(name)]
+    assert set(rows) == {(1, 0, 0, 0), (0, 1, 0, 0)}
+
+
+def test_faults_add_up(study: Study) -> None:
+    found = study.select(*TUNED, head_seed=42, pool_items=2)
+    assert len(set(found)) == 1
+    assert set(study.rows("run0")) <= {(1, 0, 0, 0), (0, 1, 0, 0)}
+
+
+def test_a_larger_pool_of_first_items_is_exhausted_later(study: Study) -> None:
+    study.select("run0", pool_items=3)
+    for row in study.rows("run0"):
+        assert sorted(row[:3]) == [0, 1, 2]
+        assert row[3] == 0
+
+
+def test_another_architecture_is_refused_and_the_card_names_every_selector(study: Study) -> None:
+    with pytest.raises(CheckpointError, match="configured architecture"):
+        study.select("run0", selector=Selector(width=16))
+    assert not (study.folder / "card").exists()
+    study.select(*TUNED)
+    card = storage.read_row(study.folder / "card", RunCard)
+    assert {name for name in card.inputs if name.startswith("selectors")} == {f"selectors[{i}]" for i in range(RUNS)}

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from chains import Chain
+
+from lever_pipe import storage
+from lever_pipe.records import EpochMetrics
+from lever_pipe.stage_configs import EmulateUntouchedConfig
+from lever_pipe.stages.emulate_untouched import emulate_untouched
+
+
+def untouched(chain: Chain) -> dict[tuple[str, int], dict[str, float]]:
+    rows = emulate_untouched(
+        **chain.files, reference=chain.outputs("rce1")["selector"],
+        untouched=chain.folder / "untouched", card=chain.folder / "card",
+        config=EmulateUntouchedConfig(
+            preset="p", selector=chain.selector, grpo=chain.grpo, train_share=0.8, base_rce_epoch=1, seed=0
+        ),
+    )  # fmt: skip
+    assert storage.read_rows(chain.folder / "untouched", EpochMetrics) == rows
+    assert all(row.policy.kl_beta is None and row.policy.base_rce_epoch == 1 for row in rows)
+    return {(row.policy.name.split("/")[1], row.policy.epoch or 0): row.values for row in rows}
+
+
+def test_the_kl_of_an_unmoved_policy_is_noise_alone(tmp_path: Path) -> None:
+    chain = Chain(tmp_path)
+    chain.initialise()
+    chain.rce_epoch(1)
+    values = untouched(chain)
+    assert values.keys() == {("none", 1), ("none", 2), ("dropout", 1), ("dropout", 2)}
+    for epoch in (1, 2):
+        assert values["none", epoch]["kl"] == 0
+        assert values["none", epoch]["mean_ratio"] == 1
+        assert values["dropout", epoch]["kl"] > 0
+    # three kept selections have another largest advantage than five, in the same share of queries
+    first, later = values["none", 1], values["none", 2]
+    assert first["max_advantage"] != later["max_advantage"]
+    assert untouched(chain) == values
+
+
+def test_it_is_what_a_real_epoch_logs_before_its_first_step(tmp_path: Path) -> None:
+    chain = Chain(tmp_path)
+    chain.grpo = chain.grpo.model_copy(update={"learning_rate": 1e-30, "weight_decay": 0.0, "batch_queries": 16})
+    chain.initialise()
+    chain.rce_epoch(1)
+    (first, _), values = (chain.grpo_epoch(epoch) for epoch in (1, 2)), untouched(chain)
+    right = values["none", 1]
+    for name in ("kl", "mean_ratio", "clip_fraction", "std_advantage", "max_advantage", "gradient_share"):
+        assert abs(first.values[name] - right[name]) < 1e-6, name  # one batch of 16, in float32

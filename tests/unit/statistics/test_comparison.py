@@ -1,0 +1,151 @@
+"""p values of paired differences, families of them, and what a comparison can detect."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from lever_pipe.seeding import generator
+from lever_pipe.shapes import ShapeError
+from lever_pipe.statistics import comparison
+from lever_pipe.statistics.comparison import detectable, holm, sign_flip_p, t_p_values
+from lever_pipe.statistics.crossed import mean_accuracy, paired_difference
+
+TENTHS = st.lists(st.integers(-10, 10), min_size=1, max_size=9)
+
+
+def flip(differences: object, **options: int) -> float:
+    return sign_flip_p(differences, generator=generator(0, "signs"), **options)  # type: ignore[arg-type]
+
+
+def enumerated(differences: list[float]) -> float:
+    """Return the p value by trying every sign."""
+    observed = abs(sum(differences))
+    sums = [abs(sum(s * d for s, d in zip(signs, differences, strict=True))) for signs in _signs(len(differences))]
+    return float(np.mean([total >= observed - 1e-9 for total in sums]))
+
+
+def _signs(n: int) -> itertools.product[tuple[int, ...]]:
+    return itertools.product((-1, 1), repeat=n)
+
+
+@given(TENTHS)
+def test_counting_is_trying_every_sign(tenths: list[int]) -> None:
+    differences = [value / 10 for value in tenths]
+    assert flip(differences) == pytest.approx(enumerated(differences), abs=1e-12)
+
+
+@given(TENTHS)
+def test_sign_order_and_zeros_do_not_matter(tenths: list[int]) -> None:
+    differences = np.array(tenths) / 10
+    p = flip(differences)
+    assert 0 < p <= 1
+    for other in (-differences, differences[::-1], np.append(differences, [0.0, 0.0])):
+        assert flip(other) == pytest.approx(p, abs=1e-12)
+
+
+def test_equal_sizes_are_the_sign_test() -> None:
+    differences = [0.3] * 14 + [-0.3] * 4
+    assert flip(differences) == pytest.approx(stats.binomtest(14, 18).pvalue, abs=1e-12)
+
+
+def test_scipy_counts_alike() -> None:
+    differences = np.round(generator(0, "few").normal(0.2, 0.5, 9), 1)
+    oracle = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, alternative="two-sided"
+    )
+    assert flip(differences) == pytest.approx(oracle.pvalue, abs=1e-12)
+
+
+def test_many_questions_approach_the_normal() -> None:
+    levels = np.array([-1.0, -0.9, -0.3, 0.0, 0.0, 0.3, 0.6, 1.0])
+    differences = generator(0, "many").choice(levels, 800) * generator(0, "kept").integers(0, 2, 800)
+    z = differences.sum() / np.sqrt((differences**2).sum())
+    # the lattice of tenths is fine beside a standard deviation of about 10, so a correction of half a step is small
+    assert flip(differences) == pytest.approx(2 * stats.norm.sf(abs(z)), abs=0.01)
+
+
+def test_the_smallest_p_is_one_assignment_and_its_mirror() -> None:
+    assert flip([0.1] * 200) == 2.0**-199
+    assert flip([0.0, 0.0]) == 1.0
+    assert flip([0.1, -0.1]) == 1.0
+
+
+def test_signs_are_drawn_where_nothing_can_be_counted() -> None:
+    differences = generator(0, "real").normal(0.3, 1, 12)  # on no lattice
+    exact = enumerated(list(differences))
+    # one standard error of a share near .3 over 99 999 draws is .0015
+    assert flip(differences) == pytest.approx(exact, abs=0.006)
+    assert flip(differences) == flip(differences)
+    assert flip([1.0 + np.sqrt(2) / 9] * 3 + [np.sqrt(3)], n_draws=99) >= 1 / 100
+
+
+def test_drawing_agrees_with_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    differences = np.round(generator(0, "both").normal(0.1, 0.5, 60), 1)
+    counted = flip(differences)
+    monkeypatch.setattr(comparison, "_LONGEST_LATTICE", 1)
+    assert flip(differences) != counted
+    assert flip(differences) == pytest.approx(counted, abs=0.006)
+
+
+def test_a_single_question_decides_nothing() -> None:
+    assert flip([1.0]) == 1.0
+    for shapeless in ([], [[1.0]]):
+        with pytest.raises(ShapeError, match="differences_N"):
+            flip(shapeless)
+
+
+def test_one_run_by_student_is_the_paired_t_test() -> None:
+    left, right = generator(0, "t").random((2, 40))
+    estimates = paired_difference(left[None, :, None], right[None, :, None], same_runs=True)
+    assert t_p_values(estimates) == pytest.approx([stats.ttest_rel(left, right).pvalue], rel=1e-9)
+
+
+def test_no_difference_and_no_error() -> None:
+    same = np.ones((2, 5, 1))
+    assert t_p_values(paired_difference(same, same, same_runs=True))[0] == 1
+    assert t_p_values(paired_difference(same, 0 * same, same_runs=True))[0] == 0
+
+
+@settings(deadline=None)  # the first call imports statsmodels
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_holm_against_statsmodels(p: list[float]) -> None:
+    multitest = pytest.importorskip("statsmodels.stats.multitest")
+    oracle = multitest.multipletests(p, method="holm")[1] if p else []
+    assert holm(p) == pytest.approx(np.asarray(oracle, dtype=float), abs=1e-12)
+
+
+def test_holm_by_hand() -> None:
+    # sorted .01 .02 .04: times 3, 2, 1 gives .03 .04 .04
+    assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04], abs=1e-12)
+    # .02 * 2 = .04 must not fall below .03 * 1
+    assert holm([0.03, 0.02]) == pytest.approx([0.04, 0.04], abs=1e-12)
+    assert holm([0.9, 0.8]) == pytest.approx([1, 1], abs=1e-12)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0, 1))
+def test_a_larger_family_never_lowers_a_p(p: list[float], further: float) -> None:
+    assert (holm([*p, further])[: len(p)] >= holm(p) - 1e-12).all()
+    assert (holm(p) >= np.array(p) - 1e-12).all()
+
+
+def test_the_detectable_difference_has_its_power() -> None:
+    power = pytest.importorskip("statsmodels.stats.power")
+    values = generator(0, "power").normal(0, 0.3, (1, 60, 1))
+    effect = power.TTestPower().solve_power(nobs=60, alpha=0.05, power=0.8)
+    found = detectable(mean_accuracy(values))
+    # shifting Student's t by its quantile stands for the noncentral t, within 1 % at 59 degrees of freedom
+    assert found == pytest.approx([effect * values.std(ddof=1)], rel=0.01)
+    assert detectable(mean_accuracy(values), power=0.9) > found
+
+
+def test_equal_answers_leave_a_difference_to_detect() -> None:
+    same = np.ones((1, 400, 1))
+    found = detectable(paired_difference(same, same, same_runs=True))
+    # one question of 400, times t(.975) + t(.8) at 399 degrees of freedom, about 2.8
+    assert found == pytest.approx([2.81 / 400], rel=0.01)

@@ -1,0 +1,100 @@
+"""Do 95 % intervals hold the truth in 95 % of repetitions, and do tests at 5 % reject a true null in 5 %?
+
+Simulated are answers like those of the embedded world: on most questions all runs of a policy agree, being right or
+wrong (per-question standard deviation about .48), on the others each run answers anew (the interaction), and a run as
+a whole is better or worse by .7 points (its seed). 2,000 repetitions stand side by side as cells; the standard error of
+a share near 95 % is then .5 points.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lever_pipe.seeding import generator
+from lever_pipe.statistics.comparison import sign_flip_p, t_p_values
+from lever_pipe.statistics.crossed import Estimates, bootstrap_bounds, mean_accuracy, paired_difference
+
+REPETITIONS = 2000
+TRUTH = 0.62
+TOLERANCE = 1.5  # points, three standard errors
+SEED_SD = 0.007
+
+
+class Questions:
+    """A new set of questions for each repetition: what all runs answer, and which questions each run answers anew."""
+
+    def __init__(self, n: int, share_anew: float, *names: str | int) -> None:
+        self.random = generator(0, "coverage", n, *names)
+        self.right_NC = self.random.random((n, REPETITIONS)) < TRUTH
+        self.anew_NC = self.random.random((n, REPETITIONS)) < share_anew
+        self.share_anew = share_anew
+
+    def runs(self, s: int, seed_sd: float) -> np.ndarray:
+        """Return [S, N, C] answers of a policy with mean TRUTH whose runs vary by `seed_sd`."""
+        shift_S1C = self.random.normal(0, seed_sd / self.share_anew, (s, 1, REPETITIONS))
+        anew_SNC = self.random.random((s, *self.right_NC.shape)) < np.clip(TRUTH + shift_S1C, 0, 1)
+        return np.where(self.anew_NC, anew_SNC, self.right_NC).astype(np.float64)
+
+
+def coverage(estimates: Estimates, truth: float) -> float:
+    """Return in percent how many intervals hold the truth."""
+    bounds = bootstrap_bounds(estimates, generator=generator(0, "coverage", "draws"), n_resamples=1000)
+    return 100 * float(np.mean((bounds.low <= truth) & (truth <= bounds.high)))
+
+
+@pytest.mark.parametrize("n", [100, 800])
+def test_one_run_covers_over_questions(n: int) -> None:
+    assert coverage(mean_accuracy(Questions(n, 1.0, "one").runs(1, 0.0)), TRUTH) == pytest.approx(95, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("share_anew", [0.1, 0.35])
+@pytest.mark.parametrize("seed_sd", [0.0, SEED_SD])
+def test_three_runs_cover_over_questions_and_seeds(share_anew: float, seed_sd: float) -> None:
+    runs = Questions(800, share_anew, "three").runs(3, seed_sd)
+    assert coverage(mean_accuracy(runs), TRUTH) == pytest.approx(95, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("s", "least", "most"), [(2, 86, 91), (3, 90, 94), (5, 92, 96)])
+def test_where_seeds_dominate_few_runs_cover_less(s: int, least: float, most: float) -> None:
+    # runs vary by 5 points, three times the error over questions: degrees of freedom are themselves uncertain
+    runs = Questions(800, 0.5, "dominate").runs(s, 0.05)
+    assert least < coverage(mean_accuracy(runs), TRUTH) < most
+
+
+def test_percentiles_of_few_runs_would_cover_far_less() -> None:
+    of_runs_SC = Questions(800, 0.5, "dominate").runs(3, 0.05).mean(axis=1)
+    random = generator(0, "coverage", "plain")
+    means_CR = np.stack([of_runs_SC[random.integers(3, size=3)].mean(axis=0) for _ in range(400)], axis=1)
+    low, high = np.quantile(means_CR, [0.025, 0.975], axis=1)
+    assert 100 * np.mean((low <= TRUTH) & (high >= TRUTH)) < 80  # the expanded ones reach 92
+
+
+def test_one_run_a_side_rejects_a_true_null_in_one_of_twenty() -> None:
+    # four shot counts: their mean has enough levels for an exact test to come near its level
+    by_shots = [Questions(200, 0.3, "flip", shots) for shots in range(4)]
+    left, right = (np.mean([questions.runs(1, 0.0) for questions in by_shots], axis=0) for _ in range(2))
+    signs = generator(0, "coverage", "signs")
+    p = np.array([sign_flip_p(differences, generator=signs) for differences in (left - right)[0].T])
+    assert 100 * np.mean(p <= 0.05) == pytest.approx(5, abs=TOLERANCE)
+    estimates = paired_difference(left, right, same_runs=False)
+    assert coverage(estimates, 0.0) == pytest.approx(95, abs=TOLERANCE)
+
+
+def test_three_runs_a_side_with_seed_variance() -> None:
+    questions = Questions(800, 0.1, "size")
+    estimates = paired_difference(questions.runs(3, SEED_SD), questions.runs(3, SEED_SD), same_runs=True)
+    p, covered = t_p_values(estimates), coverage(estimates, 0.0)
+    assert 100 * np.mean(p < 0.05) == pytest.approx(5, abs=TOLERANCE)
+    assert covered == pytest.approx(95, abs=TOLERANCE)
+    # the test and the interval tell the same: what is rejected lies outside
+    assert abs(covered - 100 * np.mean(p >= 0.05)) < 1
+
+
+@pytest.mark.parametrize("same_runs", [True, False])
+def test_three_runs_a_side_without_seed_variance_are_cautious(same_runs: bool) -> None:
+    # three runs cannot show that seeds do nothing, so the interval allows for them
+    questions = Questions(800, 0.1, "null")
+    estimates = paired_difference(questions.runs(3, 0.0), questions.runs(3, 0.0), same_runs=same_runs)
+    assert 0.3 < 100 * np.mean(t_p_values(estimates) < 0.05) < 5
+    assert coverage(estimates, 0.0) > 95

@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from string import ascii_letters
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lineage_cards import answers, grpo, rce, reward, scores, selection
+
+from lever_pipe.errors import ComparisonError
+from lever_pipe.tables import comparability, lineage
+from lever_pipe.tables.comparability import APART, FACTORS, LABELS, deviations, guard, read_lineages
+from lever_pipe.tables.lineage import published_key
+from lever_pipe.tables.table import Table
+
+FILE = Path(__file__).parents[3] / "resources" / "reference" / "lineage.yaml"
+BETAS = ("0.12", "0.145", "0.15", "0.18")
+Lineages = dict[str, dict[str, str]]
+
+
+def group(beta: str, epoch: int = 1) -> str:
+    return f"preset~p/grpo/base~5/beta~{beta}/epoch~{epoch}"
+
+
+def evaluated(policy: str) -> dict[str, str]:
+    found = {**lineage.of_selection(selection(policy), policy), **lineage.of_answers(answers())}
+    found |= {**lineage.of_scores(scores(policy)), "scale": "embedded world, 0.7 M parameters"}
+    return found | lineage.of_environment(answers())
+
+
+def ours() -> Lineages:
+    """Return GRPO of four betas, its RCE base and two baselines, alike in all but what they are."""
+    found: Lineages = {}
+    for beta in BETAS:
+        values = {**lineage.of_training(grpo(beta=float(beta))), **lineage.of_reward(reward()), "seeds": "0, 1"}
+        found[group(beta)] = {**values, **evaluated("preset~p/grpo")}
+    values = {**lineage.of_training(rce()), **lineage.of_reward(reward()), "seeds": "0, 1"}
+    found["preset~p/rce/epoch~5"] = {**values, **evaluated("preset~p/rce")}
+    found["baseline/oracle"] = evaluated("baseline/oracle")
+    found["baseline/random"] = {**evaluated("baseline/random-0"), "draws": "0, 1, 2"}
+    return found
+
+
+def table(groups: Sequence[str], factor: str = "kl_beta", **values: Any) -> Table:
+    frame = pd.DataFrame({"KL_BETA": [f"row {i}" for i in range(len(groups))]}, dtype=object)
+    base: dict[str, Any] = {"id": "t", "document": "001", "title": "", "caption": "", "frame": frame}
+    return Table(**{**base, "factor": factor, "groups": tuple(groups), **values})
+
+
+BY_BETA = [group(beta) for beta in BETAS]
+EVERYONE = [*BY_BETA, "preset~p/rce/epoch~5", "baseline/oracle", "baseline/random"]
+
+# Each of these alone makes the row of 0.15 another thing than its neighbours.
+MUTATIONS = {
+    "base mix": {"base_rce_epoch": "2"},
+    "base checkpoint": {"base_checkpoint": "ffff00000000"},
+    "seed set": {"seeds": "0"},
+    "RL data": {"rl_data": "ffff00000000"},
+    "rewarded RL data": {"rewarded_groups": "ffff00000000"},
+    "reward": {"reward": "hard_only"},
+    "dropout": {"dropout": "on in the policy alone: 0.5 and 0.1 in attention"},
+    "learning rate": {"learning_rate": "1e-05"},
+    "trained tensors": {"trained": "all parameters"},
+    "KL control": {"kl_control": "adaptive"},
+    "a setting": {"grpo.top_k": "7"},
+    "architecture": {"selector.width": "128"},
+    "training embeddings": {"training_embeddings": "ffff00000000"},
+    "pool": {"pool": "ffff00000000"},
+    "embeddings": {"embeddings": "ffff00000000"},
+    "questions": {"questions": "ffff00000000"},
+    "demonstrations": {"demonstrations": "ffff00000000"},
+    "training code": {"training_code": "ffff00000000"},
+    "selection code": {"selection_code": "ffff00000000"},
+    "answering code": {"answering_code": "ffff00000000"},
+    "scoring code": {"scoring_code": "ffff00000000"},
+    "scoring": {"scoring.seed": "7"},
+    "decode": {"decode": "length_penalty 0.0; max_new_tokens 5; num_beams 1"},
+    "prompt": {"prompt": "turns 00000000"},
+    "precision": {"precision": "bfloat16"},
+    "LVLM": {"lvlm": "other 0000"},
+    "scale": {"scale": "Qwen2.5-VL-3B-Instruct, 3754.6 M parameters"},
+    "device": {"device": "cuda"},
+    "library": {"version.torch": "2.12.0"},
+    "epoch": {"epoch": "3"},
+    "preset": {"preset": "other"},
+}
+
+
+def mutated(changes: Mapping[str, str], of: str = group("0.15")) -> Lineages:
+    found = ours()
+    assert changes.keys() <= found[of].keys()
+    found[of] = {**found[of], **changes}
+    return found
+
+
+@pytest.mark.parametrize("factor", ["kl_beta", "policy", "samples"])
+def test_rows_that_differ_in_the_factor_only_are_left_alone(factor: str) -> None:
+    groups = {"kl_beta": BY_BETA, "policy": EVERYONE, "samples": [group("0.12")] * 3}[factor]
+    (found,) = guard([table(groups, factor)], ours(), "strict")
+    assert found.footnotes == ()
+    assert found.marks == ("",) * len(groups)
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("changes", MUTATIONS.values(), ids=MUTATIONS)
+def test_each_difference_alone_is_found_and_named(changes: Mapping[str, str]) -> None:
+    lineages = mutated(changes)
+    (field, value) = next(iter(changes.items()))
+    norm = ours()[group("0.15")][field]
+    (found,) = guard([table(BY_BETA)], lineages, "footnote")
+    assert found.footnotes == (f"a: {LABELS.get(field, field)}: {value}, the other rows: {norm}.",)
+    assert found.marks == ("", "", "a", "")
+
+
+@pytest.mark.parametrize("changes", MUTATIONS.values(), ids=MUTATIONS)
+def test_strict_refuses_each_difference_and_names_table_row_field_and_values(changes: Mapping[str, str]) -> None:
+    (field, value) = next(iter(changes.items()))
+    with pytest.raises(ComparisonError) as caught:
+        guard([table(BY_BETA)], mutated(changes), "strict")
+    assert caught.value.expected == "report.guard is strict: expected rows that differ in their table's factor only"
+    norm, label = ours()[group("0.15")][field], LABELS.get(field, field)
+    row = f"table t, row 'row 2' ({group('0.15')})"
+    assert caught.value.found == f"{row}: {label} is {value}, in most rows {norm}"
+    assert "report.guard" in caught.value.do
+
+
+@pytest.mark.parametrize("name", [name for name in MUTATIONS if name not in ("epoch", "base mix", "base checkpoint")])
+def test_among_all_policies_the_same_differences_are_found(name: str) -> None:
+    """Training compares within one method, so that baselines and the RCE base raise no false alarm."""
+    (found,) = guard([table(EVERYONE, "policy")], mutated(MUTATIONS[name]), "footnote")
+    assert found.marks == ("", "", "a", "", "", "", "")
+
+
+def test_a_baseline_with_another_pool_is_found() -> None:
+    (found,) = guard([table(EVERYONE, "policy")], mutated({"pool": "x"}, "baseline/oracle"), "footnote")
+    assert found.marks == ("", "", "", "", "", "a", "")
+    assert found.footnotes[0].startswith("a: Test pool: x, the other rows: ")
+
+
+def test_equal_footnotes_share_a_letter_and_a_row_may_have_several() -> None:
+    found = ours()
+    found[group("0.2")] = {**found[group("0.12")], "pool": "x"}
+    found[group("0.15")] |= {"base_rce_epoch": "2", "pool": "x"}
+    (marked,) = guard([table([group(beta) for beta in ("0.15", "0.12", "0.2", "0.145", "0.18")])], found, "footnote")
+    assert marked.marks == ("ab", "", "b", "", "")
+    assert marked.footnotes == (
+        "a: Base RCE epoch: 2, the other rows: 5.",
+        "b: Test pool: x, the other rows: eval_poo0000.",
+    )
+
+
+def test_two_different_deviations_are_told_from_most_rows() -> None:
+    found = ours()
+    for beta, pool in (("0.2", "x"), ("0.3", "y")):
+        found[group(beta)] = {**found[group("0.12")], "pool": pool}
+    (marked,) = guard([table([*BY_BETA, group("0.2"), group("0.3")])], found, "footnote")
+    assert marked.marks == ("", "", "", "", "a", "b")
+    assert marked.footnotes[0] == "a: Test pool: x, most other rows: eval_poo0000."
+
+
+@pytest.mark.parametrize("pools", [("x", "y"), ("x", "x", "y", "y"), ("x", "y", "z")])
+def test_without_a_majority_every_row_is_named(pools: Sequence[str]) -> None:
+    found = ours()
+    groups = BY_BETA[: len(pools)]
+    for name, pool in zip(groups, pools, strict=True):
+        found[name]["pool"] = pool
+    (marked,) = guard([table(groups)], found, "footnote")
+    assert marked.marks == ("a",) * len(pools)
+    assert len(marked.footnotes) == 1
+    assert all(f"{pool} (" in marked.footnotes[0] for pool in pools)
+    others = {2: "y", 4: "y", 3: "y and z"}[len(pools)]
+    with pytest.raises(ComparisonError, match=f"Test pool is x, in other rows {others};"):
+        guard([table(groups)], found, "strict")
+
+
+def test_the_text_without_a_majority() -> None:
+    found = ours()
+    found[group("0.145")]["pool"] = "x"
+    (marked,) = guard([table(BY_BETA[:2])], found, "footnote")
+    text = "Test pool by row: eval_poo0000 (GRPO KL_BETA=0.12 epoch 1); x (GRPO KL_BETA=0.145 epoch 1)."
+    assert marked.footnotes == (f"a: {text}",)
+
+
+def test_policies_of_two_presets_are_told_apart() -> None:
+    one, other = group("0.12"), group("0.12").replace("preset~p", "preset~q")
+    lineages = {one: ours()[one], other: {**ours()[one], "preset": "q", "seeds": "0"}}
+    (marked,) = guard([table([one, other], "preset")], lineages, "footnote")
+    assert marked.footnotes == (f"a: Seeds by row: 0, 1 ({one}); 0 ({other}).",)
+
+
+def test_a_row_with_several_policies_is_marked_for_each_and_names_them() -> None:
+    """A table with betas as columns: every row holds all of them, so the footnote says which column it is about."""
+    one_row = " ".join(BY_BETA)
+    (marked,) = guard([table([one_row, one_row], "kl_beta statistic")], mutated({"base_rce_epoch": "2"}), "footnote")
+    assert marked.marks == ("a", "a")
+    assert marked.footnotes == ("a: Base RCE epoch of GRPO KL_BETA=0.15 epoch 1: 2, the other policies: 5.",)
+    with pytest.raises(ComparisonError, match="Base RCE epoch is 2, in most rows 5"):
+        guard([table([one_row])], mutated({"base_rce_epoch": "2"}), "strict")
+
+
+def test_what_is_not_compared_is_left_alone() -> None:
+    for untouched in (table(BY_BETA, ""), table(["", ""])):
+        assert guard([untouched], mutated({"pool": "x"}), "strict") == [untouched]
+    (found,) = guard([table(["", *BY_BETA])], mutated({"pool": "x"}), "footnote")
+    assert found.marks == ("", "", "", "a", "")
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_a_factor_lets_its_fields_differ_and_no_other(factor: str) -> None:
+    """Of every field of a GRPO row: another value is marked unless the factor is about it."""
+    names = {name for name in FACTORS[factor] if not name.endswith(".")}
+    sections = tuple(name for name in FACTORS[factor] if name.endswith("."))
+    lineages = {group("0.12"): ours()[group("0.12")], group("0.2"): ours()[group("0.12")]}
+    for field in lineages[group("0.12")]:
+        found = {**lineages, group("0.3"): {**lineages[group("0.2")], field: "other"}}
+        marks = guard([table([*lineages, group("0.3")], factor)], found, "footnote")[0].marks
+        free = field in names or (bool(sections) and field.startswith(sections))
+        if field == "method":  # of a method alone, training is compared with nothing
+            free = factor == "policy"
+        assert marks == (("", "", "") if free else ("", "", "a")), field
+
+
+def test_presets_may_differ_in_training_but_not_in_data_or_evaluation() -> None:
+    other = {"learning_rate": "1", "grpo.top_k": "9", "selector.width": "9", "reward.hard": "2", "preset": "q"}
+    lineages = mutated(other)
+    assert guard([table(BY_BETA, "kl_beta preset")], lineages, "strict")[0].footnotes == ()
+    for field in ("rl_data", "seeds", "pool", "decode", "version.torch"):
+        lineages = mutated({**other, field: "x"})
+        assert guard([table(BY_BETA, "kl_beta preset")], lineages, "footnote")[0].marks[2] == "a"
+
+
+def test_absent_fields_do_not_apply_and_are_not_compared() -> None:
+    found = ours()
+    del found[group("0.12")]["pool"]  # trained only
+    assert guard([table(BY_BETA)], found, "strict")[0].footnotes == ()
+
+
+def test_unknown_factors_groups_and_lengths_are_refused() -> None:
+    with pytest.raises(ComparisonError, match="expected a factor out of kl_beta") as caught:
+        guard([table(BY_BETA, "kl_beta colour")], ours(), "footnote")
+    assert caught.value.found == "colour"
+    with pytest.raises(ComparisonError, match="none of preset~p/grpo/base~5/beta~9/epoch~1"):
+        guard([table([group("9")])], ours(), "footnote")
+    with pytest.raises(ComparisonError, match="groups for each of its 4 rows"):
+        guard([replace(table(BY_BETA), groups=tuple(BY_BETA[:3]))], ours(), "footnote")
+
+
+def test_many_differences_are_cut_in_a_message_and_share_the_last_letter_in_a_table() -> None:
+    found = ours()
+    found[group("0.15")] |= {f"grpo.setting{i}": "x" for i in range(60)}
+    for beta in ("0.12", "0.145", "0.18"):
+        found[group(beta)] |= {f"grpo.setting{i}": "y" for i in range(60)}
+    (marked,) = guard([table(BY_BETA)], found, "footnote")
+    assert marked.marks[2] == ascii_letters
+    assert len(marked.footnotes) == len(ascii_letters)
+    assert marked.footnotes[-1].count("grpo.setting") == 60 - len(ascii_letters) + 1
+    with pytest.raises(ComparisonError, match="and 55 more"):
+        guard([table(BY_BETA)], found, "strict")
+
+
+PUBLISHED = [published_key(float(beta), 1) for beta in BETAS]
+
+
+def both() -> Lineages:
+    return {**ours(), **lineage.read_published_lineage(FILE)}
+
+
+def test_published_rows_are_compared_with_published_rows_and_never_refused() -> None:
+    groups = [name for pair in zip(BY_BETA, PUBLISHED, strict=True) for name in pair]
+    (found,) = guard([table(groups)], both(), "strict")
+    assert [mark for mark, name in zip(found.marks, groups, strict=True) if name in BY_BETA] == [""] * 4
+    of_published = [mark for mark, name in zip(found.marks, groups, strict=True) if name in PUBLISHED]
+    assert of_published == ["", "", "abcdef", ""]
+    assert found.footnotes == (
+        "a: Base checkpoint: v3_k64_scratch/rce_epoch2, the other rows: kl012/rce_epoch5.",
+        "b: Base RCE epoch: 2, the other rows: 5.",
+        "c: KL_BETA as applied: 0.1, stored in the checkpoint, the other rows: as labelled.",
+        "d: KL control: unknown, the other rows: fixed.",
+        "e: Learning rate: unknown, the other rows: 5e-06.",
+        "f: Trained tensors: unknown, the other rows: attention and layer norm.",
+    )
+    assert found.notes == (APART,)
+
+
+def test_ours_alone_and_published_alone_need_no_standing_note() -> None:
+    for groups in (BY_BETA, PUBLISHED):
+        assert guard([table(groups, notes=("kept",))], both(), "footnote")[0].notes == ("kept",)
+
+
+def test_a_document_that_quotes_other_files_has_their_lineage() -> None:
+    """Document 002 quotes 0.12 as trained on the older RL data; document 001 as trained on k64 v3."""
+    groups = [published_key(beta, 1) for beta in (0.18, 0.15, 0.12)]
+    by_document = {
+        document: guard([table(groups, document=document)], both(), "footnote")[0] for document in ("001", "002")
+    }
+    assert by_document["001"].marks[2] == ""
+    old = "RL data: rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json, the other rows: rl_data_k64_v3.json."
+    assert [note for note in by_document["002"].footnotes if old in note]
+    assert len(by_document["002"].marks[2]) == 1
+
+
+def test_two_unknowns_are_no_difference_and_one_is_named() -> None:
+    lineages = {name: {"method": "grpo", "device": lineage.UNKNOWN} for name in PUBLISHED}
+    assert guard([table(PUBLISHED)], lineages, "footnote")[0].footnotes == ()
+    lineages[PUBLISHED[0]]["device"] = "cuda"
+    assert guard([table(PUBLISHED)], lineages, "footnote")[0].footnotes == (
+        "a: Device: cuda, the other rows: unknown.",
+    )
+
+
+def test_lineages_of_both_kinds_are_read_together(tmp_path: Path) -> None:
+    path = tmp_path / "lineage.csv"
+    path.write_text("group,field,value\nbaseline/oracle,pool,x\n")
+    found = read_lineages(path, FILE)
+    assert found["baseline/oracle"] == {"pool": "x"}
+    assert PUBLISHED[0] in found
+
+
+VALUES = st.lists(st.sampled_from("abc"), min_size=1, max_size=9)
+
+
+@given(VALUES)
+def test_deviations_are_those_of_a_plain_count(values: list[str]) -> None:
+    """Oracle: a value held by more than half is the norm and the rest deviates; without one, all do unless equal."""
+    lineages = {group(str(i)): {"method": "grpo", "pool": value} for i, value in enumerate(values)}
+    norms = [value for value in set(values) if values.count(value) > len(values) / 2]
+    expected = {name for name, fields in lineages.items() if len(set(values)) > 1 and fields["pool"] not in norms}
+    found = deviations(lineages, FACTORS["kl_beta"])
+    assert {name for deviation in found for name in deviation.holders} == expected
+    assert {deviation.norm for deviation in found} <= {norms[0] if norms else ""}
+    marks = guard([table(list(lineages))], lineages, "footnote")[0].marks
+    assert {name for name, mark in zip(lineages, marks, strict=True) if mark} == expected
+
+
+@given(VALUES, st.randoms(use_true_random=False))
+def test_the_order_of_rows_decides_letters_only(values: list[str], source: Any) -> None:
+    lineages = {group(str(i)): {"method": "grpo", "pool": value} for i, value in enumerate(values)}
+    names = list(lineages)
+    source.shuffle(names)
+    one, other = (guard([table(order)], lineages, "footnote")[0] for order in (list(lineages), names))
+    marked = {name for name, mark in zip(lineages, one.marks, strict=True) if mark}
+    assert {name for name, mark in zip(names, other.marks, strict=True) if mark} == marked
+
+
+def test_every_label_is_of_a_field_that_exists() -> None:
+    fields = {field for found in both().values() for field in found}
+    assert LABELS.keys() <= fields | {"draws"}
+    assert fields >= comparability.TRAINING

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from lineage_cards import answers, grpo, rce, reward, scores, selection
+
+from lever_pipe.config import AdaptiveKl, Grpo
+from lever_pipe.errors import RecordError
+from lever_pipe.records import RunCard
+from lever_pipe.tables import lineage
+
+FOLDER = Path(__file__).parents[3] / "resources" / "reference"
+FILE = FOLDER / "lineage.yaml"
+STAGES = {"grpo_frozen": "grpo", "grpo_balanced": "grpo_balanced"}
+"""Stage in the reference and in the lineage."""
+OLD_DATA = "rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json"
+
+
+def leaves(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, (*prefix, name))
+        else:
+            yield (*prefix, name)
+
+
+def with_leaf(card: RunCard, path: tuple[str, ...]) -> RunCard:
+    """Return the card with another value of the same kind at one place of its config."""
+    config = json.loads(json.dumps(card.config))
+    section = config
+    for name in path[:-1]:
+        section = section[name]
+    value = section[path[-1]]
+    if isinstance(value, bool):
+        section[path[-1]] = not value
+    elif isinstance(value, list):
+        section[path[-1]] = [*value, 99]
+    elif isinstance(value, str):
+        section[path[-1]] = f"{value}x"
+    elif value is None:
+        section[path[-1]] = AdaptiveKl().model_dump()
+    else:
+        section[path[-1]] = value + 1
+    return card.model_copy(update={"config": config})
+
+
+FieldsOf = Callable[[RunCard], Mapping[str, str]]
+CARDS: dict[str, tuple[RunCard, FieldsOf]] = {
+    "grpo": (grpo(), lineage.of_training),
+    "rce": (rce(), lineage.of_training),
+    "reward": (reward(), lineage.of_reward),
+    "selection": (selection("preset~p/rce/seed~0/epoch~1"), lambda card: lineage.of_selection(card, "preset~p/rce")),
+    "baseline": (selection("baseline/random-3"), lambda card: lineage.of_selection(card, "baseline/random-3")),
+    "answers": (answers(), lineage.of_answers),
+    "scores": (scores("baseline/oracle"), lineage.of_scores),
+}
+# What a group is called by, or what its files are called by: not a field of how it came to be.
+NAMES = {("baseline",), ("policy",)}
+PLACES = [
+    (name, path)
+    for name, (card, _) in CARDS.items()
+    for path in leaves(card.config)
+    if path[:1] not in NAMES and (name, path) != ("answers", ("shots",))
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), PLACES, ids=lambda value: value if isinstance(value, str) else ".".join(value)
+)
+def test_every_value_of_a_config_is_in_a_field(name: str, path: tuple[str, ...]) -> None:
+    card, fields_of = CARDS[name]
+    assert fields_of(with_leaf(card, path)) != fields_of(card)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_code_and_inputs_are_in_a_field(name: str) -> None:
+    card, fields_of = CARDS[name]
+    if name != "reward":  # the rewarded file itself is an input of training
+        assert fields_of(card.model_copy(update={"code": "other"})) != fields_of(card)
+    used = {
+        "grpo": ("reference", "groups", "embeddings"),
+        "rce": ("groups", "embeddings"),
+        "reward": ("rl_data",),
+        "selection": ("eval_pools", "embeddings"),
+        "baseline": ("eval_pools", "embeddings"),
+        "answers": ("train_examples",),
+        "scores": ("eval_examples",),
+    }
+    for key in used[name]:
+        other = card.model_copy(update={"inputs": {**card.inputs, key: "f" * 64}})
+        assert fields_of(other) != fields_of(card), key
+
+
+def test_fields_speak_plainly() -> None:
+    free = lineage.of_training(grpo(beta=0.145, grpo=Grpo(freeze_projections=False)))
+    assert free["trained"] == "all parameters"
+    assert free["dropout"] == "off"
+    assert free["kl_beta"] == "0.145"
+    adaptive = lineage.of_training(grpo(grpo=Grpo(adaptive_kl=AdaptiveKl())))["kl_control"]
+    assert adaptive == "adaptive; low 0.01; high 0.1; factor 1.5; minimum 0.001; maximum 10.0"
+    assert lineage.of_environment(rce()) == {"device": "cpu", "version.python": "3.11.7", "version.torch": "2.13.0"}
+
+
+def test_a_training_card_names_its_group() -> None:
+    assert lineage.group_of_training(grpo(beta=0.145, seed=3, epoch=2)) == "preset~p/grpo/base~5/beta~0.145/epoch~2"
+    assert lineage.group_of_training(rce(epoch=4)) == "preset~p/rce/epoch~4"
+
+
+def test_published_keys_are_those_of_the_tables() -> None:
+    for beta in (0.12, 0.145, 0.18):
+        assert lineage.published_key(beta, 2) == f"published/grpo/beta~{beta:g}/epoch~2"
+    assert lineage.published_key(0.12, 1, document="002") == "published/grpo/beta~0.12/epoch~1/document~002"
+
+
+def test_every_published_grpo_number_has_a_lineage() -> None:
+    """Each row of the reference belongs to a run that names its file, beta and epoch."""
+    reference = pd.read_csv(FOLDER / "lever-plus-published.csv", dtype=str, keep_default_na=False)
+    runs = lineage.read_published_runs(FILE).runs
+    rows = reference[reference["stage"].isin(STAGES) & reference["epoch"].str.fullmatch(r"\d+")]
+    assert len(rows) > 100
+    for row in rows.to_dict("records"):
+        source, beta = row["source_file"].rpartition(":")[2], float(row["kl_beta"].partition("(")[0])
+        fitting = [
+            run
+            for run in runs
+            if run.stage == STAGES[row["stage"]]
+            and source in run.files
+            and beta in run.betas
+            and run.first_epoch <= int(row["epoch"]) <= run.last_epoch
+        ]
+        assert len(fitting) == 1, row
+
+
+def test_published_runs_are_alike_but_for_what_is_known() -> None:
+    found = lineage.read_published_lineage(FILE)
+    key = lineage.published_key
+    of_012, of_018, of_015 = found[key(0.12, 1)], found[key(0.18, 1)], found[key(0.15, 1)]
+    differing = {name for name in of_018 if of_018[name] != of_015[name]}
+    assert differing == {
+        "kl_beta", "base_checkpoint", "base_rce_epoch", "kl_beta_applied", "kl_control", "learning_rate", "trained",
+    }  # fmt: skip
+    assert of_015["kl_beta_applied"].startswith("0.1,")
+    assert of_015["learning_rate"] == lineage.UNKNOWN
+    assert {name for name in of_018 if of_018[name] != of_012[name]} == {"kl_beta"}
+    # Document 002 quotes the older file for 0.12.
+    older = found[key(0.12, 1, document="002")]
+    assert {name: older[name] for name in older if older[name] != of_012[name]} == {"rl_data": OLD_DATA}
+    long = found[key(0.12, 50, stage="grpo_balanced")]
+    assert long["rl_data"].startswith("rl_data_k64_v3_balanced.json")
+    assert all(fields.keys() == of_012.keys() for fields in found.values())
+
+
+def test_every_published_field_names_its_source() -> None:
+    runs = lineage.read_published_runs(FILE)
+    stated = [*runs.common.values(), *(field for run in runs.runs for field in run.fields.values())]
+    assert all(field.value and field.source for field in stated)
+    unknown = [field for field in stated if field.value == lineage.UNKNOWN]
+    assert unknown
+
+
+def test_lineage_files_are_read_strictly(tmp_path: Path) -> None:
+    path = tmp_path / "lineage.csv"
+    path.write_text("group,field\na,b\n")
+    with pytest.raises(RecordError, match="expected the columns group, field, value"):
+        lineage.read_lineage(path)
+    path.write_text('group,field,value\na,seeds,"0, 1"\na,draws,\nb,seeds,2\n')
+    assert lineage.read_lineage(path) == {"a": {"seeds": "0, 1", "draws": ""}, "b": {"seeds": "2"}}
+    for text in ("common: {}\n", "common: [", "common: {}\nruns: []\nmore: 1\n"):
+        path.write_text(text)
+        with pytest.raises(RecordError, match="expected the published lineage"):
+            lineage.read_published_lineage(path)
+    with pytest.raises(RecordError, match="expected a file"):
+        lineage.read_published_lineage(tmp_path / "none.yaml")

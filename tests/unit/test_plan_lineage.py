@@ -1,0 +1,76 @@
+"""What the plan tells the stages that compare policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lever_pipe import plan
+from lever_pipe.config import Experiment
+from lever_pipe.parsing import parse_experiment
+from lever_pipe.records import base_of
+from lever_pipe.stage_configs import CollectLineageConfig, MeasureAgreementConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def experiment(**changed: object) -> Experiment:
+    return parse_experiment({**yaml.safe_load((ROOT / "config.yaml").read_text()), **changed})
+
+
+def test_a_policy_starts_from_its_base_or_its_initialisation() -> None:
+    assert base_of("preset~p/grpo/base~2/beta~0.12/seed~3/epoch~4") == "preset~p/rce/seed~3/epoch~2"
+    assert base_of("preset~p/rce/seed~3/epoch~4") == "preset~p/init/seed~3"
+
+
+def test_every_start_is_a_policy_or_is_named() -> None:
+    given = experiment()
+    names, starts = plan.evaluated(given), plan.starts(given)
+    trained = [name for name in names if not name.startswith("baseline/")]
+    assert {base_of(name) for name in trained} <= {*trained, *starts}
+    assert not set(starts) & set(trained)
+    assert starts == [*(f"preset~world/init/seed~{seed}" for seed in (0, 1, 2)), "preset~published/init/seed~0"]
+
+
+def test_batch_sizes_follow_the_batches() -> None:
+    given = experiment()
+    config = plan.stage_config(given, "collect_lineage", {})
+    assert isinstance(config, CollectLineageConfig)
+    assert sum(config.batch_sizes) == len(plan.evaluated(given))
+    assert len(config.batch_sizes) == len(plan.batches(given))
+    ends = [sum(config.batch_sizes[: i + 1]) for i in range(len(config.batch_sizes))]
+    for batch, size, end in zip(plan.batches(given), config.batch_sizes, ends, strict=True):
+        assert plan.evaluated(given)[end - size : end] == plan.policies_of(given, batch)
+
+
+def test_agreement_knows_its_policies_and_the_guard() -> None:
+    config = plan.stage_config(experiment(report={"guard": "strict"}), "measure_agreement", {})
+    assert isinstance(config, MeasureAgreementConfig)
+    assert config.guard == "strict"
+    assert list(config.policies) == plan.evaluated(experiment())
+    assert config.shots == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("lvlm", "source", "scale"),
+    [
+        ("resources/world/lvlm", "world", "embedded world, 0.7 M parameters"),
+        ("models/Absent-3B", "files", "Absent-3B on okvqa"),
+        ("models/absent", "world", "embedded world"),
+    ],
+)
+def test_the_scale_names_model_and_data(lvlm: str, source: str, scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    data = {**yaml.safe_load((ROOT / "config.yaml").read_text())["data"], "source": source}
+    config = plan.stage_config(experiment(lvlm={"model": lvlm}, data=data), "collect_lineage", {})
+    assert isinstance(config, CollectLineageConfig)
+    assert config.scale == scale
+
+
+def test_a_folder_whose_weights_cannot_be_read_has_no_size(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
+    config = plan.stage_config(experiment(lvlm={"model": str(tmp_path)}), "collect_lineage", {})
+    assert isinstance(config, CollectLineageConfig)
+    assert config.scale == "embedded world"
