@@ -138,7 +138,7 @@ def compare_sides(left: Side, right: Side) -> dict[str, Any]:
         "same_questions": same_questions,
         "accuracies": lines.accuracy_lines(one, other, DRAWS, same_questions=same_questions),
         "metrics": lines.metric_lines(*metrics),
-        "agreement": lines.agreement_lines(*chosen, shots, same_runs=same_runs) if all(chosen) else [],
+        "agreement": lines.agreement_lines(chosen[0], chosen[1], shots, same_runs=same_runs) if all(chosen) else [],
         "differences": list(_card_differences(left, right)),
     }
 

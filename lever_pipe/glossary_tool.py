@@ -1,4 +1,4 @@
-"""`python -m lever_pipe glossary LANGUAGE tables.json ... [--figures FOLDER]`: texts of a page without a translation."""
+"""`python -m lever_pipe glossary LANGUAGE tables.json ... [--figures FOLDER]`: texts without a translation."""
 
 from __future__ import annotations
 

@@ -35,7 +35,9 @@ def audit_markdown(text: str, spoken: Mapping[str, Sequence[str]]) -> None:
     Raises:
         RecordError: the page prints a number that no file holds, or lacks one.
     """
-    _compare("report.md", LINK_TARGET.sub("]", text).splitlines(), [line for lines in spoken.values() for line in lines])
+    _compare(
+        "report.md", LINK_TARGET.sub("]", text).splitlines(), [line for lines in spoken.values() for line in lines]
+    )
 
 
 def _compare(place: str, shown: Sequence[str], sources: Iterable[str]) -> None:

@@ -59,6 +59,7 @@ class SectionView:
     tables: tuple[TableView, ...]
     figures: tuple[FigureView, ...]
     is_emulated: bool
+    shows_figures_first: bool
 
     @property
     def anchor(self) -> str:
@@ -151,6 +152,7 @@ def _section(section: prose.Section, tables: Sequence[PageTable], parts: Parts, 
         ),
         figures=tuple(_figure(name, parts.figures[name], voice) for name in sorted(names, key=_rank)),
         is_emulated=section.is_emulated,
+        shows_figures_first=section.shows_figures_first,
     )
 
 

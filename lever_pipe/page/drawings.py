@@ -68,12 +68,12 @@ def inline(svg: str, *, source: str, name: str, title: str, description: str, sa
     labels += f'<desc id="{escape(name)}--desc">{escape(description)}</desc>'
     head = f'<svg class="plot" viewBox="{escape(root.get("viewBox", ""))}" role="img"'
     head += f' aria-labelledby="{escape(name)}--title {escape(name)}--desc">'
-    return Markup(f"{head}{labels}{inner}</svg>")  # noqa: S704 - every attribute and text in it is escaped
+    return Markup(f"{head}{labels}{inner}</svg>")
 
 
 def _parse(svg: str, source: str) -> ElementTree.Element:
     try:
-        root = ElementTree.fromstring(svg)  # noqa: S314 - drawn by this workflow; expat loads no external entity
+        root = ElementTree.fromstring(svg)
     except ElementTree.ParseError as fault:
         raise RecordError(f"{source}: expected SVG", found=str(fault), do="Run plot_curves again.") from None
     if root.tag != f"{SVG}svg" or not root.get("viewBox"):
@@ -89,12 +89,7 @@ def _write(element: ElementTree.Element, name: str, used: set[str], say: Say, so
         raise RecordError(f"{source}: expected only {', '.join(sorted(KEPT))}", found=tag, do="Draw it without.")
     attributes = "".join(f' {key}="{escape(value)}"' for key, value in _attributes(element, name, used))
     inner = "".join(_write(child, name, used, say, source) + _text(child.tail, say) for child in element)
-    return f"<{tag}{attributes}>{_text(element.text, say)}{inner}</{tag}>" if _counts(tag, inner, attributes) else ""
-
-
-def _counts(tag: str, inner: str, attributes: str) -> bool:
-    """Return whether an element shows anything; groups that hold nothing only make the page longer."""
-    return tag not in ("g", "defs") or bool(inner)
+    return f"<{tag}{attributes}>{_text(element.text, say)}{inner}</{tag}>" if inner or tag not in ("g", "defs") else ""
 
 
 def _text(text: str | None, say: Say) -> str:
@@ -116,11 +111,16 @@ def _attributes(element: ElementTree.Element, name: str, used: set[str]) -> Iter
         if key in IGNORED or (key in ("fill", "stroke") and _is_named(looks, key)):
             continue
         text = REFERENCE.sub(rf"#{name}--\1", value) if value.startswith("url(") else value
-        yield key, FRACTION.sub(lambda found: f"{float(found[0]):.2f}", " ".join(text.split())) if key in ROUNDED else text
+        yield (
+            key,
+            FRACTION.sub(lambda found: f"{float(found[0]):.2f}", " ".join(text.split())) if key in ROUNDED else text,
+        )
 
 
 def _declarations(attributes: Mapping[str, str]) -> dict[str, str]:
-    pairs = (declaration.partition(":") for declaration in attributes.get("style", "").split(";") if declaration.strip())
+    pairs = (
+        declaration.partition(":") for declaration in attributes.get("style", "").split(";") if declaration.strip()
+    )
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 

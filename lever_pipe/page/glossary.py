@@ -27,12 +27,21 @@ import yaml
 
 from lever_pipe.errors import RecordError
 from lever_pipe.page.numbers import NUMBER, numbers_in
+from lever_pipe.page.series import split_outside_brackets
 
 KEYS = ("language", "joints", "passing", "terms", "patterns")
 JOINTS = ("and", "comma", "series", "sentence")
 SLOT = re.compile(r"\{([ntlsrm])(\d?)\}")
-WHOLE = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))+?"
-SLOT_PATTERNS = {**dict.fromkeys("tls", WHOLE), **dict.fromkeys("rm", rf"{WHOLE}(?<!\.)"), "n": rf"[-+−±]?{NUMBER}%?"}
+BRACKETS = r"\((?:[^()]|\([^()]*\))*\)"
+WHOLE = rf"(?:[^()]|{BRACKETS})+?"
+ITEM = rf"(?:[^();]|{BRACKETS})+?"
+SLOT_PATTERNS = {
+    **dict.fromkeys("ts", WHOLE),
+    "l": ITEM,
+    "m": rf"{WHOLE}(?<!\.)",
+    "r": rf"{ITEM}(?<!\.)",
+    "n": rf"[-+−±]?{NUMBER}%?",
+}
 SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?]\)))\s+")
 LETTER = re.compile(r"[^\W\d_]")
 LATIN = re.compile(r"[\w`%]", re.ASCII)
@@ -82,7 +91,7 @@ class Glossary:
         parts = SENTENCE_END.split(text)
         if len(parts) > 1:
             return self._by_sentence(parts)
-        items = _outside_brackets("; ", text)
+        items = split_outside_brackets("; ", text)
         found = self._items("series", items) if len(items) > 1 else None
         return self._by_pattern(text) if found is None else found
 
@@ -103,22 +112,22 @@ class Glossary:
             case "l":
                 return self._list(value)
             case "s":
-                return self._items("series", _outside_brackets("; ", value))
+                return self._items("series", split_outside_brackets("; ", value))
             case "m":
-                items = _outside_brackets("; ", value)
+                items = split_outside_brackets("; ", value)
                 return self._find(value) or self.joints["series"].join(self._find(item) or item for item in items)
             case _:
                 return value
 
     def _list(self, text: str) -> str | None:
         """Return the items joined as this language joins them; an item may hold an `and` of its own."""
-        parts = _outside_brackets(" and ", text)
+        parts = split_outside_brackets(" and ", text)
         for cut in range(len(parts) - 1, 0, -1):
-            items = self._items("comma", _outside_brackets(", ", " and ".join(parts[:cut])))
+            items = self._items("comma", split_outside_brackets(", ", " and ".join(parts[:cut])))
             last = self._find(" and ".join(parts[cut:]))
             if items is not None and last is not None:
                 return _seamless([items, self.joints["and"], last])
-        return self._items("comma", _outside_brackets(", ", text))
+        return self._items("comma", split_outside_brackets(", ", text))
 
     def _items(self, joint: str, items: Sequence[str]) -> str | None:
         """Return the translated items with the joint between them, or None where one is unknown."""
@@ -136,17 +145,6 @@ class Glossary:
             if first is not None and rest is not None:
                 return self.joints["sentence"].join(filter(None, [first, rest]))
         return None
-
-
-def _outside_brackets(joint: str, text: str) -> list[str]:
-    """Return the parts of a text between joints that stand in no brackets."""
-    parts: list[str] = []
-    for part in text.split(joint):
-        if parts and parts[-1].count("(") > parts[-1].count(")"):
-            parts[-1] += joint + part
-        else:
-            parts.append(part)
-    return parts
 
 
 def _seamless(parts: Iterable[str]) -> str:
@@ -179,7 +177,9 @@ def _parse(files: tuple[tuple[str, str], ...]) -> Glossary:
     merged: dict[str, Any] = {"joints": {}, "passing": [], "terms": {}, "patterns": {}}
     for source, text in files:
         part = _part(source, text)
-        twice = sorted(text for name in ("terms", "patterns") for text in merged[name].keys() & part.get(name, {}).keys())
+        twice = sorted(
+            text for name in ("terms", "patterns") for text in merged[name].keys() & part.get(name, {}).keys()
+        )
         if twice:
             raise RecordError(f"{source}: expected texts of its own", found=f"{twice} in two files", do="Keep one.")
         merged["language"] = part.get("language", merged.get("language"))

@@ -22,6 +22,35 @@ PRODUCTION = (
 )
 PRESET = "The documents' tables show preset `{preset}`; the tables of other presets name theirs."
 EMULATED = "emulated fault"
+ON_PURPOSE = (
+    "Everything in this section is an emulated fault: a fault of the published study, switched on for one arm of this "
+    "run, to see which published pattern it reproduces. No other section holds a number of these arms."
+)
+HOW_TO_READ = (
+    (
+        "A row marked *ours* comes from this run. A row marked *published* is copied from the reference data of the "
+        "repository, with its lineage below the table. Numbers under an *emulated fault* repeat a fault of the "
+        "published study on purpose; they stand in a section of their own and in no other table."
+    ),
+    "A dash means that nothing exists, or that nothing was published.",
+    (
+        "Accuracies are VQA accuracies in percent, as the official evaluation tool computes them: answers are "
+        "normalised where the annotators disagree. (The study's own code normalises always.) The sample counts are "
+        "prefixes: the first questions in question-id order, as published."
+    ),
+    (
+        "In square brackets stands a 95 % interval: where the number may lie with other questions and, with several "
+        "runs, other seeds. Nothing of the kind was published."
+    ),
+    (
+        "Two settings are called separated only where a test says so: Holm p below 0.05 within the family of "
+        "comparisons that the table names. Anything else may be noise of questions and seeds."
+    ),
+    (
+        "A small letter at a row leads to a footnote: what else differs between that row and its neighbours, apart "
+        "from what the table compares."
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +64,7 @@ class Section:
     placed: tuple[str, ...] = field(default=())
     has_words_only: bool = False  # stands on the page without a table, too
     is_emulated: bool = False
+    shows_figures_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +81,18 @@ SECTIONS = (
     Section(
         "how",
         "How to read",
-        points=(
-            "A row marked *ours* comes from this run. A row marked *published* is copied from the reference data of "
-            "the repository, with its lineage below the table. Numbers under an *emulated fault* repeat a fault of the "
-            "published study on purpose; they stand in a section of their own and in no other table.",
-            "A dash means that nothing exists, or that nothing was published.",
-            "Accuracies are VQA accuracies in percent, as the official evaluation tool computes them: answers are "
-            "normalised where the annotators disagree. (The study's own code normalises always.) The sample counts are "
-            "prefixes: the first questions in question-id order, as published.",
-            "In square brackets stands a 95 % interval: where the number may lie with other questions and, with "
-            "several runs, other seeds. Nothing of the kind was published.",
-            "Two settings are called separated only where a test says so: Holm p below 0.05 within the family of "
-            "comparisons that the table names. Anything else may be noise of questions and seeds.",
-            "A small letter at a row leads to a footnote: what else differs between that row and its neighbours, apart "
-            "from what the table compares.",
-        ),
+        points=HOW_TO_READ,
         has_words_only=True,
     ),
-    Section("000", "Document 000: training curves of KL_BETA 0.12 and 0.15"),
+    Section("000", "Document 000: training curves of KL_BETA 0.12 and 0.15", shows_figures_first=True),
     Section("001", "Document 001: KL_BETA 0.12, 0.145, 0.15, 0.155 and 0.18"),
     Section("002", "Document 002: KL_BETA 0.18 against 0.15 and 0.12"),
-    Section("statistics", "Statistics"),
+    Section("statistics", "Statistics", shows_figures_first=True),
     Section("agreement", "Do the policies choose the same demonstrations?"),
     Section(
         "why",
         "Why the published tables look as they do",
-        paragraphs=(
-            "Everything in this section is an emulated fault: a fault of the published study, switched on for one arm "
-            "of this run, to see which published pattern it reproduces. No other section holds a number of these arms.",
-        ),
+        paragraphs=(ON_PURPOSE,),
         is_emulated=True,
     ),
     Section("claims", "Claims of the documents, recomputed"),
@@ -133,6 +146,7 @@ LABELS = {
     "lineage": "Lineage of the published numbers",
     "footnotes": "Footnotes",
     "sort": "A click on a column head sorts by it; a second turns the order round, a third restores it.",
+    "fold": "All rows of this table",
     "world": "Embedded world.",
     "production": "Production.",
     "emulated": EMULATED,

@@ -13,7 +13,8 @@ from pydantic import ValidationError, model_validator
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
-from lever_pipe.page.numbers import NUMBER
+from lever_pipe.page.numbers import NUMBER, numbers_in
+from lever_pipe.page.series import split_outside_brackets
 from lever_pipe.sections import Section
 
 Say = Callable[[str], str]
@@ -41,9 +42,14 @@ VERDICTS = {
     "not testable": "mute",
 }
 """Cells that judge; the word is shown with a colour."""
+SERIES = ("；", "; ")
+"""What stands between the items of a series, by language."""
 SOURCE = "Source"
-NAMES = {"Preset"}
+NAMES = {"Preset", "Arm"}
 """Columns of names that the configuration gives; they stand as code, and no language changes them."""
+WORDS_OF_NUMBERS = {"best", "reference"}
+"""Cells that stand in a column of differences for the row that the others are compared with."""
+LONG = 24  # rows beyond which a table of numbers is folded
 WIDTHS = {"brief": 14.0, "words": 30.0, "prose": float("inf")}
 """Names of the widths of columns of words, and the longest cell that each takes."""
 
@@ -78,7 +84,8 @@ class PageTable(Section):
         """Return the rows, with names as code."""
         named = [index for index, column in enumerate(self.columns) if column in NAMES]
         return tuple(
-            tuple(f"`{cell}`" if cell and index in named else cell for index, cell in enumerate(row)) for row in self.rows
+            tuple(f"`{cell}`" if cell and index in named else cell for index, cell in enumerate(row))
+            for row in self.rows
         )
 
     @property
@@ -110,6 +117,15 @@ class CellView:
     def whole(self) -> str:
         """Return the cell as one text."""
         return f"{self.text} {self.tail}" if self.tail else self.text
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the main text, a line an item where it is a series of numbers."""
+        joint = next((joint for joint in SERIES if joint in self.text), "")
+        items = split_outside_brackets(joint, self.text) if joint else [self.text]
+        if len(items) > 1 and not all(numbers_in(item) for item in items):
+            return [self.text]
+        return [*(f"{item}{joint.rstrip()}" for item in items[:-1]), items[-1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +168,11 @@ class TableView:
     csv: str
 
     @property
+    def is_long(self) -> bool:
+        """Return whether the table is folded until a reader opens it."""
+        return len(self.rows) > LONG and not self.is_wordy
+
+    @property
     def is_wordy(self) -> bool:
         """Return whether several columns hold prose, so that the table is set smaller."""
         return sum(column.width == "prose" and not column.is_number for column in self.columns) > 1
@@ -170,7 +191,9 @@ def read_tables(paths: Sequence[Path]) -> list[PageTable]:
             raise RecordError(f"{path}: expected a list of tables", found=type(values).__name__, do="Rebuild the file.")
         for table in (_checked(value, path) for value in values):
             if table.id in found:
-                raise RecordError(f"{path}: expected a table of another id", found=f"'{table.id}' twice", do="Rename it.")
+                raise RecordError(
+                    f"{path}: expected a table of another id", found=f"'{table.id}' twice", do="Rename it."
+                )
             found[table.id] = table
     return list(found.values())
 
@@ -211,7 +234,8 @@ def _checked(value: Any, path: Path) -> PageTable:
 
 def _column(table: PageTable, index: int, say: Say) -> ColumnView:
     cells = [row[index] for row in table.cells if row[index]]
-    is_number = bool(cells) and all(NUMERIC.fullmatch(cell) for cell in cells)
+    numeric = [cell for cell in cells if cell not in WORDS_OF_NUMBERS]
+    is_number = bool(numeric) and all(NUMERIC.fullmatch(cell) for cell in numeric)
     head, longest = table.columns[index], max(map(len, cells), default=0)
     width = next(name for name, limit in WIDTHS.items() if longest <= limit)
     return ColumnView(say(head) if head else "", is_number, index == 0, _kind(head) if index else "", width)

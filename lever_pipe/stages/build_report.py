@@ -43,8 +43,8 @@ def build_report(
 ) -> None:
     """Write the page as HTML and, beside it, as Markdown; links to figures and CSV files are relative.
 
-    `csv` are the folders that hold one CSV file a table; `glossary` are no files for English. A text without a translation
-    stays in English and is named in the log. Only the foot of the HTML page differs between two runs: its time.
+    `csv` are the folders that hold one CSV file a table; `glossary` are no files for English. A text that has no
+    translation stays in English and is named in the log. Two runs differ in the foot of the HTML page alone: its time.
 
     Raises:
         RecordError: an input is missing or malformed, or a page prints a number that none of its files holds.

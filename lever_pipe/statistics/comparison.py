@@ -27,12 +27,12 @@ def t_p_values(estimates: Estimates) -> Array:
     Args:
         estimates: C differences; a value without error has p = 1 where it is 0 and p = 0 elsewhere.
 
-    Source: Student 1908, Satterthwaite 1946
+    Source: Student 1908
+    Source: Satterthwaite 1946
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         t_C = np.abs(estimates.value) / estimates.error
-    p_C: Array = 2 * stats.t.sf(np.where(estimates.value == 0, 0.0, t_C), estimates.df)
-    return p_C
+    return np.asarray(2 * stats.t.sf(np.where(estimates.value == 0, 0.0, t_C), estimates.df))
 
 
 def sign_flip_p(differences_N: ArrayLike, *, generator: np.random.Generator, n_draws: int = 99_999) -> float:

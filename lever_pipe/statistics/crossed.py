@@ -37,7 +37,7 @@ class Estimates:
     @property
     def n_questions(self) -> int:
         """Return N."""
-        return self.by_question.shape[0]
+        return len(self.by_question)
 
 
 class Bounds(NamedTuple):
@@ -62,7 +62,8 @@ def mean_accuracy(accuracies_SNC: Array) -> Estimates:
     Raises:
         ShapeError: not of three dimensions, no run, or fewer than two questions.
 
-    Source: Clark 1973 (crossed runs and questions), Satterthwaite 1946
+    Source: Clark 1973 (crossed runs and questions)
+    Source: Satterthwaite 1946
     """
     return _combined([_require_block("accuracies_SNC", accuracies_SNC)])
 
@@ -82,7 +83,8 @@ def paired_difference(left_SNC: Array, right_TNC: Array, *, same_runs: bool) -> 
     Raises:
         ShapeError: the sides do not fit, or as `mean_accuracy`.
 
-    Source: Clark 1973 (crossed runs and questions), Satterthwaite 1946
+    Source: Clark 1973 (crossed runs and questions)
+    Source: Satterthwaite 1946
     """
     left, right = _require_block("left_SNC", left_SNC), _require_block("right_TNC", right_TNC)
     if left.shape[1:] != right.shape[1:] or (same_runs and left.shape != right.shape):
@@ -128,7 +130,8 @@ def bootstrap_bounds(
     Raises:
         ValueError: `n_resamples` or `level` out of range.
 
-    Source: Efron 1979 (bootstrap), Hesterberg 2015 (expanded percentiles)
+    Source: Efron 1979 (bootstrap)
+    Source: Hesterberg 2015 (expanded percentiles)
     """
     if n_resamples < 1 or not 0 < level < 1:
         raise ValueError(f"need n_resamples >= 1 and 0 < level < 1, got {n_resamples}, {level}")

@@ -94,8 +94,8 @@ def breakdown_rows(groups: Sequence[GroupScores], ways: Ways, draws: Draws) -> l
             numbers = zip(estimates.value, bounds.low, bounds.high, strict=True)
             for group in groups:
                 for column in group.columns:
-                    in_percent = (100 * float(number) for number in next(numbers))
-                    rows.append(BreakdownRow(by, kind, group.name, column, *in_percent, int(chosen.sum())))
+                    value, low, high = (100 * float(number) for number in next(numbers))
+                    rows.append(BreakdownRow(by, kind, group.name, column, value, low, high, int(chosen.sum())))
     return rows
 
 
@@ -107,8 +107,8 @@ def gaps(policy: GroupScores, oracle: GroupScores, by: str, kinds: Sequence[str]
         compared = compare(policy, oracle, chosen, draws)
         bounds = draws.bounds(compared.estimates, by, kind)
         numbers = (compared.estimates.value, bounds.low, bounds.high)
-        in_points = (100 * float(values[column]) for values in numbers)
-        found.append(Gap(kind, int(chosen.sum()), *in_points, float(compared.p[column]), 0.0))
+        value, low, high = (100 * float(values[column]) for values in numbers)
+        found.append(Gap(kind, int(chosen.sum()), value, low, high, float(compared.p[column]), 0.0))
     adjusted = holm([gap.p_holm for gap in found])
     lost = sum(gap.n_questions * gap.difference for gap in found)
     return [

@@ -86,8 +86,8 @@ def intervals(groups: Groups, samples: Sequence[int], draws: Draws) -> list[Inte
         numbers = zip(estimates.value, bounds.low, bounds.high, strict=True)
         for group in groups.values():
             for column in group.columns:
-                in_percent = (100 * float(number) for number in next(numbers))
-                rows.append(IntervalRow(group.name, n, column, *in_percent, len(group.runs), n))
+                value, low, high = (100 * float(number) for number in next(numbers))
+                rows.append(IntervalRow(group.name, n, column, value, low, high, len(group.runs), n))
     return rows
 
 

@@ -127,5 +127,8 @@ def _world(check: Mapping[str, Any]) -> list[Table]:
 
 
 def _work(counters: Sequence[Mapping[str, Any]]) -> Table:
-    caption = "Prompts from the ledger were answered by an earlier job or run and cost no forward pass."
+    caption = (
+        "Prompts from the ledger were answered by an earlier job or run and cost no forward pass. "
+        "The emulated faults are not counted here."
+    )
     return _fact_table("work", "work", "Work done", caption, ("Counter", "Sum over jobs"), totals(counters))

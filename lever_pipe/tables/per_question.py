@@ -103,7 +103,7 @@ def read_groups(
     return group_runs(runs, shots)
 
 
-def group_runs(runs: Mapping[str, Mapping[str, Array]], shots: Iterable[int]) -> dict[str, GroupScores]:
+def group_runs(runs: Mapping[str, Mapping[str, Array]], shots: Iterable[int | str]) -> dict[str, GroupScores]:
     """Return groups of [N, C] arrays by run as `GroupScores`."""
     columns = (*map(str, shots), MEAN)
     return {

@@ -21,6 +21,7 @@ SEVERAL = "Interval and p (Student's t) hold for further questions and further r
 UNPAIRED = "A and B were scored on other questions: no interval and no test."
 DETECTABLE = "detectable: smallest difference found at 80 % power. low and high: 95 % interval."
 NO_TEST = "-"
+NOTHING = "Nothing in the run cards."
 WIDEST = 36  # characters of a configured value
 ACCURACY_HEADS = ["A", "B", "A - B", "low", "high", "p", "detectable"]
 
@@ -43,7 +44,8 @@ def _policies(found: Mapping[str, Any]) -> Iterator[str]:
     agreement = [_agreement_cells(line) for line in found["agreement"]]
     yield _part("Same demonstrations, percent of queries", ["shots", "in sequence", "as a set"], agreement)
     rows = [[where, line.key, _short(line.left), _short(line.right)] for where, line in _named(found["differences"])]
-    yield _part("What differs", ["in", "key", "A", "B"], rows) or "What differs\nNothing in the run cards."
+    head = "What differs" if one == other == 1 else "What differs between the first run of each side"
+    yield _part(head, ["in", "key", "A", "B"], rows) or f"{head}\n{NOTHING}"
 
 
 def _runs(found: Mapping[str, Any]) -> Iterator[str]:
@@ -59,7 +61,7 @@ def _runs(found: Mapping[str, Any]) -> Iterator[str]:
         [where, line.key, _short(line.left), _short(line.right), str(line.n_cards)]
         for where, line in _named(found["differences"])
     ]
-    yield _part("What differs", ["stage", "key", "A", "B", "jobs"], rows) or "What differs\nNothing in the run cards."
+    yield _part("What differs", ["stage", "key", "A", "B", "jobs"], rows) or f"What differs\n{NOTHING}"
 
 
 def _part(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

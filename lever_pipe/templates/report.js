@@ -19,7 +19,9 @@
     const cell = row.cells[index];
     if (cell.querySelector(".absent")) return null;
     const text = cell.textContent.trim();
-    return numeric ? numberOf(text) : text;
+    if (!numeric) return text;
+    const value = numberOf(text);
+    return Number.isNaN(value) ? null : value;
   };
 
   const partsOf = (text) => text.split(/(\d+(?:\.\d+)?)/);
@@ -79,6 +81,7 @@
     });
     document.querySelectorAll("thead button").forEach((button) => button.addEventListener("click", () => sort(button.closest("th"))));
     document.querySelectorAll(".scroll").forEach(hint);
+    addEventListener("beforeprint", () => document.querySelectorAll(".fold").forEach((fold) => { fold.open = true; }));
     follow();
   });
 })();

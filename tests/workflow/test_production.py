@@ -15,6 +15,7 @@ from .conftest import JOB_COUNT, ROOT, Project
 CONFIG = ("--configfile", "config/okvqa_qwen2_5_vl_3b.yaml")
 # Six betas x 3 epochs x 3 seeds, and the epochs 4-50 of two betas of one seed.
 GRPO, LONG_ONLY, RCE = 6 * 3 * 3, 47 * 2, 5 * 3
+OTHER_BASE = 3  # the emulated 0.15 from RCE epoch 2; every other emulated epoch is one of the study
 RAW = (
     "OpenEnded_mscoco_train2014_questions.json",
     "mscoco_train2014_annotations.json",
@@ -56,9 +57,9 @@ def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(project: Pro
     assert done.returncode == 0, done.stdout[-3000:]
     planned = {rule: int(n) for rule, n in JOB_COUNT.findall(done.stdout.split("\n\n")[0])}
     assert planned["train_rce_epoch"] == RCE
-    assert planned["train_grpo_epoch"] == GRPO + LONG_ONLY
+    assert planned["train_grpo_epoch"] == GRPO + LONG_ONLY + OTHER_BASE
     assert planned["generate_rl_data"] == 8
-    assert planned["answer_prompts"] == 4  # three seeds and the baselines
+    assert planned["answer_prompts"] == 5  # three seeds, the baselines and the emulation
     assert planned["score_answers"] == RCE + GRPO + 8
     assert not planned.keys() & {"generate_world", "check_world"}
 

@@ -23,7 +23,17 @@ FIRST_RCE = "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
 
 # The smoke configuration: one seed, 2 RCE epochs, betas {0, 0.15} x 2 GRPO epochs, a long run of 3 epochs for 0.15.
 RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 2, 4, 1, 6
-REPORT = {"collect_results": 1, "tabulate_documents": 1, "plot_curves": 1, "build_report": 1}
+# Emulated: 2 RCE epochs; three betas from base 2 and 0.15 from base 1, right and with dropout; six arms.
+EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 4, 6
+REPORT = dict.fromkeys(
+    ("collect_results", "collect_lineage", "compare_policies", "measure_agreement", "check_claims"), 1
+) | dict.fromkeys(("tabulate_documents", "plot_curves", "build_report"), 1)
+EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, "explain_patterns": 1}
+EMULATED_GRPO_AND_BELOW = {
+    "emulate_grpo_epoch": EMULATED_GRPO,
+    "emulate_untouched": 1,
+    **EMULATION_BELOW_TRAINING,
+}
 SEED_SCORES = RCE_EPOCHS + GRPO_EPOCHS
 ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
 GRPO_AND_BELOW = {
@@ -33,10 +43,16 @@ GRPO_AND_BELOW = {
     "score_answers": SEED_SCORES,
     **REPORT,
 }
-BELOW_RL_DATA = {
-    "reward_groups": 1,
-    "train_rce_epoch": RCE_EPOCHS,
+ALL_GRPO_AND_BELOW = {
     **GRPO_AND_BELOW,
+    **EMULATED_GRPO_AND_BELOW,
+    "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO,
+    "answer_prompts": 2,
+}
+BELOW_RL_DATA = {
+    "reward_groups": 2,
+    "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
+    **ALL_GRPO_AND_BELOW,
     "select_demonstrations": SEED_SCORES,
 }
 
@@ -95,6 +111,28 @@ def test_the_title_rebuilds_the_report_only(smoke: Project) -> None:
         assert smoke.planned() == {"build_report": 1}
 
 
+def test_another_language_rewrites_the_page_only(smoke: Project) -> None:
+    assert smoke.planned("--config", "report={language: zh}") == {"build_report": 1}
+
+
+def test_without_emulation_the_page_is_all_that_changes(smoke: Project) -> None:
+    emulate = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2, other_base_rce_epoch: 1}"
+    with smoke.edited("config/smoke.yaml", emulate, "emulate: null"):
+        assert smoke.planned() == {"build_report": 1}
+
+
+def test_the_head_seed_of_the_emulation_stays_within_it(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "emulate: {", "emulate: {head_seed: 7, "):
+        planned = smoke.planned()
+    assert planned == {
+        "emulate_selections": 2,  # the arms `head` and `all`
+        "answer_prompts": 1,
+        "score_emulation": 1,
+        "explain_patterns": 1,
+        "build_report": 1,
+    }
+
+
 def test_execution_reruns_nothing(smoke: Project) -> None:
     assert smoke.planned("--set-threads", "train_rce_epoch=2", "--set-resources", "answer_prompts:mem_mb=9000") == {}
     with smoke.edited("profiles/default/profile.yaml", "cores: all", "cores: 1"):
@@ -125,7 +163,7 @@ def test_a_changed_sign_in_the_kl_retrains_grpo_but_not_rce(smoke: Project) -> N
     with smoke.edited(
         "lever_pipe/losses/kl.py", "torch.expm1(log_ratio) - log_ratio", "torch.expm1(log_ratio) + log_ratio"
     ):
-        assert smoke.planned() == GRPO_AND_BELOW
+        assert smoke.planned() == ALL_GRPO_AND_BELOW
 
 
 def test_a_comment_in_the_kl_reruns_nothing(smoke: Project) -> None:
@@ -162,7 +200,7 @@ def test_the_metric_rescores_rl_data_and_everything_below(smoke: Project) -> Non
         "generate_rl_data": 2,
         "merge_rl_data": 1,
         "select_baseline": BASELINES,  # the oracle ranks by the metric
-        "answer_prompts": 2,
+        "answer_prompts": 3,
         "score_answers": SEED_SCORES + BASELINES,
         "measure_pools": 1,
         "check_world": 1,
@@ -173,8 +211,9 @@ def test_the_prompt_answers_everything_again(smoke: Project) -> None:
     with smoke.edited("lever_pipe/prompts.py", 'ASSISTANT = "<|im_start|>assistant', 'ASSISTANT = "<|im_start|>helper'):
         planned = smoke.planned()
     assert planned["generate_rl_data"] == 2
-    assert planned["answer_prompts"] == 2
-    assert planned.items() >= {"train_rce_epoch": RCE_EPOCHS, "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY}.items()
+    assert planned["answer_prompts"] == 3
+    assert planned["train_rce_epoch"] == RCE_EPOCHS + EMULATED_RCE
+    assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
     assert not planned.keys() & ABOVE_ANSWERS
 
 
@@ -182,7 +221,7 @@ def test_another_seed_of_the_world_reruns_all_but_nothing_twice(smoke: Project) 
     with smoke.edited("config/smoke.yaml", "n_eval: 40}", "n_eval: 40, seed: 5}"):
         planned = smoke.planned()
     assert planned["generate_world"] == 1
-    assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY
+    assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
 
 
 def kill_after(project: Project, results: str, present: str) -> None:

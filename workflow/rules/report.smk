@@ -1,8 +1,6 @@
 FIGURES = f"{LEVER}/figures"
 BATCHES = plan.batches(EXPERIMENT)
 COUNTERS = [f"{LEVER}/answers/{batch}/counters.json" for batch in BATCHES]
-if EMULATE:
-    COUNTERS += [f"{LEVER}/answers/emulation/counters.json"]
 if not IMPORTED:
     COUNTERS += [f"{shard}/counters.json" for shard in SHARDS]
 WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []

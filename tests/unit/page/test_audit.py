@@ -8,7 +8,8 @@ from lever_pipe.page.audit import audit_html, audit_markdown
 SPOKEN = {"table:a": ["Title 1", "57.00", "-0.5"], "prose": ["at 95 %"]}
 PAGE = (
     '<html><head><style>a{width:9px}</style><script>let x = 8;</script></head><body><div data-place="table:a">'
-    "<h3>Title 1</h3><br><td>57.00</td><td>-0.5</td></div><p data-place=\"prose\" title=\"7\">at 95&nbsp;%</p></body></html>"
+    '<h3>Title 1</h3><br><td>57.00</td><td>-0.5</td></div><p data-place="prose" title="7">at 95&nbsp;%</p>'
+    "</body></html>"
 )
 
 

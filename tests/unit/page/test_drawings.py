@@ -95,5 +95,3 @@ def test_a_text_cannot_become_markup() -> None:
     svg = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><text x="1">&lt;script&gt;1 &amp; 2</text></svg>'
     assert "&lt;script&gt;1 &amp; 2" in inline(svg, say=str)
     assert "<script" not in inline(svg, say=str)
-
-

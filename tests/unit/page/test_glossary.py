@@ -13,7 +13,9 @@ from lever_pipe.errors import RecordError
 from lever_pipe.page.glossary import Glossary, read_glossary
 from lever_pipe.page.numbers import numbers_in
 
-HEAD = 'language: xx\njoints: {and: " & ", comma: " + ", series: " | ", sentence: " "}\npassing: ["KL_BETA", "`[^`]+`"]\n'
+HEAD = (
+    'language: xx\njoints: {and: " & ", comma: " + ", series: " | ", sentence: " "}\npassing: ["KL_BETA", "`[^`]+`"]\n'
+)
 SMALL = """
 terms:
   "Mean": "MEAN"
@@ -79,12 +81,18 @@ def test_translation(glossary: Read, english: str, translated: str) -> None:
         ("Median", "Median", ["Median"]),
         ("twice 4, 5", "twice 4, 5", ["twice 4, 5"]),
         ("the Median", "the Median", ["the Median"]),
-        ("A fixed sentence. Unknown words. Ours: 3 epochs.", "FIXED. Unknown words. OURS 3 EPOCHS.", ["Unknown words."]),
+        (
+            "A fixed sentence. Unknown words. Ours: 3 epochs.",
+            "FIXED. Unknown words. OURS 3 EPOCHS.",
+            ["Unknown words."],
+        ),
         # a raw slot must not swallow a second sentence
         ("written by X. Unknown.", "RAW X. Unknown.", ["Unknown."]),
     ],
 )
-def test_what_is_missing_stays_english_and_is_named(glossary: Read, english: str, left: str, missing: list[str]) -> None:
+def test_what_is_missing_stays_english_and_is_named(
+    glossary: Read, english: str, left: str, missing: list[str]
+) -> None:
     assert glossary().translate(english) == (left, missing)
 
 

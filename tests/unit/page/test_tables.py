@@ -130,3 +130,10 @@ def test_a_file_that_is_no_list_is_refused(tmp_path: Path) -> None:
     storage.write_json(tmp_path / "t.json", {})
     with pytest.raises(RecordError, match="expected a list of tables"):
         read_tables([tmp_path / "t.json"])
+
+
+def test_a_series_is_set_a_line_an_item() -> None:
+    rows = [["x", "first: 1; second: 2 (a; b)"], ["y", "plain; words"], ["z", "一 1；二 2"]]
+    seen = view(table(columns=["A", "B"], rows=rows, marks=[]), csv="", say=str)
+    lines = [row.cells[1].lines for row in seen.rows]
+    assert lines == [["first: 1;", "second: 2 (a; b)"], ["plain; words"], ["一 1；", "二 2"]]

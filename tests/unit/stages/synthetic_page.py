@@ -21,11 +21,17 @@ TEMPLATES = ROOT / "lever_pipe" / "templates"
 GLOSSARY = sorted((ROOT / "resources" / "glossary" / "zh").glob("*.yaml"))
 
 OTHERS = (
-    ("best-kl-beta", "statistics", ["KL_BETA", "Mean", "Holm p"], [["0.15", "57.00 [54.1, 59.8]", "<0.001"], ["0", "", "1.000"]]),
+    (
+        *("best-kl-beta", "statistics", ["KL_BETA", "Mean", "Holm p"]),
+        [["0.15", "57.00 [54.1, 59.8]", "<0.001"], ["0", "", "1.000"]],
+    ),
     ("agreement", "agreement", ["Policy", "Shot 1"], [["RCE epoch 5", "99.9%"]]),
-    ("emulated", "why", ["KL_BETA", "Source", "Shot 1"], [["0.12", "emulated", "57.00"], ["0.12", "published", "57.00"]]),
+    (
+        *("emulated", "why", ["KL_BETA", "Source", "Shot 1"]),
+        [["0.12", "emulated", "57.00"], ["0.12", "published", "57.00"]],
+    ),
     ("claims", "claims", ["Quantity", "Published", "Ours"], [["Mean", "supported", "contradicted"]]),
-)  # fmt: skip
+)
 
 
 def write_inputs(folder: Path, size: synthetic.Size, *, data: str = "world") -> dict[str, Any]:

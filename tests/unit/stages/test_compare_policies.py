@@ -35,6 +35,8 @@ class Size:
     baselines: tuple[str, ...] = ("zero_shot", "random-0", "random-1", "similar_both", "oracle")
     gain: float = 0.0
     """By how much more often the last of the betas answers right."""
+    unread: int = 0
+    """Questions beyond the largest sample count."""
 
 
 FULL = Size()
@@ -65,12 +67,13 @@ def accuracies(name: str, size: Size, n: int) -> np.ndarray:
 
 
 def write_inputs(folder: Path, size: Size) -> dict[str, Any]:
-    n = max(size.samples)
+    n = max(size.samples) + size.unread
     examples = [example(i) for i in range(n)]
     storage.write_rows(folder / "eval.jsonl", examples)
     paths = []
     for index, name in enumerate(policies_of(size)):
-        values = accuracies(name, size, n)
+        values = accuracies(name, size, max(size.samples))
+        values = np.concatenate([values, np.ones((size.unread, len(size.shots)))])
         rows = [
             QuestionScore(query_id=ExampleId(i), shots=k, accuracy=float(values[i, column]))
             for column, k in enumerate(size.shots)
@@ -313,6 +316,12 @@ def test_a_smaller_experiment_gives_a_smaller_page(tmp_path: Path) -> None:
     assert "Best KL_BETA: 0.3" in tables(outputs)["best-kl-beta"]["caption"]
     assert {r["shots"] for r in rows(outputs["intervals"])} == {"2", "mean"}
     assert "breakdown-relation" not in tables(outputs)  # no oracle
+
+
+def test_questions_beyond_the_largest_count_are_not_read(tmp_path: Path, full: dict[str, Path]) -> None:
+    outputs = run(tmp_path, replace(FULL, unread=6))
+    for name in ("intervals", "comparisons", "breakdown", "tables"):
+        assert outputs[name].read_bytes() == full[name].read_bytes()
 
 
 def test_other_data_are_sorted_by_question_type(tmp_path: Path) -> None:

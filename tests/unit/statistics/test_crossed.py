@@ -97,6 +97,13 @@ def test_the_error_is_never_below_that_of_the_questions_alone() -> None:
     assert (found.df >= 2).all()
 
 
+def test_single_answers_count_where_the_questions_seem_alike() -> None:
+    # Runs 0, 1 and 1, 0: all means are .5 (MSA = MSB = 0), rest +-.5 with one degree of freedom: MSE = 1.
+    found = mean_accuracy(np.array([[[0.0], [1.0]], [[1.0], [0.0]]]))
+    assert found.error**2 == pytest.approx([0.25], abs=1e-12)
+    assert found.df == pytest.approx([1], abs=1e-9)
+
+
 def test_what_both_sides_share_cancels() -> None:
     left, right = scores(3, 50, 2, name="left"), scores(3, 50, 2, name="right")
     shared = scores(3, 50, 2, name="shared")
