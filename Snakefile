@@ -24,6 +24,7 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
+        PAGE,
         REPORT,
 
 

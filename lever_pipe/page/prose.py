@@ -151,8 +151,6 @@ LABELS = {
     "production": "Production.",
     "emulated": EMULATED,
     "skip": "To the content",
-    "ours": "ours",
-    "published": "published",
 }
 """Words of the page's controls."""
 STAMP = "Built on {time}."
