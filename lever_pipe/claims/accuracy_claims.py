@@ -134,7 +134,8 @@ def accuracies_after_long_runs_are_equal(side: LeverSide, *, left: float, right:
     n = side.near(samples)
     rows = {beta: [side.long_accuracy(beta, n, k) for k in SHOTS] for beta in (left, right)}
     gaps = [abs(a - b) for a, b in zip(*_values(rows), strict=True)]
-    return Measured(_listed(rows, n), tuple(Check(gap) for gap in gaps))
+    texts = [f"{beta_text(beta)} after epoch {side.long_epoch(beta)}: {_joined(row)}" for beta, row in rows.items()]
+    return Measured(f"{n} samples, shots 1 to 4: {'; '.join(texts)}", tuple(Check(gap) for gap in gaps))
 
 
 def selections_agree(side: LeverSide, *, left: float, right: float, claimed: str) -> Measured:
@@ -201,8 +202,12 @@ def _gap(left: list[float], right: list[float]) -> float:
 
 
 def _listed(rows: dict[float, list[Quantity]], samples: int) -> str:
-    texts = [f"{beta_text(beta)}: {' / '.join(map(str, row))}" for beta, row in rows.items()]
+    texts = [f"{beta_text(beta)}: {_joined(row)}" for beta, row in rows.items()]
     return f"{samples} samples, shots 1 to 4: {'; '.join(texts)}"
+
+
+def _joined(row: list[Quantity]) -> str:
+    return " / ".join(map(str, row))
 
 
 def _counts(side: LeverSide, samples: tuple[int, ...]) -> list[int]:

@@ -22,6 +22,9 @@ SET_UPS = {
 """What the published numbers of a table were measured with."""
 RULES_CAPTION = sentences(
     "Every verdict is computed.",
+    "Supported: the numbers hold by the rule; contradicted: they go against the sentence.",
+    "Not supported: they do not decide or lie within noise; not testable: a number is missing or other factors differ "
+    "too.",
     "Identity: the numbers agree within their rounding.",
     "Order: the numbers go the claimed way; no inference.",
     "Noise: they go the claimed way by more than noise allows; published accuracies have 1.96 binomial standard errors "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lever_pipe.claims.lever_side import Shots, Statistic
 from lever_pipe.claims.quantities import Quantity, measured
+from lever_pipe.claims.texts import counted
 from lever_pipe.claims.verdicts import Check, NotTestable
 from lever_pipe.records import group_of
 from lever_pipe.tables.document_000 import curve_of, long_runs, statistics_of
@@ -22,8 +23,6 @@ from lever_pipe.tables.results import Results
 from lever_pipe.tables.text import beta_text
 
 STATISTICS = {"mean": "Mean", "first": "First", "last": "Last", "minimum": "Minimum"}
-FLOOR_EFFECT = 0.02
-"""How far the floor under the spread of kept rewards keeps a mean of standardised spreads below the share of groups."""
 PRINTED_ONLY = "The sentence is about printed numbers."
 DOCUMENTS = ("001", "002")
 """Documents whose betas are compared in families of their own."""
@@ -101,6 +100,10 @@ class OurLever:
         """Return the accuracy after the last evaluated epoch; later ones of a training-curve run are not evaluated."""
         return self.accuracy(beta, self._last_epoch, samples, shots)
 
+    def long_epoch(self, beta: float) -> int:  # noqa: ARG002 - one for all betas
+        """Return the last evaluated epoch."""
+        return self._last_epoch
+
     def separation(self, left: float, right: float, epoch: int, samples: int, shots: Shots) -> tuple[Check, str]:
         """Return a paired difference with its Holm-adjusted p value."""
         found = self._paired(left, right, epoch, samples, shots)
@@ -110,16 +113,16 @@ class OurLever:
         return Check(found.difference, half, found.p), f"{gap}, Holm p {p_text(found.p)}"
 
     def same_selections(self, left: float, right: float) -> tuple[Quantity, str]:
-        """Return the mean over seeds of the share of identical ordered selections at the largest shot count."""
+        """Return the mean over seeds of the share of equal first demonstrations, the only ones that were published."""
         rows = self._agreeing(left, right)
         share = 100 * float(rows["as_sequence"].astype(float).mean())
-        counted = f"mean over {len(rows)} seeds at {rows['shots'].iloc[0]} shots, order included"
-        return Quantity(share, 2, 0.0), counted
+        runs = counted(len(rows), "seed")
+        return Quantity(share, 2, 0.0), f"first demonstration, shot 1, mean over {runs} after epoch {self._last_epoch}"
 
     def differing_parameters(self, beta: float) -> tuple[Quantity, str]:
         """Return the share of parameters that differ from the base, mean over seeds."""
         share = 100 * float(self._updates(beta, self._last_epoch)["share_differing"].astype(float).mean())
-        return Quantity(share, 2, 0.0), "from the base"
+        return Quantity(share, 2, 0.0), f"from the base after epoch {self._last_epoch}"
 
     def update_size(self, beta: float, epoch: int) -> Quantity:
         """Return the relative norm of the update, mean over seeds."""
@@ -127,8 +130,7 @@ class OurLever:
 
     def gradient_share(self, beta: float, epoch: int, n_groups: int) -> tuple[Quantity, str]:  # noqa: ARG002 - theirs
         """Return the logged share of groups with a gradient."""
-        share = self.training(beta, epoch, "gradient_share")
-        return share._replace(rounding=FLOOR_EFFECT * share.value), "logged"
+        return self.training(beta, epoch, "gradient_share"), "logged"
 
     def lineage(self, beta: float, epoch: int) -> Mapping[str, str]:
         """Return the fields of our run cards."""
@@ -174,8 +176,10 @@ class OurLever:
         rows = rows[pairs & (seeds[0] == seeds[1])]
         if rows.empty:
             raise NotTestable(f"No agreement of {beta_text(left)} and {beta_text(right)} was measured.")
-        shots = rows["shots"].astype(int)
-        return rows[shots == shots.max()]
+        rows = rows[rows["shots"].astype(int) == 1]
+        if rows.empty:
+            raise NotTestable("Shot 1 is not part of this configuration.")
+        return rows
 
     def _updates(self, beta: float, epoch: int) -> pd.DataFrame:
         rows = self.parameters[self.parameters["policy"].map(group_of) == self.results.group(beta, epoch)]

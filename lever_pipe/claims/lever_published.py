@@ -32,6 +32,8 @@ FINAL = "KL_BETA_012_vs_015_最终对比报告.md"
 LONG_EPOCHS = {0.12: 9, 0.15: 42}
 """The evaluated epoch of each training-curve run."""
 EPOCH_OF = {"mean": "mean(1-50)", "first": "1", "last": "50", "minimum": "minimum"}
+WHEN = {"mean(1-50)": "mean of epochs 1 to 50", "minimum": "minimum", "9 vs 42": "epochs 9 and 42"}
+"""What a reader calls the epochs of the reference that are no single one."""
 METRICS = {"loss": "grpo_loss", "std_advantage": "adv_std", "max_advantage": "adv_max"}
 """Published names of our metrics where they differ."""
 NORMAL_95 = 1.959964
@@ -101,28 +103,36 @@ class PublishedLever:
 
     def long_accuracy(self, beta: float, samples: int, shots: int) -> Quantity:
         """Return the printed accuracy after a training-curve run."""
-        epoch = str(LONG_EPOCHS.get(beta, ""))
+        epoch = str(self.long_epoch(beta))
         return self._quantity(Key("grpo_balanced", beta, epoch, "vqa_acc_pct", samples, shots), (COMPARED,))
 
+    def long_epoch(self, beta: float) -> int:
+        """Return the evaluated epoch of a training-curve run."""
+        if beta not in LONG_EPOCHS:
+            raise NotTestable(f"No training-curve run of KL_BETA {beta_text(beta)} is published.")
+        return LONG_EPOCHS[beta]
+
     def separation(self, left: float, right: float, epoch: int, samples: int, shots: Shots) -> tuple[Check, str]:
-        """Return a difference of accuracies against 1.96 standard errors of a difference.
+        """Return a difference of accuracies against 1.96 standard errors of a difference, and its p value.
 
         Both errors are binomial and taken as independent, because nothing paired is published; a mean over shots
-        counts each question once.
+        counts each question once. The p value is that of the normal law, so that it is below 0.05 beyond the noise.
         """
         counts = (1, 2, 3, 4) if shots == "mean" else (shots,)
         pair = [fmean(self.accuracy(b, epoch, samples, k).value for k in counts) for b in (left, right)]
         gap = pair[0] - pair[1]
-        needed = NORMAL_95 * math.hypot(*(standard_error_percent(value / 100, samples) for value in pair))
+        error = math.hypot(*(standard_error_percent(value / 100, samples) for value in pair))
+        needed, p = NORMAL_95 * error, math.erfc(abs(gap) / error / math.sqrt(2)) if error else float(not gap)
         where = f"{samples} samples, {_shots_text(shots)}"
         text = f"{beta_text(left)} minus {beta_text(right)}: {signed(gap, 2)} ({where}), noise {number(needed, 1)}"
-        return Check(gap, needed), text
+        return Check(gap, needed, p), text
 
     def same_selections(self, left: float, right: float) -> tuple[Quantity, str]:
         """Return the published share of identical first demonstrations, which is known of 0.12 and 0.15."""
         self._require_compared(left, right)
         rate = self._found(Key("grpo_balanced", None, "9 vs 42", "identical_selection_rate", 50, 1), (FINAL,))
-        return Quantity(100 * rate.value, 0, 0.0), rate.note
+        runs = " and ".join(f"{beta_text(beta)} after epoch {self.long_epoch(beta)}" for beta in (left, right))
+        return Quantity(100 * rate.value, 0, 0.0), f"first demonstration, shot 1, {runs}, {rate.note} queries"
 
     def differing_parameters(self, beta: float) -> tuple[Quantity, str]:
         """Return the published share of weights that differ between 0.12 and 0.15."""
@@ -169,7 +179,9 @@ class PublishedLever:
         found = self._published.find(key, files)
         if found is None:
             label = "" if key.beta is None else f" of {beta_text(key.beta)}"
-            raise NotTestable(f"Not published: {named(key.metric)}{label}, epoch {key.epoch}.")
+            raise NotTestable(
+                f"Not published: {named(key.metric)}{label}, {WHEN.get(key.epoch, f'epoch {key.epoch}')}."
+            )
         return found
 
 

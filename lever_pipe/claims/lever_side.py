@@ -53,11 +53,14 @@ class LeverSide(Protocol):
     def long_accuracy(self, beta: float, samples: int, shots: int) -> Quantity:
         """Return an accuracy in percent after the training-curve run."""
 
+    def long_epoch(self, beta: float) -> int:
+        """Return the epoch of a training-curve run that `long_accuracy` is of."""
+
     def separation(self, left: float, right: float, epoch: int, samples: int, shots: Shots) -> tuple[Check, str]:
         """Return left minus right in points with what decides, and both as text."""
 
     def same_selections(self, left: float, right: float) -> tuple[Quantity, str]:
-        """Return the percentage of queries for which two betas choose alike, and how it was counted."""
+        """Return the percentage of queries for which two betas choose one first demonstration, and how it was counted."""
 
     def differing_parameters(self, beta: float) -> tuple[Quantity, str]:
         """Return the percentage of parameters that differ, and from what."""
@@ -66,10 +69,7 @@ class LeverSide(Protocol):
         """Return the norm of the update as a share of the base's norm."""
 
     def gradient_share(self, beta: float, epoch: int, n_groups: int) -> tuple[Quantity, str]:
-        """Return the share of groups whose rewards do not all tie, and how it is known.
-
-        Its `rounding` is how far a mean of standardised spreads may lie from it.
-        """
+        """Return the share of groups whose rewards do not all tie, and how it is known."""
 
     def lineage(self, beta: float, epoch: int) -> Mapping[str, str]:
         """Return how a run came to be: the fields of `tables/lineage.py`, unknown ones left out."""

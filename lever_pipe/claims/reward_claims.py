@@ -139,7 +139,8 @@ def reaches_thresholds_sooner(runs: RewardRuns, *, sooner: str, than: str, thres
         texts.append(f"{threshold:g}: {_step(first)} against {_step(second)}")
     if not checks:
         raise NotTestable("No run reaches a threshold.")
-    return Measured(f"first step at {RUNS[sooner]} against {RUNS[than]}: {'; '.join(texts)}", tuple(checks))
+    lead = f"first step that reaches each reward, {RUNS[sooner]} against {RUNS[than]}"
+    return Measured(f"{lead}: {'; '.join(texts)}", tuple(checks))
 
 
 def reaches_threshold_in_less_time(runs: RewardRuns, *, sooner: str, than: str, threshold: float) -> Measured:

@@ -24,9 +24,15 @@ SETTINGS = {
     "lr_schedule": "learning-rate schedule",
 }
 """Settings that two runs may differ in, and what a reader calls them."""
-NONE_STATED = "none"
+COMPARED = ("kl_loss_coef",)
+"""The settings that the runs are named by, so that they are what is compared and not what differs beside it."""
+NONE_STATED = "not stated"
 RUNS = {"nokl": "no KL", "kl": "KL bundle"}
 """Names of the runs in the reference, and in texts."""
+LABELS = {**RUNS, "kl-nokl": "KL bundle minus no KL"}
+"""Names of whatever a number of the reference is stated of."""
+FEWEST = 5
+"""Evaluations below which a curve has no statistics."""
 DOCUMENTS = ("003", "004")
 
 
@@ -47,9 +53,12 @@ class RewardRuns:
 
     @cached_property
     def steps(self) -> NDArray[np.float64]:
-        """Return [N] the steps at which every run was measured."""
+        """Return [N] the steps at which every run was measured; fewer than `FEWEST` are no curve."""
         found = [set(self._measured(run)) for run in RUNS]
-        return np.array(sorted(set.intersection(*found)), dtype=np.float64)
+        common = sorted(set.intersection(*found))
+        if len(common) < FEWEST:
+            raise NotTestable(f"Fewer than {FEWEST} rewards are published at the same steps of both runs.")
+        return np.array(common, dtype=np.float64)
 
     def rewards(self, run: str) -> NDArray[np.float64]:
         """Return [N] the measured rewards of a run."""
@@ -62,6 +71,14 @@ class RewardRuns:
         if found is None:
             raise NotTestable(f"No reward of the run `{RUNS[run]}` is known at step {step}.")
         return found
+
+    def change(self, run: str, step: int) -> float:
+        """Return how far a run's reward lies above that of the evaluation before, evaluated in either run."""
+        grid = sorted({at for name in RUNS for at in self._measured(name)} | {step})
+        at = grid.index(step)
+        if not at:
+            raise NotTestable(f"No evaluation before step {step} is known.")
+        return self.reward(run, step).value - self.reward(run, grid[at - 1]).value
 
     def steps_of(self, run: str) -> list[int]:
         """Return the steps at which a run was measured."""
@@ -93,10 +110,20 @@ class RewardRuns:
         rows = here if len(here) else rows
         values = [value for value in rows["value"] if value]
         if not values:
-            raise NotTestable(f"Not published: {named(metric)} of `{RUNS.get(run, run)}`.")
+            owner = f" of `{LABELS[run]}`" if run else ""
+            raise NotTestable(f"Not published: {named(metric)}{owner}.")
         return str(values[0])
 
-    def differs(self, *, beside: tuple[str, ...] = ()) -> tuple[str, ...]:
+    def only(self, run: str, metric: str) -> tuple[int, Quantity]:
+        """Return the one value of a metric that this document prints, with its step."""
+        found = self.series(run, metric)
+        if not found:
+            raise NotTestable(f"Not published: {named(metric)} of `{LABELS[run]}`.")
+        if len(found) > 1:
+            raise NotTestable(f"More than one value is published: {named(metric)} of `{LABELS[run]}`.")
+        return next(iter(found.items()))
+
+    def differs(self, *, beside: tuple[str, ...] = COMPARED) -> tuple[str, ...]:
         """Return the settings that differ between the runs, those in `beside` left out."""
         stated = {name: {run: self._setting(run, name) for run in RUNS} for name in SETTINGS if name not in beside}
         return tuple(
@@ -106,8 +133,12 @@ class RewardRuns:
         )
 
     def _measured(self, run: str) -> dict[int, Quantity]:
-        rows = self._everywhere(run, REWARD)
-        return {int(step): self._quantity(value, REWARD) for step, value in _pairs(rows)}
+        return self._rewards[run]
+
+    @cached_property
+    def _rewards(self) -> Mapping[str, dict[int, Quantity]]:
+        rows = {run: self._everywhere(run, REWARD) for run in RUNS}
+        return {run: {int(s): self._quantity(v, REWARD) for s, v in _pairs(of)} for run, of in rows.items()}
 
     def _setting(self, run: str, name: str) -> str:
         values = [value for value in self._everywhere(run, name)["value"] if value]
@@ -118,7 +149,13 @@ class RewardRuns:
         return rows[rows["source_file"].str.startswith(self.document)]
 
     def _everywhere(self, run: str, metric: str) -> pd.DataFrame:
-        return self.rows[(self.rows["run"] == run) & (self.rows["metric"] == metric)]
+        return self._by_metric.get((run, metric), self.rows.iloc[:0])
+
+    @cached_property
+    def _by_metric(self) -> Mapping[tuple[str, str], pd.DataFrame]:
+        return {
+            (str(run), str(metric)): rows for (run, metric), rows in self.rows.groupby(["run", "metric"], sort=False)
+        }
 
     @cached_property
     def _decimals(self) -> Mapping[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -21,10 +22,10 @@ def changes_in_percent_are(runs: RewardRuns, *, run: str) -> Measured:
     claimed = runs.series(run, "val_reward_change_pct")
     if not claimed:
         raise NotTestable("No change is printed.")
-    computed = dict(zip(map(int, runs.steps[1:]), runs.curve(run).relative_changes, strict=True))
     texts, checks = [], []
     for step, said in claimed.items():
-        change = 100 * computed[step]
+        change = runs.change(run, step)
+        change *= 100 / (runs.reward(run, step).value - change)
         checks.append(Check(change - said.value, said.rounding))
         texts.append(f"step {step} {signed(change, 1)}, printed {said}")
     return Measured("; ".join(texts), tuple(checks))
@@ -51,19 +52,28 @@ def changes_less(runs: RewardRuns, *, steadier: str, than: str) -> Measured:
 
 
 def moves_less(runs: RewardRuns, *, smoother: str, than: str) -> Measured:
-    """Compare total variation and turns of two curves."""
-    one, other = runs.curve(smoother), runs.curve(than)
-    paths = {run: number(curve.total_variation, 3) for run, curve in ((smoother, one), (than, other))}
-    lengths = ", ".join(f"{RUNS[run]} {path}" for run, path in paths.items())
-    text = f"total variation {lengths}; turns {one.sign_changes} against {other.sign_changes}"
-    turns = Check(float(other.sign_changes - one.sign_changes))
-    return Measured(text, (Check(other.total_variation - one.total_variation), turns), runs.differs())
+    """Judge smoothness as `changes_less` and show the other statistics, which do not all point one way."""
+    one, other, judged = runs.curve(smoother), runs.curve(than), changes_less(runs, steadier=smoother, than=than)
+    shown = {
+        "rms of change": (one.rms_of_changes, other.rms_of_changes, 4),
+        "residual sd": (one.residual_sd, other.residual_sd, 4),
+        "drawdown": (one.drawdown, other.drawdown, 3),
+        "total variation": (one.total_variation, other.total_variation, 3),
+    }
+    texts = [
+        f"{name} {RUNS[smoother]} {number(a, digits)}, {RUNS[than]} {number(b, digits)}"
+        for name, (a, b, digits) in shown.items()
+    ]
+    turns = f"turns {one.sign_changes} against {other.sign_changes}"
+    return replace(judged, numbers="; ".join((judged.numbers, *texts, turns)))
 
 
 def window_varies_less(runs: RewardRuns, *, steadier: str, than: str, first: int, last: int) -> Measured:
     """Compare the spread of the rewards within a window of steps, which was chosen afterwards."""
     inside = (runs.steps >= first) & (runs.steps <= last)
     rewards = {run: runs.rewards(run)[inside] for run in (steadier, than)}
+    if not all(np.unique(values).size > 1 for values in rewards.values()):
+        raise NotTestable(f"Fewer than two rewards differ between steps {first} and {last}.")
     p = f_test(rewards[steadier], rewards[than])
     ranges = {run: float(np.ptp(values)) for run, values in rewards.items()}
     texts = [f"range of {RUNS[run]} {number(value, 3)}" for run, value in ranges.items()]
@@ -71,8 +81,11 @@ def window_varies_less(runs: RewardRuns, *, steadier: str, than: str, first: int
     return Measured(text, (Check(ranges[than] - ranges[steadier], p=p),), runs.differs())
 
 
-def falls_less(runs: RewardRuns, *, steadier: str, than: str) -> Measured:
-    """Compare drawdowns; p is how often a flat run of as many noisy values falls as far as the larger one."""
+def falls_less(runs: RewardRuns, *, steadier: str, than: str, beside: tuple[str, ...]) -> Measured:
+    """Compare drawdowns; p is how often a flat run of as many noisy values falls as far as the larger one.
+
+    `cause` is judged by the settings that differ beside the named ones.
+    """
     one, other = runs.curve(steadier), runs.curve(than)
     chances = [runs.noise.chance_of_drawdown(curve.drawdown) for curve in (one, other)]
     text = (
@@ -80,16 +93,16 @@ def falls_less(runs: RewardRuns, *, steadier: str, than: str) -> Measured:
         f"a flat run falls {number(runs.noise.expected_drawdown, 2)} on average, as far as these with p "
         f"{p_text(chances[0])} and {p_text(chances[1])}"
     )
-    return Measured(text, (Check(other.drawdown - one.drawdown, p=min(chances)),), runs.differs())
+    return Measured(text, (Check(other.drawdown - one.drawdown, p=min(chances)),), runs.differs(beside=beside))
 
 
 def falls_more_sharply(runs: RewardRuns, *, run: str, step: int, than: str) -> Measured:
     """Hold a fall at one step against the largest fall of the other run."""
-    changes = dict(zip(map(int, runs.steps[1:]), runs.curve(run).changes, strict=True))
+    own = runs.change(run, step)
     other = dict(zip(map(int, runs.steps[1:]), runs.curve(than).changes, strict=True))
     at = min(other, key=lambda key: other[key])
-    text = f"{RUNS[run]} at step {step}: {signed(changes[step], 3)}; {RUNS[than]} at step {at}: {signed(other[at], 3)}"
-    return Measured(text, (Check(other[at] - changes[step]),))
+    text = f"{RUNS[run]} at step {step}: {signed(own, 3)}; {RUNS[than]} at step {at}: {signed(other[at], 3)}"
+    return Measured(text, (Check(other[at] - own),))
 
 
 def metric_rises(runs: RewardRuns, *, run: str, metric: str) -> Measured:

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 from lever_pipe.claims.reward_claims import ends, middle
 from lever_pipe.claims.reward_runs import RUNS, RewardRuns
-from lever_pipe.claims.texts import named
+from lever_pipe.claims.texts import counted, named
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
 from lever_pipe.tables.text import number, signed
 
-TOKENS = "mean_sequence_length_tokens_as_labelled"
+TOKENS, RESPONSE = "mean_sequence_length_tokens_as_labelled", "response_length_tokens"
 STARTED = re.compile(r"run-(\d{8}_\d{6})-")
 
 
@@ -53,7 +53,7 @@ def display_shows_warm_up(runs: RewardRuns, *, run: str, fixed: str) -> Measured
 def steps_remain(runs: RewardRuns, *, run: str, until: int) -> Measured:
     """Hold the steps up to which training is to go on against those that are said to be done."""
     stated = runs.fact(run, "total_steps_claimed").value
-    text = f"advised: to step {until} at most; said to be done: {stated:g} steps"
+    text = f"the advice ends at step {until}; said to be done: {stated:g} steps"
     return Measured(text, (Check(until - stated),))
 
 
@@ -61,7 +61,7 @@ def sequences_fit_the_context(runs: RewardRuns, *, limit: int) -> Measured:
     """Hold the stated sequence lengths against the longest that the model takes."""
     texts, checks = [], []
     for run in RUNS:
-        ((step, tokens),) = runs.series(run, TOKENS).items()
+        step, tokens = runs.only(run, TOKENS)
         low, high = ends(runs, run, "throughput_tokens_per_s")
         fastest, slowest = ends(runs, run, "time_per_step_s")
         checks.append(Check(limit - tokens.value))
@@ -82,9 +82,7 @@ def lengths_fit_one_kind_of_step(runs: RewardRuns, *, longest_prompt: int, promp
     """
     lengths, texts = {}, []
     for run in RUNS:
-        ((_, tokens),), ((_, response),) = (
-            runs.series(run, name).items() for name in (TOKENS, "response_length_tokens")
-        )
+        tokens, response = (runs.only(run, name)[1] for name in (TOKENS, RESPONSE))
         gpus, group = (int(runs.fact(run, name).value) for name in ("n_gpus", "rollout_n"))
         total, unit = tokens.value * gpus, math.lcm(gpus, group)
         prompts = {n: total / n - response.value for n in range(unit, int(total / response.value) + 1, unit)}
@@ -95,8 +93,8 @@ def lengths_fit_one_kind_of_step(runs: RewardRuns, *, longest_prompt: int, promp
         lengths[run] = length
         texts.append(f"{RUNS[run]}: {number(total, 0)} / {n} - {response} = {number(length, 0)} prompt tokens")
     gap, slack = abs(lengths["kl"] - lengths["nokl"]), prompt_spread * max(lengths.values())
-    text = f"{'; '.join(texts)}; difference {number(gap, 0)}, range of the prompts {number(slack, 0)}"
-    return Measured(text, (Check(gap, slack),))
+    spread = f"difference {number(gap, 0)} tokens, range of the prompts {number(slack, 0)} tokens"
+    return Measured(f"{'; '.join(texts)}; {spread}", (Check(gap, slack),))
 
 
 def takes_longer_by(runs: RewardRuns) -> Measured:
@@ -108,7 +106,7 @@ def takes_longer_by(runs: RewardRuns) -> Measured:
         checks.append(Check(a.value - b.value - said.value, said.rounding))
         texts.append(f"{a} - {b} = {signed(a.value - b.value, 0)}, printed {said}")
     extra = middle(runs, "kl", "time_per_step_s") - middle(runs, "nokl", "time_per_step_s")
-    return Measured(f"{'; '.join(texts)}; middles {signed(extra, 1)} s", tuple(checks))
+    return Measured(f"{'; '.join(texts)}; the middles differ by {number(extra, 1)} s", tuple(checks))
 
 
 def range_lies_lower(runs: RewardRuns, *, metric: str, lower: str, higher: str, beside: tuple[str, ...]) -> Measured:
@@ -117,35 +115,33 @@ def range_lies_lower(runs: RewardRuns, *, metric: str, lower: str, higher: str, 
     `cause` is judged by the settings that differ beside the named ones.
     """
     sides = {run: ends(runs, run, metric) for run in (lower, higher)}
-    gap = middle(runs, higher, metric) - middle(runs, lower, metric)
-    needed = sum((high.value - low.value) / 2 for low, high in sides.values())
+    gap, needed, apart = _apart(runs, metric, lower, higher, digits=1)
     texts = [f"{RUNS[run]} {low} to {high}" for run, (low, high) in sides.items()]
-    share = 100 * gap / middle(runs, higher, metric)
-    apart = f"middles differ by {number(gap, 1)} ({number(share, 1)} %)"
-    text = f"{'; '.join(texts)}; {apart}, half widths {number(needed, 1)}"
-    return Measured(text, (Check(gap, needed),), runs.differs(beside=beside))
+    return Measured(f"{'; '.join(texts)}; {apart}", (Check(gap, needed),), runs.differs(beside=beside))
 
 
 def ranges_are_alike(runs: RewardRuns, *, metric: str, at_most: float) -> Measured:
-    """Hold the ratio of the widths of two printed ranges against a bound."""
+    """Hold the ratio of the widths of two printed ranges against a bound, and their middles as `range_lies_lower`."""
     sides = {run: ends(runs, run, metric) for run in RUNS}
     widths = {run: high.value - low.value for run, (low, high) in sides.items()}
     ratio = max(widths.values()) / min(widths.values())
     texts = [
         f"{RUNS[run]} {low} to {high}, width {number(widths[run], low.digits)}" for run, (low, high) in sides.items()
     ]
-    return Measured(f"{'; '.join(texts)}; ratio {number(ratio, 2)}, bound {at_most:g}", (Check(at_most - ratio),))
+    gap, needed, apart = _apart(runs, metric, *RUNS, digits=3)
+    text = f"{'; '.join(texts)}; ratio of the widths {number(ratio, 2)}, bound {at_most:g}; {apart}"
+    return Measured(text, (Check(at_most - ratio), Check(needed - abs(gap))))
 
 
-def is_known_of_both(runs: RewardRuns, *, metric: str) -> Measured:
+def is_known_of_both(runs: RewardRuns, *, metric: str, beside: tuple[str, ...]) -> Measured:
     """Tell whether a metric that a comparison needs is published of both runs."""
     texts = []
     for run in RUNS:
         series = runs.series(run, metric)
         if not series:
             raise NotTestable(f"Not published: {named(metric)} of `{RUNS[run]}`.")
-        texts.append(f"{RUNS[run]}: {len(series)} values")
-    return Measured("; ".join(texts), (Check(1.0),), runs.differs())
+        texts.append(f"{RUNS[run]}: {counted(len(series), 'value')}")
+    return Measured("; ".join(texts), (Check(1.0),), runs.differs(beside=beside))
 
 
 def is_evaluated_after(runs: RewardRuns, *, run: str, step: int) -> Measured:
@@ -157,10 +153,18 @@ def is_evaluated_after(runs: RewardRuns, *, run: str, step: int) -> Measured:
     return Measured(f"step {step} to {later[0]}: {signed(-gap, 3)}", (Check(gap),))
 
 
-def response_is_longer(runs: RewardRuns, *, longer: str, than: str) -> Measured:
+def response_is_longer(runs: RewardRuns, *, longer: str, than: str, beside: tuple[str, ...]) -> Measured:
     """Compare response lengths, which need the same step."""
-    pairs = {run: next(iter(runs.series(run, "response_length_tokens").items())) for run in (longer, than)}
-    (first, one), (second, other) = pairs[longer], pairs[than]
+    (first, one), (second, other) = runs.only(longer, RESPONSE), runs.only(than, RESPONSE)
     text = f"{RUNS[longer]} {one} tokens at step {first}, {RUNS[than]} {other} tokens at step {second}"
     differs = () if first == second else (f"step ({first} against {second})",)
-    return Measured(text, (Check(one.value - other.value),), (*runs.differs(), *differs))
+    return Measured(text, (Check(one.value - other.value),), (*runs.differs(beside=beside), *differs))
+
+
+def _apart(runs: RewardRuns, metric: str, lower: str, higher: str, *, digits: int) -> tuple[float, float, str]:
+    """Return how far the middles of two printed ranges lie apart, the sum of their half widths, and both as text."""
+    gap = middle(runs, higher, metric) - middle(runs, lower, metric)
+    needed = sum((high.value - low.value) / 2 for low, high in (ends(runs, run, metric) for run in (lower, higher)))
+    share = 100 * gap / middle(runs, "nokl", metric)  # the earlier run is what the documents compare with
+    middles = f"the middles differ by {number(gap, digits)} ({number(share, 1)} %)"
+    return gap, needed, f"{middles}, the half widths add up to {number(needed, digits)}"

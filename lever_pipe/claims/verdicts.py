@@ -8,6 +8,7 @@
 | sameness | every difference and its noise lie within the margin | one lies beyond both | not supported |
 | cause | as `noise`, but not testable where the runs differ in more than the named cause | | |
 
+Under `noise` a comparison with a p value goes neither way unless it is separated.
 Numbers that a comparison needs and that do not exist make it not testable, under every rule.
 """
 

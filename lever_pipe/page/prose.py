@@ -32,6 +32,10 @@ HOW_TO_READ = (
         "repository, with its lineage below the table. Numbers under an *emulated fault* repeat a fault of the "
         "published study on purpose; they stand in a section of their own and in no other table."
     ),
+    (
+        "A preset is a set of hyper-parameters of this run. Preset `published` holds those that the documents name; "
+        "its numbers are ours all the same, not published ones."
+    ),
     "A dash means that nothing exists, or that nothing was published.",
     (
         "Accuracies are VQA accuracies in percent, as the official evaluation tool computes them: answers are "
@@ -117,7 +121,8 @@ CAPTIONS = {
     "kl_beta_differences": Caption(
         "statistics",
         "Differences between KL_BETA settings",
-        "What each KL_BETA adds to the RCE checkpoint that it starts from, and how far it lies from the best one.",
+        "Differences of each KL_BETA to the RCE checkpoint that it starts from and to the best KL_BETA. The bars are "
+        "not adjusted for the number of comparisons; Holm p in the tables below is.",
     ),
     "accuracy_by_epoch": Caption(
         "extra", "Accuracy by epoch", "Learning curves: RCE by epoch, then GRPO by epoch from the last RCE epoch."

@@ -29,6 +29,7 @@ KINDS = {
     "published": "published",
     "document": "published",
     "emulated": "emulated",
+    "control": "ours",
 }
 """First words of cells in the column `Source`, and of column heads, that say whose numbers these are."""
 VERDICTS = {
@@ -38,6 +39,7 @@ VERDICTS = {
     "missed": "no",
     "reproduced": "yes",
     "not reproduced": "open",
+    "also without the fault": "mute",
     "not supported": "open",
     "not testable": "mute",
 }
@@ -66,6 +68,7 @@ class PageTable(Section):
     groups: tuple[str, ...]
     marks: tuple[str, ...]
     footnotes: tuple[str, ...]
+    lead: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
@@ -101,7 +104,7 @@ class PageTable(Section):
 
     def texts(self) -> list[str]:
         """Return every text of the table, each as often as it is shown."""
-        texts = (self.title, self.caption, *self.notes, *(note for _, note in self.foot), *self.columns)
+        texts = (self.title, self.lead, self.caption, *self.notes, *(note for _, note in self.foot), *self.columns)
         return [text for text in (*texts, *(cell for row in self.cells for cell in row)) if text]
 
 
@@ -160,6 +163,7 @@ class TableView:
     anchor: str
     id: str
     title: str
+    lead: str
     caption: str
     notes: tuple[str, ...]
     footnotes: tuple[tuple[str, str], ...]
@@ -207,6 +211,7 @@ def view(table: PageTable, *, csv: str, say: Say) -> TableView:
         anchor="table-" + re.sub(r"[^a-z0-9_.]+", "-", table.id.lower()),
         id=table.id,
         title=say(table.title),
+        lead=say(table.lead) if table.lead else "",
         caption=say(table.caption) if table.caption else "",
         notes=tuple(say(note) for note in table.notes),
         footnotes=tuple((letter, say(note)) for letter, note in table.foot),

@@ -8,11 +8,13 @@ from pathlib import Path
 from lever_pipe import storage
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import ExplainPatternsConfig, Runtime
+from lever_pipe.tables import comparability
 from lever_pipe.tables import patterns as judged
 from lever_pipe.tables.emulated import Emulated, Frames
 from lever_pipe.tables.emulated_tables import emulated_tables
 from lever_pipe.tables.folder import write_tables
 from lever_pipe.tables.frames import read_text_columns
+from lever_pipe.tables.lineage import read_published_lineage
 from lever_pipe.tables.long_format import csv_text
 from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.pattern_study import Pattern, Study
@@ -27,6 +29,7 @@ def explain_patterns(
     agreement: Path,
     training: Path,
     reference: Path,
+    reference_lineage: Path,
     patterns: Path,
     tables: Path,
     csv: Path,
@@ -37,7 +40,7 @@ def explain_patterns(
     """Write every pattern with its verdict, and the tables of the emulation; return the patterns.
 
     Raises:
-        RecordError: a missing input file.
+        RecordError: a missing or malformed input file.
     """
     started = time.perf_counter()
     inputs = {"scores": scores, "prompts": prompts, "agreement": agreement, "training": training}
@@ -47,8 +50,11 @@ def explain_patterns(
     found = judged.patterns(study)
     storage.write_text(patterns, csv_text(judged.COLUMNS, [judged.line(pattern) for pattern in found]))
     origin = Origin(config.emulate.preset, config.data, config.lvlm)
-    built = [judged.pattern_table(found, quoted.notes()), *emulated_tables(study)]
-    write_tables([origin.named(table) for table in built], json=tables, folder=csv)
-    inputs = {**inputs, "reference": reference}
+    built = [judged.pattern_table(found, study.row_samples, quoted.notes()), *emulated_tables(study)]
+    # Emulated rows have no lineage of their own; the published ones beside them differ as in every other table.
+    lineages = read_published_lineage(reference_lineage)
+    guarded = comparability.guard([origin.named(table) for table in built], lineages, "footnote")
+    write_tables(guarded, json=tables, folder=csv)
+    inputs = {**inputs, "reference": reference, "reference_lineage": reference_lineage}
     write_card(card, stage="explain_patterns", config=config, inputs=inputs, started=started, runtime=runtime)
     return found

@@ -19,6 +19,8 @@ Array = NDArray[np.float64]
 
 _WEIGHTS_AT_A_TIME = 4_000_000
 """Resampling weights held at a time (32 MB); the draw does not depend on it."""
+_DIFFERS = 1e-9
+"""Means of equal scores differ by rounding only, about 1e-16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,9 @@ def mean_accuracy(accuracies_SNC: Array) -> Estimates:
     A score of run s on question n is a mean, plus what is peculiar to the run, to the question, and to both together.
     With MSA, MSB and MSE, the mean squares of runs, of questions and of the rest, the variance of the mean of all is
     (max(MSB, MSE) + max(MSA - MSE, 0)) / (S N): no component is negative, and the error never below that of the
-    questions alone. Degrees of freedom are Satterthwaite's for all three mean squares, so that few runs count as few
-    also where they happen to agree. With one run it is the standard error of N numbers, which knows of no other run.
+    questions alone. Degrees of freedom are Satterthwaite's for all three mean squares: near S - 1 where runs differ far
+    more than single answers make them, and near N - 1 where they agree, however few they are, for then the questions
+    make up the error. With one run it is the standard error of N numbers, which knows of no other run.
 
     Args:
         accuracies_SNC: [S, N, C] a number for each run, question and cell; N at least 2.
@@ -166,6 +169,48 @@ def accuracy_bounds(estimates: Estimates, bounds: Bounds, *, level: float = 0.95
     return Bounds(np.clip(low_C, 0, 1), np.clip(high_C, 0, 1))
 
 
+def difference_bounds(estimates: Estimates, bounds: Bounds, *, level: float = 0.95) -> Bounds:
+    """Return intervals of differences of accuracies, never narrower than what few differing questions can tell.
+
+    A difference is at most the share of all questions, answered or not, on which the left side is ahead, and at least
+    minus the share on which the right one is. Resampling shows no question that was not drawn: without a differing one
+    its interval has no width, and with a single one it ends near 0. Where so few questions differ that no exchange of
+    their answers could be rejected (2^(1 - k) > 1 - level, k <= 5 at 95 %), the interval is therefore widened to the
+    exact binomial bounds on these two shares; without any, that is +-(1 - ((1 - level) / 2)^(1/N)). These bounds hold
+    with the level's probability at least, for any scores in [0, 1], over further questions. Where all questions differ
+    alike, by v, at least a share q = ((1 - level) / 2)^(1/N) of all does, and the rest may differ by anything: v q +-
+    (1 - q).
+
+    Args:
+        estimates: of differences in [-1, 1].
+        bounds: their intervals.
+        level: coverage in (0, 1).
+
+    Source: Clopper 1934 (exact bound)
+    """
+    ahead_C, behind_C = ((sign * estimates.by_question > _DIFFERS).sum(axis=0) for sign in (1, -1))
+    few_C = 2.0 ** (1 - ahead_C - behind_C) > 1 - level
+    most_ahead_C, most_behind_C = (_largest_share(k_C, estimates.n_questions, level) for k_C in (ahead_C, behind_C))
+    low_C = np.where(few_C, np.minimum(bounds.low, -most_behind_C), bounds.low)
+    high_C = np.where(few_C, np.maximum(bounds.high, most_ahead_C), bounds.high)
+    alike_C, share = np.ptp(estimates.by_question, axis=0) <= _DIFFERS, ((1 - level) / 2) ** (1 / estimates.n_questions)
+    low_C = np.where(alike_C, np.minimum(low_C, estimates.value * share - (1 - share)), low_C)
+    high_C = np.where(alike_C, np.maximum(high_C, estimates.value * share + (1 - share)), high_C)
+    return Bounds(np.clip(low_C, -1, 1), np.clip(high_C, -1, 1))
+
+
+def n_differing(estimates: Estimates) -> NDArray[np.int64]:
+    """Return [C] on how many questions the two sides of a difference differ, mean over runs.
+
+    Args:
+        estimates: of differences.
+
+    Source: this project
+    """
+    count_C: NDArray[np.int64] = (np.abs(estimates.by_question) > _DIFFERS).sum(axis=0)
+    return count_C
+
+
 def resampled_means(questions_NC: Array, generator: np.random.Generator, n_resamples: int) -> Array:
     """Return the [R, C] means of N questions drawn with replacement, the same draws for every column.
 
@@ -192,6 +237,12 @@ def _require_block(name: str, values_SNC: Array) -> Array:
     if block.ndim != 3 or block.shape[0] < 1 or block.shape[1] < 2:
         raise ShapeError(f"{name} must be [S, N, C] with S >= 1 and N >= 2, got {list(block.shape)}")
     return block
+
+
+def _largest_share(count_C: NDArray[np.int64], n: int, level: float) -> Array:
+    """Return the upper end of the exact interval of a share that was seen in so many of n questions."""
+    share_C = stats.beta.ppf((1 + level) / 2, count_C + 1, np.maximum(n - count_C, 1))
+    return np.where(count_C < n, share_C, 1.0)
 
 
 def _combined(sides: Sequence[Array]) -> Estimates:

@@ -87,8 +87,8 @@ def consequence(shares_PP: NDArray[np.float64], groups: Sequence[str], order: st
     known = [share for share in pairs if not math.isnan(share)]
     if not known:
         return ""
-    most = number(math.ceil(1000 * max(known) - 1e-9) / 10, 1)  # rounded up, for it is an upper bound
-    return f"No two policies choose the same demonstrations {order} for more than {most} % of queries."
+    most = number(100 * max(known), 1)  # rounded as its cell, which stands above and may be quoted again below
+    return f"The largest share of queries for which two policies choose the same demonstrations {order}: {most} %."
 
 
 def _alike(

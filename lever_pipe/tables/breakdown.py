@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lever_pipe.datasets.world.lexicon import RELATIONS
 from lever_pipe.records import Example
 from lever_pipe.statistics.comparison import holm
-from lever_pipe.tables.estimates import Draws, accuracies, compare
+from lever_pipe.tables.estimates import UNADJUSTED, Draws, accuracies, compare, method_of
 from lever_pipe.tables.evidence import MEAN, Interval, p_text
 from lever_pipe.tables.per_question import GroupScores
 from lever_pipe.tables.policies import label_of
@@ -65,6 +65,7 @@ class Gap(NamedTuple):
     high: float
     p_holm: float
     share: float
+    test: str
 
 
 def ways_of(examples: Sequence[Example], *, is_world: bool) -> dict[str, list[str]]:
@@ -105,10 +106,11 @@ def gaps(policy: GroupScores, oracle: GroupScores, by: str, kinds: Sequence[str]
     found = []
     for kind, chosen in _chosen(kinds):
         compared = compare(policy, oracle, chosen, draws)
-        bounds = draws.bounds(compared.estimates, by, kind)
+        bounds = draws.of_differences(compared.estimates, by, kind)
         numbers = (compared.estimates.value, bounds.low, bounds.high)
         value, low, high = (100 * float(values[column]) for values in numbers)
-        found.append(Gap(kind, int(chosen.sum()), value, low, high, float(compared.p[column]), 0.0))
+        p = float(compared.p[column])
+        found.append(Gap(kind, int(chosen.sum()), value, low, high, p, 0.0, compared.test))
     adjusted = holm([gap.p_holm for gap in found])
     lost = sum(gap.n_questions * gap.difference for gap in found)
     return [
@@ -164,6 +166,8 @@ def _caption(by: str, lost: Sequence[Gap], policy: str) -> str:
         f"{policy} minus the pool oracle over all questions: {signed(total, 2)} points.",
         f"The largest share comes from {by} `{worst.kind}`: {number(100 * worst.share, 0)} %." if total < 0 else "",
         f"Holm p: adjusted for the {len(lost)} rows.",
+        UNADJUSTED if len(lost) > 1 else "",
+        method_of(gap.test for gap in lost),
         "Share of the loss: of the points lost over all questions; a negative one is a gain.",
     )
 

@@ -2,58 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import perm
 from statistics import fmean
 
-from lever_pipe.tables.emulated import Row
+from lever_pipe.tables.emulated import Row, Run
 from lever_pipe.tables.pattern_study import NONE, Pattern, Study, distinct, percent
-from lever_pipe.tables.text import beta_text, listing, number
+from lever_pipe.tables.text import ABSENT, beta_text, listing, number, sentences
+
+COPIED = "No emulated fault repeats a row at some shot counts only; a copied row would."
 
 
 def identical_rows(study: Study) -> list[Pattern]:
-    """Return whether the betas of one base agree in every cell, for each fault that may be the cause."""
+    """Return whether the betas of one base agree in every published cell, for each fault that may be the cause."""
     if len(study.others) < 2:
         return []
-    control, n_published = study.rows(NONE, study.others, study.epochs), study.quoted.rows_of_one_base()
+    published = study.published_rows(study.others)
+    runs = list(published) or [(beta, epoch) for beta in study.others for epoch in study.epochs]
+    control = list(study.rows(NONE, runs).values())
     found = []
     for arm in ("head", "pool", "all"):
-        rows = study.rows(arm, study.others, study.epochs)
-        least = min(study.emulated.least_agreement(arm, study.others, k) for k in study.shots)
+        rows = list(study.rows(arm, runs).values())
+        least = min(share for k in study.row_shots for share in study.emulated.agreements(arm, runs, k))
         found.append(
             Pattern(
                 id=f"identical-rows-{arm}",
                 statement=f"KL_BETA {listing(map(beta_text, study.others))} have one row of accuracies.",
-                published=distinct(n_published),
+                published=distinct(list(published.values())),
                 arm=arm,
-                with_fault=distinct(list(rows.values())),
-                without=distinct(list(control.values())),
-                criterion="one row with the fault, several without",
-                reproduced=len(set(rows.values())) == 1 < len(set(control.values())),
-                remark=f"Smallest share of equal choices between two of them: {percent(least)}.",
+                with_fault=distinct(rows),
+                without=distinct(control),
+                criterion="one distinct row with the fault, several without",
+                holds=len(set(rows)) == 1,
+                holds_without=len(set(control)) == 1,
+                remark=sentences(
+                    f"Smallest share of equal choices between two of them, over every query: {percent(least)}.",
+                    _coincidences(study),
+                ),
             )
         )
     return found
 
 
+def _coincidences(study: Study) -> str:
+    """Return how far the training alone, without any fault, makes all betas one row."""
+    betas = study.emulate.kl_betas
+    one = [e for e in study.epochs if len(set(study.rows(NONE, [(beta, e) for beta in betas]).values())) == 1]
+    if not one:
+        return ABSENT
+    where = f"epoch{'s' * (len(one) > 1)} {listing(one)} and {study.row_samples} samples"
+    return (
+        f"Without any fault, at {where}, all {len(betas)} betas have one row too: "
+        f"the learning rate of preset `{study.emulate.preset}` alone makes rows coincide."
+    )
+
+
 def identical_choices(study: Study) -> list[Pattern]:
     """Return whether checkpoints with different weights choose alike."""
-    shots, betas = min(study.shots), study.emulate.kl_betas
+    shots, runs = min(study.shots), [(beta, epoch) for beta in study.emulate.kl_betas for epoch in study.epochs]
     quoted = study.quoted.identical_choices()
-    ours, control = (study.emulated.least_agreement(arm, betas, shots) for arm in ("head", NONE))
+    ours, control = (study.emulated.agreements(arm, runs, shots) for arm in ("head", NONE))
+    if not ours:
+        return []
     return [
         Pattern(
             id="identical-choices",
             statement="Two checkpoints with different weights choose the same first demonstration for every query.",
             published="" if quoted is None else percent(quoted),
             arm="head",
-            with_fault=percent(ours),
-            without=percent(control),
-            criterion="100 % for every two checkpoints with the fault, less without",
-            reproduced=ours == 1 > control,
+            with_fault=_alike(ours),
+            without=_alike(control),
+            criterion="every two checkpoints with the fault, no two without",
+            holds=min(ours) == 1,
+            holds_without=max(control) == 1,
+            remark="Published: one pair over 50 queries; emulated: every pair over every query.",
         )
     ]
+
+
+def _alike(shares: Sequence[float]) -> str:
+    return f"{sum(share == 1 for share in shares)} of {len(shares)} pairs, smallest share {percent(min(shares))}"
 
 
 def repeats(study: Study) -> list[Pattern]:
@@ -74,7 +103,8 @@ def repeats(study: Study) -> list[Pattern]:
                 with_fault=percent(fmean(shares["pool"])),
                 without=percent(fmean(shares[NONE])),
                 criterion="all prompts with the fault, none without",
-                reproduced=min(shares["pool"]) == 1 and max(shares[NONE]) == 0,
+                holds=min(shares["pool"]) == 1,
+                holds_without=max(shares[NONE]) > 0,
             )
         )
     found.append(
@@ -86,7 +116,8 @@ def repeats(study: Study) -> list[Pattern]:
             with_fault=str(prompts),
             without=str(control),
             criterion=f"at most {most} with the fault, more without",
-            reproduced=prompts <= most < control,
+            holds=prompts <= most,
+            holds_without=control <= most,
         )
     )
     return found
@@ -94,7 +125,7 @@ def repeats(study: Study) -> list[Pattern]:
 
 def reused_rows(study: Study) -> list[Pattern]:
     """Return whether two epochs of one beta can differ at few shots and agree at many."""
-    short, long = [[k for k in study.shots if (k > 2) == more] for more in (False, True)]
+    short, long = (tuple(k for k in study.shots if (k > 2) == more) for more in (False, True))
     beta = study.emulate.other_kl_beta
     if not (short and long and 2 in study.epochs):
         return []
@@ -107,12 +138,10 @@ def reused_rows(study: Study) -> list[Pattern]:
         text = " and ".join(f"{n} of {cells}" for n, cells in counts)
         return text, counts[0][0] > 0 == counts[1][0]
 
-    control, published = differing(NONE), study.quoted.differing_cells(beta)
+    control, published = differing(NONE), study.quoted.differing_cells(beta, study.samples, (short, long))
     found = []
     for arm in ("pool", "all"):
         counted, looks_copied = differing(arm)
-        reproduced = looks_copied and not control[1]
-        remark = "" if reproduced else "No emulated fault repeats a row at some shot counts only; a copied row would."
         found.append(
             Pattern(
                 id=f"reused-rows-{arm}",
@@ -122,43 +151,55 @@ def reused_rows(study: Study) -> list[Pattern]:
                 with_fault=counted,
                 without=control[0],
                 criterion="some cells differ at 1 and 2 shots and none at more, with the fault and not without",
-                reproduced=reproduced,
-                remark=remark,
+                holds=looks_copied,
+                holds_without=control[1],
+                remark="" if looks_copied else COPIED,
             )
         )
     return found
 
 
 def one_beta_apart(study: Study) -> list[Pattern]:
-    """Return whether the beta with another base stands apart from those that share one."""
+    """Return whether the beta with another base stands apart from those that share one, in the published cells."""
     if len(study.others) < 2:
         return []
     alone, betas = study.emulate.other_kl_beta, study.emulate.kl_betas
-    rows = {arm: {run[0]: row for run, row in study.rows(arm, betas, [1]).items()} for arm in ("bases", "all", NONE)}
-    published = study.quoted.rows_by_beta(betas, 1)
+    published = _by_beta(study.published_rows(betas))
+    if not (alone in published and len(published) > 2):
+        published = {}
+    judged = [beta for beta in betas if beta in published] or betas
+    rows = {arm: _by_beta(study.rows(arm, [(beta, 1) for beta in judged])) for arm in ("bases", "all", NONE)}
     name = beta_text(alone)
     return [
         Pattern(
             id="one-beta-apart",
             statement=f"KL_BETA={name} stands apart from the other betas after epoch 1.",
-            published=_gaps_text(published, alone) if alone in published and len(published) > 2 else "",
+            published=_gaps_text(published, alone),
             arm="bases",
             with_fault=_gaps_text(rows["bases"], alone),
             without=_gaps_text(rows[NONE], alone),
             criterion=f"{name} differs more from its nearest beta than any two others differ, only with the fault",
-            reproduced=_is_apart(rows["bases"], alone) and not _is_apart(rows[NONE], alone),
+            holds=_is_apart(rows["bases"], alone),
+            holds_without=_is_apart(rows[NONE], alone),
         ),
         Pattern(
             id="one-beta-alone",
             statement=f"After epoch 1 the other betas have one row and KL_BETA={name} has another.",
-            published=distinct(list(published.values())) if published else "",
+            published=_distance_text(published, alone),
             arm="all",
-            with_fault=distinct(list(rows["all"].values())),
-            without=distinct(list(rows[NONE].values())),
+            with_fault=_distance_text(rows["all"], alone),
+            without=_distance_text(rows[NONE], alone),
             criterion=f"two rows with all faults, that of {name} alone; not so without",
-            reproduced=_is_alone(rows["all"], alone) and not _is_alone(rows[NONE], alone),
+            holds=_is_alone(rows["all"], alone),
+            holds_without=_is_alone(rows[NONE], alone),
+            remark=f"Points: mean difference of {name} from its nearest beta.",
         ),
     ]
+
+
+def _by_beta(rows: Mapping[Run, Row]) -> dict[float, Row]:
+    """Return the rows of epoch 1."""
+    return {beta: row for (beta, epoch), row in rows.items() if epoch == 1}
 
 
 def _differences(one: Row, other: Row) -> float:
@@ -173,8 +214,14 @@ def _gaps(rows: Mapping[float, Row], alone: float) -> tuple[float, float]:
 
 
 def _gaps_text(rows: Mapping[float, Row], alone: float) -> str:
+    if not rows:
+        return ABSENT
     nearest, widest = _gaps(rows, alone)
     return f"{number(nearest, 2)} points against {number(widest, 2)}"
+
+
+def _distance_text(rows: Mapping[float, Row], alone: float) -> str:
+    return f"{distinct(list(rows.values()))}, {number(_gaps(rows, alone)[0], 2)} points apart" if rows else ABSENT
 
 
 def _is_apart(rows: Mapping[float, Row], alone: float) -> bool:

@@ -10,10 +10,11 @@ from string import ascii_letters
 from typing import Literal
 
 from lever_pipe.errors import ComparisonError
-from lever_pipe.tables.lineage import Fields, Lineages, read_lineage, read_published_lineage
+from lever_pipe.tables.lineage import REMARK, Fields, Lineages, read_lineage, read_published_lineage
 from lever_pipe.tables.policies import label_of
+from lever_pipe.tables.published_notes import remarks_of, shared_by
 from lever_pipe.tables.table import Table
-from lever_pipe.tables.text import listing
+from lever_pipe.tables.text import listing, sentences
 
 Mode = Literal["footnote", "strict"]
 PUBLISHED = "published/"
@@ -101,10 +102,12 @@ class Deviation:
 def read_lineages(ours: Path, published: Path) -> Lineages:
     """Return the lineage of every group of ours (`lineage.csv`) and of every published one (`lineage.yaml`).
 
+    Remarks on published fields stand among them, as `guard` prints them.
+
     Raises:
         RecordError: a missing or malformed file.
     """
-    return {**read_lineage(ours), **read_published_lineage(published)}
+    return {**read_lineage(ours), **read_published_lineage(published, remarks=True)}
 
 
 def guard(tables: Sequence[Table], lineages: Lineages, mode: Mode) -> list[Table]:
@@ -113,6 +116,9 @@ def guard(tables: Sequence[Table], lineages: Lineages, mode: Mode) -> list[Table
     Rows of ours are compared with each other, and published rows with each other; the two always differ in model and
     data, which one note says. A row names its groups separated by blanks, and none where it is not compared. A field
     that does not apply to a group is not compared, and fields of training only within one method.
+
+    Notes tell what the published rows of a table have in common; remarks on their fields follow the footnote about that
+    field, or are notes. A table without factor whose rows name groups is not compared, but has these notes.
 
     Raises:
         ComparisonError: `strict` and a row of ours differs; or a table names an unknown factor or group.
@@ -157,22 +163,37 @@ def deviations(lineages: Lineages, allowed: frozenset[str], *, one_a_row: bool =
 
 def _guarded(table: Table, lineages: Lineages) -> tuple[Table, list[str]]:
     """Return the table with its marks, and what is wrong with rows of ours."""
-    if not table.factor or not any(table.groups):
+    if not any(table.groups):
         return table, []
     allowed, rows = allowed_fields(table), _groups_by_row(table)
     found: list[Deviation] = []
     faults: list[str] = []
+    notes: tuple[str, ...] = ()
     for is_published in (False, True):
         block = [[group for group in row if group.startswith(PUBLISHED) == is_published] for row in rows]
         names = dict.fromkeys(group for row in block for group in row)
-        of_block = {name: _fields(name, table, lineages) for name in names}
-        differing = deviations(of_block, allowed, one_a_row=all(len(row) < 2 for row in block))
-        found += differing
+        if not table.factor and not is_published:
+            continue
+        with_remarks = {name: _fields(name, table, lineages) for name in names}
+        of_block = {name: _without_remarks(fields) for name, fields in with_remarks.items()}
+        compared = of_block if table.factor else {}
+        differing = deviations(compared, allowed, one_a_row=all(len(row) < 2 for row in block))
+        remarks = remarks_of(with_remarks)
+        found += [replace(d, text=sentences(d.text, remarks.get(d.field, ""))) for d in differing]
+        told = {deviation.field for deviation in differing}
+        notes += shared_by(of_block, LABELS) if is_published else ()
+        notes += tuple(text for field, text in remarks.items() if field not in told)
         if not is_published:
             faults = [fault for deviation in differing for fault in _faults(table, rows, deviation)]
     both = len({group.startswith(PUBLISHED) for row in rows for group in row}) == 2
-    notes = (*table.notes, APART) if both else table.notes
-    return _marked(replace(table, notes=notes), rows, found), faults
+    if both and table.factor:
+        notes = (APART, *notes)
+    table = replace(table, notes=(*table.notes, *notes))
+    return (_marked(table, rows, found) if table.factor else table), faults
+
+
+def _without_remarks(fields: Fields) -> Fields:
+    return {name: value for name, value in fields.items() if not name.startswith(REMARK)}
 
 
 def _groups_by_row(table: Table) -> list[list[str]]:

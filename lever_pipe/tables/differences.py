@@ -36,7 +36,7 @@ def by_shots(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) ->
         id=f"002-difference-epoch~{epoch}",
         document="002",
         title=f"Differences after GRPO epoch {epoch}, {samples} samples",
-        caption=sentences(_caption(sources, other, gaps), parts.HOLM, ASSESSMENT),
+        caption=sentences(parts.INTERVALS, _caption(sources, other, gaps), parts.HOLM, ASSESSMENT),
         frame=frame_of(
             rows,
             ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), *pairs, "Standard error", "Assessment"],
@@ -69,7 +69,7 @@ def summary(sources: Sources, betas: Sequence[float], epochs: Sequence[int], gap
         ours = _summary_cells({e: pair[0] for e, pair in both.items()}, beta, samples)
         rows += beside(
             {"KL_BETA": beta_text(beta)},
-            ours={**ours, **_our_summary_cells(sources.results, beta, epochs, samples)},
+            ours={**ours, "Standard error": "", **_our_summary_cells(sources.results, beta, epochs, samples)},
             published=_summary_cells({e: pair[1] for e, pair in both.items()}, beta, samples),
             groups=sources.groups(beta, epochs[0]) if epochs else ("", ""),
         )
@@ -82,6 +82,7 @@ def summary(sources: Sources, betas: Sequence[float], epochs: Sequence[int], gap
         caption=sentences(
             "Mean difference: mean over shots of the accuracy minus that of 0.15, in points.",
             "Best shot: where the difference to 0.15 is largest; for 0.15, where its accuracy is highest.",
+            parts.INTERVALS,
             _caption(sources, other, gaps),
             parts.HOLM,
             ASSESSMENT,
@@ -102,7 +103,7 @@ def _our_summary_cells(results: Results, beta: float, epochs: Sequence[int], sam
         return {}
     cells = {f"Epoch {epoch} mean difference": pair.text() for epoch, pair in known.items()}
     named = {f"epoch {epoch}": pair for epoch, pair in known.items()}
-    return {**cells, "Assessment": separation(named), "Standard error": ""}
+    return {**cells, "Assessment": separation(named)}
 
 
 def trend(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Table:
@@ -115,7 +116,7 @@ def trend(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Ta
     for shots in sources.results.shots:
         rows += beside(
             {"Shot": f"Shot {shots}"},
-            ours=_trend_cells(ours, shots, samples),
+            ours={**_trend_cells(ours, shots, samples), "Standard error": ""},
             published=_trend_cells(theirs, shots, samples),
             groups=_groups_of_columns(sources, shown, epoch),
         )
@@ -124,8 +125,8 @@ def trend(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Ta
         document="002",
         title=f"By shot, {samples} samples, GRPO epoch {epoch}",
         caption=sentences(
-            "In brackets: difference to 0.15. Range: largest minus smallest of the row.",
-            "Trend: of the printed accuracies as KL_BETA grows.",
+            "In round brackets: difference to 0.15. Range: largest minus smallest of the row.",
+            "Trend: of the printed accuracies as KL_BETA grows, without a test.",
             _caption(sources, other, gaps),
         ),
         frame=frame_of(
@@ -220,7 +221,6 @@ def _caption(sources: Sources, other: str, gaps: str) -> str:
     return sentences(
         "VQA accuracy in percent, differences in points.",
         sources.results.seeds_sentence(),
-        parts.INTERVALS,
         "Standard error: of one published accuracy, not of a difference.",
         parts.training_variance(sources.results),
         other,

@@ -48,7 +48,7 @@ def _training(sources: parts.Sources, epoch: int, missing: str) -> Table:
         caption=sentences(
             sources.results.seeds_sentence(),
             "KL is the k3 penalty.",
-            "Remark: extremes among our rows as printed; none where two rows share it.",
+            "Remark: extremes among the rows of one source as printed; none where two rows share it.",
             "Adv Std and Adv Max: spread and largest size of a query's advantages, mean over queries; ties give 0.",
             without,
             missing,
@@ -61,15 +61,18 @@ def _training(sources: parts.Sources, epoch: int, missing: str) -> Table:
 
 
 def _remarked(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows, ours with the extremes that they alone hold; a single row of ours holds none."""
-    ours = [row for row in rows if row["Source"] == "ours"]
-    remarks: dict[str, list[str]] = {}
-    for column, extreme, text in REMARKS if len(ours) > 1 else ():
-        values = {row["KL_BETA"]: float(row[column.heading]) for row in ours if row[column.heading]}
-        holders = [beta for beta, value in values.items() if value == extreme(values.values())]
-        if len(holders) == 1:
-            remarks.setdefault(holders[0], []).append(text)
-    return [{**row, "Remark": ", ".join(remarks.get(row["KL_BETA"], []))} if row in ours else row for row in rows]
+    """Return the rows with the extremes that they alone hold among the rows of their source."""
+    return [{**row, "Remark": _remark(row, [r for r in rows if r["Source"] == row["Source"]])} for row in rows]
+
+
+def _remark(row: dict[str, str], rows: list[dict[str, str]]) -> str:
+    found = []
+    for column, extreme, text in REMARKS:
+        values = [float(other[column.heading]) for other in rows if other[column.heading]]
+        holds = bool(row[column.heading]) and float(row[column.heading]) == extreme(values)
+        if holds and len(values) > 1 and values.count(extreme(values)) == 1:
+            found.append(text)
+    return ", ".join(found)
 
 
 def _accuracy(sources: parts.Sources, epoch: int, missing: str) -> Table:

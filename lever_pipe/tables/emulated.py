@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,15 +68,16 @@ class Emulated:
         """Return how many distinct prompts all policies of an arm make of one query, at most."""
         return int(self._prompts[arm, ""]["prompts_a_query_max"])
 
-    def least_agreement(self, arm: str, betas: Sequence[float], shots: int) -> float:
-        """Return the smallest share of queries that two policies of these betas give the same prompt."""
-        return min(
+    def agreements(self, arm: str, runs: Collection[Run], shots: int) -> list[float]:
+        """Return the share of queries that two policies give the same prompt, for every two of these policies."""
+        return [
             float(row["identical"])
             for row in self._agreement
             if row["arm"] == arm
             and row["shots"] == str(shots)
-            and {float(row["kl_beta"]), float(row["other_kl_beta"])} <= set(betas)
-        )
+            and (float(row["kl_beta"]), int(row["epoch"])) in runs
+            and (float(row["other_kl_beta"]), int(row["other_epoch"])) in runs
+        ]
 
 
 def _records(frame: pd.DataFrame) -> list[dict[Any, Any]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lever_pipe.tables.emulated import DIGITS, Run
+from lever_pipe.tables.lineage import published_key
 from lever_pipe.tables.pattern_study import DROPOUT, NONE, Study
-from lever_pipe.tables.published_patterns import SAMPLES
-from lever_pipe.tables.table import Table, beside, frame_of
+from lever_pipe.tables.table import Table, beside, frame_of, groups_of
 from lever_pipe.tables.text import beta_text, difference, mean, number, sentences, signed
 
 ONE_SEED = "No inference about training variance: one seed."
 ON_PURPOSE = "Emulated: the faults are switched on deliberately, and no other section shows these rows."
+CONTROL = "Control of the emulation: no fault is switched on."
 DOCUMENT_BETAS = (0.18, 0.15, 0.12)
 """The betas of document 002, in its order."""
 KL_ARMS = {DROPOUT: "with dropout", NONE: "without"}
@@ -98,7 +99,7 @@ def _kl(values: Mapping[str, Sequence[float]]) -> dict[str, str]:
 
 def accuracy_table(study: Study, arm: str) -> Table:
     """Return document 001's accuracies of an arm, all epochs and betas at one sample count."""
-    samples = min(study.samples, key=lambda n: (abs(n - SAMPLES), n))
+    samples = study.row_samples
     lineage, alone = study.quoted.afresh(), study.emulate.other_kl_beta
     rows: list[dict[str, str]] = []
     for epoch in study.epochs:
@@ -109,15 +110,19 @@ def accuracy_table(study: Study, arm: str) -> Table:
                 {"Epoch": str(epoch), "KL_BETA": beta_text(beta)},
                 ours=_cells(study, ours[beta]) | _against(ours[beta], ours[alone], is_it=beta == alone),
                 published=_cells(study, theirs[beta]) | _against(theirs[beta], theirs[alone], is_it=beta == alone),
+                groups=("", published_key(beta, epoch)),
             )
+    rows = _sourced(rows, arm)
     rows = [{f"vs {beta_text(alone)}" if key == AGAINST else key: cell for key, cell in row.items()} for row in rows]
     return Table(
         id=f"why-accuracy-{arm}",
         document="why",
         title=f"Emulated: accuracy at {samples} samples, arm {arm}",
-        caption=sentences("VQA accuracy in percent.", ON_PURPOSE, ONE_SEED),
+        caption=sentences("VQA accuracy in percent.", _purpose(arm), ONE_SEED),
         frame=frame_of(rows, ["Epoch", "KL_BETA", "Source", *_shots(study), "Average", f"vs {beta_text(alone)}"]),
         notes=lineage.notes(),
+        factor="kl_beta epoch",
+        groups=groups_of(rows),
     )
 
 
@@ -132,15 +137,31 @@ def samples_table(study: Study, arm: str) -> Table:
                     {"Epoch": str(epoch), "KL_BETA": beta_text(beta), "Samples": str(samples)},
                     ours=_cells(study, _ours(study, arm, (beta, epoch), samples)),
                     published=_cells(study, lineage.accuracies(beta, epoch, samples, study.shots)),
+                    groups=("", published_key(beta, epoch)),
                 )
+    rows = _sourced(rows, arm)
     return Table(
         id=f"why-samples-{arm}",
         document="why",
         title=f"Emulated: accuracy by samples, arm {arm}",
-        caption=sentences("VQA accuracy in percent on the first questions in question-id order.", ON_PURPOSE, ONE_SEED),
+        caption=sentences(
+            "VQA accuracy in percent on the first questions in question-id order.", _purpose(arm), ONE_SEED
+        ),
         frame=frame_of(rows, ["Epoch", "KL_BETA", "Samples", "Source", *_shots(study)]),
         notes=lineage.notes(),
+        factor="kl_beta epoch samples",
+        groups=groups_of(rows),
     )
+
+
+def _purpose(arm: str) -> str:
+    return CONTROL if arm == NONE else ON_PURPOSE
+
+
+def _sourced(rows: Sequence[Mapping[str, str]], arm: str) -> list[dict[str, str]]:
+    """Return the rows with the name of what ours are: no row with a fault may read as a result."""
+    ours = "control" if arm == NONE else "emulated"
+    return [{**row, "Source": ours if row["Source"] == "ours" else row["Source"]} for row in rows]
 
 
 def _shots(study: Study) -> list[str]:

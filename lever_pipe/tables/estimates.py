@@ -16,6 +16,7 @@ from lever_pipe.statistics.crossed import (
     Estimates,
     accuracy_bounds,
     bootstrap_bounds,
+    difference_bounds,
     mean_accuracy,
     paired_difference,
     side_by_side,
@@ -24,6 +25,20 @@ from lever_pipe.tables.families import Family
 from lever_pipe.tables.per_question import Array, GroupScores
 
 Groups = Mapping[str, GroupScores]
+
+SIGN_FLIP, STUDENT = "sign flip", "Student's t"
+"""The two tests, as `comparisons.csv` names them."""
+HOW_ONE_RUN = "p: exact sign flips over questions (permutation test); interval: bootstrap over questions."
+HOW_SEVERAL_RUNS = (
+    "p: Student's t on crossed runs and questions (Clark 1973, Satterthwaite); "
+    "interval: bootstrap over questions, expanded for runs."
+)
+HOW_MIXED = (
+    "p: Student's t on crossed runs and questions (Clark 1973, Satterthwaite) where a side has several runs, else "
+    "exact sign flips over questions (permutation test); interval: bootstrap over questions, expanded for runs."
+)
+HOW_FEW_DIFFER = "Where 5 questions or fewer differ, the interval is widened to the exact binomial bound."
+UNADJUSTED = "Intervals are not adjusted for the number of comparisons."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,10 @@ class Draws:
         """Return the bootstrap intervals of estimates over the questions that `names` name."""
         stream = generator(self.seed, "questions", *names)
         return bootstrap_bounds(estimates, generator=stream, n_resamples=self.n_resamples)
+
+    def of_differences(self, estimates: Estimates, *names: str | int) -> Bounds:
+        """Return the intervals of differences of accuracies, with the exact bound where few questions differ."""
+        return difference_bounds(estimates, self.bounds(estimates, *names))
 
 
 class IntervalRow(NamedTuple):
@@ -68,6 +87,7 @@ class ComparisonRow(NamedTuple):
     detectable: float
     n_runs: int
     n_questions: int
+    test: str
 
 
 class Compared(NamedTuple):
@@ -76,6 +96,21 @@ class Compared(NamedTuple):
     estimates: Estimates
     p: Array
     n_runs: int
+    test: str
+
+
+def method_of(tests: Iterable[str]) -> str:
+    """Return how p values and intervals of differences were made, from the tests of a table's rows; none of no row."""
+    used = set(tests)
+    if not used:
+        return ""
+    how = HOW_MIXED if len(used) > 1 else HOW_ONE_RUN if used == {SIGN_FLIP} else HOW_SEVERAL_RUNS
+    return f"{how} {HOW_FEW_DIFFER}"
+
+
+def comparing_test(runs: Iterable[int]) -> str:
+    """Return the test that policies of so many runs are compared by."""
+    return SIGN_FLIP if max(runs, default=1) == 1 else STUDENT
 
 
 def intervals(groups: Groups, samples: Sequence[int], draws: Draws) -> list[IntervalRow]:
@@ -116,27 +151,29 @@ def compare(left: GroupScores, right: GroupScores, chosen: NDArray[np.bool_] | s
     estimates = paired_difference(*sides, same_runs=left.shares_seeds_with(right))
     trained = [side for side in (left, right) if side.is_trained]
     n_runs = min(len(side.runs) for side in trained or (left, right))
-    if max(map(len, sides)) > 1:
-        return Compared(estimates, t_p_values(estimates), n_runs)
+    test = comparing_test(map(len, sides))
+    if test == STUDENT:
+        return Compared(estimates, t_p_values(estimates), n_runs, test)
     differences_CN = (sides[0][0] - sides[1][0]).T
     names = (left.runs[0], right.runs[0], estimates.n_questions)
     streams = [generator(draws.seed, "signs", *names, column) for column in left.columns]
     p = [sign_flip_p(values, generator=stream) for values, stream in zip(differences_CN, streams, strict=True)]
-    return Compared(estimates, np.array(p), n_runs)
+    return Compared(estimates, np.array(p), n_runs, test)
 
 
 def _over_prefix(groups: Groups, families: Sequence[Family], n: int, draws: Draws) -> list[ComparisonRow]:
     wanted = [(family.name, left, right) for family in families for left, right in family.pairs]
     found = [compare(groups[left], groups[right], slice(n), draws) for _, left, right in wanted]
     estimates = side_by_side([compared.estimates for compared in found])
-    bounds = draws.bounds(estimates, n)
+    bounds = draws.of_differences(estimates, n)
     numbers = zip(estimates.value, bounds.low, bounds.high, detectable(estimates), strict=True)
     rows = []
     for (family, left, right), compared in zip(wanted, found, strict=True):
         for column, p in zip(groups[left].columns, compared.p, strict=True):
             difference, low, high, least = (100 * float(number) for number in next(numbers))
             where = (family, left, right, n, column)
-            rows.append(ComparisonRow(*where, difference, low, high, float(p), 1.0, least, compared.n_runs, n))
+            numbers_of_row = (difference, low, high, float(p), 1.0, least)
+            rows.append(ComparisonRow(*where, *numbers_of_row, compared.n_runs, n, compared.test))
     return rows
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
 from lever_pipe.statistics.summary import mean_and_sd
 from lever_pipe.tables import policies
-from lever_pipe.tables.evidence import MEAN, Evidence
-from lever_pipe.tables.policies import PolicyGroup
+from lever_pipe.tables.evidence import MEAN, Evidence, p_text, separated
+from lever_pipe.tables.policies import PolicyGroup, label_of
 from lever_pipe.tables.published import Key, Lineage, Published
 from lever_pipe.tables.results import Mean, Results, means, split_by, standard_error
 from lever_pipe.tables.table import GROUP, Table, frame_of, groups_of
@@ -50,14 +51,33 @@ TRAINING_TITLES = {
 
 
 def overview(results: Results) -> list[Table]:
-    """Return baselines, RCE epochs and the last GRPO epoch at the largest sample count."""
+    """Return baselines, RCE epochs and the last GRPO epoch at the largest sample count, with what follows."""
     scores = results.scores
     groups = [*policies.baselines(scores), *policies.rce_epochs(scores), *policies.last_grpo(scores)]
     if not groups:
         return []
     samples = int(scores["samples"].max())
-    caption = sentences(answer(groups, scores), _accuracy_sentence(samples))
-    return [_accuracy_table("overview", f"Overview at {samples} samples", caption, groups, results)]
+    title, caption = f"Overview at {samples} samples", _accuracy_sentence(samples)
+    table = _accuracy_table("overview", title, caption, groups, results)
+    return [replace(table, lead=sentences(answer(groups, scores), *separations(results.evidence)))]
+
+
+def separations(evidence: Evidence) -> Iterator[str]:
+    """Yield whether any beta of the main preset is separated from the best one and from its RCE base."""
+    for family, none, some in (
+        ("best-beta", "No KL_BETA is separated from the best one", "Separated from the best KL_BETA"),
+        ("grpo-against-rce", "No GRPO setting is separated from its RCE base", "Separated from its RCE base"),
+    ):
+        found = {
+            label_of(pair.left): paired
+            for pair, paired in evidence.comparisons.items()
+            if pair.family == family and pair.shots == MEAN
+        }
+        if not found:
+            continue
+        smallest = f"the smallest Holm p is {p_text(min(paired.p for paired in found.values()))}."
+        apart = [name for name, paired in found.items() if separated([paired])]
+        yield f"{some}: {'; '.join(apart)}." if apart else f"{none}: {smallest}"
 
 
 def every_epoch(results: Results) -> list[Table]:
@@ -77,7 +97,7 @@ def other_presets(arms: pd.DataFrame, evidence: Evidence) -> list[Table]:
         groups = [*policies.rce_epochs(scores), *policies.last_grpo(scores)]
         samples = int(scores["samples"].max())
         results = Results(scores, scores, None, preset, evidence)
-        title = f"Preset {preset} at {samples} samples"
+        title = f"This run with preset {preset} at {samples} samples"
         caption = _accuracy_sentence(samples)
         tables.append(_accuracy_table(f"arm-{preset}", title, caption, groups, results))
     return tables
@@ -180,7 +200,7 @@ def mean_and_spread(entry: Mean | None) -> str:
 
 
 def answer(groups: Sequence[PolicyGroup], scores: pd.DataFrame) -> str:
-    """Return the overview in three sentences, every number computed from the groups."""
+    """Return the overview in two sentences, every number computed from the groups."""
     samples, shots = int(scores["samples"].max()), shots_of(scores)
     averages = {group.label: _average(group, samples, shots) for group in groups}
     lead = [group for group in groups if group.kind == "baseline"]

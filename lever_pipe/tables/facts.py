@@ -22,6 +22,17 @@ POOLS_CAPTION = (
 )
 
 
+PROBES_CAPTION = (
+    "Each probe asks knowledge questions only, so its zero-shot accuracy lies below that of the overview. "
+    "Exact: demonstrations that show the right fact. Conflict: one shows the right fact and one another. "
+    "Shuffled: the same two with images of other items."
+)
+CHECKS_CAPTION = (
+    "Judged: enough questions were probed to hold the bounds against them. "
+    "Stock agreement: prompts that this engine and the stock classes answer alike."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Contents of the files that the tables are made of."""
@@ -119,10 +130,12 @@ def _world(check: Mapping[str, Any]) -> list[Table]:
             "world-probes",
             "world",
             "How the LVLM reads its demonstrations",
-            f"Embedded world. Bounds missed: {missed}.",
+            f"Embedded world. {PROBES_CAPTION} Bounds missed: {missed}.",
             frame_of(rows, ["Probe", *PROBE_COLUMNS.values()]),
         ),
-        _fact_table("world-checks", "world", "Checks of the embedded LVLM", "", ("Check", "Value"), flat(rest)),
+        _fact_table(
+            "world-checks", "world", "Checks of the embedded LVLM", CHECKS_CAPTION, ("Check", "Value"), flat(rest)
+        ),
     ]
 
 

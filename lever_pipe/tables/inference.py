@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from lever_pipe.tables.estimates import ComparisonRow, IntervalRow
+from lever_pipe.tables.estimates import UNADJUSTED, ComparisonRow, IntervalRow, method_of
 from lever_pipe.tables.evidence import ALPHA, MEAN, Interval, p_text
 from lever_pipe.tables.families import AGAINST_RCE, BEST, LEARNING, OTHERS, Arm, Family, best_beta
 from lever_pipe.tables.grpo_tables import ONE_SEED
@@ -68,7 +68,9 @@ def best_table(
             "Difference: to the best one, in points.",
             PAIRED,
             f"Holm p: adjusted for all {len(rows)} comparisons of two betas, shots included." if rows else "",
+            UNADJUSTED if len(rows) > 1 else "",
             DETECTABLE if rows else "",
+            method_of(row.test for row in rows),
             _runs(rows),
         ),
         frame_of(lines, ["KL_BETA", "Accuracy", *NUMBERS]),
@@ -127,7 +129,9 @@ def _family_table(family: Family, rows: Sequence[ComparisonRow], adjusted: int) 
             "Difference: policy minus the other, in points.",
             PAIRED,
             f"Holm p: adjusted for {adjusted} comparisons.",
+            UNADJUSTED if adjusted > 1 else "",
             DETECTABLE,
+            method_of(row.test for row in rows),
             _runs(rows),
         ),
         frame_of(lines, ["Policy", "Against", "Shots", *NUMBERS]),

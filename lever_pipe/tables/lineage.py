@@ -16,6 +16,8 @@ from lever_pipe.records import Row, RunCard, beta_text
 from lever_pipe.tables.frames import read_text_columns
 
 COLUMNS = ("group", "field", "value")
+REMARK = "remark."
+"""Beginning of the name under which a field's remark stands among fields; it is printed, never compared."""
 UNKNOWN = "unknown"
 """Value of a published field that no source tells."""
 Fields = Mapping[str, str]
@@ -30,6 +32,7 @@ class Stated(Row):
 
     value: str
     source: str
+    remark: str = ""  # a sentence that tables with this run print
 
 
 class PublishedRuns(Row):
@@ -76,8 +79,8 @@ def read_lineage(path: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def read_published_lineage(path: Path) -> dict[str, dict[str, str]]:
-    """Return the fields of every published run and epoch.
+def read_published_lineage(path: Path, *, remarks: bool = False) -> dict[str, dict[str, str]]:
+    """Return the fields of every published run and epoch, with `remarks` each remark as `remark.FIELD`.
 
     Raises:
         RecordError: a missing or malformed file.
@@ -90,6 +93,8 @@ def read_published_lineage(path: Path) -> dict[str, dict[str, str]]:
             for epoch in range(runs.first_epoch, runs.last_epoch + 1):
                 own = {"kl_beta": beta_text(beta), "epoch": str(epoch)}
                 values = {**own, **{name: of.value for name, of in stated.items()}}
+                if remarks:
+                    values |= {f"{REMARK}{name}": of.remark for name, of in stated.items() if of.remark}
                 for document in runs.documents or ("",):
                     found[published_key(beta, epoch, stage=runs.stage, document=document)] = values
     return found

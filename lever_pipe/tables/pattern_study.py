@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lever_pipe.config import Emulate
 from lever_pipe.tables.emulated import Emulated, Row, Run
-from lever_pipe.tables.published_patterns import Quoted
-from lever_pipe.tables.text import number
+from lever_pipe.tables.published_patterns import SAMPLES, SHOTS, Quoted
+from lever_pipe.tables.text import ABSENT, number
 
 NONE, DROPOUT = "none", "dropout"
+REPRODUCED, UNSPECIFIC, MISSED = "reproduced", "also without the fault", "not reproduced"
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A published pattern and what the emulation makes of it; the criterion is judged, never the eye."""
+    """A published pattern and what the emulation makes of it; the criterion is judged, never the eye.
+
+    `statement` is what was published: rows of one statement differ in their arm or criterion and count once.
+    """
 
     id: str
     statement: str
@@ -24,13 +28,16 @@ class Pattern:
     with_fault: str
     without: str
     criterion: str
-    reproduced: bool
+    holds: bool  # with the fault
+    holds_without: bool
     remark: str = ""
 
     @property
     def verdict(self) -> str:
-        """Return the verdict in words."""
-        return "reproduced" if self.reproduced else "not reproduced"
+        """Return the verdict in words: a pattern that also holds without the fault does not point to it."""
+        if not self.holds:
+            return MISSED
+        return UNSPECIFIC if self.holds_without else REPRODUCED
 
 
 @dataclass(frozen=True)
@@ -53,15 +60,28 @@ class Study:
         """Return the trained epochs."""
         return list(range(1, self.emulate.grpo_epochs + 1))
 
-    def rows(self, arm: str, betas: Sequence[float], epochs: Sequence[int]) -> dict[Run, Row]:
-        """Return the accuracies of these policies of an arm."""
-        runs = [(beta, epoch) for beta in betas for epoch in epochs]
-        return {run: self.emulated.cells(arm, run, self.samples, self.shots) for run in runs}
+    @property
+    def row_samples(self) -> int:
+        """Return our sample count that is nearest to that of the published rows of all betas."""
+        return min(self.samples, key=lambda n: (abs(n - SAMPLES), n))
 
-    def metrics(self, arm: str, name: str, epoch: int) -> list[float]:
-        """Return a training metric of every beta, all from the same base."""
+    @property
+    def row_shots(self) -> tuple[int, ...]:
+        """Return the shot counts that ours and the published rows share; ours where they share none."""
+        return tuple(k for k in self.shots if k in SHOTS) or self.shots
+
+    def published_rows(self, betas: Sequence[float]) -> dict[Run, Row]:
+        """Return the published rows of our betas and epochs, at the shot counts of ours."""
+        return self.quoted.rows(betas, self.epochs, [k for k in self.row_shots if k in SHOTS])
+
+    def rows(self, arm: str, runs: Iterable[Run]) -> dict[Run, Row]:
+        """Return the accuracies of these policies in the cells that the published rows have."""
+        return {run: self.emulated.cells(arm, run, (self.row_samples,), self.row_shots) for run in runs}
+
+    def metrics(self, arm: str, name: str, epoch: int, betas: Sequence[float] = ()) -> list[float]:
+        """Return a training metric of these betas or every one, all from the same base."""
         base = self.emulate.base_rce_epoch
-        return [self.emulated.metric(arm, base, (beta, epoch), name) for beta in self.emulate.kl_betas]
+        return [self.emulated.metric(arm, base, (beta, epoch), name) for beta in betas or self.emulate.kl_betas]
 
     def untouched(self, arm: str, name: str, epoch: int) -> float:
         """Return a metric of an epoch without updates."""
@@ -75,5 +95,11 @@ def percent(share: float) -> str:
 
 
 def distinct(rows: Sequence[Row]) -> str:
-    """Return how many of the rows differ: `2 of 5 rows`."""
-    return f"{len(set(rows))} of {len(rows)} rows" if rows else ""
+    """Return how many of the rows differ: `2 distinct rows among 5`."""
+    count = len(set(rows))
+    return f"{count} distinct row{'s' * (count > 1)} among {len(rows)}" if rows else ABSENT
+
+
+def extent(values: Sequence[float], digits: int) -> str:
+    """Return the smallest and largest value, `0.82119 to 0.83802`, or an absent cell."""
+    return f"{number(min(values), digits)} to {number(max(values), digits)}" if values else ABSENT

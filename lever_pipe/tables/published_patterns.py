@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from lever_pipe.tables.emulated import Row, Run
 from lever_pipe.tables.published import ACCURACY_015, BETAS, CURVES, Key, Lineage, Published
 from lever_pipe.tables.text import ABSENT, number
 
 FINAL = "KL_BETA_012_vs_015_最终对比报告.md"
 SAMPLES = 200
 """Sample count of the published rows of all betas."""
-ALL_SAMPLES = (100, 200, 400, 800)
 SHOTS = (1, 2, 3, 4)
-ONE_BASE = (0.12, 0.145, 0.155, 0.18)
-"""Betas whose published rows start from one RCE checkpoint."""
-EPOCHS = (1, 2, 3)
 CURVE_BETAS = (0.12, 0.15)
-
-Row = tuple[float, ...]
 
 
 class Quoted:
@@ -36,21 +31,17 @@ class Quoted:
         """Return the lineage of every number that was asked for."""
         return self._lineage.notes()
 
-    def rows_of_one_base(self) -> list[Row]:
-        """Return the published rows of the betas that share a base, all epochs that were evaluated."""
-        rows = [self._row(beta, epoch, (SAMPLES,), SHOTS, BETAS) for beta in ONE_BASE for epoch in EPOCHS]
-        return [row for row in rows if row]
+    def rows(self, betas: Sequence[float], epochs: Sequence[int], shots: Sequence[int]) -> dict[Run, Row]:
+        """Return the published rows of these betas and epochs, where there are any."""
+        runs = [(beta, epoch) for beta in betas for epoch in epochs]
+        rows = {run: self._row(*run, (SAMPLES,), shots, BETAS) for run in runs}
+        return {run: row for run, row in rows.items() if row}
 
-    def rows_by_beta(self, betas: Sequence[float], epoch: int) -> dict[float, Row]:
-        """Return the published rows of one epoch by beta."""
-        rows = {beta: self._row(beta, epoch, (SAMPLES,), SHOTS, BETAS) for beta in betas}
-        return {beta: row for beta, row in rows.items() if row}
-
-    def differing_cells(self, beta: float) -> str:
-        """Return in how many cells epochs 1 and 2 differ, at 1 and 2 shots and at more."""
+    def differing_cells(self, beta: float, samples: Sequence[int], shots: Sequence[Sequence[int]]) -> str:
+        """Return in how many of these cells epochs 1 and 2 differ, for each group of shot counts."""
         counts = []
-        for shots in (SHOTS[:2], SHOTS[2:]):
-            one, other = (self._row(beta, epoch, ALL_SAMPLES, shots, ACCURACY_015) for epoch in (1, 2))
+        for some in shots:
+            one, other = (self._row(beta, epoch, samples, some, ACCURACY_015) for epoch in (1, 2))
             if not (one and other):
                 return ABSENT
             counts.append(f"{sum(a != b for a, b in zip(one, other, strict=True))} of {len(one)}")
@@ -85,11 +76,10 @@ class Quoted:
         above, below = (self.metrics(metric, epoch, betas) for metric in (name, other))
         return number(fmean(above) / fmean(below), 3) if above and below else ABSENT
 
-    def first_ratios(self) -> str:
-        """Return the smallest and largest mean ratio of epoch 1 in the long runs."""
+    def first_ratios(self) -> list[float]:
+        """Return the mean ratios of epoch 1 in the long runs of `CURVE_BETAS`: means of a trained epoch."""
         found = [self._value(Key("grpo_balanced", beta, "1", "mean_ratio"), CURVES) for beta in CURVE_BETAS]
-        values = sorted(value for value in found if value is not None)
-        return f"{number(values[0], 5)} to {number(values[-1], 5)}" if values else ABSENT
+        return [value for value in found if value is not None]
 
     def _row(self, beta: float, epoch: int, samples: Sequence[int], shots: Sequence[int], file: str) -> Row:
         """Return accuracies in percent, or an empty row where one is absent."""

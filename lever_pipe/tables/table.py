@@ -29,6 +29,7 @@ class Table:
     groups: tuple[str, ...] = field(default=())  # one a row: the policies behind it (`records.group_of`), or empty
     marks: tuple[str, ...] = field(default=())  # one a row: letters of its footnotes, such as `a` or `ab`
     footnotes: tuple[str, ...] = field(default=())  # in the order of their letters
+    lead: str = ""  # what the table says, to be read before it
 
     def as_json(self) -> dict[str, Any]:
         """Return the table as JSON values."""
@@ -42,6 +43,7 @@ class Table:
             "groups": list(self.groups),
             "marks": list(self.marks),
             "footnotes": list(self.footnotes),
+            "lead": self.lead,
             "columns": [str(column) for column in self.frame.columns],
             "rows": [[str(cell) for cell in row] for row in self.frame.itertuples(index=False)],
         }
@@ -65,7 +67,8 @@ class Table:
         rows = [list(row) for row in self.frame.itertuples(index=False)]
         for row, letters in zip(rows, self.marks, strict=False):
             row[0] = f"{row[0]} ({letters})" if letters else row[0]
-        parts = [f"# {self.title}", markdown_grid(self.frame.columns, rows), *self.footnotes]
+        lead = [self.lead] if self.lead else []
+        parts = [f"# {self.title}", *lead, markdown_grid(self.frame.columns, rows), *self.footnotes]
         parts.append(self.caption)
         if self.notes:
             parts.append("\n".join(f"- {note}" for note in self.notes))

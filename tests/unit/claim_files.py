@@ -205,7 +205,7 @@ def _comparison(
 def _agreement(of: Ours) -> list[tuple[object, ...]]:
     pairs = [(a, b) for i, a in enumerate(of.betas) for b in of.betas[i + 1 :]]
     return [
-        (policy(a, s, of.epochs), policy(b, s, of.epochs), k, of.agreement if k == max(of.shots) else 1.0, 1.0)
+        (policy(a, s, of.epochs), policy(b, s, of.epochs), k, of.agreement if k == 1 else of.agreement / 2, 1.0)
         for a, b in pairs
         for s in of.seeds
         for k in of.shots

@@ -30,6 +30,8 @@ COLLAPSED = ("head", "pool", "all")
 """Arms in which betas of one base cannot be told apart."""
 Change = Callable[[str, float, int, int, int, float], float]
 """From arm, beta, epoch, samples, shots and accuracy to another accuracy."""
+Policy = tuple[float, int]
+"""Beta and epoch."""
 
 
 def frames(
@@ -43,8 +45,15 @@ def frames(
     prompts: dict[str, int] | None = None,
     repeated: dict[str, float] | None = None,
     std: Callable[[str, float, int], float] = lambda arm, beta, epoch: 0.2 if epoch == 1 else 0.3,
+    share: Callable[[str, float], float] = lambda arm, spread: spread + 0.001,
+    ratios: dict[str, float] | None = None,
+    agree: Callable[[str, Policy, Policy], float | None] = lambda arm, one, other: None,
 ) -> Frames:
-    """Return the four files; `kl` holds the KL without an update in epochs 1 and 2, then of epochs 1 to 3."""
+    """Return the four files; `kl` holds the KL without an update in epochs 1 and 2, then of epochs 1 to 3.
+
+    `ratios` are the mean ratios of a trained epoch; without an update they are 1, and 0.7 with dropout.
+    """
+    ratios = {"none": 0.99, "dropout": 0.8} | (ratios or {})
     kl = {"none": (0, 0, 0.01, 0.02, 0.03), "dropout": (0.09, 0.08, 0.085, 0.075, 0.07)} | (kl or {})
     identical = {"head": 1.0, "none": 0.9} | (identical or {})
     prompts = {"pool": 8, "none": 20} | (prompts or {})
@@ -68,7 +77,7 @@ def frames(
         for k in (*shots, 0)
     ]
     agreement = [
-        (arm, f"{one[0]:g}", one[1], f"{other[0]:g}", other[1], k, identical.get(arm, 0.95))
+        (arm, f"{one[0]:g}", one[1], f"{other[0]:g}", other[1], k, agree(arm, one, other) or identical.get(arm, 0.95))
         for arm in ARMS
         for k in shots
         for i, one in enumerate(runs)
@@ -82,7 +91,8 @@ def frames(
         for beta, epoch in runs:
             spread = std(arm, beta, epoch)
             values = {"kl": kl[arm][1 + epoch], "kl_exact": 0.001, "std_advantage": spread}
-            values |= {"gradient_share": spread + 0.001, "max_advantage": 1.1547 * spread}
+            values |= {"gradient_share": share(arm, spread), "max_advantage": 1.1547 * spread}
+            values["mean_ratio"] = ratios[arm] + 0.01 * emulate.kl_betas.index(beta)
             training += [
                 (arm, emulate.base_rce_epoch, f"{beta:g}", epoch, name, value) for name, value in values.items()
             ]

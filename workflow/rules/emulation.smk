@@ -140,6 +140,7 @@ if EMULATE:
             agreement=f"{EMULATION}/agreement.csv",
             training=f"{EMULATION}/training.csv",
             reference=REFERENCE,
+            reference_lineage="resources/reference/lineage.yaml",
         output:
             patterns=f"{EMULATION}/patterns.csv",
             tables=f"{EMULATION}/tables.json",

@@ -8,16 +8,46 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from claim_files import NOISE, REFERENCE_INTENTION, Ours, judge, our_sides, published
+from claim_files import NOISE, REFERENCE, REFERENCE_INTENTION, RESOURCES, Ours, book, judge, our_sides, published
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from lever_pipe.claims.book import Claim
 from lever_pipe.claims.curve_statistics import curve_statistics
-from lever_pipe.claims.lever_published import PublishedLever
+from lever_pipe.claims.evaluate import judge_claims
+from lever_pipe.claims.lever_published import COMPARED, FILES, FINAL, PublishedLever
 from lever_pipe.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
 from lever_pipe.claims.reward_runs import RewardRuns
-from lever_pipe.claims.verdicts import NotTestable
+from lever_pipe.claims.verdicts import VERDICTS, NotTestable
+from lever_pipe.glossary_tool import untranslated
+from lever_pipe.page.glossary import read_glossary
 from lever_pipe.tables.frames import read_text_columns
 
 Change = Callable[[pd.DataFrame], None]
+LEVER = ("000", "001", "002")
+INTENTION = ("003", "004")
+
+
+def removed(at: int) -> Change:
+    """Take one row away."""
+
+    def change(rows: pd.DataFrame) -> None:
+        rows.loc[rows.index[at], "metric"] = "removed"
+
+    return change
+
+
+def claims_of(documents: tuple[str, ...]) -> list[Claim]:
+    return [claim for claim in book().claims if claim.document in documents]
+
+
+def used_rows(documents: tuple[str, ...]) -> list[int]:
+    """Return the rows of a reference that may decide a claim; of study `lever` those of the documents' files."""
+    if documents == INTENTION:
+        return list(range(len(read_text_columns(REFERENCE_INTENTION))))
+    names = {name for files in FILES.values() for name in files} | {COMPARED, FINAL}
+    files = read_text_columns(REFERENCE)["source_file"].str.rpartition(":")[2]
+    return [at for at, name in enumerate(files) if name in names]
 
 
 def without(metric: str, run: str = "kl", step: str | None = None) -> Change:
@@ -55,7 +85,7 @@ def with_row(run: str, step: str, metric: str, value: str) -> Change:
         (without("val_reward_estimated", "nokl"), "003-estimates", "No reward is marked as an estimate."),
         (without("val_reward_diff", "other"), "003-differences", "No difference is printed."),
         (without("val_reward_change_pct"), "004-changes-kl", "No change is printed."),
-        (without("wandb_run"), "003-steps-in-time", "Not published: wandb run of `KL bundle`."),
+        (without("wandb_run"), "003-steps-in-time", "Not published: name of the log of `KL bundle`."),
         (with_value("wandb_run", "kl", "unnamed"), "003-steps-in-time", "The start of the run is not published."),
         (without("kl_loss", step="40"), "003-kl-constrained", "Fewer than three values of KL loss are printed."),
         (without("entropy"), "003-entropy-rises", "Fewer than two values of entropy are printed."),
@@ -68,6 +98,68 @@ def test_what_is_missing_is_named(change: Change, name: str, reason: str) -> Non
     assert found.numbers.startswith(reason)
 
 
+def test_any_one_published_reward_or_number_may_be_missing() -> None:
+    chinese = read_glossary(sorted((RESOURCES / "glossary" / "zh").glob("*.yaml")))
+    told, claims, rows = set(), claims_of(INTENTION), read_text_columns(REFERENCE_INTENTION)
+    for at in used_rows(INTENTION):
+        less = rows.copy()
+        removed(at)(less)
+        for judged in judge_claims(claims, {name: RewardRuns(less, name, NOISE) for name in INTENTION}, {}):
+            assert judged.published.verdict in VERDICTS
+            told.add(judged.published.numbers)
+    assert not untranslated(chinese, told)
+    assert not [text for text in told if "``" in text or "_" in text]
+
+
+@given(at=st.sampled_from(used_rows(LEVER)))
+@settings(max_examples=30, deadline=None)
+def test_any_one_published_row_of_study_lever_may_be_missing(at: int) -> None:
+    for judged in judge_claims(claims_of(LEVER), published(lever=removed(at)), {}):
+        assert judged.published.verdict in VERDICTS
+        assert judged.published.numbers
+
+
+@pytest.mark.parametrize("metric", ["val_reward", "mean_sequence_length_tokens_as_labelled", "response_length_tokens"])
+@pytest.mark.parametrize("run", ["kl", "nokl"])
+def test_all_values_of_a_metric_may_be_missing(metric: str, run: str) -> None:
+    for judged in judge_claims(claims_of(INTENTION), published(intention=without(metric, run)), {}):
+        assert judged.published.verdict in VERDICTS
+    found = judge(published(intention=without(metric, run)))
+    names = {"val_reward": "003-steps-kl", "response_length_tokens": "003-response-longer"}
+    assert found[names.get(metric, "003-sequence-length")].published.verdict == "not testable"
+
+
+def test_a_change_needs_the_evaluation_before() -> None:
+    for step in ("15", "20"):  # the changes of both stand on the reward at step 15
+        found = judge(published(intention=without("val_reward", "nokl", "15")))["004-changes-nokl"].published
+        assert (found.verdict, found.numbers) == (
+            "not testable",
+            "No reward of the run `no KL` is known at step 15.",
+        ), step
+    late = judge(published(intention=without("val_reward", "nokl", "45")))["004-changes-nokl"].published
+    assert late.numbers == "No reward of the run `no KL` is known at step 45."
+
+
+def test_numbers_of_nobody_and_of_both_are_named() -> None:
+    date = judge(published(intention=without("report_date", "")))["003-steps-in-time"].published
+    assert date.numbers == "Not published: report date."
+    extra = judge(published(intention=without("time_per_step_diff_s_min", "other")))["003-seconds"].published
+    assert extra.numbers == "Not published: smallest extra time of a step of `KL bundle minus no KL`."
+
+
+def test_a_beta_without_a_training_curve_run_is_named() -> None:
+    side = published()["000"]
+    assert isinstance(side, PublishedLever)
+    with pytest.raises(NotTestable, match=r"No training-curve run of KL_BETA 0\.18 is published\."):
+        side.long_accuracy(0.18, 800, 1)
+
+
+def test_two_values_are_not_one() -> None:
+    row = with_row("kl", "20", "response_length_tokens", "2900")
+    found = judge(published(intention=row))["003-response-longer"].published
+    assert found.numbers == "More than one value is published: response length of `KL bundle`."
+
+
 def test_a_later_reward_makes_the_decline_comparable() -> None:
     found = judge(published(intention=with_row("nokl", "50", "val_reward", "2.002")))["003-milder-decline"].published
     assert found.verdict == "supported"
@@ -77,7 +169,7 @@ def test_a_later_reward_makes_the_decline_comparable() -> None:
 def test_the_kl_of_both_runs_makes_the_drift_a_question_of_causes() -> None:
     found = judge(published(intention=with_row("nokl", "40", "kl_loss", "0.2")))["003-kl-prevents-drift"].published
     assert found.verdict == "not testable"
-    assert found.numbers.startswith("no KL: 1 values; KL bundle: 3 values. Also different: KL coefficient")
+    assert found.numbers.startswith("no KL: 1 value; KL bundle: 3 values. Also different: entropy coefficient")
 
 
 def test_equal_steps_make_a_metric_comparable() -> None:

@@ -42,7 +42,8 @@ PINNED = {
     "000-loss-sum-012": within(0.00956868 + 0.00719828, 0.01676696, 1.5e-8),
     "000-kl-differences": within(0.059986 - 0.059548, 0.000438, 1.5e-6),
     "000-kl-changes": within(100 * (0.053792 / 0.079385 - 1), -32.24, 0.005),
-    "000-validation-percent": within(100 * (8.009721 - 8.003451) / 8.009721, 0.075, 0.0005),
+    # worked out from 0.006, so half of its last decimal counts too
+    "000-validation-percent": within(100 * (8.009721 - 8.003451) / 8.009721, 0.075, 0.0005 + 100 * 0.0005 / 8.009721),
     "000-validation-better": UNDECIDED,  # the mean and the last are lower, the minimum 7.977539 is not
     "000-advantages-tell": UNDECIDED,  # both are -0.00000009
     "000-weights-differ": within(100 * 263_680 / 525_824, 50.15, 0.005),
@@ -56,14 +57,14 @@ PINNED = {
     "001-identity-epoch-3": within(0.01065 + 0.155 * 0.06901, 0.02135, 1.1e-5),
     "001-kl-spread": CONTRADICTED if 100 * (0.07384 / 0.07002 - 1) > 4 else SUPPORTED,
     "001-low-ppo-conservative": CONTRADICTED if min(0.08082, 0.08471, 0.08134) < 0.08164 else SUPPORTED,
-    "001-advantage-spread": CONTRADICTED if abs(0.1703 * 640 - 109) < 640 * 5e-5 else SUPPORTED,
+    "001-advantage-spread": CONTRADICTED,  # 0.1703, 0.2328 and 0.2328 for both
     "001-identical-rows": SUPPORTED,
     "001-015-best": beyond(LABELLED_015 - OTHERS, noise_of(LABELLED_015, OTHERS, 200)),
     "001-015-because-of-beta": UNTESTABLE,
     "001-average-difference": within(OTHERS - LABELLED_015, -0.25, 0.005),
     "002-average-difference": within(OTHERS - LABELLED_015, -0.28, 0.005 + 1e-12),
     "002-012-three-shots": beyond(55.1 - 53.9, noise_of(55.1, 53.9, 200)),
-    "002-018-one-shot": beyond(57.0 - 58.8, noise_of(57.0, 58.8, 200)),
+    "002-018-one-shot": UNDECIDED if abs(57.0 - 58.8) < noise_of(57.0, 58.8, 200) else CONTRADICTED,
     "002-one-run-of-012": within(0.09400, 0.08082, 1e-5),
     "002-015-one-shot": UNDECIDED,  # 63.2 < 65.8 at 100 samples, 58.8 > 56.6 at 200
     "002-018-closer": UNDECIDED,  # 0.08134 > 0.08082, then 0.07002 < 0.07178
@@ -87,13 +88,15 @@ PINNED = {
     "003-overfitting": UNTESTABLE,
     "003-regularisation": UNTESTABLE,
     "003-throughput": beyond((262 + 297) / 2 - (247 + 285) / 2, (297 - 262) / 2 + (285 - 247) / 2),
-    "003-mfu": CONTRADICTED if (0.375 - 0.280) / (0.340 - 0.306) > 2 else SUPPORTED,
+    "003-mfu": UNDECIDED,  # the widths 0.095 and 0.034 are not alike, the middles 0.3275 and 0.323 are
+    "000-beta-acts-on-penalty": SUPPORTED if 100 * (0.059986 / 0.059548 - 1) < 19.4 / 2 else UNDECIDED,
+    "003-collapse": UNTESTABLE,
     "004-percent-nokl": within(100 * 0.079 / 2.123, 3.6, 0.05),
     "004-five-steps": beyond(45 - 40, 5),
     "004-faster": CONTRADICTED,
     "004-largest-nokl": within(100 * (2.140 / 1.818 - 1), 14.1, 0.05),
     "004-largest-kl": within(100 * (1.992 / 1.695 - 1), 15.4, 0.05),
-    "004-smoother": CONTRADICTED,  # total variation 1.278 against 1.238, 5 turns against 4
+    "004-smoother": UNDECIDED,  # sd of change 0.1947 against 0.2027, F p 0.92
     "004-more-stable": UNDECIDED,
     "004-drawdown": UNDECIDED,
     "004-sharp-fall": SUPPORTED if 1.830 - 1.750 > 1.992 - 1.768 else CONTRADICTED,
@@ -148,12 +151,24 @@ def test_no_verdict_depends_on_the_order_of_the_files() -> None:
         ("003-steps-kl", "465 steps hold 93 evaluations, 9 are shown (9.7 %)"),
         ("003-steps-in-time", "22.3 h to the end of the day of the report; 465 steps x 205 s = 26.5 h"),
         ("003-kl-constrained", "0.0021 a step; steps 40 to 45: 0.0060 a step; 38 times the first value"),
-        ("003-throughput", "middles differ by 13.5 (4.8 %)"),
+        ("003-throughput", "the middles differ by 13.5 (4.8 %), the half widths add up to 36.5"),
+        ("003-seconds-cause", "the middles differ by 13.5 (6.8 %), the half widths"),  # of 199 s
+        ("000-same-selections", "0.12 after epoch 9 and 0.15 after epoch 42, 50 of 50 queries), printed 100 %"),
+        ("004-smoother", "sd of change KL bundle 0.1947, sd of change no KL 0.2027; F p 0.92"),
+        ("004-smoother", "rms of change KL bundle 0.1862, no KL 0.1956; residual sd KL bundle 0.1164, no KL 0.1612"),
+        ("004-smoother", "drawdown KL bundle 0.224, no KL 0.390; total variation KL bundle 1.278, no KL 1.238; turns 5"),
+        ("003-seconds", "the middles differ by 13.5 s"),
+        ("003-mfu", "ratio of the widths 2.79, bound 2; the middles differ by 0.005 (1.4 %)"),
+        ("002-one-run-of-012", "KL: 0.09400 here, 0.08082 in document 001"),
+        ("000-same-accuracy", "0.12 after epoch 9: 49.70 /"),
+        ("000-validation-percent", "= 0.0783; 100 x 0.006 / 8.009721 = 0.0749, printed 0.075"),
         ("004-percent-nokl", "100 x 0.079 / 2.123 = 3.72, printed 3.6"),
         ("004-faster", "2: 40 against 10"),
         ("004-middle-phase", "range of KL bundle 0.142, range of no KL 0.290"),
-        ("001-one-setup", "Base checkpoint (kl012/rce_epoch5 for 0.12, 0.145, 0.155 and 0.18;"),
-        ("003-regularisation", "Also different: entropy coefficient (0 for no KL; 0.01 for KL bundle) and"),
+        ("001-one-setup", "Base checkpoint (0.12, 0.145, 0.155 and 0.18: kl012/rce_epoch5) (0.15: v3"),
+        ("000-weights-too-small", "(all: projections; attention and layer norm drawn anew from seed 42)."),
+        ("003-regularisation", "Also different: learning-rate schedule (no KL: fixed) (KL bundle: warmup+cosine)."),
+        ("003-stability", "Also different: entropy coefficient (no KL: 0) (KL bundle: 0.01) and learning-rate"),
     ],
 )
 def test_the_numbers_that_decide_are_shown(name: str, text: str) -> None:
@@ -210,6 +225,7 @@ LEVER_MUTATIONS = [
     (lever(BETAS, "0.07384", kl_beta="0.18", epoch="2", metric="kl"), "001-kl-spread", SUPPORTED),
     (lever(BETAS, "0.1710", kl_beta="0.145", epoch="1", metric="adv_std"), "001-advantage-spread", UNDECIDED),
     (lever(BETAS, "0.1710", kl_beta="0.145", epoch="1", metric="adv_std"), "001-advantages-alike", CONTRADICTED),
+    (lever(CURVES, "7.970000", kl_beta="0.15", epoch="41", metric="val_loss"), "000-validation-earlier", SUPPORTED),
     (
         lever(BETAS, "57.2", kl_beta="0.145", epoch="1", metric="vqa_acc_pct", shot="1"),
         "001-identical-rows",
@@ -229,7 +245,7 @@ INTENTION_MUTATIONS = [
     (intention("kl", "total_steps_claimed", "45"), "003-continue", SUPPORTED),
     (intention("kl-nokl", "time_per_step_diff_s_max", "15"), "003-seconds", CONTRADICTED),  # 12 is not 15 still
     (intention("kl", "time_per_step_s_min", "208"), "003-seconds", CONTRADICTED),  # 15 is, 15 is not 20
-    (intention("kl", "mfu_max", "0.320"), "003-mfu", SUPPORTED),  # widths 0.040 and 0.034
+    (intention("kl", "mfu_max", "0.320"), "003-mfu", SUPPORTED),  # widths 0.040 and 0.034, middles 0.023 apart
     (intention("kl", "kl_loss", "0.085", "45"), "003-kl-constrained", SUPPORTED),
     (intention("kl", "entropy", "0.200", "45"), "003-entropy-rises", UNDECIDED),
     (intention("kl", "throughput_tokens_per_s_max", "248"), "003-throughput", SUPPORTED),  # 279.5 - 247.5 > 18
@@ -266,8 +282,10 @@ def test_a_large_gain_of_015_is_supported_and_a_large_loss_contradicts() -> None
 
         return change
 
-    verdicts = [judge(published(lever=shifted(by)))["001-015-best"].published.verdict for by in (12.0, 0.0, -3.0)]
-    assert verdicts == [SUPPORTED, UNDECIDED, CONTRADICTED]
+    # the noise is 9.7 points either way
+    shifts = (12.0, 0.0, -3.0, -12.0)
+    verdicts = [judge(published(lever=shifted(by)))["001-015-best"].published.verdict for by in shifts]
+    assert verdicts == [SUPPORTED, UNDECIDED, UNDECIDED, CONTRADICTED]
 
 
 def test_one_base_makes_the_cause_testable() -> None:
@@ -287,14 +305,21 @@ def test_unknown_fields_are_no_difference() -> None:
     assert "Learning rate" not in unchanged()["001-one-setup"].published.numbers
 
 
-def test_one_factor_makes_the_kl_loss_testable() -> None:
-    def same_settings(rows: pd.DataFrame) -> None:
-        for metric in ("entropy_coeff", "lr_schedule"):
-            rows.loc[rows["metric"] == metric, "value"] = "same"
+def test_one_schedule_makes_regularisation_testable_and_one_factor_the_kl_loss() -> None:
+    def same(*metrics: str) -> Callable[[pd.DataFrame], None]:
+        def change(rows: pd.DataFrame) -> None:
+            rows.loc[rows["metric"].isin(metrics), "value"] = "same"
 
-    found = judge(published(intention=same_settings))["003-regularisation"]
-    assert found.published.verdict == UNDECIDED  # p = 0.56
-    assert "Also different" not in found.published.numbers
+        return change
+
+    one_schedule = judge(published(intention=same("lr_schedule")))
+    assert one_schedule["003-regularisation"].published.verdict == UNDECIDED  # p = 0.56
+    assert one_schedule["003-collapse"].published.verdict == UNDECIDED
+    assert "Also different" not in one_schedule["003-regularisation"].published.numbers
+    assert one_schedule["004-exploration"].published.verdict == UNTESTABLE  # the entropy bonus still differs
+    found = judge(published(intention=same("lr_schedule", "entropy_coeff")))["004-exploration"].published
+    assert found.verdict == UNDECIDED
+    assert "Also different" not in found.numbers
 
 
 def test_a_removed_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

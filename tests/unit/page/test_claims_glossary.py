@@ -113,10 +113,12 @@ def test_so_is_every_reason_why_a_claim_cannot_be_tested(tmp_path: Path) -> None
         ("KL_BETA 0.2, epoch 9 is not part of this configuration.", "本配置不含 KL_BETA 0.2 的 epoch 9。"),
         ("no KL minus KL bundle, mean over steps 5 and 10: +0.1, noise 0.2. Also different: step (10 against 5).",
          "无 KL 减 KL 组合，第 5 和 10 步的平均：+0.1，噪声 0.2。其他不同：步（10 对 5）。"),
-        ("Different: RL data (none for 0.3 and 0.4; x.json for 0.2)",
-         "不同之处：强化学习数据（0.3 和 0.4：无；0.2：x.json）"),
-        ("first step at KL bundle against no KL: 2: 40 against 10; 2.2: never against 45",
-         "首次达到各阈值的步（KL 组合，对方为无 KL）：2：40，对方 10；2.2：从未达到，对方 45"),
+        ("Different: RL data (0.3 and 0.4: none) (0.2: x.json) and own_field (0.2: a; b) (0.3: c, d) (0.4: e)",
+         "不同之处：强化学习数据（0.3 和 0.4：无）（0.2：x.json）和 own_field（0.2：a；b）（0.3：c, d）（0.4：e）"),
+        ("65.00 % of selections agree (first demonstration, shot 1, mean over 1 seed after epoch 9)",
+         "65.00 % 的选择一致（第一个范例，shot 1，epoch 9，1 个种子的平均）"),
+        ("first step that reaches each reward, KL bundle against no KL: 2: 40 against 10; 2.2: never against 45",
+         "首次达到各 Reward 的步（KL 组合，对方为无 KL）：2：40，对方 10；2.2：从未达到，对方 45"),
     ],
 )  # fmt: skip
 def test_patterns_follow_other_numbers(english: str, translated: str) -> None:

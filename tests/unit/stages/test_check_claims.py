@@ -75,6 +75,11 @@ def test_the_summary_counts_the_rows(rows: list[dict[str, str]], tables: dict[st
             assert [cells[f"{side}: {verdict}"] for verdict in VERDICTS] == [str(counts[v]) for v in VERDICTS]
 
 
+def test_the_summary_defines_every_verdict(tables: dict[str, dict[str, Any]]) -> None:
+    for verdict in VERDICTS:
+        assert f"{verdict}: " in tables["claims-summary"]["caption"].lower()
+
+
 def test_the_tables_hold_every_claim(rows: list[dict[str, str]], tables: dict[str, dict[str, Any]]) -> None:
     assert list(tables) == IDS
     assert {table["document"] for table in tables.values()} == {"claims"}

@@ -28,6 +28,7 @@ def explain(folder: Path, emulate: Emulate = Emulate()) -> list[Pattern]:
 def run(folder: Path, emulate: Emulate) -> list[Pattern]:
     return explain_patterns(
         **{name: folder / f"{name}.csv" for name in INPUTS}, reference=REFERENCE,
+        reference_lineage=REFERENCE.parent / "lineage.yaml",
         patterns=folder / "patterns.csv", tables=folder / "tables.json", csv=folder / "tables", card=folder / "card",
         config=ExplainPatternsConfig(
             emulate=emulate, samples=(100, 200, 400, 800), shots=(1, 2, 3, 4), data="world", lvlm="x"
@@ -48,7 +49,10 @@ def test_every_file_is_written_and_says_the_same(tmp_path: Path) -> None:
     for table in tables:
         assert table["caption"].startswith("Ours: preset `published`, embedded world."), table["id"]
     card = storage.read_row(tmp_path / "card", RunCard)
-    assert card.inputs.keys() == {*INPUTS, "reference"}
+    assert card.inputs.keys() == {*INPUTS, "reference", "reference_lineage"}
+    bases = next(table for table in tables if table["id"] == "why-accuracy-bases")
+    assert "Base RCE epoch: 2, the other rows: 5." in " ".join(bases["footnotes"])
+    assert any(bases["marks"])
 
 
 def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_the_tool_lists_what_is_missing(tmp_path: Path, capsys: Any, monkeypatch
         "id": "x",
         "document": "001",
         "title": "Mean",
+        "lead": "",
         "caption": "Mean over seeds. Nobody knows this.",
         "factor": "",
         "notes": [],

@@ -110,7 +110,20 @@ def test_one_run_by_student_is_the_paired_t_test() -> None:
 def test_no_difference_and_no_error() -> None:
     same = np.ones((2, 5, 1))
     assert t_p_values(paired_difference(same, same, same_runs=True))[0] == 1
-    assert t_p_values(paired_difference(same, 0 * same, same_runs=True))[0] == 0
+    # without an error Student's t would be sure of it, but five questions can be exchanged in 2^5 ways
+    assert t_p_values(paired_difference(same, 0 * same, same_runs=True))[0] == 2.0**-4
+
+
+def test_a_handful_of_differing_questions_rejects_nothing() -> None:
+    left, right = np.ones((3, 400, 6)), np.ones((3, 400, 6))
+    for cell in range(6):
+        right[:, : cell + 2, cell] = 0  # 2 to 7 questions differ, alike in all three runs
+    found = paired_difference(left, right, same_runs=True)
+    p, student = t_p_values(found), 2 * stats.t.sf(found.value / found.error, found.df)
+    floor = 2.0 ** -np.arange(1, 7)
+    assert p == pytest.approx(np.maximum(floor, student), rel=1e-9)
+    assert (p > 0.05).tolist() == [True] * 4 + [False] * 2
+    assert student[3] < 0.05  # five questions alike: t(399) = 2.24 would have rejected
 
 
 @settings(deadline=None)  # the first call imports statsmodels

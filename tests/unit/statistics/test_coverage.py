@@ -13,7 +13,13 @@ import pytest
 
 from lever_pipe.seeding import generator
 from lever_pipe.statistics.comparison import sign_flip_p, t_p_values
-from lever_pipe.statistics.crossed import Estimates, bootstrap_bounds, mean_accuracy, paired_difference
+from lever_pipe.statistics.crossed import (
+    Estimates,
+    bootstrap_bounds,
+    difference_bounds,
+    mean_accuracy,
+    paired_difference,
+)
 
 REPETITIONS = 2000
 TRUTH = 0.62
@@ -98,3 +104,17 @@ def test_three_runs_a_side_without_seed_variance_are_cautious(same_runs: bool) -
     estimates = paired_difference(questions.runs(3, 0.0), questions.runs(3, 0.0), same_runs=same_runs)
     assert 0.3 < 100 * np.mean(t_p_values(estimates) < 0.05) < 5
     assert coverage(estimates, 0.0) > 95
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(0.0, 0.01), (0.005, 0.015), (0.01, 0.01), (0.0, 0.03)])
+def test_rare_differences_are_covered_though_resampling_hardly_shows_them(gained: float, lost: float) -> None:
+    random = generator(0, "coverage", "rare")
+    drawn_NC = random.random((100, REPETITIONS))
+    left = (drawn_NC >= lost).astype(np.float64)[None]
+    right = ((drawn_NC >= lost) & (drawn_NC < 1 - gained) | (drawn_NC < lost)).astype(np.float64)[None]
+    estimates, truth = paired_difference(left, right, same_runs=False), gained - lost
+    plain = bootstrap_bounds(estimates, generator=generator(0, "coverage", "draws"), n_resamples=1000)
+    wide = difference_bounds(estimates, plain)
+    share = {name: np.mean((b.low <= truth) & (truth <= b.high)) for name, b in (("plain", plain), ("wide", wide))}
+    assert 100 * share["wide"] > 95 - TOLERANCE
+    assert share["plain"] < share["wide"]

@@ -18,6 +18,7 @@ from lever_pipe.statistics.crossed import (
     Estimates,
     accuracy_bounds,
     bootstrap_bounds,
+    difference_bounds,
     mean_accuracy,
     paired_difference,
     side_by_side,
@@ -93,8 +94,15 @@ def test_the_error_is_never_below_that_of_the_questions_alone() -> None:
     found = mean_accuracy(values)
     alone = stats.sem(values.mean(axis=0), axis=0)
     assert found.error == pytest.approx(alone, rel=1e-9)
-    # a variance of runs that happens to be nought does not make the degrees of freedom fewer than of questions
     assert (found.df >= 2).all()
+
+
+def test_few_runs_count_as_few_only_where_they_differ() -> None:
+    questions = generator(0, "hard").integers(0, 2, (1, 500, 1)).astype(float)
+    alike = mean_accuracy(np.repeat(questions, 3, axis=0))
+    apart = mean_accuracy(np.repeat(questions, 3, axis=0) + np.array([-1.0, 0.0, 1.0])[:, None, None])
+    assert alike.df == pytest.approx([499], rel=1e-9)
+    assert apart.df == pytest.approx([2], rel=0.01)
 
 
 def test_single_answers_count_where_the_questions_seem_alike() -> None:
@@ -221,6 +229,66 @@ def test_answers_without_spread_have_the_exact_bound(share: float) -> None:
     found = accuracy_bounds(estimates, bounds_of(estimates))
     exact = stats.binomtest(round(64 * share), 64).proportion_ci(0.95, method="exact")
     assert [found.low[0], found.high[0]] == pytest.approx([exact.low, exact.high], abs=1e-12)
+
+
+def differing(n: int, ahead: int, behind: int, runs: int = 1, size: float = 1.0) -> Estimates:
+    """Return the difference of two policies, the left ahead and behind on so many of n questions."""
+    left, right = np.full((runs, n, 1), size), np.full((runs, n, 1), size)
+    right[:, :ahead] = 0
+    left[:, ahead : ahead + behind] = 0
+    return paired_difference(left, right, same_runs=True)
+
+
+def bounds_of_difference(estimates: Estimates) -> list[float]:
+    found = difference_bounds(estimates, bounds_of(estimates))
+    return [float(found.low[0]), float(found.high[0])]
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("n", [2, 66, 800])
+def test_equal_answers_leave_the_exact_bound_on_their_difference(n: int, runs: int) -> None:
+    estimates = differing(n, 0, 0, runs)
+    plain = bounds_of(estimates)
+    assert (plain.low[0], plain.high[0]) == (0, 0)
+    exact = 1 - 0.025 ** (1 / n)
+    assert bounds_of_difference(estimates) == pytest.approx([-exact, exact], abs=1e-12)
+
+
+def test_one_differing_question_does_not_exclude_a_gain() -> None:
+    # resampling a single loss of 66 never shows a gain: its interval ends at 0, but for its expansion
+    estimates = differing(66, 0, 1)
+    assert bounds_of(estimates).high[0] < 0.001
+    most_behind = stats.binomtest(1, 66).proportion_ci(0.95, method="exact").high
+    most_ahead = stats.binomtest(0, 66).proportion_ci(0.95, method="exact").high
+    assert bounds_of_difference(estimates) == pytest.approx([-most_behind, most_ahead], abs=1e-12)
+    assert bounds_of_difference(differing(66, 1, 0)) == pytest.approx([-most_ahead, most_behind], abs=1e-12)
+    # a part of a point lost leaves whole points unseen
+    assert bounds_of_difference(differing(66, 0, 1, size=0.25)) == pytest.approx([-most_behind, most_ahead], abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1.0, 0.25])
+def test_questions_that_all_differ_alike_leave_room_for_others(size: float) -> None:
+    estimates = differing(20, 0, 20, size=size)
+    share = 0.025 ** (1 / 20)  # were fewer lost, twenty losses out of twenty would happen in less than 2.5 %
+    expected = [max(-1.0, -size * share - (1 - share)), -size * share + (1 - share)]
+    assert bounds_of_difference(estimates) == pytest.approx(expected, abs=1e-12)
+    assert bounds_of(estimates).low[0] == bounds_of(estimates).high[0]
+
+
+@given(n=st.integers(2, 120), data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_the_interval_of_few_differences_agrees_with_their_test(n: int, data: st.DataObject) -> None:
+    ahead = data.draw(st.integers(0, min(n, 8)))
+    behind = data.draw(st.integers(0, min(n - ahead, 8)))
+    estimates = differing(n, ahead, behind)
+    low, high = bounds_of_difference(estimates)
+    assert -1 <= low < high <= 1
+    plain = bounds_of(estimates)
+    assert low <= max(plain.low[0], -1) <= min(plain.high[0], 1) <= high
+    if ahead + behind <= 5:  # exact signs cannot reject: 2^-4 > 0.05
+        assert low < 0 < high
+    elif max(ahead, behind) < n:
+        assert [low, high] == pytest.approx([max(plain.low[0], -1), min(plain.high[0], 1)], abs=1e-12)
 
 
 def test_accuracies_stay_between_nought_and_one() -> None:

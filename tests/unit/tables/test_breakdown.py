@@ -8,7 +8,7 @@ import pytest
 
 from lever_pipe.records import Example, ExampleId
 from lever_pipe.tables.breakdown import REST, breakdown_rows, gaps, table, ways_of
-from lever_pipe.tables.estimates import Draws
+from lever_pipe.tables.estimates import HOW_ONE_RUN, UNADJUSTED, Draws
 from lever_pipe.tables.per_question import GroupScores, with_mean
 
 DRAWS = Draws(seed=0, n_resamples=400)
@@ -77,6 +77,18 @@ def test_the_loss_is_shared_out_by_questions() -> None:
     assert [found[kind].share for kind in "xy"] == pytest.approx([2 / 3, 1 / 3], abs=1e-9)
     # signs of two equal differences: p = 1/2; of one: 1; Holm doubles the smaller
     assert [found[kind].p_holm for kind in "xy"] == pytest.approx([1.0, 1.0], abs=1e-9)
+
+
+def test_a_kind_on_which_nothing_differs_has_an_interval_with_a_width() -> None:
+    policy, oracle = group("preset~p/rce/epoch~1", [[1] * 8 + [0, 1]]), group("baseline/oracle", [[1] * 10])
+    found = {gap.kind: gap for gap in gaps(policy, oracle, "sort", ["x"] * 8 + ["y"] * 2, DRAWS)}
+    exact = 100 * (1 - 0.025 ** (1 / 8))
+    assert (found["x"].low, found["x"].high) == pytest.approx((-exact, exact), abs=1e-9)
+    assert found["y"].high > 0  # one of two questions lost does not exclude a gain
+    rows = breakdown_rows([policy, oracle], {"sort": ["x"] * 8 + ["y"] * 2}, DRAWS)
+    caption = table("sort", rows, list(found.values()), policy.name).caption
+    assert HOW_ONE_RUN in caption
+    assert UNADJUSTED in caption
 
 
 def test_the_table_begins_with_the_largest_loss() -> None:

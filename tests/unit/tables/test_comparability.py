@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lineage_cards import answers, grpo, rce, reward, scores, selection
 
 from lever_pipe.errors import ComparisonError
-from lever_pipe.tables import comparability, lineage
+from lever_pipe.tables import comparability, lineage, published_notes
 from lever_pipe.tables.comparability import APART, FACTORS, LABELS, deviations, guard, read_lineages
 from lever_pipe.tables.lineage import published_key
 from lever_pipe.tables.table import Table
@@ -267,7 +267,19 @@ PUBLISHED = [published_key(float(beta), 1) for beta in BETAS]
 
 
 def both() -> Lineages:
-    return {**ours(), **lineage.read_published_lineage(FILE)}
+    return {**ours(), **lineage.read_published_lineage(FILE, remarks=True)}
+
+
+ROWS = (
+    "Published rows: Test pool (train items 0 and 1 for every query), "
+    "Evaluated tensors (projections; attention and layer norm drawn anew from seed 42), "
+    "Dropout in the ratio (on in the policy alone: 0.5 and 0.1 in attention) and Seeds (one, unseeded training)."
+)
+K64 = "rl_data_k64_v3.json"
+REMARK_018 = (
+    "For KL_BETA=0.18 document 002 names rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json, "
+    "the code and document 001 name rl_data_k64_v3.json."
+)
 
 
 def test_published_rows_are_compared_with_published_rows_and_never_refused() -> None:
@@ -284,12 +296,62 @@ def test_published_rows_are_compared_with_published_rows_and_never_refused() -> 
         "e: Learning rate: unknown, the other rows: 5e-06.",
         "f: Trained tensors: unknown, the other rows: attention and layer norm.",
     )
-    assert found.notes == (APART,)
+    assert found.notes == (APART, ROWS, "Published runs: RL data (rl_data_k64_v3.json).", REMARK_018)
 
 
-def test_ours_alone_and_published_alone_need_no_standing_note() -> None:
-    for groups in (BY_BETA, PUBLISHED):
-        assert guard([table(groups, notes=("kept",))], both(), "footnote")[0].notes == ("kept",)
+def test_what_published_rows_have_in_common_is_told_wherever_they_stand() -> None:
+    assert guard([table(BY_BETA, notes=("kept",))], both(), "footnote")[0].notes == ("kept",)
+    of_published = guard([table(PUBLISHED, notes=("kept",))], both(), "footnote")[0].notes
+    assert of_published[:2] == ("kept", ROWS)
+    assert APART not in of_published
+
+
+def test_a_published_run_alone_tells_its_own_fields() -> None:
+    """Document 000 and the tables of one beta have no footnote, since their published rows are of one making."""
+    long = [f"{published_key(0.12, 50, stage='grpo_balanced')} {published_key(0.15, 50, stage='grpo_balanced')}"]
+    found = guard([table(long, "kl_beta", document="000")], both(), "footnote")[0]
+    assert found.notes == (
+        ROWS,
+        (
+            "Published runs: Base checkpoint (kl012/rce_epoch5), RL data (rl_data_k64_v3_balanced.json, 620 queries), "
+            "KL_BETA as applied (as labelled), Learning rate (unknown), KL control (fixed) and "
+            "Trained tensors (attention and layer norm)."
+        ),
+    )
+    alone = guard([table([published_key(0.15, 1)] * 2, "samples")], both(), "footnote")[0]
+    assert "Base checkpoint (v3_k64_scratch/rce_epoch2)" in alone.notes[1]
+    assert "KL_BETA as applied (0.1, stored in the checkpoint)" in alone.notes[1]
+
+
+def test_a_remark_follows_the_footnote_on_its_field_or_is_a_note() -> None:
+    groups = [published_key(beta, 1) for beta in (0.18, 0.15, 0.12)]
+    found = guard([table([" ".join(groups)], document="002")], both(), "footnote")[0]
+    (footnote,) = [text for text in found.footnotes if "RL data" in text]
+    assert footnote.endswith(
+        f": rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json, the other policies: {K64}. {REMARK_018}"
+    )
+    assert REMARK_018 not in found.notes
+    alone = guard([table([published_key(0.18, 2)], "samples", document="002")], both(), "footnote")[0]
+    assert alone.notes[-1] == REMARK_018
+    without = guard([table([published_key(0.12, 2)], "samples")], both(), "footnote")[0]
+    assert REMARK_018 not in without.notes
+
+
+def test_a_table_that_compares_nothing_has_the_notes_of_the_groups_it_names() -> None:
+    """A configuration has a row a parameter: nothing to compare, but a published run to tell about."""
+    found = guard([table(["", published_key(0.18, 1), group("0.12")], "", document="002")], both(), "strict")[0]
+    assert found.notes[0] == ROWS
+    assert found.notes[-1] == REMARK_018
+    assert APART not in found.notes
+    assert (found.marks, found.footnotes) == ((), ())
+
+
+def test_remarks_are_no_fields() -> None:
+    lineages = both()
+    assert lineages[published_key(0.18, 1)]["remark.rl_data"] == REMARK_018
+    groups = [published_key(0.12, 1), published_key(0.18, 1)]
+    assert guard([table(groups)], lineages, "footnote")[0].footnotes == ()
+    assert "remark.rl_data" not in lineage.read_published_lineage(FILE)[published_key(0.18, 1)]
 
 
 def test_a_document_that_quotes_other_files_has_their_lineage() -> None:
@@ -349,5 +411,6 @@ def test_the_order_of_rows_decides_letters_only(values: list[str], source: Any) 
 
 def test_every_label_is_of_a_field_that_exists() -> None:
     fields = {field for found in both().values() for field in found}
+    assert LABELS.keys() >= {*published_notes.EVALUATED, *published_notes.TRAINED}
     assert LABELS.keys() <= fields | {"draws"}
     assert fields >= comparability.TRAINING

@@ -8,7 +8,9 @@ from scipy import stats
 
 from lever_pipe.seeding import generator
 from lever_pipe.statistics.crossed import paired_difference
-from lever_pipe.tables.estimates import Draws, compare, intervals
+from lever_pipe.tables import estimates as module
+from lever_pipe.tables.estimates import SIGN_FLIP, STUDENT, Draws, compare, comparing_test, comparisons, intervals
+from lever_pipe.tables.families import Family
 from lever_pipe.tables.per_question import GroupScores, with_mean
 
 DRAWS = Draws(seed=0, n_resamples=500)
@@ -55,6 +57,31 @@ def test_two_single_runs_are_exchanged() -> None:
     one, other = left.accuracies[0, :, 0], right.accuracies[0, :, 0]
     wins, losses = int((one > other).sum()), int((one < other).sum())
     assert found(left, right) == pytest.approx((stats.binomtest(wins, wins + losses).pvalue, 1), abs=1e-9)
+
+
+def test_each_comparison_names_its_test() -> None:
+    groups = {
+        name: group(kind, *runs)
+        for name, kind, runs in (("a", "rce", (0,)), ("b", "grpo", (0,)), ("c", "random", (0, 1)))
+    }
+    found = comparisons(groups, [Family("f", 60, (("a", "b"), ("a", "c")), "f")], DRAWS)
+    assert [row.test for row in found] == [SIGN_FLIP] * 2 + [STUDENT] * 2
+    assert [comparing_test(runs) for runs in ((), (1,), (1, 3))] == [SIGN_FLIP, SIGN_FLIP, STUDENT]
+    assert module.method_of([]) == ""
+
+
+def test_the_sentence_on_few_differences_says_their_number() -> None:
+    few = [k for k in range(20) if 2.0 ** (1 - k) > 0.05]
+    assert f"Where {max(few)} questions or fewer differ" in module.HOW_FEW_DIFFER
+
+
+def test_equal_answers_have_an_interval_with_a_width() -> None:
+    one = group("rce", 0)
+    rows = comparisons({"a": one, "b": one}, [Family("f", 60, (("a", "b"),), "f")], DRAWS)
+    exact = 100 * (1 - 0.025 ** (1 / 60))
+    for row in rows:
+        assert (row.difference, row.p) == (0, 1)
+        assert (row.low, row.high) == pytest.approx((-exact, exact), abs=1e-9)
 
 
 def test_baselines_count_their_draws() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from lever_pipe.tables.estimates import ComparisonRow, IntervalRow
+from lever_pipe.tables import estimates
+from lever_pipe.tables.estimates import SIGN_FLIP, STUDENT, ComparisonRow, IntervalRow
 from lever_pipe.tables.families import Arm, Family
 from lever_pipe.tables.inference import best_table, family_tables, verdict
 
@@ -15,7 +16,8 @@ def interval(beta: float, accuracy: float, samples: int = 800, shots: str = "mea
 
 def comparison(p_holm: float, *, shots: str = "mean", family: str = "best-beta", n_runs: int = 3) -> ComparisonRow:
     where = (family, BETAS[0.12], BETAS[0.15], 800, shots)
-    return ComparisonRow(*where, -1.5, -2.25, -0.75, p_holm / 2, p_holm, 1.25, n_runs, 800)
+    test = SIGN_FLIP if n_runs == 1 else STUDENT
+    return ComparisonRow(*where, -1.5, -2.25, -0.75, p_holm / 2, p_holm, 1.25, n_runs, 800, test)
 
 
 INTERVALS = [
@@ -63,6 +65,20 @@ def test_what_is_inferred_depends_on_the_runs() -> None:
         rows = [comparison(0.5, n_runs=n_runs)]
         for found in (best_table(ARM, INTERVALS, [BEST], rows, is_main=True), *family_tables([BEST], rows)):
             assert text in found.caption
+
+
+def test_captions_name_the_tests_of_their_rows() -> None:
+    one, several = comparison(0.5, n_runs=1), comparison(0.5)
+    mixed = [one, several._replace(n_runs=1)]  # one run against several draws of a baseline
+    for rows, how in (
+        ([one, one], estimates.HOW_ONE_RUN),
+        ([several], estimates.HOW_SEVERAL_RUNS),
+        (mixed, estimates.HOW_MIXED),
+    ):
+        for found in (best_table(ARM, INTERVALS, [BEST], rows, is_main=True), *family_tables([BEST], rows)):
+            assert f"{how} {estimates.HOW_FEW_DIFFER}" in found.caption
+            assert (estimates.UNADJUSTED in found.caption) == (len(rows) > 1)
+    assert "p:" not in best_table(ARM, INTERVALS, [], [], is_main=True).caption
 
 
 def test_a_family_has_a_row_for_each_comparison() -> None:
