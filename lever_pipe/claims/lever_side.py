@@ -60,7 +60,7 @@ class LeverSide(Protocol):
         """Return left minus right in points with what decides, and both as text."""
 
     def same_selections(self, left: float, right: float) -> tuple[Quantity, str]:
-        """Return the percentage of queries for which two betas choose one first demonstration, and how it was counted."""
+        """Return the percentage of queries with equal first demonstrations of two betas, and how it was counted."""
 
     def differing_parameters(self, beta: float) -> tuple[Quantity, str]:
         """Return the percentage of parameters that differ, and from what."""

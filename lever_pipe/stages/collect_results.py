@@ -146,4 +146,3 @@ def _plain(value: object) -> str:
     if isinstance(value, str):
         return value
     return decimal(value) if isinstance(value, float) else json.dumps(value)
-

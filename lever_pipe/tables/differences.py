@@ -36,7 +36,9 @@ def by_shots(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) ->
         id=f"002-difference-epoch~{epoch}",
         document="002",
         title=f"Differences after GRPO epoch {epoch}, {samples} samples",
-        caption=sentences(parts.INTERVALS, _caption(sources, other, gaps), parts.HOLM, ASSESSMENT),
+        caption=sentences(
+            parts.INTERVALS, _caption(sources, other, gaps), parts.HOLM, parts.method(sources.results), ASSESSMENT
+        ),
         frame=frame_of(
             rows,
             ["Shot", "Source", *(f"KL_BETA={beta_text(b)}" for b in shown), *pairs, "Standard error", "Assessment"],
@@ -85,6 +87,7 @@ def summary(sources: Sources, betas: Sequence[float], epochs: Sequence[int], gap
             parts.INTERVALS,
             _caption(sources, other, gaps),
             parts.HOLM,
+            parts.method(sources.results),
             ASSESSMENT,
             "Here both accuracies are means over shots, and the number of questions counts once.",
         ),

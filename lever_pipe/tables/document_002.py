@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lever_pipe.tables import differences
 from lever_pipe.tables import grpo_tables as parts
+from lever_pipe.tables.lineage import published_key
 from lever_pipe.tables.published import ACCURACY_012, ACCURACY_015, BETAS, Key, Lineage, Published
 from lever_pipe.tables.results import Results, keep
 from lever_pipe.tables.table import Table, beside, frame_of, groups_of
@@ -73,6 +74,8 @@ def _configuration(sources: parts.Sources, beta: float, setup: Setup, without: s
         ),
         frame=frame_of(rows, ["Parameter", "Ours", "Document"]),
         notes=_checkpoint_note(sources, beta),
+        # What is known of the run's RL data stands beside what the document says of them.
+        groups=tuple(published_key(beta, 1) if known and name == "RL data" else "" for name in ours),
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lever_pipe.tables.estimates import UNADJUSTED, comparing_test, method_of
 from lever_pipe.tables.evidence import Paired
 from lever_pipe.tables.lineage import published_key
 from lever_pipe.tables.published import Key, Lineage, Published
 from lever_pipe.tables.results import Results
-from lever_pipe.tables.text import mean, number
+from lever_pipe.tables.text import mean, number, sentences
 
 REFERENCE_BETA = 0.15
 ACCURACY_DIGITS = 2
@@ -90,7 +91,13 @@ def detectable(pairs: Iterable[Paired | None]) -> str:
     known = [pair.detectable for pair in pairs if pair is not None]
     if not known:
         return ""
-    return f"Smallest difference that such a comparison detects at 80 % power: {number(max(known), 1)} points."
+    least = number(max(known), 1)
+    return f"Smallest difference that such a comparison detects at 80 % power: {least} points, without adjustment."
+
+
+def method(results: Results) -> str:
+    """Return how the intervals and p values of a table's differences were made; nothing without GRPO."""
+    return sentences(method_of([comparing_test(results.runs)]), UNADJUSTED) if results.runs else ""
 
 
 def training_variance(results: Results) -> str:

@@ -56,7 +56,7 @@ def accuracy_lines(left: GroupScores, right: GroupScores, draws: Draws, *, same_
         values = zip(left.columns, *(100 * mean for mean in means), strict=True)
         return [AccuracyLine(k, float(one), float(other), float(one - other), *absent) for k, one, other in values]
     found = compare(left, right, slice(None), draws)
-    bounds = draws.bounds(found.estimates, found.estimates.n_questions)
+    bounds = draws.of_differences(found.estimates, found.estimates.n_questions)
     least = detectable(found.estimates)
     columns = zip(*means, found.estimates.value, bounds.low, bounds.high, found.p / 100, least, strict=True)
     return [AccuracyLine(k, *(100 * float(v) for v in values)) for k, values in zip(left.columns, columns, strict=True)]
