@@ -21,11 +21,11 @@ from lever_pipe.plan import batch_of
 from lever_pipe.records import RunCard, group_of
 from lever_pipe.statistics.comparison import holm
 from lever_pipe.storage import read_row
-from lever_pipe.tables import card_differences as cards
-from lever_pipe.tables import side_by_side
-from lever_pipe.tables import two_policies as lines
-from lever_pipe.tables.estimates import Draws
-from lever_pipe.tables.per_question import GroupScores, group_runs, read_scores, with_mean
+from lever_pipe.tables.comparisons import card_differences as cards
+from lever_pipe.tables.comparisons import side_by_side
+from lever_pipe.tables.comparisons import two_policies as lines
+from lever_pipe.tables.comparisons.estimates import Draws
+from lever_pipe.tables.comparisons.per_question import GroupScores, group_runs, read_scores, with_mean
 
 STUDY = "lever"
 SCORES, SCORES_CARD = "scores/per_question.jsonl", "scores/run.json"

@@ -15,9 +15,9 @@ from lever_pipe.claims.quantities import Quantity, measured
 from lever_pipe.claims.texts import counted
 from lever_pipe.claims.verdicts import Check, NotTestable
 from lever_pipe.records import group_of
-from lever_pipe.tables.document_000 import curve_of, long_runs, statistics_of
+from lever_pipe.tables.comparisons.families import near
+from lever_pipe.tables.documents.document_000 import curve_of, long_runs, statistics_of
 from lever_pipe.tables.evidence import MEAN, Pair, Paired, p_text
-from lever_pipe.tables.families import near
 from lever_pipe.tables.lineage import Lineages
 from lever_pipe.tables.results import Results
 from lever_pipe.tables.text import beta_text

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lever_pipe.figures import style
-from lever_pipe.tables.document_000 import long_runs
+from lever_pipe.tables.documents.document_000 import long_runs
 from lever_pipe.tables.policies import rce_epochs
 from lever_pipe.tables.results import Results, means
 from lever_pipe.tables.text import beta_text

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from lever_pipe.figures import style
 from lever_pipe.figures.accuracy import ACCURACY
 from lever_pipe.tables import policies
+from lever_pipe.tables.documents.extras import shots_of
 from lever_pipe.tables.evidence import MEAN, Interval, Paired
-from lever_pipe.tables.extras import shots_of
 from lever_pipe.tables.policies import PolicyGroup
 from lever_pipe.tables.results import Results
 from lever_pipe.tables.text import beta_text

@@ -12,18 +12,19 @@ from lever_pipe.errors import ComparisonError
 from lever_pipe.records import Example
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import ComparePoliciesConfig, Runtime
-from lever_pipe.tables import breakdown as kinds
-from lever_pipe.tables import comparability, inference
-from lever_pipe.tables.breakdown import BreakdownRow
-from lever_pipe.tables.estimates import ComparisonRow, Draws, Groups, IntervalRow
-from lever_pipe.tables.estimates import comparisons as compare
-from lever_pipe.tables.estimates import intervals as estimate
-from lever_pipe.tables.families import Arm, Family, arms_of, families_of
+from lever_pipe.tables import comparability
+from lever_pipe.tables.comparisons import breakdown as kinds
+from lever_pipe.tables.comparisons import inference
+from lever_pipe.tables.comparisons.breakdown import BreakdownRow
+from lever_pipe.tables.comparisons.estimates import ComparisonRow, Draws, Groups, IntervalRow
+from lever_pipe.tables.comparisons.estimates import comparisons as compare
+from lever_pipe.tables.comparisons.estimates import intervals as estimate
+from lever_pipe.tables.comparisons.families import Arm, Family, arms_of, families_of
+from lever_pipe.tables.comparisons.per_question import read_groups
 from lever_pipe.tables.folder import write_tables
 from lever_pipe.tables.lineage import read_lineage
 from lever_pipe.tables.long_format import csv_text, decimal
 from lever_pipe.tables.origin import Origin
-from lever_pipe.tables.per_question import read_groups
 from lever_pipe.tables.policies import BASELINE_ORDER
 from lever_pipe.tables.table import Table
 

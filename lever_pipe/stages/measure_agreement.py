@@ -15,8 +15,8 @@ from lever_pipe.records import Example, ExampleId, Selection, base_of
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import MeasureAgreementConfig, Runtime
 from lever_pipe.tables import comparability
-from lever_pipe.tables.agreement import tables as build_tables
-from lever_pipe.tables.agreement_rows import Measured, PairRow, ParameterRow, PromptRow, pairs_of
+from lever_pipe.tables.comparisons.agreement import tables as build_tables
+from lever_pipe.tables.comparisons.agreement_rows import Measured, PairRow, ParameterRow, PromptRow, pairs_of
 from lever_pipe.tables.folder import write_tables
 from lever_pipe.tables.lineage import read_lineage
 from lever_pipe.tables.long_format import csv_text, decimal

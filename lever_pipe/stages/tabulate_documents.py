@@ -9,11 +9,11 @@ from lever_pipe import storage
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import Runtime, TabulateDocumentsConfig
 from lever_pipe.tables import frames
-from lever_pipe.tables.all_tables import Collected, build_tables
 from lever_pipe.tables.comparability import guard, read_lineages
-from lever_pipe.tables.document_002 import Setup
+from lever_pipe.tables.documents.all_tables import Collected, build_tables
+from lever_pipe.tables.documents.document_002 import Setup
+from lever_pipe.tables.documents.facts import Facts
 from lever_pipe.tables.evidence import read_evidence
-from lever_pipe.tables.facts import Facts
 from lever_pipe.tables.folder import write_tables
 from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.published import Published

@@ -19,11 +19,11 @@ from lever_pipe.tables.columns import (
     EMULATED_SCORES_COLUMNS,
     EMULATED_TRAINING_COLUMNS,
 )
-from lever_pipe.tables.emulated import Emulated, Frames
+from lever_pipe.tables.explanations.emulated import Emulated, Frames
+from lever_pipe.tables.explanations.pattern_study import Study
+from lever_pipe.tables.explanations.published_patterns import Quoted
 from lever_pipe.tables.frames import read_text_columns
-from lever_pipe.tables.pattern_study import Study
 from lever_pipe.tables.published import Published
-from lever_pipe.tables.published_patterns import Quoted
 
 REFERENCE = Path(__file__).parents[2] / "resources" / "reference" / "lever-plus-published.csv"
 COLLAPSED = ("head", "pool", "all")

@@ -13,7 +13,7 @@ from lever_pipe.errors import RecordError
 from lever_pipe.records import RunCard
 from lever_pipe.stage_configs import ExplainPatternsConfig
 from lever_pipe.stages.explain_patterns import explain_patterns
-from lever_pipe.tables.pattern_study import Pattern
+from lever_pipe.tables.explanations.pattern_study import Pattern
 
 INPUTS = ("scores", "prompts", "agreement", "training")
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from lever_pipe.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
-from lever_pipe.tables.document_000 import curve_of, long_runs, statistics_of
+from lever_pipe.tables.documents.document_000 import curve_of, long_runs, statistics_of
 from lever_pipe.tables.policies import baselines, grpo_epochs, last_grpo
 from lever_pipe.tables.results import Results, choose_base, keep, means, standard_error
 

@@ -1,0 +1,104 @@
+"""Which test a comparison of groups gets, and on how many runs its claim rests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lever_pipe.seeding import generator
+from lever_pipe.statistics.crossed import paired_difference
+from lever_pipe.tables.comparisons import estimates as module
+from lever_pipe.tables.comparisons.estimates import (
+    SIGN_FLIP,
+    STUDENT,
+    Draws,
+    compare,
+    comparing_test,
+    comparisons,
+    intervals,
+)
+from lever_pipe.tables.comparisons.families import Family
+from lever_pipe.tables.comparisons.per_question import GroupScores, with_mean
+
+DRAWS = Draws(seed=0, n_resamples=500)
+
+
+def group(kind: str, *runs: int) -> GroupScores:
+    """Return a group of right or wrong answers to 60 questions, at one shot count and its mean."""
+    names = [f"baseline/{kind}-{r}" if kind == "random" else f"preset~p/{kind}/seed~{r}/epoch~1" for r in runs]
+    shared = generator(0, "questions").random((60, 1))
+    values = [
+        with_mean((0.6 * shared + 0.4 * generator(0, name).random((60, 1)) < 0.5).astype(float)) for name in names
+    ]
+    return GroupScores(kind, tuple(names), ("1", "mean"), np.stack(values))
+
+
+def found(left: GroupScores, right: GroupScores) -> tuple[float, int]:
+    compared = compare(left, right, slice(None), DRAWS)
+    return float(compared.p[0]), compared.n_runs
+
+
+def student(left: GroupScores, right: GroupScores, *, same_runs: bool) -> float:
+    estimates = paired_difference(left.accuracies, right.accuracies, same_runs=same_runs)
+    return float(2 * stats.t.sf(abs(estimates.value[0]) / estimates.error[0], estimates.df[0]))
+
+
+def test_runs_of_equal_seeds_are_paired() -> None:
+    left, right = group("rce", 0, 1, 2), group("grpo", 0, 1, 2)
+    assert found(left, right) == pytest.approx((student(left, right, same_runs=True), 3), rel=1e-9)
+    assert student(left, right, same_runs=True) != student(left, right, same_runs=False)
+
+
+def test_other_seeds_and_draws_are_samples_of_their_own() -> None:
+    for left, right, n_runs in (
+        (group("rce", 0, 1, 2), group("grpo", 1, 2, 3), 3),
+        (group("rce", 0, 1), group("random", 0, 1, 2), 2),
+        (group("rce", 0), group("random", 0, 1, 2), 1),  # draws of a baseline are no training runs
+        (group("rce", 0, 1, 2), group("random", 0), 3),
+    ):
+        assert found(left, right) == pytest.approx((student(left, right, same_runs=False), n_runs), rel=1e-9)
+
+
+def test_two_single_runs_are_exchanged() -> None:
+    left, right = group("rce", 0), group("grpo", 0)
+    one, other = left.accuracies[0, :, 0], right.accuracies[0, :, 0]
+    wins, losses = int((one > other).sum()), int((one < other).sum())
+    assert found(left, right) == pytest.approx((stats.binomtest(wins, wins + losses).pvalue, 1), abs=1e-9)
+
+
+def test_each_comparison_names_its_test() -> None:
+    groups = {
+        name: group(kind, *runs)
+        for name, kind, runs in (("a", "rce", (0,)), ("b", "grpo", (0,)), ("c", "random", (0, 1)))
+    }
+    found = comparisons(groups, [Family("f", 60, (("a", "b"), ("a", "c")), "f")], DRAWS)
+    assert [row.test for row in found] == [SIGN_FLIP] * 2 + [STUDENT] * 2
+    assert [comparing_test(runs) for runs in ((), (1,), (1, 3))] == [SIGN_FLIP, SIGN_FLIP, STUDENT]
+    assert module.method_of([]) == ""
+
+
+def test_the_sentence_on_few_differences_says_their_number() -> None:
+    few = [k for k in range(20) if 2.0 ** (1 - k) > 0.05]
+    assert f"Where {max(few)} questions or fewer differ" in module.HOW_FEW_DIFFER
+
+
+def test_equal_answers_have_an_interval_with_a_width() -> None:
+    one = group("rce", 0)
+    rows = comparisons({"a": one, "b": one}, [Family("f", 60, (("a", "b"),), "f")], DRAWS)
+    exact = 100 * (1 - 0.025 ** (1 / 60))
+    for row in rows:
+        assert (row.difference, row.p) == (0, 1)
+        assert (row.low, row.high) == pytest.approx((-exact, exact), abs=1e-9)
+
+
+def test_baselines_count_their_draws() -> None:
+    assert found(group("random", 0, 1), group("random", 2))[1] == 1
+
+
+def test_each_set_of_questions_has_a_stream_of_its_own() -> None:
+    rows = intervals({"rce": group("rce", 0)}, (30, 60), DRAWS)
+    alone = intervals({"rce": group("rce", 0)}, (60,), DRAWS)
+    assert rows[2:] == alone
+    estimates = compare(group("rce", 0), group("grpo", 0), slice(None), DRAWS).estimates
+    assert DRAWS.bounds(estimates, 60).low[0] != DRAWS.bounds(estimates, "relation", "team").low[0]

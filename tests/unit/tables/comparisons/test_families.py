@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from lever_pipe.tables.comparisons.families import arms_of, best_beta, families_of, near, reference_of
+
+BASELINES = ["baseline/random", "baseline/oracle"]
+
+
+def grpo(beta: str, epoch: int, base: int = 5, preset: str = "main") -> str:
+    return f"preset~{preset}/grpo/base~{base}/beta~{beta}/epoch~{epoch}"
+
+
+def rce(epoch: int, preset: str = "main") -> str:
+    return f"preset~{preset}/rce/epoch~{epoch}"
+
+
+def families(groups: list[str], accuracy: dict[str, float] | None = None, *, is_main: bool = True) -> dict[str, object]:
+    arm = arms_of(groups, "main")[0 if is_main else 1]
+    found = families_of(
+        arm, is_main=is_main, baselines=BASELINES, samples=(100, 400), accuracy=lambda g: (accuracy or {}).get(g, 0.0)
+    )
+    return {family.name: family for family in found}
+
+
+def test_arms_sort_groups_by_preset_and_pass_over_others() -> None:
+    groups = [rce(1, "other"), grpo("0.15", 1), rce(5), "baseline/oracle", "preset~main/init", "emulated/x/epoch~1"]
+    main, other = arms_of(groups, "main")
+    assert (main.preset, dict(main.rce), dict(main.grpo)) == ("main", {5: rce(5)}, {(5, 0.15, 1): grpo("0.15", 1)})
+    assert (other.preset, dict(other.rce), dict(other.grpo)) == ("other", {1: rce(1, "other")}, {})
+    assert arms_of([], "main")[0].last_grpo == {}
+
+
+def test_the_last_epoch_is_one_that_every_beta_has() -> None:
+    arm = arms_of([grpo("0", 1), grpo("0", 2), grpo("0.15", 1)], "main")[0]
+    assert arm.last == 1
+    assert arm.last_grpo == {0.0: grpo("0", 1), 0.15: grpo("0.15", 1)}
+    assert arm.epochs == [1, 2]
+    assert arm.betas(2) == [0.0]
+
+
+def test_the_latest_base_fills_the_documents_and_every_base_meets_its_own() -> None:
+    groups = [rce(2), rce(5), *(grpo(beta, 1, base) for base in (2, 5) for beta in ("0.12", "0.15"))]
+    found = families(groups)
+    assert found["document-001/epoch~1"].pairs == ((grpo("0.12", 1), grpo("0.15", 1)),)  # type: ignore[attr-defined]
+    against = {(left, right) for left, right in found["grpo-against-rce"].pairs}  # type: ignore[attr-defined]
+    assert against == {(grpo(beta, 1, base), rce(base)) for base in (2, 5) for beta in ("0.12", "0.15")}
+
+
+def test_the_best_is_on_the_right_and_the_rest_is_adjusted_with_it() -> None:
+    groups = [grpo(beta, 1) for beta in ("0", "0.12", "0.15")]
+    found = families(groups, {grpo("0.12", 1): 0.9, grpo("0", 1): 0.5, grpo("0.15", 1): 0.4})
+    assert found["best-beta"].pairs == ((groups[0], groups[1]), (groups[2], groups[1]))  # type: ignore[attr-defined]
+    assert found["other-betas"].pairs == ((groups[0], groups[2]),)  # type: ignore[attr-defined]
+    assert {family.adjusted_with for family in found.values() if "beta" in family.name} == {"best-beta"}  # type: ignore[attr-defined]
+
+
+def test_of_equal_betas_the_smallest_is_best() -> None:
+    arm = arms_of([grpo("0.18", 1), grpo("0.12", 1)], "main")[0]
+    assert best_beta(arm, lambda _: 0.5) == 0.12
+    assert best_beta(arms_of([], "main")[0], lambda _: 0.5) is None
+
+
+def test_another_preset_writes_its_name() -> None:
+    groups = [rce(5), *(grpo(beta, 1, preset="other") for beta in ("0", "0.15")), rce(5, "other")]
+    found = families(groups, is_main=False)
+    assert set(found) == {
+        f"preset~other/{name}" for name in ("document-001/epoch~1", "best-beta", "grpo-against-rce", "learning")
+    }
+    assert all(family.adjusted_with == name for name, family in found.items())  # type: ignore[attr-defined]
+
+
+def test_without_rce_or_betas_families_are_left_out() -> None:
+    assert set(families([rce(3)])) == {"learning"}
+    assert set(families([grpo("0.15", 1)])) == set()
+    assert families([rce(3), rce(4)])["learning"].pairs == tuple((rce(4), name) for name in BASELINES)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("betas", "expected"), [([0.0, 0.15], 0.15), ([0.1, 0.2, 0.3], 0.2), ([0.1, 0.2], 0.2), ([], None)]
+)
+def test_the_reference_is_015_or_the_middle(betas: list[float], expected: float | None) -> None:
+    assert reference_of(betas) == expected
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"), [((100, 400), 100), ((100, 200, 400), 200), ((8, 40), 40), ((100, 300), 100)]
+)
+def test_near_200(samples: tuple[int, ...], expected: int) -> None:
+    assert near(samples, 200) == expected
+
+
+def test_documents_are_read_near_200_and_the_rest_at_the_largest_count() -> None:
+    found = families([rce(5), grpo("0.12", 1), grpo("0.15", 1)])
+    samples = {name: family.samples for name, family in found.items()}  # type: ignore[attr-defined]
+    assert samples == {
+        "document-001/epoch~1": 100,
+        "document-002/epoch~1": 100,
+        "best-beta": 400,
+        "grpo-against-rce": 400,
+        "learning": 400,
+    }

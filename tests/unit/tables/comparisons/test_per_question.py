@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lever_pipe import storage
+from lever_pipe.errors import RecordError
+from lever_pipe.records import ExampleId, QuestionScore
+from lever_pipe.tables.comparisons.per_question import GroupScores, read_groups, read_scores
+
+
+def write(path: Path, values: dict[tuple[int, int], float]) -> Path:
+    rows = [QuestionScore(query_id=ExampleId(q), shots=k, accuracy=v) for (q, k), v in values.items()]
+    storage.write_rows(path, rows)
+    return path
+
+
+def test_rows_may_come_in_any_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "s", {(1, 2): 0.3, (0, 2): 0.2, (1, 1): 0.6, (0, 1): 0.1})
+    found = read_scores(path)
+    assert (found.questions, found.shots) == ((0, 1), (1, 2))
+    assert found.accuracies.tolist() == [[0.1, 0.2], [0.6, 0.3]]
+
+
+def test_a_missing_score_is_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "s", {(0, 1): 1.0, (1, 1): 1.0, (0, 2): 1.0})
+    with pytest.raises(RecordError, match="each question at each shot count") as fault:
+        read_scores(path)
+    assert fault.value.found == "3 of 2 x 2"
+    with pytest.raises(RecordError, match="0 of 0 x 0"):
+        read_scores(write(tmp_path / "empty", {}))
+
+
+def test_runs_stand_in_the_order_given_with_their_mean_over_shots(tmp_path: Path) -> None:
+    names = ["preset~p/rce/seed~1/epoch~5", "baseline/random-0", "preset~p/rce/seed~0/epoch~5"]
+    paths = [write(tmp_path / str(i), {(q, k): 0.1 * i for q in (4, 7) for k in (1, 2, 3)}) for i in range(3)]
+    groups = read_groups(names, paths, questions=(4, 7), shots=(1, 3))
+    assert list(groups) == ["preset~p/rce/epoch~5", "baseline/random"]
+    rce = groups["preset~p/rce/epoch~5"]
+    assert (rce.runs, rce.seeds, rce.columns) == ((names[0], names[2]), ("1", "0"), ("1", "3", "mean"))
+    assert rce.accuracies.shape == (2, 2, 3)
+    assert rce.accuracies[:, 0, 2] == pytest.approx([0.0, 0.2], abs=1e-12)
+    assert rce.is_trained
+    assert not groups["baseline/random"].is_trained
+    with pytest.raises(RecordError, match="expected scores of 2 questions at shots"):
+        read_groups(names, paths, questions=(4, 8), shots=(1, 3))
+    with pytest.raises(RecordError, match="at shots"):
+        read_groups(names, paths, questions=(4, 7), shots=(1, 4))
+
+
+def group(name: str, *runs: str) -> GroupScores:
+    return GroupScores(name, runs, ("mean",), np.zeros((len(runs), 2, 1)))
+
+
+def test_runs_pair_by_seed_or_as_the_same_draws() -> None:
+    rce = group("rce", "preset~p/rce/seed~0/epoch~1", "preset~p/rce/seed~1/epoch~1")
+    grpo = group("grpo", *(f"preset~p/grpo/base~1/beta~0/seed~{s}/epoch~1" for s in (0, 1)))
+    turned = group("grpo", *reversed(grpo.runs))
+    draws, one = group("baseline/random", "baseline/random-0", "baseline/random-1"), group("oracle", "baseline/oracle")
+    assert rce.shares_seeds_with(grpo)
+    assert not rce.shares_seeds_with(turned)
+    assert not rce.shares_seeds_with(draws)
+    assert draws.shares_seeds_with(draws)
+    assert not one.shares_seeds_with(draws)
+    assert rce.first(1).accuracies.shape == (2, 1, 1)

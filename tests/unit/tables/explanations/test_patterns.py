@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_study import REFERENCE, study_of
+
+from lever_pipe.config import Emulate
+from lever_pipe.faults import ARMS
+from lever_pipe.glossary_tool import untranslated
+from lever_pipe.page.glossary import read_glossary
+from lever_pipe.tables.comparability import guard
+from lever_pipe.tables.explanations.emulated_tables import emulated_tables
+from lever_pipe.tables.explanations.pattern_study import Pattern, percent
+from lever_pipe.tables.explanations.patterns import COLUMNS, line, pattern_table, patterns, tally
+from lever_pipe.tables.lineage import read_published_lineage
+from lever_pipe.tables.table import Table
+
+NOT_REPRODUCED = {"reused-rows-pool", "reused-rows-all"}
+WITHOUT_TOO = {"adv-std", "adv-max", "adv-std-rises"}
+GLOSSARY = sorted((Path(__file__).parents[4] / "resources" / "glossary" / "zh").glob("*.yaml"))
+
+
+def judged(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, Pattern]:
+    found = patterns(study_of(emulate, **changed))
+    assert len({pattern.id for pattern in found}) == len(found)
+    return {pattern.id: pattern for pattern in found}
+
+
+def named(found: dict[str, Pattern], verdict: str) -> set[str]:
+    return {name for name, pattern in found.items() if pattern.verdict == verdict}
+
+
+def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows_and_the_facts_of_the_data() -> None:
+    found = judged()
+    assert named(found, "not reproduced") == NOT_REPRODUCED
+    assert named(found, "also without the fault") == WITHOUT_TOO
+    assert len(found) == 18
+    assert len(named(found, "reproduced")) == 18 - 2 - 3
+
+
+@pytest.mark.parametrize(
+    ("holds", "holds_without", "verdict"),
+    [
+        (True, False, "reproduced"),
+        (True, True, "also without the fault"),
+        (False, False, "not reproduced"),
+        (False, True, "not reproduced"),
+    ],
+)
+def test_a_pattern_that_holds_without_the_fault_is_no_evidence_of_it(
+    holds: bool, holds_without: bool, verdict: str
+) -> None:
+    assert Pattern("a", "b", "1", "head", "1", "1", "c", holds, holds_without).verdict == verdict
+
+
+def test_the_published_numbers_are_looked_up() -> None:
+    """Worked out by hand from the rows of the reference."""
+    published = {name: pattern.published for name, pattern in judged().items()}
+    assert published["identical-rows-head"] == "1 distinct row among 6"  # 0.12 and 0.18 twice, 0.145 and 0.155 once
+    assert published["identical-choices"] == "100.0 %"
+    # 100: 63.2/64.2 and 65.8/63.8; 200: equal; 400: 53.0/54.1, 51.0/51.6; 800: 49.75/49.62, 47.8/48.33
+    assert published["reused-rows-pool"] == "6 of 8 and 0 of 8"
+    assert published["kl-without-update"] == "0.08082 to 0.08471"
+    assert published["kl-level"] == "0.08213"  # (0.08082 + 0.08471 + 0.08164 + 0.08134) / 4
+    assert published["kl-falls-without-update"] == "0.08213, 0.07177"  # four betas have both epochs
+    assert published["kl-falls"] == "0.08318, 0.07264, 0.07020"  # 0.145 and 0.155 have three
+    assert published["ratio-off-one"] == "0.82119 to 0.83802"
+    assert published["one-beta-apart"] == "0.88 points against 0.00"  # (1.8 + 0.5 + 1.2 + 0.0) / 4
+    assert published["one-beta-alone"] == "2 distinct rows among 5, 0.88 points apart"
+    assert published["adv-std"] == "0.1703"
+    assert published["adv-std-rises"] == "0.1703, 0.2328"
+    assert published["adv-max"] == "1.154"  # 0.1966 / 0.1703
+    assert published["repeated-demonstrations"] == published["few-prompts"] == ""
+
+
+def test_our_numbers_are_those_of_the_arm_and_of_the_control() -> None:
+    found = judged()
+    shown = {name: (p.arm, p.with_fault, p.without) for name, p in found.items()}
+    assert shown["identical-rows-head"] == ("head", "1 distinct row among 6", "6 distinct rows among 6")
+    # fifteen policies: 15 x 14 / 2 pairs
+    pairs = ("105 of 105 pairs, smallest share 100.0 %", "0 of 105 pairs, smallest share 90.0 %")
+    assert shown["identical-choices"] == ("head", *pairs)
+    assert shown["repeated-demonstrations"] == ("pool", "100.0 %", "0.0 %")
+    assert shown["few-prompts"] == ("pool", "8", "20")
+    assert shown["reused-rows-all"] == ("all", "0 of 8 and 0 of 8", "8 of 8 and 8 of 8")
+    assert shown["kl-without-update"] == ("dropout", "0.09000", "0.00000")
+    assert shown["kl-level"] == ("dropout", "0.08500", "0.01000")
+    assert shown["kl-falls"] == ("dropout", "0.08500, 0.07500, 0.07000", "0.01000, 0.02000, 0.03000")
+    # places 0, 1, 3 and 4 among the betas: the others differ by 0.4 at most; 3 - 0.2 to the nearest in `bases`
+    assert shown["one-beta-apart"] == ("bases", "2.80 points against 0.40", "0.10 points against 0.40")
+    assert shown["one-beta-alone"] == (
+        "all", "2 distinct rows among 5, 3.00 points apart", "5 distinct rows among 5, 0.10 points apart",
+    )  # fmt: skip
+    # 0.12 and 0.15 stand at places 0 and 2
+    assert shown["ratio-off-one"] == (
+        "dropout", "0.80000 to 0.82000 (no update: 0.70000)", "0.99000 to 1.01000 (no update: 1.00000)",
+    )  # fmt: skip
+    assert shown["adv-std"] == ("any", "0.2000 (share 0.2010)", "0.2000 (share 0.2010)")
+
+
+def in_arm(
+    arm: str,
+    add: float = 1.0,
+    *,
+    beta: float = 0.12,
+    epoch: int = 1,
+    shots: tuple[int, ...] = (1,),
+    samples: tuple[int, ...] = (100, 200, 400, 800),
+) -> Any:
+    """Return a change of one policy's accuracies at some shot and sample counts."""
+
+    def change(a: str, b: float, e: int, n: int, k: int, accuracy: float) -> float:
+        return accuracy + add if (a, b, e) == (arm, beta, epoch) and k in shots and n in samples else accuracy
+
+    return change
+
+
+def same_control(arm: str, beta: float, epoch: int, n: int, k: int, accuracy: float) -> float:
+    return 50.0 if arm == "none" else accuracy
+
+
+@pytest.mark.parametrize(
+    ("pattern", "changed"),
+    [
+        ("identical-rows-head", {"change": in_arm("head", 0.01)}),
+        ("identical-rows-pool", {"change": in_arm("pool", 0.01)}),
+        ("identical-rows-all", {"change": in_arm("all", 0.01)}),
+        ("identical-rows-head", {"change": same_control}),
+        ("identical-choices", {"identical": {"head": 0.999}}),
+        ("identical-choices", {"identical": {"none": 1.0}}),
+        ("identical-choices", {"agree": lambda arm, *pair: 1.0 if pair == ((0.12, 2), (0.15, 2)) else None}),
+        ("repeated-demonstrations", {"repeated": {"pool": 0.99}}),
+        ("repeated-demonstrations", {"repeated": {"none": 0.01}}),
+        ("few-prompts", {"prompts": {"pool": 9}}),
+        ("few-prompts", {"prompts": {"none": 8}}),
+        ("kl-without-update", {"kl": {"dropout": (0.08, 0.07, 0.085, 0.075, 0.07)}}),
+        ("kl-without-update", {"kl": {"none": (0.081, 0, 0.01, 0.02, 0.03)}}),
+        ("kl-level", {"kl": {"dropout": (0.09, 0.08, 0.11, 0.075, 0.07)}}),
+        ("kl-level", {"kl": {"none": (0, 0, 0.08, 0.02, 0.03)}}),
+        ("kl-falls-without-update", {"kl": {"dropout": (0.09, 0.09, 0.085, 0.075, 0.07)}}),
+        ("kl-falls", {"kl": {"dropout": (0.09, 0.08, 0.085, 0.075, 0.075)}}),
+        ("kl-falls", {"kl": {"none": (0, 0, 0.03, 0.02, 0.01)}}),
+        ("one-beta-apart", {"change": in_arm("bases", 3, beta=0.15, shots=(1, 2, 3, 4))}),
+        ("one-beta-apart", {"change": in_arm("none", -3, beta=0.15, shots=(1, 2, 3, 4))}),
+        ("one-beta-alone", {"change": in_arm("all", 3, beta=0.15, shots=(1, 2, 3, 4))}),
+        ("one-beta-alone", {"change": in_arm("all", 0.01, beta=0.18)}),
+        ("ratio-off-one", {"ratios": {"dropout": 0.94}}),
+        ("ratio-off-one", {"ratios": {"none": 0.91}}),
+        ("adv-std", {"std": lambda arm, beta, epoch: 0.2 + (beta == 0.12) * 1e-3}),
+        ("adv-std", {"std": lambda arm, beta, epoch: 0.2 + (arm == "none" and beta == 0.12) * 1e-3}),
+        ("adv-std", {"share": lambda arm, spread: spread + 0.011}),
+        ("adv-std-rises", {"std": lambda arm, beta, epoch: 0.2}),
+    ],
+)
+def test_a_verdict_turns_with_its_number(pattern: str, changed: dict[str, Any]) -> None:
+    assert judged()[pattern].verdict == ("also without the fault" if pattern in WITHOUT_TOO else "reproduced")
+    assert judged(**changed)[pattern].verdict != judged()[pattern].verdict
+
+
+@pytest.mark.parametrize("arm", ["head", "all"])
+@pytest.mark.parametrize(
+    "unpublished",
+    [
+        {"samples": (100, 400, 800)},  # the rows of all betas were published at 200 samples
+        {"epoch": 3},  # of epochs 1 and 2
+        {"beta": 0.145, "epoch": 2},  # and of 0.145 in epoch 1 alone
+    ],
+)
+def test_rows_are_judged_in_the_published_cells_only(arm: str, unpublished: dict[str, Any]) -> None:
+    changed = judged(change=in_arm(arm, 1.0, **unpublished))
+    assert changed[f"identical-rows-{arm}"] == judged()[f"identical-rows-{arm}"]
+    elsewhere = (100, 400, 800)
+    apart = judged(change=in_arm("bases", 9.0, beta=0.15, shots=(1, 2, 3, 4), samples=elsewhere))["one-beta-apart"]
+    alone = judged(change=in_arm("all", 9.0, beta=0.18, samples=elsewhere))["one-beta-alone"]
+    assert (apart, alone) == (judged()["one-beta-apart"], judged()["one-beta-alone"])
+
+
+def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
+    def one_row(arm: str, beta: float, epoch: int, n: int, k: int, accuracy: float) -> float:
+        return 50.0 + k if (arm, epoch, n) == ("none", 2, 200) else accuracy
+
+    assert "Without any fault" not in judged()["identical-rows-head"].remark
+    found = judged(change=one_row)["identical-rows-head"]
+    assert found.without == "5 distinct rows among 6"  # 0.12 and 0.18 share one after epoch 2
+    assert found.verdict == "reproduced"
+    assert found.remark.endswith(
+        "Without any fault, at epoch 2 and 200 samples, all 5 betas have one row too: "
+        "the learning rate of preset `published` alone makes rows coincide."
+    )
+    everywhere = judged(change=same_control)["identical-rows-head"]
+    assert everywhere.verdict == "also without the fault"
+    assert "at epochs 1, 2 and 3 and 200 samples" in everywhere.remark
+
+
+def test_the_ratio_of_a_trained_epoch_is_judged_by_a_trained_control() -> None:
+    """Without an update the control is exactly 1, and says nothing about the mean of a trained epoch."""
+    found = judged(ratios={"dropout": 0.7, "none": 0.911})["ratio-off-one"]
+    assert found.without == "0.91100 to 0.93100 (no update: 1.00000)"
+    assert found.verdict == "also without the fault"
+    assert found.remark == "Training alone moves the ratio; without an update only the fault does."
+    assert judged()["ratio-off-one"].remark == ""
+
+
+def test_rows_would_be_reused_if_two_epochs_agreed_at_many_shots_only() -> None:
+    change = in_arm("pool", beta=0.15, epoch=2, shots=(1, 2))
+    found = judged(change=change)
+    assert found["reused-rows-pool"].verdict == "reproduced"
+    assert found["reused-rows-pool"].with_fault == "8 of 8 and 0 of 8"
+    assert found["reused-rows-pool"].remark == ""
+    assert found["reused-rows-all"].verdict == "not reproduced"
+    assert "copied row" in found["reused-rows-all"].remark
+
+
+def test_a_smaller_configuration_has_fewer_rows_and_no_wrong_one() -> None:
+    found = judged(Emulate(kl_betas=(0.12, 0.15), grpo_epochs=1), shots=(1, 2), samples=(20, 40))
+    gone = {"identical-rows-head", "identical-rows-pool", "identical-rows-all", "repeated-demonstrations"}
+    gone |= {"reused-rows-pool", "reused-rows-all", "kl-falls", "one-beta-apart", "one-beta-alone", "adv-std-rises"}
+    assert set(judged()) - set(found) == gone
+    few = found["few-prompts"]
+    assert few.statement == "All checkpoints together make at most 4 prompts of a query."  # two at 1 and at 2 shots
+    without_015 = judged(Emulate(kl_betas=(0.12, 0.2, 0.3), other_kl_beta=0.3))
+    assert without_015["one-beta-apart"].published == ""
+    assert without_015["kl-level"].published == "0.08082"
+
+
+def test_the_table_and_the_file_show_the_same_cells() -> None:
+    found = list(judged().values())
+    table = pattern_table(found, 200, ("note",))
+    assert table.document == "why"
+    assert table.frame.to_numpy().tolist() == [list(line(pattern)[1:]) for pattern in found]
+    assert len(COLUMNS) == len(line(found[0]))
+    # of 14 statements: 3 facts of the data and 2 without a published number are set aside, reused rows are missed
+    assert "Reproduced: 8 of 9 published statements." in table.caption
+    assert "Set aside: 3 that hold also without the fault, 2 without a published number." in table.caption
+    assert "at 200 samples" in table.caption
+    assert "No inference about training variance: one seed." in table.caption
+
+
+def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
+    def row(statement: str, published: str, holds: bool, without: bool = False) -> Pattern:
+        return Pattern("id", statement, published, "head", "", "", "", holds, without)
+
+    rows = [row("A.", "1", True), row("A.", "1", False), row("A.", "1", True, True)]
+    rows += [row("B.", "", True), row("C.", "1", True, True), row("C.", "1", False), row("D.", "1", False)]
+    assert tally(rows) == (
+        "Reproduced: 1 of 2 published statements.",  # A of A and D
+        "Set aside: 1 that hold also without the fault, 1 without a published number.",
+    )
+    assert tally(rows[:1])[0] == "Reproduced: 1 of 1 published statements."
+
+
+def texts(table: Table) -> list[str]:
+    """Return what a reader reads, without the names of arms, which stand as code."""
+    frame = table.frame.drop(columns="Arm", errors="ignore")
+    cells = (str(cell) for row in frame.itertuples(index=False) for cell in row)
+    return [text for text in (table.title, table.caption, *map(str, frame.columns), *cells) if text]
+
+
+def test_every_text_has_a_translation() -> None:
+    chinese = read_glossary(GLOSSARY)
+    changes: list[dict[str, Any]] = [{}, {"change": same_control}, {"ratios": {"none": 0.9}}]
+    changes += [{"change": in_arm("pool", beta=0.15, epoch=2, shots=(1, 2))}]
+    for changed in changes:
+        assert untranslated(chinese, texts(pattern_table(list(judged(**changed).values()), 200, ()))) == []
+    for table in emulated_tables(study_of()):
+        assert untranslated(chinese, texts(table)) == []
+
+
+def test_only_whole_shares_print_as_whole() -> None:
+    assert [percent(share) for share in (0.0, 1e-6, 0.12345, 0.99999, 1.0)] == [
+        "0.0 %", "0.1 %", "12.3 %", "99.9 %", "100.0 %",
+    ]  # fmt: skip
+
+
+def test_the_tables_have_the_documents_shape() -> None:
+    tables = {table.id: table for table in emulated_tables(study_of())}
+    assert {table.document for table in tables.values()} == {"why"}
+    assert all(table.title.startswith("Emulated: ") for table in tables.values())
+    assert len(tables) == 2 + 2 * 6
+    frame = tables["why-accuracy-bases"].frame
+    assert list(frame.columns) == [
+        "Epoch", "KL_BETA", "Source", "Shot 1", "Shot 2", "Shot 3", "Shot 4", "Average", "vs 0.15",
+    ]  # fmt: skip
+    rows = {tuple(row[:3]): row[3:] for row in frame.to_numpy().tolist()}
+    # 50 + shots + 2 + 0.1 x place + epoch, and 3 less for 0.15
+    assert rows["1", "0.18", "emulated"] == ["54.40", "55.40", "56.40", "57.40", "55.90", "+3.20"]
+    assert rows["1", "0.15", "emulated"] == ["51.20", "52.20", "53.20", "54.20", "52.70", "reference"]
+    assert rows["1", "0.15", "published"] == ["58.80", "56.60", "53.90", "55.20", "56.13", "reference"]
+    assert rows["1", "0.12", "published"][-1] == "-0.28"
+    assert ("3", "0.12", "published") not in rows
+    assert len(rows) == 15 + 5 + 3  # 0.12, 0.15 and 0.18 were published for epoch 2
+    by_samples = {tuple(row[:4]): row[4:] for row in tables["why-samples-all"].frame.to_numpy().tolist()}
+    assert by_samples["2", "0.15", "800", "emulated"] == ["56.00", "57.00", "58.00", "59.00"]
+    assert by_samples["2", "0.15", "800", "published"] == ["49.62", "48.33", "47.15", "47.83"]
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_no_emulated_row_reads_as_a_result(arm: str) -> None:
+    tables = [t for t in emulated_tables(study_of()) if t.id in (f"why-accuracy-{arm}", f"why-samples-{arm}")]
+    assert len(tables) == 2
+    for table in tables:
+        assert set(table.frame["Source"]) == {"control" if arm == "none" else "emulated", "published"}
+        assert ("no fault is switched on" in table.caption) == (arm == "none")
+        assert ("the faults are switched on deliberately" in table.caption) == (arm != "none")
+
+
+def test_the_published_rows_with_another_base_carry_their_footnotes() -> None:
+    lineages = read_published_lineage(REFERENCE.parent / "lineage.yaml")
+    tables = [t for t in emulated_tables(study_of()) if "Source" in t.frame]
+    for table in guard(tables, lineages, "footnote"):
+        keys = table.frame[["KL_BETA", "Source"]].itertuples(index=False, name=None)
+        marked = {key for key, letters in zip(keys, table.marks, strict=True) if letters}
+        assert marked == {("0.15", "published")}
+        assert "a: Base checkpoint: v3_k64_scratch/rce_epoch2, the other rows: kl012/rce_epoch5." in table.footnotes
+        assert {len(letters) for letters in table.marks} == {0, len(table.footnotes)}
+
+
+def test_the_kl_table_puts_both_trainings_beside_the_published_one() -> None:
+    frame = next(table for table in emulated_tables(study_of()) if table.id == "why-kl").frame
+    rows = {tuple(row[:2]): row[2:] for row in frame.to_numpy().tolist()}
+    assert list(frame.columns)[2:] == [
+        "Published KL", "KL with dropout", "Exact KL with dropout", "KL without", "Exact KL without",
+    ]  # fmt: skip
+    assert rows["no update", "1"] == ["", "0.09000", "0.00000", "0.00000", "0.00000"]
+    assert rows["0.145", "3"] == ["0.07138", "0.07000", "0.00100", "0.03000", "0.00100"]
+    assert len(rows) == 2 + 15
+
+
+def test_the_nearest_sample_count_stands_in_for_200() -> None:
+    study = study_of(Emulate(kl_betas=(0.12, 0.15), grpo_epochs=1), samples=(20, 40), shots=(1, 2))
+    table = next(table for table in emulated_tables(study) if table.id == "why-accuracy-head")
+    assert table.title == "Emulated: accuracy at 40 samples, arm head"
+    assert "published" not in set(table.frame["Source"])
+    assert table.notes == ()
