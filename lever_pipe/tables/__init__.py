@@ -1,1 +1,1 @@
-"""The report's tables: from collected results and published numbers to frames of text, without touching files."""
+"""The report's tables: from collected results and published numbers to frames of text."""

@@ -65,7 +65,7 @@ class Table:
     def as_markdown(self) -> str:
         """Return title, table, caption and notes as Markdown."""
         rows = [list(row) for row in self.frame.itertuples(index=False)]
-        for row, letters in zip(rows, self.marks, strict=False):
+        for row, letters in zip(rows, self.marks or ("",) * len(rows), strict=True):
             row[0] = f"{row[0]} ({letters})" if letters else row[0]
         lead = [self.lead] if self.lead else []
         parts = [f"# {self.title}", *lead, markdown_grid(self.frame.columns, rows), *self.footnotes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lever_pipe.tables.documents import grpo_tables as parts
 from lever_pipe.tables.documents.assessment import ASSESSMENT, Gap, assess, separation, trend_text
@@ -68,11 +68,12 @@ def summary(sources: Sources, betas: Sequence[float], epochs: Sequence[int], gap
     both = {epoch: _both(sources, everything, epoch, samples, lineage) for epoch in epochs}
     rows: list[dict[str, str]] = []
     for beta in betas:
-        ours = _summary_cells({e: pair[0] for e, pair in both.items()}, beta, samples)
+        ours, theirs = ({epoch: pair[side] for epoch, pair in both.items()} for side in (0, 1))
+        first = theirs[epochs[0]][beta] if epochs else {}
         rows += beside(
             {"KL_BETA": beta_text(beta)},
-            ours={**ours, "Standard error": "", **_our_summary_cells(sources.results, beta, epochs, samples)},
-            published=_summary_cells({e: pair[1] for e, pair in both.items()}, beta, samples),
+            ours=_summary_cells(ours, beta, samples) | _our_summary_cells(sources.results, beta, epochs, samples),
+            published={**_summary_cells(theirs, beta, samples), "Standard error": _error(first.values(), samples)},
             groups=sources.groups(beta, epochs[0]) if epochs else ("", ""),
         )
     columns = [f"Epoch {epoch} mean difference" for epoch in epochs]
@@ -119,8 +120,11 @@ def trend(sources: Sources, betas: Sequence[float], epoch: int, gaps: str) -> Ta
     for shots in sources.results.shots:
         rows += beside(
             {"Shot": f"Shot {shots}"},
-            ours={**_trend_cells(ours, shots, samples), "Standard error": ""},
-            published=_trend_cells(theirs, shots, samples),
+            ours=_trend_cells(ours, shots),
+            published={
+                **_trend_cells(theirs, shots),
+                "Standard error": _error((by[shots] for by in theirs.values()), samples),
+            },
             groups=_groups_of_columns(sources, shown, epoch),
         )
     return Table(
@@ -164,7 +168,7 @@ def _published_difference_cells(values: ByShots, shown: Sequence[float], shots: 
     for beta in shown[:-1]:
         cells[f"{beta_text(last)} vs {beta_text(beta)}"] = signed(difference(at[last], at[beta]), ACCURACY_DIGITS)
     pairs = {f"vs {beta_text(beta)}": Gap(at[last], at[beta], samples) for beta in shown[:-1]}
-    return {**cells, "Standard error": _error(list(at.values()), samples), "Assessment": assess(pairs)}
+    return {**cells, "Standard error": _error(at.values(), samples), "Assessment": assess(pairs)}
 
 
 def _summary_cells(by_epoch: dict[int, ByShots], beta: float, samples: int) -> dict[str, str]:
@@ -175,7 +179,6 @@ def _summary_cells(by_epoch: dict[int, ByShots], beta: float, samples: int) -> d
         cells[f"Epoch {epoch} mean difference"] = "reference" if is_reference else signed(gap, ACCURACY_DIGITS)
     for epoch, values in list(by_epoch.items())[:1]:
         cells[f"Best shot (epoch {epoch})"] = _best_shot(values, beta)
-        cells["Standard error"] = _error(list(values[beta].values()), samples)
     cells["Assessment"] = _summary_assessment(by_epoch, beta, samples)
     return cells
 
@@ -199,7 +202,7 @@ def _best_shot(values: ByShots, beta: float) -> str:
     return f"Shot {best} ({text})"
 
 
-def _trend_cells(values: ByShots, shots: int, samples: int) -> dict[str, str]:
+def _trend_cells(values: ByShots, shots: int) -> dict[str, str]:
     at = {beta: by.get(shots) for beta, by in values.items()}
     base = at.get(REFERENCE_BETA)
     cells: dict[str, str] = {}
@@ -210,12 +213,11 @@ def _trend_cells(values: ByShots, shots: int, samples: int) -> dict[str, str]:
     known = [value for value in at.values() if value is not None]
     if known:
         cells["Range"] = number(max(known) - min(known), ACCURACY_DIGITS)
-        cells["Standard error"] = _error(list(at.values()), samples)
         cells["Trend"] = trend_text([number(at[beta], ACCURACY_DIGITS) for beta in sorted(at)])
     return cells
 
 
-def _error(values: list[float | None], samples: int) -> str:
+def _error(values: Iterable[float | None], samples: int) -> str:
     """Return the standard error of one accuracy near the mean of the given ones."""
     return number(standard_error(mean(v for v in values if v is not None), samples), 1)
 

@@ -58,7 +58,7 @@ def overview(results: Results) -> list[Table]:
         return []
     samples = int(scores["samples"].max())
     title, caption = f"Overview at {samples} samples", _accuracy_sentence(samples)
-    table = _accuracy_table("overview", title, caption, groups, results)
+    table = _accuracy_table("overview", title, caption, groups, scores, results.evidence)
     return [replace(table, lead=sentences(answer(groups, scores), *separations(results.evidence)))]
 
 
@@ -68,15 +68,15 @@ def separations(evidence: Evidence) -> Iterator[str]:
         ("best-beta", "No KL_BETA is separated from the best one", "Separated from the best KL_BETA"),
         ("grpo-against-rce", "No GRPO setting is separated from its RCE base", "Separated from its RCE base"),
     ):
-        found = {
-            label_of(pair.left): paired
+        found = [
+            (label_of(pair.left), paired)
             for pair, paired in evidence.comparisons.items()
             if pair.family == family and pair.shots == MEAN
-        }
+        ]
         if not found:
             continue
-        smallest = f"the smallest Holm p is {p_text(min(paired.p for paired in found.values()))}."
-        apart = [name for name, paired in found.items() if separated([paired])]
+        smallest = f"the smallest Holm p is {p_text(min(paired.p for _, paired in found))}."
+        apart = [name for name, paired in found if separated([paired])]
         yield f"{some}: {'; '.join(apart)}." if apart else f"{none}: {smallest}"
 
 
@@ -87,7 +87,8 @@ def every_epoch(results: Results) -> list[Table]:
         return []
     samples = int(results.scores["samples"].max())
     title = f"Every GRPO epoch at {samples} samples"
-    return [_accuracy_table("grpo-epochs", title, _accuracy_sentence(samples), groups, results)]
+    caption = _accuracy_sentence(samples)
+    return [_accuracy_table("grpo-epochs", title, caption, groups, results.scores, results.evidence)]
 
 
 def other_presets(arms: pd.DataFrame, evidence: Evidence) -> list[Table]:
@@ -96,17 +97,18 @@ def other_presets(arms: pd.DataFrame, evidence: Evidence) -> list[Table]:
     for preset, scores in split_by(arms, ["preset"]):
         groups = [*policies.rce_epochs(scores), *policies.last_grpo(scores)]
         samples = int(scores["samples"].max())
-        results = Results(scores, scores, None, preset, evidence)
         title = f"This run with preset {preset} at {samples} samples"
         caption = _accuracy_sentence(samples)
-        tables.append(_accuracy_table(f"arm-{preset}", title, caption, groups, results))
+        tables.append(_accuracy_table(f"arm-{preset}", title, caption, groups, scores, evidence))
     return tables
 
 
-def _accuracy_table(name: str, title: str, caption: str, groups: Sequence[PolicyGroup], results: Results) -> Table:
+def _accuracy_table(
+    name: str, title: str, caption: str, groups: Sequence[PolicyGroup], scores: pd.DataFrame, evidence: Evidence
+) -> Table:
     """Return one row a group: accuracy with its interval by shots and their mean, spread over runs, prompts."""
-    samples, shots = int(results.scores["samples"].max()), shots_of(results.scores)
-    lines = [_accuracy_line(group, samples, shots, results.evidence) for group in groups]
+    samples, shots = int(scores["samples"].max()), shots_of(scores)
+    lines = [_accuracy_line(group, samples, shots, evidence) for group in groups]
     columns = ["Policy", "Runs", *(f"Shot {k}" for k in shots), "Mean", "sd over runs", "Distinct prompts"]
     factor = "policy base" if len({group.base for group in groups} - {None}) > 1 else "policy"
     return Table(name, "extra", title, caption, frame_of(lines, columns), factor=factor, groups=groups_of(lines))

@@ -26,7 +26,6 @@ from lever_pipe.stages.collect_results import collect_results
 from lever_pipe.tables import frames
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"
-TEMPLATE = Path(__file__).parents[3] / "lever_pipe" / "templates" / "report.md.j2"
 ALL_BETAS = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
 BASELINES = {"zero_shot": 10.0, "random-0": 29.0, "random-1": 31.0, "similar_both": 38.0, "oracle": 80.0}
 RL_SUMMARY = {"queries": 800, "positive_pct": 25.5, "all_negative_queries": 100, "mean_reward": 0.61}
