@@ -23,8 +23,8 @@ PRODUCTION = (
 PRESET = "The documents' tables show preset `{preset}`; the tables of other presets name theirs."
 EMULATED = "emulated fault"
 ON_PURPOSE = (
-    "Everything in this section is an emulated fault: a fault of the published study, switched on for one arm of this "
-    "run, to see which published pattern it reproduces. No other section holds a number of these arms."
+    "Each arm of this section switches a fault of the published study on, to see which published pattern it "
+    "reproduces; the arm `none` is their control. No other section holds a number of these arms."
 )
 HOW_TO_READ = (
     (

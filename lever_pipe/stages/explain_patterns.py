@@ -50,7 +50,7 @@ def explain_patterns(
     found = judged.patterns(study)
     storage.write_text(patterns, csv_text(judged.COLUMNS, [judged.line(pattern) for pattern in found]))
     origin = Origin(config.emulate.preset, config.data, config.lvlm)
-    built = [judged.pattern_table(found, study.row_samples, quoted.notes()), *emulated_tables(study)]
+    built = [judged.pattern_table(study, found, quoted.notes()), *emulated_tables(study)]
     # Emulated rows have no lineage of their own; the published ones beside them differ as in every other table.
     lineages = read_published_lineage(reference_lineage)
     guarded = comparability.guard([origin.named(table) for table in built], lineages, "footnote")

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from lever_pipe.tables.explanations.emulated import Row, Run
 from lever_pipe.tables.explanations.pattern_study import NONE, Pattern, Study, distinct, percent
-from lever_pipe.tables.text import ABSENT, beta_text, listing, number, sentences
+from lever_pipe.tables.text import ABSENT, beta_text, listing, number
 
 COPIED = "No emulated fault repeats a row at some shot counts only; a copied row would."
 
@@ -36,16 +36,13 @@ def identical_rows(study: Study) -> list[Pattern]:
                 criterion="one distinct row with the fault, several without",
                 holds=len(set(rows)) == 1,
                 holds_without=len(set(control)) == 1,
-                remark=sentences(
-                    f"Smallest share of equal choices between two of them, over every query: {percent(least)}.",
-                    _coincidences(study),
-                ),
+                remark=f"Smallest share of equal choices between two of them, over every query: {percent(least)}.",
             )
         )
     return found
 
 
-def _coincidences(study: Study) -> str:
+def coincidences(study: Study) -> str:
     """Return how far the training alone, without any fault, makes all betas one row."""
     betas = study.emulate.kl_betas
     one = [e for e in study.epochs if len(set(study.rows(NONE, [(beta, e) for beta in betas]).values())) == 1]

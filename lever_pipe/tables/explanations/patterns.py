@@ -58,18 +58,18 @@ def tally(found: Sequence[Pattern]) -> tuple[str, str]:
     )
 
 
-def pattern_table(found: Sequence[Pattern], samples: int, notes: tuple[str, ...]) -> Table:
-    """Return the patterns beside what the faults make of them; `samples` is where rows of accuracies are compared."""
+def pattern_table(study: Study, found: Sequence[Pattern], notes: tuple[str, ...]) -> Table:
+    """Return the patterns beside what the faults make of them, led by how many are reproduced."""
     rows = [dict(zip(HEADINGS, line(pattern)[1:], strict=True)) for pattern in found]
     return Table(
         id="why-patterns",
         document="why",
         title="Published patterns and the faults that make them",
+        lead=sentences(*tally(found), choices.coincidences(study)),
         caption=sentences(
-            *tally(found),
             "Each verdict is computed by the criterion of its row; it is about digits, not about which beta is better.",
-            f"Rows of accuracies are compared at {samples} samples, for the betas and epochs that were published; "
-            "they count as equal when all their printed cells are.",
+            f"Rows of accuracies are compared at {study.row_samples} samples, for the betas and epochs that were "
+            "published; they count as equal when all their printed cells are.",
             "A dash means that the published files hold no such number.",
             "No inference about training variance: one seed.",
         ),

@@ -11,6 +11,7 @@ from lever_pipe.faults import ARMS
 from lever_pipe.glossary_tool import untranslated
 from lever_pipe.page.glossary import read_glossary
 from lever_pipe.tables.comparability import guard
+from lever_pipe.tables.explanations.choice_patterns import coincidences
 from lever_pipe.tables.explanations.emulated_tables import emulated_tables
 from lever_pipe.tables.explanations.pattern_study import Pattern, percent
 from lever_pipe.tables.explanations.patterns import COLUMNS, line, pattern_table, patterns, tally
@@ -181,17 +182,17 @@ def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
     def one_row(arm: str, beta: float, epoch: int, n: int, k: int, accuracy: float) -> float:
         return 50.0 + k if (arm, epoch, n) == ("none", 2, 200) else accuracy
 
-    assert "Without any fault" not in judged()["identical-rows-head"].remark
+    assert coincidences(study_of()) == ""
     found = judged(change=one_row)["identical-rows-head"]
     assert found.without == "5 distinct rows among 6"  # 0.12 and 0.18 share one after epoch 2
     assert found.verdict == "reproduced"
-    assert found.remark.endswith(
+    assert coincidences(study_of(change=one_row)) == (
         "Without any fault, at epoch 2 and 200 samples, all 5 betas have one row too: "
         "the learning rate of preset `published` alone makes rows coincide."
     )
     everywhere = judged(change=same_control)["identical-rows-head"]
     assert everywhere.verdict == "also without the fault"
-    assert "at epochs 1, 2 and 3 and 200 samples" in everywhere.remark
+    assert "at epochs 1, 2 and 3 and 200 samples" in coincidences(study_of(change=same_control))
 
 
 def test_the_ratio_of_a_trained_epoch_is_judged_by_a_trained_control() -> None:
@@ -227,13 +228,13 @@ def test_a_smaller_configuration_has_fewer_rows_and_no_wrong_one() -> None:
 
 def test_the_table_and_the_file_show_the_same_cells() -> None:
     found = list(judged().values())
-    table = pattern_table(found, 200, ("note",))
+    table = pattern_table(study_of(), found, ("note",))
     assert table.document == "why"
     assert table.frame.to_numpy().tolist() == [list(line(pattern)[1:]) for pattern in found]
     assert len(COLUMNS) == len(line(found[0]))
     # of 14 statements: 3 facts of the data and 2 without a published number are set aside, reused rows are missed
-    assert "Reproduced: 8 of 9 published statements." in table.caption
-    assert "Set aside: 3 that hold also without the fault, 2 without a published number." in table.caption
+    assert "Reproduced: 8 of 9 published statements." in table.lead
+    assert "Set aside: 3 that hold also without the fault, 2 without a published number." in table.lead
     assert "at 200 samples" in table.caption
     assert "No inference about training variance: one seed." in table.caption
 
@@ -255,7 +256,7 @@ def texts(table: Table) -> list[str]:
     """Return what a reader reads, without the names of arms, which stand as code."""
     frame = table.frame.drop(columns="Arm", errors="ignore")
     cells = (str(cell) for row in frame.itertuples(index=False) for cell in row)
-    return [text for text in (table.title, table.caption, *map(str, frame.columns), *cells) if text]
+    return [text for text in (table.title, table.lead, table.caption, *map(str, frame.columns), *cells) if text]
 
 
 def test_every_text_has_a_translation() -> None:
@@ -263,7 +264,8 @@ def test_every_text_has_a_translation() -> None:
     changes: list[dict[str, Any]] = [{}, {"change": same_control}, {"ratios": {"none": 0.9}}]
     changes += [{"change": in_arm("pool", beta=0.15, epoch=2, shots=(1, 2))}]
     for changed in changes:
-        assert untranslated(chinese, texts(pattern_table(list(judged(**changed).values()), 200, ()))) == []
+        table = pattern_table(study_of(**changed), list(judged(**changed).values()), ())
+        assert untranslated(chinese, texts(table)) == []
     for table in emulated_tables(study_of()):
         assert untranslated(chinese, texts(table)) == []
 
