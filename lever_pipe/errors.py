@@ -10,6 +10,7 @@ LeverPipeError                 every foreseeable fault: one line, no traceback f
 |- ImageError                  an image that cannot be read, named
 |- ComparisonError             rows of a table that differ in more than the compared factor
 |- WorldError                  the embedded world's models do not show the mechanism they must show
+|- SimulatorError              a simulated user that cannot be asked: its endpoint, key, cassette or kind
 `- TrainingError               a loss or gradient that is no finite number
 
 Every message has three parts: what was expected, what was found, what to do.
@@ -62,6 +63,10 @@ class ComparisonError(LeverPipeError):
 
 class WorldError(LeverPipeError):
     """The embedded world's models miss an accuracy or mechanism bound; the message lists them."""
+
+
+class SimulatorError(LeverPipeError):
+    """A simulated user cannot be asked as configured; the message names the setting, never a secret."""
 
 
 class TrainingError(LeverPipeError):

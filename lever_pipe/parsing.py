@@ -12,21 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from lever_pipe.config import Experiment
 from lever_pipe.errors import ConfigError, UnknownMemberError
 from lever_pipe.sections import RULE_FAULT, Section, dotted
 
 S = TypeVar("S", bound=Section)
 
 FAULTY = object()
-
-MEMBERS = {
-    ("data", "reader"): "datasets",
-    ("encoder", "member"): "encoders",
-    ("pools", "sampler"): "samplers",
-    ("lvlm", "member"): "lvlms",
-}
-"""Keys that name a module, and the folder that holds it."""
 
 MEMBER_REMEDY = "Name one of them, or add the module."
 
@@ -41,22 +32,10 @@ REMEDIES = {
 """What to do about a field, by the type of pydantic's error."""
 
 
-def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") -> Experiment:
-    """Return the validated experiment.
-
-    Raises:
-        ConfigError: any fault, unknown members included; all of them, each with dotted path, value seen, what is
-            expected and a remedy.
-    """
-    experiment, lines = _read(Experiment, values)
-    _require_none([*lines, *_unknown_members(experiment)], source)
-    return experiment
-
-
 def parse_model(model: type[S], values: Any, *, source: str) -> S:
     """Return `values` as `model`, or raise one ConfigError that lists every fault."""
-    section, lines = _read(model, values)
-    _require_none(lines, source)
+    section, lines = read_section(model, values)
+    require_none(lines, source)
     return section
 
 
@@ -70,7 +49,7 @@ def available(kind: str) -> list[str]:
 def require_member(kind: str, name: str) -> None:
     """Raise UnknownMemberError unless `lever_pipe/<kind>/<name>.py` exists."""
     if name not in available(kind):
-        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=_unknown(kind, name), do=MEMBER_REMEDY)
+        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=unknown_member(kind, name), do=MEMBER_REMEDY)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -79,23 +58,15 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def _unknown(kind: str, name: str) -> str:
+def unknown_member(kind: str, name: str) -> str:
+    """Return what was found where a module was expected, with the nearest one there is."""
     members = available(kind)
     near = nearest(name, members)
     return f"'{name}'" + (f" (did you mean '{near}'?)" if near else "") + f", which is none of {', '.join(members)}"
 
 
-def _unknown_members(experiment: Experiment) -> list[str]:
-    lines = []
-    for (section, key), kind in MEMBERS.items():
-        name = getattr(getattr(experiment, section, None), key, None)
-        if name is not None and name not in available(kind):
-            seen = _unknown(kind, name)
-            lines.append(f"{section}.{key}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
-    return lines
-
-
-def _require_none(lines: list[str], source: str) -> None:
+def require_none(lines: list[str], source: str) -> None:
+    """Raise one ConfigError that holds all `lines`, if there are any."""
     if lines:
         count = f"{len(lines)} fault" + ("s" if len(lines) > 1 else "")
         raise ConfigError(
@@ -105,7 +76,7 @@ def _require_none(lines: list[str], source: str) -> None:
         )
 
 
-def _read(model: type[S], values: Any) -> tuple[S, list[str]]:
+def read_section(model: type[S], values: Any) -> tuple[S, list[str]]:
     """Return the section and a line for each fault; with faults, the section lacks what is faulty."""
     try:
         return model.model_validate(values), []

@@ -36,6 +36,8 @@ class Runtime(Section):
     """Folder of the answer ledger; empty for none."""
     code: str = ""
     """Fingerprint of the code as the workflow planned this job; empty to compute it."""
+    agent: str = ""
+    """JSON of an `AgentExecution`, for the stages of study `intention`; text, so that no other stage imports it."""
 
 
 class GenerateWorldConfig(Section):
@@ -278,6 +280,18 @@ class ComparePoliciesConfig(Section):
     guard: Literal["footnote", "strict"] = "footnote"
 
 
+class ClaimArm(Section):
+    """An arm of study `intention` as the claims see it: what two arms may differ in."""
+
+    name: str
+    kl: float
+    entropy: float
+    schedule: Literal["constant", "cosine"]
+    warmup_steps: int
+    learning_rate: float
+    trajectory_score: str
+
+
 class CheckClaimsConfig(Section):
     """Identity of `check_claims`."""
 
@@ -288,6 +302,14 @@ class CheckClaimsConfig(Section):
     base_rce_epoch: Epoch | None = None
     seed: Seed
     """Stream of the simulated flat curves."""
+    arms: tuple[ClaimArm, ...] = ()
+    """Of study `intention`; none where the configuration holds no run of it."""
+    reference_arm: str = ""
+    document_arm: str = ""
+    mode: Literal["greedy", "sampled"] = "sampled"
+    """Which validation curve of ours is judged: that of the primary endpoint."""
+    scale: str = ""
+    """Which model on which tasks study `intention` has, as the captions print it."""
 
 
 class PlotCurvesConfig(Section):
@@ -303,14 +325,21 @@ class PlotCurvesConfig(Section):
     """As in `tabulate_documents`."""
 
 
+class ShownStudy(Section):
+    """A study on the page: whether its world is the embedded one, and which model it runs."""
+
+    name: Literal["lever", "intention"]
+    is_world: bool
+    model: str
+
+
 class BuildReportConfig(Section):
     """Identity of `build_report`."""
 
     title: str
     language: Literal["en", "zh"] = "en"
     main_preset: str
-    data: str
-    lvlm: str
+    studies: tuple[ShownStudy, ...]
 
 
 class EmulateGrpoEpochConfig(Section):

@@ -6,9 +6,10 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from lever_pipe.config import Arm, Data, Evaluation, Experiment, Pools, Reward, RewardModeName
+from lever_pipe.config import Arm, Data, Evaluation, Pools, Reward, RewardModeName
 from lever_pipe.errors import ConfigError, UnknownMemberError
-from lever_pipe.parsing import available, nearest, parse_experiment, parse_model, require_member
+from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.parsing import available, nearest, parse_model, require_member
 from lever_pipe.rewards import REWARD_MODES
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,148 @@
+"""The whole experiment: what both studies share, and how it is read from a configuration file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from lever_pipe.agent_config import Intention
+from lever_pipe.config import Arm, Baselines, Data, Emulate, Encoder, Evaluation, Lvlm, Pools, Preset, Report, RlData
+from lever_pipe.parsing import MEMBER_REMEDY, available, read_section, require_none, unknown_member
+from lever_pipe.sections import Fault, Path, Rule, Section, dotted
+
+MEMBERS: Mapping[tuple[str, ...], str] = {
+    ("data", "reader"): "datasets",
+    ("encoder", "member"): "encoders",
+    ("pools", "sampler"): "samplers",
+    ("lvlm", "member"): "lvlms",
+    ("intention", "tasks", "source"): "intention/sources",
+    ("intention", "simulator", "kind"): "intention/simulators",
+    ("intention", "model", "codec"): "intention/codecs",
+}
+"""Keys that name a module, and the folder that holds it."""
+
+
+class Experiment(Section):
+    """The whole configuration: what both studies share, study `lever`, and study `intention` under its name."""
+
+    results: str = "results"
+    """Folder of all outputs."""
+    studies: tuple[Literal["lever", "intention"], ...] = Field(("lever", "intention"), min_length=1)
+    """Which studies run and stand in the report."""
+    data: Data = Data()
+    encoder: Encoder = Encoder()
+    pools: Pools = Pools()
+    lvlm: Lvlm = Lvlm()
+    rl_data: RlData = RlData()
+    presets: dict[str, Preset] = Field({"published": Preset()})
+    arms: tuple[Arm, ...] = Field((Arm(preset="published"),), min_length=1)
+    """The first arm fills the documents' tables; further arms get tables of their own."""
+    baselines: Baselines = Baselines()
+    evaluation: Evaluation = Evaluation()
+    emulate: Emulate | None = Emulate()
+    """null for a run without emulated faults."""
+    intention: Intention = Intention()
+    """Study `intention`."""
+    report: Report = Report()
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: presets name folders; arms name presets; no count exceeds what there is."""
+        return (
+            self._presets_name_folders,
+            self._arms_name_presets,
+            self._arms_differ,
+            self._samples_are_evaluated,
+            self._shots_fit_into_pools,
+            self._world_has_rl_queries,
+            self._emulation_has_its_preset,
+        )
+
+    def _presets_name_folders(self) -> Iterator[Fault]:
+        for name in self.presets:
+            if not re.fullmatch("[A-Za-z0-9_]+", name):
+                yield ("presets", name), f"must be named by letters, digits and _ (a folder), got {name!r}. Rename it."
+
+    def _arms_name_presets(self) -> Iterator[Fault]:
+        for place, name in self._presets_of_arms():
+            if name not in self.presets:
+                yield place, f"must be one of {sorted(self.presets)}, got {name!r}. Name one of them or add the preset."
+
+    def _arms_differ(self) -> Iterator[Fault]:
+        seen = set()
+        for place, name in self._presets_of_arms():
+            if name in seen:
+                yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
+            seen.add(name)
+
+    def _presets_of_arms(self) -> Iterator[tuple[Path, str]]:
+        for index, arm in enumerate(self.arms):
+            if hasattr(arm, "preset"):
+                yield ("arms", index, "preset"), arm.preset
+
+    def _samples_are_evaluated(self) -> Iterator[Fault]:
+        n_eval, largest = self.data.n_eval, max(self.evaluation.samples)
+        if largest > n_eval:
+            yield (
+                ("evaluation", "samples"),
+                f"must be at most data.n_eval={n_eval}, got {largest}. Drop it or raise data.n_eval.",
+            )
+
+    def _shots_fit_into_pools(self) -> Iterator[Fault]:
+        for key, section in (("evaluation", self.evaluation), ("rl_data", self.rl_data)):
+            shots = getattr(section, "shots", 0)
+            largest = max(shots) if isinstance(shots, tuple) else shots
+            if largest > self.pools.size:
+                yield (
+                    (key, "shots"),
+                    f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
+                )
+
+    def _world_has_rl_queries(self) -> Iterator[Fault]:
+        n_train, n_queries = self.data.world.n_train, self.rl_data.n_queries
+        if self.data.source == "world" and n_queries > n_train:
+            yield (
+                ("rl_data", "n_queries"),
+                f"must be at most data.world.n_train={n_train}, got {n_queries}. Lower it or raise data.world.n_train.",
+            )
+
+    def _emulation_has_its_preset(self) -> Iterator[Fault]:
+        place, emulate = ("emulate", "preset"), self.emulate
+        if emulate is None:
+            return
+        if emulate.preset not in self.presets:
+            remedy = "Name one of them, or write emulate: null"
+            yield place, f"must be one of {sorted(self.presets)}, got {emulate.preset!r}. {remedy}."
+            return
+        preset = self.presets[emulate.preset]
+        if not preset.grpo.freeze_projections:
+            remedy = "Only then are the trained tensors those that the published evaluation lost"
+            yield place, f"must name a preset with grpo.freeze_projections, got {emulate.preset!r}. {remedy}."
+        if preset.selector.dropout == preset.selector.attention_dropout == 0:
+            yield place, f"must name a preset with dropout, got {emulate.preset!r}. Without it that arm shows nothing."
+
+
+def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") -> Experiment:
+    """Return the validated experiment.
+
+    Raises:
+        ConfigError: any fault, unknown members included; all of them, each with dotted path, value seen, what is
+            expected and a remedy.
+    """
+    experiment, lines = read_section(Experiment, values)
+    require_none([*lines, *_unknown_members(experiment)], source)
+    return experiment
+
+
+def _unknown_members(experiment: Experiment) -> list[str]:
+    lines: list[str] = []
+    for path, kind in MEMBERS.items():
+        name: Any = experiment
+        for key in path:
+            name = getattr(name, key, None)
+        if isinstance(name, str) and name not in available(kind):
+            seen = unknown_member(kind, name)
+            lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
+    return lines

@@ -1,0 +1,1 @@
+"""How dialogues become tokens and back, a module each."""

@@ -1,0 +1,181 @@
+"""The dialogue format of a model folder: its tokenizer, its chat template, and tool calls as Qwen writes them.
+
+What the agent has sampled is never rendered and never tokenised again. The template is asked only for what stands
+before the first turn and for what stands between two turns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lever_pipe.agent_records import MissingDetail, Task
+from lever_pipe.errors import CheckpointError
+from lever_pipe.intention.codecs._messages import CHOICES, TOOL, TOOL_NAME, opening, told
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+
+CALL_START, CALL_END = "<tool_call>", "</tool_call>"
+THOUGHT_END = "</think>"
+_CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
+_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
+_STAND_IN = "The agent speaks here."
+_DETAIL = MissingDetail(description="dates", importance=3)
+_TASK = Task(id="stand-in", category="Travel", task="Plan a trip for me.", missing_details=(_DETAIL,))
+_ANSWER = "In the spring."
+_QUESTION = ToolCall("action", 'When do you "travel"?')
+_USE = "Use an instruction-tuned model whose chat template shows and calls tools as Qwen3's does."
+
+
+class HfCodec:
+    """A codec round a tokenizer.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer with a chat template.
+        where: what errors name, as the model folder.
+
+    Raises:
+        CheckpointError: a template without tools, without an end of the agent's turn, or with other tool calls.
+    """
+
+    def __init__(self, tokenizer: Any, where: str) -> None:
+        self._tokenizer = tokenizer
+        self._where = where
+        self._controls = [word for word in tokenizer.get_added_vocab() if word.strip()]
+        self._require_tools()
+        after = self._after_agent(_ANSWER)
+        if _ANSWER not in after:
+            raise self._fault("tool messages", "a template that leaves them out")
+        end = self._ids(after)[:1]
+        self._turn_end = tokenizer.decode(end, skip_special_tokens=False)
+        if self._turn_end not in self._controls:
+            raise self._fault("a token that ends the agent's turn", f"{self._turn_end!r} behind it")
+        self.end_ids = frozenset({*end, *([] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)])})
+        self.pad_id = end[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+        self.vocabulary_size = len(tokenizer)
+        if self.parse(self.call(_QUESTION)) != AgentTurn((_QUESTION,), "call"):
+            raise self._fault(f"tool calls as {CALL_START}{{json}}{CALL_END}", "others")
+
+    def prompt(self, task: Task) -> list[int]:
+        """Return system message, tool schema, the user's request and the generation prefix."""
+        fields = {"category": self._plain(task.category), "task": self._plain(task.task)}
+        return self._ids(self._render(opening(task.model_copy(update=fields)), goes_on=True))
+
+    def parse(self, tokens: Sequence[int]) -> AgentTurn:
+        """Return the calls of one turn; thoughts before them are skipped.
+
+        A call that is no JSON object with the tool's name, a known choice and a text, or a marker without its partner,
+        is malformed.
+        """
+        if not tokens or tokens[-1] not in self.end_ids:
+            return AgentTurn((), "length")
+        text = self._tokenizer.decode(list(tokens[:-1]), skip_special_tokens=False)
+        text = text.rpartition(THOUGHT_END)[2]
+        rest = _CALL.sub("", text)
+        if CALL_START in rest or CALL_END in rest:
+            return AgentTurn((), "malformed")
+        calls = [_call_in(match) for match in _CALL.findall(text)]
+        if None in calls:
+            return AgentTurn((), "malformed")
+        return AgentTurn(tuple(call for call in calls if call), "call" if calls else "closed")
+
+    def feedback(self, text: str, reward: float | None) -> list[int]:
+        """Return the tool message and the generation prefix, as the template puts them behind the agent's end token."""
+        return self._ids(self._after_agent(told(self._plain(text), reward)).removeprefix(self._turn_end))
+
+    def call(self, call: ToolCall) -> list[int]:
+        """Return the turn that makes this call as the template writes it, its end token included."""
+        function = {"name": TOOL_NAME, "arguments": call._asdict()}
+        return self._agent_turn({"content": "", "tool_calls": [{"type": "function", "function": function}]})
+
+    def closing(self) -> list[int]:
+        """Return a turn without a call, its end token included."""
+        return self._agent_turn({"content": "That is all I need to know."})
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer's files into a folder."""
+        self._tokenizer.save_pretrained(folder)
+
+    def _agent_turn(self, message: dict[str, Any]) -> list[int]:
+        before = self._render(opening(_TASK), goes_on=True)
+        text = self._render([*opening(_TASK), {"role": "assistant", **message}], goes_on=False)
+        said, end, _ = text.removeprefix(before).rpartition(self._turn_end)
+        if not text.startswith(before) or not end:
+            raise self._fault("agent turns that begin with the generation prefix and have an end", repr(text[-200:]))
+        return self._ids(said + end)
+
+    def _after_agent(self, message: str) -> str:
+        """Return what the template puts behind an agent's turn that this tool message follows."""
+        turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
+        _, found, after = self._render([*opening(_TASK), *turns], goes_on=True).partition(_STAND_IN)
+        if not found:
+            raise self._fault("the agent's turns", "a template that leaves them out")
+        return after
+
+    def _require_tools(self) -> None:
+        if not self._tokenizer.chat_template:
+            raise self._fault("tools", "no chat template")
+        if TOOL_NAME not in self._render(opening(_TASK)[1:], goes_on=True):
+            raise self._fault("tools", "a template that leaves them out")
+
+    def _render(self, messages: Sequence[dict[str, Any]], *, goes_on: bool) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages), tools=[TOOL], add_generation_prompt=goes_on, tokenize=False
+            )
+        except (TemplateError, ValueError, TypeError) as fault:
+            raise self._fault("tools and their messages", f"{type(fault).__name__}: {fault}".rstrip(".")) from None
+        return str(text)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _plain(self, text: str) -> str:
+        """Return a text in which no control token is left, so that it cannot pose as a turn or a call."""
+        for word in self._controls:
+            text = text.replace(word, f"{word[0]} {word[1:]}")
+        return text
+
+    def _fault(self, expected: str, found: str) -> CheckpointError:
+        return CheckpointError(f"{self._where}: expected a chat template with {expected}", found=found, do=_USE)
+
+
+def load(folder: Path) -> HfCodec:
+    """Return the codec of a model folder.
+
+    Raises:
+        CheckpointError: no readable tokenizer, or a chat template that does not do.
+    """
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in _FILES):
+        raise CheckpointError(
+            f"{folder}: expected a tokenizer", found=f"none of {', '.join(_FILES)}", do="Download the folder whole."
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as fault:  # noqa: BLE001 - the tokenizers library raises bare exceptions for broken files
+        said = str(fault).strip().partition("\n")[0].rstrip(".")
+        raise CheckpointError(
+            f"{folder}: expected a readable tokenizer",
+            found=f"{type(fault).__name__}: {said}",
+            do="Download the folder whole.",
+        ) from None
+    return HfCodec(tokenizer, str(folder))
+
+
+def _call_in(text: str) -> ToolCall | None:
+    """Return the call that a JSON text makes, or None."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    arguments = value.get("arguments") if isinstance(value, dict) and value.get("name") == TOOL_NAME else None
+    if not isinstance(arguments, dict) or arguments.get("choice") not in CHOICES:
+        return None
+    content = arguments.get("content")
+    return ToolCall(arguments["choice"], content) if isinstance(content, str) else None

@@ -1,0 +1,158 @@
+"""One token a word: the dialogues of the embedded world, with markers shaped like Qwen's.
+
+An agent's turn is `<tool_call> action what about date and place </tool_call> <im_end>`; any turn without a call closes
+the dialogue. The environment answers `<im_start> environment date is soon reward 0.7 <im_end> <im_start> assistant`;
+its role is not `tool`, which in that world is something to ask for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.agent_records import Task
+from lever_pipe.errors import CheckpointError, DataError
+from lever_pipe.intention import lexicon
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+
+FILE = "words.json"
+PAD, TURN_START, TURN_END = "<pad>", "<im_start>", "<im_end>"
+CALL_START, CALL_END = "<tool_call>", "</tool_call>"
+SPECIAL = (PAD, "<eos>", TURN_START, TURN_END, CALL_START, CALL_END, "<tool_response>", "</tool_response>")
+ROLES = ("user", "assistant", "environment")
+PUNCTUATION = (":", ",", ".")
+FUNCTION_WORDS = ("task", "what", "about", "and", "is", "reward", "action", "no", "need", "asked", "all", "set")
+REWARDS = tuple(f"{tenths / 10:.1f}" for tenths in range(11))
+GRAMMAR = (*SPECIAL, *ROLES, *PUNCTUATION, *FUNCTION_WORDS, *REWARDS)
+"""The words that a dialogue of any world needs."""
+CHOICES = ("action",)
+_WORD = re.compile(r"\d+\.\d+|\w+|[^\w\s]")
+
+
+class WordCodec:
+    """A codec over a fixed list of words; the id of a word is its place."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._ids = {word: i for i, word in enumerate(self.words)}
+        self.vocabulary_size = len(self.words)
+        self.pad_id = self._ids[PAD]
+        self.end_ids = frozenset({self._ids[TURN_END]})
+        self._reply_prefix = self._special(TURN_START, "assistant")
+
+    @classmethod
+    def of_world(cls) -> WordCodec:
+        """Return the codec of the embedded world: 63 words."""
+        return cls((*GRAMMAR, *lexicon.CATEGORIES, *lexicon.SLOTS, *lexicon.VALUES))
+
+    def prompt(self, task: Task) -> list[int]:
+        """Return the request as the user's turn, and the generation prefix.
+
+        Raises:
+            DataError: a word outside the vocabulary.
+        """
+        request = self._text(task.task, f"task {task.id!r}")
+        return [*self._special(TURN_START, "user"), *request, *self._special(TURN_END), *self._reply_prefix]
+
+    def parse(self, tokens: Sequence[int]) -> AgentTurn:
+        """Return the calls of one turn; unbalanced call markers and unknown choices are malformed."""
+        if not tokens or tokens[-1] not in self.end_ids:
+            return AgentTurn((), "length")
+        words = [self.words[token] for token in tokens[:-1]]
+        if CALL_START not in words and CALL_END not in words:
+            return AgentTurn((), "closed")
+        try:
+            return AgentTurn(tuple(_calls(words)), "call")
+        except ValueError:
+            return AgentTurn((), "malformed")
+
+    def feedback(self, text: str, reward: float | None) -> list[int]:
+        """Return the environment's turn and the generation prefix.
+
+        The reward is shown as the nearest tenth within 0.0-1.0, as the vocabulary has no other numbers.
+
+        Raises:
+            DataError: a word outside the vocabulary.
+        """
+        words = self._text(text, "the simulator's feedback")
+        shown = [] if reward is None else self._special("reward", f"{min(1.0, max(0.0, reward)):.1f}")
+        header = self._special(TURN_START, "environment")
+        return [*header, *words, *shown, *self._special(TURN_END), *self._reply_prefix]
+
+    def call(self, call: ToolCall) -> list[int]:
+        """Return the turn that makes this call, its end token included.
+
+        Raises:
+            DataError: a word outside the vocabulary.
+        """
+        question = self._text(call.content, "a question")
+        return [*self._special(CALL_START, call.choice), *question, *self._special(CALL_END, TURN_END)]
+
+    def closing(self) -> list[int]:
+        """Return the turn `all set`, its end token included."""
+        return self._special("all", "set", TURN_END)
+
+    def save(self, folder: Path) -> None:
+        """Write the words into `words.json` of a folder."""
+        storage.write_json(folder / FILE, list(self.words))
+
+    def _special(self, *words: str) -> list[int]:
+        return [self._ids[word] for word in words]
+
+    def _text(self, text: str, where: str) -> list[int]:
+        """Return ids of plain words; markers in a text are no tokens, so that no text can pose as a turn."""
+        words = _WORD.findall(text)
+        unknown = sorted({word for word in words if word not in self._ids})
+        if unknown:
+            raise DataError(
+                f"{where}: expected words that codec 'word' knows",
+                found=", ".join(map(repr, unknown[:5])),
+                do="Use synthetic tasks and simulator 'rule', or a model folder with codec 'hf'.",
+            )
+        return [self._ids[word] for word in words]
+
+
+def load(folder: Path) -> WordCodec:
+    """Return the codec of a policy folder.
+
+    Raises:
+        RecordError: `words.json` is missing or not JSON.
+        CheckpointError: it is no list of distinct words, or lacks a marker.
+    """
+    words = storage.read_json(folder / FILE)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        fault = "another value"
+    elif len(set(words)) < len(words):
+        fault = "repeated words"
+    elif missing := sorted(set(GRAMMAR) - set(words)):
+        fault = f"no {', '.join(missing[:5])}"
+    else:
+        return WordCodec(words)
+    raise CheckpointError(
+        f"{folder / FILE}: expected a list of distinct words with every marker", found=fault, do="Rebuild the policy."
+    )
+
+
+def _calls(words: Iterable[str]) -> Iterator[ToolCall]:
+    """Yield the calls between markers.
+
+    Raises:
+        ValueError: a marker without its partner, or a call without a known choice.
+    """
+    inside: list[str] | None = None
+    for word in words:
+        if word == CALL_START:
+            if inside is not None:
+                raise ValueError("a call within a call")
+            inside = []
+        elif word == CALL_END:
+            if not inside or inside[0] not in CHOICES:
+                raise ValueError("a call without a choice")
+            yield ToolCall(inside[0], " ".join(inside[1:]))
+            inside = None
+        elif inside is not None:
+            inside.append(word)
+    if inside is not None:
+        raise ValueError("a call without an end")

@@ -1,0 +1,284 @@
+"""The environment: an agent asks a user, who posted a vague request, what the request leaves open.
+
+Protocol and reward follow IntentionGym of UserRL; its known defects are switches of `Simulator`, off by default. One
+environment is one episode at a time; it draws no random number and reads no clock unless its user is remote.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from lever_pipe.agent_config import AgentExecution, Environment, Simulator
+from lever_pipe.agent_records import Task
+from lever_pipe.intention.codecs.protocol import ToolCall
+from lever_pipe.intention.members import load_member
+from lever_pipe.intention.simulators.protocol import Exchange, Member, UserSimulator
+
+GOAL = "Find out, with one well-aimed question at a time, what the request leaves open."
+_FINISH = "[finish]"
+_MARKS = ("[action]", "[answer]")
+_DIGITS = 9
+"""Rewards are rounded to as many, so that a multiple of 0.1 is the float that prints so."""
+
+
+class Observation(NamedTuple):
+    """What `reset` tells; the agent itself sees the prompt and the feedback only."""
+
+    task_category: str
+    task_description: str
+    goal: str
+    feedback: str
+    step_count: int
+    episode_complete: bool
+    total_missing_details: int
+    remaining_missing_details: int
+    coverage_ratio: float
+    last_reward: float
+
+
+class StepResult(NamedTuple):
+    """What one call of the tool led to."""
+
+    feedback: str
+    reward: float
+    done: bool
+    covered: tuple[int, ...]
+    """Indices into `task.missing_details` that this question uncovered."""
+    failed: bool
+    """The user or the judge gave up; the episode ends, its reward is 0 and means nothing."""
+    timed_out: bool
+    """The call took longer than a turn may; the episode ends with reward 0."""
+
+
+class TurnResult(NamedTuple):
+    """What one turn of the agent, with all its calls, led to."""
+
+    feedback: str
+    reward: float
+    done: bool
+    failed: bool
+    timed_out: bool
+    n_calls: int
+    """Calls that the turn made, those after the episode's end included."""
+
+
+def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulator:
+    """Return the simulated user that the configuration names.
+
+    Raises:
+        UnknownMemberError: there is none of that name.
+        SimulatorError: it cannot be reached as configured.
+    """
+    member: Member = load_member("simulators", config.kind)
+    return member.load(config, execution)
+
+
+def turn_reward(importances: Sequence[int], config: Environment) -> float:
+    """Return the reward of a question that uncovers details of these importances (1 to 3).
+
+    The most important detail pays; each further one costs, so that asking for everything at once does not. The
+    published "sum over turns" of an episode is the sum of these.
+    """
+    pay = 0.0
+    if importances:
+        pay = _worth(max(importances), config) - config.multi_detail_penalty * (len(importances) - 1)
+    reward = config.reward_scale * max(0.0, pay) - config.step_penalty
+    if config.normalise_rewards:
+        reward = min(1.0, max(0.0, reward))
+    return round(reward, _DIGITS)
+
+
+def ceiling(task: Task, config: Environment) -> float:
+    """Return what an episode would give that asks for one detail a question, before any step penalty."""
+    free = config.model_copy(update={"step_penalty": 0.0})
+    return round(sum(turn_reward([d.importance], free) for d in task.missing_details), _DIGITS)
+
+
+class IntentionEnv:
+    """One task with its user; `reset` starts its episode anew."""
+
+    def __init__(
+        self,
+        task: Task,
+        simulator: UserSimulator,
+        config: Environment,
+        simulator_config: Simulator,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.task = task
+        self.simulator = simulator
+        self.simulator_config = simulator_config
+        self._config = config
+        # A user that does not say otherwise may take its time, so that the limit of a turn must hold.
+        self._clock = clock if getattr(simulator, "is_remote", True) else _no_time
+        self.reset()
+
+    def reset(self) -> Observation:
+        """Start the episode and return what is known of it."""
+        self._remaining = tuple(range(len(self.task.missing_details)))
+        self._covered: list[int] = []
+        self._history: list[Exchange] = []
+        self._steps = 0
+        self._done = False
+        return Observation(
+            task_category=self.task.category,
+            task_description=self.task.task,
+            goal=GOAL,
+            feedback=f"Welcome. A user asks: '{self.task.task}' Ask what you need to know to help.",
+            step_count=0,
+            episode_complete=False,
+            total_missing_details=len(self._remaining),
+            remaining_missing_details=len(self._remaining),
+            coverage_ratio=0.0,
+            last_reward=0.0,
+        )
+
+    @property
+    def ceiling(self) -> float:
+        """Return the reward of one detail a question."""
+        return ceiling(self.task, self._config)
+
+    @property
+    def coverage(self) -> float:
+        """Return the share of hidden details uncovered so far."""
+        return len(self._covered) / len(self.task.missing_details)
+
+    @property
+    def remaining(self) -> tuple[int, ...]:
+        """Return the indices of the details that are still hidden."""
+        return self._remaining
+
+    @property
+    def history(self) -> tuple[Exchange, ...]:
+        """Return the exchanges so far, oldest first."""
+        return tuple(self._history)
+
+    @property
+    def done(self) -> bool:
+        """Return whether the episode has ended."""
+        return self._done
+
+    def step(self, choice: str, content: str) -> StepResult:
+        """Put one call of the tool to the user.
+
+        `finish` ends the episode with reward 0; every other choice, known or not, is a question.
+
+        Args:
+            choice: `action`, `answer`, `search` or `finish`; empty where `content` is the whole text.
+            content: the question.
+
+        Raises:
+            RuntimeError: the episode has ended.
+        """
+        if self._done:
+            raise RuntimeError(f"the episode of task {self.task.id!r} has ended; call reset first")
+        self._steps += 1
+        text = f"[{choice}] {content}".strip() if choice else content.strip()
+        if text.lower().startswith(_FINISH):
+            return self._finish()
+        return self._ask(text)
+
+    def _finish(self) -> StepResult:
+        self._done = True
+        found, total = len(self._covered), len(self.task.missing_details)
+        return StepResult(f"The session ends with {found} of {total} details.", 0.0, True, (), False, False)
+
+    def _ask(self, text: str) -> StepResult:
+        question = without_mark(text)
+        started = self._clock()
+        reply = self.simulator.reply(self.task, question, self._history, self._covered)
+        if any(trouble := self._trouble(started, ok=reply.ok)):
+            return self._abandon(reply.text, *trouble)
+        judgement = self.simulator.judge(self.task, question, self._history, self._remaining)
+        if any(trouble := self._trouble(started, ok=judgement.ok)):
+            return self._abandon(reply.text, *trouble)
+        hits = self._hits(judgement.indices if judgement.related else ())
+        reward = turn_reward([self.task.missing_details[i].importance for i in hits], self._config)
+        covered = tuple(dict.fromkeys(hits))
+        self._covered += covered
+        self._remaining = tuple(i for i in self._remaining if i not in covered)
+        self._history.append(Exchange(question, reply.text))
+        self._done = not self._remaining or self._steps >= self._config.max_turns
+        return StepResult(reply.text, reward, self._done, covered, False, False)
+
+    def _hits(self, positions: Iterable[int]) -> list[int]:
+        """Return the indices of the details that the judge names, repeated ones only where they count."""
+        inside = [p for p in positions if 0 <= p < len(self._remaining)]
+        if not self.simulator_config.count_duplicates:
+            inside = list(dict.fromkeys(inside))
+        return [self._remaining[p] for p in inside]
+
+    def _trouble(self, started: float, *, ok: bool) -> tuple[bool, bool]:
+        """Return whether the user gave up, and whether the call takes longer than a turn may."""
+        failed = not ok and not self.simulator_config.silent_failures
+        return failed, self._clock() - started > self._config.step_timeout_seconds
+
+    def _abandon(self, feedback: str, failed: bool, timed_out: bool) -> StepResult:
+        self._done = True
+        return StepResult(feedback, 0.0, True, (), failed, timed_out)
+
+
+def without_mark(text: str) -> str:
+    """Return a question without its leading `[action]` or `[answer]`; `[search]` stays, as published."""
+    for mark in _MARKS:
+        if text.startswith(mark):
+            return text[len(mark) :].strip()
+    return text
+
+
+def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[TurnResult]:
+    """Execute one turn of many environments at once and return the results in their order.
+
+    Calls of one turn are executed in order and their rewards summed (or the last one kept, with `last_call_only`). A
+    turn that ends the episode drops its further calls.
+
+    Args:
+        turns: distinct environments whose episodes run, each with at least one call.
+
+    Raises:
+        SimulatorError: a user cannot be asked as configured; turns that have not begun are dropped.
+        ValueError: an environment stands there twice.
+    """
+    if len({id(env) for env, _ in turns}) < len(turns):
+        raise ValueError("an environment takes one turn at a time")
+    workers = min(len(turns), max((env.simulator.concurrency for env, _ in turns), default=1))
+    if workers <= 1:
+        return [_take_turn(env, calls) for env, calls in turns]
+    with ThreadPoolExecutor(workers, thread_name_prefix="simulator") as pool:
+        futures = [pool.submit(_take_turn, env, calls) for env, calls in turns]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _take_turn(env: IntentionEnv, calls: Sequence[ToolCall]) -> TurnResult:
+    results: list[StepResult] = []
+    for call in calls:
+        results.append(env.step(call.choice, call.content))
+        if env.done:
+            break
+    last = results[-1]
+    kept = results[-1:] if env.simulator_config.last_call_only else results
+    return TurnResult(
+        feedback="\n".join(result.feedback for result in results),
+        reward=round(sum(result.reward for result in kept), _DIGITS),
+        done=last.done,
+        failed=last.failed,
+        timed_out=last.timed_out,
+        n_calls=len(calls),
+    )
+
+
+def _no_time() -> float:
+    return 0.0
+
+
+def _worth(importance: int, config: Environment) -> float:
+    table = config.importance_reward
+    return {1: table.low, 2: table.medium, 3: table.high}[importance]

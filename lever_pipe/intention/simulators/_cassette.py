@@ -1,0 +1,132 @@
+"""A file of requests (by hash) with the answers that were given to them.
+
+One JSON object a line. Several processes may record into one file: a lock orders them, the first answer to a request is
+the one that counts, and whoever records is given that one, so that a recorded run and its replay are the same run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import IO, TypeVar
+
+from pydantic import Field, ValidationError
+
+from lever_pipe.errors import RecordError, SimulatorError
+from lever_pipe.intention.simulators._prompted import ChatRequest
+from lever_pipe.intention.simulators._prompts import UnreadableError
+from lever_pipe.records import Row
+
+T = TypeVar("T")
+
+
+class Take(Row):
+    """One line of a cassette."""
+
+    request: str = Field(pattern="^[0-9a-f]{64}$")
+    """`request_hash` of what was asked."""
+    response: str
+    """The model's words."""
+
+
+def request_hash(request: ChatRequest) -> str:
+    """Return the sha256 of a request's canonical JSON: model, sampling settings and messages, not the server."""
+    text = json.dumps(request, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Cassette:
+    """The takes of one file."""
+
+    def __init__(self, path: Path, *, is_writable: bool) -> None:
+        """Read what the file holds.
+
+        Raises:
+            SimulatorError: it cannot be opened.
+            RecordError: a line that is no take.
+        """
+        self.path = path
+        self._known: dict[str, str] = {}
+        self._offset = 0
+        self._lines = 0
+        self._lock = Lock()
+        try:
+            if is_writable:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a+b" if is_writable else "rb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX if is_writable else fcntl.LOCK_SH)
+                self._read_on(handle)
+        except OSError as fault:
+            do = "Name a file that can be written." if is_writable else "Record it with simulator.kind: record."
+            raise self._unusable(fault, do) from None
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
+    def read(self, key: str, read: Callable[[str], T]) -> T:
+        """Return what `read` makes of the known answer to a request.
+
+        Raises:
+            SimulatorError: it makes nothing of it, as with a cassette of another program.
+        """
+        try:
+            return read(self._known[key])
+        except UnreadableError as fault:
+            raise SimulatorError(
+                f"{self.path}: expected readable answers",
+                found=f"{fault} to the request with hash {key}",
+                do="Record the cassette anew.",
+            ) from None
+
+    def keep(self, key: str, response: str) -> None:
+        """Append an answer unless another one is known by now.
+
+        Raises:
+            SimulatorError: the file cannot be written.
+        """
+        try:
+            self._append(key, response)
+        except OSError as fault:
+            raise self._unusable(fault, "Make room, or name a file that can be written.") from None
+
+    def _unusable(self, fault: OSError, do: str) -> SimulatorError:
+        return SimulatorError(f"{self.path}: expected a cassette", found=fault.strerror or str(fault), do=do)
+
+    def _append(self, key: str, response: str) -> None:
+        with self._lock, self.path.open("a+b") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            end = self._read_on(handle)
+            if key in self._known:
+                return
+            line = Take(request=key, response=response).model_dump_json().encode() + b"\n"
+            handle.truncate(end)  # what a killed process left of a line
+            handle.write(line)
+            handle.flush()
+            self._known[key] = response
+            self._offset += len(line)
+            self._lines += 1
+
+    def _read_on(self, handle: IO[bytes]) -> int:
+        """Read the whole lines that were added since, and return where they end."""
+        handle.seek(self._offset)
+        whole, newline, _ = handle.read().rpartition(b"\n")
+        for number, line in enumerate((whole + newline).splitlines(), start=self._lines + 1):
+            take = self._parse(line, number)
+            self._known.setdefault(take.request, take.response)
+            self._lines += 1
+        self._offset += len(whole) + len(newline)
+        return self._offset
+
+    def _parse(self, line: bytes, number: int) -> Take:
+        try:
+            return Take.model_validate_json(line, strict=True)
+        except ValidationError as fault:
+            raise RecordError(
+                f"{self.path}:{number}: expected a request's hash with its response",
+                found=fault.errors(include_url=False)[0]["msg"],
+                do="Record the cassette anew, or drop the line.",
+            ) from None

@@ -1,0 +1,90 @@
+"""Rule `prepare_tasks`: the agent's tasks of all splits, and what they hold."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lever_pipe import storage
+from lever_pipe.agent_config import Environment
+from lever_pipe.agent_records import Task
+from lever_pipe.agent_stage_configs import PrepareTasksConfig
+from lever_pipe.intention.environment import ceiling
+from lever_pipe.intention.members import load_member
+from lever_pipe.intention.sources.protocol import RawFiles, Source
+from lever_pipe.run_card import Inputs, write_card
+from lever_pipe.stage_configs import Runtime
+
+
+def prepare_tasks(
+    *,
+    train_file: tuple[Path, ...],
+    val_file: tuple[Path, ...],
+    test_file: tuple[Path, ...],
+    details: tuple[Path, ...],
+    train_tasks: Path,
+    val_tasks: Path,
+    test_tasks: Path,
+    summary: Path,
+    card: Path,
+    config: PrepareTasksConfig,
+    runtime: Runtime = Runtime(),
+) -> dict[str, Any]:
+    """Write the tasks of each split and return what `summary` says of them.
+
+    The files are empty for tasks that are made, not read. The test split leaves out what is trained or validated on.
+
+    Raises:
+        DataError: files that break the format or contradict each other; all faults at once.
+        UnknownMemberError: no such source.
+    """
+    started = time.perf_counter()
+    files = RawFiles(train_file, val_file, test_file, details)
+    source: Source = load_member("sources", config.source)
+    splits = source.read(config.synthetic, files)
+    storage.write_rows(train_tasks, splits.train)
+    storage.write_rows(val_tasks, splits.val)
+    storage.write_rows(test_tasks, splits.test)
+    trained = {task.task for task in splits.train}
+    told: dict[str, Any] = {
+        "train": _summary_of(splits.train),
+        "val": {**_summary_of(splits.val), "n_requests_also_trained": _n_within(splits.val, trained)},
+        "test": {
+            **_summary_of(splits.test),
+            "n_requests_also_trained": _n_within(splits.test, trained),
+            "n_left_out": splits.n_left_out,
+        },
+    }
+    storage.write_json(summary, told)
+    inputs: Inputs = {"train_file": train_file, "val_file": val_file, "test_file": test_file, "details": details}
+    write_card(card, stage="prepare_tasks", config=config, inputs=inputs, started=started, runtime=runtime)
+    return told
+
+
+def _summary_of(tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return counts, and the ceilings by the published rewards, whatever a run pays."""
+    ceilings = [ceiling(task, Environment()) for task in tasks]
+    details = [detail for task in tasks for detail in task.missing_details]
+    return {
+        "n_tasks": len(tasks),
+        "n_categories": len({task.category for task in tasks}),
+        "ceiling_mean": round(statistics.fmean(ceilings), 9),
+        "ceiling_sd": round(statistics.stdev(ceilings), 9) if len(ceilings) > 1 else 0.0,
+        "ceiling_min": min(ceilings),
+        "ceiling_max": max(ceilings),
+        "n_details": _histogram([len(task.missing_details) for task in tasks]),
+        "n_importance": _histogram([detail.importance for detail in details]),
+    }
+
+
+def _histogram(values: Sequence[int]) -> dict[str, int]:
+    return {str(value): count for value, count in sorted(Counter(values).items())}
+
+
+def _n_within(tasks: Sequence[Task], requests: set[str]) -> int:
+    """Return how many tasks put a request in the very words of another split; their hidden details may differ."""
+    return sum(task.task in requests for task in tasks)

@@ -1,0 +1,126 @@
+"""A server on this machine that plays an OpenAI-compatible endpoint, well or badly, as its script says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Lock, Thread
+from typing import Any
+
+Act = Callable[[BaseHTTPRequestHandler, dict[str, Any], Event], None]
+
+PIECE_SECONDS = 0.05  # between the pieces of a trickled answer
+
+
+def chat_body(content: Any) -> bytes:
+    return json.dumps({"choices": [{"message": {"role": "assistant", "content": content}}]}).encode()
+
+
+def judgement(*indices: int, related: bool = True) -> str:
+    return json.dumps({"analysis": "a", "is_task_related": related, "covered_detail_indices": list(indices)})
+
+
+def send(body: bytes, *, status: int = 200, kind: str = "application/json", **headers: str) -> Act:
+    def act(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Type", kind)
+        handler.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return act
+
+
+def say(content: Any) -> Act:
+    return send(chat_body(content))
+
+
+def hang(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
+    released.wait(30)
+
+
+def hang_up(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
+    """Close the connection without a word."""
+
+
+def talk_nonsense(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
+    handler.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+def trickle(content: str, piece: int = 2) -> Act:
+    """Send a good answer in small pieces, each well within the time of a request, all of them far beyond it."""
+
+    def act(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
+        body = chat_body(content)
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        for start in range(0, len(body), piece):
+            if released.wait(PIECE_SECONDS):
+                return
+            handler.wfile.write(body[start : start + piece])
+            handler.wfile.flush()
+
+    return act
+
+
+def trickle_headers(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
+    for letter in b"HTTP/1.1 200 OK\r\n" + b"X-Padding: " + b"x" * 500:
+        if released.wait(PIECE_SECONDS):
+            return
+        handler.wfile.write(bytes([letter]))
+        handler.wfile.flush()
+
+
+class Double:
+    """The running server: its address, and what it was asked."""
+
+    def __init__(
+        self, url: str, released: Event, requests: list[dict[str, Any]], headers: list[dict[str, str]]
+    ) -> None:
+        self.url = url
+        self.requests = requests
+        self.headers = headers
+        self._released = released
+
+
+@contextmanager
+def serve(*acts: Act, always: Act | None = None) -> Iterator[Double]:
+    """Run a server that acts once for each request, then `always` (by default: fail the request)."""
+    script, lock, released = list(acts), Lock(), Event()
+    requests: list[dict[str, Any]] = []
+    headers: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                requests.append(request | {"path": self.path})
+                headers.append(dict(self.headers))
+                act = script.pop(0) if script else (always or send(b"", status=500))
+            with suppress(BrokenPipeError, ConnectionResetError):  # the client went away, as some tests want
+                act(self, request, released)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+            """Say nothing."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Say nothing about clients that went away."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield Double(f"http://127.0.0.1:{server.server_port}/v1", released, requests, headers)
+    finally:
+        released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

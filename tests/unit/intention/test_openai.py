@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from endpoint_double import (
+    Act,
+    chat_body,
+    hang,
+    hang_up,
+    judgement,
+    say,
+    send,
+    serve,
+    talk_nonsense,
+    trickle,
+    trickle_headers,
+)
+from intention_cases import env_of, task_of
+
+from lever_pipe.agent_config import AgentExecution, Connection, Endpoint, Simulator
+from lever_pipe.errors import SimulatorError
+from lever_pipe.intention.codecs.protocol import ToolCall
+from lever_pipe.intention.environment import IntentionEnv, load_simulator, step_all
+from lever_pipe.intention.simulators._endpoint import find_access
+from lever_pipe.intention.simulators._http import LARGEST_BODY
+from lever_pipe.intention.simulators._prompted import STOCK_REPLY, PromptedUser
+from lever_pipe.intention.simulators.openai import EndpointChat
+from lever_pipe.intention.simulators.protocol import Exchange
+
+KEY = "sk-not-a-real-key"
+TASK = task_of(3, 2, 1)
+REPLY = json.dumps({"thought": "t", "response": "A small budget."})
+
+
+def user_of(url: str, naps: list[float] | None = None, **values: Any) -> PromptedUser:
+    connection = Connection(**({"base_url": url, "timeout_seconds": 5.0, "retries": 2, "concurrency": 4} | values))
+    chat = EndpointChat(find_access(connection, {}), connection, sleep=(naps if naps is not None else []).append)
+    return PromptedUser(chat, Endpoint(), leak_details=False)
+
+
+def counts_of(user: PromptedUser) -> tuple[int, int, int, int]:
+    counts = user.counts
+    return counts.requests, counts.failures, counts.retries, counts.malformed
+
+
+def test_a_question_is_answered_and_judged_by_two_requests() -> None:
+    with serve(say(REPLY), say(judgement(1, 0))) as double:
+        user = user_of(double.url)
+        env = env_of(TASK, user)
+        result = env.step("action", "What is your budget, and when?")
+    assert (result.feedback, result.reward, result.covered) == ("A small budget.", 0.8, (1, 0))
+    assert counts_of(user) == (2, 0, 0, 0)
+    first = double.requests[0]
+    assert first["path"] == "/v1/chat/completions"
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("Qwen3-32B", 0.0, 2048)
+    assert "What is your budget, and when?" in first["messages"][0]["content"]
+
+
+BROKEN: dict[str, tuple[Act, bool]] = {  # what goes wrong, and whether an answer came that cannot be read
+    "500": (send(b"oops", status=500), False),
+    "429": (send(b"{}", status=429), False),
+    "html": (send(b"<html><body>Bad gateway</body></html>", kind="text/html"), True),
+    "half a JSON": (send(chat_body("x")[:-7]), True),
+    "no choices": (send(b'{"error": {"message": "overloaded"}}'), True),
+    "empty choices": (send(b'{"choices": []}'), True),
+    "choices of another kind": (send(b'{"choices": 3}'), True),
+    "a list": (send(b"[]"), True),
+    "null": (send(b"null"), True),
+    "no content": (say(None), True),
+    "half a character": (send(b'{"choices": [{"message": {"content": "{\\"response\\": 1} \\ud800"}}]}'), True),
+    "not UTF-8": (send(b"\xff\xfe\xfa"), True),
+    "too deep": (send(b"[" * 100_000), True),
+    "huge": (send(b" " * (LARGEST_BODY + 1)), True),
+    "a longer body than promised": (send(chat_body("x"), **{"Transfer-Encoding": "chunked"}), False),
+    "words without JSON": (say("I cannot judge that."), True),
+    "a broken-off object": (say('{"analysis": "a", "covered_'), True),
+    "a list in words": (say("[0]"), True),
+    "hang up": (hang_up, False),
+    "no HTTP": (talk_nonsense, False),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_answer_is_asked_for_again_counted_and_never_a_zero(name: str) -> None:
+    act, is_malformed = BROKEN[name]
+    naps: list[float] = []
+    with serve(always=act) as double:
+        user = user_of(double.url, naps, backoff_seconds=0.5)
+        result = user.judge(TASK, "q", (), (0, 1, 2))
+    assert (result.ok, result.indices) == (False, ())
+    assert counts_of(user) == (1, 1, 2, 3 if is_malformed else 0)
+    assert len(double.requests) == 3
+    assert naps == [0.5, 1.0]
+    assert user.counts.last_fault.startswith("an answer of more than" if name == "huge" else "")
+    assert user.counts.last_fault
+
+
+@pytest.mark.parametrize("name", ["500", "html", "hang up"])
+def test_one_good_answer_after_a_broken_one_is_enough(name: str) -> None:
+    act, is_malformed = BROKEN[name]
+    with serve(act, say(judgement(2))) as double:
+        user = user_of(double.url)
+        assert user.judge(TASK, "q", (), (0, 1, 2)).indices == (2,)
+    assert counts_of(user) == (1, 0, 1, int(is_malformed))
+
+
+@pytest.mark.parametrize("act", [hang, trickle(judgement(0)), trickle_headers], ids=["hang", "trickle", "headers"])
+def test_the_time_of_a_request_holds_however_it_is_spent(act: Act) -> None:
+    with serve(always=act) as double:
+        user = user_of(double.url, timeout_seconds=0.3, retries=0)
+        assert not user.judge(TASK, "q", (), (0, 1, 2)).ok
+    assert counts_of(user) == (1, 1, 0, 0)
+    assert user.counts.last_fault == "no answer in time"
+
+
+def test_a_slow_answer_within_the_time_is_read() -> None:
+    with serve(trickle(judgement(0), piece=40)) as double:
+        user = user_of(double.url, timeout_seconds=60.0, retries=0)
+        assert user.judge(TASK, "q", (), (0, 1, 2)).indices == (0,)
+
+
+def test_nobody_at_the_address_is_a_failure() -> None:
+    with serve() as double:
+        url = double.url
+    user = user_of(url, retries=1)
+    assert not user.reply(TASK, "q", (), ()).ok
+    assert counts_of(user) == (1, 1, 1, 0)
+
+
+def test_a_request_that_the_server_rejects_is_not_repeated() -> None:
+    with serve(always=send(b"too long", status=400)) as double:
+        user = user_of(double.url)
+        assert user.reply(TASK, "q", (), ()) == (STOCK_REPLY, False)
+    assert counts_of(user) == (1, 1, 0, 0)
+    assert user.counts.last_fault == "HTTP 400"
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [(401, "valid key"), (403, "may ask"), (404, "endpoint.model"), (307, "redirect"), (405, "lead")],
+)
+def test_a_server_that_refuses_stops_the_run_with_one_line(status: int, remedy: str) -> None:
+    elsewhere = {"Location": "http://192.0.2.1/v1"}
+    with serve(always=send(KEY.encode(), status=status, **elsewhere)) as double:
+        user = user_of(double.url)
+        with pytest.raises(SimulatorError, match=f"HTTP {status}.*{remedy}") as caught:
+            step_all([(env_of(TASK, user), [ToolCall("action", "q")]) for _ in range(8)])
+    assert KEY not in str(caught.value)
+
+
+def test_failed_requests_end_the_episode_and_are_no_zero() -> None:
+    with serve(always=send(b"", status=503)) as double:
+        user = user_of(double.url)
+        (turn,) = step_all([(env_of(TASK, user), [ToolCall("action", "q")])])
+    assert (turn.failed, turn.done, turn.reward) == (True, True, 0.0)
+    assert counts_of(user) == (1, 1, 2, 0)  # a user that does not answer is not judged
+
+
+def test_with_the_published_fault_a_failure_is_a_zero_that_nobody_sees() -> None:
+    with serve(always=send(b"", status=503)) as double:
+        user = user_of(double.url)
+        result = env_of(TASK, user, silent_failures=True).step("action", "q")
+    assert (result.failed, result.done, result.reward, result.feedback) == (False, False, 0.0, STOCK_REPLY)
+    assert user.counts.failures == 2  # the client still knows
+
+
+def test_many_environments_are_asked_in_parallel_and_keep_their_order() -> None:
+    def by_task(handler: Any, request: dict[str, Any], released: Any) -> None:
+        prompt = request["messages"][0]["content"]
+        number = int(prompt.split("request number ")[1].split()[0])
+        words = judgement(number % 3) if "covered_detail_indices" in prompt else json.dumps({"response": str(number)})
+        say(words)(handler, request, released)
+
+    with serve(always=by_task) as double:
+        user = user_of(double.url)
+        envs = [env_of(task_of(3, 2, 1, name=f"t{i}", task=f"request number {i} ."), user) for i in range(30)]
+        turns = step_all([(env, [ToolCall("action", "q")]) for env in envs])
+    assert [turn.feedback for turn in turns] == [str(i) for i in range(30)]
+    assert [turn.reward for turn in turns] == [[1.0, 0.7, 0.4][i % 3] for i in range(30)]
+    assert counts_of(user) == (60, 0, 0, 0)
+
+
+def test_the_key_travels_in_its_header_and_stands_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("MY_KEY", f"{KEY}\n")  # as read from a file
+    with serve(say(REPLY), always=send(KEY.encode(), status=500)) as double:
+        connection = Connection(base_url=double.url, api_key_variable="MY_KEY", retries=0)
+        user = load_simulator(Simulator(), AgentExecution(connection=connection))
+        assert user.reply(TASK, "q", (), ()).text == "A small budget."
+        user.reply(TASK, "q", (), ())
+    assert double.headers[0]["Authorization"] == f"Bearer {KEY}"
+    texts = [caplog.text, user.counts.last_fault, repr(vars(user)), repr(find_access(connection)), repr(connection)]
+    assert not any(KEY in text for text in texts)
+    assert "Authorization" not in json.dumps(double.requests)
+
+
+def test_without_a_key_no_header_is_sent() -> None:
+    with serve(say(REPLY)) as double:
+        user_of(double.url).reply(TASK, "q", (), ())
+    assert "Authorization" not in double.headers[0]
+
+
+def test_a_key_that_no_header_can_hold_is_refused_unseen() -> None:
+    connection = Connection(base_url="http://127.0.0.1:1/v1")
+    with pytest.raises(SimulatorError, match=r"OPENAI_API_KEY.*not shown") as caught:
+        find_access(connection, {"OPENAI_API_KEY": f"{KEY}\r\nX-Evil: 1"})
+    assert KEY not in str(caught.value)
+
+
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://192.0.2.1:3128")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serve(say(REPLY)) as double:
+        assert user_of(double.url).reply(TASK, "q", (), ()).ok
+
+
+def test_no_test_reaches_further_than_this_machine() -> None:
+    with pytest.raises(AssertionError, match=r"192\.0\.2\.1"):
+        user_of("http://192.0.2.1/v1").reply(TASK, "q", (), ())
+
+
+def test_the_address_may_come_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(say(REPLY)) as double:
+        monkeypatch.setenv("SIM_URL", double.url + "/")
+        connection = Connection(base_url_variable="SIM_URL")
+        assert load_simulator(Simulator(), AgentExecution(connection=connection)).reply(TASK, "q", (), ()).ok
+    assert double.requests[0]["path"] == "/v1/chat/completions"
+
+
+def test_no_address_at_all_is_one_clear_line() -> None:
+    with pytest.raises(SimulatorError, match=r"neither .*base_url nor .*OPENAI_BASE_URL.*Set one of them"):
+        load_simulator(Simulator(), AgentExecution())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8000/v1",
+        "ftp://127.0.0.1/v1",
+        "http://",
+        "http://127.0.0.1:port/v1",
+        "http://127.0.0.1:99999/v1",
+        "http://[::1/v1",
+        "http://a b/v1",
+        "http://127.0.0.1/v1?key=1",
+        "http://127.0.0.1/v1\r\nX: y",
+        "http://" + "x" * 80 + ".example/v1",
+        "http://user@127.0.0.1/v1",
+    ],
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(SimulatorError, match=r"connection.base_url: expected an address"):
+        find_access(Connection(base_url=url), {})
+
+
+def test_a_password_in_the_address_is_not_shown() -> None:
+    with pytest.raises(SimulatorError, match="expected an address") as caught:
+        find_access(Connection(base_url="http://me:secret@127.0.0.1/v1"), {})
+    assert "secret" not in str(caught.value)
+
+
+def test_a_turn_over_its_time_is_counted_as_such() -> None:
+    ticks = iter([0.0, 31.0])
+    with serve(say(REPLY)) as double:
+        user = user_of(double.url)
+        env = env_of(TASK, user)
+        env = IntentionEnv(TASK, user, env._config, env.simulator_config, clock=lambda: next(ticks))
+        result = env.step("action", "q")
+    assert (result.timed_out, result.failed, result.reward, result.done) == (True, False, 0.0, True)
+
+
+def test_the_conversation_reaches_the_prompt() -> None:
+    with serve(say(REPLY)) as double:
+        user_of(double.url).reply(TASK, "q", (Exchange("When?", "Soon."),), (0,))
+    assert "Helper: When?\nYou: Soon." in double.requests[0]["messages"][0]["content"]

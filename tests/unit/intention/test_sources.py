@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lever_pipe.agent_config import Environment, SyntheticTasks
+from lever_pipe.agent_records import Task
+from lever_pipe.errors import DataError, LeverPipeError
+from lever_pipe.intention.environment import ceiling
+from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, SLOTS, VALUES
+from lever_pipe.intention.members import load_member
+from lever_pipe.intention.sources import json as json_source
+from lever_pipe.intention.sources import parquet, synthetic
+from lever_pipe.intention.sources._records import TaskFaults, read_tasks
+from lever_pipe.intention.sources.protocol import RawFiles, Source, Splits
+
+REAL = os.environ.get("LEVER_PIPE_INTENTION_DATA", "")
+
+
+def detail(**values: Any) -> dict[str, Any]:
+    base = {"description": "Pot material", "importance": "1", "inquiry": "Clay?", "options": ["clay", "plastic"]}
+    return base | values
+
+
+def record(name: Any, **values: Any) -> dict[str, Any]:
+    base = {"id": name, "category": "Gardening", "task": "Set up herbs.", "missing_details": [detail()]}
+    return base | values
+
+
+def without(values: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != key}
+
+
+def write(path: Path, value: Any) -> tuple[Path, ...]:
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return (path,)
+
+
+def read_json(folder: Path, train: Any, val: Any = None, test: Any = None) -> Splits:
+    files = RawFiles(
+        train=write(folder / "train.json", train),
+        val=write(folder / "val.json", [record("v")] if val is None else val),
+        test=write(folder / "test.json", [record("t")] if test is None else test),
+    )
+    return json_source.read(None, files)
+
+
+# The embedded tasks
+
+
+@pytest.fixture(scope="module")
+def made() -> Splits:
+    return synthetic.read(SyntheticTasks())
+
+
+def test_the_embedded_splits_have_the_specified_sizes_and_distinct_ids(made: Splits) -> None:
+    assert [len(split) for split in made[:3]] == [380, 40, 200]
+    assert len({task.id for split in made[:3] for task in split}) == 620
+    assert made.n_left_out == 0
+
+
+def test_an_embedded_task_hides_some_slots_and_states_the_others(made: Splits) -> None:
+    for task in (*made.train, *made.val, *made.test):
+        words = task.task.split()
+        assert words[:3] == ["task", ":", task.category]
+        assert words[-1] == "."
+        assert words[3:-1:3] == [","] * (len(words[3:-1]) // 3)
+        stated, values = words[4:-1:3], words[5:-1:3]
+        hidden = [d.description for d in task.missing_details]
+        relevant = RELEVANT[task.category]
+        assert set(stated) | set(hidden) == set(relevant)
+        assert len(stated) + len(hidden) == 5
+        assert hidden == sorted(hidden, key=relevant.index)
+        assert all(d.importance == IMPORTANCES[relevant.index(d.description)] for d in task.missing_details)
+        assert set(values) <= set(VALUES)
+        assert all(len(set(d.options)) == 3 and set(d.options) <= set(VALUES) for d in task.missing_details)
+        assert all(d.inquiry == f"what about {d.description}" for d in task.missing_details)
+
+
+def test_the_embedded_distribution_is_the_specified_one() -> None:
+    tasks = synthetic.read(SyntheticTasks(n_train=8000)).train
+    sizes = Counter(len(task.missing_details) for task in tasks)
+    # Four binomial standard errors of 8,000 draws.
+    for n, chance in zip((2, 3, 4, 5), (0.075, 0.375, 0.35, 0.2), strict=True):
+        assert sizes[n] / 8000 == pytest.approx(chance, abs=4 * (chance * (1 - chance) / 8000) ** 0.5)
+    # E[n] / 5 times what five slots pay (1 + 3 * 0.7 + 0.4): 3.675 / 5 * 3.5; standard error 0.007.
+    mean = statistics.fmean(ceiling(task, Environment()) for task in tasks)
+    assert mean == pytest.approx(2.5725, abs=0.03)
+    assert {task.category for task in tasks} == set(CATEGORIES)
+    assert {d.description for task in tasks for d in task.missing_details} == set(SLOTS) - {"size"}  # relevant to none
+    first = Counter(task.missing_details[0].options[0] for task in tasks)
+    assert all(first[value] == pytest.approx(1000, abs=4 * 30) for value in VALUES)  # 4 standard errors
+
+
+def test_the_embedded_validation_ceiling_is_near_the_real_one(made: Splits) -> None:
+    mean = statistics.fmean(ceiling(task, Environment()) for task in made.val)
+    assert mean == pytest.approx(2.67, abs=1e-9)  # of seed 0, a sum of tenths; the real one is 2.6775
+
+
+def test_the_seed_decides_and_sizes_do_not_move_other_tasks(made: Splits) -> None:
+    assert synthetic.read(SyntheticTasks()) == made
+    assert synthetic.read(SyntheticTasks(seed=1)).train != made.train
+    smaller = synthetic.read(SyntheticTasks(n_train=7, n_val=3, n_test=5))
+    assert [split == whole[: len(split)] for split, whole in zip(smaller[:3], made[:3], strict=True)] == [True] * 3
+
+
+# JSON
+
+
+def test_json_splits_are_read_and_the_test_split_is_held_out(tmp_path: Path) -> None:
+    train = [record("a", missing_details=[detail(importance=3), detail(importance="2"), without(detail(), "options")])]
+    splits = read_json(tmp_path, train, [record("v")], [record("a"), record("t"), record("v"), record("u")])
+    (task,) = splits.train
+    assert [d.importance for d in task.missing_details] == [3, 2, 1]
+    assert task.missing_details[0].options == ("clay", "plastic")
+    assert task.missing_details[2].options == ()
+    assert [t.id for t in splits.test] == ["t", "u"]
+    assert splits.n_left_out == 2
+
+
+FAULTS: dict[str, tuple[Any, str]] = {
+    "importance 4": (
+        [record("a", missing_details=[detail(importance="4")])],
+        r"train\.json: task 'a' \(row 0\): missing_details\[0\]\.importance: must be 1, 2 or 3 .*, got '4'",
+    ),
+    "importance 0": ([record("a", missing_details=[detail(importance=0)])], r"importance: .* got 0"),
+    "importance true": ([record("a", missing_details=[detail(importance=True)])], r"importance: .* got True"),
+    "importance 2.0": ([record("a", missing_details=[detail(importance=2.0)])], r"importance: .* got 2\.0"),
+    "no importance": (
+        [record("a", missing_details=[without(detail(), "importance")])],
+        r"importance: must be 1, 2 or 3",
+    ),
+    "no details": ([without(record("a"), "missing_details")], r"task 'a' .*missing_details: .*at least one"),
+    "empty details": ([record("a", missing_details=[])], r"task 'a' .*missing_details: .*, got \[\]"),
+    "details of another kind": ([record("a", missing_details={"a": 1})], r"missing_details: .*at least one"),
+    "a detail that is text": (
+        [record("a", missing_details=["x"])],
+        r"missing_details\[0\]: must be a detail object, got 'x'",
+    ),
+    "blank description": ([record("a", missing_details=[detail(description=" ")])], r"description: must be text"),
+    "inquiry of another kind": ([record("a", missing_details=[detail(inquiry=3)])], r"inquiry: must be text.* got 3"),
+    "options of another kind": (
+        [record("a", missing_details=[detail(options="x")])],
+        r"options: must be a list, got 'x'",
+    ),
+    "an option that is none": ([record("a", missing_details=[detail(options=["x", 1])])], r"options\[1\]: .* got 1"),
+    "id twice": ([record("a"), record("b"), record("a")], r"task 'a' \(row 2\): id: must differ"),
+    "id in train and val": ([record("v")], r"val\.json: task 'v': must not stand in .*train\.json too"),
+    "no id": ([without(record("a"), "id")], r"train\.json: row 0: id: must be text that is not blank, got nothing"),
+    "numeric id": ([record(7)], r"row 0: id: must be text that is not blank, got 7"),
+    "no request": ([without(record("a"), "task")], r"task 'a' \(row 0\): task: must be text"),
+    "half a character": ([record("a", category="\ud800")], r"category: must be text"),
+    "not a list": ({"a": 1}, r"train\.json: must be a list of task objects, got \{'a': 1\}"),
+    "no tasks": ([], r"train\.json: must hold at least one train task"),
+    "a row that is none": ([3], r"row 0: must be a task object, got 3"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_faulty_record_is_one_clear_line(tmp_path: Path, name: str) -> None:
+    train, message = FAULTS[name]
+    with pytest.raises(DataError, match=message) as caught:
+        read_json(tmp_path, train)
+    assert "found 1 fault:" in str(caught.value)
+    assert str(caught.value).endswith("Mend the named fields, or take the records out.")
+
+
+def test_all_faults_are_told_at_once_up_to_twenty(tmp_path: Path) -> None:
+    bad = detail(importance="4", description="")
+    with pytest.raises(DataError) as caught:
+        read_json(tmp_path, [record("a", missing_details=[bad] * 11), record("b", category=None)], [3])
+    lines = str(caught.value).splitlines()
+    assert "24 faults" in lines[0]
+    assert len([line for line in lines if line.startswith("  ")]) == 21
+    assert "and 4 more" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<html></html>", "must be JSON"),
+        (b'[{"id": "a",', "must be JSON"),
+        (b"\xff\xfe", "must be JSON"),
+        (b"", "must be JSON"),
+        (b"[" * 100_000, "must be JSON, is nested too deeply"),
+        (b"[" + b"9" * 5000 + b"]", "must be JSON"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_is_no_json_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "train.json"
+    if content is not None:
+        path.write_bytes(content)
+    files = RawFiles((path,), write(tmp_path / "v.json", [record("v")]), write(tmp_path / "t.json", [record("t")]))
+    with pytest.raises(DataError, match=rf"train\.json: {message}"):
+        json_source.read(None, files)
+
+
+def test_a_test_file_that_holds_nothing_of_its_own_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"test\.json: must hold a task that is in neither .*train\.json nor .*val\.json"
+    ):
+        read_json(tmp_path, [record("a")], [record("v")], [record("a"), record("v")])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+NEARLY = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.sampled_from(["a", "b"]) | JSON,
+        "category": st.just("c") | JSON,
+        "task": st.just("t") | JSON,
+        "missing_details": st.lists(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "description": st.just("d") | JSON,
+                    "importance": st.sampled_from(["1", 2, "3"]) | JSON,
+                    "inquiry": JSON,
+                    "options": JSON,
+                },
+            )
+            | JSON,
+            max_size=3,
+        )
+        | JSON,
+    },
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(value=st.lists(NEARLY, max_size=4) | JSON)
+def test_no_json_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    try:
+        splits = read_json(folder, value)
+    except LeverPipeError:
+        return
+    assert [Task.model_validate_json(task.model_dump_json(), strict=True) for task in splits.train] == list(
+        splits.train
+    )
+
+
+@settings(deadline=None, max_examples=20)
+@given(content=st.binary(max_size=200))
+def test_no_bytes_break_the_readers(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "noise.parquet"
+    path.write_bytes(content)
+    for source in (json_source, parquet):
+        with pytest.raises(LeverPipeError):
+            source.read(None, RawFiles((path,), (path,), (path,), (path,)))
+
+
+# Parquet
+
+
+def write_parquet(path: Path, *rows: tuple[str, Any]) -> tuple[Path, ...]:
+    import duckdb
+
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("CREATE TABLE t (data_source VARCHAR, reward_model STRUCT(style VARCHAR, id VARCHAR))")
+        for source, name in rows:
+            connection.execute("INSERT INTO t VALUES (?, {'style': 'rule', 'id': ?})", [source, name])
+        connection.execute(f"COPY t TO '{path}' (FORMAT parquet)")
+    return (path,)
+
+
+OURS = "interact_intention"
+
+
+def parquet_files(folder: Path, *train: tuple[str, Any], val: str = "v") -> RawFiles:
+    """Return files in which `a`, `b`, `c` have details of their own and the held-out file has `v`, `t`, `u`."""
+    held_out = write(folder / "held_out.json", [record(name) for name in "vtu"])
+    return RawFiles(
+        train=write_parquet(folder / "train.parquet", *train),
+        val=write_parquet(folder / "val.parquet", (OURS, val)),
+        test=held_out,
+        details=write(folder / "details.json", [record(name) for name in "abc"]) + held_out,
+    )
+
+
+def test_parquet_rows_name_tasks_in_their_order_and_json_details_them(tmp_path: Path) -> None:
+    splits = parquet.read(None, parquet_files(tmp_path, (OURS, "c"), (OURS, "a"), (OURS, "t")))
+    assert [[task.id for task in split] for split in splits[:3]] == [["c", "a", "t"], ["v"], ["u"]]
+    assert splits.n_left_out == 2
+
+
+def test_rows_of_other_environments_are_passed_over(tmp_path: Path) -> None:
+    splits = parquet.read(None, parquet_files(tmp_path, ("interact_travel", "zzz"), (OURS, "a")))
+    assert [task.id for task in splits.train] == ["a"]
+    with pytest.raises(DataError, match=r"train\.parquet: must hold rows .* 'interact_intention'; none of 1 has it"):
+        parquet.read(None, parquet_files(tmp_path, ("interact_travel", "zzz")))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(OURS, "a"), (OURS, "lost")], r"row 1: reward_model\.id: must be a task with details in .*, got 'lost'"),
+        ([(OURS, "a"), (OURS, "a")], r"row 1: reward_model\.id: must differ from every earlier one, got 'a'"),
+        ([(OURS, None)], r"row 0: reward_model\.id: must be the id of a task, got None"),
+        ([(OURS, "v")], r"val\.parquet: task 'v': must not stand in .*train\.parquet too"),
+    ],
+)
+def test_a_faulty_row_is_one_clear_line(tmp_path: Path, rows: list[tuple[str, Any]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        parquet.read(None, parquet_files(tmp_path, *rows))
+
+
+def test_details_given_twice_are_refused(tmp_path: Path) -> None:
+    files = parquet_files(tmp_path, (OURS, "a"))
+    again = write(tmp_path / "more.json", [record("a")])
+    with pytest.raises(DataError, match=r"more\.json: task 'a' \(row 0\): id: must differ"):
+        parquet.read(None, files._replace(details=files.details + again))
+
+
+def test_faults_of_details_are_told_once(tmp_path: Path) -> None:
+    files = parquet_files(tmp_path, (OURS, "a"))
+    write(files.test[0], [record("v"), record("t", task="")])
+    with pytest.raises(DataError, match=r"1 fault:\n.*held_out\.json: task 't' \(row 1\): task: must be text"):
+        parquet.read(None, files)
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+    files = parquet_files(tmp_path, (OURS, "a"))
+    (tmp_path / "bad.parquet").write_text("id,task\n1,2\n")
+    with pytest.raises(DataError, match=r"bad\.parquet: must be parquet with the columns"):
+        parquet.read(None, files._replace(train=(tmp_path / "bad.parquet",)))
+    with pytest.raises(DataError, match=r"none\.parquet: must be a parquet file; there is none"):
+        parquet.read(None, files._replace(train=(tmp_path / "none.parquet",)))
+
+
+def test_a_path_is_taken_literally(tmp_path: Path) -> None:
+    files = parquet_files(tmp_path, (OURS, "a"))
+    odd = tmp_path / "od[d]*.parquet"
+    odd.write_bytes(files.train[0].read_bytes())
+    (tmp_path / "odd.parquet").write_bytes(b"not this one")
+    assert [task.id for task in parquet.read(None, files._replace(train=(odd,))).train] == ["a"]
+
+
+# The real files
+
+
+@pytest.mark.skipif(not REAL, reason="LEVER_PIPE_INTENTION_DATA names no folder with the original files")
+def test_the_original_files_hold_what_the_specification_says() -> None:
+    folder = Path(REAL)
+    lists = tuple(folder / f"all_intentions_{split}.json" for split in ("train", "test"))
+    files = RawFiles((folder / "train.parquet",), (folder / "test.parquet",), lists[1:], lists)
+    splits = parquet.read(None, files)
+    assert [len(split) for split in splits[:3]] == [380, 40, 55]
+    whole = [read_tasks([path], TaskFaults()) for path in lists]
+    assert [len(tasks) for tasks in whole] == [1012, 95]
+    assert not whole[0].keys() & whole[1].keys()
+    assert splits.n_left_out == 40
+    ceilings = [[ceiling(task, Environment()) for task in split] for split in splits[:3]]
+    # Means of tenths, so that only the rounding of sums and of the specification's print remains.
+    assert statistics.fmean(ceilings[1]) == pytest.approx(2.6775, abs=1e-9)
+    assert statistics.stdev(ceilings[1]) == pytest.approx(0.752, abs=5e-4)
+    assert statistics.fmean(ceilings[0]) == pytest.approx(2.497, abs=5e-4)
+    assert statistics.stdev(ceilings[0]) == pytest.approx(0.720, abs=5e-4)
+    assert (min(ceilings[0]), max(ceilings[0])) == (0.7, 6.3)
+    weights = [Counter(d.importance for task in split for d in task.missing_details) for split in splits[:2]]
+    assert weights == [Counter({1: 208, 2: 915, 3: 225}), Counter({1: 14, 2: 105, 3: 28})]
+
+
+def test_the_sources_are_members() -> None:
+    for name in ("json", "parquet", "synthetic"):
+        source: Source = load_member("sources", name)
+        assert callable(source.read)

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from intention_cases import task_of
+
+from lever_pipe.agent_config import SyntheticTasks
+from lever_pipe.errors import CheckpointError, DataError, RecordError
+from lever_pipe.intention.codecs import word
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.intention.codecs.word import WordCodec
+from lever_pipe.intention.lexicon import CATEGORIES, SLOTS, VALUES, inquiry
+from lever_pipe.intention.sources import synthetic
+
+CODEC = WordCodec.of_world()
+
+
+def words_of(tokens: list[int]) -> str:
+    return " ".join(CODEC.words[token] for token in tokens)
+
+
+def said(text: str) -> AgentTurn:
+    return CODEC.parse([CODEC.words.index(each) for each in text.split()])
+
+
+def test_the_vocabulary_has_63_words() -> None:
+    # 8 markers, 3 roles, 3 marks, 12 function words, 11 rewards, 6 categories, 12 slots, 8 values.
+    assert CODEC.vocabulary_size == len(set(CODEC.words)) == 8 + 3 + 3 + 12 + 11 + 6 + 12 + 8 == 63
+    assert {*CATEGORIES, *SLOTS, *VALUES} <= set(CODEC.words)
+    assert CODEC.pad_id == 0
+    assert words_of(sorted(CODEC.end_ids)) == "<im_end>"
+
+
+def test_a_dialogue_in_tokens() -> None:
+    task = task_of(3, 2, task="task : travel , place small .")
+    assert words_of(CODEC.prompt(task)) == "<im_start> user task : travel , place small . <im_end> <im_start> assistant"
+    call = CODEC.call(ToolCall("action", "what about budget and date"))
+    assert words_of(call) == "<tool_call> action what about budget and date </tool_call> <im_end>"
+    feedback = CODEC.feedback("budget is low , date is soon", 0.5)
+    assert words_of(feedback) == (
+        "<im_start> environment budget is low , date is soon reward 0.5 <im_end> <im_start> assistant"
+    )
+    assert words_of(CODEC.feedback("no need", None)) == "<im_start> environment no need <im_end> <im_start> assistant"
+    assert words_of(CODEC.closing()) == "all set <im_end>"
+
+
+@pytest.mark.parametrize(
+    ("reward", "shown"), [(0.0, "0.0"), (0.7, "0.7"), (1.0, "1.0"), (1.4, "1.0"), (-0.3, "0.0"), (0.66, "0.7")]
+)
+def test_a_reward_is_shown_as_the_nearest_tenth(reward: float, shown: str) -> None:
+    assert f"reward {shown} <im_end>" in words_of(CODEC.feedback("asked", reward))
+
+
+ASK_DATE = ToolCall("action", "what about date")
+
+
+@pytest.mark.parametrize(
+    ("text", "turn"),
+    [
+        ("<tool_call> action what about date </tool_call> <im_end>", AgentTurn((ASK_DATE,), "call")),
+        ("all set <tool_call> action what about date </tool_call> . <im_end>", AgentTurn((ASK_DATE,), "call")),
+        (
+            "<tool_call> action what about date </tool_call> <tool_call> action </tool_call> <im_end>",
+            AgentTurn((ASK_DATE, ToolCall("action", "")), "call"),
+        ),
+        ("all set <im_end>", AgentTurn((), "closed")),
+        ("<im_end>", AgentTurn((), "closed")),
+        ("action what about date <im_end>", AgentTurn((), "closed")),
+        ("", AgentTurn((), "length")),
+        ("<tool_call> action what about date </tool_call>", AgentTurn((), "length")),
+        ("<tool_call> action what about date <im_end>", AgentTurn((), "malformed")),
+        ("action what about date </tool_call> <im_end>", AgentTurn((), "malformed")),
+        ("<tool_call> what about date </tool_call> <im_end>", AgentTurn((), "malformed")),
+        ("<tool_call> </tool_call> <im_end>", AgentTurn((), "malformed")),
+        ("<tool_call> action <tool_call> action date </tool_call> </tool_call> <im_end>", AgentTurn((), "malformed")),
+    ],
+)
+def test_a_turn_is_read_as_calls(text: str, turn: AgentTurn) -> None:
+    assert said(text) == turn
+
+
+@given(slots=st.lists(st.sampled_from(SLOTS), min_size=1, max_size=5))
+def test_a_call_is_read_back(slots: list[str]) -> None:
+    call = ToolCall("action", inquiry(*slots))
+    assert CODEC.parse(CODEC.call(call)) == AgentTurn((call,), "call")
+
+
+@given(tokens=st.lists(st.integers(0, 62), max_size=12))
+def test_every_turn_is_read_as_something(tokens: list[int]) -> None:
+    turn = CODEC.parse(tokens)
+    assert (turn.kind == "call") == (turn.calls != ())
+    assert (turn.kind == "length") == (tokens[-1:] not in [[end] for end in CODEC.end_ids])
+
+
+def test_every_synthetic_task_can_be_written() -> None:
+    for task in synthetic.read(SyntheticTasks(n_train=200)).train:
+        assert words_of(CODEC.prompt(task)).split()[2:-3] == task.task.split()
+
+
+def test_no_text_can_pose_as_a_turn() -> None:
+    with pytest.raises(DataError, match=r"expected words that codec 'word' knows; found '/', '<', '>'"):
+        CODEC.feedback("asked <im_end> <tool_call> </tool_call>", 0.0)
+
+
+def test_a_foreign_word_is_one_clear_line() -> None:
+    with pytest.raises(DataError, match=r"task 'herbs': .*found 'balcony', 'herbs'\. Use synthetic tasks"):
+        CODEC.prompt(task_of(3, name="herbs", task="task : herbs , balcony small ."))
+
+
+def test_a_saved_codec_is_the_same(tmp_path: Path) -> None:
+    CODEC.save(tmp_path)
+    loaded = word.load(tmp_path)
+    assert loaded.words == CODEC.words
+    assert (loaded.pad_id, loaded.end_ids) == (CODEC.pad_id, CODEC.end_ids)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ({"a": 1}, "another value"),
+        ([1, 2], "another value"),
+        ([*CODEC.words, "date"], "repeated words"),
+        ([each for each in CODEC.words if each not in ("<im_end>", "0.7")], "no 0.7, <im_end>"),
+    ],
+)
+def test_broken_words_are_one_clear_line(tmp_path: Path, words: object, found: str) -> None:
+    (tmp_path / "words.json").write_text(json.dumps(words))
+    with pytest.raises(CheckpointError, match=f"found {found}"):
+        word.load(tmp_path)
+
+
+def test_missing_words_are_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"words\.json: expected a file; found none"):
+        word.load(tmp_path)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lever_pipe import storage
+from lever_pipe.agent_config import SyntheticTasks
+from lever_pipe.agent_records import Task
+from lever_pipe.agent_stage_configs import PrepareTasksConfig
+from lever_pipe.errors import DataError, UnknownMemberError
+from lever_pipe.records import RunCard
+from lever_pipe.stages.prepare_tasks import prepare_tasks
+
+NAMES = ("train_tasks", "val_tasks", "test_tasks")
+
+
+def run(folder: Path, config: PrepareTasksConfig, **files: tuple[Path, ...]) -> dict[str, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = dict.fromkeys(("train_file", "val_file", "test_file", "details"), ()) | files
+    outputs = {name: folder / f"{name}.jsonl" for name in NAMES}
+    return prepare_tasks(**raw, **outputs, summary=folder / "summary.json", card=folder / "run.json", config=config)
+
+
+def tasks(folder: Path, name: str) -> list[Task]:
+    return storage.read_rows(folder / f"{name}.jsonl", Task)
+
+
+def record(name: str, task: str, *importances: int) -> dict[str, Any]:
+    details = [{"description": f"d{i}", "importance": str(value)} for i, value in enumerate(importances)]
+    return {"id": name, "category": "c", "task": task, "missing_details": details}
+
+
+def write(path: Path, *records: dict[str, Any]) -> tuple[Path, ...]:
+    path.write_text(json.dumps(records))
+    return (path,)
+
+
+def test_the_embedded_tasks_are_written_with_a_summary(tmp_path: Path) -> None:
+    config = PrepareTasksConfig(source="synthetic", synthetic=SyntheticTasks(n_train=30, n_val=5, n_test=9))
+    told = run(tmp_path, config)
+    assert [len(tasks(tmp_path, name)) for name in NAMES] == [30, 5, 9]
+    assert [told[split]["n_tasks"] for split in ("train", "val", "test")] == [30, 5, 9]
+    assert told == storage.read_json(tmp_path / "summary.json")
+    assert sum(told["train"]["n_details"].values()) == 30
+    assert storage.read_row(tmp_path / "run.json", RunCard).stage == "prepare_tasks"
+
+
+def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
+    config = PrepareTasksConfig(source="synthetic", synthetic=SyntheticTasks(n_train=30, n_val=5, n_test=9))
+    for name in ("a", "b"):
+        run(tmp_path / name, config)
+    for name in (*(f"{n}.jsonl" for n in NAMES), "summary.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
+    files = {
+        "train_file": write(tmp_path / "train.json", record("a", "x", 3, 2), record("b", "y", 1)),
+        "val_file": write(tmp_path / "val.json", record("v", "x", 2, 2, 2)),
+        "test_file": write(tmp_path / "test.json", record("t", "z", 3), record("v", "x", 1), record("u", "y", 3, 3)),
+    }
+    told = run(tmp_path / "out", PrepareTasksConfig(source="json", synthetic=None), **files)
+    # Ceilings 1.7 and 0.4: mean 1.05, sd 1.3 / sqrt(2).
+    assert told["train"] == {
+        "n_tasks": 2,
+        "n_categories": 1,
+        "ceiling_mean": 1.05,
+        "ceiling_sd": pytest.approx(statistics.stdev([1.7, 0.4]), abs=1e-9),  # the rounding of the file
+        "ceiling_min": 0.4,
+        "ceiling_max": 1.7,
+        "n_details": {"1": 1, "2": 1},
+        "n_importance": {"1": 1, "2": 1, "3": 1},
+    }
+    assert (told["val"]["ceiling_mean"], told["val"]["ceiling_sd"], told["val"]["n_requests_also_trained"]) == (
+        2.1,
+        0.0,
+        1,
+    )
+    assert (told["test"]["n_tasks"], told["test"]["n_left_out"], told["test"]["n_requests_also_trained"]) == (2, 1, 1)
+    assert [task.id for task in tasks(tmp_path / "out", "test_tasks")] == ["t", "u"]
+    card = storage.read_row(tmp_path / "out" / "run.json", RunCard)
+    assert set(card.inputs) == {"train_file[0]", "val_file[0]", "test_file[0]"}
+
+
+def test_nothing_is_written_of_faulty_files(tmp_path: Path) -> None:
+    files = {
+        name: write(tmp_path / f"{name}.json", record(name, "x")) for name in ("train_file", "val_file", "test_file")
+    }
+    with pytest.raises(DataError, match="3 faults"):
+        run(tmp_path / "out", PrepareTasksConfig(source="json", synthetic=None), **files)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_unknown_source_is_named_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UnknownMemberError, match=r"one of json, parquet, synthetic .*found 'csv'"):
+        run(tmp_path, PrepareTasksConfig(source="csv", synthetic=None))
