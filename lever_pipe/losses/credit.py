@@ -1,0 +1,181 @@
+"""From the turn rewards of episodes to one advantage a token.
+
+P  tasks of a step          N  episodes of a task (a group)          B  episodes          T  token positions
+
+A trajectory score orders the episodes of a group, a turn credit spreads an episode's advantage over its turns. The
+group's mean and deviation are those of every group loss (`losses/reduction.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, assert_never
+
+import torch
+from torch import Tensor
+
+from lever_pipe.losses.reduction import group_has_spread, group_means, group_standard_deviations, masked
+from lever_pipe.shapes import ShapeError, require_shapes
+
+TrajectoryScore = Literal["sum", "mean", "r2g"]
+TurnCredit = Literal["equalized", "r2g", "em"]
+
+SMALLEST_DEVIATION = 1e-6
+"""Added to a group's standard deviation, as published."""
+_SCORE_DECIMALS = 12
+"""Rewards are decimals: two ways to one score must tie, which the rounding errors of a sum would prevent."""
+_PUBLISHED_DECIMALS = 4
+
+
+def trajectory_score(rewards: Sequence[float], kind: TrajectoryScore, gamma: float) -> float:
+    """Return what an episode is compared by within its group.
+
+    sum: sum_t r_t;  mean: sum_t r_t / T;  r2g: sum_t gamma^t r_t, the first turn being t = 0
+
+    `mean` is what the published code calls "Sum", rounded to 4 decimals as there. It falls when a further turn earns
+    less than the mean so far, whereas validation counts the sum. 0 for an episode without turns.
+
+    Args:
+        rewards: r, one a turn, a closing turn included with 0.
+        kind: which of the three.
+        gamma: discount a turn; `r2g` only.
+
+    Source: UserRL published code
+    """
+    match kind:
+        case "sum":
+            return round(math.fsum(rewards), _SCORE_DECIMALS)
+        case "mean":
+            return round(math.fsum(rewards) / max(1, len(rewards)), _PUBLISHED_DECIMALS)
+        case "r2g":
+            return round(math.fsum(gamma**turn * reward for turn, reward in enumerate(rewards)), _SCORE_DECIMALS)
+    assert_never(kind)
+
+
+def turn_credits(rewards: Sequence[float], kind: TurnCredit, gamma: float) -> list[float]:
+    """Return the weight of each turn in its episode's advantage.
+
+    equalized: 1;  r2g: sum_(u >= t) gamma^(u - t) r_u;  em: 1/2 + (1 - e^(-2 r_t)) / (1 - e^-2) / 2
+
+    `em` runs from 1/2 at reward 0 to 1 at reward 1. `r2g` is 0 throughout an episode without any reward.
+
+    Args:
+        rewards: r, one a turn.
+        kind: which of the three.
+        gamma: discount a turn; `r2g` only.
+
+    Source: UserRL published code
+    """
+    match kind:
+        case "equalized":
+            return [1.0] * len(rewards)
+        case "r2g":
+            return _rewards_to_go(rewards, gamma)
+        case "em":
+            return [0.5 + 0.5 * math.expm1(-2 * reward) / math.expm1(-2) for reward in rewards]
+    assert_never(kind)
+
+
+def _rewards_to_go(rewards: Sequence[float], gamma: float) -> list[float]:
+    to_go: list[float] = []
+    rest = 0.0
+    for reward in reversed(rewards):
+        rest = reward + gamma * rest
+        to_go.append(rest)
+    return to_go[::-1]
+
+
+def groups_without_spread(scores_PN: Tensor) -> Tensor:
+    """Return whether the scores of a task's episodes are all equal, bool [P]: no policy gradient comes from it.
+
+    Compared exactly. False for groups of one, which are not compared with anything (`group_z_scores`).
+
+    Args:
+        scores_PN: [P, N] trajectory scores.
+
+    Raises:
+        ShapeError: another rank.
+        ValueError: a score is not finite.
+
+    Source: this project
+    """
+    valid_PN = _all_valid(scores_PN)
+    if scores_PN.shape[1] == 1:
+        return torch.zeros_like(valid_PN[:, 0])
+    return ~group_has_spread(scores_PN, valid_PN)
+
+
+def group_z_scores(scores_PN: Tensor) -> Tensor:
+    """Return the standardised scores of each task's episodes, float64 [P, N].
+
+    Z = (S - mean) / (sd + 1e-6),  sd with divisor N - 1;  Z = S / (1 + 1e-6) for groups of one, as published
+
+    Exactly 0 throughout a group whose scores are all equal: the deviation of equal floats is often a rounding error.
+
+    Args:
+        scores_PN: [P, N] trajectory scores S.
+
+    Raises:
+        ShapeError: another rank.
+        ValueError: a score is not finite.
+
+    Source: UserRL published code
+    """
+    valid_PN = _all_valid(scores_PN)
+    scores_PN = scores_PN.to(torch.float64)
+    if scores_PN.shape[1] == 1:
+        return scores_PN / (1 + SMALLEST_DEVIATION)
+    centred_PN = scores_PN - group_means(scores_PN, valid_PN)[:, None]
+    deviations_P1 = group_standard_deviations(scores_PN, valid_PN)[:, None]
+    spread_P1 = group_has_spread(scores_PN, valid_PN)[:, None]
+    return masked(centred_PN / (deviations_P1 + SMALLEST_DEVIATION), spread_P1.expand_as(valid_PN))
+
+
+def _all_valid(scores_PN: Tensor) -> Tensor:
+    require_shapes(("scores_PN", "P N", scores_PN))
+    if not scores_PN.isfinite().all():
+        raise ValueError(f"scores_PN must be finite, got {scores_PN.tolist()}")
+    return torch.ones_like(scores_PN, dtype=torch.bool)
+
+
+def token_advantages(z_B: Tensor, credits_B: Sequence[Sequence[float]], turn_BT: Tensor) -> Tensor:
+    """Return the advantage of each token, [B, T]; 0 outside the agent's turns.
+
+    A_j = Z a_j n / sum_i a_i,  a_j = credit of the turn of token j,  n = number of tokens with a_j != 0
+
+    The mean of A over the tokens of an episode that carry credit is Z. Equal credits of 1 give Z itself, bit for bit:
+    plain GRPO. An episode whose credits sum to 0 gets 0 throughout, whatever its Z.
+
+    Args:
+        z_B: [B] standardised scores of the episodes.
+        credits_B: B lists with one credit a turn.
+        turn_BT: [B, T] turn of each agent token, counted from 0; -1 elsewhere (int64).
+
+    Raises:
+        ShapeError: the three disagree on B.
+        ValueError: a token belongs to a turn that has no credit.
+
+    Source: UserRL published code
+    """
+    sizes = require_shapes(("z_B", "B", z_B), ("turn_BT", "B T", turn_BT))
+    if len(credits_B) != sizes["B"]:
+        raise ShapeError(f"credits_B must have one list an episode, B={sizes['B']}, got {len(credits_B)}")
+    weights_BT = _credit_of_each_token(credits_B, turn_BT).to(z_B)
+    sums_B = weights_BT.sum(dim=1)
+    earning_B = sums_B != 0
+    # The quotient comes first: n / n is exactly 1, which a product by Z in between would spoil.
+    scales_B = weights_BT.count_nonzero(dim=1) / masked(sums_B, earning_B, 1.0)
+    return weights_BT * masked(scales_B * z_B, earning_B)[:, None]
+
+
+def _credit_of_each_token(credits_B: Sequence[Sequence[float]], turn_BT: Tensor) -> Tensor:
+    """Return float64 [B, T] on the device of `turn_BT`, 0 where the turn is -1."""
+    n_turns_B1 = torch.tensor([[len(row)] for row in credits_B], device=turn_BT.device)
+    strangers = turn_BT[(turn_BT < -1) | (turn_BT >= n_turns_B1)].tolist()
+    if strangers:
+        raise ValueError(f"turn_BT must hold -1 or a turn that has a credit, got {sorted(set(strangers))}")
+    width = max(map(len, credits_B), default=0)
+    padded = [[0.0, *row, *[0.0] * (width - len(row))] for row in credits_B]  # column 0 serves turn -1
+    table = torch.tensor(padded, dtype=torch.float64, device=turn_BT.device)
+    return table.gather(1, turn_BT + 1)

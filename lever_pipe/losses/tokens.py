@@ -1,0 +1,275 @@
+"""The loss of a tool-calling agent, one term a token.
+
+B  episodes of a micro-batch          T  token positions          V  vocabulary
+
+Every mean runs over the agent's tokens of the whole mini-batch: a micro-batch contributes its sum divided by a token
+count that it is given. So micro-batches and processes add up to the same loss and gradient, however they are cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from lever_pipe.losses._vocabulary import Entropies, PickedLogProbs
+from lever_pipe.losses.kl import k1, k3
+from lever_pipe.losses.reduction import masked
+from lever_pipe.shapes import require_shapes
+
+LARGEST_PENALTY = 10.0
+"""Limit of one token's k3, as published; it cuts the token's gradient too."""
+_LARGEST_LOG_RATIO = 20.0
+"""Beyond it every term is constant already (k3 at its limit, the surrogate clipped); kept from exp, whose overflow
+would turn that zero gradient into nan."""
+
+
+def token_log_probs(logits_BTV: Tensor, targets_BT: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the log-probability of each token, [B, T]: log softmax(logits / temperature)[target].
+
+    Computed in float32 (float64 for float64 logits) over a few positions at a time; autograd keeps the given logits
+    alone. A token whose result gets no gradient passes exactly 0 to its logits, whatever they hold.
+
+    Args:
+        logits_BTV: [B, T, V] logits of the next token, in any precision.
+        targets_BT: [B, T] token ids in 0..V-1 (int64), that of a position being the token after it.
+        temperature: divides the logits.
+
+    Raises:
+        ShapeError: the two disagree on B or T.
+
+    Source: Luce 1959
+    """
+    require_shapes(("logits_BTV", "B T V", logits_BTV), ("targets_BT", "B T", targets_BT))
+    return cast("Tensor", PickedLogProbs.apply(logits_BTV, targets_BT, temperature))  # type: ignore[no-untyped-call]
+
+
+def token_entropies(logits_BTV: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the entropy of each position's next token, [B, T], nats, at least 0; ln V for equal logits.
+
+    H = logsumexp z - sum softmax(z) z = -sum p ln p,  z = logits / temperature,  p = softmax(z)
+
+    Computed as the latter, whose terms do not cancel; precision, memory and gradient as `token_log_probs`.
+
+    Args:
+        logits_BTV: [B, T, V] logits of the next token, in any precision.
+        temperature: divides the logits.
+
+    Raises:
+        ShapeError: another rank.
+
+    Source: Shannon 1948
+    """
+    require_shapes(("logits_BTV", "B T V", logits_BTV))
+    return cast("Tensor", Entropies.apply(logits_BTV, temperature))  # type: ignore[no-untyped-call]
+
+
+def mean_over_tokens(values_BT: Tensor, mask_BT: Tensor, n_tokens: int) -> Tensor:
+    """Return this micro-batch's share of the mean over tokens, []: its masked sum / n_tokens.
+
+    Args:
+        values_BT: [B, T] one value a token; what stands outside the mask may be anything.
+        mask_BT: [B, T] bool, true for the tokens that count.
+        n_tokens: tokens that count in all micro-batches of all processes, at least 1.
+
+    Raises:
+        ShapeError: the shapes disagree.
+        ValueError: n_tokens is less than 1.
+
+    Source: this project
+    """
+    require_shapes(("values_BT", "B T", values_BT), ("mask_BT", "B T", mask_BT))
+    if n_tokens < 1:
+        raise ValueError(f"n_tokens must be at least 1, got {n_tokens}")
+    return masked(values_BT, mask_BT).sum() / n_tokens
+
+
+class ReferenceDistances(NamedTuple):
+    """Two estimates of KL(policy || reference) from tokens that the policy drew, nats a token."""
+
+    k1: Tensor
+    """[] unbiased, signed."""
+    k3: Tensor
+    """[] at least 0, each token limited to `LARGEST_PENALTY`."""
+
+
+def distances_to_reference(
+    log_probs_BT: Tensor, reference_log_probs_BT: Tensor, mask_BT: Tensor, n_tokens: int
+) -> ReferenceDistances:
+    """Return this micro-batch's share of the mean distance to the reference.
+
+    k1 = -d;  k3 = min(e^d - 1 - d, 10),  d = reference - policy
+
+    The gradient flows through the policy's log-probabilities alone, and is 0 for a token at the limit.
+
+    Args:
+        log_probs_BT: [B, T] log P(token) under the trained policy.
+        reference_log_probs_BT: [B, T] the same under the frozen reference.
+        mask_BT: [B, T] bool, true for the agent's tokens.
+        n_tokens: agent tokens of the whole mini-batch.
+
+    Raises:
+        ShapeError: the shapes disagree.
+        ValueError: n_tokens is less than 1.
+
+    Source: Schulman 2020
+    Source: UserRL published code
+    """
+    require_shapes(("log_probs_BT", "B T", log_probs_BT), ("reference_log_probs_BT", "B T", reference_log_probs_BT))
+    log_ratio_BT = masked(reference_log_probs_BT.detach().to(log_probs_BT) - log_probs_BT, mask_BT)
+    bounded_BT = log_ratio_BT.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
+    return ReferenceDistances(
+        k1=mean_over_tokens(k1(log_ratio_BT), mask_BT, n_tokens),
+        k3=mean_over_tokens(k3(bounded_BT).clamp(max=LARGEST_PENALTY), mask_BT, n_tokens),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTerms:
+    """One micro-batch's share of a mini-batch; `total = policy + kl * penalty - entropy coefficient * entropy`.
+
+    Shares add up over micro-batches and processes; `ratio_max` is combined by the maximum. Only the first four carry
+    gradients.
+    """
+
+    policy: Tensor
+    """[] dual-clipped surrogate; lower is better, but no measure of progress."""
+    penalty: Tensor
+    """[] k3 to the reference, before weighting; 0 without a reference."""
+    entropy: Tensor
+    """[] nats a token, before weighting; 0 where none is given."""
+    total: Tensor
+    """[] what is minimised."""
+    clipped: Tensor
+    """[] number of tokens whose gradient the clip cuts."""
+    dual_clipped: Tensor
+    """[] number of tokens whose gradient the bound for negative advantages cuts; disjoint from `clipped`."""
+    ratio_max: Tensor
+    """[] largest policy / behaviour, at most e^20; 0 without tokens."""
+    ratio_sum: Tensor
+    """[] sum of policy / behaviour over tokens."""
+
+
+def agent_terms(
+    *,
+    log_probs_BT: Tensor,
+    behaviour_log_probs_BT: Tensor,
+    reference_log_probs_BT: Tensor | None,
+    entropies_BT: Tensor | None,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    n_tokens: int,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float,
+    kl: float,
+    entropy: float,
+) -> AgentTerms:
+    """Return a micro-batch's share of the loss and what there is to know about it.
+
+    policy  = sum_j L_j / n,  L = max(-A rho, -A clip(rho, 1 - low, 1 + high));  min(L, -dual_clip A) where A < 0
+    penalty = sum_j k3_j / n  (`distances_to_reference`)
+    total   = policy + kl penalty - entropy sum_j H_j / n
+
+    with rho = policy / behaviour and n = n_tokens. Whatever stands outside the mask, infinity and nan included,
+    reaches neither a value nor a gradient. A = 0 gives no policy gradient at all.
+
+    Args:
+        log_probs_BT: [B, T] log P(token) under the trained policy; the only input with a gradient beside H.
+        behaviour_log_probs_BT: [B, T] the same under the policy that drew the tokens.
+        reference_log_probs_BT: [B, T] the same under the frozen reference; None only if kl is 0.
+        entropies_BT: [B, T] H of the trained policy; None only if entropy is 0.
+        advantages_BT: [B, T] A, a constant (`losses/credit.py`).
+        mask_BT: [B, T] bool, true for the tokens that the agent drew.
+        n_tokens: such tokens in all micro-batches of all processes. Where gradients are averaged over processes
+            instead of summed, the caller multiplies the total by their number.
+        clip_low: how far rho may fall below 1.
+        clip_high: how far it may rise above 1.
+        dual_clip: bound on L in multiples of -A where A < 0, greater than 1; infinity for none.
+        kl: weight of the penalty.
+        entropy: weight of the entropy bonus.
+
+    Raises:
+        ShapeError: the shapes disagree.
+        ValueError: n_tokens is less than 1, or a term has a weight but no input.
+
+    Source: Schulman 2017 (PPO)
+    Source: Ye 2020 (dual clip)
+    Source: UserRL published code
+    """
+    named = {
+        "log_probs_BT": log_probs_BT,
+        "behaviour_log_probs_BT": behaviour_log_probs_BT,
+        "advantages_BT": advantages_BT,
+        "mask_BT": mask_BT,
+        "reference_log_probs_BT": reference_log_probs_BT,
+        "entropies_BT": entropies_BT,
+    }
+    require_shapes(*((name, "B T", tensor) for name, tensor in named.items() if tensor is not None))
+    log_ratio_BT = masked(log_probs_BT - behaviour_log_probs_BT.detach().to(log_probs_BT), mask_BT)
+    ratios_BT = log_ratio_BT.clamp(max=_LARGEST_LOG_RATIO).exp()
+    losses = _dual_clipped_losses(
+        ratios_BT, masked(advantages_BT.detach().to(log_probs_BT), mask_BT), clip_low, clip_high, dual_clip
+    )
+    policy = mean_over_tokens(losses.loss, mask_BT, n_tokens)
+    penalty = _penalty(log_probs_BT, reference_log_probs_BT, mask_BT, n_tokens, kl)
+    bonus = _entropy(log_probs_BT, entropies_BT, mask_BT, n_tokens, entropy)
+    total = policy
+    if kl:
+        total = total + kl * penalty
+    if entropy:
+        total = total - entropy * bonus
+    counted_BT = masked(ratios_BT.detach(), mask_BT)
+    return AgentTerms(
+        policy=policy,
+        penalty=penalty,
+        entropy=bonus,
+        total=total,
+        clipped=losses.clipped.sum(),
+        dual_clipped=losses.dual_clipped.sum(),
+        ratio_max=counted_BT.max() if counted_BT.numel() else counted_BT.sum(),
+        ratio_sum=counted_BT.sum(),
+    )
+
+
+class _TokenLosses(NamedTuple):
+    """[B, T] each."""
+
+    loss: Tensor
+    clipped: Tensor
+    dual_clipped: Tensor
+
+
+def _dual_clipped_losses(
+    ratios_BT: Tensor, advantages_BT: Tensor, clip_low: float, clip_high: float, dual_clip: float
+) -> _TokenLosses:
+    plain_BT = -advantages_BT * ratios_BT
+    limited_BT = -advantages_BT * ratios_BT.clamp(1 - clip_low, 1 + clip_high)
+    clipped_BT = torch.maximum(plain_BT, limited_BT)
+    negative_BT = advantages_BT < 0
+    bound_BT = masked(-dual_clip * advantages_BT, negative_BT, torch.inf)
+    return _TokenLosses(
+        loss=torch.minimum(clipped_BT, bound_BT),
+        clipped=(limited_BT > plain_BT).detach(),
+        dual_clipped=(clipped_BT > bound_BT).detach(),
+    )
+
+
+def _penalty(log_probs_BT: Tensor, reference_BT: Tensor | None, mask_BT: Tensor, n_tokens: int, kl: float) -> Tensor:
+    if reference_BT is not None:
+        return distances_to_reference(log_probs_BT, reference_BT, mask_BT, n_tokens).k3
+    if kl:
+        raise ValueError(f"reference_log_probs_BT must be given where kl={kl} is not 0, got None")
+    return log_probs_BT.new_zeros(())
+
+
+def _entropy(
+    log_probs_BT: Tensor, entropies_BT: Tensor | None, mask_BT: Tensor, n_tokens: int, weight: float
+) -> Tensor:
+    if entropies_BT is not None:
+        return mean_over_tokens(entropies_BT, mask_BT, n_tokens)
+    if weight:
+        raise ValueError(f"entropies_BT must be given where entropy={weight} is not 0, got None")
+    return log_probs_BT.new_zeros(())

@@ -1,0 +1,506 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lever_pipe.losses import credit, tokens
+from lever_pipe.losses.kl import k3
+from lever_pipe.losses.tokens import AgentTerms
+from lever_pipe.seeding import torch_generator
+from lever_pipe.shapes import ShapeError
+
+real_terms = tokens.agent_terms
+real_losses = tokens._dual_clipped_losses
+real_distances = tokens.distances_to_reference
+SETTINGS: dict[str, float] = {
+    "clip_low": 0.2,
+    "clip_high": 0.4,
+    "dual_clip": 3.0,
+    "kl": 0.3,
+    "entropy": 0.1,
+}
+ADDED = ("policy", "penalty", "entropy", "total", "clipped", "dual_clipped", "ratio_sum")
+BY_TOKEN = (
+    "log_probs_BT",
+    "behaviour_log_probs_BT",
+    "reference_log_probs_BT",
+    "entropies_BT",
+    "advantages_BT",
+    "mask_BT",
+)
+ATOL = 1e-12  # float64 sums in another order
+
+
+def tensor(*rows: Sequence[float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def batch_of(name: str, *, rows: int = 6, positions: int = 9) -> dict[str, Any]:
+    """A mini-batch whose tokens meet every branch of the loss; rows of unequal length."""
+    random = torch_generator(0, "tokens", name)
+
+    def normal(scale: float) -> Tensor:
+        return torch.randn(rows, positions, generator=random, dtype=torch.float64) * scale
+
+    log_probs = -2 + normal(0.3)
+    mask = torch.rand(rows, positions, generator=random) < torch.linspace(0.3, 0.9, rows)[:, None]
+    mask[:, 0] = True
+    return {
+        "log_probs_BT": log_probs,
+        "behaviour_log_probs_BT": log_probs + normal(0.8),
+        "reference_log_probs_BT": log_probs + normal(1.5),
+        "entropies_BT": normal(1.0).abs(),
+        "advantages_BT": normal(1.0),
+        "mask_BT": mask,
+        "n_tokens": int(mask.sum()),
+        **SETTINGS,
+    }
+
+
+def rows_of(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
+    return {name: value[rows] if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def terms_of(batch: dict[str, Any]) -> AgentTerms:
+    return tokens.agent_terms(**batch)
+
+
+def gradient_of(batch: dict[str, Any]) -> Tensor:
+    leaf = batch["log_probs_BT"].clone().requires_grad_()
+    terms_of({**batch, "log_probs_BT": leaf}).total.backward()
+    assert leaf.grad is not None
+    gradient: Tensor = leaf.grad
+    return gradient
+
+
+def hand_batch(ratios: Sequence[float], advantages: Sequence[float], mask: Sequence[bool]) -> dict[str, Any]:
+    return {
+        "log_probs_BT": tensor(ratios).log(),
+        "behaviour_log_probs_BT": tensor([0.0] * len(ratios)),
+        "reference_log_probs_BT": None,
+        "entropies_BT": None,
+        "advantages_BT": tensor(advantages),
+        "mask_BT": torch.tensor([mask]),
+        "n_tokens": 10,
+        **SETTINGS,
+        "kl": 0.0,
+        "entropy": 0.0,
+    }
+
+
+RATIOS = (1.5, 1.5, 0.5, 0.5, 4.0, 4.0, 2.0, 100.0)
+ADVANTAGES = (1.0, -1.0, 1.0, -1.0, -1.0, 2.0, 0.0, 7.0)
+DRAWN = (True,) * 7 + (False,)
+
+
+def check_every_branch_by_hand() -> None:
+    # Clip [.8, 1.4]. -A rho against -A clip: max(-1.5, -1.4) = -1.4 clipped; max(1.5, 1.4) = 1.5;
+    # max(-.5, -.8) = -.5; max(.5, .8) = .8 clipped; max(4, 1.4) = 4, bounded to 3; max(-8, -2.8) = -2.8 clipped;
+    # 0; the last is no agent token. Sum .6 over the given 10 tokens. Ratios add up to 14.
+    terms = terms_of(hand_batch(RATIOS, ADVANTAGES, DRAWN))
+    assert terms.policy.item() == pytest.approx(0.06, abs=ATOL)
+    assert terms.total.item() == terms.policy.item()
+    assert (terms.clipped.item(), terms.dual_clipped.item()) == (3, 1)
+    assert terms.ratio_max.item() == pytest.approx(4.0, abs=ATOL)
+    assert terms.ratio_sum.item() == pytest.approx(14.0, abs=ATOL)
+    assert terms.penalty.item() == terms.entropy.item() == 0.0
+
+
+def check_every_gradient_by_hand() -> None:
+    # -A rho / 10 where neither the clip nor the bound holds, else 0.
+    gradient = gradient_of(hand_batch(RATIOS, ADVANTAGES, DRAWN))
+    wanted = [0.0, 0.15, -0.05, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert gradient[0].tolist() == pytest.approx(wanted, abs=ATOL)
+
+
+def check_penalty_and_entropy_by_hand() -> None:
+    # d = ln 2: 2 - 1 - ln 2. d = -ln 2: 1/2 - 1 + ln 2. d = ln 1000: limited to 10. Sum 10.5 over 5 tokens.
+    # Its gradient by log P is 1 - e^d: -1, 1/2 and 0 at the limit. Entropies 2, 1, 3 sum to 6.
+    batch = hand_batch([1.0] * 4, [0.0] * 4, [True, True, True, False])
+    batch |= {"n_tokens": 5, "kl": 0.3, "entropy": 0.1}
+    batch["reference_log_probs_BT"] = tensor([math.log(2), -math.log(2), math.log(1000), 5.0])
+    batch["entropies_BT"] = tensor([2.0, 1.0, 3.0, 50.0])
+    terms = terms_of(batch)
+    assert terms.penalty.item() == pytest.approx(2.1, abs=ATOL)
+    assert terms.entropy.item() == pytest.approx(1.2, abs=ATOL)
+    assert terms.total.item() == pytest.approx(0.3 * 2.1 - 0.1 * 1.2, abs=ATOL)
+    assert gradient_of(batch)[0].tolist() == pytest.approx([-0.06, 0.03, 0.0, 0.0], abs=ATOL)
+
+
+def slow_terms(batch: dict[str, Any]) -> dict[str, float]:
+    """The specification with `math` alone, token by token, in the words of the published code."""
+    low, high, dual = batch["clip_low"], batch["clip_high"], batch["dual_clip"]
+    sums = dict.fromkeys(ADDED, 0.0)
+    for new, old, ref, entropy, a, drawn in zip(*(batch[name].flatten().tolist() for name in BY_TOKEN), strict=True):
+        if drawn:
+            rho = math.exp(new - old)
+            first, second, third = -a * rho, -a * min(max(rho, 1 - low), 1 + high), -a * dual
+            loss = max(first, second)
+            sums["policy"] += min(third, loss) if a < 0 else loss
+            sums["penalty"] += min(max(math.exp(ref - new) - (ref - new) - 1, -10), 10)
+            sums["entropy"] += entropy
+            sums["clipped"] += second > first
+            sums["dual_clipped"] += a < 0 and loss > third
+            sums["ratio_sum"] += rho
+    for name in ("policy", "penalty", "entropy"):
+        sums[name] /= batch["n_tokens"]
+    return sums | {"total": sums["policy"] + batch["kl"] * sums["penalty"] - batch["entropy"] * sums["entropy"]}
+
+
+def check_slow_oracle() -> None:
+    batch = batch_of("oracle", rows=8, positions=40)
+    wanted, terms = slow_terms(batch), terms_of(batch)
+    assert {name: getattr(terms, name).item() for name in ADDED} == pytest.approx(wanted, abs=ATOL)
+    assert min(wanted.values()) > 0  # every branch is met
+    assert wanted["clipped"] > 3 < wanted["dual_clipped"]
+
+
+def check_micro_batches_add_up() -> None:
+    batch = batch_of("micro-batches")
+    whole, gradient = terms_of(batch), gradient_of(batch)
+    assert len(set(batch["mask_BT"].sum(dim=1).tolist())) > 2  # unequal rows, or equal weights would pass
+    for cuts in ((1, 1, 1, 1, 1, 1), (2, 4), (5, 1), (3, 3)):
+        parts = [rows_of(batch, rows) for rows in torch.arange(6).split(cuts)]
+        for name in ADDED:
+            total = sum(getattr(terms_of(part), name).item() for part in parts)
+            assert total == pytest.approx(getattr(whole, name).item(), abs=ATOL)
+        assert torch.allclose(torch.cat([gradient_of(part) for part in parts]), gradient, atol=ATOL, rtol=0)
+        assert max(terms_of(part).ratio_max.item() for part in parts) == whole.ratio_max.item()
+
+
+def logits_batch() -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Logits [6, 9, 5], targets and a mini-batch whose log-probabilities come from them."""
+    batch = batch_of("logits")
+    random = torch_generator(0, "logits")
+    logits = torch.randn(6, 9, 5, generator=random, dtype=torch.float64)
+    targets = torch.randint(0, 5, (6, 9), generator=random)
+    batch["behaviour_log_probs_BT"] = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0] + 0.1
+    return logits, targets, batch
+
+
+def loss_of_logits(logits: Tensor, targets: Tensor, batch: dict[str, Any]) -> AgentTerms:
+    computed = {
+        "log_probs_BT": tokens.token_log_probs(logits, targets),
+        "entropies_BT": tokens.token_entropies(logits),
+    }
+    return terms_of({**batch, **computed})
+
+
+def check_tool_tokens_have_no_gradient_whatever_they_hold() -> None:
+    logits, targets, batch = logits_batch()
+    mask = batch["mask_BT"]
+    results = []
+    for filler in (0.0, math.nan, math.inf):
+        leaf = torch.where(mask[..., None], logits, torch.full_like(logits, filler)).requires_grad_()
+        hidden = {
+            name: torch.where(mask, batch[name], torch.full_like(batch[name], filler or math.nan))
+            for name in BY_TOKEN
+            if name != "mask_BT"
+        }
+        terms = loss_of_logits(leaf, targets, {**batch, **hidden})
+        terms.total.backward()
+        assert leaf.grad is not None
+        assert (leaf.grad[~mask] == 0).all()
+        assert leaf.grad[mask].abs().sum(dim=-1).min() > 0
+        results.append((terms, leaf.grad))
+    for terms, gradient in results[1:]:
+        assert all(torch.equal(getattr(terms, f.name), getattr(results[0][0], f.name)) for f in fields(terms))
+        assert torch.equal(gradient, results[0][1])
+
+
+def check_equal_scores_give_exactly_no_policy_gradient() -> None:
+    _, _, batch = logits_batch()
+    scores = tensor([0.7] * 3, [0.1, 0.7, 0.3])
+    turns = torch.where(batch["mask_BT"], 0, -1)
+    z_B = credit.group_z_scores(scores).flatten()
+    batch |= {"advantages_BT": credit.token_advantages(z_B, [[1.0]] * 6, turns), "kl": 0.0, "entropy": 0.0}
+    gradient = gradient_of(batch)
+    assert (gradient[:3] == 0).all()
+    assert (gradient[3:].abs().sum(dim=1) > 0).all()
+
+
+def check_the_penalty_points_from_the_policy_to_the_reference() -> None:
+    # Weighting every word by the policy makes k1 and k3 exact: p = (1/2, 1/3, 1/6), r = (1/5, 3/10, 1/2).
+    p, r = tensor([1 / 2, 1 / 3, 1 / 6])[0], tensor([1 / 5, 3 / 10, 1 / 2])[0]
+    wanted = 0.5 * math.log(2.5) + math.log(10 / 9) / 3 - math.log(3) / 6
+    every = torch.ones(1, 1, dtype=torch.bool)
+    each = [tokens.distances_to_reference(p[i].log().view(1, 1), r[i].log().view(1, 1), every, 1) for i in range(3)]
+    assert sum(p[i] * each[i].k1 for i in range(3)).item() == pytest.approx(wanted, abs=ATOL)  # type: ignore[union-attr]
+    assert sum(p[i] * each[i].k3 for i in range(3)).item() == pytest.approx(wanted, abs=ATOL)  # type: ignore[union-attr]
+
+
+CHECKS = (
+    check_every_branch_by_hand,
+    check_every_gradient_by_hand,
+    check_penalty_and_entropy_by_hand,
+    check_slow_oracle,
+    check_micro_batches_add_up,
+    check_tool_tokens_have_no_gradient_whatever_they_hold,
+    check_equal_scores_give_exactly_no_policy_gradient,
+    check_the_penalty_points_from_the_policy_to_the_reference,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_tokens_pass_the_checks(check: Callable[[], None]) -> None:
+    check()
+
+
+def with_settings(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[..., AgentTerms]:
+    return lambda **batch: real_terms(**{**batch, **change(batch)})
+
+
+def mean_of_episode_means(**batch: Any) -> AgentTerms:
+    rows = [
+        real_terms(**{**rows_of(batch, [row]), "n_tokens": max(1, int(batch["mask_BT"][row].sum()))})
+        for row in range(len(batch["mask_BT"]))
+    ]
+    values = {f.name: sum(getattr(row, f.name) for row in rows) / len(rows) for f in fields(AgentTerms)}
+    return AgentTerms(**values)  # type: ignore[arg-type]
+
+
+def losses_with(change: Callable[[Tensor, Tensor, float, float, float], Tensor]) -> Callable[..., Any]:
+    return lambda *given: real_losses(*given)._replace(loss=change(*given))
+
+
+def clipped_only(rho: Tensor, a: Tensor, low: float, high: float, dual: float) -> Tensor:
+    return -a * rho.clamp(1 - low, 1 + high)
+
+
+def optimistic(rho: Tensor, a: Tensor, low: float, high: float, dual: float) -> Tensor:
+    return torch.minimum(-a * rho, clipped_only(rho, a, low, high, dual))
+
+
+def bounded_on_both_sides(rho: Tensor, a: Tensor, low: float, high: float, dual: float) -> Tensor:
+    return torch.maximum(-a * rho, clipped_only(rho, a, low, high, dual)).minimum(-dual * a)
+
+
+def bounded_from_below(rho: Tensor, a: Tensor, low: float, high: float, dual: float) -> Tensor:
+    pessimistic = torch.maximum(-a * rho, clipped_only(rho, a, low, high, dual))
+    return torch.where(a < 0, pessimistic.maximum(-dual * a), pessimistic)
+
+
+def distances_with(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def distances(new: Tensor, reference: Tensor, mask: Tensor, n: int) -> Any:
+        d = torch.where(mask, reference.detach() - new, torch.zeros_like(new))
+        return real_distances(new, reference, mask, n)._replace(k3=torch.where(mask, change(d), 0.0).sum() / n)
+
+    return distances
+
+
+MUTANTS: dict[str, tuple[str, Any]] = {
+    "advantage negated": ("agent_terms", with_settings(lambda b: {"advantages_BT": -b["advantages_BT"]})),
+    "clip bounds swapped": (
+        "agent_terms",
+        with_settings(lambda b: {"clip_low": b["clip_high"], "clip_high": b["clip_low"]}),
+    ),
+    "no dual clip": ("agent_terms", with_settings(lambda b: {"dual_clip": math.inf})),
+    "no clip": ("agent_terms", with_settings(lambda b: {"clip_low": 1.0, "clip_high": 1e9})),
+    "ratio inverted": (
+        "agent_terms",
+        with_settings(
+            lambda b: {
+                "log_probs_BT": b["behaviour_log_probs_BT"],
+                "behaviour_log_probs_BT": b["log_probs_BT"],
+            }
+        ),
+    ),
+    "ratio to the reference": (
+        "agent_terms",
+        with_settings(
+            lambda b: {
+                "behaviour_log_probs_BT": b["behaviour_log_probs_BT"]
+                if b["reference_log_probs_BT"] is None
+                else b["reference_log_probs_BT"]
+            }
+        ),
+    ),
+    "penalty subtracted": ("agent_terms", with_settings(lambda b: {"kl": -b["kl"]})),
+    "entropy punished": ("agent_terms", with_settings(lambda b: {"entropy": -b["entropy"]})),
+    "unweighted terms": (
+        "agent_terms",
+        lambda **b: replace(t := real_terms(**b), total=t.policy + t.penalty - t.entropy),
+    ),
+    "mean of the micro-batch": ("agent_terms", with_settings(lambda b: {"n_tokens": max(1, int(b["mask_BT"].sum()))})),
+    "mean over all positions": ("agent_terms", with_settings(lambda b: {"n_tokens": b["mask_BT"].numel()})),
+    "mean of episode means": ("agent_terms", mean_of_episode_means),
+    "tool tokens counted": ("agent_terms", with_settings(lambda b: {"mask_BT": torch.ones_like(b["mask_BT"])})),
+    "mask inverted": ("agent_terms", with_settings(lambda b: {"mask_BT": ~b["mask_BT"]})),
+    "clipped branch alone": ("_dual_clipped_losses", losses_with(clipped_only)),
+    "optimistic branch": ("_dual_clipped_losses", losses_with(optimistic)),
+    "dual clip for gains too": ("_dual_clipped_losses", losses_with(bounded_on_both_sides)),
+    "dual clip upside down": ("_dual_clipped_losses", losses_with(bounded_from_below)),
+    "clip counts exchanged": (
+        "_dual_clipped_losses",
+        lambda *given: (t := real_losses(*given))._replace(clipped=t.dual_clipped, dual_clipped=t.clipped),
+    ),
+    "penalty the other way": ("distances_to_reference", distances_with(lambda d: k3(-d).clamp(max=10))),
+    "penalty is k1": ("distances_to_reference", distances_with(lambda d: -d)),
+    "penalty is k2": ("distances_to_reference", distances_with(lambda d: d**2 / 2)),
+    "penalty unlimited": ("distances_to_reference", distances_with(k3)),
+    "penalty limited by its ratio": ("distances_to_reference", distances_with(lambda d: k3(d.clamp(-1, 1)))),
+    "padding multiplied by zero": ("masked", lambda values, valid, fill=0.0: values * valid),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_checks_reject_a_broken_loss(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, *MUTANTS[mutant])
+    with pytest.raises(AssertionError):
+        for check in CHECKS:
+            check()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.permutations(range(6)), st.lists(st.integers(1, 5), max_size=3), st.integers(0, 100))
+def test_any_order_and_any_cut_of_the_rows_gives_the_same_loss(order: list[int], cuts: list[int], seed: int) -> None:
+    batch = batch_of(f"any {seed}")
+    edges = sorted({0, *cuts, 6})
+    parts = [order[start:end] for start, end in pairwise(edges)]
+    total = sum(terms_of(rows_of(batch, part)).total.item() for part in parts)
+    assert total == pytest.approx(terms_of(batch).total.item(), abs=ATOL)
+    gradient = torch.cat([gradient_of(rows_of(batch, part)) for part in parts])
+    assert torch.allclose(gradient, gradient_of(batch)[order], atol=ATOL, rtol=0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000))
+def test_gradient_is_the_derivative_away_from_the_kinks(seed: int) -> None:
+    batch = batch_of(f"kinks {seed}", rows=2, positions=6)
+    ratios = (batch["log_probs_BT"] - batch["behaviour_log_probs_BT"]).exp()
+    kinks = tensor([0.8, 1.4, 3.0])[0]
+    far = ((ratios[..., None] - kinks).abs() > 1e-3).all(dim=-1)
+    far &= (k3(batch["reference_log_probs_BT"] - batch["log_probs_BT"]) - 10).abs() > 1e-2
+    batch["mask_BT"] &= far
+    policy, entropies = (batch[name].requires_grad_() for name in ("log_probs_BT", "entropies_BT"))
+
+    def total(log_probs: Tensor, entropies: Tensor) -> Tensor:
+        return terms_of({**batch, "log_probs_BT": log_probs, "entropies_BT": entropies}).total
+
+    assert torch.autograd.gradcheck(total, (policy, entropies))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000))
+def test_a_token_is_cut_by_one_bound_at_most_and_then_has_no_gradient(seed: int) -> None:
+    batch = {**batch_of(f"cut {seed}"), "kl": 0.0, "entropy": 0.0}
+    losses = real_losses(
+        (batch["log_probs_BT"] - batch["behaviour_log_probs_BT"]).exp(), batch["advantages_BT"], 0.2, 0.4, 3.0
+    )
+    assert not (losses.clipped & losses.dual_clipped).any()
+    assert torch.equal(gradient_of(batch) == 0, losses.clipped | losses.dual_clipped | ~batch["mask_BT"])
+
+
+def test_on_the_behaviour_itself_the_gradient_is_minus_the_advantage() -> None:
+    batch = {**batch_of("on policy"), "kl": 0.0, "entropy": 0.0}
+    batch["behaviour_log_probs_BT"] = batch["log_probs_BT"].clone()
+    wanted = -batch["advantages_BT"] * batch["mask_BT"] / batch["n_tokens"]
+    assert torch.allclose(gradient_of(batch), wanted, atol=ATOL, rtol=0)
+    terms = terms_of(batch)
+    assert (terms.clipped.item(), terms.dual_clipped.item(), terms.ratio_max.item()) == (0, 0, 1.0)
+    assert terms.ratio_sum.item() == batch["n_tokens"]
+
+
+def test_the_reported_loss_is_positive_where_long_episodes_do_badly() -> None:
+    # On policy it is -sum A len / sum len = -(1 * 2 - 1 * 6) / 8.
+    batch = hand_batch([1.0] * 6, [0.0] * 6, [True] * 6)
+    both = {name: value.repeat(2, 1) if isinstance(value, Tensor) else value for name, value in batch.items()}
+    both["advantages_BT"] = tensor([1.0] * 6, [-1.0] * 6)
+    both["mask_BT"] = torch.tensor([[True] * 2 + [False] * 4, [True] * 6])
+    assert terms_of({**both, "n_tokens": 8}).policy.item() == 0.5
+
+
+@given(st.lists(st.floats(-60, 60), min_size=1, max_size=5))
+def test_the_penalty_is_never_negative_and_zero_at_equality(distances: list[float]) -> None:
+    every = torch.ones(1, len(distances), dtype=torch.bool)
+    reference = tensor(distances)
+    far = tokens.distances_to_reference(torch.zeros_like(reference), reference, every, len(distances))
+    assert 0 <= far.k3.item() <= 10
+    assert far.k1.item() == pytest.approx(-sum(distances) / len(distances), abs=1e-9)  # up to 60 each
+    near = tokens.distances_to_reference(reference, reference, every, len(distances))
+    assert (near.k1.item(), near.k3.item()) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("distance", [-500.0, 500.0])
+def test_extreme_ratios_stay_finite(distance: float, advantage: float) -> None:
+    batch = hand_batch([1.0], [advantage], [True]) | {"kl": 0.3}
+    batch["log_probs_BT"] = batch["log_probs_BT"].float() + distance
+    batch["reference_log_probs_BT"] = torch.zeros(1, 1)
+    terms = terms_of(batch)
+    assert all(getattr(terms, f.name).isfinite() for f in fields(terms))
+    assert gradient_of(batch).tolist() == [[0.0]]  # every limit cuts it
+
+
+def test_what_stands_inside_the_mask_is_never_hidden() -> None:
+    batch = batch_of("nan")
+    batch["log_probs_BT"][0, 0] = math.nan
+    assert terms_of(batch).total.isnan()
+
+
+def test_only_the_four_terms_carry_gradients_and_only_into_the_policy() -> None:
+    batch = batch_of("graph")
+    for name in BY_TOKEN[:-1]:
+        batch[name].requires_grad_()
+    terms = terms_of(batch)
+    assert {f.name for f in fields(terms) if getattr(terms, f.name).requires_grad} == {
+        "policy", "penalty", "entropy", "total"
+    }  # fmt: skip
+    terms.total.backward()
+    assert [name for name in BY_TOKEN if batch[name].grad is not None] == ["log_probs_BT", "entropies_BT"]
+
+
+def test_terms_without_weight_are_reported_and_left_out_of_the_gradient() -> None:
+    batch = batch_of("weightless")
+    weighted, plain = terms_of(batch), terms_of({**batch, "kl": 0.0, "entropy": 0.0})
+    assert torch.equal(plain.total, plain.policy)
+    assert torch.equal(plain.penalty, weighted.penalty)
+    assert torch.equal(plain.entropy, weighted.entropy)
+    absent = terms_of({**batch, "kl": 0.0, "entropy": 0.0, "reference_log_probs_BT": None, "entropies_BT": None})
+    assert torch.equal(absent.total, plain.total)
+    assert absent.penalty.item() == absent.entropy.item() == 0.0
+
+
+def test_an_empty_micro_batch_contributes_nothing() -> None:
+    batch = batch_of("empty")
+    batch["mask_BT"] = torch.zeros_like(batch["mask_BT"])
+    terms = terms_of(batch)
+    assert [getattr(terms, f.name).item() for f in fields(terms)] == [0.0] * 8
+    assert (gradient_of(batch) == 0).all()
+
+
+def test_advantages_in_float64_leave_the_loss_in_the_precision_of_the_policy() -> None:
+    batch = batch_of("float32")
+    single = {n: v.float() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in batch.items()}
+    terms = terms_of({**single, "advantages_BT": batch["advantages_BT"]})
+    assert terms.total.dtype == torch.float32
+    assert terms.total.item() == pytest.approx(terms_of(batch).total.item(), abs=1e-5)  # float32 over 40 tokens
+
+
+def test_same_inputs_give_the_same_bits() -> None:
+    first, second = terms_of(batch_of("bits")), terms_of(batch_of("bits"))
+    assert all(torch.equal(getattr(first, f.name), getattr(second, f.name)) for f in fields(first))
+
+
+def test_impossible_input_is_an_error() -> None:
+    batch = batch_of("errors")
+    with pytest.raises(ValueError, match="n_tokens must be at least 1, got 0"):
+        terms_of({**batch, "n_tokens": 0})
+    with pytest.raises(ValueError, match=r"reference_log_probs_BT must be given where kl=0\.3"):
+        terms_of({**batch, "reference_log_probs_BT": None})
+    with pytest.raises(ValueError, match=r"entropies_BT must be given where entropy=0\.1"):
+        terms_of({**batch, "entropies_BT": None})
+    for name in BY_TOKEN:
+        with pytest.raises(ShapeError, match=r"must be \[B T\]"):
+            terms_of({**batch, name: batch[name][:, 1:]})
+    with pytest.raises(ShapeError, match="mask_BT"):
+        tokens.mean_over_tokens(torch.zeros(2, 3), torch.ones(2, 2).bool(), 1)
