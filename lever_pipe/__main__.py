@@ -50,9 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _share(options: argparse.Namespace, words: Sequence[str]) -> NoReturn:
-    """Become the launcher of several processes with this very call; each finds the others by its environment."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.processes}"]
-    os.execv(sys.executable, [sys.executable, *launcher, "--module", "lever_pipe", *words])
+    """Become accelerate's launcher of several processes with this very call; each finds the others by its environment.
+
+    What the launcher's configuration does not say is said here, so that no default of this machine's user moves a run.
+    """
+    plain = ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    how = ["--config_file", options.launcher] if options.launcher else plain
+    launcher = ["-m", "accelerate.commands.launch", *how, "--num_processes", str(options.processes)]
+    free_port = ["--main_process_port", "0"]
+    os.execv(sys.executable, [sys.executable, *launcher, *free_port, "--module", "lever_pipe", *words])
 
 
 def run_stage(options: argparse.Namespace) -> object:
@@ -66,7 +72,8 @@ def run_stage(options: argparse.Namespace) -> object:
     config_class = get_type_hints(function)["config"]
     values = _json_object(options.spec, source=f"{options.stage} --spec")
     code = str(values.get("code", "")) if "config" in values else ""
-    runtime = Runtime(device=options.device, threads=options.threads, ledger=options.ledger, code=code)
+    execution = {"device": options.device, "threads": options.threads, "ledger": options.ledger, "agent": options.agent}
+    runtime = Runtime(**execution, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     return function(**_files(options.stage, function, options.files), config=config, runtime=runtime)
 
@@ -135,8 +142,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec", required=True, help="the stage's identity as JSON")
     parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")
     parser.add_argument("--threads", type=int, default=1, help="threads of this process")
-    parser.add_argument("--processes", type=int, default=1, help="processes that share the answering, one a device")
+    parser.add_argument("--processes", type=int, default=1, help="processes that share the work, one a device")
+    parser.add_argument(
+        "--launcher", default="", help="accelerate's configuration of those processes; empty: each has the whole model"
+    )
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
+    parser.add_argument("--agent", default="", help="the execution settings of study intention, as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     return parser
 

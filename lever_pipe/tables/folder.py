@@ -1,13 +1,12 @@
-"""Folders that appear whole or not at all."""
+"""Tables as files: one JSON list, and a folder of CSV and Markdown."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe import storage
+from lever_pipe.folders import write_folder
 from lever_pipe.tables.table import Table
 
 
@@ -21,22 +20,3 @@ def _write_each(folder: Path, tables: Sequence[Table]) -> None:
     for table in tables:
         storage.write_text(folder / f"{table.id}.csv", table.as_csv())
         storage.write_text(folder / f"{table.id}.md", table.as_markdown())
-
-
-def write_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a sibling temporary folder, then put it in the place of `path`.
-
-    A killed process never leaves half a folder under `path`; files of a former run do not survive in it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    former = path.with_name(f".{path.name}.{os.getpid()}.former")
-    try:
-        temporary.mkdir()
-        write(temporary)
-        if path.exists():
-            path.rename(former)
-        temporary.rename(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(former, ignore_errors=True)

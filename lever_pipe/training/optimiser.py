@@ -25,7 +25,8 @@ class AdamW:
         self.weight_decay = weight_decay
         self.means = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.squares = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        self.steps = {name: torch.tensor(0.0) for name in self.parameters}
+        # Beside their parameter: a fused step on a GPU reads them there.
+        self.steps = {name: torch.zeros((), device=p.device) for name, p in self.parameters.items()}
 
     @torch.no_grad()
     def step(self) -> None:

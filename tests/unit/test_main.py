@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,31 @@ def test_the_schema_tool_shows_a_difference(
     text = fault(capsys, "schema", "--check")
     assert any(line.startswith("+") and '"maximum": 400' in line for line in text.splitlines())
     assert text.rstrip().endswith("Run: make schema")
+
+
+@pytest.mark.parametrize("launcher", ["", "fsdp.yaml"])
+def test_several_processes_go_through_the_launcher_once(monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
+    class ReplacedError(Exception):
+        pass
+
+    calls: list[list[str]] = []
+
+    def become(program: str, arguments: list[str]) -> None:
+        assert program == sys.executable
+        calls.append(arguments[1:])
+        raise ReplacedError
+
+    given = ["initialise_selector", "a=b", "--spec", "{}", "--processes", "3", "--launcher", launcher]
+    monkeypatch.setattr(os, "execv", become)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(ReplacedError):
+        main(given)
+    (call,) = calls
+    assert call[:2] == ["-m", "accelerate.commands.launch"]
+    assert ("--config_file fsdp.yaml" in " ".join(call)) is bool(launcher)
+    assert ("--multi_gpu" in call) is not bool(launcher)
+    assert call[call.index("--num_processes") + 1] == "3"
+    assert call[-len(given) - 2 :] == ["--module", "lever_pipe", *given]
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert main(given) == 2  # one of them: it runs the stage, which lacks its files
+    assert len(calls) == 1

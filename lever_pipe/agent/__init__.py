@@ -1,0 +1,1 @@
+"""The agent: policy, rollouts, warm start, GRPO and evaluation."""

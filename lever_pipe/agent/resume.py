@@ -1,0 +1,151 @@
+"""How far a run has come, and the folder from which a run that was killed goes on as if nothing had happened.
+
+A checkpoint is a folder `step-N` of the run's state folder; it appears whole, and only then the former one goes. No
+random state is kept: every draw of a step comes from streams that are named after the step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from torch import Tensor
+
+from lever_pipe import storage
+from lever_pipe.agent.processes import Processes, is_main
+from lever_pipe.agent_records import EpisodeRow, EvaluationRow, StepRow
+from lever_pipe.checkpoints import load_tensors, require_same_tensors, save_tensors
+from lever_pipe.folders import write_folder
+from lever_pipe.provenance import canonical_json
+from lever_pipe.records import Row
+from lever_pipe.run_card import Inputs
+from lever_pipe.training.optimiser import AdamW
+
+log = logging.getLogger(__name__)
+
+POLICY, OPTIMISER, BEST = "policy.safetensors", "optimiser.safetensors", "best.safetensors"
+METRICS, EVALUATIONS, EPISODES = "metrics.jsonl", "evaluations.jsonl", "episodes.jsonl"
+PLACE = "place.json"
+
+
+@dataclass
+class Best:
+    """The policy with the highest sampled validation reward; of equal ones the first."""
+
+    step: int
+    reward: float
+    weights: dict[str, Tensor]
+    """On the CPU, on the main process only."""
+
+
+@dataclass
+class Progress:
+    """What a run has done."""
+
+    step: int = 0
+    """Completed steps."""
+    metrics: list[StepRow] = field(default_factory=list)
+    evaluations: list[EvaluationRow] = field(default_factory=list)
+    episodes: list[EpisodeRow] = field(default_factory=list)
+    best: Best | None = None
+
+
+class Place(Row):
+    """What belongs to a checkpoint beside tensors and rows."""
+
+    identity: str
+    step: int
+    best_step: int
+    best_reward: float
+
+
+def identity_of(config: BaseModel, inputs: Inputs, code: str) -> str:
+    """Return the digest of all that a run's numbers follow from; a checkpoint serves no other run."""
+    files = {name: [storage.digest(path) for path in _paths(value)] for name, value in inputs.items()}
+    parts = {"config": config.model_dump(mode="json"), "files": files, "code": code}
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
+
+
+def weights_of(policy: Any) -> dict[str, Tensor]:
+    """Return a policy's parameters, each once, and the buffers that are saved with it."""
+    parameters = dict(policy.named_parameters())
+    names = {name for name, _ in policy.named_parameters(remove_duplicate=False)}
+    return parameters | {name: tensor for name, tensor in policy.state_dict().items() if name not in names}
+
+
+def save_progress(
+    folder: Path, progress: Progress, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
+) -> None:
+    """Write a checkpoint and drop the former ones; every process must call it."""
+    weights = processes.collect(weights_of(policy))
+    moments = processes.collect(optimiser.state())
+    best = progress.best
+    if not is_main(processes) or best is None:
+        return
+    place = Place(identity=identity, step=progress.step, best_step=best.step, best_reward=best.reward)
+
+    def fill(path: Path) -> None:
+        about = {"step": progress.step}
+        save_tensors(path / POLICY, weights, about=about)
+        save_tensors(path / OPTIMISER, moments, about=about)
+        save_tensors(path / BEST, best.weights, about={"step": best.step})
+        storage.write_rows(path / METRICS, progress.metrics)
+        storage.write_rows(path / EVALUATIONS, progress.evaluations)
+        storage.write_rows(path / EPISODES, progress.episodes)
+        storage.write_row(path / PLACE, place)
+
+    target = folder / f"step-{progress.step}"
+    write_folder(target, fill)
+    for former in _checkpoints(folder):
+        if former != target:
+            shutil.rmtree(former)
+
+
+def load_progress(
+    folder: Path, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
+) -> Progress | None:
+    """Set policy and optimiser to the latest checkpoint of this very run and return its progress; None without one.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged.
+        RecordError: its rows are.
+    """
+    for path in reversed(_checkpoints(folder)):
+        place = storage.read_row(path / PLACE, Place)
+        if place.identity != identity:
+            log.warning("%s belongs to another configuration, data or code: training starts anew", path)
+            continue
+        for file, tensors in ((POLICY, weights_of(policy)), (OPTIMISER, optimiser.state())):
+            found, _ = load_tensors(path / file)
+            require_same_tensors(path / file, found, tensors)
+            processes.fill(tensors, found)
+        weights = load_tensors(path / BEST)[0] if is_main(processes) else {}
+        log.info("going on behind step %d (%s)", place.step, path)
+        return Progress(
+            step=place.step,
+            metrics=storage.read_rows(path / METRICS, StepRow),
+            evaluations=storage.read_rows(path / EVALUATIONS, EvaluationRow),
+            episodes=storage.read_rows(path / EPISODES, EpisodeRow),
+            best=Best(place.best_step, place.best_reward, weights),
+        )
+    return None
+
+
+def drop_progress(folder: Path) -> None:
+    """Remove the state folder of a finished run."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Return the whole checkpoints, earliest first."""
+    found = [path for path in folder.glob("step-*") if path.is_dir()] if folder.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def _paths(value: Path | tuple[Path, ...]) -> tuple[Path, ...]:
+    return (value,) if isinstance(value, Path) else value

@@ -1,0 +1,61 @@
+"""Rule `evaluate_agent`: the last and the best policy of a finished run on held-out tasks."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import execution, storage
+from lever_pipe.agent.evaluation import Evaluation, When, evaluate, relabelled
+from lever_pipe.agent.player import execution_of, load_player
+from lever_pipe.agent.processes import is_main, join, own_share
+from lever_pipe.agent_records import DoneRow, Task
+from lever_pipe.agent_stage_configs import EvaluateAgentConfig
+from lever_pipe.progress import Progress
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import Runtime
+
+
+def evaluate_agent(
+    *,
+    test_tasks: Path,
+    last: Path,
+    best: Path,
+    done: Path,
+    evaluations: Path,
+    episodes: Path,
+    card: Path,
+    config: EvaluateAgentConfig,
+    runtime: Runtime = Runtime(),
+) -> list[Evaluation]:
+    """Evaluate both policies, greedy and sampled, and return the last one's evaluation first.
+
+    Where the last policy is the best one too, it is played once and stands in both rows.
+
+    Raises:
+        CheckpointError: a policy folder cannot be read.
+        TrainingError: too many of the simulator's requests failed.
+    """
+    started = time.perf_counter()
+    settings = execution_of(runtime)
+    dtype = config.policy.model.dtype
+    processes = join(execution.prepare(runtime), dtype)
+    tasks = storage.read_rows(test_tasks, Task)
+    finished = storage.read_row(done, DoneRow)
+
+    def play(folder: Path, when: When) -> Evaluation:
+        player = load_player(folder, config, settings, processes, temperature=config.temperature, dtype=dtype)
+        n_samples, n_own = config.evaluation.test_samples, len(own_share(tasks, processes))
+        with Progress(n_own * (1 + n_samples), f"evaluate the {when.checkpoint} policy") as bar:
+            return evaluate(player, tasks, when, n_samples=n_samples, seed=config.evaluation.seed, progress=bar)
+
+    found = [play(last, When(finished.executed_steps, "test", "last"))]
+    when = When(finished.best_step, "test", "best")
+    is_same = finished.best_step == finished.executed_steps
+    found.append(relabelled(found[0], when) if is_same else play(best, when))
+    if is_main(processes):
+        storage.write_rows(evaluations, [row for evaluation in found for row in evaluation.rows])
+        storage.write_rows(episodes, [row for evaluation in found for row in evaluation.episodes])
+        inputs = {"test_tasks": test_tasks, "last": last, "best": best, "done": done}
+        write_card(card, stage="evaluate_agent", config=config, inputs=inputs, started=started, runtime=runtime)
+    return found

@@ -1,0 +1,72 @@
+"""Rule `train_agent`: GRPO of one arm with one seed, with its validation curve."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import execution, storage
+from lever_pipe.agent.player import execution_of, load_model, load_player
+from lever_pipe.agent.policy import policy_folder
+from lever_pipe.agent.processes import is_main, join
+from lever_pipe.agent.resume import drop_progress, identity_of
+from lever_pipe.agent.step import Run
+from lever_pipe.agent.trainer import save_policies, train
+from lever_pipe.agent_records import DoneRow, Task
+from lever_pipe.agent_stage_configs import TrainAgentConfig
+from lever_pipe.provenance import code_of
+from lever_pipe.run_card import Inputs, write_card
+from lever_pipe.stage_configs import Runtime
+
+
+def train_agent(
+    *,
+    train_tasks: Path,
+    val_tasks: Path,
+    start: tuple[Path, ...],
+    state: Path,
+    metrics: Path,
+    evaluations: Path,
+    episodes: Path,
+    last: Path,
+    best: Path,
+    done: Path,
+    card: Path,
+    config: TrainAgentConfig,
+    runtime: Runtime = Runtime(),
+) -> DoneRow:
+    """Train one run, or go on with it from `state`, and return how far it came.
+
+    Raises:
+        CheckpointError: `start` is no policy folder.
+        TrainingError: a loss or gradient is not finite, or the simulator fails too often.
+    """
+    started = time.perf_counter()
+    settings = execution_of(runtime)
+    processes = join(execution.prepare(runtime), config.policy.model.dtype)
+    folder = policy_folder(start)
+    reference = load_model(folder, processes, processes.frozen).requires_grad_(requires_grad=False)
+    player = load_player(folder, config, settings, processes, temperature=config.grpo.temperature, dtype="float32")
+    run = Run(config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task))
+    inputs: Inputs = {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start}
+    identity = identity_of(config, inputs, runtime.code or code_of("train_agent"))
+    progress = train(run, state=state, checkpoint_every=settings.checkpoint_every, identity=identity)
+    save_policies(run, progress, last=last, best=best)
+    row = DoneRow(
+        arm=config.arm.name,
+        seed=config.seed,
+        engine="native",
+        planned_steps=config.grpo.steps,
+        executed_steps=progress.step,
+        reason="finished",
+        best_step=progress.best.step if progress.best else 0,
+        n_parameters=sum(parameter.numel() for parameter in run.policy.parameters()),
+    )
+    if is_main(processes):
+        storage.write_rows(metrics, progress.metrics)
+        storage.write_rows(evaluations, progress.evaluations)
+        storage.write_rows(episodes, progress.episodes)
+        storage.write_row(done, row)
+        write_card(card, stage="train_agent", config=config, inputs=inputs, started=started, runtime=runtime)
+        drop_progress(state)
+    return row

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from trained_world import MODEL, N_VAL, player_of, world
+
+from lever_pipe import storage
+from lever_pipe.agent.evaluation import Evaluation, When, evaluate, relabelled
+from lever_pipe.agent.measures import END_REASONS
+from lever_pipe.agent.player import Player
+from lever_pipe.agent_config import Simulator
+from lever_pipe.agent_records import Task
+from lever_pipe.errors import TrainingError
+
+NOW = When(3, "val", "current")
+N_SAMPLES = 3
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[Task]:
+    return storage.read_rows(world() / "val.jsonl", Task)
+
+
+@pytest.fixture(scope="module")
+def player() -> Player:
+    return player_of(world() / "policy")
+
+
+@pytest.fixture(scope="module")
+def found(player: Player, tasks: list[Task]) -> Evaluation:
+    return evaluate(player, tasks, NOW, n_samples=N_SAMPLES, seed=0)
+
+
+def test_rows_say_what_was_played(found: Evaluation) -> None:
+    greedy, sampled = found.rows
+    assert (greedy.mode, greedy.n_samples, sampled.mode, sampled.n_samples) == ("greedy", 1, "sampled", N_SAMPLES)
+    assert {(row.step, row.split, row.checkpoint, row.n_tasks) for row in found.rows} == {(3, "val", "current", N_VAL)}
+    assert [(row.mode, row.sample) for row in found.episodes] == (
+        [("greedy", 0)] * N_VAL + [("sampled", sample) for sample in range(N_SAMPLES)] * N_VAL
+    )
+    assert set(sampled.values) == {
+        "reward",
+        "reward_se",
+        "reward_min",
+        "reward_max",
+        "normalised_reward",
+        "coverage",
+        "turns",
+        "agent_tokens",
+        "simulator_failures",
+        *(f"end_{reason}" for reason in END_REASONS),
+    }
+
+
+def test_values_are_means_of_the_episodes(found: Evaluation) -> None:
+    for row in found.rows:
+        episodes = [each for each in found.episodes if each.mode == row.mode]
+        rewards = [sum(each.rewards) for each in episodes]
+        values = row.values
+        assert values["reward"] == pytest.approx(sum(rewards) / len(rewards), abs=1e-12)
+        assert (values["reward_min"], values["reward_max"]) == pytest.approx((min(rewards), max(rewards)), abs=1e-12)
+        shares = [reward / each.ceiling for reward, each in zip(rewards, episodes, strict=True)]
+        assert values["normalised_reward"] == pytest.approx(sum(shares) / len(shares), abs=1e-12)
+        assert values["turns"] == pytest.approx(sum(len(each.rewards) for each in episodes) / len(episodes), abs=1e-12)
+        for reason in END_REASONS:
+            share = sum(each.end == reason for each in episodes) / len(episodes)
+            assert values[f"end_{reason}"] == pytest.approx(share, abs=1e-12)
+        assert 0 <= values["coverage"] <= 1
+        assert values["simulator_failures"] == 0
+
+
+def test_the_standard_error_is_over_tasks(found: Evaluation) -> None:
+    """Three tasks: the error is the deviation of their means with divisor 2, over the root of 3."""
+    rewards = [sum(each.rewards) for each in found.episodes if each.mode == "sampled"]
+    means = [sum(rewards[i : i + N_SAMPLES]) / N_SAMPLES for i in range(0, len(rewards), N_SAMPLES)]
+    middle = sum(means) / 3
+    expected = math.sqrt(sum((mean - middle) ** 2 for mean in means) / 2 / 3)
+    assert expected > 0
+    assert found.rows[1].values["reward_se"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_single_task_has_no_error(player: Player, tasks: list[Task]) -> None:
+    single = evaluate(player, tasks[:1], NOW, n_samples=2, seed=0)
+    assert single.rows[1].values["reward_se"] == 0
+
+
+def test_draws_are_common_to_steps_and_belong_to_their_episode(
+    player: Player, tasks: list[Task], found: Evaluation
+) -> None:
+    later = evaluate(replace(player, batch=2), tasks, When(40, "val", "best"), n_samples=N_SAMPLES, seed=0)
+    assert relabelled(later, NOW) == found
+    fewer = evaluate(player, tasks, NOW, n_samples=1, seed=0)
+    assert fewer.episodes[N_VAL:] == [row for row in found.episodes[N_VAL:] if row.sample == 0]
+    other = evaluate(player, tasks, NOW, n_samples=N_SAMPLES, seed=1)
+    assert other.episodes[:N_VAL] == found.episodes[:N_VAL]  # greedy draws nothing
+    assert other.episodes[N_VAL:] != found.episodes[N_VAL:]
+    test = evaluate(player, tasks, When(3, "test", "current"), n_samples=N_SAMPLES, seed=0)
+    assert relabelled(test, NOW).episodes[N_VAL:] != found.episodes[N_VAL:]
+
+
+def test_episodes_are_rolled_out_in_the_configured_batches(player: Player, tasks: list[Task]) -> None:
+    with torch.inference_mode():
+        whole = evaluate(player, tasks, NOW, n_samples=2, seed=5)
+    assert evaluate(replace(player, batch=1), tasks, NOW, n_samples=2, seed=5).episodes == whole.episodes
+
+
+def test_failures_of_the_user_are_counted_against_the_limit(player: Player, tmp_path: Path) -> None:
+    strict = replace(player, simulator_config=Simulator(kind="rule", failure_limit=0.1))
+    strict.require_few_failures({"simulator_requests": 20, "simulator_failures": 2}, during="step 1")
+    strict.require_few_failures({"simulator_requests": 0, "simulator_failures": 0}, during="step 1")
+    with pytest.raises(TrainingError, match=r"step 7: expected at most 10\.0% .*found 3 of 20\. See"):
+        strict.require_few_failures({"simulator_requests": 20, "simulator_failures": 3}, during="step 7")
+
+
+def test_a_player_without_requests_plays_nothing(player: Player) -> None:
+    assert player.play([]).episodes == []
+    assert player.model == MODEL

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_tokenizer import tiny_tokenizer
+
+from lever_pipe.agent.policy import build_tiny, load_policy, policy_folder, save_policy, save_policy_files
+from lever_pipe.agent_config import TinyQwen3
+from lever_pipe.errors import CheckpointError
+from lever_pipe.intention.codecs import word
+from lever_pipe.intention.codecs.hf import HfCodec
+from lever_pipe.intention.codecs.word import WordCodec
+
+CODEC = WordCodec.of_world()
+TINY = TinyQwen3(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24, positions=64)
+IDS = torch.tensor([[1, 5, 9, 2, 30, 62]])
+
+
+def tiny(seed: int = 0) -> Any:
+    return build_tiny(TINY, CODEC.vocabulary_size, seed)
+
+
+def logits_of(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model(input_ids=IDS).logits
+    return logits
+
+
+def test_the_default_policy_has_the_published_size() -> None:
+    # Embedding, also the output: 63 * 96. A layer: queries and outputs 96 * 96 each, keys and values 96 * 48 each, two
+    # norms of 24 for queries and keys, three matrices of 96 * 288, two norms of 96. A last norm of 96.
+    layer = 2 * 96 * 96 + 2 * 96 * 48 + 2 * 24 + 3 * 96 * 288 + 2 * 96
+    model = build_tiny(TinyQwen3(), CODEC.vocabulary_size, 0)
+    assert sum(p.numel() for p in model.parameters()) == 63 * 96 + 2 * layer + 96 == 227_808
+    assert model.config.model_type == "qwen3"
+    assert model.config.num_hidden_layers == 2
+    assert not model.training
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_weights_come_from_the_seed_alone() -> None:
+    state = torch.random.get_rng_state()
+    first = tiny()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.random.set_rng_state(torch.Generator().manual_seed(99).get_state())
+    second = tiny()
+    torch.random.set_rng_state(state)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(logits_of(first), logits_of(tiny(seed=1)))
+
+
+def test_a_saved_policy_is_the_same_in_every_bit(tmp_path: Path) -> None:
+    model = tiny()
+    save_policy(tmp_path / "policy", model, CODEC)
+    loaded = load_policy(tmp_path / "policy", "float32", "cpu")
+    assert torch.equal(logits_of(loaded), logits_of(model))
+    assert not loaded.training
+    assert word.load(tmp_path / "policy").words == CODEC.words
+    assert {"config.json", "model.safetensors", "words.json"} <= {p.name for p in (tmp_path / "policy").iterdir()}
+
+
+def test_equal_policies_have_equal_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_policy(tmp_path / name, tiny(), CODEC)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_others_may_read_a_policy_as_they_may_read_any_file(tmp_path: Path) -> None:
+    save_policy(tmp_path / "policy", tiny(), CODEC)
+    modes = {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "policy").iterdir()}
+    (tmp_path / "plain").write_text("")
+    assert modes == {stat.S_IMODE((tmp_path / "plain").stat().st_mode)}
+
+
+def test_gathered_weights_are_saved_in_place_of_the_models_own(tmp_path: Path) -> None:
+    model = tiny()
+    other = tiny(seed=1)
+    copies = {name: tensor.clone() for name, tensor in other.state_dict().items()}  # tied tensors are two now
+    save_policy(tmp_path / "policy", model, CODEC, copies)
+    assert torch.equal(logits_of(load_policy(tmp_path / "policy", "float32", "cpu")), logits_of(other))
+
+
+def test_a_policy_takes_the_place_of_a_former_one(tmp_path: Path) -> None:
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "leftover").write_text("")
+    save_policy(tmp_path / "policy", tiny(), CODEC)
+    assert not (tmp_path / "policy" / "leftover").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+
+
+def test_a_codec_of_tokenizer_files_is_saved_beside_the_model(tmp_path: Path) -> None:
+    codec = HfCodec(tiny_tokenizer(), "tiny")
+    save_policy(tmp_path / "policy", build_tiny(TINY, codec.vocabulary_size, 0), codec)
+    assert (tmp_path / "policy" / "tokenizer.json").is_file()
+    assert not (tmp_path / "policy" / "words.json").exists()
+
+
+def test_single_files_of_a_folder_are_written_among_others(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("kept")
+    files = [tmp_path / name for name in ("model.safetensors", "config.json", "words.json")]
+    save_policy_files(files, tiny(), CODEC)
+    assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", *(p.name for p in files)}
+    assert torch.equal(logits_of(load_policy(tmp_path, "float32", "cpu")), logits_of(tiny()))
+
+
+def test_precision_is_as_asked(tmp_path: Path) -> None:
+    save_policy(tmp_path / "policy", tiny(), CODEC)
+    assert load_policy(tmp_path / "policy", "bfloat16", "cpu").dtype == torch.bfloat16
+
+
+# --- what is refused
+
+
+def edit_weights(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return edit
+
+
+def edit_config(**values: Any) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return edit
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGE: list[tuple[str, Callable[[Path], object]]] = [
+    ("found no config.json", lambda folder: (folder / "config.json").unlink()),
+    ("found no model.safetensors", lambda folder: (folder / "model.safetensors").unlink()),
+    ("missing_keys: model.norm.weight", edit_weights(lambda t: t.pop("model.norm.weight"))),
+    ("unexpected_keys: extra", edit_weights(lambda t: t.update(extra=torch.zeros(1)))),
+    ("mismatched_keys: .*model.norm.weight", edit_weights(lambda t: t.update({"model.norm.weight": torch.ones(3)}))),
+    ("expected a readable causal language model", lambda folder: halve(folder / "model.safetensors")),
+    ("expected a readable causal language model", lambda folder: halve(folder / "config.json")),
+    ("expected a readable causal language model", edit_config(model_type="no such model")),
+    (
+        "full attention in every layer; found other layers",
+        edit_config(layer_types=["full_attention", "sliding_attention"], use_sliding_window=True, sliding_window=8),
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "damage"), DAMAGE)
+def test_a_damaged_folder_is_one_clear_line(tmp_path: Path, message: str, damage: Callable[[Path], object]) -> None:
+    save_policy(tmp_path / "policy", tiny(), CODEC)
+    damage(tmp_path / "policy")
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_policy(tmp_path / "policy", "float32", "cpu")
+    assert str(tmp_path / "policy") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_remote_code_is_not_run(tmp_path: Path) -> None:
+    save_policy(tmp_path / "policy", tiny(), CODEC)
+    (tmp_path / "policy" / "evil.py").write_text("raise SystemExit('ran')")
+    edit_config(model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"})(
+        tmp_path / "policy"
+    )
+    with pytest.raises(CheckpointError, match="expected a readable causal language model"):
+        load_policy(tmp_path / "policy", "float32", "cpu")
+
+
+# --- where a policy is
+
+
+def test_a_policy_is_a_folder_or_files_of_one(tmp_path: Path) -> None:
+    folder = tmp_path / "policy"
+    save_policy(folder, tiny(), CODEC)
+    assert policy_folder((folder,)) == folder
+    assert policy_folder((folder / "config.json",)) == folder
+    assert policy_folder((folder / "model.safetensors", folder / "config.json", folder / "words.json")) == folder
+
+
+def test_files_of_two_folders_are_no_policy(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"one folder, or files of one folder; found .*/a, .*/b"):
+        policy_folder((tmp_path / "a" / "config.json", tmp_path / "b" / "words.json"))
+    with pytest.raises(CheckpointError, match="found no file"):
+        policy_folder(())

@@ -1,0 +1,124 @@
+"""Runs of two processes, really launched, against the same run in one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from trained_world import command, interrupted, is_measured, read_run, train_here, training
+
+from lever_pipe import storage
+from lever_pipe.agent.processes import Alone, Processes, is_main, join, own_share, require_equal_shares
+from lever_pipe.agent_records import DoneRow
+from lever_pipe.checkpoints import load_tensors
+from lever_pipe.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+FSDP = ["--launcher", str(ROOT / "profiles" / "slurm" / "accelerate" / "fsdp.yaml")]
+# Two processes add the same float32 numbers in another order; three steps of AdamW let that grow a little.
+TOLERANCE = 1e-5
+CONFIG = training(steps=3, learning_rate=2e-4, arm={"kl": 0.1, "entropy": 0.01}, evaluation={"every": 3})
+
+
+def member(rank: int, size: int) -> Processes:
+    return cast("Processes", SimpleNamespace(rank=rank, size=size))
+
+
+@pytest.mark.parametrize("options", [[], FSDP], ids=["whole models", "FSDP"])
+def test_two_processes_give_the_numbers_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    # A single task is one process's alone: the other evaluates nothing, and must still lend its part of the policy.
+    val = "single" if options else "val"
+    train_here(tmp_path / "one", CONFIG, val)
+    if options:  # goes on from the checkpoint of one process: what is spread must be filled and gathered again
+        interrupted(tmp_path / "two", CONFIG, 2, monkeypatch, val)
+    call = command(tmp_path / "two", CONFIG, "--processes", "2", *options, val=val, checkpoint_every=1)
+    done = subprocess.run(call, capture_output=True, text=True, check=False, cwd=ROOT, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert ("going on behind step 1" in done.stderr) is bool(options)
+    assert_same_run(tmp_path / "one", tmp_path / "two", shared_from=2 if options else 1)
+
+
+def assert_same_run(one: Path, two: Path, *, shared_from: int) -> None:
+    alone, shared = read_run(one), read_run(two)
+    for mine, theirs in zip(alone.metrics, shared.metrics, strict=True):
+        expected = {name: value for name, value in mine.values.items() if is_measured(name) and name != "forwards"}
+        if mine.step >= shared_from:
+            expected["tokens_per_rank"] /= 2
+        found = {name: theirs.values[name] for name in expected}
+        assert found == pytest.approx(expected, abs=TOLERANCE), mine.step
+        assert mine.values.keys() == theirs.values.keys()
+    assert shared.episodes == alone.episodes
+    assert [row.values for row in shared.evaluations] == [
+        pytest.approx(row.values, abs=TOLERANCE) for row in alone.evaluations
+    ]
+    for folder in ("last", "best"):
+        weights, _ = load_tensors(one / folder / "model.safetensors")
+        found, _ = load_tensors(two / folder / "model.safetensors")
+        # A step of AdamW is up to one learning rate long, however small the gradient whose rounding decides on it.
+        torch.testing.assert_close(found, weights, atol=1e-4, rtol=0)
+    assert storage.read_row(two / "done.json", DoneRow) == alone.done
+    assert not (two / "state").exists()
+
+
+def test_prompts_are_dealt_out_in_turn() -> None:
+    assert [own_share("abcdef", member(rank, 3)) for rank in range(3)] == [["a", "d"], ["b", "e"], ["c", "f"]]
+    assert own_share("ab", member(2, 3)) == []
+    assert [is_main(member(rank, 2)) for rank in (0, 1)] == [True, False]
+
+
+def test_processes_must_share_a_minibatch_evenly() -> None:
+    require_equal_shares(8, 2, member(0, 4))
+    with pytest.raises(ConfigError) as caught:
+        require_equal_shares(8, 2, member(0, 3))
+    message = str(caught.value)
+    assert "divides the 4 prompts of a mini-batch (grpo.prompts=8 / grpo.minibatches=2); found 3 processes" in message
+
+
+def test_a_process_alone_changes_nothing() -> None:
+    alone = join(torch.device("cpu"), "float32")
+    assert isinstance(alone, Alone)
+    assert alone.combine({"a": 1.5}, "sum") == alone.combine({"a": 1.5}, "max") == {"a": 1.5}
+    assert alone.gather("text") == ["text"]
+    tensors = {"a": torch.ones(2)}
+    copies = alone.collect(tensors)
+    tensors["a"] += 1
+    assert copies["a"].tolist() == [1, 1]
+    alone.fill(tensors, copies)
+    assert tensors["a"].tolist() == [1, 1]
+    alone.wait()
+
+
+def test_bfloat16_computes_in_half_and_keeps_whole_weights() -> None:
+    layer = torch.nn.Linear(4, 4)
+    for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        with Alone(torch.device("cpu"), cast("Any", precision)).computing():
+            assert layer(torch.ones(1, 4)).dtype is dtype
+        assert layer.weight.dtype is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("FSDP_VERSION", "1"),
+        ("FSDP_OFFLOAD_PARAMS", "true"),
+        ("FSDP_RESHARD_AFTER_FORWARD", "false"),
+        ("FSDP_CPU_RAM_EFFICIENT_LOADING", "true"),
+    ],
+)
+def test_other_ways_to_spread_a_policy_are_refused(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    from lever_pipe.agent.sharding import Shards
+
+    assert Shards.of_launcher(torch.device("cpu"), 2, "float32") is None
+    settings = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
+    if variable == "FSDP_VERSION":
+        settings["FSDP_RESHARD_AFTER_FORWARD"] = "FULL_SHARD"
+    for name, setting in (settings | {variable: value}).items():
+        monkeypatch.setenv(name, setting)
+    with pytest.raises(ConfigError, match=r"expected fsdp_version 2 with .*Use profiles/slurm/accelerate/fsdp\.yaml"):
+        Shards.of_launcher(torch.device("cpu"), 2, "float32")

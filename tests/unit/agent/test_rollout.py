@@ -1,0 +1,375 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from agent_doubles import CODEC, ENVIRONMENT, RULE, TASKS, ChattyPolicy, chatty, rule_user, scripted
+
+from lever_pipe.agent.episodes import Episode, Request, Rollouts, RolloutSettings
+from lever_pipe.agent.rollout import rollout
+from lever_pipe.agent_config import Environment
+from lever_pipe.agent_records import EndReason, MissingDetail, Task
+from lever_pipe.errors import DataError
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
+from lever_pipe.progress import Progress
+
+SETTINGS = RolloutSettings(
+    max_turns=8,
+    execute_last_turn=False,
+    max_new_tokens=12,
+    max_context=256,
+    temperature=1.0,
+    greedy=False,
+    show_reward=True,
+    batch=200,
+)
+
+
+def task_of(*slots: str, name: str = "t", request: str = "task : travel .") -> Task:
+    importances = (3, 2, 2, 2, 1)
+    details = tuple(
+        MissingDetail(description=slot, importance=importances[i], options=("low", "high"))  # type: ignore[arg-type]
+        for i, slot in enumerate(slots)
+    )
+    return Task(id=name, category="travel", task=request, missing_details=details)
+
+
+def ids(text: str) -> list[int]:
+    return [CODEC.words.index(word) for word in text.split()]
+
+
+def ask(*slots: str) -> str:
+    return f"<tool_call> action what about {' and '.join(slots)} </tool_call>"
+
+
+END = " <im_end>"
+CLOSE = "all set <im_end>"
+TRAVEL = task_of("budget", "date", "place")
+
+
+def requests_of(tasks: Sequence[Task], n_samples: int = 1, seed: int = 0) -> list[Request]:
+    return [
+        Request(task, index, sample, (seed, "test", index, sample))
+        for index, task in enumerate(tasks)
+        for sample in range(n_samples)
+    ]
+
+
+def roll(
+    model: Any, requests: Sequence[Request], *, user: Any = None, environment: Any = None, **settings: Any
+) -> Rollouts:
+    user = user or rule_user()
+    return rollout(model, CODEC, requests, user, environment or ENVIRONMENT, RULE, SETTINGS._replace(**settings))
+
+
+def play(*turns: str, task: Task = TRAVEL, **options: Any) -> Episode:
+    """Return the one episode in which these turns are said."""
+    policy = scripted({task.id: [ids(turn) for turn in turns]}, [task])
+    (episode,) = roll(policy, requests_of([task]), **options).episodes
+    return episode
+
+
+def words_of(tokens: Sequence[int]) -> str:
+    return " ".join(CODEC.words[token] for token in tokens)
+
+
+# --- what an episode is
+
+
+def test_an_episode_holds_the_whole_dialogue() -> None:
+    episode = play(ask("budget") + END, ask("date", "people") + END, CLOSE)
+    assert words_of(episode.tokens) == (
+        "<im_start> user task : travel . <im_end> <im_start> assistant "
+        "<tool_call> action what about budget </tool_call> <im_end> "
+        "<im_start> environment budget is low reward 1.0 <im_end> <im_start> assistant "
+        "<tool_call> action what about date and people </tool_call> <im_end> "
+        "<im_start> environment date is low reward 0.7 <im_end> <im_start> assistant "
+        "all set <im_end>"
+    )
+    assert episode.n_prompt == 9
+    assert episode.rewards == [1.0, 0.7, 0.0]
+    assert (episode.end, episode.coverage, episode.ceiling) == ("closed", pytest.approx(2 / 3), 2.4)
+
+
+def test_the_mask_marks_exactly_what_was_sampled() -> None:
+    said = [ask("budget") + END, ask("date", "people") + END, CLOSE]
+    episode = play(*said)
+    assert len(episode.tokens) == len(episode.is_agent) == len(episode.turn)
+    sampled = [token for token, mine in zip(episode.tokens, episode.is_agent, strict=True) if mine]
+    assert sampled == ids(" ".join(said))
+    assert [turn for turn in episode.turn if turn >= 0] == [0] * 7 + [1] * 9 + [2] * 3
+    assert [turn >= 0 for turn in episode.turn] == episode.is_agent
+    assert len(episode.log_probs) == 7 + 9 + 3
+
+
+def test_a_hidden_reward_is_not_told() -> None:
+    episode = play(ask("budget") + END, CLOSE, show_reward=False)
+    assert "reward" not in words_of(episode.tokens)
+    assert episode.rewards == [1.0, 0.0]
+
+
+# --- how it ends
+
+
+class Failing:
+    """A user that is late, or fails with its n-th reply."""
+
+    concurrency = 1
+
+    def __init__(self, *, fails_at: int = 0, is_remote: bool = False) -> None:
+        self.counts = SimulatorCounts()
+        self.is_remote = is_remote
+        self._fails_at = fails_at
+
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
+        self.counts.add(requests=1)
+        ok = len(history) + 1 != self._fails_at
+        self.counts.add(failures=not ok)
+        return Reply("asked", ok=ok)
+
+    def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
+        self.counts.add(requests=1)
+        return Judgement((0,), related=True, ok=True, raw="")
+
+
+FOREVER = [ask("people") + END] * 8
+LATE = {"user": Failing(is_remote=True), "environment": Environment(max_turns=8, step_timeout_seconds=1e-9)}
+ENDS: list[tuple[EndReason, list[str], list[float], dict[str, Any]]] = [
+    ("complete", [ask(slot) + END for slot in ("budget", "date", "place")], [1.0, 0.7, 0.7], {}),
+    ("closed", [ask("budget") + END, CLOSE], [1.0, 0.0], {}),
+    ("closed", ["<im_end>"], [0.0], {}),
+    ("malformed", [ask("budget") + END, "<tool_call> action what about date <im_end>"], [1.0, 0.0], {}),
+    ("length", [ask("budget") + END, " ".join(["about"] * 12)], [1.0, 0.0], {}),
+    ("length", [ask("budget")], [0.0], {"max_new_tokens": 6}),  # a whole call without the end of its turn
+    ("turns", FOREVER, [0.0] * 8, {}),
+    ("failed", [ask("budget") + END] * 2, [1.0, 0.0], {"user": Failing(fails_at=2)}),
+    ("timeout", [ask("budget") + END], [0.0], LATE),
+    # Prompt 9, call 7, feedback 10: a context of 26 is full.
+    ("context", [ask("budget") + END], [1.0], {"max_context": 26}),
+    # One of 27 leaves room for one token of the next turn.
+    ("context", [ask("budget") + END, "<tool_call>"], [1.0, 0.0], {"max_context": 27}),
+]
+
+
+@pytest.mark.parametrize(("end", "turns", "rewards", "options"), ENDS)
+def test_every_end(end: EndReason, turns: list[str], rewards: list[float], options: dict[str, Any]) -> None:
+    episode = play(*turns, **options)
+    assert episode.end == end
+    assert episode.rewards == rewards
+    assert sum(episode.is_agent) == len(" ".join(turns).split())
+    assert len(episode.tokens) <= options.get("max_context", 256)
+    assert episode.is_agent[-1], "what nobody reads is not told"
+
+
+def test_a_full_context_keeps_what_the_last_turn_earned_but_not_its_answer() -> None:
+    episode = play(ask("budget") + END, max_context=26)
+    assert words_of(episode.tokens).endswith("</tool_call> <im_end>")
+    assert episode.coverage == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("execute_last_turn", "rewards"), [(False, [0.0, 0.0]), (True, [0.0, 1.0])])
+def test_the_last_turn_is_executed_only_where_the_settings_say_so(
+    execute_last_turn: bool, rewards: list[float]
+) -> None:
+    turns = [ask("people") + END, ask("budget") + END]
+    environment = Environment(max_turns=2, execute_last_turn=execute_last_turn)
+    user = rule_user()
+    episode = play(*turns, user=user, environment=environment, max_turns=2, execute_last_turn=execute_last_turn)
+    assert (episode.rewards, episode.end) == (rewards, "turns")
+    assert user.counts.requests == 2 * (1 + execute_last_turn)
+
+
+def test_a_last_turn_that_finds_everything_is_complete_where_it_is_executed() -> None:
+    environment = Environment(max_turns=1, execute_last_turn=True)
+    task = task_of("budget")
+    options = {"task": task, "environment": environment, "max_turns": 1}
+    assert play(ask("budget") + END, execute_last_turn=True, **options).end == "complete"
+    assert play(ask("budget") + END, execute_last_turn=False, **options).end == "turns"
+
+
+def test_calls_of_one_turn_are_executed_in_order_and_their_rewards_summed() -> None:
+    turn = f"{ask('date')} {ask('budget')}{END}"
+    policy = scripted({TRAVEL.id: [ids(turn), ids(CLOSE)]}, [TRAVEL])
+    rollouts = roll(policy, requests_of([TRAVEL]), max_new_tokens=20)
+    (episode,) = rollouts.episodes
+    assert episode.rewards == [1.7, 0.0]
+    assert rollouts.counts.multi_call_turns == 1
+    assert "environment date is low budget is low reward 1.0 <im_end>" in words_of(episode.tokens)
+
+
+def test_mishaps_are_counted() -> None:
+    tasks = [task_of("budget", "date", name=name, request=f"task : travel , size {name} .") for name in ("low", "high")]
+    script = {task.id: [ids(ask("budget") + END)] * 2 for task in tasks}
+    counts = roll(scripted(script, tasks), requests_of(tasks), user=Failing(fails_at=1)).counts
+    assert (counts.requests, counts.failures, counts.timeouts) == (2, 2, 0)
+    counts = roll(scripted(script, tasks), requests_of(tasks), **LATE).counts
+    assert (counts.failures, counts.timeouts) == (0, 2)
+
+
+def test_what_happened_in_an_earlier_rollout_does_not_count() -> None:
+    user = Failing(fails_at=2)
+    for _ in range(2):
+        policy = scripted({TRAVEL.id: [ids(ask("budget") + END)] * 2}, [TRAVEL])
+        counts = roll(policy, requests_of([TRAVEL]), user=user).counts
+        assert (counts.requests, counts.failures) == (3, 1)
+
+
+def test_a_prompt_without_room_for_the_agent_is_one_clear_line() -> None:
+    with pytest.raises(DataError, match=r"prompts of fewer than 9 tokens; found 1 longer tasks, as 't' with 9"):
+        play(CLOSE, max_context=9)
+
+
+# --- many dialogues at once
+
+
+def uneven() -> tuple[list[Task], dict[str, list[list[int]]]]:
+    """Return tasks whose prompts, turns and numbers of turns all differ; every dialogue ends by closing."""
+    slots = ("budget", "date", "place", "people")
+    tasks = [
+        task_of(*slots, "style", name=f"t{i}", request="task : travel" + " , size low" * i + " .") for i in range(5)
+    ]
+    script = {
+        f"t{i}": [*[ids(ask(*[slots[k], "tool"][: 1 + (i + k) % 2]) + END) for k in range(i)], ids(CLOSE)]
+        for i in range(5)
+    }
+    return tasks, script
+
+
+def test_no_token_is_read_twice() -> None:
+    tasks, script = uneven()
+    policy = scripted(script, tasks)
+    rollouts = roll(policy, requests_of(tasks))
+    counts = rollouts.counts
+    # Everything but the last token of each dialogue, which nothing comes after.
+    n_tokens = sum(len(episode.tokens) - 1 for episode in rollouts.episodes)
+    assert counts.prefill_tokens + counts.decode_tokens == sum(policy.read) == n_tokens
+    # A turn of all running dialogues needs one forward pass for each token of its longest speech.
+    longest = [max(len(turns[k]) for turns in script.values() if k < len(turns)) for k in range(5)]
+    assert longest == [9, 9, 9, 9, 3]
+    assert counts.forwards == len(policy.read) == sum(longest)
+    n_sampled = sum(sum(episode.is_agent) for episode in rollouts.episodes)
+    n_turns = sum(len(episode.rewards) for episode in rollouts.episodes)
+    assert counts.decode_tokens == n_sampled - n_turns
+
+
+def test_episodes_stand_in_the_order_of_their_requests() -> None:
+    tasks, script = uneven()
+    rollouts = roll(scripted(script, tasks), requests_of(tasks, n_samples=2), batch=3)
+    assert [(e.task.id, e.index, e.sample) for e in rollouts.episodes] == [
+        (task.id, i, sample) for i, task in enumerate(tasks) for sample in range(2)
+    ]
+
+
+def test_progress_counts_finished_episodes() -> None:
+    tasks, script = uneven()
+    with Progress(5, "roll out") as progress:
+        rollout(
+            scripted(script, tasks),
+            CODEC,
+            requests_of(tasks),
+            rule_user(),
+            ENVIRONMENT,
+            RULE,
+            SETTINGS,
+            progress=progress,
+        )
+        assert progress.done == 5
+
+
+# --- a real network
+
+
+@pytest.fixture(scope="module")
+def policy() -> ChattyPolicy:
+    return chatty()
+
+
+@pytest.fixture(scope="module")
+def played(policy: ChattyPolicy) -> Rollouts:
+    return roll(policy, requests_of(TASKS[:8], n_samples=4))
+
+
+def log_probs_of(policy: ChattyPolicy, episode: Episode, temperature: float = 1.0) -> list[float]:
+    """Return the log-probabilities of the agent's tokens by one plain forward pass over the whole dialogue."""
+    with torch.no_grad():
+        logits = policy(input_ids=torch.tensor([episode.tokens])).logits[0, :-1]
+    log_probs = (logits / temperature).log_softmax(-1)
+    places = [i for i, mine in enumerate(episode.is_agent) if mine]
+    return [float(log_probs[i - 1, episode.tokens[i]]) for i in places]
+
+
+def test_the_dialogues_are_worth_testing(played: Rollouts) -> None:
+    ends = {episode.end for episode in played.episodes}
+    assert len(ends) >= 3
+    assert max(len(episode.rewards) for episode in played.episodes) == 8
+    assert len({len(episode.tokens) for episode in played.episodes}) > 10
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_behaviour_log_probs_are_those_of_a_plain_forward_pass(policy: ChattyPolicy, temperature: float) -> None:
+    # The published bound for float32; the cache sums in another order than the plain pass.
+    for episode in roll(policy, requests_of(TASKS[:8], n_samples=3), temperature=temperature).episodes:
+        assert episode.log_probs == pytest.approx(log_probs_of(policy, episode, temperature), abs=1e-4)
+
+
+def test_greedy_says_what_a_plain_forward_pass_finds_likeliest(policy: ChattyPolicy) -> None:
+    rollouts = roll(policy, requests_of(TASKS[:12]), greedy=True)
+    assert max(len(episode.rewards) for episode in rollouts.episodes) > 1
+    for episode in rollouts.episodes:
+        with torch.no_grad():
+            best = policy(input_ids=torch.tensor([episode.tokens])).logits[0].argmax(-1).tolist()
+        places = [i for i, mine in enumerate(episode.is_agent) if mine]
+        assert [episode.tokens[i] for i in places] == [best[i - 1] for i in places]
+        assert episode.log_probs == pytest.approx(log_probs_of(policy, episode), abs=1e-4)
+
+
+def contents(episodes: Sequence[Episode]) -> dict[tuple[int, int], tuple[Any, ...]]:
+    return {(e.index, e.sample): (e.tokens, e.is_agent, e.turn, e.rewards, e.end, e.coverage) for e in episodes}
+
+
+@pytest.mark.parametrize("batch", [1, 3, 32])
+def test_an_episode_does_not_depend_on_its_company(policy: ChattyPolicy, played: Rollouts, batch: int) -> None:
+    requests = requests_of(TASKS[:8], n_samples=4)
+    assert contents(roll(policy, requests[::-1], batch=batch).episodes) == contents(played.episodes)
+
+
+def test_another_stream_gives_another_episode(policy: ChattyPolicy, played: Rollouts) -> None:
+    other = contents(roll(policy, requests_of(TASKS[:8], n_samples=4, seed=1)).episodes)
+    same = [key for key, value in contents(played.episodes).items() if other[key] == value]
+    assert len(same) < 4
+
+
+def test_the_same_rollout_twice_gives_the_same_bits(policy: ChattyPolicy, played: Rollouts) -> None:
+    again = roll(policy, requests_of(TASKS[:8], n_samples=4))
+    assert [e.log_probs for e in again.episodes] == [e.log_probs for e in played.episodes]
+    assert contents(again.episodes) == contents(played.episodes)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_other_architectures_run_through_the_same_code(architecture: str) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    def make() -> Any:
+        if architecture == "llama":
+            return LlamaForCausalLM(
+                LlamaConfig(
+                    vocab_size=CODEC.vocabulary_size,
+                    hidden_size=32,
+                    intermediate_size=48,
+                    num_hidden_layers=2,
+                    num_attention_heads=4,
+                    num_key_value_heads=2,
+                    initializer_range=0.1,
+                )
+            ).eval()
+        # Positions are learned here, not rotated.
+        gpt = GPT2Config(vocab_size=CODEC.vocabulary_size, n_positions=256, n_embd=32, n_layer=2, n_head=4)
+        return GPT2LMHeadModel(gpt).eval()
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        policy = chatty(make=make)
+    for episode in roll(policy, requests_of(TASKS[:6], n_samples=2)).episodes:
+        assert episode.log_probs == pytest.approx(log_probs_of(policy, episode), abs=1e-4)

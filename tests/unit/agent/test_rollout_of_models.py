@@ -1,0 +1,83 @@
+"""Dialogues in the format of a model folder: what is sampled stays as it was sampled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from agent_doubles import ENVIRONMENT, RULE, TASKS, rule_user, scripted
+from tiny_tokenizer import save_tokenizer, tiny_tokenizer
+
+from lever_pipe.agent.episodes import Request, Rollouts, RolloutSettings
+from lever_pipe.agent.policy import build_tiny, load_policy, save_policy
+from lever_pipe.agent.rollout import rollout
+from lever_pipe.agent_config import TinyQwen3
+from lever_pipe.agent_records import MissingDetail, Task
+from lever_pipe.intention.codecs import hf
+from lever_pipe.intention.codecs.hf import HfCodec
+
+TOKENIZER = tiny_tokenizer()
+CODEC = HfCodec(TOKENIZER, "tiny")
+SETTINGS = RolloutSettings(
+    max_turns=4,
+    execute_last_turn=False,
+    max_new_tokens=120,
+    max_context=2000,
+    temperature=1.0,
+    greedy=False,
+    show_reward=True,
+    batch=8,
+)
+TASK = Task(
+    id="t",
+    category="travel",
+    task="Plan a trip.",
+    missing_details=(
+        MissingDetail(description="budget", importance=3, options=("low",)),
+        MissingDetail(description="date", importance=2, options=("soon",)),
+    ),
+)
+
+
+def ids(text: str) -> list[int]:
+    return list(TOKENIZER.encode(text, add_special_tokens=False))
+
+
+def roll(model: object, tasks: list[Task], settings: RolloutSettings = SETTINGS) -> Rollouts:
+    requests = [Request(task, i, 0, (0, "test", i)) for i, task in enumerate(tasks)]
+    return rollout(model, CODEC, requests, rule_user(), ENVIRONMENT, RULE, settings)
+
+
+def call(content: str) -> str:
+    function = {"name": "interact_with_env", "arguments": {"choice": "action", "content": content}}
+    return f"<tool_call>\n{json.dumps(function)}\n</tool_call>"
+
+
+def test_sampled_tokens_are_kept_and_never_made_again() -> None:
+    # A thought as no tokenizer would cut it: letter by letter.
+    spelled = [token for letter in "Money first." for token in ids(letter)]
+    first = [*ids("<think>"), *spelled, *ids("</think>"), *ids(call("what about budget") + "<|im_end|>")]
+    assert first != ids("<think>Money first.</think>" + call("what about budget") + "<|im_end|>")
+    second = ids(call("what about date") + "<|im_end|>")
+    policy = scripted({"t": [first, second]}, [TASK], codec=CODEC, prefix=ids("<|im_start|>assistant\n"))
+    (episode,) = roll(policy, [TASK]).episodes
+    assert (episode.rewards, episode.end) == ([1.0, 0.7], "complete")
+    assert episode.tokens == [*CODEC.prompt(TASK), *first, *CODEC.feedback("budget is low", 1.0), *second]
+    assert [t for t, mine in zip(episode.tokens, episode.is_agent, strict=True) if mine] == first + second
+
+
+def test_a_model_folder_is_rolled_out_with_the_log_probs_of_a_plain_forward_pass(tmp_path: Path) -> None:
+    tiny = TinyQwen3(hidden=32, heads=2, kv_heads=1, head_dim=16, mlp=48, positions=2048)
+    save_tokenizer(tmp_path / "tokenizer")
+    save_policy(tmp_path / "model", build_tiny(tiny, CODEC.vocabulary_size, 0), CODEC)
+    model = load_policy(tmp_path / "model", "float32", "cpu")
+    assert hf.load(tmp_path / "model").prompt(TASK) == CODEC.prompt(TASK)
+    rollouts = roll(model, [TASK, *TASKS[:3]], SETTINGS._replace(max_new_tokens=20))
+    for episode in rollouts.episodes:
+        with torch.no_grad():
+            log_probs = model(input_ids=torch.tensor([episode.tokens])).logits[0, :-1].log_softmax(-1)
+        expected = [float(log_probs[i - 1, t]) for i, t in enumerate(episode.tokens) if episode.is_agent[i]]
+        # The published bound for float32.
+        assert episode.log_probs == pytest.approx(expected, abs=1e-4)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from agent_doubles import CODEC, ENVIRONMENT, TASKS, demonstrations, rule_user
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lever_pipe.agent.policy import build_tiny
+from lever_pipe.agent.sft import draw_batches, imitate, imitation_loss, pack
+from lever_pipe.agent_config import TinyQwen3, WarmStart
+from lever_pipe.errors import TrainingError
+from lever_pipe.intention.demonstrator import Demonstration, Demonstrator
+
+TINY = TinyQwen3(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24)
+BATCH = demonstrations(7)
+
+
+def tiny(seed: int = 0) -> Any:
+    return build_tiny(TINY, CODEC.vocabulary_size, seed)
+
+
+def demonstrator(config: WarmStart) -> Demonstrator:
+    return Demonstrator(CODEC, rule_user(), ENVIRONMENT, config, max_context=256)
+
+
+def one_by_one(model: Any, batch: list[Demonstration]) -> torch.Tensor:
+    """Return the loss as its definition says it: each dialogue alone, its agent tokens, the mean over all of them."""
+    terms = []
+    for each in batch:
+        log_probs = model(input_ids=torch.tensor([each.tokens])).logits[0].log_softmax(-1)
+        terms += [-log_probs[i - 1, each.tokens[i]] for i, mine in enumerate(each.is_agent) if mine]
+    return torch.stack(terms).mean()
+
+
+def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def test_packed_dialogues_have_the_loss_and_gradient_of_single_ones() -> None:
+    model = tiny()
+    packed, single = imitation_loss(model, BATCH, pad_id=0), one_by_one(model, BATCH)
+    # float32 sums in another order.
+    assert float(packed.detach()) == pytest.approx(float(single.detach()), abs=1e-5)
+    for ours, theirs in zip(gradients(model, packed), gradients(model, single), strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_a_uniform_policy_loses_ln_v() -> None:
+    model = tiny()
+    torch.nn.init.zeros_(model.get_input_embeddings().weight)
+    assert float(imitation_loss(model, BATCH, pad_id=0).detach()) == pytest.approx(math.log(63), abs=1e-6)
+
+
+def test_what_the_agent_did_not_say_is_not_learned() -> None:
+    seen: dict[str, torch.Tensor] = {}
+
+    class Watched:
+        device = torch.device("cpu")
+
+        def __call__(self, **inputs: Any) -> Any:
+            output = tiny()(**inputs)
+            output.logits.retain_grad()
+            seen["logits"] = output.logits
+            return output
+
+    imitation_loss(Watched(), BATCH, pad_id=0).backward()  # type: ignore[no-untyped-call]
+    is_target = pack(BATCH, pad_id=0).is_agent[:, 1:]
+    moved = seen["logits"].grad.abs().sum(-1) > 0  # type: ignore[union-attr]
+    assert torch.equal(moved[:, :-1], is_target)
+    assert not moved[:, -1].any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12),
+    shares=st.lists(st.booleans(), min_size=30, max_size=30),
+)
+def test_packing_loses_and_invents_nothing(lengths: list[int], shares: list[bool]) -> None:
+    batch = [
+        Demonstration([100 * (i + 1) + k for k in range(n)], [k > 0 and shares[k] for k in range(n)], 0.0)
+        for i, n in enumerate(lengths)
+    ]
+    packed = pack(batch, pad_id=0)
+    assert packed.ids.shape[1] <= 2 * max(lengths)
+    found = {}
+    for ids, positions, is_agent in zip(packed.ids, packed.positions, packed.is_agent, strict=True):
+        for place in range(len(ids)):
+            if ids[place] == 0:
+                assert not is_agent[place]
+            else:
+                found[int(ids[place])] = (int(positions[place]), bool(is_agent[place]))
+    expected = {
+        token: (k, mine)
+        for each in batch
+        for k, (token, mine) in enumerate(zip(each.tokens, each.is_agent, strict=True))
+    }
+    assert found == expected
+    assert int((packed.ids > 0).sum()) == sum(lengths)
+
+
+def test_little_of_a_packed_batch_is_padding() -> None:
+    # A dialogue a row would leave about half of it empty.
+    batch = demonstrations(32)
+    packed = pack(batch, pad_id=0)
+    n_tokens = sum(len(each.tokens) for each in batch)
+    assert packed.ids.numel() < 1.2 * n_tokens
+    assert 32 * max(len(each.tokens) for each in batch) > 1.5 * n_tokens
+
+
+def test_every_batch_is_fresh_and_comes_from_the_seed() -> None:
+    config = WarmStart(steps=4, batch=5)
+    batches = list(draw_batches(demonstrator(config), TASKS, config))
+    assert [len(batch) for batch in batches] == [5] * 4
+    assert batches == list(draw_batches(demonstrator(config), TASKS, config))
+    assert len({tuple(each.tokens) for batch in batches for each in batch}) > 15
+    other = config.model_copy(update={"seed": 1})
+    assert batches != list(draw_batches(demonstrator(other), TASKS, other))
+
+
+def imitated(config: WarmStart, seed: int = 0) -> tuple[Any, list[dict[str, float]]]:
+    model = tiny(seed)
+    steps = list(imitate(model, draw_batches(demonstrator(config), TASKS, config), config, pad_id=CODEC.pad_id))
+    return model, steps
+
+
+def test_the_learning_rate_warms_up_and_falls() -> None:
+    _, steps = imitated(WarmStart(steps=9, batch=2, warmup_steps=4, learning_rate=0.1))
+    rates = [step["learning_rate"] for step in steps]
+    # From a twentieth of the peak up in four steps, then half a cosine of five towards a twentieth.
+    warm = [0.1 * (0.05 + 0.95 * i / 4) for i in range(4)]
+    fall = [0.1 * (0.05 + 0.95 * (1 + math.cos(math.pi * i / 5)) / 2) for i in range(5)]
+    assert rates == pytest.approx(warm + fall, abs=1e-12)
+
+
+def test_imitation_lowers_the_loss() -> None:
+    model, steps = imitated(WarmStart(steps=40, batch=8, warmup_steps=5, learning_rate=2e-2))
+    assert steps[0]["loss"] == pytest.approx(math.log(63), abs=0.3)  # a random policy is nearly uniform
+    assert steps[-1]["loss"] < 1.5
+    assert not model.training
+
+
+def test_the_same_warm_start_twice_gives_the_same_bits() -> None:
+    config = WarmStart(steps=4, batch=3)
+    (first, steps), (second, again) = imitated(config), imitated(config)
+    assert steps == again
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_a_large_gradient_is_clipped_and_its_norm_kept() -> None:
+    config = WarmStart(steps=1, batch=3)
+    (batch,) = draw_batches(demonstrator(config), TASKS, config)
+    model = tiny()
+    norm = math.sqrt(sum(float((g**2).sum()) for g in gradients(model, imitation_loss(model, batch, pad_id=0))))
+    assert norm > 1.5  # so that clipping shows
+    (step,) = imitate(model, iter([batch]), config, pad_id=0)
+    assert step["grad_norm"] == pytest.approx(norm, abs=1e-5)  # float32 sums in another order
+    clipped = math.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters()))
+    assert clipped == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_loss_that_is_no_number_stops_it() -> None:
+    config = WarmStart(steps=3, batch=2)
+    model = tiny()
+    torch.nn.init.constant_(model.get_input_embeddings().weight, math.nan)
+    steps = imitate(model, draw_batches(demonstrator(config), TASKS, config), config, pad_id=CODEC.pad_id)
+    with pytest.raises(TrainingError, match=r"the warm start: expected a finite loss .* found loss nan.* at step 1"):
+        list(steps)

@@ -1,0 +1,278 @@
+"""Whole runs of the tiny world: what they repeat, what they count, and what moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trained_world import ENVIRONMENT, N_TRAIN, Files, measured, read_run, train_here, training
+
+from lever_pipe.agent.measures import END_REASONS, PHASES
+from lever_pipe.agent.step import tasks_of_step
+from lever_pipe.agent_config import Schedule, Simulator
+from lever_pipe.agent_stage_configs import TrainAgentConfig
+from lever_pipe.errors import DataError, TrainingError
+from lever_pipe.intention.simulators import rule
+from lever_pipe.intention.simulators.protocol import SimulatorCounts
+
+KEYS = {
+    "pg_loss",
+    "kl",
+    "kl_k1",
+    "kl_loss",
+    "entropy",
+    "entropy_all",
+    "loss",
+    "grad_norm",
+    "grad_clipped",
+    "clip_fraction",
+    "dual_clip_fraction",
+    "ratio_max",
+    "learning_rate",
+    "reward",
+    "reward_min",
+    "reward_max",
+    "reward_per_turn",
+    "normalised_reward",
+    "coverage",
+    "score",
+    "score_sd",
+    "groups_without_spread",
+    "turns",
+    "sequence_length",
+    "prompt_length",
+    "response_length",
+    "agent_tokens",
+    "tokens_total",
+    "tokens_per_rank",
+    "episodes",
+    "forwards",
+    "prefill_tokens",
+    "decode_tokens",
+    "simulator_requests",
+    "simulator_failures",
+    "multi_call_turns",
+    "environment_timeouts",
+    "tokens_per_second",
+    "tokens_per_second_per_device",
+    "agent_tokens_per_second",
+    "flop_update",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of four steps."""
+    folder = tmp_path_factory.mktemp("run")
+    train_here(folder, training(steps=4, evaluation={"every": 3}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(run: Path) -> Files:
+    return read_run(run)
+
+
+def rows_of(folder: Path, config: TrainAgentConfig) -> Files:
+    train_here(folder, config)
+    return read_run(folder)
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path: Path, run: Path, files: Files) -> None:
+    again = rows_of(tmp_path, training(steps=4, evaluation={"every": 3}))
+    assert measured(again.metrics) == measured(files.metrics)
+    assert again[1:] == files[1:]
+    for name in ("last", "best"):
+        assert (tmp_path / name / "model.safetensors").read_bytes() == (run / name / "model.safetensors").read_bytes()
+
+
+def test_another_seed_gives_another_run(tmp_path: Path, files: Files) -> None:
+    other = rows_of(tmp_path, training(steps=4, evaluation={"every": 3}, seed=1))
+    mine, theirs = measured(files.metrics), measured(other.metrics)
+    assert all(row["pg_loss"] != other["pg_loss"] for row, other in zip(mine, theirs, strict=True))
+    assert other.evaluations[:2] == files.evaluations[:2]  # the start policy with common draws
+    assert other.evaluations[-1] != files.evaluations[-1]
+
+
+def test_draws_are_those_of_seed_and_step(tmp_path: Path) -> None:
+    """Every step takes all tasks and moves nothing: only the draws differ."""
+    still = {"steps": 2, "prompts": N_TRAIN, "group": 2, "minibatches": 1, "learning_rate": 1e-30, "weight_decay": 0.0}
+    runs = [rows_of(tmp_path / str(seed), training(seed=seed, **still)).metrics for seed in (0, 1)]
+    tokens = [row.values["agent_tokens"] for rows in runs for row in rows]
+    assert len(set(tokens)) == 4
+    assert len({row.values["prompt_length"] for rows in runs for row in rows}) == 1
+
+
+def test_every_value_is_there_at_every_step(files: Files) -> None:
+    expected = KEYS | {*(f"end_{reason}" for reason in END_REASONS), *(f"seconds_{phase}" for phase in PHASES)}
+    assert [row.step for row in files.metrics] == [1, 2, 3, 4]
+    assert len(END_REASONS) == 8
+    for row in files.metrics:
+        assert set(row.values) == expected  # no share of a peak on a CPU
+
+
+def test_values_add_up(files: Files) -> None:
+    for row in files.metrics:
+        values = row.values
+        assert values["episodes"] == 12
+        assert values["tokens_total"] == pytest.approx(values["sequence_length"] * 12, abs=1e-9)
+        assert values["prompt_length"] + values["response_length"] == pytest.approx(values["sequence_length"], abs=1e-9)
+        assert values["agent_tokens"] < values["response_length"]
+        assert values["tokens_per_rank"] == values["tokens_total"]
+        seconds = values["seconds_step"]
+        assert values["tokens_per_second"] * seconds == pytest.approx(values["tokens_total"], abs=1e-6)
+        assert values["tokens_per_second_per_device"] == values["tokens_per_second"]
+        parts = sum(values[f"seconds_{name}"] for name in ("rollout", "log_probs", "reference", "update"))
+        assert 0 < parts <= seconds
+        assert sum(values[f"end_{reason}"] for reason in END_REASONS) == pytest.approx(1, abs=1e-9)
+        assert values["reward_min"] <= values["reward"] <= values["reward_max"]
+        assert values["score"] == pytest.approx(values["reward"], abs=1e-9)  # this arm compares sums
+        assert values["simulator_requests"] > 0
+
+
+def test_the_first_step_starts_from_the_reference(files: Files) -> None:
+    first, *later = files.metrics
+    assert first.values["kl"] == first.values["kl_k1"] == 0
+    assert all(row.values["kl"] > 0 for row in later)
+
+
+def test_evaluations_come_at_zero_every_so_often_and_at_the_end(files: Files) -> None:
+    assert [(row.step, row.mode, row.n_samples) for row in files.evaluations] == [
+        (step, mode, n) for step in (0, 3, 4) for mode, n in (("greedy", 1), ("sampled", 2))
+    ]
+    assert {row.checkpoint for row in files.evaluations} == {"current"}
+    assert len(files.episodes) == 3 * 3 * (1 + 2)
+
+
+def test_the_best_policy_is_the_first_with_the_highest_sampled_reward(tmp_path: Path, run: Path, files: Files) -> None:
+    rewards = {row.step: row.values["reward"] for row in files.evaluations if row.mode == "sampled"}
+    assert files.done.best_step == min(step for step in rewards if rewards[step] == max(rewards.values()))
+    still = rows_of(tmp_path, training(steps=2, learning_rate=1e-30, weight_decay=0.0, evaluation={"every": 1}))
+    assert still.done.best_step == 0  # all equal
+    assert (files.done.planned_steps, files.done.executed_steps, files.done.reason) == (4, 4, "finished")
+    assert not (run / "state").exists()
+
+
+def test_micro_batches_move_no_number_of_a_step(tmp_path: Path) -> None:
+    found = [
+        rows_of(tmp_path / str(size), training(steps=1, minibatches=1, micro_batch=size, arm={"kl": 0.1}))
+        for size in (1, 5, 12)
+    ]
+    for other in found[1:]:
+        # Float32 sums in another order.
+        assert measured(other.metrics)[0] == pytest.approx(measured(found[0].metrics)[0], abs=1e-6)
+
+
+def test_equal_scores_give_no_gradient_and_are_counted(tmp_path: Path) -> None:
+    config = training(steps=1, weight_decay=0.0)
+    deaf = config.model_copy(update={"simulator": Simulator(kind="rule", judge_miss=1.0)})
+    values = rows_of(tmp_path, deaf).metrics[0].values
+    assert values["groups_without_spread"] == 1
+    assert values["reward_max"] == values["score_sd"] == values["pg_loss"] == values["grad_norm"] == 0
+
+
+def test_a_penalty_keeps_the_policy_near_its_start(tmp_path: Path) -> None:
+    settings = {"steps": 6, "learning_rate": 3e-3}
+    free = rows_of(tmp_path / "free", training(**settings)).metrics[-1].values
+    bound = rows_of(tmp_path / "bound", training(arm={"kl": 5.0}, **settings)).metrics[-1].values
+    assert 0 < bound["kl"] < free["kl"] / 2
+
+
+def test_an_entropy_bonus_raises_entropy(tmp_path: Path) -> None:
+    settings = {"steps": 4, "learning_rate": 5e-3}
+    plain = rows_of(tmp_path / "plain", training(**settings)).metrics[-1].values
+    raised = rows_of(tmp_path / "raised", training(arm={"entropy": 1.0}, **settings)).metrics[-1].values
+    assert raised["entropy"] > plain["entropy"] + 0.1
+
+
+def test_the_rate_follows_completed_steps(tmp_path: Path) -> None:
+    schedule = Schedule(kind="cosine", warmup_steps=2)
+    files = rows_of(tmp_path, training(steps=4, learning_rate=0.01, arm={"schedule": schedule}))
+    # i / 2 of the peak, then (1 + cos(pi p)) / 2 at p = 0 and 1/2; both updates of a step share it.
+    assert [row.values["learning_rate"] for row in files.metrics] == pytest.approx([0, 0.005, 0.01, 0.005], abs=1e-12)
+    assert files.metrics[1].values["kl"] == 0  # the first step moved nothing
+
+
+def test_the_arm_decides_before_the_common_settings(tmp_path: Path) -> None:
+    arm = {"trajectory_score": "mean", "learning_rate": 1e-4}
+    values = rows_of(tmp_path, training(steps=1, arm=arm)).metrics[0].values
+    assert values["learning_rate"] == 1e-4
+    assert values["score"] == pytest.approx(values["reward_per_turn"], abs=1e-4)  # rounded to four decimals
+
+
+class FailingUser:
+    """A user of whose requests every third fails, unseen by the environment."""
+
+    concurrency = 1
+    is_remote = False
+
+    def __init__(self, user: rule.RuleUser) -> None:
+        self._user = user
+        self.counts = SimulatorCounts()
+
+    def reply(self, *arguments: object) -> object:
+        self._count()
+        return self._user.reply(*arguments)  # type: ignore[arg-type]
+
+    def judge(self, *arguments: object) -> object:
+        self._count()
+        return self._user.judge(*arguments)  # type: ignore[arg-type]
+
+    def _count(self) -> None:
+        self.counts.add(requests=1, failures=int(self.counts.requests % 3 == 2))
+        self.counts.note("HTTP 500")
+
+
+@pytest.mark.parametrize("limit", [0.3, 0.34])
+def test_too_many_failures_of_the_user_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
+) -> None:
+    whole = rule.load
+    monkeypatch.setattr(rule, "load", lambda *arguments: FailingUser(whole(*arguments)))
+    config = training(steps=1)
+    config = config.model_copy(update={"simulator": Simulator(kind="rule", failure_limit=limit)})
+    if limit > 1 / 3:
+        values = rows_of(tmp_path, config).metrics[0].values
+        assert values["simulator_failures"] == pytest.approx(values["simulator_requests"] / 3, abs=1)
+        return
+    with pytest.raises(TrainingError) as caught:
+        train_here(tmp_path, config)
+    message = str(caught.value)
+    assert "greedy evaluation of split val at step 0: expected at most 30.0% of the simulator's requests" in message
+    assert "the last one with: HTTP 500" in message
+    assert "failure_limit" in message
+
+
+@given(st.integers(2, 12), st.integers(1, 6), st.integers(0, 3))
+def test_a_pass_takes_each_task_at_most_once(n_tasks: int, n_prompts: int, seed: int) -> None:
+    if n_prompts > n_tasks:
+        return
+    n_steps = n_tasks // n_prompts
+    for number in range(2):
+        steps = range(number * n_steps + 1, (number + 1) * n_steps + 1)
+        taken = [index for step in steps for index in tasks_of_step(step, n_tasks, n_prompts, seed)]
+        assert len(set(taken)) == len(taken) == n_steps * n_prompts
+        assert set(taken) <= set(range(n_tasks))
+
+
+def test_each_pass_has_its_own_order() -> None:
+    passes = [[i for step in (2 * n + 1, 2 * n + 2) for i in tasks_of_step(step, 10, 4, 0)] for n in range(3)]
+    assert len({tuple(taken) for taken in passes}) == 3
+    assert len({tuple(sorted(taken)) for taken in passes}) > 1  # others are left out
+
+
+def test_a_step_needs_enough_tasks(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"at least grpo.prompts={N_TRAIN + 2} train tasks; found {N_TRAIN}"):
+        train_here(tmp_path, training(prompts=N_TRAIN + 2))
+
+
+def test_turns_stay_within_the_environment(files: Files) -> None:
+    def lengths() -> Iterator[int]:
+        for row in files.episodes:
+            yield len(row.rewards)
+
+    assert min(lengths()) >= 1
+    assert max(lengths()) <= ENVIRONMENT.max_turns

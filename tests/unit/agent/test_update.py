@@ -1,0 +1,226 @@
+"""One optimiser update: against a slow loss over all logits, however it is cut, and where nothing is to be learnt."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from trained_world import TINY
+
+from lever_pipe.agent import update as module
+from lever_pipe.agent.lessons import Lesson
+from lever_pipe.agent.policy import build_tiny
+from lever_pipe.agent.processes import Alone
+from lever_pipe.agent.scoring import score
+from lever_pipe.agent.update import prepare_for_updates, update
+from lever_pipe.agent_config import AgentArm, AgentGrpo
+from lever_pipe.errors import TrainingError
+from lever_pipe.training.optimiser import AdamW
+
+LENGTHS = (14, 9, 12, 11, 9, 13)
+VOCABULARY = 63
+ALONE = Alone(torch.device("cpu"), "float32")
+PULLED = AgentArm(name="pulled", kl=0.3, entropy=0.05)
+PLAIN = AgentArm(name="plain")
+GOLDEN = {
+    "pg_loss": -0.428224,
+    "kl_loss": 0.075906,
+    "loss": -0.611390,
+    "clip_fraction": 14 / 60,
+    "dual_clip_fraction": 2 / 60,
+    "ratio_max": 1.797741,
+    "grad_norm": 0.956321,
+    "grad_clipped": 0.0,
+}
+
+
+def lessons() -> list[Lesson]:
+    """Return six episodes whose earlier log-probabilities lie up to 0.6 from the policy's, so that clips cut."""
+    numbers = torch.Generator().manual_seed(1)
+    policy = build_tiny(TINY, VOCABULARY, 0)
+    made = []
+    for length in LENGTHS:
+        tokens = torch.randint(1, VOCABULARY, (length,), generator=numbers)
+        places = torch.arange(3, length)[torch.rand(length - 3, generator=numbers) < 0.6]
+        with torch.no_grad():
+            now = score(policy, [tokens], [places], pad_id=0, temperature=1.0, entropies=False).log_probs
+        shift = (torch.rand(2, len(places), generator=numbers) - 0.5) * 1.2
+        advantages = torch.randn(len(places), generator=numbers)
+        made.append(Lesson(tokens, places, advantages, now + shift[0], now + shift[1]))
+    return made
+
+
+def run(made: list[Lesson], arm: AgentArm, **settings: Any) -> tuple[Any, dict[str, float]]:
+    """Return the policy after one update, its gradients kept, and what was measured."""
+    grpo = settings_of(**settings)
+    policy = build_tiny(TINY, VOCABULARY, 0)
+    prepare_for_updates(policy)
+    optimiser = AdamW(policy, learning_rate=0.0, weight_decay=grpo.weight_decay)
+    values = update(
+        policy, optimiser, made, arm=arm, grpo=grpo, pad_id=0, processes=ALONE, learning_rate=grpo.learning_rate
+    )
+    return policy, values
+
+
+def settings_of(**settings: Any) -> AgentGrpo:
+    """Return settings under which every clip cuts some token."""
+    base = {"micro_batch": 2, "max_gradient_norm": 1e9, "weight_decay": 0.0, "dual_clip": 1.3}
+    return AgentGrpo(**{**base, **settings})
+
+
+def gradients(policy: Any) -> dict[str, Tensor]:
+    return {name: parameter.grad for name, parameter in policy.named_parameters()}
+
+
+def slow_loss(policy: Any, made: list[Lesson], arm: AgentArm, grpo: AgentGrpo) -> tuple[Tensor, list[Tensor]]:
+    """Return the loss of the specification, one token after the other, and the logits of each episode."""
+    total, n_tokens, all_logits = torch.tensor(0.0), sum(len(lesson.places) for lesson in made), []
+    for lesson in made:
+        logits = policy(input_ids=lesson.tokens[None]).logits[0]
+        logits.retain_grad()
+        all_logits.append(logits)
+        for j, place in enumerate(lesson.places.tolist()):
+            row = (logits[place - 1] / grpo.temperature).log_softmax(dim=-1)
+            mine = row[lesson.tokens[place]]
+            advantage, ratio = lesson.advantages[j], (mine - lesson.behaviour[j]).exp()
+            loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - grpo.clip_low, 1 + grpo.clip_high))
+            if advantage < 0:
+                loss = torch.minimum(loss, -grpo.dual_clip * advantage)
+            away = lesson.reference[j] - mine
+            penalty = (away.exp() - away - 1).clamp(-10, 10)
+            entropy = -(row.exp() * row).sum()
+            total = total + (loss + arm.kl * penalty - arm.entropy * entropy) / n_tokens
+    return total, all_logits
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.8])
+def test_gradients_are_those_of_the_slow_loss(temperature: float) -> None:
+    made = lessons()
+    policy, values = run(made, PULLED, temperature=temperature)
+    slow = build_tiny(TINY, VOCABULARY, 0)
+    loss, all_logits = slow_loss(slow, made, PULLED, settings_of(temperature=temperature))
+    loss.backward()
+    assert values["loss"] == pytest.approx(loss.item(), abs=1e-6)
+    assert values["clip_fraction"] > 0.1
+    assert values["dual_clip_fraction"] > 0.01
+    expected = gradients(slow)
+    for name, gradient in gradients(policy).items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=0, msg=name)
+    assert values["grad_norm"] == pytest.approx(
+        math.sqrt(sum(float((g**2).sum()) for g in expected.values())), abs=1e-5
+    )
+    for lesson, logits in zip(made, all_logits, strict=True):
+        is_agents = torch.zeros(len(lesson.tokens), dtype=torch.bool)
+        is_agents[lesson.places - 1] = True
+        assert logits.grad is not None
+        assert not logits.grad[~is_agents].any()  # the environment's tokens
+        assert logits.grad[is_agents].any()
+
+
+def test_the_cut_into_micro_batches_moves_nothing() -> None:
+    made = lessons()
+    found = [run(made, PULLED, micro_batch=size) for size in (1, 4, 6)]
+    for policy, values in found[1:]:
+        # Float32 sums of some sixty tokens in another order.
+        assert values == pytest.approx(found[0][1], abs=1e-6)
+        for name, gradient in gradients(policy).items():
+            torch.testing.assert_close(gradient, gradients(found[0][0])[name], atol=1e-6, rtol=0, msg=name)
+
+
+def test_a_mean_is_over_tokens_not_over_episodes() -> None:
+    made = lessons()
+    _, whole = run(made, PLAIN)
+    parts = [run([lesson], PLAIN)[1] for lesson in made]
+    counts = [len(lesson.places) for lesson in made]
+    assert len(set(counts)) > 1
+    weighted = sum(part["pg_loss"] * n for part, n in zip(parts, counts, strict=True)) / sum(counts)
+    assert whole["pg_loss"] == pytest.approx(weighted, abs=1e-6)
+    assert abs(whole["pg_loss"] - sum(part["pg_loss"] for part in parts) / len(parts)) > 1e-3
+
+
+def test_golden_numbers() -> None:
+    """Of a random policy with fixed lessons; they move only with the arithmetic of the loss."""
+    _, values = run(lessons(), PULLED)
+    assert values == pytest.approx(GOLDEN, abs=5e-6)  # printed digits, and another machine's float32
+
+
+def test_equal_scores_teach_nothing() -> None:
+    made = [replace(lesson, advantages=torch.zeros_like(lesson.advantages)) for lesson in lessons()]
+    policy, values = run(made, PLAIN, learning_rate=0.1)
+    assert (values["pg_loss"], values["grad_norm"], values["clip_fraction"]) == (0, 0, 0)
+    assert values["kl_loss"] > 0  # measured, without weight
+    before = build_tiny(TINY, VOCABULARY, 0).state_dict()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.state_dict().items())
+
+
+def test_a_penalty_without_weight_is_measured_and_moves_nothing() -> None:
+    made = lessons()
+    far = [replace(lesson, reference=lesson.reference - 1) for lesson in made]
+    near, away = run(made, PLAIN), run(far, PLAIN)
+    assert away[1]["kl_loss"] > near[1]["kl_loss"] + 0.1
+    assert away[1]["loss"] == near[1]["loss"] == near[1]["pg_loss"]
+    assert all(torch.equal(g, gradients(near[0])[name]) for name, g in gradients(away[0]).items())
+
+
+def test_the_gradient_is_clipped_and_counted() -> None:
+    _, free = run(lessons(), PULLED)
+    policy, values = run(lessons(), PULLED, max_gradient_norm=free["grad_norm"] / 2)
+    left = math.sqrt(sum(float((g**2).sum()) for g in gradients(policy).values()))
+    assert (free["grad_clipped"], values["grad_clipped"]) == (0, 1)
+    assert values["grad_norm"] == free["grad_norm"]
+    assert left == pytest.approx(free["grad_norm"] / 2, abs=1e-4)
+
+
+@pytest.mark.parametrize("field", ["advantages", "behaviour", "reference"])
+def test_a_number_that_is_none_stops_before_the_step(field: str) -> None:
+    made = lessons()
+    made[0] = replace(made[0], **{field: torch.full_like(made[0].advantages, math.nan)})
+    policy = build_tiny(TINY, VOCABULARY, 0)
+    optimiser = AdamW(policy, learning_rate=0.1, weight_decay=0.1)
+    with pytest.raises(TrainingError, match=r"expected a finite loss and gradient; found .*loss nan"):
+        update(policy, optimiser, made, arm=PULLED, grpo=AgentGrpo(), pad_id=0, processes=ALONE, learning_rate=0.1)
+    before = build_tiny(TINY, VOCABULARY, 0).state_dict()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.state_dict().items())
+
+
+def test_a_large_policy_computes_again_what_it_does_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lessons()
+    kept = run(made, PULLED)
+    monkeypatch.setattr(module, "CHECKPOINT_ABOVE", 0)
+    passes = []
+    first = build_tiny(TINY, VOCABULARY, 0)
+    monkeypatch.setattr(
+        type(first.model.layers[0].mlp),
+        "forward",
+        counted(type(first.model.layers[0].mlp).forward, passes),
+    )
+    again = run(made, PULLED)
+    assert len(passes) == 2 * 3  # each of 3 micro-batches forward, and once more on the way back
+    assert again[1] == pytest.approx(kept[1], abs=1e-6)
+    assert not again[0].training
+
+
+def counted(forward: Any, passes: list[int]) -> Any:
+    def call(self: Any, *arguments: Any) -> Any:
+        passes.append(1)
+        return forward(self, *arguments)
+
+    return call
+
+
+def test_half_precision_takes_nearly_the_same_step() -> None:
+    made = lessons()
+    _, whole = run(made, PULLED)
+    policy = build_tiny(TINY, VOCABULARY, 0)
+    optimiser = AdamW(policy, learning_rate=0.0, weight_decay=0.0)
+    half = Alone(torch.device("cpu"), "bfloat16")
+    grpo = settings_of()
+    values = update(policy, optimiser, made, arm=PULLED, grpo=grpo, pad_id=0, processes=half, learning_rate=0.0)
+    assert all(g.dtype is torch.float32 for g in gradients(policy).values())
+    # bfloat16 has 8 bits: a log-probability of -4 is good to 0.02.
+    assert values["loss"] == pytest.approx(whole["loss"], abs=0.02)
+    assert values["loss"] != whole["loss"]

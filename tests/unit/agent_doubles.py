@@ -1,0 +1,127 @@
+"""Policies for tests: one that follows a script, and a random one that knows which word may follow which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lever_pipe.agent.policy import build_tiny
+from lever_pipe.agent_config import AgentExecution, Environment, Simulator, SyntheticTasks, TinyQwen3, WarmStart
+from lever_pipe.agent_records import Task
+from lever_pipe.intention.codecs.protocol import ChatCodec
+from lever_pipe.intention.codecs.word import WordCodec
+from lever_pipe.intention.demonstrator import Demonstration, Demonstrator
+from lever_pipe.intention.simulators import rule
+from lever_pipe.intention.sources import synthetic
+
+CODEC = WordCodec.of_world()
+RULE = Simulator(kind="rule")
+TASKS = synthetic.read(SyntheticTasks(n_train=40)).train
+ENVIRONMENT = Environment(max_turns=8)
+
+
+def rule_user() -> rule.RuleUser:
+    return rule.load(RULE, AgentExecution())
+
+
+def demonstrations(n: int, *, tasks: Sequence[Task] = TASKS, **rates: float) -> list[Demonstration]:
+    maker = Demonstrator(CODEC, rule_user(), ENVIRONMENT, WarmStart(**rates), max_context=256)
+    rng = np.random.default_rng(0)
+    return [maker.hold(tasks[i % len(tasks)], rng) for i in range(n)]
+
+
+class ScriptedPolicy:
+    """Says prescribed tokens, and checks that its cache holds every dialogue as it went, position by position.
+
+    Args:
+        codec: gives the size of the vocabulary.
+        turns: a task's prompt -> the tokens of its turns.
+        prefix: what stands before every turn of the agent, and nowhere else.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, codec: ChatCodec, turns: dict[tuple[int, ...], list[list[int]]], prefix: list[int]) -> None:
+        self._turns = turns
+        self._vocabulary_size = codec.vocabulary_size
+        self._prefix = prefix
+        self.read: list[int] = []
+        """Number of tokens that each forward pass has read."""
+
+    def __call__(
+        self,
+        *,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        position_ids: Tensor,
+        past_key_values: Any,
+        use_cache: bool,
+        logits_to_keep: int,
+    ) -> SimpleNamespace:
+        assert use_cache
+        assert logits_to_keep == 1
+        keys = input_ids[:, None, :, None].float()
+        values = position_ids[:, None, :, None].float()
+        keys, values = past_key_values.update(keys, values, 0)
+        logits = torch.zeros(len(input_ids), 1, self._vocabulary_size)
+        self.read.append(int(attention_mask[:, -input_ids.shape[1] :].sum()))
+        for row, taken in enumerate(attention_mask.bool()):
+            if not taken[-1]:
+                continue
+            assert values[row, 0, taken, 0].tolist() == list(range(int(taken.sum())))
+            logits[row, 0, self._next(keys[row, 0, taken, 0].int().tolist())] = 50.0
+        return SimpleNamespace(logits=logits)
+
+    def _next(self, dialogue: list[int]) -> int:
+        n = len(self._prefix)
+        begins = [i + n for i in range(len(dialogue) - n + 1) if dialogue[i : i + n] == self._prefix]
+        turn = self._turns[tuple(dialogue[: begins[0]])][len(begins) - 1]
+        return turn[len(dialogue) - begins[-1]]
+
+
+def scripted(
+    script: dict[str, list[list[int]]],
+    tasks: Sequence[Task],
+    *,
+    codec: ChatCodec = CODEC,
+    prefix: Sequence[int] = CODEC.feedback("asked", None)[-2:],
+) -> ScriptedPolicy:
+    """Return the policy that says the turns written for each task's id."""
+    return ScriptedPolicy(codec, {tuple(codec.prompt(task)): script[task.id] for task in tasks}, list(prefix))
+
+
+class ChattyPolicy:
+    """A stock model with random weights whose logits are nudged to what a demonstrator says after the last word.
+
+    So its dialogues run over many turns, while every token still depends on all tokens before it.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, model: Any, *, weight: float = 2.0) -> None:
+        self.model = model
+        self._weight = weight
+        self._nudge_VV = _bigrams(demonstrations(400, early_stop=0.05))
+
+    def __call__(self, *, input_ids: Tensor, logits_to_keep: int = 0, **inputs: Any) -> SimpleNamespace:
+        logits = self.model(input_ids=input_ids, logits_to_keep=logits_to_keep, **inputs).logits
+        nudge = self._nudge_VV[input_ids[:, -1:] if logits_to_keep else input_ids]
+        return SimpleNamespace(logits=self._weight * logits + nudge)
+
+
+def chatty(seed: int = 0, make: Callable[[], Any] | None = None) -> ChattyPolicy:
+    return ChattyPolicy(build_tiny(TinyQwen3(), CODEC.vocabulary_size, seed) if make is None else make())
+
+
+def _bigrams(dialogues: Sequence[Demonstration]) -> Tensor:
+    counts = torch.full((CODEC.vocabulary_size, CODEC.vocabulary_size), 0.02)
+    for dialogue in dialogues:
+        for i, mine in enumerate(dialogue.is_agent):
+            if mine:
+                counts[dialogue.tokens[i - 1], dialogue.tokens[i]] += 1
+    return (counts / counts.sum(dim=1, keepdim=True)).log()

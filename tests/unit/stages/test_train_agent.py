@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from trained_world import CODE, files_of, train_here, training, world
+
+from lever_pipe import storage
+from lever_pipe.agent.policy import load_policy
+from lever_pipe.checkpoints import load_tensors
+from lever_pipe.errors import CheckpointError, LeverPipeError
+from lever_pipe.intention.codecs import word
+from lever_pipe.records import RunCard
+from lever_pipe.stage_configs import Runtime
+from lever_pipe.stages.train_agent import train_agent
+
+
+def test_a_run_leaves_rows_two_policies_and_a_card(tmp_path: Path) -> None:
+    done = train_here(tmp_path, training(steps=1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best",
+        "done.json",
+        "episodes.jsonl",
+        "evaluations.jsonl",
+        "last",
+        "metrics.jsonl",
+        "run.json",
+    ]
+    assert (done.arm, done.seed, done.engine, done.executed_steps) == ("test", 0, "native", 1)
+    card = storage.read_row(tmp_path / "run.json", RunCard)
+    assert (card.stage, card.code) == ("train_agent", CODE)
+    assert set(card.inputs) == {"train_tasks", "val_tasks", "start[0]"}
+    for name in ("last", "best"):
+        policy = load_policy(tmp_path / name, "float32", "cpu")
+        assert sum(parameter.numel() for parameter in policy.parameters()) == done.n_parameters
+        assert word.load(tmp_path / name).vocabulary_size == 63
+
+
+def test_the_start_may_be_a_folder_or_its_files(tmp_path: Path) -> None:
+    start = world() / "policy"
+    folder = files_of(tmp_path / "folder")
+    listed = {**files_of(tmp_path / "files"), "start": tuple(sorted(start.iterdir()))}
+    for files in (folder, listed):
+        train_agent(**files, config=training(steps=1), runtime=Runtime(code=CODE))  # type: ignore[arg-type]
+    weights = [load_tensors(tmp_path / name / "last" / "model.safetensors")[0] for name in ("folder", "files")]
+    torch.testing.assert_close(weights[0], weights[1], atol=0, rtol=0)
+
+
+def test_a_start_that_is_no_policy_is_told(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    files = {**files_of(tmp_path), "start": (tmp_path / "empty",)}
+    with pytest.raises(CheckpointError, match=r"empty: expected a model folder; found no config\.json"):
+        train_agent(**files, config=training(steps=1), runtime=Runtime(code=CODE))  # type: ignore[arg-type]
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_half_precision_policies_are_saved_as_such(tmp_path: Path) -> None:
+    config = training(steps=1)
+    model = config.policy.model.model_copy(update={"dtype": "bfloat16"})
+    policy = config.policy.model_copy(update={"model": model})
+    train_here(tmp_path, config.model_copy(update={"policy": policy}))
+    weights, _ = load_tensors(tmp_path / "last" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+
+
+def test_an_execution_setting_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(LeverPipeError, match="checkpoint_every"):
+        train_agent(
+            **files_of(tmp_path),  # type: ignore[arg-type]
+            config=training(steps=1),
+            runtime=Runtime(agent='{"checkpoint_every": 0}'),
+        )

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from agent_doubles import TASKS
+
+from lever_pipe import storage
+from lever_pipe.agent.policy import load_policy, policy_folder
+from lever_pipe.agent_config import AgentModel, Environment, TinyQwen3, WarmStart
+from lever_pipe.agent_records import StepRow
+from lever_pipe.agent_stage_configs import PolicyConfig, WarmStartAgentConfig
+from lever_pipe.errors import ConfigError
+from lever_pipe.intention.codecs import word
+from lever_pipe.stages.warm_start_agent import warm_start_agent
+
+TINY = TinyQwen3(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24)
+FILES = {
+    "weights": "model.safetensors",
+    "settings": "config.json",
+    "words": "words.json",
+    "metrics": "metrics.jsonl",
+    "card": "run.json",
+}
+
+
+def config(codec: str = "word", **values: Any) -> WarmStartAgentConfig:
+    model = AgentModel(folder="", codec=codec, dtype="float32", max_context=256, max_new_tokens=12, tiny=TINY)
+    return WarmStartAgentConfig(
+        policy=PolicyConfig(model=model, model_identity="embedded"),
+        warm_start=WarmStart(**{"steps": 3, "batch": 4, "warmup_steps": 1} | values),
+        environment=Environment(max_turns=8),
+    )
+
+
+def run(folder: Path, **values: Any) -> tuple[StepRow, dict[str, Path]]:
+    folder.mkdir()
+    storage.write_rows(folder / "tasks.jsonl", TASKS)
+    files = {name: folder / file for name, file in FILES.items()}
+    return warm_start_agent(train_tasks=folder / "tasks.jsonl", **files, config=config(**values)), files
+
+
+def test_the_files_are_a_policy_with_its_history(tmp_path: Path) -> None:
+    row, files = run(tmp_path / "a")
+    folder = policy_folder((files["weights"], files["settings"], files["words"]))
+    model = load_policy(folder, "float32", "cpu")
+    assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, word.load(folder).vocabulary_size)
+    rows = storage.read_rows(files["metrics"], StepRow)
+    assert [each.step for each in rows] == [1, 2, 3]
+    assert rows[-1] == row
+    assert set(row.values) == {"loss", "learning_rate", "grad_norm"}
+    card = json.loads(files["card"].read_text())
+    assert card["stage"] == "warm_start_agent"
+    assert list(card["inputs"]) == ["train_tasks"]
+
+
+def test_nothing_else_is_written(tmp_path: Path) -> None:
+    run(tmp_path / "a")
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"tasks.jsonl", *FILES.values()}
+
+
+def test_the_same_job_twice_writes_the_same_bits(tmp_path: Path) -> None:
+    (_, first), (_, second) = run(tmp_path / "a"), run(tmp_path / "b")
+    for name in ("weights", "settings", "words", "metrics"):
+        assert first[name].read_bytes() == second[name].read_bytes(), name
+
+
+def test_another_seed_writes_other_weights(tmp_path: Path) -> None:
+    (_, first), (_, second) = run(tmp_path / "a"), run(tmp_path / "b", seed=1)
+    assert first["weights"].read_bytes() != second["weights"].read_bytes()
+
+
+def test_another_codec_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"intention\.model\.codec: expected 'word' .* found 'hf'"):
+        run(tmp_path / "a", codec="hf")
