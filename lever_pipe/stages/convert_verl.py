@@ -1,0 +1,45 @@
+"""Rule `convert_verl`: the original trainer's log of one run as a run directory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.agent_records import DoneRow
+from lever_pipe.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import Runtime
+from lever_pipe.verl.conversion import convert
+from lever_pipe.verl.logs import read_log
+
+logger = logging.getLogger("convert_verl")
+
+
+def convert_verl(
+    *,
+    log: tuple[Path, ...],
+    metrics: Path,
+    evaluations: Path,
+    episodes: Path,
+    done: Path,
+    card: Path,
+    config: ConvertVerlConfig,
+    runtime: Runtime = Runtime(),
+) -> DoneRow:
+    """Write what the log says under our names and return how far the run came; `episodes` is empty, as no log has them.
+
+    Raises:
+        RecordError: a damaged log, one of another configuration, or one without validations.
+    """
+    started = time.perf_counter()
+    converted = convert(read_log(log), config)
+    for note in converted.notes:
+        logger.warning("%s", note)
+    storage.write_rows(metrics, converted.metrics)
+    storage.write_rows(evaluations, converted.evaluations)
+    storage.write_rows(episodes, [])
+    storage.write_row(done, converted.done)
+    write_card(card, stage="convert_verl", config=config, inputs={"log": log}, started=started, runtime=runtime)
+    return converted.done

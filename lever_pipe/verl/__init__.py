@@ -1,0 +1,1 @@
+"""The original trainer as an engine: launch files out, logs in."""

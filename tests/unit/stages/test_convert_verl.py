@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from lever_pipe import agent_plan, storage
+from lever_pipe.agent_config import Intention
+from lever_pipe.agent_records import DoneRow, EpisodeRow, EvaluationRow, StepRow
+from lever_pipe.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.errors import RecordError
+from lever_pipe.stages.convert_verl import convert_verl
+
+RECORDED = Path(__file__).parents[1] / "verl" / "console.log"
+
+
+def convert(folder: Path, *log: Path, **changed: object) -> DoneRow:
+    """Run the stage as the workflow does, for a configuration of six steps."""
+    intention = Intention(grpo={"steps": 6}, **changed)
+    config = agent_plan.stage_config(intention, "convert_verl", {"arm": "bundle", "seed": "1"})
+    assert isinstance(config, ConvertVerlConfig)
+    names = ("metrics", "evaluations", "episodes", "done", "card")
+    return convert_verl(log=log, **{name: folder / name for name in names}, config=config)
+
+
+def test_a_log_becomes_a_run_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        done = convert(tmp_path, RECORDED)
+    assert [row.step for row in storage.read_rows(tmp_path / "metrics", StepRow)] == [1, 2, 3, 4, 5]
+    rewards = {row.step: row.values["reward"] for row in storage.read_rows(tmp_path / "evaluations", EvaluationRow)}
+    assert rewards == {0: 1.712, 3: 1.820}
+    assert storage.read_rows(tmp_path / "episodes", EpisodeRow) == []
+    assert storage.read_row(tmp_path / "done", DoneRow) == done
+    assert (done.arm, done.seed, done.reason, done.version) == ("bundle", 1, "log ended", Intention().verl.version)
+    said = [record.message for record in caplog.records]
+    assert "log ended: 5 of 6 planned steps" in said
+    assert any("logged again" in line for line in said)
+
+
+def test_equal_logs_give_equal_files(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    convert(tmp_path, RECORDED)
+    convert(tmp_path / "again", RECORDED)
+    for name in ("metrics", "evaluations", "episodes", "done"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_the_number_of_tasks_is_the_configurations(tmp_path: Path) -> None:
+    convert(tmp_path, RECORDED, verl={"n_val": 50})
+    assert {row.n_tasks for row in storage.read_rows(tmp_path / "evaluations", EvaluationRow)} == {50}
+
+
+def test_a_damaged_log_writes_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "console.log"
+    log.write_text("<html><body>404</body></html>\n")
+    with pytest.raises(RecordError, match="no line of a step; it begins with '<html>"):
+        convert(tmp_path, log)
+    assert list(tmp_path.iterdir()) == [log]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lever_pipe import agent_plan
+from lever_pipe.agent_config import Intention
+from lever_pipe.agent_stage_configs import RenderVerlConfig
+from lever_pipe.errors import ConfigError
+from lever_pipe.stages.render_verl import render_verl
+
+FILES = (
+    "README.txt",
+    "export_scalars.py",
+    "launch.sbatch",
+    "launch.sh",
+    "overrides.txt",
+    "simulator.sbatch",
+    "submit.sh",
+    "tool_config.yaml",
+)
+
+
+def config(arm: str = "bundle", seed: str = "1", **changed: object) -> RenderVerlConfig:
+    """Return what the workflow gives the stage for the default configuration."""
+    planned = agent_plan.stage_config(Intention(**changed), "render_verl", {"arm": arm, "seed": seed})
+    assert isinstance(planned, RenderVerlConfig)
+    return planned
+
+
+def test_the_default_configuration_becomes_a_launch_folder(tmp_path: Path) -> None:
+    launch, card = tmp_path / "run/launch", tmp_path / "run/launch.run.json"
+    assert render_verl(launch=launch, card=card, config=config()) == FILES
+    assert tuple(sorted(path.name for path in launch.iterdir())) == FILES
+    assert "trainer.experiment_name='bundle_seed_1'" in (launch / "overrides.txt").read_text()
+    assert json.loads(card.read_text())["stage"] == "render_verl"
+
+
+def test_a_second_rendering_gives_the_same_bytes_and_leaves_nothing_of_the_first(tmp_path: Path) -> None:
+    launch, card = tmp_path / "launch", tmp_path / "card"
+    render_verl(launch=launch, card=card, config=config())
+    first = {path.name: path.read_bytes() for path in launch.iterdir()}
+    (launch / "stray").write_text("")
+    render_verl(launch=launch, card=card, config=config())
+    assert {path.name: path.read_bytes() for path in launch.iterdir()} == first
+
+
+def test_a_refused_configuration_writes_nothing(tmp_path: Path) -> None:
+    refused = config(grpo={"trajectory_score": "sum"})
+    with pytest.raises(ConfigError, match="must be mean or r2g with engine verl"):
+        render_verl(launch=tmp_path / "launch", card=tmp_path / "card", config=refused)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verl_examples import RECORDED, REWARD, console, convert_config, json_lines
+
+from lever_pipe.errors import RecordError
+from lever_pipe.verl.conversion import NAMES, Converted, convert
+from lever_pipe.verl.logs import read_log
+
+PUBLISHED = Path(__file__).parents[3] / "resources" / "reference" / "userrl-published.csv"
+AS_LOGGED = {
+    "val_reward": REWARD,
+    "pg_loss": "actor/pg_loss",
+    "kl_loss": "actor/kl_loss",
+    "entropy": "actor/entropy",
+    "grad_norm": "actor/grad_norm",
+    "mean_sequence_length_tokens_as_labelled": "global_seqlen/mean",
+    "response_length_tokens": "response_length/mean",
+}
+"""The documents' names -> the keys that the numbers were read from."""
+
+
+def converted(folder: Path, text: str, **changed: Any) -> Converted:
+    path = folder / "console.log"
+    path.write_text(text)
+    return convert(read_log([path]), convert_config(**changed))
+
+
+def one_step(folder: Path, *, rounded: bool = True, **values: float) -> dict[str, float]:
+    keys = {key.replace("__", "/"): value for key, value in values.items()}
+    text = console([(1, keys | {REWARD: 1.8})], rounded=rounded)
+    return converted(folder, text).metrics[0].values
+
+
+def test_the_recorded_run_by_hand() -> None:
+    found = convert(read_log([RECORDED]), convert_config())
+    assert [row.step for row in found.metrics] == [1, 2, 3, 4, 5]
+    assert found.metrics[0].values == {
+        "pg_loss": 0.280,
+        "kl_loss": 0.003,
+        "entropy_all": 0.214,
+        "grad_norm": 1.098,
+        "clip_fraction": 0,
+        "dual_clip_fraction": 0,
+        "reward": 1.584,
+        "reward_max": 3.4,
+        "reward_min": 0,
+        "tokens_per_rank": 59839.333,
+        "tokens_total": 179518,  # 59,839.333 x 3 = 179,517.999
+        "prompt_length": 1030.646,
+        "response_length": 2709.312,
+        "seconds_step": 201.48,
+        "tokens_per_second_per_device": 297,
+        "tokens_per_second": 891,
+        "mfu_update": 0.306,
+        "seconds_rollout": 120.5,
+        "seconds_log_probs": 21.25,
+        "seconds_reference": 12.125,
+        "seconds_update": 45.75,
+    }
+    # tokens a second x seconds x devices = tokens: 297 x 201.48 x 3 = 179,518.7
+    assert found.metrics[0].values["tokens_per_second"] * 201.48 == pytest.approx(179518, rel=1e-5)
+    assert [(row.step, row.values) for row in found.evaluations] == [
+        (0, {"reward": 1.712}),
+        (3, {"reward": 1.820}),
+    ]
+    row = found.evaluations[0]
+    assert (row.split, row.mode, row.checkpoint, row.n_tasks, row.n_samples) == ("val", "greedy", "current", 40, 1)
+    done = found.done
+    assert (done.planned_steps, done.executed_steps, done.reason, done.best_step) == (6, 5, "log ended", 3)
+    assert (done.engine, done.version, done.n_parameters) == ("verl", "UserRL cf55a30 (verl 0.4.0.dev)", 0)
+
+
+def test_what_cannot_be_taken_over_is_said() -> None:
+    notes = convert(read_log([RECORDED]), convert_config()).notes
+    assert notes[0] == "log ended: 5 of 6 planned steps"
+    assert notes[1] == "steps logged again, as by a resumed run: 1; the later account counts"
+    (unknown,) = [note for note in notes if "no counterpart" in note]
+    assert unknown.startswith("18 keys (2 of validations) have no counterpart")
+    assert "actor/ppo_kl" in unknown
+    assert "val-aux/interact_intention/score/mean@1" in unknown
+    assert "actor/pg_loss" not in unknown
+    assert len(notes) == 3
+
+
+def test_definitions_that_differ_do_not_take_our_names(tmp_path: Path) -> None:
+    values = one_step(tmp_path, actor__entropy=0.2, actor__kl_loss=0.1, global_seqlen__mean=1000.0)
+    assert "entropy" not in values  # agent tokens
+    assert "kl" not in values  # of the whole batch, before the update
+    assert "sequence_length" not in values
+    assert values == {"entropy_all": 0.2, "kl_loss": 0.1, "tokens_per_rank": 1000, "tokens_total": 3000}
+
+
+def test_a_rounded_learning_rate_is_no_measurement(tmp_path: Path) -> None:
+    assert "learning_rate" not in one_step(tmp_path, actor__lr=1e-6, actor__pg_loss=0.1)
+    assert one_step(tmp_path, actor__lr=1e-6, rounded=False)["learning_rate"] == 1e-6
+    assert one_step(tmp_path, actor__lr=0.0, rounded=False)["learning_rate"] == 0  # the first step of a warm-up
+    assert one_step(tmp_path, actor__lr=0.002)["learning_rate"] == 0.002
+
+
+def test_the_use_of_an_unknown_gpu_is_absent(tmp_path: Path) -> None:
+    for rounded in (True, False):
+        assert "mfu_update" not in one_step(tmp_path, perf__mfu__actor=0.0, actor__pg_loss=0.1, rounded=rounded)
+
+
+@pytest.mark.parametrize("key", sorted(NAMES))
+def test_each_value_comes_from_its_own_key(tmp_path: Path, key: str) -> None:
+    text = json_lines([(1, {key: 0.375, REWARD: 1.8})])
+    values = converted(tmp_path, text).metrics[0].values
+    assert values[NAMES[key]] == 0.375
+    assert set(values) - {NAMES[key]} <= {"tokens_total", "tokens_per_second"}
+
+
+def test_names_are_keys_of_our_own_runs_and_do_not_collide() -> None:
+    assert len(set(NAMES.values())) == len(NAMES)
+
+
+@pytest.mark.parametrize("key", ["actor/pg_loss", "perf/total_num_tokens", REWARD])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300])
+def test_a_number_that_is_none_is_named(tmp_path: Path, key: str, value: float) -> None:
+    values = {"global_seqlen/mean": 100.0, REWARD: 1.8} | {key: value}
+    with pytest.raises(RecordError, match=rf"console.log:2: expected {key} to be a number below 1e\+15"):
+        converted(tmp_path, console([(1, {REWARD: 1.8}), (2, values)], rounded=False))
+
+
+def test_a_number_that_is_none_matters_only_where_it_is_used(tmp_path: Path) -> None:
+    text = console([(1, {"critic/vf_explained_var": float("nan"), "actor/pg_loss": 0.1, REWARD: 1.8})])
+    assert converted(tmp_path, text).metrics[0].values == {"pg_loss": 0.1}
+
+
+def test_a_log_without_validation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"console.log:2: expected validation rewards.*; found none in 2 steps"):
+        converted(tmp_path, console([(1, {"actor/pg_loss": 0.1}), (2, {"actor/pg_loss": 0.1})]))
+
+
+def test_a_mixed_validation_is_refused(tmp_path: Path) -> None:
+    both = {REWARD: 1.8, "val-core/interact_travel/reward/mean@1": 0.4}
+    with pytest.raises(RecordError, match=r"console.log:1: expected the validation of one data source"):
+        converted(tmp_path, console([(1, both)]))
+
+
+def test_validation_of_several_episodes_a_task_is_not_the_greedy_reward(tmp_path: Path) -> None:
+    other = {"val-core/interact_intention/reward/mean@4": 1.9, REWARD: 1.8}
+    (row,) = converted(tmp_path, console([(1, other)])).evaluations
+    assert row.values == {"reward": 1.8}
+
+
+def test_a_validation_without_step_0_is_allowed(tmp_path: Path) -> None:
+    found = converted(tmp_path, console([(2, {"actor/pg_loss": 0.1, REWARD: 1.8})]))
+    assert [row.step for row in found.evaluations] == [2]
+    assert "1 of 2 steps have no training values in the log" in found.notes
+
+
+def test_more_steps_than_planned_are_another_run(tmp_path: Path) -> None:
+    text = console([(6, {REWARD: 1.8}), (7, {REWARD: 1.8})])
+    with pytest.raises(RecordError, match=r"console.log:2: expected at most 6 steps; found step 7"):
+        converted(tmp_path, text)
+
+
+def test_as_many_steps_as_planned_are_a_finished_run(tmp_path: Path) -> None:
+    assert converted(tmp_path, console([(6, {REWARD: 1.8})])).done.reason == "finished"
+    assert converted(tmp_path, console([(5, {REWARD: 1.8})])).done.reason == "log ended"
+
+
+def test_the_best_step_is_the_first_of_equal_ones(tmp_path: Path) -> None:
+    rewards = {0: 1.5, 1: 2.0, 2: 1.75, 3: 2.0}
+    text = console([(step, {REWARD: reward}) for step, reward in rewards.items()])
+    assert converted(tmp_path, text).done.best_step == 1
+
+
+def test_another_number_of_gpus_is_found_out(tmp_path: Path) -> None:
+    values = {"global_seqlen/mean": 59839.333, "perf/total_num_tokens": 179518.0, REWARD: 1.8}
+    assert converted(tmp_path, console([(1, values)])).metrics[0].values["tokens_total"] == 179518
+    with pytest.raises(RecordError, match=r"x 4 GPUs = 239357; found 179518\. Set intention.verl.n_gpus"):
+        converted(tmp_path, console([(1, values)]), n_gpus=4)
+
+
+def test_rewards_lie_on_the_grid_of_their_tasks(tmp_path: Path) -> None:
+    """A mean over 40 tasks of multiples of 0.1 is a multiple of 0.0025; 1.8175 prints as 1.817 or 1.818."""
+    for reward in (1.8175, 1.817, 1.818, 2.202, 1.75):
+        assert not any("no mean of" in note for note in converted(tmp_path, console([(6, {REWARD: reward})])).notes)
+    exact = console([(6, {REWARD: 1.818})], rounded=False)
+    assert (
+        "the validation reward of step 6 is no mean of 40 tasks: check intention.verl.n_val"
+        in converted(tmp_path, exact).notes
+    )
+    assert any("no mean of" in note for note in converted(tmp_path, console([(6, {REWARD: 1.816})])).notes)
+    assert not any(
+        "no mean of" in note for note in converted(tmp_path, console([(6, {REWARD: 1.816})]), n_tasks=95).notes
+    )
+
+
+def published() -> dict[str, dict[int, dict[str, float]]]:
+    """Return the published numbers of both runs, by step and by the key that they were logged under."""
+    found: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    with PUBLISHED.open(encoding="utf-8") as handle:
+        for row in csv.DictReader(handle):
+            if row["run"] in ("nokl", "kl") and row["step"] and row["metric"] in AS_LOGGED:
+                found[row["run"]][int(row["step"])][AS_LOGGED[row["metric"]]] = float(row["value"])
+    return found
+
+
+@pytest.mark.parametrize(("run", "tokens"), [("nokl", {5: 179_517}), ("kl", {10: 178_632})])
+def test_the_published_runs_come_back_from_their_log(tmp_path: Path, run: str, tokens: dict[int, int]) -> None:
+    steps = dict(sorted(published()[run].items()))
+    found = converted(tmp_path, console(steps.items()), planned_steps=465)
+    assert {row.step: row.values["reward"] for row in found.evaluations} == {
+        step: values[REWARD] for step, values in steps.items() if REWARD in values
+    }
+    assert [row.step for row in found.evaluations] == [5, 10, 15, 20, 25, 30, 35, 40, 45]
+    ours = {row.step: row.values for row in found.metrics}
+    for step, values in steps.items():
+        for key, value in values.items():
+            assert key == REWARD or ours[step][NAMES[key]] == value
+    assert {step: values["tokens_total"] for step, values in ours.items() if "tokens_total" in values} == tokens
+    assert (found.done.executed_steps, found.done.reason) == (45, "log ended")
+    assert found.done.best_step == {"nokl": 45, "kl": 40}[run]
+    assert found.notes[0] == "log ended: 45 of 465 planned steps"
+    assert not any("no mean of" in note for note in found.notes)

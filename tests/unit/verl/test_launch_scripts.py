@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from verl_examples import bundle, render_config
+
+from lever_pipe.verl.launch import launch_files
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "verl"
+FAKES = {
+    # Prints its arguments and environment where the trainer would log, and answers the import check.
+    "python3": """#!/usr/bin/env bash
+if [ "$1" = -c ]; then
+    case $2 in *import*tensorboard*) exit "${NO_PACKAGES:-0}" ;; *) echo 8123; exit 0 ;; esac
+fi
+if [ "$1" = -m ]; then
+    printf '%s\\n' "$PWD" "$OPENAI_BASE_URL" "$MULTITURN_MODEL_NAME" "$TENSORBOARD_DIR" > "$SEEN.environment"
+    printf '%s\\n' "$@" > "$SEEN"
+    echo "step:1 - actor/lr:0.000"
+    exit "${TRAINER_STATUS:-0}"
+fi
+printf '%s\\n' "$@" > "$SEEN.export"
+""",
+    "sbatch": """#!/usr/bin/env bash
+printf '%s\\n' "$*|$LAUNCH_FOLDER|$VERL_LOGS" >> "$SEEN.sbatch"
+echo "71;cluster"
+""",
+    "vllm": """#!/usr/bin/env bash
+printf '%s\\n' "$@" > "$SEEN.vllm"
+printf '%s\\n' "$VLLM_API_KEY" > "$SEEN.key"
+exec "$REAL_SLEEP" "${SERVER_SECONDS:-60}"
+""",
+    "curl": "#!/usr/bin/env bash\nexit 0\n",
+    "sleep": '#!/usr/bin/env bash\nexec "$REAL_SLEEP" 0.05\n',
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder as of a project, with a launch folder, a checkout of UserRL and programs that only take notes."""
+    for name, text in launch_files(render_config(arm=bundle(seed=1))).items():
+        write(tmp_path / "a launch" / name, text)
+    for name, text in FAKES.items():
+        write(tmp_path / "bin" / name, text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    home = tmp_path / "User RL"
+    write(home / "examples/sglang_multiturn/config/grpo_multiturn.yaml", "")
+    for split in ("train", "test"):
+        write(home / f"data/intention_multiturn/{split}.parquet", "")
+    (tmp_path / "models/Qwen3-8B").mkdir(parents=True)
+    yield tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def environment(place: Path, **changed: str) -> dict[str, str]:
+    real = subprocess.run(["bash", "-c", "type -P sleep"], capture_output=True, text=True, check=True).stdout.strip()
+    own = {
+        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "REAL_SLEEP": real,
+        "SEEN": str(place / "seen"),
+        "USERRL_HOME": str(place / "User RL"),
+        "OPENAI_API_KEY": "a-key",
+        "OPENAI_BASE_URL": "http://127.0.0.1:1/v1",
+        "HOME": str(place),
+    }
+    return own | changed
+
+
+def run(place: Path, script: str, **changed: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(place / "a launch" / script)]
+    return subprocess.run(
+        command, cwd=place, env=environment(place, **changed), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("name", sorted(launch_files(render_config())))
+def test_a_file_is_the_golden_one(name: str) -> None:
+    """A change that is meant: write the rendered text there."""
+    assert launch_files(render_config())[name] == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_nothing_else_is_golden() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == set(launch_files(render_config()))
+
+
+def test_the_same_configuration_gives_the_same_bytes() -> None:
+    assert launch_files(render_config()) == launch_files(render_config())
+
+
+def test_arms_differ_in_their_names_and_overrides_alone() -> None:
+    one, other = launch_files(render_config()), launch_files(render_config(arm=bundle(seed=1)))
+    for name in one.keys() - {"overrides.txt"}:
+        renamed = one[name].replace("arm baseline, seed 0", "arm bundle, seed 1").replace("baseline-0", "bundle-1")
+        assert renamed.replace("baseline/seed-0", "bundle/seed-1") == other[name]
+
+
+def test_the_number_of_gpus_and_steps_reaches_the_scheduler() -> None:
+    job = launch_files(render_config(n_gpus=6, grpo={"steps": 465}))["launch.sbatch"]
+    assert "#SBATCH --gpus-per-node=6\n" in job
+    assert "#SBATCH --cpus-per-task=48\n" in job
+    assert "#SBATCH --time=40:00:00\n" in job  # 465 x 300 s = 38.75 h, rounded up, and one more
+
+
+def test_the_tool_is_the_one_of_the_environment() -> None:
+    (tool,) = yaml.safe_load(launch_files(render_config())["tool_config.yaml"])["tools"]
+    assert tool["class_name"] == "verl.tools.interact_tool.InteractTool"
+    function = tool["tool_schema"]["function"]
+    assert function["name"] == "interact_with_env"
+    assert function["parameters"]["properties"]["choice"]["enum"] == ["action", "answer", "search"]
+    assert function["parameters"]["required"] == ["choice", "content"]
+
+
+def test_the_readme_says_what_has_not_been_run_and_where_the_log_goes() -> None:
+    text = launch_files(render_config(arm=bundle(seed=1)))["README.txt"]
+    assert "Nobody has run them in this project" in text
+    assert "VERL_LOGS/bundle/seed-1/console.log" in text
+    assert "UserRL cf55a30" in text
+
+
+@pytest.mark.parametrize("name", ["launch.sh", "launch.sbatch", "simulator.sbatch", "submit.sh"])
+def test_scripts_parse(place: Path, name: str) -> None:
+    subprocess.run(["bash", "-n", str(place / "a launch" / name)], check=True, timeout=20)
+
+
+def test_the_export_script_parses() -> None:
+    compile(launch_files(render_config())["export_scalars.py"], "export_scalars.py", "exec")
+
+
+def test_the_trainer_gets_every_override_as_it_stands(place: Path) -> None:
+    done = run(place, "launch.sh")
+    assert done.returncode == 0, done.stderr
+    seen = (place / "seen").read_text().splitlines()
+    overrides = [
+        line for line in (place / "a launch/overrides.txt").read_text().splitlines() if not line.startswith("#")
+    ]
+    home, logs = place / "User RL", place / "logs/verl/bundle/seed-1"
+    assert seen == [
+        "-m",
+        "verl.trainer.main_ppo",
+        f"--config-path={home}/examples/sglang_multiturn/config",
+        "--config-name=grpo_multiturn",
+        *overrides,
+        f"actor_rollout_ref.model.path='{place}/models/Qwen3-8B'",
+        f"data.train_files='{home}/data/intention_multiturn/train.parquet'",
+        f"data.val_files='{home}/data/intention_multiturn/test.parquet'",
+        f"actor_rollout_ref.rollout.multi_turn.tool_config_path='{place}/a launch/tool_config.yaml'",
+        f"trainer.default_local_dir='{logs}/checkpoints'",
+    ]
+    told = (place / "seen.environment").read_text().splitlines()
+    assert told == [str(home), "http://127.0.0.1:1/v1", "Qwen3-32B", f"{logs}/tensorboard"]
+    assert (logs / "console.log").read_text() == "step:1 - actor/lr:0.000\n"
+    exported = (place / "seen.export").read_text().splitlines()
+    assert exported == [f"{place}/a launch/export_scalars.py", f"{logs}/tensorboard", f"{logs}/scalars.csv"]
+
+
+def test_an_odd_path_is_data_and_never_code(place: Path) -> None:
+    odd = place / "models/a `touch x` ; touch y & (z) * =,{w}"
+    odd.mkdir(parents=True)
+    done = run(place, "launch.sh", MODEL_FOLDER=str(odd))
+    assert done.returncode == 0, done.stderr
+    assert f"actor_rollout_ref.model.path='{odd}'" in (place / "seen").read_text().splitlines()
+    assert not (place / "x").exists()
+    assert not (place / "User RL/y").exists()
+
+
+@pytest.mark.parametrize("name", ["a'b", 'a"b', "a$b", "a\\b", "a\nb"])
+def test_a_path_that_hydra_would_read_otherwise_is_refused(place: Path, name: str) -> None:
+    (place / name).mkdir()
+    done = run(place, "launch.sh", MODEL_FOLDER=str(place / name))
+    assert done.returncode == 2
+    assert "expected a path without quotes" in done.stderr
+    assert not (place / "seen").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"USERRL_HOME": ""}, "USERRL_HOME: must name a checkout"),
+        ({"OPENAI_API_KEY": ""}, "OPENAI_API_KEY: must hold the key"),
+        ({"MODEL_FOLDER": "nowhere"}, "nowhere; found none. See README.txt."),
+        ({"NO_PACKAGES": "1"}, "expected packages verl and tensorboard"),
+    ],
+)
+def test_what_is_missing_is_named_before_anything_runs(place: Path, changed: dict[str, str], said: str) -> None:
+    done = run(place, "launch.sh", **changed)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert not (place / "seen").exists()
+
+
+def test_a_failed_trainer_fails_the_job_and_keeps_its_log(place: Path) -> None:
+    assert run(place, "launch.sh", TRAINER_STATUS="3").returncode == 3
+    assert (place / "logs/verl/bundle/seed-1/console.log").exists()
+    assert (place / "seen.export").exists()
+
+
+def test_a_continued_log_does_not_join_lines(place: Path) -> None:
+    log = place / "logs/verl/bundle/seed-1/console.log"
+    write(log, "step:1 - actor/l")
+    assert run(place, "launch.sh").returncode == 0
+    assert log.read_text() == "step:1 - actor/l\nstep:1 - actor/lr:0.000\n"
+    assert run(place, "launch.sh").returncode == 0
+    assert log.read_text().splitlines()[1:] == ["step:1 - actor/lr:0.000"] * 2
+
+
+def test_two_jobs_are_submitted_the_trainer_after_the_user(place: Path) -> None:
+    done = run(place, "submit.sh", OPENAI_BASE_URL="", VERL_LOGS="my logs")
+    assert done.returncode == 0, done.stderr
+    user, trainer = (place / "seen.sbatch").read_text().splitlines()
+    folder, logs = place / "a launch", place / "my logs"
+    run_folder = f"{logs}/bundle/seed-1"
+    assert user == f"--parsable --output={run_folder}/simulator-%j.log {folder}/simulator.sbatch|{folder}|{logs}"
+    assert trainer == (
+        f"--dependency=after:71 --output={run_folder}/slurm-%j.log {folder}/launch.sbatch|{folder}|{logs}"
+    )
+
+
+def test_a_server_that_runs_already_is_enough(place: Path) -> None:
+    assert run(place, "submit.sh").returncode == 0
+    (trainer,) = (place / "seen.sbatch").read_text().splitlines()
+    assert "dependency" not in trainer
+
+
+def test_the_user_announces_itself_and_ends_with_the_trainer(place: Path) -> None:
+    """The server's job and the trainer's, as SLURM would start them: each a copy of its file, elsewhere."""
+    changed = {"OPENAI_BASE_URL": "", "SIMULATOR_MODEL": "models/a user", "LAUNCH_FOLDER": str(place / "a launch")}
+    env = environment(place, **changed, SLURM_GPUS_ON_NODE="2")
+    for name in ("simulator.sbatch", "launch.sbatch"):
+        write(place / "spool" / name, (place / "a launch" / name).read_text())
+    user = subprocess.Popen(["bash", str(place / "spool/simulator.sbatch")], cwd=place, env=env)
+    try:
+        trainer = subprocess.run(
+            ["bash", str(place / "spool/launch.sbatch")], cwd=place, env=env, capture_output=True, text=True, timeout=30
+        )
+        assert trainer.returncode == 0, trainer.stderr
+        assert user.wait(timeout=20) == 0
+    finally:
+        user.kill()
+    served = (place / "seen.vllm").read_text().splitlines()
+    assert served[:4] == ["serve", "models/a user", "--served-model-name", "Qwen3-32B"]
+    assert served[served.index("--tensor-parallel-size") + 1] == "2"
+    assert "a-key" not in served
+    assert (place / "seen.key").read_text() == "a-key\n"
+    address = (place / "seen.environment").read_text().splitlines()[1]
+    assert address.startswith("http://")
+    assert address.endswith(":8123/v1")
+    assert not (place / "logs/verl/bundle/seed-1/simulator.url").exists()
+
+
+def test_a_server_that_dies_fails_its_job(place: Path) -> None:
+    write(place / "bin/curl", "#!/usr/bin/env bash\nexit 7\n")
+    started = time.monotonic()
+    done = run(place, "simulator.sbatch", SIMULATOR_MODEL="m", SERVER_SECONDS="0")
+    assert done.returncode == 1
+    assert "expected a server" in done.stderr
+    assert time.monotonic() - started < 30
+
+
+def test_a_folder_reaches_its_script_quoted() -> None:
+    assert "\nmodel='models/a b;c'\n" in launch_files(render_config(model={"folder": "models/a b;c"}))["launch.sh"]

@@ -1,0 +1,75 @@
+"""What the original trainer writes, made for tests: its three log formats, and configurations that it can run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lever_pipe.agent_config import AgentArm, AgentEvaluation, AgentGrpo, AgentModel, Environment, Schedule, Simulator
+from lever_pipe.agent_stage_configs import ConvertVerlConfig, RenderVerlConfig
+
+RECORDED = Path(__file__).parent / "console.log"
+"""Six planned steps on three GPUs: killed after step 4, resumed from the checkpoint of step 3, killed after step 5."""
+REWARD = "val-core/interact_intention/reward/mean@1"
+VERSION = "UserRL cf55a30 (verl 0.4.0.dev)"
+
+Steps = Iterable[tuple[int, Mapping[str, float]]]
+
+
+def console(steps: Steps, *, rounded: bool = True, mark: str = "") -> str:
+    """Return console lines: three decimals as the fork prints them, or in full as later versions of verl do."""
+
+    def written(value: float) -> str:
+        return f"{value:.3f}" if rounded else f"np.float64({value!r})"
+
+    return "".join(
+        f"{mark}step:{step} - " + " - ".join(f"{k}:{written(v)}" for k, v in values.items()) + "\n"
+        for step, values in steps
+    )
+
+
+def json_lines(steps: Steps) -> str:
+    return "".join(json.dumps({"step": step, "data": dict(values)}) + "\n" for step, values in steps)
+
+
+def scalars(steps: Steps) -> str:
+    """Return a CSV export, one key after another as TensorBoard keeps them."""
+    steps = list(steps)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["step", "key", "value"])
+    for key in sorted({key for _, values in steps for key in values}):
+        writer.writerows([step, key, repr(values[key])] for step, values in steps if key in values)
+    return buffer.getvalue()
+
+
+def convert_config(**changed: Any) -> ConvertVerlConfig:
+    values = {"arm": "bundle", "seed": 0, "planned_steps": 6, "n_gpus": 3, "n_tasks": 40, "version": VERSION}
+    return ConvertVerlConfig.model_validate(values | changed)
+
+
+def arm(name: str = "baseline", seed: int = 0, **changed: Any) -> AgentArm:
+    values = {"name": name, "seeds": (seed,), "trajectory_score": "mean", "learning_rate": 1e-6}
+    return AgentArm.model_validate(values | changed)
+
+
+def bundle(seed: int = 0) -> AgentArm:
+    return arm("bundle", seed, kl=0.01, entropy=0.01, schedule=Schedule(kind="cosine", warmup_steps=5))
+
+
+def render_config(**changed: Any) -> RenderVerlConfig:
+    """Return the production configuration of one arm; sections are changed by name, as `grpo={"prompts": 3}`."""
+    sections = {
+        "grpo": AgentGrpo,
+        "model": AgentModel,
+        "environment": Environment,
+        "simulator": Simulator,
+        "evaluation": AgentEvaluation,
+    }
+    parts = {name: section.model_validate(changed.pop(name, {})) for name, section in sections.items()}
+    values = {"arm": arm(), "n_gpus": 3, "version": VERSION, **parts}
+    return RenderVerlConfig.model_validate(values | changed)
