@@ -17,6 +17,7 @@ include: "workflow/rules/evaluation.smk"
 include: "workflow/rules/emulation.smk"
 include: "workflow/rules/comparison.smk"
 include: "workflow/rules/agreement.smk"
+include: "workflow/rules/intention.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 

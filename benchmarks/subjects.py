@@ -12,10 +12,9 @@ import yaml
 
 from lever_pipe import plan
 from lever_pipe.answering import prompt_style, read_examples
-from lever_pipe.config import Experiment
+from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.lvlms._folder import Parts, load_parts
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
-from lever_pipe.parsing import parse_experiment
 from lever_pipe.prompts import PromptStyle
 from lever_pipe.records import Example, ExampleId
 from lever_pipe.seeding import ambient_stream, generator

@@ -19,7 +19,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m lever_pipe glossary", description=__doc__)
     parser.add_argument("language", help=f"a folder of {FOLDER}, as zh")
     parser.add_argument("tables", nargs="*", type=Path, help="lists of tables, as results/lever/tables/documents.json")
-    parser.add_argument("--figures", type=Path, help="a folder of SVG files")
+    parser.add_argument("--figures", nargs="+", default=[], type=Path, help="folders of SVG files")
     options = parser.parse_args(list(words)[1:])
     glossary = read_glossary(sorted((FOLDER / options.language).glob("*.yaml")))
     found = untranslated(glossary, [*page_texts(), *file_texts(options.tables, options.figures)])
@@ -34,19 +34,23 @@ def untranslated(glossary: Glossary, texts: Iterable[str]) -> list[str]:
 
 def page_texts() -> Iterator[str]:
     """Yield the page's own words, with names in place of what a run fills in."""
-    yield from (prose.LEDE, prose.WORLD.format(lvlm="embedded Qwen2.5-VL"), prose.PRODUCTION.format(lvlm="LVLM"))
+    yield from prose.LEDES.values()
+    models = {prose.LEVER: "embedded Qwen2.5-VL", prose.INTENTION: "tiny Qwen3"}
+    yield from (text.format(model=models[study]) for study, text in prose.WORLDS.items())
+    models = {prose.LEVER: "LVLM", prose.INTENTION: "Qwen3-8B"}
+    yield from (text.format(model=models[study]) for study, text in prose.PRODUCTIONS.items())
     yield from (prose.PRESET.format(preset="main"), prose.STAMP.format(time="2000-01-01 00:00 UTC"))
     yield from prose.LABELS.values()
     for section in prose.SECTIONS:
-        yield from (section.title, *section.paragraphs, *section.points)
+        yield from (section.title, *section.paragraphs, *(point.text for point in section.points))
     for caption in prose.CAPTIONS.values():
         yield from (caption.title, caption.text)
 
 
-def file_texts(tables: Sequence[Path], figures: Path | None) -> Iterator[str]:
-    """Yield the texts of lists of tables and of a folder of figures."""
+def file_texts(tables: Sequence[Path], figures: Sequence[Path]) -> Iterator[str]:
+    """Yield the texts of lists of tables and of folders of figures."""
     for table in read_tables(tables):
         yield from table.texts()
-    for path in sorted(figures.iterdir()) if figures else ():
+    for path in (path for folder in figures for path in sorted(folder.iterdir())):
         if path.suffix == ".svg":
             yield from drawings.texts_of(path.read_text(encoding="utf-8"), source=str(path))

@@ -15,9 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import faults
+from lever_pipe import agent_plan, faults
 from lever_pipe import stage_configs as stages
-from lever_pipe.config import Arm, Emulate, Experiment, Preset
+from lever_pipe.config import Arm, Emulate, Preset
+from lever_pipe.experiment import Experiment
 from lever_pipe.provenance import canonical_json, code_of, model_identity
 from lever_pipe.records import PolicyRef, base_of, beta_text
 from lever_pipe.sections import Section
@@ -155,6 +156,9 @@ def policy_ref(policy: str) -> PolicyRef:
 
 def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Section:
     """Return the identity of one job: the stage's config for these wildcards."""
+    of_intention = agent_plan.stage_config(experiment.intention, stage, dict(wildcards))
+    if of_intention is not None:
+        return of_intention
     builder = globals()[f"_{stage}"]
     config: Section = builder(experiment, wildcards)
     return config
@@ -179,7 +183,7 @@ def members_of(config: Section) -> tuple[str, ...]:
         case stages.GenerateRlDataConfig() | stages.AnswerPromptsConfig() | stages.CheckWorldConfig():
             return (f"lvlms.{config.lvlm.member}",)
         case _:
-            return ()
+            return agent_plan.members_of(config)
 
 
 @cache
@@ -356,7 +360,8 @@ def _compare_policies(experiment: Experiment, _: Wildcards) -> Section:
 
 
 def _check_claims(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.CheckClaimsConfig(**_origin(experiment), seed=experiment.evaluation.seed)
+    of_agents = agent_plan.claim_settings(experiment.intention) if "intention" in experiment.studies else {}
+    return stages.CheckClaimsConfig(**_origin(experiment), seed=experiment.evaluation.seed, **of_agents)
 
 
 def _plot_curves(experiment: Experiment, _: Wildcards) -> Section:
@@ -365,8 +370,19 @@ def _plot_curves(experiment: Experiment, _: Wildcards) -> Section:
 
 
 def _build_report(experiment: Experiment, _: Wildcards) -> Section:
-    report = experiment.report
-    return stages.BuildReportConfig(title=report.title, language=report.language, **_origin(experiment))
+    report, origin, intention = experiment.report, _origin(experiment), experiment.intention
+    shown = {
+        "lever": stages.ShownStudy(name="lever", is_world=origin["data"] == "world", model=origin["lvlm"]),
+        "intention": stages.ShownStudy(
+            name="intention", is_world=agent_plan.is_world(intention), model=agent_plan.model_name(intention)
+        ),
+    }
+    return stages.BuildReportConfig(
+        title=report.title,
+        language=report.language,
+        main_preset=origin["main_preset"],
+        studies=tuple(shown[name] for name in experiment.studies),
+    )
 
 
 def _emulate_grpo_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:

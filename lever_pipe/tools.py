@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe import storage
-from lever_pipe.config import Experiment
 from lever_pipe.errors import ConfigError
+from lever_pipe.experiment import Experiment
 from lever_pipe.parsing import require_member
 from lever_pipe.provenance import closure_of, code_of
 

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lever_pipe.claims.evaluate import JudgedClaim
+from lever_pipe.claims.reward_runs import DOCUMENTS
 from lever_pipe.claims.verdicts import VERDICTS
+from lever_pipe.tables.intention.published import SET_UP
 from lever_pipe.tables.origin import PUBLISHED, Origin
 from lever_pipe.tables.table import Table, frame_of
 from lever_pipe.tables.text import sentences
 
 SECTION = "claims"
 COLUMNS = ("id", "document", "section", "claim", "published_verdict", "published_numbers", "our_verdict", "our_numbers")
-INTENTION = "Published: IntentionGym with Qwen3-8B."
 SET_UPS = {
     **{f"{SECTION}-{name}": PUBLISHED for name in ("000", "001", "002")},
-    **{f"{SECTION}-{name}": INTENTION for name in ("003", "004")},
+    **{f"{SECTION}-{name}": SET_UP for name in DOCUMENTS},
 }
 """What the published numbers of a table were measured with."""
 RULES_CAPTION = sentences(
@@ -51,15 +52,25 @@ def claim_rows(judged: Iterable[JudgedClaim]) -> list[tuple[str, ...]]:
     ]
 
 
-def claim_tables(judged: Sequence[JudgedClaim], origin: Origin) -> list[Table]:
-    """Return the counts of verdicts, then the claims of each document; captions begin with whose numbers they are."""
+def claim_tables(judged: Sequence[JudgedClaim], origin: Origin | None, runs: str = "") -> list[Table]:
+    """Return the counts of verdicts, then the claims of each document; captions begin with whose numbers they are.
+
+    Args:
+        judged: all claims.
+        origin: of study `lever`; None without a run of it.
+        runs: which runs of study `intention` are ours; empty without one.
+    """
     documents: list[str] = sorted({of.claim.document for of in judged})
     by_document: dict[str, list[JudgedClaim]] = {
         name: [of for of in judged if of.claim.document == name] for name in documents
     }
     tables = [_summary(by_document), *(_document(name, of) for name, of in by_document.items())]
-    ours = origin.sentence([origin.main_preset])
-    return [replace(table, caption=sentences(ours, SET_UPS.get(table.id, ""), table.caption)) for table in tables]
+    lever = "" if origin is None else origin.sentence([origin.main_preset])
+    ours = {f"{SECTION}-summary": sentences(lever, runs)} | {f"{SECTION}-{name}": runs for name in DOCUMENTS}
+    return [
+        replace(table, caption=sentences(ours.get(table.id, lever), SET_UPS.get(table.id, ""), table.caption))
+        for table in tables
+    ]
 
 
 def _summary(by_document: Mapping[str, list[JudgedClaim]]) -> Table:

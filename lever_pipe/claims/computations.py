@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from lever_pipe.claims import (
     accuracy_claims,
+    drift_claims,
     epoch_claims,
     loss_claims,
     reward_claims,
@@ -31,6 +32,7 @@ MODULES: tuple[ModuleType, ...] = (
     reward_claims,
     stability_claims,
     step_claims,
+    drift_claims,
 )
 
 
@@ -40,7 +42,7 @@ def computations(side: type) -> Mapping[str, Computation]:
     found: dict[str, Computation] = {}
     for module in MODULES:
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            if function.__module__ == module.__name__ and _measures(function, side):
+            if not name.startswith("_") and function.__module__ == module.__name__ and _measures(function, side):
                 found[f"{module.__name__.rpartition('.')[2]}.{name}"] = function
     return found
 

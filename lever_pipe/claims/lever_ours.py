@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lever_pipe.claims.lever_side import Shots, Statistic
 from lever_pipe.claims.quantities import Quantity, measured
-from lever_pipe.claims.texts import counted
+from lever_pipe.claims.texts import PRINTED_ONLY, counted
 from lever_pipe.claims.verdicts import Check, NotTestable
 from lever_pipe.records import group_of
 from lever_pipe.tables.comparisons.families import near
@@ -23,7 +23,6 @@ from lever_pipe.tables.results import Results
 from lever_pipe.tables.text import beta_text
 
 STATISTICS = {"mean": "Mean", "first": "First", "last": "Last", "minimum": "Minimum"}
-PRINTED_ONLY = "The sentence is about printed numbers."
 DOCUMENTS = ("001", "002")
 """Documents whose betas are compared in families of their own."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from lever_pipe.claims.curve_tests import f_test
 from lever_pipe.claims.lever_side import LeverSide, Statistic
 from lever_pipe.claims.quantities import Quantity, printed
 from lever_pipe.claims.texts import named
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
+from lever_pipe.statistics.curve_tests import f_test
 from lever_pipe.tables.evidence import p_text
 from lever_pipe.tables.text import beta_text, number
 

@@ -6,17 +6,19 @@ import math
 
 import numpy as np
 
-from lever_pipe.claims.curve_statistics import first_reaching
-from lever_pipe.claims.curve_tests import half_width
 from lever_pipe.claims.quantities import Quantity, printed
-from lever_pipe.claims.reward_runs import ESTIMATE, RUNS, RewardRuns
+from lever_pipe.claims.reward_runs import RewardRuns
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
+from lever_pipe.statistics.curve_tests import half_width
+from lever_pipe.statistics.curves import first_reaching
 from lever_pipe.tables.evidence import ALPHA, p_text
+from lever_pipe.tables.intention.published import DIFFERENCE, ESTIMATE, REWARD_DIFFERENCE, RUNS
 from lever_pipe.tables.text import listing, number, signed
 
 
 def estimates_are_measurements(runs: RewardRuns, *, run: str) -> Measured:
     """Hold estimated rewards against the measured ones."""
+    runs.require_print()
     estimates = runs.series(run, ESTIMATE)
     if not estimates:
         raise NotTestable("No reward is marked as an estimate.")
@@ -34,7 +36,8 @@ def estimates_are_measurements(runs: RewardRuns, *, run: str) -> Measured:
 
 def differences_are_measured(runs: RewardRuns) -> Measured:
     """Hold the printed differences between the runs against the measured ones."""
-    claimed = runs.series("kl-nokl", "val_reward_diff")
+    runs.require_print()
+    claimed = runs.series(DIFFERENCE, REWARD_DIFFERENCE)
     if not claimed:
         raise NotTestable("No difference is printed.")
     texts, checks, turned = [], [], []
@@ -64,19 +67,22 @@ def is_ahead_on_average(runs: RewardRuns, *, ahead: str, behind: str, steps: tup
     """
     gaps = [runs.reward(ahead, step).value - runs.reward(behind, step).value for step in steps]
     needed = half_width(runs.comparison.sd, len(gaps), len(runs.steps) - 1)
-    text = f"{RUNS[ahead]} minus {RUNS[behind]}, mean over steps {listing(steps)}: {signed(float(np.mean(gaps)), 3)}"
+    lead = f"{runs.labels[ahead]} minus {runs.labels[behind]}, mean over steps {listing(steps)}"
+    text = f"{lead}: {signed(float(np.mean(gaps)), 3)}"
     return Measured(f"{text}, noise {number(needed, 3)}", (Check(float(np.mean(gaps)), needed),), runs.differs())
 
 
 def best_is(runs: RewardRuns, *, run: str, claimed: str) -> Measured:
     """Hold the best reward of a run against a printed one."""
+    runs.require_print()
     said, curve = printed(claimed), runs.curve(run)
-    text = f"best of `{RUNS[run]}` {number(curve.most, 3)} at step {curve.best_step:g}, printed {said}"
+    text = f"best of `{runs.labels[run]}` {number(curve.most, 3)} at step {curve.best_step:g}, printed {said}"
     return Measured(text, (Check(curve.most - said.value, said.rounding),))
 
 
 def best_difference_is(runs: RewardRuns, *, claimed: str) -> Measured:
     """Hold the difference of the best rewards against a printed one."""
+    runs.require_print()
     said, best = printed(claimed), {run: runs.curve(run).most for run in RUNS}
     gap = best["kl"] - best["nokl"]
     text = f"{number(best['kl'], 3)} - {number(best['nokl'], 3)} = {signed(gap, 3)}, printed {said}"
@@ -85,6 +91,7 @@ def best_difference_is(runs: RewardRuns, *, claimed: str) -> Measured:
 
 def best_difference_in_percent_is(runs: RewardRuns, *, of: str, claimed: str) -> Measured:
     """Hold the difference of the best rewards, in percent of one of them, against a printed percentage."""
+    runs.require_print()
     said, best = printed(claimed), {run: runs.curve(run).most for run in RUNS}
     share = 100 * abs(best["kl"] - best["nokl"]) / best[of]
     gap = number(abs(best["kl"] - best["nokl"]), 3)
@@ -96,7 +103,7 @@ def best_is_higher(runs: RewardRuns, *, higher: str, lower: str) -> Measured:
     """Hold the difference of best values against what two flat runs of as many noisy values show."""
     gap = runs.curve(higher).most - runs.curve(lower).most
     p = runs.noise.chance_of_best_gap(abs(gap))
-    lead = f"best {RUNS[higher]} minus best {RUNS[lower]}: {signed(gap, 3)}"
+    lead = f"best {runs.labels[higher]} minus best {runs.labels[lower]}: {signed(gap, 3)}"
     text = f"{lead}; two flat runs differ as much with p {p_text(p)}"
     return Measured(text, (Check(gap, p=p),), runs.differs())
 
@@ -124,7 +131,8 @@ def best_comes_earlier(runs: RewardRuns, *, earlier: str, later: str, claimed: s
     """Hold the difference of the best steps against the spacing of the evaluations."""
     steps = {run: runs.curve(run).best_step for run in (earlier, later)}
     gap, spacing = steps[later] - steps[earlier], float(np.diff(runs.steps).max())
-    text = f"best at step {steps[earlier]:g} against {steps[later]:g}, {gap:g} steps apart, printed {claimed}"
+    text = f"best at step {steps[earlier]:g} against {steps[later]:g}, {gap:g} steps apart"
+    text += "" if runs.is_ours else f", printed {claimed}"
     return Measured(f"{text}; evaluations lie {spacing:g} steps apart", (Check(gap, spacing),))
 
 
@@ -139,7 +147,7 @@ def reaches_thresholds_sooner(runs: RewardRuns, *, sooner: str, than: str, thres
         texts.append(f"{threshold:g}: {_step(first)} against {_step(second)}")
     if not checks:
         raise NotTestable("No run reaches a threshold.")
-    lead = f"first step that reaches each reward, {RUNS[sooner]} against {RUNS[than]}"
+    lead = f"first step that reaches each reward, {runs.labels[sooner]} against {runs.labels[than]}"
     return Measured(f"{lead}: {'; '.join(texts)}", tuple(checks))
 
 
@@ -150,10 +158,10 @@ def reaches_threshold_in_less_time(runs: RewardRuns, *, sooner: str, than: str, 
     for run in (sooner, than):
         step = _first(runs, run, threshold)
         if math.isinf(step):
-            raise NotTestable(f"The run `{RUNS[run]}` never reaches {threshold:g}.")
+            raise NotTestable(f"{runs.subject(run)} never reaches {threshold:g}.")
         each = middle(runs, run, "time_per_step_s")
         seconds[run] = step * each
-        texts.append(f"{RUNS[run]}: {step:g} steps x {number(each, 1)} s = {number(seconds[run], 0)} s")
+        texts.append(f"{runs.labels[run]}: {step:g} steps x {number(each, 1)} s = {number(seconds[run], 0)} s")
     return Measured(f"reward {threshold:g}: {'; '.join(texts)}", (Check(seconds[than] - seconds[sooner]),))
 
 
@@ -175,8 +183,8 @@ def _gap(runs: RewardRuns, step: int) -> float:
 def _paired_text(runs: RewardRuns) -> str:
     found = runs.comparison
     return (
-        f"{RUNS['kl']} minus {RUNS['nokl']}, mean over {len(runs.steps)} evaluations: {signed(found.mean, 3)} "
-        f"[{number(found.low, 3)}, {number(found.high, 3)}], paired t p {p_text(found.p_t)}, "
+        f"{runs.labels['kl']} minus {runs.labels['nokl']}, mean over {len(runs.steps)} evaluations: "
+        f"{signed(found.mean, 3)} [{number(found.low, 3)}, {number(found.high, 3)}], paired t p {p_text(found.p_t)}, "
         f"Wilcoxon p {p_text(found.p_wilcoxon)}, above at {found.above} of {found.above + found.below} steps"
     )
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lever_pipe.claims.curve_statistics import CurveStatistics, curve_statistics
-from lever_pipe.claims.curve_tests import CurveComparison, FlatNoise, compare_curves
 from lever_pipe.claims.quantities import Quantity, decimals_of, printed
-from lever_pipe.claims.texts import by_value, named
+from lever_pipe.claims.texts import PRINTED_ONLY, by_value, named
 from lever_pipe.claims.verdicts import NotTestable
+from lever_pipe.statistics.curve_tests import CurveComparison, FlatNoise, compare_curves
+from lever_pipe.statistics.curves import CurveStatistics, curve_statistics
+from lever_pipe.tables.intention.published import LABELS, REWARD, RUNS
 
-REWARD = "val_reward"
-ESTIMATE = "val_reward_estimated"
 SETTINGS = {
     "kl_loss_coef": "KL coefficient",
     "entropy_coeff": "entropy coefficient",
@@ -27,13 +26,12 @@ SETTINGS = {
 COMPARED = ("kl_loss_coef",)
 """The settings that the runs are named by, so that they are what is compared and not what differs beside it."""
 NONE_STATED = "not stated"
-RUNS = {"nokl": "no KL", "kl": "KL bundle"}
-"""Names of the runs in the reference, and in texts."""
-LABELS = {**RUNS, "kl-nokl": "KL bundle minus no KL"}
-"""Names of whatever a number of the reference is stated of."""
+NONE_OF_OURS = "No such number is stated of our runs."
 FEWEST = 5
 """Evaluations below which a curve has no statistics."""
 DOCUMENTS = ("003", "004")
+_LARGE = 100.0
+"""Logged numbers from here on are shown without decimals: tokens and their rates."""
 
 
 def n_evaluations(rows: pd.DataFrame) -> int:
@@ -44,12 +42,43 @@ def n_evaluations(rows: pd.DataFrame) -> int:
 
 @dataclass(frozen=True)
 class RewardRuns:
-    """The rows of a reference with the columns of `userrl-published.csv`, every column as text, for one document."""
+    """The rows of a reference with the columns of `userrl-published.csv`, every column as text, for one document.
+
+    A pair of our runs is given in the same columns.
+    """
 
     rows: pd.DataFrame
     document: str
     noise: FlatNoise
     """Flat curves of as many evaluations."""
+    labels: Mapping[str, str] = field(default_factory=lambda: RUNS)
+    """What texts call the runs; `` `ARM` `` for one of ours."""
+    settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
+    """Settings that two runs may differ in, and what a reader calls them."""
+    digits: int | None = None
+    """Decimals that every number is shown with, where they were logged; None shows them as printed."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether the runs are ours, so that nothing is printed but everything logged."""
+        return self.digits is not None
+
+    def require_curves(self) -> None:
+        """Raise `NotTestable` unless both runs have evaluations enough at the same steps."""
+        _ = self.steps
+
+    def require_print(self) -> None:
+        """Raise `NotTestable` unless the runs are the printed ones."""
+        if self.is_ours:
+            raise NotTestable(PRINTED_ONLY)
+
+    def lacking(self, reason: str) -> NotTestable:
+        """Return why a claim cannot be asked; what is not printed is not stated of ours."""
+        return NotTestable(NONE_OF_OURS if self.is_ours else reason)
+
+    def subject(self, run: str) -> str:
+        """Return `The run `no KL`` or `Our arm `baseline``, as the beginning of a sentence."""
+        return f"Our arm {self.labels[run]}" if self.is_ours else f"The run `{self.labels[run]}`"
 
     @cached_property
     def steps(self) -> NDArray[np.float64]:
@@ -57,7 +86,9 @@ class RewardRuns:
         found = [set(self._measured(run)) for run in RUNS]
         common = sorted(set.intersection(*found))
         if len(common) < FEWEST:
-            raise NotTestable(f"Fewer than {FEWEST} rewards are published at the same steps of both runs.")
+            published = f"Fewer than {FEWEST} rewards are published at the same steps of both runs."
+            ours = f"Our runs hold fewer than {FEWEST} evaluations at the same steps."
+            raise NotTestable(ours if self.is_ours else published)
         return np.array(common, dtype=np.float64)
 
     def rewards(self, run: str) -> NDArray[np.float64]:
@@ -69,7 +100,8 @@ class RewardRuns:
         """Return a measured reward."""
         found = self._measured(run).get(step)
         if found is None:
-            raise NotTestable(f"No reward of the run `{RUNS[run]}` is known at step {step}.")
+            ours = f"{self.subject(run)} was not evaluated at step {step}."
+            raise NotTestable(ours if self.is_ours else f"No reward of the run `{RUNS[run]}` is known at step {step}.")
         return found
 
     def change(self, run: str, step: int) -> float:
@@ -111,23 +143,23 @@ class RewardRuns:
         values = [value for value in rows["value"] if value]
         if not values:
             owner = f" of `{LABELS[run]}`" if run else ""
-            raise NotTestable(f"Not published: {named(metric)}{owner}.")
+            raise self.lacking(f"Not published: {named(metric)}{owner}.")
         return str(values[0])
 
     def only(self, run: str, metric: str) -> tuple[int, Quantity]:
         """Return the one value of a metric that this document prints, with its step."""
         found = self.series(run, metric)
         if not found:
-            raise NotTestable(f"Not published: {named(metric)} of `{LABELS[run]}`.")
+            raise self.lacking(f"Not published: {named(metric)} of `{LABELS[run]}`.")
         if len(found) > 1:
-            raise NotTestable(f"More than one value is published: {named(metric)} of `{LABELS[run]}`.")
+            raise self.lacking(f"More than one value is published: {named(metric)} of `{LABELS[run]}`.")
         return next(iter(found.items()))
 
     def differs(self, *, beside: tuple[str, ...] = COMPARED) -> tuple[str, ...]:
         """Return the settings that differ between the runs, those in `beside` left out."""
-        stated = {name: {run: self._setting(run, name) for run in RUNS} for name in SETTINGS if name not in beside}
+        stated = {name: {run: self._setting(run, name) for run in RUNS} for name in self.settings if name not in beside}
         return tuple(
-            by_value(SETTINGS[name], {RUNS[run]: value for run, value in values.items()})
+            by_value(self.settings[name], {self.labels[run]: value for run, value in values.items()})
             for name, values in stated.items()
             if len(set(values.values())) > 1
         )
@@ -164,6 +196,9 @@ class RewardRuns:
         return {str(metric): int(most) for metric, most in decimals.items()}
 
     def _quantity(self, text: str, metric: str) -> Quantity:
+        if self.digits is not None:
+            value = float(text)
+            return Quantity(value, self.digits if abs(value) < _LARGE else 0, 0.0)
         return printed(text, self._decimals.get(metric))
 
 

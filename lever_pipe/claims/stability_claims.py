@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from lever_pipe.claims.curve_tests import f_test
 from lever_pipe.claims.quantities import Quantity
-from lever_pipe.claims.reward_runs import RUNS, RewardRuns
+from lever_pipe.claims.reward_runs import FEWEST, RewardRuns
 from lever_pipe.claims.texts import named
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
+from lever_pipe.statistics.curve_tests import f_test
 from lever_pipe.tables.evidence import p_text
-from lever_pipe.tables.text import number, signed
+from lever_pipe.tables.text import digits_text, number, signed
 
 
 def changes_in_percent_are(runs: RewardRuns, *, run: str) -> Measured:
     """Hold the printed changes from evaluation to evaluation against the rewards."""
+    runs.require_print()
     claimed = runs.series(run, "val_reward_change_pct")
     if not claimed:
         raise NotTestable("No change is printed.")
@@ -33,6 +34,7 @@ def changes_in_percent_are(runs: RewardRuns, *, run: str) -> Measured:
 
 def largest_change_is(runs: RewardRuns, *, run: str) -> Measured:
     """Hold the printed largest change against the largest of all."""
+    runs.require_print()
     said = runs.fact(run, "max_abs_change_pct")
     changes = 100 * np.array(runs.curve(run).relative_changes)
     at = int(np.argmax(np.abs(changes)))
@@ -45,7 +47,7 @@ def changes_less(runs: RewardRuns, *, steadier: str, than: str) -> Measured:
     """Compare the spread of the changes from evaluation to evaluation."""
     curves, found = {run: runs.curve(run) for run in (steadier, than)}, runs.comparison
     spread = {run: curve.sd_of_changes for run, curve in curves.items()}
-    texts = [f"sd of change {RUNS[run]} {number(value, 4)}" for run, value in spread.items()]
+    texts = [f"sd of change {runs.labels[run]} {number(value, 4)}" for run, value in spread.items()]
     tests = f"F p {p_text(found.p_f_of_changes)}, Levene p {p_text(found.p_levene_of_changes)}"
     text = f"{', '.join(texts)}; {tests}, label swaps p {p_text(found.p_swap_of_changes)}"
     return Measured(text, (Check(spread[than] - spread[steadier], p=found.p_f_of_changes),), runs.differs())
@@ -61,7 +63,7 @@ def moves_less(runs: RewardRuns, *, smoother: str, than: str) -> Measured:
         "total variation": (one.total_variation, other.total_variation, 3),
     }
     texts = [
-        f"{name} {RUNS[smoother]} {number(a, digits)}, {RUNS[than]} {number(b, digits)}"
+        f"{name} {runs.labels[smoother]} {number(a, digits)}, {runs.labels[than]} {number(b, digits)}"
         for name, (a, b, digits) in shown.items()
     ]
     turns = f"turns {one.sign_changes} against {other.sign_changes}"
@@ -76,7 +78,7 @@ def window_varies_less(runs: RewardRuns, *, steadier: str, than: str, first: int
         raise NotTestable(f"Fewer than two rewards differ between steps {first} and {last}.")
     p = f_test(rewards[steadier], rewards[than])
     ranges = {run: float(np.ptp(values)) for run, values in rewards.items()}
-    texts = [f"range of {RUNS[run]} {number(value, 3)}" for run, value in ranges.items()]
+    texts = [f"range of {runs.labels[run]} {number(value, 3)}" for run, value in ranges.items()]
     text = f"steps {first} to {last}: {', '.join(texts)}; F p {p_text(p)}"
     return Measured(text, (Check(ranges[than] - ranges[steadier], p=p),), runs.differs())
 
@@ -89,7 +91,7 @@ def falls_less(runs: RewardRuns, *, steadier: str, than: str, beside: tuple[str,
     one, other = runs.curve(steadier), runs.curve(than)
     chances = [runs.noise.chance_of_drawdown(curve.drawdown) for curve in (one, other)]
     text = (
-        f"drawdown {RUNS[steadier]} {number(one.drawdown, 3)}, {RUNS[than]} {number(other.drawdown, 3)}; "
+        f"drawdown {runs.labels[steadier]} {number(one.drawdown, 3)}, {runs.labels[than]} {number(other.drawdown, 3)}; "
         f"a flat run falls {number(runs.noise.expected_drawdown, 2)} on average, as far as these with p "
         f"{p_text(chances[0])} and {p_text(chances[1])}"
     )
@@ -101,7 +103,9 @@ def falls_more_sharply(runs: RewardRuns, *, run: str, step: int, than: str) -> M
     own = runs.change(run, step)
     other = dict(zip(map(int, runs.steps[1:]), runs.curve(than).changes, strict=True))
     at = min(other, key=lambda key: other[key])
-    text = f"{RUNS[run]} at step {step}: {signed(own, 3)}; {RUNS[than]} at step {at}: {signed(other[at], 3)}"
+    text = (
+        f"{runs.labels[run]} at step {step}: {signed(own, 3)}; {runs.labels[than]} at step {at}: {signed(other[at], 3)}"
+    )
     return Measured(text, (Check(other[at] - own),))
 
 
@@ -109,7 +113,7 @@ def metric_rises(runs: RewardRuns, *, run: str, metric: str) -> Measured:
     """Tell whether the printed values of a metric rise from step to step."""
     series = runs.series(run, metric)
     if len(series) < 2:
-        raise NotTestable(f"Fewer than two values of {named(metric)} are printed.")
+        raise runs.lacking(f"Fewer than two values of {named(metric)} are printed.")
     values = [series[step] for step in sorted(series)]
     share = 100 * (values[-1].value / values[0].value - 1)
     texts = [f"step {step} {series[step]}" for step in sorted(series)]
@@ -118,32 +122,43 @@ def metric_rises(runs: RewardRuns, *, run: str, metric: str) -> Measured:
 
 
 def growth_slows(runs: RewardRuns, *, run: str, metric: str) -> Measured:
-    """Compare the growth a step of the last stretch with that of the stretch before."""
-    series = runs.series(run, metric)
+    """Compare the growth a step from the middle value to the last with that from the first to the middle one."""
+    series = sorted(runs.series(run, metric).items())
     if len(series) < 3:
-        raise NotTestable(f"Fewer than three values of {named(metric)} are printed.")
-    (a, first), (b, second), (c, third) = sorted(series.items())[-3:]
+        raise runs.lacking(f"Fewer than three values of {named(metric)} are printed.")
+    (a, first), (b, second), (c, third) = series[0], series[len(series) // 2], series[-1]
     before, after = (second.value - first.value) / (b - a), (third.value - second.value) / (c - b)
-    text = (
-        f"steps {a} to {b}: {number(before, 4)} a step; steps {b} to {c}: {number(after, 4)} a step; "
-        f"{number(third.value / first.value, 0)} times the first value"
-    )
-    return Measured(text, (Check(before - after),))
+    texts = [f"steps {a} to {b}: {number(before, 4)} a step", f"steps {b} to {c}: {number(after, 4)} a step"]
+    texts += [f"{number(third.value / first.value, 0)} times the first value"] if first.value else []
+    return Measured("; ".join(texts), (Check(before - after),))
 
 
 def varies_less(runs: RewardRuns, *, metric: str, steadier: str, than: str) -> Measured:
-    """Compare the relative change of a metric in two runs over the same steps."""
+    """Compare the relative change of a metric in two runs over the same steps; of many values their spread (F test)."""
     series = {run: runs.series(run, metric) for run in (steadier, than)}
     for run, values in series.items():
         if len(values) < 2:
-            raise NotTestable(f"Printed of {named(metric)} in `{RUNS[run]}`: {_listed(values)}. A spread needs two.")
+            raise runs.lacking(
+                f"Printed of {named(metric)} in `{runs.labels[run]}`: {_listed(values)}. A spread needs two."
+            )
     steps = {run: sorted(values) for run, values in series.items()}
     if steps[steadier] != steps[than]:
-        spans = "; ".join(f"{RUNS[run]}: steps {at[0]} to {at[-1]}" for run, at in steps.items())
-        raise NotTestable(f"The printed values of {named(metric)} cover different steps ({spans}).")
+        spans = "; ".join(f"{runs.labels[run]}: steps {at[0]} to {at[-1]}" for run, at in steps.items())
+        raise runs.lacking(f"The printed values of {named(metric)} cover different steps ({spans}).")
+    if min(map(len, series.values())) >= FEWEST:
+        return _spreads_less(runs, {run: [value.value for value in of.values()] for run, of in series.items()})
     shares = {run: abs(of[max(of)].value / of[min(of)].value - 1) for run, of in series.items()}
-    text = "; ".join(f"{RUNS[run]} {number(100 * share, 1)} %" for run, share in shares.items())
+    text = "; ".join(f"{runs.labels[run]} {number(100 * share, 1)} %" for run, share in shares.items())
     return Measured(text, (Check(shares[than] - shares[steadier]),), runs.differs())
+
+
+def _spreads_less(runs: RewardRuns, values: Mapping[str, Sequence[float]]) -> Measured:
+    """Return the comparison of two spreads, the steadier run first."""
+    spread = {run: float(np.std(of, ddof=1)) for run, of in values.items()}
+    p = f_test(*values.values())
+    texts = [f"sd over {len(of)} steps of {runs.labels[run]} {digits_text(spread[run])}" for run, of in values.items()]
+    steadier, than = spread.values()
+    return Measured(f"{'; '.join(texts)}; F p {p_text(p)}", (Check(than - steadier, p=p),), runs.differs())
 
 
 def _listed(values: Mapping[int, Quantity]) -> str:

@@ -7,17 +7,21 @@ import re
 from datetime import datetime, timedelta
 
 from lever_pipe.claims.reward_claims import ends, middle
-from lever_pipe.claims.reward_runs import RUNS, RewardRuns
-from lever_pipe.claims.texts import counted, named
+from lever_pipe.claims.reward_runs import RewardRuns
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
+from lever_pipe.tables.intention.published import RUNS
 from lever_pipe.tables.text import number, signed
 
 TOKENS, RESPONSE = "mean_sequence_length_tokens_as_labelled", "response_length_tokens"
+SECONDS = "time_per_step_s"
+ALL_COMPUTE_THEM = "Every arm of ours computes the log-probabilities of the reference."
+"""Why seconds of ours do not show what they cost."""
 STARTED = re.compile(r"run-(\d{8}_\d{6})-")
 
 
 def steps_were_evaluated(runs: RewardRuns, *, run: str) -> Measured:
     """Hold the evaluations that are shown against those that the stated steps would hold."""
+    runs.require_print()
     stated, spacing = runs.fact(run, "total_steps_claimed").value, float(runs.steps[1] - runs.steps[0])
     shown, wanted = len(runs.steps), math.floor(stated / spacing)
     text = (
@@ -29,6 +33,7 @@ def steps_were_evaluated(runs: RewardRuns, *, run: str) -> Measured:
 
 def steps_fit_before_the_report(runs: RewardRuns, *, run: str) -> Measured:
     """Hold the time from a run's start to the end of the report's day against the time of the stated steps."""
+    runs.require_print()
     start = STARTED.match(runs.text(run, "wandb_run"))
     if start is None:
         raise NotTestable("The start of the run is not published.")
@@ -44,6 +49,7 @@ def steps_fit_before_the_report(runs: RewardRuns, *, run: str) -> Measured:
 
 def display_shows_warm_up(runs: RewardRuns, *, run: str, fixed: str) -> Measured:
     """Hold a displayed learning rate against how the fixed rate of the other run would be displayed."""
+    runs.require_print()
     shown, rate = runs.fact(run, "lr_displayed"), float(runs.text(fixed, "lr"))
     other = number(rate, shown.digits)
     text = f"displayed {shown}; a fixed rate of {rate:g} is displayed as {other}"
@@ -52,6 +58,7 @@ def display_shows_warm_up(runs: RewardRuns, *, run: str, fixed: str) -> Measured
 
 def steps_remain(runs: RewardRuns, *, run: str, until: int) -> Measured:
     """Hold the steps up to which training is to go on against those that are said to be done."""
+    runs.require_print()
     stated = runs.fact(run, "total_steps_claimed").value
     text = f"the advice ends at step {until}; said to be done: {stated:g} steps"
     return Measured(text, (Check(until - stated),))
@@ -59,6 +66,7 @@ def steps_remain(runs: RewardRuns, *, run: str, until: int) -> Measured:
 
 def sequences_fit_the_context(runs: RewardRuns, *, limit: int) -> Measured:
     """Hold the stated sequence lengths against the longest that the model takes."""
+    runs.require_print()
     texts, checks = [], []
     for run in RUNS:
         step, tokens = runs.only(run, TOKENS)
@@ -66,7 +74,7 @@ def sequences_fit_the_context(runs: RewardRuns, *, limit: int) -> Measured:
         fastest, slowest = ends(runs, run, "time_per_step_s")
         checks.append(Check(limit - tokens.value))
         texts.append(
-            f"{RUNS[run]}, step {step}: {tokens} tokens, limit {limit}; {tokens} / {high} tokens a second = "
+            f"{runs.labels[run]}, step {step}: {tokens} tokens, limit {limit}; {tokens} / {high} tokens a second = "
             f"{number(tokens.value / high.value, 0)} s, {tokens} / {low} = {number(tokens.value / low.value, 0)} s; "
             f"a step takes {fastest} to {slowest} s"
         )
@@ -80,6 +88,7 @@ def lengths_fit_one_kind_of_step(runs: RewardRuns, *, longest_prompt: int, promp
     the GPUs; a prompt is longer than nothing and at most `longest_prompt` tokens. `prompt_spread` is the relative
     range of the prompt texts.
     """
+    runs.require_print()
     lengths, texts = {}, []
     for run in RUNS:
         tokens, response = (runs.only(run, name)[1] for name in (TOKENS, RESPONSE))
@@ -88,10 +97,10 @@ def lengths_fit_one_kind_of_step(runs: RewardRuns, *, longest_prompt: int, promp
         prompts = {n: total / n - response.value for n in range(unit, int(total / response.value) + 1, unit)}
         possible = {n: length for n, length in prompts.items() if 0 < length <= longest_prompt}
         if len(possible) != 1:
-            raise NotTestable(f"{len(possible)} numbers of sequences fit the tokens of `{RUNS[run]}`.")
+            raise NotTestable(f"{len(possible)} numbers of sequences fit the tokens of `{runs.labels[run]}`.")
         ((n, length),) = possible.items()
         lengths[run] = length
-        texts.append(f"{RUNS[run]}: {number(total, 0)} / {n} - {response} = {number(length, 0)} prompt tokens")
+        texts.append(f"{runs.labels[run]}: {number(total, 0)} / {n} - {response} = {number(length, 0)} prompt tokens")
     gap, slack = abs(lengths["kl"] - lengths["nokl"]), prompt_spread * max(lengths.values())
     spread = f"difference {number(gap, 0)} tokens, range of the prompts {number(slack, 0)} tokens"
     return Measured(f"{'; '.join(texts)}; {spread}", (Check(gap, slack),))
@@ -99,6 +108,7 @@ def lengths_fit_one_kind_of_step(runs: RewardRuns, *, longest_prompt: int, promp
 
 def takes_longer_by(runs: RewardRuns) -> Measured:
     """Hold the printed extra seconds a step against the ends of the printed ranges."""
+    runs.require_print()
     ours, theirs = ends(runs, "kl", "time_per_step_s"), ends(runs, "nokl", "time_per_step_s")
     claimed = ends(runs, "kl-nokl", "time_per_step_diff_s")
     texts, checks = [], []
@@ -114,9 +124,11 @@ def range_lies_lower(runs: RewardRuns, *, metric: str, lower: str, higher: str, 
 
     `cause` is judged by the settings that differ beside the named ones.
     """
+    if runs.is_ours and metric == SECONDS:
+        raise NotTestable(ALL_COMPUTE_THEM)
     sides = {run: ends(runs, run, metric) for run in (lower, higher)}
     gap, needed, apart = _apart(runs, metric, lower, higher, digits=1)
-    texts = [f"{RUNS[run]} {low} to {high}" for run, (low, high) in sides.items()]
+    texts = [f"{runs.labels[run]} {low} to {high}" for run, (low, high) in sides.items()]
     return Measured(f"{'; '.join(texts)}; {apart}", (Check(gap, needed),), runs.differs(beside=beside))
 
 
@@ -124,41 +136,16 @@ def ranges_are_alike(runs: RewardRuns, *, metric: str, at_most: float) -> Measur
     """Hold the ratio of the widths of two printed ranges against a bound, and their middles as `range_lies_lower`."""
     sides = {run: ends(runs, run, metric) for run in RUNS}
     widths = {run: high.value - low.value for run, (low, high) in sides.items()}
+    if not min(widths.values()):
+        raise NotTestable("A range has no width.")
     ratio = max(widths.values()) / min(widths.values())
     texts = [
-        f"{RUNS[run]} {low} to {high}, width {number(widths[run], low.digits)}" for run, (low, high) in sides.items()
+        f"{runs.labels[run]} {low} to {high}, width {number(widths[run], low.digits)}"
+        for run, (low, high) in sides.items()
     ]
     gap, needed, apart = _apart(runs, metric, *RUNS, digits=3)
     text = f"{'; '.join(texts)}; ratio of the widths {number(ratio, 2)}, bound {at_most:g}; {apart}"
     return Measured(text, (Check(at_most - ratio), Check(needed - abs(gap))))
-
-
-def is_known_of_both(runs: RewardRuns, *, metric: str, beside: tuple[str, ...]) -> Measured:
-    """Tell whether a metric that a comparison needs is published of both runs."""
-    texts = []
-    for run in RUNS:
-        series = runs.series(run, metric)
-        if not series:
-            raise NotTestable(f"Not published: {named(metric)} of `{RUNS[run]}`.")
-        texts.append(f"{RUNS[run]}: {counted(len(series), 'value')}")
-    return Measured("; ".join(texts), (Check(1.0),), runs.differs(beside=beside))
-
-
-def is_evaluated_after(runs: RewardRuns, *, run: str, step: int) -> Measured:
-    """Tell whether a run has an evaluation after a step."""
-    later = [at for at in runs.steps_of(run) if at > step]
-    if not later:
-        raise NotTestable(f"No reward of `{RUNS[run]}` after step {step} is published.")
-    gap = runs.reward(run, step).value - runs.reward(run, later[0]).value
-    return Measured(f"step {step} to {later[0]}: {signed(-gap, 3)}", (Check(gap),))
-
-
-def response_is_longer(runs: RewardRuns, *, longer: str, than: str, beside: tuple[str, ...]) -> Measured:
-    """Compare response lengths, which need the same step."""
-    (first, one), (second, other) = runs.only(longer, RESPONSE), runs.only(than, RESPONSE)
-    text = f"{RUNS[longer]} {one} tokens at step {first}, {RUNS[than]} {other} tokens at step {second}"
-    differs = () if first == second else (f"step ({first} against {second})",)
-    return Measured(text, (Check(one.value - other.value),), (*runs.differs(beside=beside), *differs))
 
 
 def _apart(runs: RewardRuns, metric: str, lower: str, higher: str, *, digits: int) -> tuple[float, float, str]:

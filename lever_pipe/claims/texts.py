@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from lever_pipe.tables.text import listing
 
+PRINTED_ONLY = "The sentence is about printed numbers."
+"""Why a sentence cannot be asked of numbers that were logged."""
 METRICS = {
     "adv_max": "Adv Max",
     "adv_std": "Adv Std",

@@ -23,13 +23,30 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
+class StudyNote:
+    """A study on the page: its name, whether its world is the embedded one, and which model it runs."""
+
+    name: str
+    is_world: bool
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Banner:
+    """Where a study's numbers come from."""
+
+    label: str
+    text: str
+    is_world: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """Everything that a page is made of; `links` leads from a table's id to its CSV file."""
 
     title: str
     main_preset: str
-    is_world: bool
-    lvlm: str
+    studies: Sequence[StudyNote]
     tables: Sequence[PageTable]
     links: Mapping[str, str]
     figures: Mapping[str, Drawing]
@@ -82,10 +99,9 @@ class Page:
 
     language: str
     title: str
-    lede: str
-    banner: str
+    ledes: tuple[str, ...]
+    banners: tuple[Banner, ...]
     preset: str
-    is_world: bool
     labels: Mapping[str, str]
     sections: tuple[SectionView, ...]
     contents: tuple[Entry, ...]
@@ -103,20 +119,26 @@ def compose(parts: Parts, voice: Voice) -> Page:
     shown = tuple(section for section in sections if section is not None)
     header = voice.at("header")
     voice.at("title", is_given=True)(parts.title)  # stands above the page and in the window's frame
-    banner = prose.WORLD if parts.is_world else prose.PRODUCTION
     label = voice.at("labels")
+    has_presets = any(study.name == prose.LEVER for study in parts.studies)
     return Page(
         language=voice.language,
         title=voice.at("header", is_given=True)(parts.title),
-        lede=header(prose.LEDE),
-        banner=header(banner.format(lvlm=parts.lvlm)),
-        preset=header(prose.PRESET.format(preset=parts.main_preset)),
-        is_world=parts.is_world,
+        ledes=tuple(header(prose.LEDES[study.name]) for study in parts.studies),
+        banners=tuple(_banner(study, voice) for study in parts.studies),
+        preset=header(prose.PRESET.format(preset=parts.main_preset)) if has_presets else "",
         labels={name: label(text) for name, text in prose.LABELS.items()},
         sections=shown,
         contents=tuple(_contents(shown, parts, voice)),
         stamp=voice.at("footer")(prose.STAMP.format(time=parts.stamp)),
     )
+
+
+def _banner(study: StudyNote, voice: Voice) -> Banner:
+    texts = prose.WORLDS if study.is_world else prose.PRODUCTIONS
+    label = prose.LABELS["world" if study.is_world else "production"]
+    text = texts[study.name].format(model=study.model)
+    return Banner(voice.at("labels")(label), voice.at("header")(text), study.is_world)
 
 
 def _sections_of(tables: Iterable[PageTable]) -> dict[str, list[PageTable]]:
@@ -141,11 +163,12 @@ def _section(section: prose.Section, tables: Sequence[PageTable], parts: Parts, 
         return None
     say = voice.at(f"section:{section.name}")
     order = {name: index for index, name in enumerate(section.placed)}
+    studies = {"", *(study.name for study in parts.studies)}
     return SectionView(
         name=section.name,
         title=say(section.title),
         paragraphs=tuple(say(text) for text in section.paragraphs),
-        points=tuple(say(text) for text in section.points),
+        points=tuple(say(point.text) for point in section.points if point.study in studies),
         tables=tuple(
             view(table, csv=_link(table, parts), say=voice.at(f"table:{table.id}"))
             for table in sorted(tables, key=lambda table: order.get(table.id, len(order)))

@@ -5,54 +5,94 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 BEST_BETA = "best-kl-beta"
+ARMS_ANSWER = "arms-factors"
 
-LEDE = (
-    "A pointer network chooses demonstrations for a visual question; a frozen vision-language model answers with them "
-    "in its prompt. The network is trained by reward-weighted cross-entropy (RCE), then by GRPO with a KL penalty of "
-    "weight KL_BETA. This page has every table of three documents on KL_BETA again, filled from this run, beside the "
-    "published numbers."
-)
-WORLD = (
-    "Data and models are the small embedded ones (reader: {lvlm}): a real network answers real questions, but about a "
-    "generated microworld. Published numbers come from OK-VQA with Qwen2.5-VL-3B-Instruct, so compare the pattern of a "
-    "table with the published one, not its level."
-)
-PRODUCTION = (
-    "The data are read from files and {lvlm} answers. Published numbers come from OK-VQA with Qwen2.5-VL-3B-Instruct."
-)
+LEVER, INTENTION = "lever", "intention"
+LEDES = {
+    LEVER: (
+        "A pointer network chooses demonstrations for a visual question; a frozen vision-language model answers with "
+        "them in its prompt. The network is trained by reward-weighted cross-entropy (RCE), then by GRPO with a KL "
+        "penalty of weight KL_BETA. This page has every table of three documents on KL_BETA again, filled from this "
+        "run, beside the published numbers."
+    ),
+    INTENTION: (
+        "A language model with one tool asks its user what a vague request leaves out; a question that uncovers "
+        "something earns a reward. The model is trained by GRPO with and without a KL loss. This page has every table "
+        "of two documents on that loss again, filled from this run, beside the published numbers."
+    ),
+}
+"""What each study is."""
+WORLDS = {
+    LEVER: (
+        "Data and models are the small embedded ones (reader: {model}): a real network answers real questions, but "
+        "about a generated microworld. Published numbers come from OK-VQA with Qwen2.5-VL-3B-Instruct, so compare the "
+        "pattern of a table with the published one, not its level."
+    ),
+    INTENTION: (
+        "Tasks, user and agent are the small embedded ones (agent: {model}): a real language model learns in real "
+        "dialogues, but about generated requests. Published numbers come from IntentionGym with Qwen3-8B, so compare "
+        "the pattern of a table with the published one, not its level."
+    ),
+}
+PRODUCTIONS = {
+    LEVER: (
+        "The data are read from files and {model} answers. Published numbers come from OK-VQA with "
+        "Qwen2.5-VL-3B-Instruct."
+    ),
+    INTENTION: "The agent is {model}. Published numbers come from IntentionGym with Qwen3-8B.",
+}
 PRESET = "The documents' tables show preset `{preset}`; the tables of other presets name theirs."
 EMULATED = "emulated fault"
 ON_PURPOSE = (
     "Each arm of this section switches a fault of the published study on, to see which published pattern it "
     "reproduces; the arm `none` is their control. No other section holds a number of these arms."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A remark on how to read the page; one with a study stands on the page of a run of that study only."""
+
+    text: str
+    study: str = ""
+
+
 HOW_TO_READ = (
-    (
+    Point(
         "A row marked *ours* comes from this run. A row marked *published* is copied from the reference data of the "
         "repository, with its lineage below the table. Numbers under an *emulated fault* repeat a fault of the "
         "published study on purpose; they stand in a section of their own and in no other table."
     ),
-    (
+    Point(
         "A preset is a set of hyper-parameters of this run. Preset `published` holds those that the documents name; "
-        "its numbers are ours all the same, not published ones."
+        "its numbers are ours all the same, not published ones.",
+        LEVER,
     ),
-    "A dash means that nothing exists, or that nothing was published.",
-    (
+    Point("A dash means that nothing exists, or that nothing was published."),
+    Point(
         "Accuracies are VQA accuracies in percent, as the official evaluation tool computes them: answers are "
         "normalised where the annotators disagree. (The study's own code normalises always.) The sample counts are "
-        "prefixes: the first questions in question-id order, as published."
+        "prefixes: the first questions in question-id order, as published.",
+        LEVER,
     ),
-    (
+    Point(
+        "Rewards are means over tasks of the sum of an episode's turn rewards; the largest possible mean is the "
+        "ceiling. Greedy evaluation has one episode a task, as published; sampled evaluation has several a task at the "
+        "training temperature, which is far less noisy.",
+        INTENTION,
+    ),
+    Point(
         "In square brackets stands a 95 % interval: where the number may lie with other questions and, with several "
         "runs, other seeds. Nothing of the kind was published."
     ),
-    (
+    Point(
         "Two settings are called separated only where a test says so: Holm p below 0.05 within the family of "
         "comparisons that the table names. Anything else may be noise of questions and seeds."
     ),
-    (
+    Point(
         "A small letter at a row leads to a footnote: what else differs between that row and its neighbours, apart "
-        "from what the table compares."
+        "from what the table compares.",
+        LEVER,
     ),
 )
 
@@ -64,7 +104,7 @@ class Section:
     name: str
     title: str
     paragraphs: tuple[str, ...] = ()
-    points: tuple[str, ...] = ()
+    points: tuple[Point, ...] = ()
     placed: tuple[str, ...] = field(default=())
     has_words_only: bool = False  # stands on the page without a table, too
     is_emulated: bool = False
@@ -81,7 +121,7 @@ class Caption:
 
 
 SECTIONS = (
-    Section("answer", "The answer", placed=("overview", BEST_BETA)),
+    Section("answer", "The answer", placed=("overview", BEST_BETA, ARMS_ANSWER)),
     Section(
         "how",
         "How to read",
@@ -91,7 +131,10 @@ SECTIONS = (
     Section("000", "Document 000: training curves of KL_BETA 0.12 and 0.15", shows_figures_first=True),
     Section("001", "Document 001: KL_BETA 0.12, 0.145, 0.15, 0.155 and 0.18"),
     Section("002", "Document 002: KL_BETA 0.18 against 0.15 and 0.12"),
-    Section("statistics", "Statistics", shows_figures_first=True),
+    Section("003", "Document 003: GRPO with and without a KL loss", shows_figures_first=True),
+    Section("004", "Document 004: what the KL loss does to training"),
+    Section("arms", "One factor at a time: KL loss, entropy bonus and schedule", shows_figures_first=True),
+    Section("statistics", "Statistics of the KL_BETA study", shows_figures_first=True),
     Section("agreement", "Do the policies choose the same demonstrations?"),
     Section(
         "why",
@@ -117,6 +160,29 @@ CAPTIONS = {
         "000",
         "Training curves of the long GRPO runs",
         "Six training metrics of the long runs by GRPO epoch, one line a KL_BETA.",
+    ),
+    "published_rewards": Caption(
+        "003",
+        "Published validation rewards",
+        "Rewards of documents 003 and 004; hollow points are estimates of document 003 and enter no statistic.",
+    ),
+    "agent_validation": Caption(
+        "003",
+        "Validation reward of our arms by step",
+        "Mean over tasks of the sum of turn rewards. Bands are 95 % intervals over tasks and, with several runs, "
+        "seeds. Every evaluation draws the same random numbers, so neighbouring points share noise.",
+    ),
+    "agent_training": Caption(
+        "arms",
+        "Training of our arms by step",
+        "Training metrics, mean over seeds and five neighbouring steps. The PG loss is no measure of progress and need "
+        "not fall.",
+    ),
+    "agent_arms": Caption(
+        "arms",
+        "Primary endpoint of every arm",
+        "What the arms are compared by, fixed before any run. The bars are not adjusted for the number of comparisons; "
+        "Holm p in the tables below is.",
     ),
     "kl_beta_differences": Caption(
         "statistics",

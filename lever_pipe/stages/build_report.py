@@ -12,7 +12,7 @@ from pathlib import Path
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
 from lever_pipe.page import audit, render
-from lever_pipe.page.compose import Drawing, Parts, compose
+from lever_pipe.page.compose import Drawing, Parts, StudyNote, compose
 from lever_pipe.page.glossary import Glossary, read_glossary
 from lever_pipe.page.tables import PageTable, read_tables
 from lever_pipe.page.voice import Voice
@@ -34,7 +34,7 @@ def build_report(
     glossary: tuple[Path, ...],
     tables: tuple[Path, ...],
     csv: tuple[Path, ...],
-    figures: Path,
+    figures: tuple[Path, ...],
     page: Path,
     report: Path,
     card: Path,
@@ -55,8 +55,7 @@ def build_report(
     parts = Parts(
         title=config.title,
         main_preset=config.main_preset,
-        is_world=config.data == "world",
-        lvlm=config.lvlm,
+        studies=[StudyNote(**study.model_dump()) for study in config.studies],
         tables=read,
         links=_csv_links(read, csv, page.parent),
         figures=_drawings(figures, page.parent),
@@ -89,10 +88,11 @@ def _csv_links(tables: Sequence[PageTable], folders: Sequence[Path], start: Path
     return {name: _link(path, start) for name, path in candidates if path.is_file()}
 
 
-def _drawings(folder: Path, start: Path) -> dict[str, Drawing]:
-    if not folder.is_dir():
-        raise RecordError(f"{folder}: expected a folder of figures", found="none", do="Run plot_curves.")
-    drawn = sorted(path for path in folder.iterdir() if path.suffix == ".svg")
+def _drawings(folders: Sequence[Path], start: Path) -> dict[str, Drawing]:
+    for folder in folders:
+        if not folder.is_dir():
+            raise RecordError(f"{folder}: expected a folder of figures", found="none", do="Run its rule.")
+    drawn = [path for folder in folders for path in sorted(folder.iterdir()) if path.suffix == ".svg"]
     return {
         path.stem: Drawing(_text(path), _link(path, start), _link(path.with_suffix(".png"), start)) for path in drawn
     }

@@ -9,11 +9,11 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lever_pipe.figures import accuracy, curves, kinds, learning, style
+from lever_pipe.folders import write_folder
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import PlotCurvesConfig, Runtime
 from lever_pipe.tables import frames
 from lever_pipe.tables.evidence import read_evidence
-from lever_pipe.tables.folder import write_folder
 from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.results import Results, choose_base
 

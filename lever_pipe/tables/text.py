@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 ABSENT = ""
 """A cell without a number; Markdown prints it as a dash."""
-INTERVAL = re.compile(r"(?P<value>[+-]?\d+(?:\.\d+)?) \[(?P<low>-?\d+\.\d), (?P<high>-?\d+\.\d)\]")
+INTERVAL = re.compile(r"(?P<value>[+-]?\d+(?:\.\d+)?) \[(?P<low>-?\d+\.\d+), (?P<high>-?\d+\.\d+)\]")
 """A cell that `bracketed` wrote."""
 
 
@@ -25,15 +25,23 @@ def number(value: float | None, digits: int) -> str:
     return f"{abs(rounded) if rounded.is_zero() else rounded:f}"
 
 
+def digits_text(value: float, significant: int = 3) -> str:
+    """Return a number with this many significant digits and no exponent, or an absent cell."""
+    if math.isnan(value):
+        return ABSENT
+    size = math.floor(math.log10(abs(value))) if value else 0
+    return number(value, max(0, min(9, significant - 1 - size)))
+
+
 def signed(value: float | None, digits: int) -> str:
     """Return `value` with its sign, zero without one, or an absent cell."""
     text = number(value, digits)
     return f"+{text}" if text and float(text) > 0 else text
 
 
-def bracketed(text: str, low: float, high: float) -> str:
+def bracketed(text: str, low: float, high: float, digits: int = 1) -> str:
     """Return a printed number with its interval, `57.00 [54.1, 59.8]`; `INTERVAL` reads it back."""
-    return f"{text} [{number(low, 1)}, {number(high, 1)}]"
+    return f"{text} [{number(low, digits)}, {number(high, digits)}]"
 
 
 def beta_text(beta: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lever_pipe.parsing import parse_experiment
+from lever_pipe.experiment import parse_experiment
 from lever_pipe.tools import check_schema
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ FILES = [
     *sorted((PACKAGE / "statistics").glob("*.py")),
     PACKAGE / "rewards.py",
 ]
-SHAPES = re.compile(r"\[[A-Z .]*\]|\[B|\[\.\.\.|(one|any) shape|_[BGKSDN]+\b")
+SHAPES = re.compile(r"\[[A-Z ,.]*\]|\[B|\[\.\.\.|(one|any) shape|_[BGKSDN]+\b")
 
 
 def public_functions() -> list[tuple[str, ast.FunctionDef]]:

@@ -13,13 +13,25 @@ PACKAGE = Path(__file__).parents[2] / "lever_pipe"
 
 LAYERS = [
     {"errors", "shapes", "seeding", "progress"},
-    {"records", "sections", "config", "faults", "stage_configs", "provenance", "parsing"},
+    {
+        "records",
+        "sections",
+        "config",
+        "agent_config",
+        "agent_records",
+        "agent_stage_configs",
+        "experiment",
+        "faults",
+        "stage_configs",
+        "provenance",
+        "parsing",
+    },
     {"losses", "metrics", "statistics", "rewards", "prompts"},
-    {"storage", "checkpoints", "ledger", "run_card", "rl_data_io", "trajectories", "execution"},
-    {"datasets", "encoders", "samplers", "selector", "lvlms", "proposers", "baselines"},
-    {"training", "world_models", "answering", "emulation", "tables", "figures", "claims", "page"},
+    {"storage", "folders", "checkpoints", "ledger", "run_card", "rl_data_io", "trajectories", "execution"},
+    {"datasets", "encoders", "samplers", "selector", "lvlms", "proposers", "baselines", "intention"},
+    {"training", "world_models", "answering", "emulation", "tables", "figures", "claims", "page", "agent", "verl"},
     {"stages"},
-    {"plan", "tools", "compare_tool", "ledger_tools", "glossary_tool", "__main__", "__init__"},
+    {"plan", "agent_plan", "tools", "compare_tool", "ledger_tools", "glossary_tool", "__main__", "__init__"},
 ]
 PURE = {"losses", "metrics", "statistics", "rewards", "prompts"}
 PARTS = LAYERS[4]

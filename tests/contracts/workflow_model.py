@@ -11,7 +11,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 # Folders that Snakemake must not stat; their content enters the identity as a digest.
-EXTERNAL = {"lvlm", "encoder", "train_images", "eval_images"}
+EXTERNAL = {"lvlm", "encoder", "train_images", "eval_images", "state"}
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"rl_data": {"import_from": "rl_data_k64_v3.json"}},
+    {"intention": {"engine": "verl"}},
+)
+"""Configurations that hold every rule between them."""
 
 
 @contextmanager
@@ -26,13 +32,13 @@ def working_in(folder: Path) -> Iterator[None]:
 
 @cache
 def rules() -> dict[str, Any]:
-    """Return every rule of the workflow by name, the optional import of RL data included."""
+    """Return every rule of the workflow by name, the optional ones included."""
     from snakemake.api import SnakemakeApi
     from snakemake.settings.types import ConfigSettings, OutputSettings, ResourceSettings, StorageSettings
 
     found: dict[str, Any] = {}
     with working_in(ROOT):
-        for config in ({}, {"rl_data": {"import_from": "rl_data_k64_v3.json"}}):
+        for config in VARIANTS:
             with SnakemakeApi(OutputSettings(quiet=None)) as api:
                 workflow = api.workflow(
                     resource_settings=ResourceSettings(cores=1),

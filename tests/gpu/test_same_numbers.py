@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lever_pipe import plan, storage
-from lever_pipe.parsing import parse_experiment
+from lever_pipe.experiment import parse_experiment
 from lever_pipe.stage_configs import Runtime
 from lever_pipe.stages.check_world import check_world
 from lever_pipe.stages.generate_world import generate_world

@@ -16,11 +16,11 @@ import pandas as pd
 
 from lever_pipe import seeding
 from lever_pipe.claims.book import ClaimBook, read_claims
-from lever_pipe.claims.curve_tests import FlatNoise, flat_noise
 from lever_pipe.claims.evaluate import JudgedClaim, Side, judge_claims
 from lever_pipe.claims.lever_ours import OurLever
 from lever_pipe.claims.lever_published import FILES, PublishedLever
 from lever_pipe.claims.reward_runs import DOCUMENTS, RewardRuns
+from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
 from lever_pipe.tables import frames
 from lever_pipe.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
 from lever_pipe.tables.evidence import read_evidence

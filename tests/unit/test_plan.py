@@ -11,10 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe import plan
-from lever_pipe.config import Arm, Experiment
+from lever_pipe import agent_plan, plan
+from lever_pipe.config import Arm
+from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.faults import ARMS
-from lever_pipe.parsing import available, parse_experiment
+from lever_pipe.parsing import available
 from lever_pipe.records import beta_text
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
         else:
             names.append(("select_demonstrations", {"trained": name}))
     names += [("answer_prompts", {"batch": batch}) for batch in plan.batches(given)]
-    names += emulation_jobs(given)
+    names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation", "explain_patterns"}
     absent = taken | emulated | ({"emulate_grpo_epoch", "emulate_selections"} - taken)
@@ -81,6 +82,12 @@ def emulation_jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
         stage = "emulate_grpo_epoch" if run.startswith("emulation/") else "train_grpo_epoch"
         names.append((stage, wildcards_of(run)))
     return names + [("emulate_selections", {"arm": arm}) for arm in ARMS]
+
+
+def agent_jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
+    """Return the jobs of study `intention` that have wildcards, whichever engine runs them."""
+    runs = [{"arm": run.arm, "seed": str(run.seed)} for run in agent_plan.runs(given.intention)]
+    return [(s, run) for run in runs for s in ("train_agent", "evaluate_agent", "render_verl", "convert_verl")]
 
 
 def specs(given: Experiment) -> dict[tuple[str, tuple[tuple[str, str], ...]], str]:
@@ -254,6 +261,10 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
             "generate_rl_data": ("lvlms.qwen2_5_vl",),
             "answer_prompts": ("lvlms.qwen2_5_vl",),
             "check_world": ("lvlms.qwen2_5_vl",),
+            "prepare_tasks": ("intention.sources.synthetic",),
+            "warm_start_agent": ("intention.codecs.word",),
+            "train_agent": ("intention.simulators.rule", "intention.codecs.word"),
+            "evaluate_agent": ("intention.simulators.rule", "intention.codecs.word"),
         }.items()
         if stage in available("stages")
     }

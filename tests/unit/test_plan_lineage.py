@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from lever_pipe import plan
-from lever_pipe.config import Experiment
-from lever_pipe.parsing import parse_experiment
+from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.records import base_of
 from lever_pipe.stage_configs import CollectLineageConfig, MeasureAgreementConfig
 

@@ -7,8 +7,8 @@ import subprocess
 import yaml
 from snakemake.utils import update_config
 
-from lever_pipe.config import Experiment, Preset
-from lever_pipe.parsing import parse_experiment
+from lever_pipe.config import Preset
+from lever_pipe.experiment import Experiment, parse_experiment
 
 from .conftest import JOB_COUNT, ROOT, Project
 

@@ -49,6 +49,9 @@ ALL_GRPO_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO,
     "answer_prompts": 2,
 }
+AGENT_REPORT = dict.fromkeys(("collect_agents", "compare_arms", "tabulate_agents", "plot_agents"), 1)
+AGENT_REPORT |= {"check_claims": 1, "build_report": 1}
+AGENTS_AND_BELOW = {"train_agent": 2, "evaluate_agent": 2, **AGENT_REPORT}
 BELOW_RL_DATA = {
     "reward_groups": 2,
     "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
@@ -163,7 +166,7 @@ def test_a_changed_sign_in_the_kl_retrains_grpo_but_not_rce(smoke: Project) -> N
     with smoke.edited(
         "lever_pipe/losses/kl.py", "torch.expm1(log_ratio) - log_ratio", "torch.expm1(log_ratio) + log_ratio"
     ):
-        assert smoke.planned() == ALL_GRPO_AND_BELOW
+        assert smoke.planned() == ALL_GRPO_AND_BELOW | AGENTS_AND_BELOW
 
 
 def test_a_comment_in_the_kl_reruns_nothing(smoke: Project) -> None:
@@ -222,6 +225,67 @@ def test_another_seed_of_the_world_reruns_all_but_nothing_twice(smoke: Project) 
         planned = smoke.planned()
     assert planned["generate_world"] == 1
     assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
+
+
+def test_the_kl_coefficient_of_an_arm_trains_that_arm_only(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "{name: bundle, kl: 0.01,", "{name: bundle, kl: 0.02,"):
+        assert smoke.planned() == AGENTS_AND_BELOW | {"train_agent": 1, "evaluate_agent": 1}
+
+
+def test_an_arm_and_a_seed_more_keep_the_finished_runs(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "{name: baseline}", "{name: baseline, seeds: [0, 1]}\n    - {name: other}"):
+        assert smoke.planned() == AGENTS_AND_BELOW | {"plot_agents": 1}
+
+
+def test_how_the_simulator_is_reached_reruns_nothing(smoke: Project) -> None:
+    execution = "intention:\n  execution: {checkpoint_every: 1, connection: {timeout_seconds: 1, retries: 7}}\n"
+    with smoke.edited("config/smoke.yaml", "intention:\n", execution):
+        assert smoke.planned() == {}
+
+
+def test_the_agents_surrogate_retrains_no_selector(smoke: Project) -> None:
+    with smoke.edited("lever_pipe/losses/tokens.py", "from __future__ import annotations\n", "X = 1\n"):
+        assert smoke.planned() == AGENTS_AND_BELOW
+
+
+def test_the_warm_start_comes_before_every_arm(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "warm_start: {steps: 40}", "warm_start: {steps: 41}"):
+        assert smoke.planned() == AGENTS_AND_BELOW | {"warm_start_agent": 1}
+
+
+def test_one_study_alone_is_planned_without_the_other(smoke: Project) -> None:
+    planned = smoke.planned("--config", "studies=[intention]", "results=results/agents")
+    assert planned == AGENTS_AND_BELOW | {"prepare_tasks": 1, "warm_start_agent": 1}
+    planned = smoke.planned("--config", "studies=[lever]", "results=results/selectors")
+    assert not planned.keys() & {"prepare_tasks", *AGENTS_AND_BELOW} - {"check_claims", "build_report"}
+
+
+def test_a_killed_agent_goes_on_to_the_same_bits(smoke: Project) -> None:
+    words = ("--config", "results=results/killed_agent", "intention={execution: {checkpoint_every: 1}}")
+    run, other = "intention/arm~baseline/seed~0", smoke.folder / "results/smoke/intention/arm~baseline/seed~0"
+    target = f"results/killed_agent/{run}/done.json"
+    for _ in range(2):
+        started = subprocess.Popen(
+            smoke.command("--cores", "2", *words, "--", target),
+            cwd=smoke.folder,
+            env=smoke.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        state, deadline = smoke.folder / "results/killed_agent" / run / "state", time.monotonic() + 120
+        while not state.exists():
+            assert started.poll() is None, "the run ended before its first checkpoint"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+        smoke.snakemake("--unlock", *words)
+    smoke.snakemake("--cores", "2", *words, "--", target)
+    killed = smoke.folder / "results/killed_agent" / run
+    assert not (killed / "state").exists()
+    for name in ("evaluations.jsonl", "episodes.jsonl", "last/model.safetensors", "best/model.safetensors"):
+        assert (killed / name).read_bytes() == (other / name).read_bytes(), name
 
 
 def kill_after(project: Project, results: str, present: str) -> None:

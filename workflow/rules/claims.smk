@@ -1,16 +1,23 @@
+def of_study(study, path):
+    """Return the file as a list, or an empty list in a configuration without the study."""
+    return [path] if study in EXPERIMENT.studies else []
+
+
 rule check_claims:
     input:
         claims="resources/claims.yaml",
         reference=REFERENCE,
-        reference_intention="resources/reference/userrl-published.csv",
+        reference_intention=INTENTION_REFERENCE,
         reference_lineage="resources/reference/lineage.yaml",
-        scores=f"{TABLES}/scores.csv",
-        training=f"{TABLES}/training.csv",
-        intervals=f"{TABLES}/intervals.csv",
-        comparisons=f"{TABLES}/comparisons.csv",
-        agreement=f"{TABLES}/agreement.csv",
-        parameters=f"{TABLES}/parameters.csv",
-        lineage=f"{TABLES}/lineage.csv",
+        scores=of_study("lever", f"{TABLES}/scores.csv"),
+        training=of_study("lever", f"{TABLES}/training.csv"),
+        intervals=of_study("lever", f"{TABLES}/intervals.csv"),
+        comparisons=of_study("lever", f"{TABLES}/comparisons.csv"),
+        agreement=of_study("lever", f"{TABLES}/agreement.csv"),
+        parameters=of_study("lever", f"{TABLES}/parameters.csv"),
+        lineage=of_study("lever", f"{TABLES}/lineage.csv"),
+        curves=of_study("intention", f"{AGENT_TABLES}/curves.csv"),
+        agent_runs=of_study("intention", f"{AGENT_TABLES}/runs.csv"),
     output:
         judged=f"{TABLES}/claims.csv",
         tables=f"{TABLES}/claims.json",

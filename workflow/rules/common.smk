@@ -2,10 +2,10 @@ import json
 import time
 from pathlib import Path
 
-from lever_pipe import plan
+from lever_pipe import agent_plan, plan
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.page import prose
-from lever_pipe.parsing import parse_experiment
+from lever_pipe.experiment import parse_experiment
 
 STARTED = time.monotonic()
 
@@ -29,7 +29,7 @@ PAGE = f"{RESULTS}/report.html"
 INIT = f"{LEVER}/preset~{{preset}}/init/seed~{{seed}}"
 RCE = f"{LEVER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
 GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
-EMULATE = EXPERIMENT.emulate
+EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
 EMULATION = f"{LEVER}/emulation"
 NOISY = f"{EMULATION}/dropout/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 
@@ -47,6 +47,7 @@ wildcard_constraints:
     baseline="[a-z_]+(-[0-9]+)?",
     trained="preset~[^/]+/(rce|grpo/base~[^/]+/beta~[^/]+)/seed~[0-9]+/epoch~[0-9]+",
     policy="baseline/[^/]+|preset~[^/]+/(rce|grpo/base~[^/]+/beta~[^/]+)/seed~[0-9]+/epoch~[0-9]+",
+    arm="[a-z][a-z0-9_]*",
     batch="baseline|emulation|preset~[^/]+/seed~[0-9]+",
 
 
@@ -187,9 +188,12 @@ def figure_labels(wildcards):
 def closing_summary(log):
     """Return the lines that end a successful run."""
     minutes = (time.monotonic() - STARTED) / 60
+    folders = [f"{RESULTS}/{study}" for study in EXPERIMENT.studies]
+    tables = ", ".join(f"{folder}/tables/" for folder in folders)
+    figures = ", ".join(f"{folder}/figures/" for folder in folders)
     return (
         f"\n{finished_jobs(log)} jobs in {minutes:.1f} minutes."
-        f"\nReport:  {PAGE}\nTables:  {LEVER}/tables/\nFigures: {LEVER}/figures/\n"
+        f"\nReport:  {PAGE}\nTables:  {tables}\nFigures: {figures}\n"
     )
 
 

@@ -2,10 +2,6 @@ EMULATION_TABLES = [f"{EMULATION}/tables.json"] if EMULATE else []
 EMULATION_CSV = [f"{EMULATION}/tables"] if EMULATE else []
 
 
-wildcard_constraints:
-    arm="|".join(plan.faults.ARMS),
-
-
 if EMULATE:
     OF_ARM = [
         policy.removeprefix("emulation/none/")
@@ -85,6 +81,8 @@ if EMULATE:
             f"{EMULATION}/{{arm}}/log.txt",
         benchmark:
             f"{EMULATION}/{{arm}}/benchmark.jsonl"
+        wildcard_constraints:
+            arm="|".join(plan.faults.ARMS),
         conda:
             "../../envs/cpu.yaml"
         resources:

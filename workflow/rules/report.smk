@@ -7,10 +7,18 @@ WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []
 TEMPLATES = "lever_pipe/templates"
 LANGUAGE = EXPERIMENT.report.language
 GLOSSARY = sorted(map(str, Path(f"resources/glossary/{LANGUAGE}").glob("*.yaml")))
-PAGE_TABLES = [
-    f"{TABLES}/{name}" for name in ("documents", "comparisons", "agreement", "claims")
-]
-PAGE_TABLES += [path.removesuffix(".json") for path in EMULATION_TABLES]
+PAGE_TABLES = []
+PAGE_FIGURES = []
+if "lever" in EXPERIMENT.studies:
+    PAGE_TABLES += [
+        f"{TABLES}/{name}" for name in ("documents", "comparisons", "agreement")
+    ]
+    PAGE_TABLES += [path.removesuffix(".json") for path in EMULATION_TABLES]
+    PAGE_FIGURES += [FIGURES]
+if "intention" in EXPERIMENT.studies:
+    PAGE_TABLES += [f"{AGENT_TABLES}/documents"]
+    PAGE_FIGURES += [AGENT_FIGURES]
+PAGE_TABLES += [f"{TABLES}/claims"]
 """Folders of CSV files; beside each lies its list of tables, as NAME.json."""
 
 
@@ -131,7 +139,7 @@ rule build_report:
         glossary=GLOSSARY,
         tables=[f"{folder}.json" for folder in PAGE_TABLES],
         csv=PAGE_TABLES,
-        figures=FIGURES,
+        figures=PAGE_FIGURES,
     output:
         page=report(
             PAGE,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from claim_files import Ours, judge, our_sides, published
 
-from lever_pipe.claims.evaluate import NO_RUN, JudgedClaim
+from lever_pipe.claims.evaluate import JudgedClaim, no_run
 from lever_pipe.claims.verdicts import VERDICTS
 
 SUPPORTED, UNDECIDED, CONTRADICTED, UNTESTABLE = VERDICTS
@@ -75,7 +75,7 @@ def test_all_four_verdicts_occur(full: dict[str, JudgedClaim]) -> None:
 def test_study_intention_has_no_run(full: dict[str, JudgedClaim]) -> None:
     for name, found in full.items():
         if found.claim.document in ("003", "004"):
-            assert (found.ours.verdict, found.ours.numbers) == (UNTESTABLE, NO_RUN), name
+            assert (found.ours.verdict, found.ours.numbers) == (UNTESTABLE, no_run(found.claim.document)), name
 
 
 def test_our_numbers_are_logged_and_not_printed(full: dict[str, JudgedClaim]) -> None:

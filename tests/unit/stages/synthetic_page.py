@@ -47,7 +47,7 @@ def write_inputs(folder: Path, size: synthetic.Size, *, data: str = "world") -> 
         **templates(),
         "tables": (folder / "tables.json", folder / "others.json"),
         "csv": (folder / "csv", folder / "others"),
-        "figures": figures,
+        "figures": (figures,),
     }
 
 

@@ -20,6 +20,7 @@ from lever_pipe.stage_configs import (
     BuildReportConfig,
     CollectResultsConfig,
     PlotCurvesConfig,
+    ShownStudy,
     TabulateDocumentsConfig,
 )
 from lever_pipe.stages.collect_results import collect_results
@@ -317,4 +318,9 @@ def plot_config(size: Size, data: str = "world") -> PlotCurvesConfig:
 
 
 def report_config() -> BuildReportConfig:
-    return BuildReportConfig(title="Test title", main_preset="main", data="world", lvlm="tiny-reader")
+    return BuildReportConfig(title="Test title", main_preset="main", studies=shown_studies())
+
+
+def shown_studies(*, is_world: bool = True, model: str = "tiny-reader") -> tuple[ShownStudy, ...]:
+    """Both studies, as the page names them."""
+    return tuple(ShownStudy(name=name, is_world=is_world, model=model) for name in ("lever", "intention"))

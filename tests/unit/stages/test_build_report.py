@@ -19,6 +19,7 @@ from synthetic_page import build
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
 from lever_pipe.page.numbers import numbers_in
+from lever_pipe.stage_configs import ShownStudy
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
 
@@ -192,7 +193,7 @@ def test_a_number_that_the_template_leaves_out_fails_the_build(
 
 def test_a_misspelt_name_in_a_template_is_an_error(tmp_path: Path, inputs: dict[str, Any]) -> None:
     with pytest.raises(jinja2.UndefinedError):
-        build(with_template(inputs, tmp_path, "html_template", "page.lede", "page.leed"), tmp_path)
+        build(with_template(inputs, tmp_path, "html_template", "page.ledes", "page.leeds"), tmp_path)
 
 
 def test_every_text_is_escaped(tmp_path: Path, inputs: dict[str, Any]) -> None:
@@ -202,7 +203,13 @@ def test_every_text_is_escaped(tmp_path: Path, inputs: dict[str, Any]) -> None:
         tables[0][key] += attack
     tables[0]["rows"][0][0] = tables[0]["columns"][1] = attack
     tables[0]["notes"] = tables[0]["footnotes"] = [attack]
-    page = build(with_tables(inputs, tmp_path, tables), tmp_path, title=attack, lvlm=attack, main_preset=attack)
+    page = build(
+        with_tables(inputs, tmp_path, tables),
+        tmp_path,
+        title=attack,
+        studies=synthetic.shown_studies(model=attack),
+        main_preset=attack,
+    )
     html = page.read_text(encoding="utf-8")
     assert html.count("<script>") == 1  # the page's own
     assert "<b>" not in html
@@ -240,22 +247,37 @@ def test_a_table_without_its_csv_file_is_named(tmp_path: Path, inputs: dict[str,
 
 def test_a_missing_folder_of_figures_is_named(tmp_path: Path, inputs: dict[str, Any]) -> None:
     with pytest.raises(RecordError, match="expected a folder of figures"):
-        build({**inputs, "figures": tmp_path / "none"}, tmp_path)
+        build({**inputs, "figures": (tmp_path / "none",)}, tmp_path)
 
 
 def test_a_figure_without_words_stands_in_the_further_results(tmp_path: Path, inputs: dict[str, Any]) -> None:
     (tmp_path / "figures").mkdir()
     for ending in ("svg", "png"):
-        found = (inputs["figures"] / f"rce_curve.{ending}").read_bytes()
+        found = (inputs["figures"][0] / f"rce_curve.{ending}").read_bytes()
         (tmp_path / "figures" / f"another_curve.{ending}").write_bytes(found)
-    html = build({**inputs, "figures": tmp_path / "figures"}, tmp_path).read_text(encoding="utf-8")
+    html = build({**inputs, "figures": (tmp_path / "figures",)}, tmp_path).read_text(encoding="utf-8")
     assert html.index('id="section-extra"') < html.index('id="figure-another_curve"') < html.index('id="section-world"')
     assert ">Another curve</title>" in html
 
 
+def production() -> tuple[ShownStudy, ...]:
+    return synthetic.shown_studies(is_world=False, model="Qwen2.5-VL-3B-Instruct")
+
+
+def test_a_page_of_one_study_does_not_speak_of_the_other(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    both = visible(build(inputs, tmp_path / "both").read_text(encoding="utf-8"))
+    lever, intention = synthetic.shown_studies()
+    alone = visible(build(inputs, tmp_path / "lever", studies=(lever,)).read_text(encoding="utf-8"))
+    other = visible(build(inputs, tmp_path / "intention", studies=(intention,)).read_text(encoding="utf-8"))
+    for text, of_lever in (("pointer network", True), ("A preset is", True), ("IntentionGym", False)):
+        assert text in both
+        assert (text in alone) is of_lever
+        assert (text in other) is not of_lever
+
+
 def test_production_and_a_small_configuration(tmp_path: Path) -> None:
     small = synthetic_page.write_inputs(tmp_path, synthetic.SMOKE, data="files")
-    page = build(small, tmp_path / "page", data="files", lvlm="Qwen2.5-VL-3B-Instruct")
+    page = build(small, tmp_path / "page", studies=production())
     html = page.read_text(encoding="utf-8")
     assert "<strong>Production.</strong>" in html
     assert "embedded world" not in html.split("<main")[1].split("</header>")[0].lower()
@@ -286,7 +308,7 @@ def test_no_text_is_left_in_english(
 ) -> None:
     found = synthetic_page.write_inputs(tmp_path, size, data=data)
     with caplog.at_level(logging.WARNING):
-        build(found, tmp_path / "zh", language="zh", data=data, lvlm="Qwen2.5-VL-3B-Instruct")
+        build(found, tmp_path / "zh", language="zh", studies=production())
     assert [record.getMessage() for record in caplog.records] == []
 
 
@@ -337,6 +359,6 @@ def test_a_glossary_of_another_language_is_refused(
 def test_the_card_names_every_input(folder: Path, html: str) -> None:
     assert html
     card = json.loads((folder / "page" / "run.json").read_text())
-    assert {"html_template", "style", "script", "markdown_template", "tables[0]", "csv[1]", "figures"} <= set(
+    assert {"html_template", "style", "script", "markdown_template", "tables[0]", "csv[1]", "figures[0]"} <= set(
         card["inputs"]
     )

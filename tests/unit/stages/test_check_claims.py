@@ -7,34 +7,54 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import agent_runs
 import claim_files
 import pytest
+import synthetic_page
+from agent_runs import ARMS, Study
 from claim_files import Ours
 
 from lever_pipe.claims.claim_tables import COLUMNS
 from lever_pipe.claims.verdicts import VERDICTS
 from lever_pipe.errors import RecordError
+from lever_pipe.glossary_tool import file_texts, untranslated
 from lever_pipe.stage_configs import CheckClaimsConfig
 from lever_pipe.stages.check_claims import check_claims
 
+SMALL = Study(arms=(ARMS[0], ARMS[4]), steps=30)
 IDS = ["claims-summary", *(f"claims-00{d}" for d in range(5)), "claims-curves", "claims-curves-compared"]
 
 
-def check(folder: Path, ours: Ours = Ours(), **replaced: Path) -> Path:
-    files = {**claim_files.write_ours(folder, ours), **replaced}
+def check(folder: Path, ours: Ours | None = Ours(), study: Study | None = None, **replaced: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    lever = claim_files.write_ours(folder, Ours() if ours is None else ours)
+    files = {name: () if ours is None else (replaced.get(name, path),) for name, path in lever.items()}
+    intention = {} if study is None else agent_runs.collect(folder, study)
+    references = {
+        "claims": claim_files.CLAIMS,
+        "reference": claim_files.REFERENCE,
+        "reference_intention": claim_files.REFERENCE_INTENTION,
+        "reference_lineage": claim_files.REFERENCE_LINEAGE,
+    }
     check_claims(
-        **{
-            "claims": claim_files.CLAIMS,
-            "reference": claim_files.REFERENCE,
-            "reference_intention": claim_files.REFERENCE_INTENTION,
-            "reference_lineage": claim_files.REFERENCE_LINEAGE,
-            **files,
-        },
+        **{name: replaced.get(name, path) for name, path in references.items()},
+        **files,
+        curves=(intention["curves"],) if intention else (),
+        agent_runs=(intention["runs"],) if intention else (),
         judged=folder / "claims.csv",
         tables=folder / "claims.json",
         csv=folder / "claims",
         card=folder / "claims.run.json",
-        config=CheckClaimsConfig(main_preset="main", data="world", lvlm="tiny-reader", seed=42),
+        config=CheckClaimsConfig(
+            main_preset="main",
+            data="world",
+            lvlm="tiny-reader",
+            seed=42,
+            arms=() if study is None else agent_runs.claim_arms(study),
+            reference_arm="baseline",
+            document_arm="bundle",
+            scale="embedded world, tiny Qwen3",
+        ),
     )
     return folder
 
@@ -96,7 +116,7 @@ def test_the_tables_hold_every_claim(rows: list[dict[str, str]], tables: dict[st
 def test_captions_say_whose_numbers_they_are(tables: dict[str, dict[str, Any]]) -> None:
     world = "Ours: preset `main`, embedded world."
     assert tables["claims-000"]["caption"].startswith(f"{world} Published: OK-VQA with Qwen2.5-VL-3B-Instruct.")
-    assert tables["claims-003"]["caption"].startswith(f"{world} Published: IntentionGym with Qwen3-8B.")
+    assert tables["claims-003"]["caption"].startswith("Published: IntentionGym with Qwen3-8B.")
     assert tables["claims-curves"]["caption"].startswith("Published: IntentionGym with Qwen3-8B.")
 
 
@@ -130,7 +150,7 @@ def test_the_card_names_every_input(folder: Path) -> None:
     card = json.loads((folder / "claims.run.json").read_text(encoding="utf-8"))
     files = ("scores", "training", "intervals", "comparisons", "agreement", "parameters", "lineage")
     references = ("claims", "reference", "reference_intention", "reference_lineage")
-    assert set(card["inputs"]) == {*files, *references}
+    assert set(card["inputs"]) == {*(f"{name}[0]" for name in files), *references}
 
 
 def test_our_numbers_move_our_verdicts_only(rows: list[dict[str, str]], tmp_path: Path) -> None:
@@ -155,3 +175,54 @@ def test_a_claim_that_cannot_be_computed_stops_the_stage(tmp_path: Path) -> None
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="expected a file; found none"):
         check(tmp_path, agreement=tmp_path / "none.csv")
+
+
+def test_each_study_may_be_absent(tmp_path: Path) -> None:
+    lever = "This configuration holds no run of study `lever`."
+    intention = "This configuration holds no run of study `intention`."
+    for name, ours, study in (("intention", None, SMALL), ("lever", Ours(), None), ("neither", None, None)):
+        with (check(tmp_path / name, ours, study) / "claims.csv").open(newline="", encoding="utf-8") as handle:
+            rows = list(csv.DictReader(handle))
+        reasons = {
+            row["document"]: {of["our_numbers"] for of in rows if of["document"] == row["document"]} for row in rows
+        }
+        for document, said in reasons.items():
+            missing = intention if document in ("003", "004") else lever
+            is_absent = study is None if document in ("003", "004") else ours is None
+            assert (said == {missing}) == is_absent, (name, document)
+
+
+def test_our_runs_of_study_intention_are_described(tmp_path: Path) -> None:
+    tables = json.loads((check(tmp_path, None, SMALL) / "claims.json").read_text(encoding="utf-8"))
+    captions = {table["id"]: table["caption"] for table in tables}
+    told = "Ours: embedded world, tiny Qwen3. Ours without KL: arm `baseline`; ours with the KL bundle: arm `bundle`."
+    for name in ("claims-summary", "claims-003", "claims-004"):
+        assert captions[name].startswith(told), name
+    assert "seed by seed (0, 1 and 2) on the sampled curve after the start" in captions["claims-003"]
+    assert captions["claims-000"].startswith("Published: OK-VQA")
+
+
+def test_a_study_with_some_of_its_files_is_refused(tmp_path: Path) -> None:
+    files = claim_files.write_ours(tmp_path, Ours())
+    empty: dict[str, tuple[Path, ...]] = dict.fromkeys(files, ())
+    with pytest.raises(RecordError, match="study lever: expected one file of each kind; found 0 of training"):
+        check_claims(
+            claims=claim_files.CLAIMS,
+            reference=claim_files.REFERENCE,
+            reference_intention=claim_files.REFERENCE_INTENTION,
+            reference_lineage=claim_files.REFERENCE_LINEAGE,
+            **{**empty, "scores": (files["scores"],)},
+            curves=(),
+            agent_runs=(),
+            judged=tmp_path / "claims.csv",
+            tables=tmp_path / "claims.json",
+            csv=tmp_path / "claims",
+            card=tmp_path / "claims.run.json",
+            config=CheckClaimsConfig(main_preset="main", data="world", lvlm="tiny-reader", seed=42),
+        )
+
+
+@pytest.mark.parametrize("study", [Study(steps=30), Study(arms=ARMS[:1] + ARMS[4:5], steps=6, every=3)])
+def test_every_text_about_our_runs_has_a_translation(tmp_path: Path, study: Study) -> None:
+    path = check(tmp_path, None, study) / "claims.json"
+    assert untranslated(synthetic_page.chinese(), list(file_texts([path], ()))) == []

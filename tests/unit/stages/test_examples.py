@@ -10,9 +10,9 @@ import yaml
 from lever_pipe import plan, storage
 from lever_pipe.baselines import holds_exact_demonstration
 from lever_pipe.errors import DataError, ImageError
+from lever_pipe.experiment import parse_experiment
 from lever_pipe.lvlms.protocol import ImageSource
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
-from lever_pipe.parsing import parse_experiment
 from lever_pipe.records import Example, ExampleId, Pool, QuestionScore
 from lever_pipe.stage_configs import MeasurePoolsConfig
 from lever_pipe.stages.embed_examples import embed_examples

@@ -24,7 +24,7 @@ files = test_measure_agreement.files  # a fixture
 
 def assert_translated(tables: Path) -> None:
     glossary = synthetic_page.chinese()
-    texts = list(file_texts([tables], None))
+    texts = list(file_texts([tables], []))
     assert texts
     assert untranslated(glossary, texts) == []
     for text in texts:

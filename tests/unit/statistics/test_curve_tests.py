@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lever_pipe import seeding
-from lever_pipe.claims.curve_tests import compare_curves, f_test, flat_noise, half_width, swap_test_of_spread
+from lever_pipe.statistics.curve_tests import (
+    compare_curves,
+    drifting_t_p,
+    f_test,
+    flat_noise,
+    half_width,
+    swap_test_of_spread,
+)
 
 # What an independent reading of the published curves printed of KL bundle minus no KL.
 PRINTED = {
@@ -37,6 +44,17 @@ SAMPLES = st.lists(st.floats(-2, 2), min_size=5, max_size=7, unique=True)
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_published_curves(name: str) -> None:
     assert agrees(float(getattr(compare_curves(KL, NO_KL), name)), PRINTED[name])
+
+
+def test_flips_of_the_published_differences() -> None:
+    gaps = np.subtract(KL, NO_KL)
+    sums = [abs(float(np.dot(signs, gaps))) for signs in product((1, -1), repeat=9)]
+    expected = sum(value >= abs(float(gaps.sum())) - 1e-12 for value in sums) / 512
+    assert compare_curves(KL, NO_KL).p_flip == pytest.approx(expected, rel=1e-12)
+    assert 0.5 < expected < 0.65  # beside a t test of 0.563 and a Wilcoxon test of 0.57
+    long = seeding.generator(6, "flips").normal(0.5, 1, 30)
+    # 99,999 drawn signs err by less than 0.001
+    assert compare_curves(long, np.zeros(30)).p_flip == pytest.approx(stats.ttest_1samp(long, 0).pvalue, abs=0.02)
 
 
 def test_exchanging_the_curves_turns_the_difference() -> None:
@@ -101,7 +119,63 @@ def test_flat_noise_scales_and_repeats() -> None:
     assert one.chance_of_drawdown(0.0) == 1.0
 
 
-def test_long_or_unequal_curves_are_refused() -> None:
-    for left, right in ((range(4), range(4)), (range(18), range(18)), (range(6), range(7))):
-        with pytest.raises(ValueError, match="5 <= N <= 17"):
+def test_short_or_unequal_curves_are_refused() -> None:
+    for left, right in ((range(4), range(4)), (range(6), range(7))):
+        with pytest.raises(ValueError, match="N >= 5"):
             compare_curves(list(left), list(right))
+
+
+def test_long_curves_draw_their_swaps() -> None:
+    generator = seeding.generator(4, "long")
+    left, right = generator.normal(0, 1, 17), generator.normal(0, 1.3, 17)
+    exact = swap_test_of_spread(left[:16], right[:16])
+    drawn = swap_test_of_spread(left, right)
+    assert drawn == swap_test_of_spread(left, right)
+    assert 0 < exact <= 1
+    # the 17th pair is equal, so that swapping it changes nothing: 65,536 draws err by at most 4 x 0.002
+    left[16] = right[16] = float(left[:16].mean())
+    gaps = _gaps(left, right)
+    assert swap_test_of_spread(left, right) == pytest.approx(float(np.mean(gaps >= gaps[0] - 1e-12)), abs=0.008)
+
+
+def _gaps(left: np.ndarray, right: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    swaps = np.array(list(product((False, True), repeat=16)))
+    swaps = np.concatenate([swaps, np.zeros((len(swaps), 1), dtype=bool)], axis=1)
+    sides = [np.where(swaps, a, b).std(axis=1, ddof=1) for a, b in ((right, left), (left, right))]
+    return np.abs(sides[0] - sides[1])
+
+
+def test_equal_curves_are_no_different() -> None:
+    found = compare_curves(KL, KL)
+    assert (found.mean, found.above, found.below) == (0, 0, 0)
+    for name in ("p_t", "p_wilcoxon", "p_sign", "p_f_of_changes", "p_levene_of_changes", "p_swap_of_changes"):
+        # F of equal variances is the median of its law
+        assert getattr(found, name) == pytest.approx(1.0, rel=1e-9), name
+
+
+def test_curves_without_variance() -> None:
+    shifted = compare_curves([value + 0.5 for value in KL], KL)
+    assert shifted.p_t == 0.0
+    assert (shifted.low, shifted.high) == pytest.approx((0.5, 0.5))
+    flat = compare_curves([1.0] * 9, KL)
+    assert (flat.p_f_of_changes, flat.p_f_of_levels) == (0.0, 0.0)
+    assert math.isnan(flat.variance_ratio_of_changes)
+    assert compare_curves([1.0] * 9, [2.0] * 9).p_levene_of_changes == 1.0
+
+
+def test_resembling_neighbours_are_worth_fewer() -> None:
+    alternating = [1.0, 0.2, 1.0, 0.2, 1.0, 0.2]
+    # no positive correlation: plain t of 6 values with mean 0.6 and sd 0.8 x sqrt(0.3) / sqrt(1) = 0.4382
+    assert drifting_t_p(alternating) == pytest.approx(stats.ttest_1samp(alternating, 0).pvalue, rel=1e-9)
+    drift = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    # deviations -2.5 to 2.5: r = (3.75 + 0.75 - 0.25 + 0.75 + 3.75) / 17.5 = 0.5, so 6 x 0.5 / 1.5 = 2 are left
+    t = 2.5 / (math.sqrt(3.5) / math.sqrt(2))
+    assert drifting_t_p(drift) == pytest.approx(2 * stats.t.sf(t, 1), rel=1e-9)
+    assert drifting_t_p(drift) > stats.ttest_1samp(drift, 0).pvalue
+
+
+def test_differences_without_variance() -> None:
+    assert drifting_t_p([0.0] * 4) == 1.0
+    assert drifting_t_p([0.5] * 4) == 0.0
+    with pytest.raises(ValueError, match="N >= 3"):
+        drifting_t_p([1.0, 2.0])

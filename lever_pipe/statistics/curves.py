@@ -51,20 +51,24 @@ class CurveStatistics:
 
 
 def curve_statistics(steps_N: ArrayLike, values_N: ArrayLike) -> CurveStatistics:
-    """Return the statistics of a curve.
+    """Return the statistics of a curve; NaN where one has no meaning, as a correlation of equal values.
 
     Args:
         steps_N: [N] training steps, rising.
-        values_N: [N] what was evaluated there; N >= 5 and not all equal.
+        values_N: [N] what was evaluated there; N >= 5.
 
     Raises:
-        ValueError: another shape, too few or equal values, or steps that do not rise.
+        ValueError: another shape, too few values, or steps that do not rise.
+
+    Source: von Neumann 1941
+    Source: Student 1908
+    Source: this project
     """
     steps, values = _curve(steps_N, values_N)
     changes = np.diff(values)
     line = stats.linregress(steps, values)
     residuals = values - line.intercept - line.slope * steps
-    deviations = values - values.mean()
+    squares = float(np.sum((values - values.mean()) ** 2))
     low = _drawdown_end(values)
     high = int(np.argmax(values[: low + 1]))
     return CurveStatistics(
@@ -93,32 +97,85 @@ def curve_statistics(steps_N: ArrayLike, values_N: ArrayLike) -> CurveStatistics
         slope=float(line.slope),
         slope_error=float(line.stderr),
         slope_t=_share(line.slope, line.stderr),
-        r_squared=float(line.rvalue**2),
+        r_squared=float(line.rvalue**2) if squares else math.nan,
         residual_sd=float(np.sqrt(np.sum(residuals**2) / (values.size - 2))),
-        von_neumann=float(np.sum(changes**2) / np.sum(deviations**2)),
-        lag_one=float(np.corrcoef(values[1:], values[:-1])[0, 1]),
-        trapezoid_mean=float(np.trapezoid(values, steps) / (steps[-1] - steps[0])),
+        von_neumann=_share(float(np.sum(changes**2)), squares),
+        lag_one=_lag_one(values),
+        trapezoid_mean=float(trapezoid_weights(steps) @ values),
         mean_of_last_3=float(values[-3:].mean()),
         mean_of_last_5=float(values[-5:].mean()),
     )
 
 
 def drawdowns(values_MN: Values) -> Values:
-    """Return [M] the largest fall below an earlier maximum of each of M curves."""
+    """Return [M] the largest fall below an earlier maximum of each of M curves.
+
+    Args:
+        values_MN: [M, N].
+
+    Source: this project
+    """
     falls: Values = (np.maximum.accumulate(values_MN, axis=1) - values_MN).max(axis=1)
     return falls
 
 
 def first_reaching(steps_N: ArrayLike, values_N: ArrayLike, threshold: float) -> float | None:
-    """Return the first step whose value is at least `threshold`, or None."""
+    """Return the first step whose value is at least `threshold`, or None.
+
+    Args:
+        steps_N: [N] rising.
+        values_N: [N].
+        threshold: in the unit of the values.
+
+    Source: this project
+    """
     reached = np.flatnonzero(np.asarray(values_N, dtype=float) >= threshold)
     return float(np.asarray(steps_N, dtype=float)[reached[0]]) if reached.size else None
+
+
+def trapezoid_weights(steps_N: ArrayLike) -> Values:
+    """Return [N] weights whose sum with the values of a curve is the area under it over its span of steps.
+
+    Args:
+        steps_N: [N] rising; a single step has weight 1.
+
+    Source: this project
+    """
+    steps = np.asarray(steps_N, dtype=np.float64)
+    if steps.size == 1:
+        return np.ones(1)
+    widths = np.diff(steps)
+    sides = np.concatenate([widths, [0.0]]) + np.concatenate([[0.0], widths])
+    weights: Values = sides / (2 * (steps[-1] - steps[0]))
+    return weights
+
+
+def excess_sd(sd_of_changes: float, error: float) -> float:
+    """Return the standard deviation of changes that the noise of two evaluations does not explain.
+
+    sqrt(max(0, sd^2 - 2 error^2)): a change is the difference of two evaluations, each with the standard error.
+
+    Args:
+        sd_of_changes: of a curve, from evaluation to evaluation.
+        error: standard error of one evaluation.
+
+    Source: this project
+    """
+    return math.sqrt(max(0.0, sd_of_changes**2 - 2 * error**2))
 
 
 def smallest_grid(values: ArrayLike, *, unit: float, rounding: float, largest: int = 1000) -> int | None:
     """Return the smallest n for which every value is a whole multiple of unit / n up to `rounding`, or None.
 
     A mean over n episodes, each a multiple of `unit`, lies on that grid, so a printed mean tells n.
+
+    Args:
+        values: any number of means.
+        unit: what a single value is a whole multiple of.
+        rounding: largest error of a printed mean.
+        largest: n that is tried last.
+
+    Source: Brown 2017 (GRIM)
     """
     seen = np.asarray(values, dtype=float)
     for n in range(1, largest + 1):
@@ -133,6 +190,13 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else math.nan
 
 
+def _lag_one(values: Values) -> float:
+    sides = values[1:], values[:-1]
+    if any(np.ptp(side) == 0 for side in sides):
+        return math.nan
+    return float(np.corrcoef(*sides)[0, 1])
+
+
 def _drawdown_end(values: Values) -> int:
     return int(np.argmax(np.maximum.accumulate(values) - values))
 
@@ -141,6 +205,6 @@ def _curve(steps_N: ArrayLike, values_N: ArrayLike) -> tuple[Values, Values]:
     steps, values = np.asarray(steps_N, dtype=np.float64), np.asarray(values_N, dtype=np.float64)
     if steps.shape != values.shape or steps.ndim != 1 or steps.size < 5:
         raise ValueError(f"need two vectors [N] with N >= 5, got {list(steps.shape)} and {list(values.shape)}")
-    if np.any(np.diff(steps) <= 0) or np.ptp(values) == 0:
-        raise ValueError("need rising steps and values that are not all equal")
+    if np.any(np.diff(steps) <= 0):
+        raise ValueError("need rising steps")
     return steps, values

@@ -10,14 +10,16 @@ from claim_files import KL, NO_KL, STEPS, agrees
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.claims.curve_statistics import (
+from lever_pipe.claims.reward_runs import RewardRuns
+from lever_pipe.statistics.curves import (
     CurveStatistics,
     curve_statistics,
     drawdowns,
+    excess_sd,
     first_reaching,
     smallest_grid,
+    trapezoid_weights,
 )
-from lever_pipe.claims.reward_runs import RewardRuns
 from lever_pipe.tables import frames
 
 CURVES = st.lists(st.integers(500, 3000).map(lambda n: n / 1000), min_size=6, max_size=12, unique=True)
@@ -147,12 +149,38 @@ def test_a_change_from_zero_has_no_share() -> None:
         ([1, 2, 3], [1, 2, 3], "N >= 5"),
         ([1, 2, 3, 4, 5], [1, 2, 3, 4], "N >= 5"),
         ([1, 2, 2, 4, 5], [1, 2, 3, 4, 5], "rising steps"),
-        ([1, 2, 3, 4, 5], [2, 2, 2, 2, 2], "not all equal"),
     ],
 )
 def test_other_curves_are_refused(steps: list[int], values: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         curve_statistics(steps, values)
+
+
+def test_equal_values_have_no_correlation_and_no_trend() -> None:
+    found = curve_statistics(range(5), [2.0] * 5)
+    assert (found.sd, found.drawdown, found.slope, found.total_variation) == (0, 0, 0, 0)
+    for name in ("r_squared", "von_neumann", "lag_one", "slope_t"):
+        assert math.isnan(getattr(found, name)), name
+    assert math.isnan(curve_statistics(range(5), [2, 2, 2, 2, 3]).lag_one)  # the earlier four are equal
+
+
+def test_trapezoid_weights() -> None:
+    # widths 5, 10: half of 5, half of both, half of 10, over a span of 15
+    assert trapezoid_weights([0, 5, 15]) == pytest.approx([2.5 / 15, 7.5 / 15, 5 / 15], rel=1e-12)
+    assert list(trapezoid_weights([45])) == [1.0]
+
+
+@given(steps=st.lists(st.integers(0, 500), min_size=2, max_size=12, unique=True).map(sorted))
+def test_trapezoid_weights_leave_a_constant_alone(steps: list[int]) -> None:
+    weights = trapezoid_weights(steps)
+    assert weights.sum() == pytest.approx(1.0, rel=1e-12)
+    assert weights @ np.array(steps) == pytest.approx((steps[0] + steps[-1]) / 2, rel=1e-9)  # exact for a line
+
+
+def test_what_noise_does_not_explain() -> None:
+    # 0.5^2 - 2 0.3^2 = 0.07; changes smaller than the noise of two evaluations leave nothing
+    assert excess_sd(0.5, 0.3) == pytest.approx(math.sqrt(0.07), rel=1e-12)
+    assert excess_sd(0.2, 0.2) == 0.0
 
 
 def test_first_reaching() -> None:

@@ -1,0 +1,71 @@
+"""Rule `collect_agents`: all runs of study `intention` as three long-format files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.agent_stage_configs import AgentRun, CollectAgentsConfig
+from lever_pipe.errors import RecordError
+from lever_pipe.run_card import Inputs, write_card
+from lever_pipe.stage_configs import Runtime
+from lever_pipe.tables.intention import columns
+from lever_pipe.tables.intention.collecting import RunFiles, curve_lines, episode_lines, read_run, run_line
+from lever_pipe.tables.long_format import csv_text
+
+
+def collect_agents(
+    *,
+    metrics: tuple[Path, ...],
+    evaluations: tuple[Path, ...],
+    episodes: tuple[Path, ...],
+    done: tuple[Path, ...],
+    cards: tuple[Path, ...],
+    test_evaluations: tuple[Path, ...],
+    test_episodes: tuple[Path, ...],
+    curves: Path,
+    episodes_table: Path,
+    runs: Path,
+    card: Path,
+    config: CollectAgentsConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write one line a number to `curves`, one an evaluated episode to `episodes_table` and one a run to `runs`.
+
+    The files of every kind belong to `config.runs`, in their order; those of held-out tasks may be absent altogether.
+
+    Raises:
+        RecordError: a malformed row, a run that did not get as far as it says, or a number of files that is not that of
+            the runs.
+    """
+    started = time.perf_counter()
+    tests = {"test_evaluations": test_evaluations, "test_episodes": test_episodes}
+    needed = {"metrics": metrics, "evaluations": evaluations, "episodes": episodes, "done": done, "cards": cards}
+    for name, paths in {**needed, **{name: paths for name, paths in tests.items() if paths}}.items():
+        _require_one_a_run(name, paths, config.runs)
+    found: list[RunFiles] = []
+    for index, run in enumerate(config.runs):
+        found.append(
+            read_run(
+                run,
+                metrics=metrics[index],
+                evaluations=(evaluations[index], *test_evaluations[index : index + 1]),
+                episodes=(episodes[index], *test_episodes[index : index + 1]),
+                done=done[index],
+                card=cards[index],
+            )
+        )
+    storage.write_text(curves, csv_text(columns.CURVES_COLUMNS, (line for of in found for line in curve_lines(of))))
+    lines = (line for of in found for line in episode_lines(of))
+    storage.write_text(episodes_table, csv_text(columns.EPISODES_COLUMNS, lines))
+    storage.write_text(runs, csv_text(columns.RUNS_COLUMNS, map(run_line, found)))
+    inputs: Inputs = {**needed, **tests}
+    write_card(card, stage="collect_agents", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _require_one_a_run(name: str, paths: tuple[Path, ...], runs: tuple[AgentRun, ...]) -> None:
+    if len(paths) != len(runs):
+        raise RecordError(
+            f"{name}: expected a file of each of {len(runs)} runs", found=f"{len(paths)}", do="Name one file a run."
+        )

@@ -1,0 +1,58 @@
+"""Rule `compare_arms`: endpoints with intervals, every arm against the reference arm, and statistics of every curve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from lever_pipe import storage
+from lever_pipe.agent_stage_configs import CompareArmsConfig
+from lever_pipe.run_card import Inputs, write_card
+from lever_pipe.stage_configs import Runtime
+from lever_pipe.tables.intention.agent_runs import read_agent_runs
+from lever_pipe.tables.intention.arm_comparisons import ComparisonRow, comparison_rows
+from lever_pipe.tables.intention.curve_rows import StatisticRow, statistic_rows
+from lever_pipe.tables.intention.endpoints import Context, EndpointRow, endpoint_rows
+from lever_pipe.tables.intention.estimates import Draws
+from lever_pipe.tables.intention.task_values import read_episodes
+from lever_pipe.tables.long_format import csv_text, decimal
+
+
+def compare_arms(
+    *,
+    curves: Path,
+    episodes_table: Path,
+    runs: Path,
+    endpoints: Path,
+    comparisons: Path,
+    statistics: Path,
+    card: Path,
+    config: CompareArmsConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write one line an endpoint of an arm and seed, one a comparison, and one a statistic of a curve.
+
+    Raises:
+        RecordError: a malformed file, or runs that were not evaluated on the same tasks.
+    """
+    started = time.perf_counter()
+    context = Context(
+        runs=read_agent_runs(curves, runs),
+        episodes=read_episodes(episodes_table),
+        arms=config.arms,
+        reference_arm=config.reference_arm,
+        document_arm=config.document_arm,
+        evaluation=config.evaluation,
+        draws=Draws(config.evaluation.seed, config.n_resamples),
+    )
+    _write(endpoints, EndpointRow._fields, endpoint_rows(context))
+    _write(comparisons, ComparisonRow._fields, comparison_rows(context))
+    _write(statistics, StatisticRow._fields, statistic_rows(context))
+    inputs: Inputs = {"curves": curves, "episodes_table": episodes_table, "runs": runs}
+    write_card(card, stage="compare_arms", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    lines = [[decimal(value) if isinstance(value, float) else value for value in row] for row in rows]
+    storage.write_text(path, csv_text(columns, lines))

@@ -1,0 +1,90 @@
+"""Rule `plot_agents`: the curves and the arms of study `intention` as SVG and PNG."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lever_pipe.agent_config import PrimaryEndpoint
+from lever_pipe.agent_stage_configs import PlotAgentsConfig
+from lever_pipe.figures import agents, style
+from lever_pipe.folders import write_folder
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import Runtime
+from lever_pipe.tables import frames
+from lever_pipe.tables.evidence import Interval
+from lever_pipe.tables.intention import columns
+from lever_pipe.tables.intention.agent_runs import read_columns
+from lever_pipe.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.tables.intention.endpoints import PRIMARY, EndpointRow, primary_name
+
+PUBLISHED = "Published: Qwen3-8B on IntentionGym, one run each."
+
+
+def plot_agents(
+    *,
+    curves: Path,
+    episodes_table: Path,
+    endpoints: Path,
+    comparisons: Path,
+    reference_intention: Path,
+    figures: Path,
+    card: Path,
+    config: PlotAgentsConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write one SVG and one PNG a figure into the folder `figures`; a figure without data is left out.
+
+    Raises:
+        RecordError: a malformed input file.
+    """
+    started = time.perf_counter()
+    arms = [arm.name for arm in config.arms]
+    steps = read_columns(curves, columns.CURVES_COLUMNS, numbers=("step", "value"))
+    episodes = read_columns(episodes_table, columns.EPISODES_COLUMNS, numbers=("step", "reward"))
+    of_arms = _endpoints(endpoints, config.evaluation.primary)
+    with style.styled():
+        drawn: dict[str, Figure | None] = {
+            "agent_validation": agents.validation(episodes, arms),
+            "agent_training": agents.training(steps, arms),
+            "agent_arms": agents.endpoint(
+                of_arms,
+                _differences(comparisons),
+                reference=config.reference_arm,
+                metric=config.evaluation.primary.metric,
+            ),
+            "published_rewards": agents.published(frames.read_text_columns(reference_intention)),
+        }
+        footers = dict.fromkeys(drawn, f"Ours: {config.scale}.") | {"published_rewards": PUBLISHED}
+        write_folder(figures, lambda folder: _save_all(folder, drawn, footers))
+    inputs = {"curves": curves, "episodes_table": episodes_table, "endpoints": endpoints}
+    inputs = {**inputs, "comparisons": comparisons, "reference_intention": reference_intention}
+    write_card(card, stage="plot_agents", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _endpoints(path: Path, primary: PrimaryEndpoint) -> dict[str, Interval]:
+    """Return each arm's primary endpoint, mean over seeds; nothing where no run has it."""
+    frame = read_columns(path, EndpointRow._fields, numbers=("value", "low", "high", "n_seeds"))
+    return _intervals(frame[(frame["endpoint"] == primary_name(primary)) & (frame["seed"] == "")], value="value")
+
+
+def _differences(path: Path) -> dict[str, Interval]:
+    """Return each arm's difference to the reference arm at the primary endpoint."""
+    frame = read_columns(path, ComparisonRow._fields, numbers=("difference", "low", "high", "n_seeds"))
+    return _intervals(frame[frame["role"] == PRIMARY], value="difference")
+
+
+def _intervals(rows: pd.DataFrame, *, value: str) -> dict[str, Interval]:
+    columns_read = rows[["arm", value, "low", "high", "n_seeds"]].itertuples(index=False)
+    return {arm: Interval(v, low, high, int(n)) for arm, v, low, high, n in columns_read if math.isfinite(low)}
+
+
+def _save_all(folder: Path, drawn: Mapping[str, Figure | None], footers: Mapping[str, str]) -> None:
+    for name, figure in drawn.items():
+        if figure is not None:
+            style.save(figure, folder, name, footer=footers[name])

@@ -1,0 +1,1 @@
+"""Tables of study `intention`: collected runs, what they are compared by, and the documents' tables."""

@@ -1,0 +1,241 @@
+"""What backs the arms' numbers: how far runs came, what selecting a checkpoint is worth, and identities that hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+from lever_pipe.agent_config import Environment
+from lever_pipe.tables.intention import columns
+from lever_pipe.tables.intention.agent_runs import MODES, AgentRuns, RunFacts
+from lever_pipe.tables.intention.arms import SECTION
+from lever_pipe.tables.intention.shown import Shown
+from lever_pipe.tables.intention.task_values import NORMALISED
+from lever_pipe.tables.table import Table, frame_of
+from lever_pipe.tables.text import listing, number, sentences, signed
+
+RATE_TOLERANCE = 0.01
+"""Of throughput times seconds: both are rounded and timed apart."""
+SUM_TOLERANCE = 1e-6
+"""Of sums of means that are written with nine digits."""
+
+
+class Identity(NamedTuple):
+    """A sentence that must hold of every step or evaluation, with the relative deviation of each."""
+
+    name: str
+    deviations: list[float]
+    tolerance: float
+
+    @property
+    def held(self) -> int:
+        """Return of how many it holds."""
+        return sum(deviation <= self.tolerance for deviation in self.deviations)
+
+
+def tables(shown: Shown) -> list[Table]:
+    """Return the tables of checkpoints, runs and identities; a table of nothing is left out."""
+    return [table for table in (_checkpoints(shown), _runs(shown), _audit(shown)) if not table.frame.empty]
+
+
+def _checkpoints(shown: Shown) -> Table:
+    rows = []
+    for fact in shown.runs.facts:
+        selected, held, last = (
+            shown.found.by_seed(fact.arm, f"{name}_{NORMALISED}_sampled_{checkpoint}", [fact.seed])[0]
+            for name, checkpoint in (("val", "best"), ("test", "best"), ("test", "last"))
+        )
+        if math.isnan(selected) or math.isnan(held):
+            continue
+        rows.append(
+            {
+                "Arm": fact.arm,
+                "Seed": str(fact.seed),
+                "Selected step": str(fact.best_step),
+                "Validation": number(100 * selected, 1),
+                "Held-out": number(100 * held, 1),
+                "Held-out minus validation": signed(100 * (held - selected), 1),
+                "Held-out, last step": number(100 * last, 1),
+                "Last minus selected": signed(100 * (last - held), 1),
+            }
+        )
+    return Table(
+        id="arms-checkpoints",
+        document=SECTION,
+        title="What the selected checkpoint is worth on held-out tasks",
+        caption=sentences(
+            f"Ours: {shown.size}.",
+            "Selected: the step with the largest sampled validation reward, of ties the first.",
+            "Sampled normalised reward in percent of the ceiling.",
+            "A best value is selected by its noise, too, so it falls on held-out tasks; the documents report only the "
+            "selected value.",
+        ),
+        frame=frame_of(rows, list(rows[0]) if rows else ["Arm"]),
+    )
+
+
+def _runs(shown: Shown) -> Table:
+    rows = [
+        {
+            "Arm": fact.arm,
+            "Seed": str(fact.seed),
+            "Engine": fact.engine,
+            "Planned steps": str(fact.planned_steps),
+            "Executed steps": str(fact.executed_steps),
+            "End": fact.reason,
+            "Parameters": f"{fact.n_parameters:,}" if fact.n_parameters else "",
+            "Device": fact.device,
+            "Minutes": number(fact.seconds / 60, 1),
+        }
+        for fact in shown.runs.facts
+    ]
+    versions = list(dict.fromkeys(fact.version for fact in shown.runs.facts if fact.version))
+    early = [_name(fact) for fact in shown.runs.facts if fact.executed_steps < fact.planned_steps]
+    return Table(
+        id="arms-runs",
+        document=SECTION,
+        title="Runs: planned and executed steps",
+        caption=sentences(
+            f"Ours: {shown.size}.",
+            f"Ended before the planned steps: {listing(early)}." if early else "Every run executed its planned steps.",
+            f"Metric definitions of {listing(f'`{version}`' for version in versions)}." if versions else "",
+            "Minutes: sum over training steps, their evaluations included.",
+        ),
+        frame=frame_of(rows, list(rows[0]) if rows else ["Arm"]),
+    )
+
+
+def _name(fact: RunFacts) -> str:
+    return f"`{fact.arm}` seed {fact.seed}"
+
+
+def _audit(shown: Shown) -> Table:
+    checked = [identity for identity in identities(shown) if identity.deviations]
+    rows = [
+        {
+            "Identity": identity.name,
+            "Checked": str(len(identity.deviations)),
+            "Held": str(identity.held),
+            "Largest deviation (%)": number(100 * max(identity.deviations), 3),
+        }
+        for identity in checked
+    ]
+    broken = [identity for identity in checked if identity.held < len(identity.deviations)]
+    verdict = (
+        f"Broken: {len(broken)} of {len(checked)} identities."
+        if broken
+        else f"All {len(checked)} identities hold at every step and evaluation."
+    )
+    return Table(
+        id="arms-audit",
+        document=SECTION,
+        title="Identities that the logged numbers must keep",
+        caption=sentences(
+            f"Ours: {shown.size}.",
+            "Sums agree to 1e-4 %, rates to 1 %.",
+            "The same questions to the published numbers are claims of document 003.",
+        ),
+        frame=frame_of(rows, ["Identity", "Checked", "Held", "Largest deviation (%)"]),
+        lead=verdict if checked else "",
+    )
+
+
+def identities(shown: Shown) -> list[Identity]:
+    """Return what must hold of the numbers of all runs."""
+    runs = shown.runs
+    return [
+        Identity(
+            "tokens of a step = episodes x mean sequence length",
+            _over_steps(runs, ("tokens_total",), ("episodes", "sequence_length")),
+            SUM_TOLERANCE,
+        ),
+        Identity("prompt + response length = sequence length", _lengths(runs), SUM_TOLERANCE),
+        Identity(
+            "tokens a second x seconds = tokens of a step",
+            _over_steps(runs, ("tokens_total",), ("tokens_per_second", "seconds_step")),
+            RATE_TOLERANCE,
+        ),
+        Identity(
+            "tokens a second and device x seconds = tokens of a device",
+            _over_steps(runs, ("tokens_per_rank",), ("tokens_per_second_per_device", "seconds_step")),
+            RATE_TOLERANCE,
+        ),
+        Identity("mean sequence length within the context", _over_context(runs, shown.config.max_context), 0.0),
+        Identity("the shares of all ends of an episode add up to 1", _ends(runs), SUM_TOLERANCE),
+        Identity(
+            "a validation reward is a whole multiple of the reward unit / episodes",
+            _off_grid(shown.runs, reward_unit(shown.config.environment)),
+            SUM_TOLERANCE,
+        ),
+    ]
+
+
+def reward_unit(environment: Environment) -> float:
+    """Return what every turn's reward is a whole multiple of."""
+    rewards, scale = environment.importance_reward, Decimal(str(environment.reward_scale))
+    parts = [rewards.low, rewards.medium, rewards.high, environment.multi_detail_penalty]
+    values = [Decimal(str(part)) * scale for part in parts] + [Decimal(str(environment.step_penalty))]
+    values += [Decimal(1)] if environment.normalise_rewards else []
+    digits = max(0, *(-int(value.normalize().as_tuple().exponent) for value in values))
+    whole = [int(value.scaleb(digits)) for value in values]
+    return float(math.gcd(*whole)) / float(10**digits)
+
+
+def _over_steps(runs: AgentRuns, left: Sequence[str], right: Sequence[str]) -> list[float]:
+    """Return the relative deviation of a product of metrics from another one, at every step that has all."""
+    found = []
+    for fact in runs.facts:
+        series = {name: runs.training(fact.arm, fact.seed, name) for name in (*left, *right)}
+        steps = set.intersection(*(set(of) for of in series.values()))
+        for step in sorted(steps):
+            sides = [math.prod(series[name][step] for name in names) for names in (left, right)]
+            found.append(_relative(*sides))
+    return found
+
+
+def _lengths(runs: AgentRuns) -> list[float]:
+    found = []
+    for fact in runs.facts:
+        prompt, response, whole = (
+            runs.training(fact.arm, fact.seed, name) for name in ("prompt_length", "response_length", "sequence_length")
+        )
+        found += [_relative(prompt[step] + response[step], whole[step]) for step in whole if step in prompt]
+    return found
+
+
+def _over_context(runs: AgentRuns, limit: int | None) -> list[float]:
+    """Return by what share of the limit each step's mean sequence length exceeds it; nothing without a limit."""
+    if not limit:
+        return []
+    lengths = [runs.training(fact.arm, fact.seed, "sequence_length") for fact in runs.facts]
+    return [max(0.0, length - limit) / limit for of in lengths for length in of.values()]
+
+
+def _ends(runs: AgentRuns) -> list[float]:
+    names = sorted({str(name) for name in runs.rows["metric"] if str(name).startswith("end_")})
+    found = []
+    for fact in runs.facts:
+        series = [runs.training(fact.arm, fact.seed, name) for name in names]
+        steps = sorted(set.intersection(*(set(of) for of in series))) if series else []
+        found += [_relative(math.fsum(of[step] for of in series), 1.0) for step in steps]
+    return found
+
+
+def _off_grid(runs: AgentRuns, unit: float) -> list[float]:
+    found = []
+    for fact in runs.facts:
+        for mode in MODES:
+            rewards, tasks, samples = (
+                runs.validation(fact.arm, fact.seed, mode, name)
+                for name in ("reward", columns.N_TASKS, columns.N_SAMPLES)
+            )
+            for step, reward in rewards.items():
+                multiple = reward * tasks[step] * samples[step] / unit
+                found.append(abs(multiple - round(multiple)) / max(1.0, multiple))
+    return found
+
+
+def _relative(left: float, right: float) -> float:
+    return abs(left - right) / abs(right) if right else abs(left)

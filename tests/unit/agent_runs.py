@@ -1,0 +1,373 @@
+"""Finished runs of study `intention` with known curves, in the files that a run leaves, and what is made of them.
+
+A task's details are found one a turn. Of `n` details with importances 3, 2, 2, 1 and so on, the first `found` are: the
+reward of an episode is the sum over them of 1.0, 0.7, 0.7, 0.4. How many are found is `study.found(...)`, drawn from a
+named stream round the skill of an arm at a step, so that every number is repeatable.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from lever_pipe import seeding, storage
+from lever_pipe.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment, Schedule
+from lever_pipe.agent_records import DoneRow, EpisodeRow, EvaluationRow, StepRow
+from lever_pipe.agent_stage_configs import AgentRun, CollectAgentsConfig, CompareArmsConfig, TabulateAgentsConfig
+from lever_pipe.records import RunCard
+from lever_pipe.stage_configs import ClaimArm
+from lever_pipe.stages.collect_agents import collect_agents
+
+IMPORTANCES = (1.0, 0.7, 0.7, 0.4)
+COSINE = Schedule(kind="cosine", warmup_steps=5)
+ARMS = (
+    AgentArm(name="baseline", seeds=(0, 1, 2), learning_rate=2e-4, trajectory_score="sum"),
+    AgentArm(name="kl_only", kl=0.01, learning_rate=2e-4, trajectory_score="sum"),
+    AgentArm(name="entropy_only", entropy=0.01, learning_rate=2e-4, trajectory_score="sum"),
+    AgentArm(name="schedule_only", schedule=COSINE, learning_rate=2e-4, trajectory_score="sum"),
+    AgentArm(
+        name="bundle", kl=0.01, entropy=0.01, schedule=COSINE, seeds=(0, 1, 2), learning_rate=2e-4,
+        trajectory_score="sum",
+    ),
+    AgentArm(name="kl_strong", kl=0.5, learning_rate=2e-4, trajectory_score="sum"),
+)  # fmt: skip
+SKILL = {"kl_strong": 0.1, "schedule_only": 0.2, "bundle": 0.2}
+"""How much of the way from 0.6 to 0.9 an arm does not go by the last step; 0 for the others."""
+RATES = {"baseline": 1.0, "kl_strong": 0.2}
+
+Skill = Callable[[str, int, int], float]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is run, and how well."""
+
+    arms: tuple[AgentArm, ...] = ARMS
+    steps: int = 45
+    every: int = 5
+    n_val: int = 8
+    n_test: int = 12
+    samples: int = 4
+    engine: str = "native"
+    executed: int | None = None
+    has_test: bool = True
+    modes: tuple[str, ...] = ("greedy", "sampled")
+    skill: Skill | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Training metrics that replace those below."""
+    device: str = "cpu"
+
+    @property
+    def runs(self) -> tuple[AgentRun, ...]:
+        return tuple(AgentRun(arm=arm.name, seed=seed) for arm in self.arms for seed in arm.seeds)
+
+    @property
+    def last(self) -> int:
+        return self.steps if self.executed is None else self.executed
+
+    @property
+    def evaluated(self) -> list[int]:
+        start = 0 if self.engine == "native" else self.every
+        return sorted({*range(start, self.last + 1, self.every), self.last})
+
+    @property
+    def evaluation(self) -> AgentEvaluation:
+        return AgentEvaluation(every=self.every, samples=self.samples, test_samples=self.samples)
+
+    def arm(self, name: str) -> AgentArm:
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def skill_of(self, arm: str, seed: int, step: int) -> float:
+        """Return the chance that a detail is found."""
+        if self.skill is not None:
+            return self.skill(arm, seed, step)
+        return 0.6 + 0.3 * (1 - SKILL.get(arm, 0.0)) * step / self.last + 0.01 * (seed - 1)
+
+
+def details(split: str, task: int) -> tuple[float, ...]:
+    """Return what the details of a task are worth: 2 to 4 of them."""
+    return IMPORTANCES[: 2 + (task + (split == "test")) % 3]
+
+
+def episode(study: Study, run: AgentRun, split: str, mode: str, checkpoint: str, step: int, task: int, sample: int):  # type: ignore[no-untyped-def]
+    worth = details(split, task)
+    stream = seeding.generator(run.seed, run.arm, split, mode, step, task, sample)
+    found = stream.random(len(worth)) < study.skill_of(run.arm, run.seed, step)
+    rewards = tuple(value if hit else 0.0 for value, hit in zip(worth, found, strict=True))
+    return EpisodeRow(
+        step=step,
+        split=split,
+        mode=mode,
+        checkpoint=checkpoint,
+        task_id=f"{split}-{task:03d}",
+        sample=sample,
+        rewards=(*rewards, 0.0),
+        ceiling=math.fsum(worth),
+        end="complete" if all(found) else "closed",
+        n_agent_tokens=7 * (len(worth) + 1),
+    )
+
+
+def evaluate(study: Study, run: AgentRun, split: str, checkpoint: str, step: int):  # type: ignore[no-untyped-def]
+    """Return the evaluations of one policy, and their episodes."""
+    n_tasks = study.n_val if split == "val" else study.n_test
+    evaluations, episodes = [], []
+    for mode in study.modes:
+        n_samples = 1 if mode == "greedy" else study.samples
+        rows = [
+            episode(study, run, split, mode, checkpoint, step, task, sample)
+            for task in range(n_tasks)
+            for sample in range(n_samples)
+        ]
+        episodes += rows if study.engine == "native" else []
+        evaluations.append(
+            EvaluationRow(
+                step=step,
+                split=split,
+                mode=mode,
+                checkpoint=checkpoint,
+                n_tasks=n_tasks,
+                n_samples=n_samples,
+                values=evaluation_values(rows, n_tasks),
+            )
+        )
+    return evaluations, episodes
+
+
+def evaluation_values(rows: Sequence[EpisodeRow], n_tasks: int) -> dict[str, float]:
+    rewards = np.array([math.fsum(row.rewards) for row in rows]).reshape(n_tasks, -1)
+    ceilings = np.array([row.ceiling for row in rows]).reshape(n_tasks, -1)
+    return {
+        "reward": float(rewards.mean()),
+        "reward_se": float(rewards.mean(axis=1).std(ddof=1) / math.sqrt(n_tasks)),
+        "reward_min": float(rewards.min()),
+        "reward_max": float(rewards.max()),
+        "normalised_reward": float((rewards / ceilings).mean()),
+        "coverage": 0.5,
+        "turns": 4.0,
+        "agent_tokens": 28.0,
+        "simulator_failures": 0.0,
+    }
+
+
+def learning_rate(arm: AgentArm, step: int, steps: int) -> float:
+    """Return the rate of a step: the first update of a warm-up has none."""
+    peak, done, warm = arm.learning_rate or 2e-4, step - 1, arm.schedule.warmup_steps
+    if arm.schedule.kind == "constant":
+        return peak
+    if done < warm:
+        return peak * done / warm
+    return peak * 0.5 * (1 + math.cos(math.pi * (done - warm) / max(1, steps - warm)))
+
+
+def step_values(study: Study, run: AgentRun, step: int) -> dict[str, float]:
+    """Return the training metrics of a step: 64 episodes of 30 + 60 tokens at 90 tokens of the limit's 512."""
+    arm, wave = study.arm(run.arm), math.sin(step + run.seed)
+    kl = 0.001 * RATES.get(run.arm, 0.9) * step + 1e-4 * run.seed
+    seconds = 1.5 + 0.1 * (step % study.every == 0) + 0.01 * run.seed
+    values = {
+        "pg_loss": -0.05 + 0.01 * wave,
+        "kl": kl,
+        "kl_k1": kl,
+        "kl_loss": kl,
+        "entropy": 0.4 - 0.002 * step + 0.01 * (arm.entropy > 0),
+        "entropy_all": 0.35 - 0.002 * step,
+        "loss": -0.05,
+        "grad_norm": 1.0 + 0.1 * wave,
+        "grad_clipped": 0.5,
+        "clip_fraction": 0.01,
+        "learning_rate": learning_rate(arm, step, study.steps),
+        "reward": 1.6 + 0.01 * step,
+        "normalised_reward": 0.6 + 0.004 * step,
+        "end_closed": 0.75,
+        "end_complete": 0.25,
+        "turns": 4.0,
+        "sequence_length": 90.0 + wave,
+        "prompt_length": 30.0,
+        "response_length": 60.0 + wave,
+        "agent_tokens": 28.0 + wave,
+        "episodes": 64.0,
+        "tokens_total": 64 * (90.0 + wave),
+        "tokens_per_rank": 64 * (90.0 + wave),
+        "seconds_step": seconds,
+        "seconds_rollout": 0.6 * seconds,
+        "seconds_simulator": 0.1 * seconds,
+        "seconds_log_probs": 0.05 * seconds,
+        "seconds_reference": 0.05 * seconds,
+        "seconds_update": 0.2 * seconds,
+        "seconds_validation": 0.0,
+        "seconds_checkpoint": 0.0,
+        "tokens_per_second": 64 * (90.0 + wave) / seconds,
+        "tokens_per_second_per_device": 64 * (90.0 + wave) / seconds,
+        "agent_tokens_per_second": 64 * 28.0 / seconds,
+        "flop_update": 1e9,
+    }
+    return values | study.metrics
+
+
+def write_runs(folder: Path, study: Study) -> dict[str, tuple[Path, ...]]:
+    """Write the files of every run; return them as `collect_agents` takes them."""
+    paths: dict[str, list[Path]] = {}
+    for run in study.runs:
+        place = folder / f"arm~{run.arm}" / f"seed~{run.seed}"
+        for name, path in write_run(place, study, run).items():
+            paths.setdefault(name, []).append(path)
+    names = ("metrics", "evaluations", "episodes", "done", "cards", "test_evaluations", "test_episodes")
+    return {name: tuple(paths.get(name, ())) for name in names}
+
+
+def write_run(place: Path, study: Study, run: AgentRun) -> dict[str, Path]:
+    found = [evaluate(study, run, "val", "current", step) for step in study.evaluated]
+    curve = [row for rows, _ in found for row in rows]
+    selected = [row for row in curve if row.mode == study.modes[-1]]
+    best = max(selected, key=lambda row: (row.values["reward"], -row.step)).step
+    files = {
+        "metrics": place / "metrics.jsonl",
+        "evaluations": place / "evaluations.jsonl",
+        "episodes": place / "episodes.jsonl",
+        "done": place / "done.json",
+        "cards": place / "run.json",
+    }
+    steps = [StepRow(step=step, values=step_values(study, run, step)) for step in range(1, study.last + 1)]
+    storage.write_rows(files["metrics"], steps)
+    storage.write_rows(files["evaluations"], curve)
+    storage.write_rows(files["episodes"], [row for _, rows in found for row in rows])
+    storage.write_row(files["done"], done_row(study, run, best))
+    storage.write_row(files["cards"], card(study))
+    if study.has_test:
+        tested = [evaluate(study, run, "test", name, step) for name, step in (("last", study.last), ("best", best))]
+        files |= {name: place / "test" / f"{name[5:]}.jsonl" for name in ("test_evaluations", "test_episodes")}
+        storage.write_rows(files["test_evaluations"], [row for rows, _ in tested for row in rows])
+        storage.write_rows(files["test_episodes"], [row for _, rows in tested for row in rows])
+    return files
+
+
+def done_row(study: Study, run: AgentRun, best: int) -> DoneRow:
+    return DoneRow(
+        arm=run.arm,
+        seed=run.seed,
+        engine=study.engine,
+        planned_steps=study.steps,
+        executed_steps=study.last,
+        reason="finished" if study.last == study.steps else "log ended",
+        best_step=best,
+        n_parameters=227_808 if study.engine == "native" else 0,
+        version="" if study.engine == "native" else "UserRL cf55a30 (verl 0.4.0.dev)",
+    )
+
+
+def card(study: Study) -> RunCard:
+    return RunCard(
+        stage="train_agent",
+        config={},
+        inputs={},
+        code="c",
+        commit="",
+        dirty=False,
+        versions={},
+        device=study.device,
+        threads=1,
+        seconds=70.0,
+    )
+
+
+def collect(folder: Path, study: Study = Study()) -> dict[str, Path]:
+    """Run `collect_agents`; return the paths of what it writes."""
+    outputs = {name: folder / "tables" / f"{name}.csv" for name in ("curves", "episodes_table", "runs")}
+    collect_agents(
+        **write_runs(folder, study),
+        **outputs,
+        card=folder / "tables" / "collect.run.json",
+        config=CollectAgentsConfig(runs=study.runs),
+    )
+    return outputs
+
+
+def compare_config(study: Study, **changes: object) -> CompareArmsConfig:
+    return CompareArmsConfig(
+        **{
+            "arms": study.arms,
+            "reference_arm": "baseline",
+            "document_arm": "bundle",
+            "evaluation": study.evaluation,
+            "n_resamples": 500,
+            **changes,
+        }
+    )
+
+
+def shown_config(study: Study, **changes: object) -> TabulateAgentsConfig:
+    return TabulateAgentsConfig(
+        **{
+            "arms": study.arms,
+            "reference_arm": "baseline",
+            "document_arm": "bundle",
+            "grpo": AgentGrpo(
+                steps=study.steps, prompts=8, group=8, minibatches=2, learning_rate=2e-4, trajectory_score="sum"
+            ),
+            "environment": Environment(max_turns=8),
+            "evaluation": study.evaluation,
+            "engine": study.engine,
+            "is_world": True,
+            "scale": "embedded world, tiny Qwen3",
+            **changes,
+        }
+    )
+
+
+def claim_arms(study: Study) -> tuple[ClaimArm, ...]:
+    return tuple(
+        ClaimArm(
+            name=arm.name,
+            kl=arm.kl,
+            entropy=arm.entropy,
+            schedule=arm.schedule.kind,
+            warmup_steps=arm.schedule.warmup_steps,
+            learning_rate=arm.learning_rate or 2e-4,
+            trajectory_score=arm.trajectory_score or "sum",
+        )
+        for arm in study.arms
+    )
+
+
+def tables_of(path: Path) -> dict[str, dict[str, object]]:
+    """Return the tables of a JSON file by id."""
+    return {table["id"]: table for table in json.loads(path.read_text(encoding="utf-8"))}
+
+
+def compare(folder: Path, study: Study = Study(), **changes: object) -> dict[str, Path]:
+    """Run `collect_agents` and `compare_arms`; return the paths of what both write."""
+    from lever_pipe.stages.compare_arms import compare_arms
+
+    inputs = collect(folder, study)
+    outputs = {name: folder / "tables" / f"{name}.csv" for name in ("endpoints", "comparisons", "statistics")}
+    compare_arms(
+        **inputs, **outputs, card=folder / "tables" / "compare.run.json", config=compare_config(study, **changes)
+    )
+    return inputs | outputs
+
+
+def tabulate(folder: Path, study: Study = Study(), **changes: object) -> Path:
+    """Run all three stages; return the path of the tables."""
+    from claim_files import CLAIMS, REFERENCE_INTENTION
+
+    from lever_pipe.stages.tabulate_agents import tabulate_agents
+
+    found = compare(folder, study)
+    found.pop("episodes_table")
+    tables = folder / "tables" / "agents.json"
+    tabulate_agents(
+        **found,
+        reference_intention=REFERENCE_INTENTION,
+        claims=CLAIMS,
+        tables=tables,
+        csv=folder / "tables" / "agents",
+        card=folder / "tables" / "agents.run.json",
+        config=shown_config(study, **changes),
+    )
+    return tables

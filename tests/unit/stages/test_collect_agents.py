@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import agent_runs
+import numpy as np
+import pandas as pd
+import pytest
+from agent_runs import ARMS, Study
+
+from lever_pipe import storage
+from lever_pipe.agent_records import EpisodeRow, EvaluationRow
+from lever_pipe.agent_stage_configs import CollectAgentsConfig
+from lever_pipe.errors import RecordError
+from lever_pipe.stages.collect_agents import collect_agents
+from lever_pipe.tables.intention import columns
+from lever_pipe.tables.intention.agent_runs import read_agent_runs
+
+SMALL = Study(arms=ARMS[:2], steps=10)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("collected")
+    agent_runs.collect(path, SMALL)
+    return path
+
+
+def test_the_columns_and_the_counts_of_lines(folder: Path) -> None:
+    curves, episodes, runs = (
+        pd.read_csv(folder / "tables" / f"{name}.csv") for name in ("curves", "episodes_table", "runs")
+    )
+    assert tuple(curves.columns) == columns.CURVES_COLUMNS
+    assert tuple(episodes.columns) == columns.EPISODES_COLUMNS
+    assert tuple(runs.columns) == columns.RUNS_COLUMNS
+    assert len(runs) == 4  # baseline with three seeds, kl_only with one
+    # greedy and four samples of 8 tasks at steps 0, 5 and 10, and of 12 held-out tasks for two checkpoints
+    assert len(episodes) == 4 * (3 * 8 * 5 + 2 * 12 * 5)
+    assert (curves["split"] == "train").sum() == 4 * 10 * len(agent_runs.step_values(SMALL, SMALL.runs[0], 1))
+
+
+def test_values_are_those_of_the_rows(folder: Path) -> None:
+    found = read_agent_runs(folder / "tables" / "curves.csv", folder / "tables" / "runs.csv")
+    place = folder / "arm~baseline" / "seed~1"
+    for row in storage.read_rows(place / "evaluations.jsonl", EvaluationRow):
+        assert found.validation("baseline", 1, row.mode)[row.step] == pytest.approx(row.values["reward"], rel=1e-8)
+        assert found.validation("baseline", 1, row.mode, "n_samples")[row.step] == row.n_samples
+    assert found.training("baseline", 1, "kl")[7] == pytest.approx(0.0071, rel=1e-8)  # 0.001 x 7 + 1e-4
+    assert found.training("kl_only", 0, "entropy")[10] == pytest.approx(0.38, rel=1e-8)
+    assert found.seeds("baseline") == (0, 1, 2)
+    assert found.common_seeds("baseline", "kl_only") == (0,)
+    assert found.mean_training("baseline", "kl")[10] == pytest.approx(0.0101, rel=1e-8)  # seeds add 0, 1e-4, 2e-4
+
+
+def test_facts_of_the_runs(folder: Path) -> None:
+    fact = read_agent_runs(folder / "tables" / "curves.csv", folder / "tables" / "runs.csv").fact("baseline", 2)
+    assert (fact.engine, fact.planned_steps, fact.executed_steps, fact.reason) == ("native", 10, 10, "finished")
+    assert (fact.n_parameters, fact.device) == (227_808, "cpu")
+    # 1.52 s a step, 0.1 s more at steps 5 and 10; the card's 70 s may be those of a resumed half
+    assert fact.seconds == pytest.approx(15.4, rel=1e-8)
+
+
+def test_rewards_of_episodes_are_sums_over_turns(folder: Path) -> None:
+    episodes = pd.read_csv(folder / "tables" / "episodes_table.csv")
+    rows = storage.read_rows(folder / "arm~kl_only" / "seed~0" / "test" / "episodes.jsonl", EpisodeRow)
+    own = episodes[(episodes["arm"] == "kl_only") & (episodes["split"] == "test")]
+    assert list(own["reward"]) == pytest.approx([math.fsum(row.rewards) for row in rows], rel=1e-8)
+    assert list(own["turns"]) == [len(row.rewards) for row in rows]
+    assert set(own["checkpoint"]) == {"last", "best"}
+
+
+def test_the_error_over_further_rollouts_of_the_same_tasks(folder: Path) -> None:
+    found = read_agent_runs(folder / "tables" / "curves.csv", folder / "tables" / "runs.csv")
+    rows = storage.read_rows(folder / "arm~baseline" / "seed~0" / "episodes.jsonl", EpisodeRow)
+    rewards = [math.fsum(row.rewards) for row in rows if (row.step, row.mode) == (5, "sampled")]
+    within = np.var(np.array(rewards).reshape(8, 4), axis=1, ddof=1).mean()
+    sampled, greedy = (found.validation("baseline", 0, mode, "reward_error")[5] for mode in ("sampled", "greedy"))
+    assert sampled == pytest.approx(math.sqrt(within / 32), rel=1e-8)  # the mean of 32 episodes
+    assert greedy == pytest.approx(2 * sampled, rel=1e-8)  # one episode a task instead of four
+
+
+def test_a_best_checkpoint_that_is_the_last_stands_once(tmp_path: Path) -> None:
+    # nothing is found before the last step, and everything at it
+    study = replace(SMALL, arms=ARMS[:1], skill=lambda arm, seed, step: float(step == 10))
+    paths = agent_runs.collect(tmp_path, study)
+    curves = pd.read_csv(paths["curves"])
+    test = curves[(curves["split"] == "test") & (curves["metric"] == "reward")]
+    assert list(test["step"]) == [10, 10] * 3  # greedy and sampled of three seeds
+    assert not curves.duplicated(["arm", "seed", "step", "split", "mode", "metric"]).any()
+
+
+def test_a_converted_log_may_end_early(tmp_path: Path) -> None:
+    study = Study(arms=ARMS[:1], engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",), samples=1)
+    paths = agent_runs.collect(tmp_path, study)
+    found = read_agent_runs(paths["curves"], paths["runs"]).fact("baseline", 0)
+    assert (found.planned_steps, found.executed_steps, found.reason, found.device) == (465, 45, "log ended", "")
+    assert found.version.startswith("UserRL")
+    assert len(pd.read_csv(paths["episodes_table"])) == 0
+
+
+def broken(folder: Path, name: str, change) -> None:  # type: ignore[no-untyped-def]
+    path = folder / "arm~baseline" / "seed~0" / name
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if name.endswith("l") else None
+    value = change(lines if lines is not None else json.loads(path.read_text()))
+    text = "".join(json.dumps(line) + "\n" for line in value) if lines is not None else json.dumps(value)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("done.json", lambda row: row | {"executed_steps": 8}, "reason 'finished' after 8 of 10 planned steps"),
+        (
+            "done.json",
+            lambda row: row | {"executed_steps": 8, "reason": "log ended"},
+            "reason 'log ended' after 8 of 10 planned steps",
+        ),
+        ("done.json", lambda row: row | {"planned_steps": 9}, "10 executed of 9 planned steps"),
+        ("done.json", lambda row: row | {"seed": 3}, "the files of arm baseline, seed 3"),
+        ("metrics.jsonl", lambda rows: rows[:4] + rows[5:], "9 of 10 steps in order, without step 5"),
+        ("metrics.jsonl", lambda rows: rows + rows[-1:], "11 of 10 steps in order, some twice"),
+        ("evaluations.jsonl", lambda rows: rows[2:], "no greedy evaluation at step 0"),
+        ("evaluations.jsonl", lambda rows: rows[:-2], "no greedy evaluation at step 10"),
+        ("evaluations.jsonl", lambda rows: rows[:2] + rows[3:], "greedy and sampled evaluations at different steps"),
+        ("evaluations.jsonl", lambda rows: rows + rows[-1:], "sampled evaluations that stand twice"),
+        ("episodes.jsonl", lambda rows: rows[1:], "7 of 8 episodes of the greedy evaluation on val at step 0"),
+        (
+            "episodes.jsonl",
+            lambda rows: [rows[0] | {"rewards": [9.0]}, *rows[1:]],
+            "of the episodes of the greedy evaluation on val at step 0, which says",
+        ),
+        (
+            "episodes.jsonl",
+            lambda rows: [*rows, rows[-1] | {"step": 7}],
+            "1 episodes without an evaluation",
+        ),
+    ],
+)
+def test_a_run_that_is_not_whole_is_refused_by_name(tmp_path: Path, name: str, change, message: str) -> None:  # type: ignore[no-untyped-def]
+    study = replace(SMALL, arms=(ARMS[0].model_copy(update={"seeds": (0,)}),))
+    files = agent_runs.write_runs(tmp_path, study)
+    broken(tmp_path, name, change)
+    with pytest.raises(RecordError) as caught:
+        collect_agents(
+            **files,
+            curves=tmp_path / "c.csv",
+            episodes_table=tmp_path / "e.csv",
+            runs=tmp_path / "r.csv",
+            card=tmp_path / "run.json",
+            config=CollectAgentsConfig(runs=study.runs),
+        )
+    assert "arm baseline, seed 0" in str(caught.value)
+    assert message in str(caught.value)
+    assert not (tmp_path / "c.csv").exists()
+
+
+def test_every_run_needs_its_files(tmp_path: Path) -> None:
+    files = agent_runs.write_runs(tmp_path, SMALL)
+    outputs = {"curves": tmp_path / "c.csv", "episodes_table": tmp_path / "e.csv", "runs": tmp_path / "r.csv"}
+    with pytest.raises(RecordError, match="done: expected a file of each of 4 runs; found 3"):
+        collect_agents(
+            **{**files, "done": files["done"][:3]},
+            **outputs,
+            card=tmp_path / "run.json",
+            config=CollectAgentsConfig(runs=SMALL.runs),
+        )
+
+
+def test_equal_runs_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
+    agent_runs.collect(tmp_path, SMALL)
+    for name in ("curves", "episodes_table", "runs"):
+        assert (tmp_path / "tables" / f"{name}.csv").read_bytes() == (folder / "tables" / f"{name}.csv").read_bytes()
+    card = json.loads((folder / "tables" / "collect.run.json").read_text())
+    assert {name.partition("[")[0] for name in card["inputs"]} == {
+        *("metrics", "evaluations", "episodes", "done", "cards", "test_evaluations", "test_episodes")
+    }

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import agent_runs
+import pandas as pd
+import pytest
+from agent_runs import ARMS, Study
+
+from lever_pipe.errors import RecordError
+from lever_pipe.stages.compare_arms import compare_arms
+from lever_pipe.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.tables.intention.curve_rows import StatisticRow
+from lever_pipe.tables.intention.endpoints import EndpointRow
+
+SMALL = Study(arms=(ARMS[0], ARMS[1], ARMS[4]), steps=25)
+FILES = {"endpoints": EndpointRow, "comparisons": ComparisonRow, "statistics": StatisticRow}
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return agent_runs.compare(tmp_path_factory.mktemp("compared"), SMALL)
+
+
+def test_every_file_has_its_columns(paths: dict[str, Path]) -> None:
+    for name, row in FILES.items():
+        assert tuple(pd.read_csv(paths[name]).columns) == row._fields
+
+
+def test_every_endpoint_stands_by_seed_and_as_a_mean(paths: dict[str, Path]) -> None:
+    frame = pd.read_csv(paths["endpoints"], dtype={"seed": str}, keep_default_na=False)
+    assert not frame.duplicated(["arm", "endpoint", "seed"]).any()
+    for (arm, name), rows in frame.groupby(["arm", "endpoint"]):
+        seeds = ["0"] if arm == "kl_only" else ["0", "1", "2"]
+        assert list(rows["seed"]) == [*seeds, ""], name
+        assert set(rows["role"]) == {"primary" if name == "test_normalised_reward_sampled_last" else "secondary"}
+
+
+def test_means_lie_within_their_intervals(paths: dict[str, Path]) -> None:
+    for name in ("endpoints", "comparisons"):
+        frame = pd.read_csv(paths[name]).dropna(subset=["low"])
+        value = frame["value"] if name == "endpoints" else frame["difference"]
+        assert len(frame)
+        # written with nine digits
+        assert ((frame["low"] <= value + 1e-8) & (value <= frame["high"] + 1e-8)).all()
+
+
+def test_holm_is_taken_over_the_arms_at_one_endpoint(paths: dict[str, Path]) -> None:
+    frame = pd.read_csv(paths["comparisons"])
+    for _, family in frame.groupby("endpoint"):
+        assert set(family["arm"]) == {"kl_only", "bundle"}
+        small, large = sorted(family["p"])
+        adjusted = dict(zip(family["p"], family["p_holm"], strict=True))
+        assert adjusted[small] == pytest.approx(min(1, 2 * small), rel=1e-8)
+        assert adjusted[large] == pytest.approx(max(large, min(1, 2 * small)), rel=1e-8)
+
+
+def test_a_difference_is_that_of_the_common_seeds(paths: dict[str, Path]) -> None:
+    endpoints = pd.read_csv(paths["endpoints"], dtype={"seed": str}).set_index(["arm", "endpoint", "seed"])["value"]
+    for row in pd.read_csv(paths["comparisons"]).itertuples():
+        seeds = ["0"] if row.arm == "kl_only" else ["0", "1", "2"]
+        gaps = [endpoints[row.arm, row.endpoint, s] - endpoints["baseline", row.endpoint, s] for s in seeds]
+        assert row.difference == pytest.approx(sum(gaps) / len(gaps), abs=1e-8)
+        assert row.n_seeds == len(seeds)
+
+
+def test_equal_inputs_give_equal_bytes_and_the_card_names_them(paths: dict[str, Path], tmp_path: Path) -> None:
+    again = agent_runs.compare(tmp_path, SMALL)
+    for name in FILES:
+        assert again[name].read_bytes() == paths[name].read_bytes()
+    card = json.loads((tmp_path / "tables" / "compare.run.json").read_text())
+    assert set(card["inputs"]) == {"curves", "episodes_table", "runs"}
+
+
+def test_a_missing_file_is_named(paths: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"none\.csv: expected a file; found none"):
+        compare_arms(
+            curves=paths["curves"],
+            episodes_table=tmp_path / "none.csv",
+            runs=paths["runs"],
+            **{name: tmp_path / f"{name}.csv" for name in FILES},
+            card=tmp_path / "run.json",
+            config=agent_runs.compare_config(SMALL),
+        )

@@ -1,0 +1,195 @@
+"""Endpoints whose numbers follow by hand from a policy that finds nothing before a step, and everything from it on.
+
+Eight validation tasks have 2, 3, 4, 2, 3, 4, 2 and 3 details, worth 1.7, 2.4 and 2.8: a ceiling of 17.9 / 8 = 2.2375.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import agent_runs
+import numpy as np
+import pandas as pd
+import pytest
+from agent_runs import ARMS, Study
+
+from lever_pipe.errors import RecordError
+from lever_pipe.tables.intention.agent_runs import read_agent_runs
+from lever_pipe.tables.intention.found import Found, read_found
+from lever_pipe.tables.intention.task_values import read_episodes
+
+CEILING = 17.9 / 8
+AT = {"baseline": 25, "bundle": 40}
+"""The step from which an arm finds everything; seed 2 of the bundle never does."""
+
+
+def skill(arm: str, seed: int, step: int) -> float:
+    return float(step >= AT.get(arm, 5) and not (arm == "bundle" and seed == 2))
+
+
+STEPPED = Study(arms=(ARMS[0], ARMS[4], ARMS[5]), skill=skill)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return agent_runs.compare(tmp_path_factory.mktemp("endpoints"), STEPPED)
+
+
+@pytest.fixture(scope="module")
+def found(paths: dict[str, Path]) -> Found:
+    return read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sampled"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("val_reward_{}_start", 0.0),
+        ("val_reward_{}_last", CEILING),
+        ("val_normalised_reward_{}_last", 1.0),
+        ("gain_{}", CEILING),
+        # zero up to step 20, the ceiling from 25 to 45: a trapeze of 5 / 2 and 20 steps of 40
+        ("trapezoid_{}", CEILING * 22.5 / 40),
+        ("last3_{}", CEILING),
+        ("best_value_{}", CEILING),
+        ("best_step_{}", 25),
+        ("drawdown_{}", 0.0),
+        # changes of nine evaluations: seven of 0 and one of the ceiling; their sd is ceiling / sqrt(8)
+        ("sd_of_changes_{}", CEILING / math.sqrt(8)),
+        ("error_{}", 0.0),  # every rollout of a task is alike
+        ("excess_sd_{}", CEILING / math.sqrt(8)),
+        ("steps_to_0.9_{}", 25),
+        ("steps_to_others_best_{}", 25),  # 95 % of two thirds of the ceiling
+    ],
+)
+def test_the_reference_by_hand(found: Found, mode: str, name: str, value: float) -> None:
+    # written with nine significant digits
+    assert found.value("baseline", name.format(mode)) == pytest.approx(value, rel=1e-8, abs=1e-8)
+
+
+def test_seeds_that_differ(found: Found) -> None:
+    assert found.by_seed("bundle", "best_step_sampled", (0, 1, 2)) == [40, 40, 5]  # of ties the first
+    assert found.by_seed("bundle", "steps_to_0.5_greedy", (0, 1, 2)) == [40, 40, math.inf]
+    assert found.value("bundle", "steps_to_0.5_greedy") == math.inf
+    assert found.value("bundle", "val_normalised_reward_sampled_last") == pytest.approx(2 / 3, rel=1e-8)
+    assert found.value("bundle", "best_value_greedy") == pytest.approx(2 / 3 * CEILING, rel=1e-8)
+    mean = found.mean("bundle", "val_normalised_reward_sampled_last")
+    assert mean is not None
+    assert (mean.n_seeds, mean.n_tasks, mean.n_rollouts, mean.n_evaluations) == (3, 8, 4, 1)
+    assert (mean.low, mean.high) == (0.0, 1.0)  # three seeds of which one never learns tell nothing
+
+
+def test_the_primary_endpoint_is_marked(found: Found) -> None:
+    assert found.primary == "test_normalised_reward_sampled_last"
+    assert found.value("kl_strong", found.primary) == 1.0
+
+
+def test_drift_learning_rate_and_loss(found: Found) -> None:
+    # KL 0.001 x step, steps 41 to 45, and 1e-4 a seed; entropy 0.4 - 0.002 x 43
+    assert found.value("baseline", "kl_end") == pytest.approx(0.043 + 1e-4, rel=1e-8)
+    assert found.value("baseline", "entropy_end") == pytest.approx(0.314, rel=1e-8)
+    assert found.value("baseline", "cumulative_learning_rate") == pytest.approx(45 * 2e-4, rel=1e-8)
+    # warm-up 0 to 0.8 of the peak over 5 steps, then half a cosine of 40 whose values add up to 20.5
+    assert found.value("bundle", "cumulative_learning_rate") == pytest.approx(2e-4 * (2.0 + 20.5), rel=1e-8)
+    shares = [found.value("bundle", f"share_{term}") for term in ("policy", "kl", "entropy")]
+    assert sum(shares) == pytest.approx(1.0, rel=1e-8)
+    steps = np.arange(1, 46)
+    policy = np.mean([np.abs(-0.05 + 0.01 * np.sin(steps)).mean()])
+    kl, entropy = 0.01 * (0.0009 * steps).mean(), 0.01 * (0.41 - 0.002 * steps).mean()
+    assert found.by_seed("bundle", "share_kl", (0,)) == [pytest.approx(kl / (policy + kl + entropy), rel=1e-8)]
+    assert found.value("baseline", "share_policy") == 1.0
+
+
+def test_comparisons_by_hand(found: Found) -> None:
+    (primary,) = [row for row in found.family(is_primary=True) if row.arm == "bundle"]
+    # seed by seed 0, 0 and -1 on every task: one of three signs decides nothing
+    assert (primary.difference, primary.p, primary.n_seeds) == (pytest.approx(-1 / 3, rel=1e-8), 1.0, 3)
+    assert primary.test == "sign flips over seeds"
+    (trapezoid,) = [row for row in found.family(is_primary=False) if row.arm == "kl_strong"]
+    # the ceiling from step 5 on against 22.5 / 40 of it, one seed, every one of 8 tasks higher
+    assert trapezoid.endpoint == "trapezoid_sampled"
+    assert trapezoid.difference == pytest.approx(CEILING * 17.5 / 40, rel=1e-8)
+    assert (trapezoid.p, trapezoid.test) == (pytest.approx(2 / 256), "sign flips over tasks")
+    assert trapezoid.p_holm == pytest.approx(4 / 256)  # the smaller of two
+    assert {row.reference for row in found.comparisons} == {"baseline"}
+
+
+def test_statistics_of_a_curve_and_of_a_pair(found: Found) -> None:
+    curve = found.curve("baseline", 1, "sampled")
+    assert curve is not None
+    assert (curve.n, curve.most, curve.best_step) == (9, pytest.approx(CEILING, rel=1e-8), 25)
+    assert curve.changes == pytest.approx([0, 0, 0, CEILING, 0, 0, 0, 0], abs=1e-8)
+    pair = found.pair("bundle", "baseline", 0, "greedy")
+    assert pair is not None
+    # zero against the ceiling at steps 25, 30 and 35 of nine
+    assert (pair.mean, pair.above, pair.below) == (pytest.approx(-CEILING / 3, rel=1e-8), 0, 3)
+    assert found.curve("baseline", 7, "sampled") is None
+
+
+def test_noise_is_not_known_of_runs_that_never_vary(found: Found) -> None:
+    assert math.isnan(found.statistic("baseline", "", 0, "sampled", "flat_sd"))
+
+
+def test_other_primary_endpoints(tmp_path: Path) -> None:
+    small = Study(arms=(ARMS[0], ARMS[5]), steps=10)
+    for metric, mode, split, checkpoint in (
+        ("reward", "greedy", "val", "last"),
+        ("normalised_reward", "sampled", "val", "best"),
+        ("reward", "sampled", "test", "best"),
+    ):
+        primary = {"metric": metric, "mode": mode, "split": split, "checkpoint": checkpoint}
+        evaluation = small.evaluation.model_validate({**small.evaluation.model_dump(), "primary": primary})
+        paths = agent_runs.compare(tmp_path / checkpoint / mode, small, evaluation=evaluation)
+        found = read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
+        assert found.primary == f"{split}_{metric}_{mode}_{checkpoint}"
+        assert [row.arm for row in found.family(is_primary=True)] == ["kl_strong"]
+        assert found.family(is_primary=False)[0].endpoint == f"trapezoid_{mode}"
+
+
+def test_a_converted_log_has_greedy_curves_only(tmp_path: Path) -> None:
+    arms = tuple(arm.model_copy(update={"seeds": (0, 1)}) for arm in (ARMS[0], ARMS[4]))
+    study = Study(arms=arms, engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",))
+    paths = agent_runs.compare(tmp_path, study)
+    found = read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
+    assert found.primary == ""
+    assert not found.family(is_primary=True)
+    (row,) = found.family(is_primary=False)
+    assert (row.endpoint, row.n_seeds, row.n_tasks) == ("trapezoid_greedy", 2, 0)
+    curve = read_agent_runs(paths["curves"], paths["runs"]).validation("baseline", 0, "greedy")
+    values = np.array(list(curve.values()))
+    assert found.by_seed("baseline", "trapezoid_greedy", (0,)) == [
+        pytest.approx(float((values[1:] + values[:-1]).mean() / 2), rel=1e-8)
+    ]
+    assert math.isnan(found.value("baseline", "steps_to_0.5_greedy"))  # no ceiling is known
+    assert {mode for *_, mode in found.statistics} == {"greedy"}
+
+
+def test_arms_without_a_common_seed_are_compared_over_tasks(tmp_path: Path) -> None:
+    other = ARMS[4].model_copy(update={"seeds": (7,)})
+    paths = agent_runs.compare(tmp_path, Study(arms=(ARMS[0], other), steps=10))
+    found = read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
+    assert {row.test for row in found.comparisons} == {"Student's t"}
+    assert not any(against for _, against, _, _ in found.statistics)
+
+
+def test_tasks_must_be_the_same_everywhere(paths: dict[str, Path], tmp_path: Path) -> None:
+    rows = pd.read_csv(paths["episodes_table"], dtype=str)
+    first = (rows["arm"] == "bundle") & (rows["step"] == "5") & (rows["task_id"] == "val-003")
+    rows[~(first & (rows["sample"] == "0") & (rows["mode"] == "sampled"))].to_csv(tmp_path / "uneven.csv", index=False)
+    with pytest.raises(RecordError, match="equally many rollouts of each task; found 3 to 4"):
+        _ = read_episodes(tmp_path / "uneven.csv").means
+    rows[~first].to_csv(tmp_path / "fewer.csv", index=False)
+    with pytest.raises(RecordError, match=r"bundle.*expected the 8 tasks of .*; found 7 others"):
+        _ = read_episodes(tmp_path / "fewer.csv").means
+
+
+def test_a_file_without_its_columns_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("arm,seed\nbaseline,0\n")
+    with pytest.raises(RecordError, match=r"e\.csv: expected the columns arm, seed, step"):
+        read_episodes(tmp_path / "e.csv")
+    with pytest.raises(RecordError, match="expected a file; found none"):
+        read_episodes(tmp_path / "none.csv")
+    (tmp_path / "c.csv").write_text("arm,seed,step,split,mode,metric,value\nbaseline,0,5,val,greedy,reward,high\n")
+    with pytest.raises(RecordError, match=r"c\.csv: expected numbers"):
+        read_agent_runs(tmp_path / "c.csv", tmp_path / "r.csv")

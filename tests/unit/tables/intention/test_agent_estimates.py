@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lever_pipe import seeding
+from lever_pipe.tables.intention.estimates import (
+    OVER_SEEDS,
+    OVER_TASKS,
+    STUDENT,
+    Draws,
+    mean_over_seeds,
+    means_over_tasks,
+    paired_over_seeds,
+    paired_over_tasks,
+    unpaired_over_tasks,
+)
+
+DRAWS = Draws(0, 2000)
+
+
+def test_a_mean_over_one_seed_has_the_error_of_its_tasks() -> None:
+    values = np.arange(10.0)
+    (found,) = means_over_tasks([[values]], DRAWS, are_shares=False)
+    # sd sqrt(55 / 6) of ten values; t of 9 degrees at 97.5 % is 2.262; the bootstrap of a symmetric sample adds noise
+    half = 2.262 * math.sqrt(55 / 6 / 10)
+    assert found.value == 4.5
+    assert (found.low, found.high) == pytest.approx((4.5 - half, 4.5 + half), abs=0.25)
+
+
+def test_seeds_that_differ_widen_the_interval() -> None:
+    one = np.arange(10.0)
+    alike, apart = means_over_tasks([[one, one], [one - 5, one + 5]], DRAWS, are_shares=False)
+    assert alike.value == apart.value == 4.5
+    assert apart.high - apart.low > 3 * (alike.high - alike.low)
+
+
+def test_an_interval_does_not_depend_on_its_neighbours() -> None:
+    generator = seeding.generator(1, "blocks")
+    blocks = [[generator.normal(size=12) for _ in range(2)] for _ in range(3)]
+    together = means_over_tasks([*blocks, [np.zeros(5)]], DRAWS, are_shares=False)
+    for block, found in zip(blocks, together, strict=False):
+        (alone,) = means_over_tasks([block], DRAWS, are_shares=False)
+        assert alone == pytest.approx(found, rel=1e-12)  # columns of one matrix product round apart
+
+
+def test_shares_stay_within_their_bounds() -> None:
+    nearly = np.array([1.0] * 7 + [0.4])
+    free, bound = (means_over_tasks([[nearly]], DRAWS, are_shares=shares)[0] for shares in (False, True))
+    assert free.high > 1 >= bound.high
+    assert free.low == bound.low
+    (sure,) = means_over_tasks([[np.ones(8)]], DRAWS, are_shares=True)
+    assert sure.low == pytest.approx(0.025 ** (1 / 8))  # all right: the exact binomial bound
+
+
+def test_one_task_has_no_interval() -> None:
+    (found,) = means_over_tasks([[np.array([0.5])]], DRAWS, are_shares=False)
+    assert found.value == 0.5
+    assert math.isnan(found.low)
+
+
+def test_numbers_of_whole_runs() -> None:
+    # mean 2, sd 1, three seeds: half width 4.303 / sqrt(3)
+    found = mean_over_seeds([1.0, 2.0, 3.0])
+    assert (found.value, found.high - 2) == pytest.approx((2.0, 4.303 / math.sqrt(3)), abs=1e-3)
+    assert math.isnan(mean_over_seeds([1.0]).low)
+    assert math.isnan(mean_over_seeds([1.0, math.nan]).value)
+
+
+def test_paired_seeds_are_exchanged_as_a_whole() -> None:
+    generator = seeding.generator(2, "pairs")
+    base = [generator.normal(size=20) for _ in range(3)]
+    better = [values + 1 for values in base]
+    found = paired_over_tasks(better, base, DRAWS, "x", are_shares=False)
+    assert (found.value, found.p, found.test, found.n_seeds) == (pytest.approx(1.0), 0.25, OVER_SEEDS, 3)
+    assert found.low == pytest.approx(1.0)  # every task of every seed differs alike
+    mixed = [base[0] + 1, base[1] + 1, base[2] - 2]
+    assert paired_over_tasks(mixed, base, DRAWS, "x", are_shares=False).p == 1.0
+
+
+def test_a_single_pair_is_tested_over_tasks() -> None:
+    base = np.zeros(6)
+    found = paired_over_tasks([base + 0.5], [base], DRAWS, "x", are_shares=False)
+    # 2 of 64 ways; the counting goes through a Fourier transform
+    assert (found.p, found.test, found.n_seeds) == (pytest.approx(2 / 64, rel=1e-9), OVER_TASKS, 1)
+
+
+def test_pairs_of_single_tasks_are_pairs_of_seeds() -> None:
+    left, right = [np.array([v]) for v in (1.0, 2.0)], [np.array([0.0])] * 2
+    assert paired_over_tasks(left, right, DRAWS, are_shares=False) == paired_over_seeds([1, 2], [0, 0])
+
+
+def test_runs_without_a_common_seed() -> None:
+    generator = seeding.generator(3, "unpaired")
+    left, right = ([generator.normal(size=30) + shift for _ in range(2)] for shift in (1.0, 0.0))
+    several = unpaired_over_tasks(left, right, DRAWS, are_shares=False)
+    assert (several.test, several.n_seeds) == (STUDENT, 2)
+    assert several.p < 0.05
+    single = unpaired_over_tasks(left[:1], right[:1], DRAWS, "y", are_shares=False)
+    assert (single.test, single.n_seeds) == (OVER_TASKS, 1)
+    assert unpaired_over_tasks([np.ones(1)], [np.zeros(1)], DRAWS, are_shares=False).value == 1.0
+
+
+def test_differences_of_whole_runs() -> None:
+    found = paired_over_seeds([2.0, 3.0, 5.0], [1.0, 1.0, 1.0])
+    # differences 1, 2 and 4: mean 7 / 3, sd sqrt(7 / 3); detectable (4.303 + 1.061) of their error
+    assert (found.value, found.p, found.test) == (pytest.approx(7 / 3), 0.25, OVER_SEEDS)
+    assert found.detectable == pytest.approx((4.303 + 1.061) * math.sqrt(7 / 9), abs=2e-3)
+    one = paired_over_seeds([2.0], [1.0])
+    assert (one.value, one.test, one.n_seeds) == (1.0, "", 1)
+    assert math.isnan(one.p)
+    many = paired_over_seeds([1.0] * 16 + [3.0], [0.0] * 17)
+    assert (many.test, many.n_seeds) == (STUDENT, 17)
+    assert paired_over_seeds([1.0] * 17, [1.0] * 17).p == 1.0
+
+
+def test_coverage_over_seeds_tasks_and_rollouts() -> None:
+    """95 % intervals of 3 seeds x 40 tasks x 4 rollouts hold the true mean in 90 to 99 of 100 repetitions."""
+    generator, held, n = seeding.generator(5, "coverage"), 0, 400
+    for _ in range(n):
+        seeds, tasks = generator.normal(0, 0.05, 3), generator.normal(0, 0.5, 40)
+        both = generator.normal(0, 0.1, (3, 40))
+        rollouts = generator.normal(0, 0.64, (3, 40, 4)).mean(axis=2)
+        block = 2.0 + seeds[:, None] + tasks + both + rollouts
+        (found,) = means_over_tasks([list(block)], Draws(0, 200), are_shares=False)
+        held += found.low <= 2.0 <= found.high
+    # three standard errors of a share of 0.95 over 400 repetitions are 0.033
+    assert 0.917 <= held / n <= 0.983

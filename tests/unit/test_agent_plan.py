@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lever_pipe import agent_plan, plan
+from lever_pipe.agent_config import ARMS, AgentArm
+from lever_pipe.agent_stage_configs import TrainAgentConfig
+from lever_pipe.errors import ConfigError
+from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.parsing import available
+
+ROOT = Path(__file__).parents[2]
+DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
+STAGES = ("prepare_tasks", "warm_start_agent", "train_agent", "evaluate_agent", "collect_agents", "compare_arms")
+SHOWING = ("tabulate_agents", "plot_agents")
+
+
+def experiment(**changes: Any) -> Experiment:
+    """Return the default experiment with changed sections of study `intention`."""
+    intention = DEFAULT["intention"]
+    for key, value in changes.items():
+        old = intention.get(key)
+        intention = {**intention, key: {**old, **value} if isinstance(value, dict) and old else value}
+    return parse_experiment({**DEFAULT, "intention": intention})
+
+
+def specs(found: Experiment) -> dict[str, str]:
+    """Return the spec of every job by stage and run."""
+    jobs = {stage: plan.spec_of(found, stage, {}) for stage in (*STAGES[:2], *STAGES[4:], *SHOWING)}
+    for run in agent_plan.runs(found.intention):
+        wildcards = {"arm": run.arm, "seed": str(run.seed)}
+        for stage in ("train_agent", "evaluate_agent"):
+            jobs[f"{stage} {run.arm} {run.seed}"] = plan.spec_of(found, stage, wildcards)
+    return jobs
+
+
+def changed(**changes: Any) -> set[str]:
+    before, after = specs(experiment()), specs(experiment(**changes))
+    return {job for job in before.keys() | after.keys() if before.get(job) != after.get(job)}
+
+
+def arms(**of: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**arm, **of.get(arm["name"], {})} for arm in DEFAULT["intention"]["arms"]]
+
+
+def test_the_default_study_has_three_seeds_of_two_arms_and_one_of_the_rest() -> None:
+    names = [agent_plan.folder_of(run) for run in agent_plan.runs(experiment().intention)]
+    assert len(names) == len(set(names)) == 10
+    assert [name for name in names if "seed~2" in name] == ["arm~baseline/seed~2", "arm~bundle/seed~2"]
+
+
+def test_the_embedded_arms_are_the_published_factors() -> None:
+    assert experiment().intention.arms == ARMS
+
+
+def test_one_arm_changes_its_own_jobs_alone() -> None:
+    assert changed(arms=arms(kl_only={"kl": 0.02})) == {"train_agent kl_only 0", "compare_arms", *SHOWING}
+
+
+def test_one_seed_more_keeps_every_run() -> None:
+    found = changed(arms=arms(kl_only={"seeds": [0, 1]}))
+    added = {"train_agent kl_only 1", "evaluate_agent kl_only 1"}
+    assert found == {*added, "collect_agents", "compare_arms", *SHOWING}
+
+
+def test_an_arm_keeps_what_it_sets_itself() -> None:
+    own = arms(kl_only={"learning_rate": 2e-4, "trajectory_score": "mean"})
+    before = specs(experiment(arms=own))
+    after = specs(experiment(arms=own, grpo={"trajectory_score": "r2g"}))
+    config = json.loads(after["train_agent kl_only 0"])["config"]
+    assert config["arm"]["trajectory_score"] == "mean"
+    assert json.loads(after["train_agent baseline 0"])["config"]["arm"]["trajectory_score"] == "r2g"
+    assert before["train_agent baseline 0"] != after["train_agent baseline 0"]
+
+
+def test_execution_is_no_identity() -> None:
+    execution = {"connection": {"base_url": "http://127.0.0.1:9/v1", "retries": 9}, "checkpoint_every": 1}
+    assert changed(execution=execution) == set()
+    assert json.loads(agent_plan.execution_of(experiment(execution=execution).intention))["checkpoint_every"] == 1
+
+
+def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
+    config = agent_plan.stage_config(experiment(tasks={"source": "parquet"}).intention, "prepare_tasks", {})
+    assert config is not None
+    assert config.model_dump() == {"source": "parquet", "synthetic": None}
+    files = agent_plan.raw_files(experiment(tasks={"source": "json"}).intention)
+    assert files["details"] == []
+    assert len(files["train_file"]) == 1
+
+
+def test_a_model_folder_enters_by_content(tmp_path: Path) -> None:
+    def identity() -> str:
+        agent_plan_config = agent_plan.stage_config(
+            experiment(model={"folder": str(tmp_path), "codec": "hf"}).intention,
+            "train_agent",
+            {"arm": "baseline", "seed": "0"},
+        )
+        assert isinstance(agent_plan_config, TrainAgentConfig)
+        assert agent_plan_config.policy.model.folder == ""
+        return agent_plan_config.policy.model_identity
+
+    (tmp_path / "model.safetensors").write_bytes(b"one")
+    first = identity()
+    (tmp_path / "model.safetensors").write_bytes(b"two")
+    assert first not in (identity(), agent_plan.EMBEDDED)
+
+
+def test_a_job_s_code_holds_the_members_that_the_configuration_names() -> None:
+    found = experiment()
+    config = plan.stage_config(found, "train_agent", {"arm": "bundle", "seed": "0"})
+    assert plan.members_of(config) == ("intention.simulators.rule", "intention.codecs.word")
+    assert plan.members_of(plan.stage_config(found, "prepare_tasks", {})) == ("intention.sources.synthetic",)
+
+
+def test_every_member_of_the_configuration_exists() -> None:
+    assert {"synthetic", "json", "parquet"} == set(available("intention/sources"))
+    assert {"rule", "openai", "record", "replay"} == set(available("intention/simulators"))
+    assert {"word", "hf"} == set(available("intention/codecs"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"arms": [*arms(), {"name": "x", "klm": 0.1}]}, "intention.arms[6].klm: unknown key; did you mean 'kl'?"),
+        ({"arms": [*arms(), {"name": "bundle"}]}, "intention.arms[6].name: must differ from the names of earlier arms"),
+        ({"arms": [{"name": "a/../b"}]}, "intention.arms[0].name: string should match pattern"),
+        ({"reference_arm": "none"}, "intention.reference_arm: must be one of ['baseline', 'kl_only'"),
+        ({"grpo": {"prompts": 9}}, "intention.grpo.minibatches: must divide prompts=9, got 2."),
+        ({"grpo": {"prompts": 400}}, "intention.grpo.prompts: must be at most intention.tasks.synthetic.n_train=380"),
+        ({"simulator": {"kind": "opnai"}}, "intention.simulator.kind: must be a module of lever_pipe/intention/simu"),
+        ({"simulator": {"kind": "replay"}}, "intention.execution.cassette: must name a file where simulator.kind is"),
+        (
+            {"arms": arms(bundle={"schedule": {"kind": "cosine", "warmup_steps": 46}})},
+            "intention.arms[4].schedule.warmup_steps: must be at most intention.grpo.steps=45, got 46.",
+        ),
+        ({"arms": arms(bundle={"seeds": [1, 1]})}, "intention.arms[4].seeds: must not repeat a value, got [1, 1]."),
+        ({"model": {"tiny": {"kv_heads": 3}}}, "intention.model.tiny.kv_heads: must divide heads=4, got 3."),
+        (
+            {"arms": arms(bundle={"kl": -1})},
+            "intention.arms[4].kl: input should be greater than or equal to 0, got -1.",
+        ),
+    ],
+)
+def test_a_faulty_section_is_one_line_with_its_place(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        experiment(**changes)
+    assert fault in str(raised.value)
+
+
+def test_the_default_arm_is_the_plain_objective() -> None:
+    plain = AgentArm(name="plain")
+    assert (plain.kl, plain.entropy, plain.schedule.kind) == (0.0, 0.0, "constant")
