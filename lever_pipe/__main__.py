@@ -58,7 +58,8 @@ def _share(options: argparse.Namespace, words: Sequence[str]) -> NoReturn:
     how = ["--config_file", options.launcher] if options.launcher else plain
     launcher = ["-m", "accelerate.commands.launch", *how, "--num_processes", str(options.processes)]
     free_port = ["--main_process_port", "0"]
-    os.execv(sys.executable, [sys.executable, *launcher, *free_port, "--module", "lever_pipe", *words])
+    threads = ["--threads", str(max(1, options.threads // options.processes))]  # the job's are shared, too
+    os.execv(sys.executable, [sys.executable, *launcher, *free_port, "--module", "lever_pipe", *words, *threads])
 
 
 def run_stage(options: argparse.Namespace) -> object:

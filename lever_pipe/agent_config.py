@@ -84,7 +84,8 @@ class AgentExecution(Section):
 
     connection: Connection = Connection()
     cassette: str = ""
-    """File of recorded simulator replies; written by simulator `record`, read by `replay`."""
+    """File of recorded simulator replies; written by simulator `record`, read by `replay`. Where it lies changes no
+    number; with `replay` its content does, and is an input of the stages."""
     checkpoint_every: int = Field(5, ge=1)
     """Steps between resumable checkpoints."""
 
@@ -102,7 +103,8 @@ class Simulator(Section):
     leak_details: bool = False
     """Published fault: the reply prompt holds the hidden details."""
     silent_failures: bool = False
-    """Published fault: a failed judge counts as nothing covered, unseen."""
+    """Published fault: a failed judge counts as nothing covered, unseen. Such a run still stops above `failure_limit`;
+    raise that to 1 for parity with the original."""
     count_duplicates: bool = False
     """Published fault: a detail that the judge names twice counts twice."""
     last_call_only: bool = False
@@ -256,7 +258,7 @@ class AgentEvaluation(Section):
     test_samples: int = Field(4, ge=1, le=256)
     """The same on held-out tasks."""
     batch: int = Field(200, ge=1)
-    """Episodes rolled out together; changes no number beyond rounding."""
+    """Episodes rolled out together on one device, in training as in evaluation; changes no number beyond rounding."""
     seed: RunSeed = 0
     """Stream of the evaluation's draws and of the resamples behind intervals."""
     thresholds: tuple[Annotated[float, Field(gt=0, le=1)], ...] = (0.5, 0.7, 0.8, 0.9)

@@ -37,7 +37,7 @@ class Task(Row):
 
 
 class StepRow(Row):
-    """What one training step measured; `seconds_*` and rates are the only values that two equal runs differ in."""
+    """What one training step measured; `seconds_*`, rates and memory are all that two equal runs differ in."""
 
     step: int = Field(ge=1)
     values: dict[str, float]

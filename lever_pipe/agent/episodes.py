@@ -8,6 +8,8 @@ from typing import NamedTuple
 from lever_pipe.agent_records import EndReason, Task
 
 NO_TURN = -1
+ASKED = ("requests", "failures", "retries", "malformed")
+"""What is counted of the simulated user, in `RolloutCounts` as in its own counts."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,13 @@ class RolloutCounts:
     """To the simulated user."""
     failures: int = 0
     """Of them, after the last retry."""
+    retries: int = 0
+    """Further attempts."""
+    malformed: int = 0
+    """Attempts that were answered with something unreadable."""
     multi_call_turns: int = 0
     timeouts: int = 0
-    seconds_generation: float = 0.0
+    """Turns that took too long, without those whose request failed."""
     seconds_simulator: float = 0.0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from lever_pipe.agent.episodes import Episode, Request
-from lever_pipe.agent.measures import END_REASONS
+from lever_pipe.agent.measures import END_REASONS, MISHAPS, work_sums
 from lever_pipe.agent.player import Player
 from lever_pipe.agent.processes import own_share
 from lever_pipe.agent_records import EpisodeRow, EvaluationRow, Task
@@ -103,15 +103,14 @@ def _play(
         for sample in range(n_samples)
     ]
     episodes, counts = player.play(requests, greedy=mode == "greedy", progress=progress)
-    totals = player.processes.combine(
-        {"simulator_requests": counts.requests, "simulator_failures": counts.failures}, "sum"
-    )
+    work = work_sums(counts)
+    totals = player.processes.combine({name: work[name] for name in MISHAPS}, "sum")
     player.require_few_failures(totals, during=f"{mode} evaluation of split {when.split} at step {when.step}")
     batch = _Batch(episodes=tuple(_played(episode, when, mode) for episode in episodes))
     texts = player.processes.gather(batch.model_dump_json())
     played = [each for text in texts for each in _Batch.model_validate_json(text).episodes]
     played.sort(key=lambda each: (each.index, each.row.sample))
-    values = _values(played) | {"simulator_failures": totals["simulator_failures"]}
+    values = _values(played) | {name: totals[name] for name in MISHAPS if name != "simulator_requests"}
     row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n_samples, values=values)
     return row, [each.row for each in played]
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from lever_pipe.agent.episodes import Episode, RolloutCounts
+from lever_pipe.agent.episodes import ASKED, Episode, RolloutCounts
 from lever_pipe.agent.lessons import Credit, Lesson
 from lever_pipe.agent.scoring import Scored
 from lever_pipe.agent_records import EndReason
@@ -35,6 +35,7 @@ PER_EPISODE = (
 )
 PER_AGENT_TOKEN = ("kl", "kl_k1", "entropy")
 COUNTS = ("forwards", "prefill_tokens", "decode_tokens", "multi_call_turns")
+MISHAPS = (*(f"simulator_{name}" for name in ASKED), "environment_timeouts")
 
 
 class Clock:
@@ -83,6 +84,19 @@ def episode_sums(episodes: Sequence[Episode]) -> dict[str, float]:
     return {**sums, "episodes": len(episodes)}
 
 
+def log_prob_gap(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> float:
+    """Return how far the log-probability of a sampled token, as it was sampled, is from its later scoring at most.
+
+    Both are of the same policy: what differs is rounding, by the cache and by the company of other dialogues.
+    """
+    gaps = [
+        (lesson.behaviour.cpu() - torch.tensor(episode.log_probs)).abs().max()
+        for episode, lesson in zip(episodes, lessons, strict=True)
+        if episode.log_probs
+    ]
+    return max((float(gap) for gap in gaps), default=0.0)
+
+
 def credit_sums(credit: Credit) -> dict[str, float]:
     """Return sums over a process's groups: of scores and of their deviations within a group (divisor N - 1)."""
     return {
@@ -97,8 +111,7 @@ def work_sums(counts: RolloutCounts) -> dict[str, float]:
     """Return what a process's rollout took."""
     return {
         **{name: float(getattr(counts, name)) for name in COUNTS},
-        "simulator_requests": float(counts.requests),
-        "simulator_failures": float(counts.failures),
+        **{f"simulator_{name}": float(getattr(counts, name)) for name in ASKED},
         "environment_timeouts": float(counts.timeouts),
     }
 
@@ -156,9 +169,16 @@ def step_means(sums: Mapping[str, float], n_processes: int) -> dict[str, float]:
         "episodes": n_episodes,
         "tokens_total": sums["sequence_length"],
         "tokens_per_rank": sums["sequence_length"] / n_processes,
-        **{name: sums[name] for name in (*COUNTS, "simulator_requests", "simulator_failures", "environment_timeouts")},
+        **{name: sums[name] for name in (*COUNTS, *MISHAPS)},
         "flop_update": sums["flop_update"],
     }
+
+
+def memory_peak(device: torch.device) -> dict[str, float]:
+    """Return the most memory that tensors on a GPU have taken since the process began, in 10^9 bytes; none on a CPU."""
+    if device.type != "cuda":
+        return {}
+    return {"memory_peak_gb": torch.cuda.max_memory_allocated(device) / 1e9}
 
 
 def rates(values: Mapping[str, float], n_processes: int, device_name: str) -> dict[str, float]:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lever_pipe.agent.episodes import Request, RolloutCounts, Rollouts, RolloutSettings
+from lever_pipe.agent.measures import MISHAPS
 from lever_pipe.agent.policy import load_policy
 from lever_pipe.agent.processes import Precision, Processes
 from lever_pipe.agent.rollout import rollout
 from lever_pipe.agent_config import AgentExecution, AgentModel, Environment, Simulator
 from lever_pipe.agent_stage_configs import EvaluateAgentConfig, TrainAgentConfig
-from lever_pipe.errors import ConfigError, TrainingError
+from lever_pipe.errors import CheckpointError, ConfigError, TrainingError
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.environment import load_simulator
 from lever_pipe.intention.members import load_member
@@ -77,20 +78,22 @@ class Player:
         """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.
 
         Args:
-            counts: `simulator_requests` and `simulator_failures` of all processes.
+            counts: `measures.MISHAPS` of all processes; a turn out of time counts as a failed request.
             during: what was rolled out, as `step 3`.
 
         Raises:
-            TrainingError: the share of failures is above `simulator.failure_limit`.
+            TrainingError: the share of failures and time-outs is above `simulator.failure_limit`.
         """
-        n_requests, n_failures = int(counts["simulator_requests"]), int(counts["simulator_failures"])
+        n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
         limit = self.simulator_config.failure_limit
-        if n_failures > limit * n_requests:
+        if n_failures + n_timeouts > limit * n_requests:
             fault = self.simulator.counts.last_fault
             raise TrainingError(
-                f"{during}: expected at most {limit:.1%} of the simulator's requests to fail",
-                found=f"{n_failures} of {n_requests}" + (f", the last one with: {fault}" if fault else ""),
-                do="See that the endpoint answers, raise intention.execution.connection.timeout_seconds or retries;"
+                f"{during}: expected at most {limit:.1%} of the simulator's requests to fail or to take too long",
+                found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns out of time,"
+                f" {n_malformed} unreadable answers" + (f"; the last fault: {fault}" if fault else ""),
+                do="See that the endpoint answers; raise timeout_seconds or retries of intention.execution.connection,"
+                " or intention.environment.step_timeout_seconds;"
                 " the run goes on from its last checkpoint. Or raise intention.simulator.failure_limit.",
             )
 
@@ -107,6 +110,27 @@ def execution_of(runtime: Runtime) -> AgentExecution:
     except json.JSONDecodeError as fault:
         raise ConfigError("--agent: expected JSON", found=str(fault), do="Quote it for the shell.") from None
     return parse_model(AgentExecution, values, source="--agent")
+
+
+def with_cassette(settings: AgentExecution, simulator: Simulator, cassette: tuple[Path, ...]) -> AgentExecution:
+    """Return the settings with the file that a replaying simulator reads: what it holds moves numbers.
+
+    Args:
+        settings: how the stage runs.
+        simulator: who answers.
+        cassette: the stage's input, whose content belongs to the run's identity; empty unless replayed.
+
+    Raises:
+        ConfigError: a replaying simulator without this input, or another one with it.
+    """
+    n_wanted = int(simulator.kind == "replay")
+    if len(cassette) != n_wanted:
+        raise ConfigError(
+            f"the input `cassette`: expected {n_wanted} files with simulator.kind {simulator.kind!r}",
+            found=str(len(cassette)),
+            do="Pass the recorded replies as this input, with `replay` only.",
+        )
+    return settings.model_copy(update={"cassette": str(cassette[0])}) if cassette else settings
 
 
 def load_model(folder: Path, processes: Processes, dtype: Precision) -> PreTrainedModel:
@@ -137,13 +161,15 @@ def load_player(
     """Return the player of a policy folder.
 
     Raises:
-        CheckpointError: no readable model or dialogue format.
+        CheckpointError: no readable model or dialogue format, or a model for shorter episodes.
         SimulatorError: the user cannot be asked as configured.
         UnknownMemberError: no codec or simulator of the configured name.
     """
     model = config.policy.model
+    policy = load_model(folder, processes, dtype)
+    _require_positions(folder, policy, model.max_context)
     return Player(
-        policy=load_model(folder, processes, dtype),
+        policy=policy,
         codec=cast("ChatCodec", load_member("codecs", model.codec).load(folder)),
         simulator=load_simulator(config.simulator, execution),
         processes=processes,
@@ -153,3 +179,13 @@ def load_player(
         temperature=temperature,
         batch=config.evaluation.batch,
     )
+
+
+def _require_positions(folder: Path, policy: Any, max_context: int) -> None:
+    n_positions = getattr(policy.config, "max_position_embeddings", None)
+    if n_positions is not None and max_context > n_positions:
+        raise CheckpointError(
+            f"{folder}: expected a model for episodes of intention.model.max_context={max_context} tokens",
+            found=f"max_position_embeddings={n_positions} in its config.json",
+            do=f"Lower max_context to {n_positions} or less, or take a model with a longer context.",
+        )

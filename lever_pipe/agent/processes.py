@@ -69,10 +69,6 @@ class Processes(Protocol):
         """Copy what `collect` gave into named tensors."""
         ...
 
-    def wait(self) -> None:
-        """Return when all processes have come here."""
-        ...
-
 
 def is_main(processes: Processes) -> bool:
     """Return whether this process is the one that writes files."""
@@ -127,9 +123,6 @@ class Alone:
         """Copy the values into the tensors."""
         for name, tensor in tensors.items():
             tensor.copy_(values[name])
-
-    def wait(self) -> None:
-        """Return at once."""
 
 
 class Launched:
@@ -199,10 +192,6 @@ class Launched:
         """Copy this process's part of the values."""
         for name, tensor in tensors.items():
             tensor.copy_(shard_like(values[name].to(self.device), tensor))
-
-    def wait(self) -> None:
-        """Return when all processes have come here."""
-        self._state.wait_for_everyone()
 
 
 def join(device: torch.device, precision: Precision) -> Processes:

@@ -1,25 +1,31 @@
 """How far a run has come, and the folder from which a run that was killed goes on as if nothing had happened.
 
-A checkpoint is a folder `step-N` of the run's state folder; it appears whole, and only then the former one goes. No
-random state is kept: every draw of a step comes from streams that are named after the step.
+A checkpoint is a folder `step-N` of the run's state folder; it appears whole, and only then the former one goes. What
+is being removed bears another name first, so that a kill leaves no half checkpoint under its own. No random state is
+kept: every draw of a step comes from streams that are named after the step.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import os
+import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from safetensors.torch import save_file
 from torch import Tensor
 
 from lever_pipe import storage
 from lever_pipe.agent.processes import Processes, is_main
 from lever_pipe.agent_records import EpisodeRow, EvaluationRow, StepRow
-from lever_pipe.checkpoints import load_tensors, require_same_tensors, save_tensors
+from lever_pipe.checkpoints import load_tensors, require_same_tensors
 from lever_pipe.folders import write_folder
 from lever_pipe.provenance import canonical_json
 from lever_pipe.records import Row
@@ -31,6 +37,8 @@ log = logging.getLogger(__name__)
 POLICY, OPTIMISER, BEST = "policy.safetensors", "optimiser.safetensors", "best.safetensors"
 METRICS, EVALUATIONS, EPISODES = "metrics.jsonl", "evaluations.jsonl", "episodes.jsonl"
 PLACE = "place.json"
+_CHECKPOINT = re.compile(r"step-(\d+)")
+_DROPPED = "dropped"
 
 
 @dataclass
@@ -81,19 +89,26 @@ def weights_of(policy: Any) -> dict[str, Tensor]:
 def save_progress(
     folder: Path, progress: Progress, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
 ) -> None:
-    """Write a checkpoint and drop the former ones; every process must call it."""
-    weights = processes.collect(weights_of(policy))
-    moments = processes.collect(optimiser.state())
+    """Write a checkpoint and drop the former ones; every process must call it.
+
+    The main process holds, beside the best policy, either the weights or the moments, and no second copy of them.
+    """
     best = progress.best
     if not is_main(processes) or best is None:
+        processes.collect(weights_of(policy))
+        processes.collect(optimiser.state())
         return
+    former = _checkpoints(folder)
     place = Place(identity=identity, step=progress.step, best_step=best.step, best_reward=best.reward)
 
     def fill(path: Path) -> None:
-        about = {"step": progress.step}
-        save_tensors(path / POLICY, weights, about=about)
-        save_tensors(path / OPTIMISER, moments, about=about)
-        save_tensors(path / BEST, best.weights, about={"step": best.step})
+        _write_tensors(path / POLICY, processes.collect(weights_of(policy)), progress.step)
+        _write_tensors(path / OPTIMISER, processes.collect(optimiser.state()), progress.step)
+        source = path / POLICY if best.step == progress.step else _same_best(former, place)
+        if source is None:
+            _write_tensors(path / BEST, best.weights, best.step)
+        else:
+            _link(source, path / BEST)
         storage.write_rows(path / METRICS, progress.metrics)
         storage.write_rows(path / EVALUATIONS, progress.evaluations)
         storage.write_rows(path / EPISODES, progress.episodes)
@@ -101,9 +116,9 @@ def save_progress(
 
     target = folder / f"step-{progress.step}"
     write_folder(target, fill)
-    for former in _checkpoints(folder):
-        if former != target:
-            shutil.rmtree(former)
+    for path in former:
+        if path != target:
+            _drop(path)
 
 
 def load_progress(
@@ -111,10 +126,14 @@ def load_progress(
 ) -> Progress | None:
     """Set policy and optimiser to the latest checkpoint of this very run and return its progress; None without one.
 
+    What killed processes left half written or half removed goes.
+
     Raises:
         CheckpointError: the checkpoint is damaged.
         RecordError: its rows are.
     """
+    if is_main(processes):
+        _clear(folder)
     for path in reversed(_checkpoints(folder)):
         place = storage.read_row(path / PLACE, Place)
         if place.identity != identity:
@@ -138,13 +157,54 @@ def load_progress(
 
 def drop_progress(folder: Path) -> None:
     """Remove the state folder of a finished run."""
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        _drop(folder)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Return the whole checkpoints, earliest first."""
-    found = [path for path in folder.glob("step-*") if path.is_dir()] if folder.is_dir() else []
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    """Return the whole checkpoints, earliest first; one without its place is the rest of a removed one."""
+    steps = {path: _CHECKPOINT.fullmatch(path.parent.name) for path in folder.glob(f"*/{PLACE}")}
+    found = [(int(match.group(1)), path.parent) for path, match in steps.items() if match]
+    return [path for _, path in sorted(found)]
+
+
+def _drop(path: Path) -> None:
+    """Remove a folder, first from its name, then from the disk."""
+    dropped = path.with_name(f".{path.name}.{_DROPPED}")
+    shutil.rmtree(dropped, ignore_errors=True)
+    path.rename(dropped)
+    # A network file system keeps files that are still mapped; the next start removes them.
+    shutil.rmtree(dropped, ignore_errors=True)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a process that was killed has left of checkpoints and of a finished run's folder."""
+    for path in (*folder.glob(".step-*"), folder.with_name(f".{folder.name}.{_DROPPED}")):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
+    """Write tensors of the CPU straight to the disk, without their bytes in memory a second time."""
+    named = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(named, path, metadata={"about": json.dumps({"step": step})})
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def _same_best(former: list[Path], place: Place) -> Path | None:
+    """Return the file in which a former checkpoint of this run holds the same best policy."""
+    for path in reversed(former):
+        found = storage.read_row(path / PLACE, Place)
+        if (found.identity, found.best_step) == (place.identity, place.best_step) and (path / BEST).is_file():
+            return path / BEST
+    return None
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
 
 
 def _paths(value: Path | tuple[Path, ...]) -> tuple[Path, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lever_pipe.agent.episodes import NO_TURN, Episode, Request, RolloutCounts, Rollouts, RolloutSettings
+from lever_pipe.agent.episodes import ASKED, NO_TURN, Episode, Request, RolloutCounts, Rollouts, RolloutSettings
 from lever_pipe.agent.generation import CachedRows, Decoding, Reading, Sampled, speak
 from lever_pipe.agent.sampling import uniforms
 from lever_pipe.agent_config import Environment, Simulator
@@ -93,11 +93,11 @@ def rollout(
         dialogues.append(_opened(request, env, codec))
     _require_room(dialogues, settings.max_context)
     counts = RolloutCounts()
-    requests_before, failures_before = simulator.counts.requests, simulator.counts.failures
+    before = {name: getattr(simulator.counts, name) for name in ASKED}
     for start in range(0, len(dialogues), settings.batch):
         _hold(model, codec, dialogues[start : start + settings.batch], settings, counts, progress)
-    counts.requests = simulator.counts.requests - requests_before
-    counts.failures = simulator.counts.failures - failures_before
+    for name in ASKED:
+        setattr(counts, name, getattr(simulator.counts, name) - before[name])
     return Rollouts([dialogue.episode for dialogue in dialogues], counts)
 
 
@@ -147,10 +147,8 @@ def _hold(
     running = list(dialogues)
     for turn in range(settings.max_turns):
         is_last = turn == settings.max_turns - 1
-        started = time.perf_counter()
         for dialogue, sampled in zip(running, speak(rows, _readings(running, settings), decoding, counts), strict=True):
             dialogue.listen(sampled)
-        counts.seconds_generation += time.perf_counter() - started
         started = time.perf_counter()
         _answer(running, codec, settings, counts, is_last=is_last)
         counts.seconds_simulator += time.perf_counter() - started
@@ -185,7 +183,7 @@ def _answer(
     results = step_all([(dialogue.env, calls) for dialogue, calls in asking])
     for (dialogue, _), result in zip(asking, results, strict=True):
         counts.multi_call_turns += result.n_calls > 1
-        counts.timeouts += result.timed_out
+        counts.timeouts += result.timed_out and not result.failed
         dialogue.episode.rewards.append(result.reward)
         end = _end_heard(result, dialogue.env, is_last=is_last)
         if end is not None:

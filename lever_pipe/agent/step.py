@@ -10,7 +10,16 @@ import torch
 
 from lever_pipe.agent.episodes import Episode, Request, Rollouts
 from lever_pipe.agent.lessons import Lesson, assign_credit, places_of, score_all
-from lever_pipe.agent.measures import Clock, credit_sums, episode_sums, step_means, token_sums, update_flop, work_sums
+from lever_pipe.agent.measures import (
+    Clock,
+    credit_sums,
+    episode_sums,
+    log_prob_gap,
+    step_means,
+    token_sums,
+    update_flop,
+    work_sums,
+)
 from lever_pipe.agent.player import Player
 from lever_pipe.agent.processes import Processes, own_share
 from lever_pipe.agent.scoring import Scored
@@ -81,7 +90,8 @@ def train_step(run: Run, optimiser: AdamW, step: int, clock: Clock) -> dict[str,
         with clock.time("update"):
             updated = _update_all(run, optimiser, lessons, step)
     combined = run.processes.combine(sums, "sum") | work
-    return {**step_means(combined, run.processes.size), **_extremes(run, rollouts.episodes), **updated}
+    extremes = _extremes(run, rollouts.episodes, lessons)
+    return {**step_means(combined, run.processes.size), **extremes, **updated}
 
 
 def _roll_out(run: Run, step: int) -> Rollouts:
@@ -175,7 +185,8 @@ def _update_all(run: Run, optimiser: AdamW, lessons: Sequence[Lesson], step: int
     return {**means, "ratio_max": max(values["ratio_max"] for values in found), "learning_rate": rate}
 
 
-def _extremes(run: Run, episodes: Sequence[Episode]) -> dict[str, float]:
+def _extremes(run: Run, episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> dict[str, float]:
     rewards = [sum(episode.rewards) for episode in episodes]
-    found = run.processes.combine({"high": max(rewards), "low": -min(rewards)}, "max")
-    return {"reward_min": -found["low"], "reward_max": found["high"]}
+    gap = log_prob_gap(episodes, lessons)
+    found = run.processes.combine({"high": max(rewards), "low": -min(rewards), "gap": gap}, "max")
+    return {"reward_min": -found["low"], "reward_max": found["high"], "rollout_log_prob_gap": found["gap"]}

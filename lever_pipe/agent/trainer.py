@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from lever_pipe.agent.evaluation import Evaluation, When, evaluate
-from lever_pipe.agent.measures import Clock, rates
+from lever_pipe.agent.measures import Clock, memory_peak, rates
 from lever_pipe.agent.policy import save_policy
 from lever_pipe.agent.processes import is_main, require_equal_shares
 from lever_pipe.agent.resume import Best, Progress, load_progress, save_progress, weights_of
@@ -68,7 +68,8 @@ def _row(run: Run, step: int, values: dict[str, float], clock: Clock) -> StepRow
     timed = {**values, **seconds}
     device = run.processes.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return StepRow(step=step, values={**timed, **rates(timed, run.processes.size, name)})
+    memory = run.processes.combine(memory_peak(device), "max")
+    return StepRow(step=step, values={**timed, **memory, **rates(timed, run.processes.size, name)})
 
 
 def _validate(run: Run, *, step: int) -> Evaluation:

@@ -28,7 +28,9 @@ class RewardCurves(Section):
     reward_unit: float = Field(gt=0)
     """What an episode's reward is a whole multiple of."""
     noise_sd: float = Field(gt=0)
-    """Standard deviation of one evaluation of an unchanged policy."""
+    """Standard deviation of one evaluation of an unchanged policy on tasks of its own."""
+    same_tasks_sd: float = Field(gt=0)
+    """The same on tasks that every evaluation shares, as those of the published curves do."""
 
 
 class Claim(Section):

@@ -98,4 +98,6 @@ def _paired_gap(
     if len(steps) < FEWEST:
         return Check(means[than] - means[less]), text
     p = drifting_t_p(gaps)
-    return Check(math.fsum(gaps) / len(gaps), p=p), f"{text}; t for steps that are alike, p {p_text(p)}"
+    return Check(
+        math.fsum(gaps) / len(gaps), p=p
+    ), f"{text}; t for steps that are alike, p {p_text(p)}{runs.p_is_of_runs}"

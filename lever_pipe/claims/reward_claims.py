@@ -7,12 +7,14 @@ import math
 import numpy as np
 
 from lever_pipe.claims.quantities import Quantity, printed
-from lever_pipe.claims.reward_runs import RewardRuns
+from lever_pipe.claims.reward_runs import OVER_SEEDS_LEAD, RewardRuns
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
 from lever_pipe.statistics.curve_tests import half_width
 from lever_pipe.statistics.curves import first_reaching
 from lever_pipe.tables.evidence import ALPHA, p_text
+from lever_pipe.tables.intention.estimates import paired_over_seeds
 from lever_pipe.tables.intention.published import DIFFERENCE, ESTIMATE, REWARD_DIFFERENCE, RUNS
+from lever_pipe.tables.intention.seed_signs import can_decide, direction, undecidable
 from lever_pipe.tables.text import listing, number, signed
 
 
@@ -109,9 +111,24 @@ def best_is_higher(runs: RewardRuns, *, higher: str, lower: str) -> Measured:
 
 
 def difference_is_insignificant(runs: RewardRuns) -> Measured:
-    """Tell whether the paired t test leaves the two curves unseparated."""
+    """Tell whether the paired t test leaves the two curves unseparated; of ours the test over training seeds."""
+    if runs.is_ours:
+        return _insignificant_over_seeds(runs)
     found = runs.comparison
     return Measured(_paired_text(runs), (Check(found.p_t - ALPHA), Check(found.p_wilcoxon - ALPHA)))
+
+
+def _insignificant_over_seeds(runs: RewardRuns) -> Measured:
+    differences = runs.seed_differences
+    runs.require_curves()
+    if not can_decide(len(differences)):
+        raise NotTestable(f"Over seeds: {undecidable(differences)}.")
+    found = paired_over_seeds(differences, [0.0] * len(differences))
+    return Measured(
+        f"{OVER_SEEDS_LEAD} {runs.labels['kl']} minus {runs.labels['nokl']}, mean over {len(differences)} seeds: "
+        f"{signed(found.value, 3)} ({direction(differences)}), {found.test}, p {p_text(found.p)}",
+        (Check(found.p - ALPHA),),
+    )
 
 
 def rewards_are_close(runs: RewardRuns, *, margin: float) -> Measured:
@@ -186,6 +203,7 @@ def _paired_text(runs: RewardRuns) -> str:
         f"{runs.labels['kl']} minus {runs.labels['nokl']}, mean over {len(runs.steps)} evaluations: "
         f"{signed(found.mean, 3)} [{number(found.low, 3)}, {number(found.high, 3)}], paired t p {p_text(found.p_t)}, "
         f"Wilcoxon p {p_text(found.p_wilcoxon)}, above at {found.above} of {found.above + found.below} steps"
+        f"{runs.p_is_of_runs}"
     )
 
 

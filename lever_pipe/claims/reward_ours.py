@@ -17,14 +17,14 @@ from functools import cached_property
 import pandas as pd
 
 from lever_pipe.agent_config import Schedule
-from lever_pipe.claims.reward_runs import SETTINGS, RewardRuns
+from lever_pipe.claims.reward_runs import OVER_SEEDS_LEAD, SETTINGS, RewardRuns
 from lever_pipe.claims.verdicts import Finding
 from lever_pipe.stage_configs import ClaimArm
 from lever_pipe.statistics.curve_tests import FlatNoise
-from lever_pipe.tables.intention.agent_runs import MODES, SAMPLED, VAL, AgentRuns, Series, after_start
+from lever_pipe.tables.intention.agent_runs import MODES, SAMPLED, VAL, AgentRuns, Series, after_start, last_mean
 from lever_pipe.tables.intention.curve_rows import noise_of
 from lever_pipe.tables.intention.published import KL, NO_KL, REWARD
-from lever_pipe.tables.intention.shown import ONE_SEED, schedule_text
+from lever_pipe.tables.intention.shown import ONE_SEED, UPPER_BOUND, schedule_text
 from lever_pipe.tables.text import listing
 
 OUR_SETTINGS = {**SETTINGS, "learning_rate": "learning rate", "trajectory_score": "trajectory score"}
@@ -113,8 +113,17 @@ class OurRewards:
             noise=self.noise(max(2, n), self.noise_sd if math.isnan(sd) else sd),
             labels={run: f"`{name}`" for run, name in names.items()},
             settings=OUR_SETTINGS,
+            seed_differences=self._differences(arm, mode),
             digits=DIGITS,
         )
+
+    def _differences(self, arm: str, mode: str) -> tuple[float, ...]:
+        """Return the mean reward after the start of an arm minus that of the reference arm, by common seed."""
+        found = []
+        for seed in self.runs.common_seeds(arm, self.reference_arm):
+            of = [after_start(self.runs.validation(name, seed, mode)) for name in (arm, self.reference_arm)]
+            found.append(last_mean(of[0], len(of[0])) - last_mean(of[1], len(of[1])))
+        return tuple(found)
 
     def _arm(self, name: str) -> ClaimArm:
         return next(arm for arm in self.arms if arm.name == name)
@@ -125,6 +134,8 @@ def together(found: Mapping[int, Finding]) -> Finding:
     verdicts = {seed: finding.verdict for seed, finding in found.items()}
     reasons = {finding.numbers for finding in found.values()}
     if set(verdicts.values()) == {"not testable"} and len(reasons) == 1:
+        return next(iter(found.values()))
+    if len(set(found.values())) == 1 and next(iter(reasons)).startswith(OVER_SEEDS_LEAD):
         return next(iter(found.values()))
     first = next((seed for seed, verdict in verdicts.items() if verdict != "not testable"), next(iter(found)))
     agreed = set(verdicts.values())
@@ -139,13 +150,15 @@ def together(found: Mapping[int, Finding]) -> Finding:
 def described(runs: AgentRuns, scale: str, reference_arm: str, document_arm: str, wanted: str) -> str:
     """Return the sentences that say which runs of ours are judged, and how."""
     seeds = listing(runs.common_seeds(document_arm, reference_arm))
+    noise = "Noise of ours: the standard error of an evaluation on the same tasks."
+    noise += f" {UPPER_BOUND}" if any(fact.engine == "native" for fact in runs.facts) else ""
     return (
         f"Ours: {scale}. Ours without KL: arm `{reference_arm}`; ours with the KL bundle: arm `{document_arm}`. "
         "A sentence about a cause: the arm that differs in just this cause, where there is one. "
         f"Ours are judged seed by seed ({seeds}) on the {mode_of(runs, wanted)} curve after the start; the published "
         "curves are greedy. "
         "A verdict stands where all seeds agree. "
-        "Noise of ours: the standard error of an evaluation on the same tasks."
+        f"{noise}"
     )
 
 

@@ -27,6 +27,8 @@ COMPARED = ("kl_loss_coef",)
 """The settings that the runs are named by, so that they are what is compared and not what differs beside it."""
 NONE_STATED = "not stated"
 NONE_OF_OURS = "No such number is stated of our runs."
+OVER_SEEDS_LEAD = "Over all seeds:"
+"""Begins numbers that belong to no single seed."""
 FEWEST = 5
 """Evaluations below which a curve has no statistics."""
 DOCUMENTS = ("003", "004")
@@ -55,6 +57,8 @@ class RewardRuns:
     """What texts call the runs; `` `ARM` `` for one of ours."""
     settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
     """Settings that two runs may differ in, and what a reader calls them."""
+    seed_differences: tuple[float, ...] = ()
+    """Of ours: the mean reward of the KL bundle minus that of the run without KL, by common seed."""
     digits: int | None = None
     """Decimals that every number is shown with, where they were logged; None shows them as printed."""
 
@@ -62,6 +66,11 @@ class RewardRuns:
     def is_ours(self) -> bool:
         """Return whether the runs are ours, so that nothing is printed but everything logged."""
         return self.digits is not None
+
+    @property
+    def p_is_of_runs(self) -> str:
+        """Return the words behind a p value of one pair of runs, whose evaluations or steps it takes as a sample."""
+        return "; p is for these two curves only" if self.is_ours else ""
 
     def require_curves(self) -> None:
         """Raise `NotTestable` unless both runs have evaluations enough at the same steps."""

@@ -26,8 +26,8 @@ TRAINING = {
 """Training metrics that are drawn, and their titles."""
 EXACT = ("learning_rate",)
 """Of them those without noise, which are not smoothed."""
-UNITS = {"normalised_reward": "Share of the ceiling", "reward": "Reward"}
-"""Metrics of the primary endpoint, and what they count in."""
+UNITS = {"normalised_reward": ("% of the ceiling", 100.0), "reward": ("Reward", 1.0)}
+"""Metrics of the primary endpoint: what they count in, and how many of it one is."""
 PUBLISHED = {"nokl": "no KL", "kl": "KL bundle"}
 REWARD, STEP = "Validation reward", "Step"
 _NEIGHBOURS = 5
@@ -39,7 +39,7 @@ def validation(episodes: pd.DataFrame, arms: Sequence[str]) -> Figure | None:
 
     Args:
         episodes: rows of `episodes.csv`.
-        arms: in the order of the configuration.
+        arms: those drawn, in order.
     """
     rows = episodes[episodes["split"] == "val"]
     if rows.empty:
@@ -57,13 +57,18 @@ def validation(episodes: pd.DataFrame, arms: Sequence[str]) -> Figure | None:
 
 
 def curve_with_band(episodes: pd.DataFrame) -> dict[float, Interval]:
-    """Return the mean reward by step with a 95 % interval over tasks and, with several seeds, over seeds."""
+    """Return the mean reward by step with a 95 % interval over tasks and, with several seeds, over seeds.
+
+    It ends at the mean ceiling of the tasks, and at 0 unless an episode fell below.
+    """
     by_task = episodes.pivot_table(index=["seed", "task_id"], columns="step", values="reward", aggfunc="mean")
     seeds = by_task.index.get_level_values("seed").nunique()
     found = mean_accuracy(by_task.to_numpy(dtype=np.float64).reshape(seeds, -1, by_task.shape[1]))
     half = stats.t.ppf(0.975, found.df) * found.error
-    rows = zip(by_task.columns, found.value, half, strict=True)
-    return {float(step): Interval(float(v), float(v - h), float(v + h), seeds) for step, v, h in rows}
+    least, most = min(0.0, episodes["reward"].min()), episodes.groupby("task_id")["ceiling"].mean().mean()
+    ends = np.maximum(found.value - half, least), np.minimum(found.value + half, np.maximum(most, found.value))
+    rows = zip(by_task.columns, found.value, *ends, strict=True)
+    return {float(step): Interval(float(v), float(low), float(high), seeds) for step, v, low, high in rows}
 
 
 def training(curves: pd.DataFrame, arms: Sequence[str]) -> Figure | None:
@@ -91,11 +96,12 @@ def endpoint(
     if not intervals:
         return None
     figure, (left, right) = style.panels(1, 2, height=3.2)
-    _forest(left, intervals)
-    style.label(left, title="Primary endpoint, bars: 95 % interval", x=UNITS[metric], y="")
+    unit, scale = UNITS[metric]
+    _forest(left, intervals, scale)
+    style.label(left, title="Primary endpoint, bars: 95 % interval", x=unit, y="")
     right.axvline(0.0, color=style.GREY, linewidth=0.9)
-    _forest(right, differences)
-    style.label(right, title=f"Difference to {reference}", x=UNITS[metric], y="")
+    _forest(right, differences, scale)
+    style.label(right, title=f"Difference to {reference}", x=unit, y="")
     return figure
 
 
@@ -125,10 +131,10 @@ def published(reference: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def _forest(axes: Axes, found: Mapping[str, Interval]) -> None:
+def _forest(axes: Axes, found: Mapping[str, Interval], scale: float) -> None:
     for row, point in enumerate(found.values()):
-        bars = [[point.value - point.low], [point.high - point.value]]
-        axes.errorbar([point.value], [row], xerr=bars, color=style.PALETTE[0], marker="o", capsize=3)
+        bars = [[scale * (point.value - point.low)], [scale * (point.high - point.value)]]
+        axes.errorbar([scale * point.value], [row], xerr=bars, color=style.PALETTE[0], marker="o", capsize=3)
     axes.set_yticks(range(len(found)), list(found))
     axes.invert_yaxis()
 

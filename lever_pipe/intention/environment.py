@@ -153,11 +153,6 @@ class IntentionEnv:
         return self._remaining
 
     @property
-    def history(self) -> tuple[Exchange, ...]:
-        """Return the exchanges so far, oldest first."""
-        return tuple(self._history)
-
-    @property
     def done(self) -> bool:
         """Return whether the episode has ended."""
         return self._done

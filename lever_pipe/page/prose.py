@@ -168,6 +168,12 @@ CAPTIONS = {
     ),
     "agent_validation": Caption(
         "003",
+        "Validation reward of our two runs by step",
+        "Mean over tasks of the sum of turn rewards. Bands are 95 % intervals over tasks and, with several runs, "
+        "seeds. Every evaluation draws the same random numbers, so neighbouring points share noise.",
+    ),
+    "agent_validation_arms": Caption(
+        "arms",
         "Validation reward of our arms by step",
         "Mean over tasks of the sum of turn rewards. Bands are 95 % intervals over tasks and, with several runs, "
         "seeds. Every evaluation draws the same random numbers, so neighbouring points share noise.",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from lever_pipe import execution, storage
 from lever_pipe.agent.evaluation import Evaluation, When, evaluate, relabelled
-from lever_pipe.agent.player import execution_of, load_player
+from lever_pipe.agent.player import execution_of, load_player, with_cassette
 from lever_pipe.agent.processes import is_main, join, own_share
 from lever_pipe.agent_records import DoneRow, Task
 from lever_pipe.agent_stage_configs import EvaluateAgentConfig
 from lever_pipe.progress import Progress
-from lever_pipe.run_card import write_card
+from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import Runtime
 
 
@@ -22,6 +22,7 @@ def evaluate_agent(
     last: Path,
     best: Path,
     done: Path,
+    cassette: tuple[Path, ...],
     evaluations: Path,
     episodes: Path,
     card: Path,
@@ -34,10 +35,11 @@ def evaluate_agent(
 
     Raises:
         CheckpointError: a policy folder cannot be read.
+        ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: too many of the simulator's requests failed.
     """
     started = time.perf_counter()
-    settings = execution_of(runtime)
+    settings = with_cassette(execution_of(runtime), config.simulator, cassette)
     dtype = config.policy.model.dtype
     processes = join(execution.prepare(runtime), dtype)
     tasks = storage.read_rows(test_tasks, Task)
@@ -56,6 +58,6 @@ def evaluate_agent(
     if is_main(processes):
         storage.write_rows(evaluations, [row for evaluation in found for row in evaluation.rows])
         storage.write_rows(episodes, [row for evaluation in found for row in evaluation.episodes])
-        inputs = {"test_tasks": test_tasks, "last": last, "best": best, "done": done}
+        inputs: Inputs = {"test_tasks": test_tasks, "last": last, "best": best, "done": done, "cassette": cassette}
         write_card(card, stage="evaluate_agent", config=config, inputs=inputs, started=started, runtime=runtime)
     return found

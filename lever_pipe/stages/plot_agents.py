@@ -46,11 +46,12 @@ def plot_agents(
     started = time.perf_counter()
     arms = [arm.name for arm in config.arms]
     steps = read_columns(curves, columns.CURVES_COLUMNS, numbers=("step", "value"))
-    episodes = read_columns(episodes_table, columns.EPISODES_COLUMNS, numbers=("step", "reward"))
+    episodes = read_columns(episodes_table, columns.EPISODES_COLUMNS, numbers=("step", "reward", "ceiling"))
     of_arms = _endpoints(endpoints, config.evaluation.primary)
     with style.styled():
         drawn: dict[str, Figure | None] = {
-            "agent_validation": agents.validation(episodes, arms),
+            "agent_validation": agents.validation(episodes, [config.reference_arm, config.document_arm]),
+            "agent_validation_arms": agents.validation(episodes, arms),
             "agent_training": agents.training(steps, arms),
             "agent_arms": agents.endpoint(
                 of_arms,

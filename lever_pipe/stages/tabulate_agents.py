@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from lever_pipe import storage
 from lever_pipe.agent_stage_configs import TabulateAgentsConfig
 from lever_pipe.claims.book import read_claims
+from lever_pipe.errors import RecordError
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import Runtime
 from lever_pipe.tables import frames
@@ -27,6 +29,7 @@ def tabulate_agents(
     statistics: Path,
     reference_intention: Path,
     claims: Path,
+    tasks_summary: tuple[Path, ...],
     tables: Path,
     csv: Path,
     card: Path,
@@ -34,6 +37,8 @@ def tabulate_agents(
     runtime: Runtime = Runtime(),
 ) -> None:
     """Write all tables as one JSON list, and each as CSV and Markdown into the folder `csv`.
+
+    `tasks_summary` is what `prepare_tasks` says of the tasks; empty where they are not prepared here.
 
     Raises:
         RecordError: a malformed input file.
@@ -45,9 +50,29 @@ def tabulate_agents(
         runs=read_agent_runs(curves, runs),
         found=read_found(endpoints, comparisons, statistics),
         published=PublishedRuns(frames.read_text_columns(reference_intention)),
-        given=Given(given.ceiling, given.reward_unit, given.noise_sd),
+        given=Given(given.ceiling, given.reward_unit, given.noise_sd, given.same_tasks_sd),
+        held_out=_held_out(tasks_summary),
     )
     write_tables(build_tables(shown), json=tables, folder=csv)
     inputs: Inputs = {"curves": curves, "runs": runs, "endpoints": endpoints, "comparisons": comparisons}
     inputs = {**inputs, "statistics": statistics, "reference_intention": reference_intention, "claims": claims}
+    inputs = {**inputs, "tasks_summary": tasks_summary}
     write_card(card, stage="tabulate_agents", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _held_out(summary: tuple[Path, ...]) -> tuple[int, int] | None:
+    """Return the held-out tasks, and of them those whose request is trained on; None without a summary.
+
+    Raises:
+        RecordError: more than one summary, or one without these counts.
+    """
+    if not summary:
+        return None
+    if len(summary) > 1:
+        raise RecordError("tasks_summary: expected one file", found=str(len(summary)), do="Name one.")
+    try:
+        told = storage.read_json(summary[0])["test"]
+        return int(told["n_tasks"]), int(told["n_requests_also_trained"])
+    except (KeyError, TypeError) as fault:
+        do = "Run prepare_tasks again."
+        raise RecordError(f"{summary[0]}: expected counts of the split `test`", found=str(fault), do=do) from None

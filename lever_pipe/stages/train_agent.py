@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from lever_pipe import execution, storage
-from lever_pipe.agent.player import execution_of, load_model, load_player
+from lever_pipe.agent.player import execution_of, load_model, load_player, with_cassette
 from lever_pipe.agent.policy import policy_folder
 from lever_pipe.agent.processes import is_main, join
 from lever_pipe.agent.resume import drop_progress, identity_of
@@ -24,6 +24,7 @@ def train_agent(
     train_tasks: Path,
     val_tasks: Path,
     start: tuple[Path, ...],
+    cassette: tuple[Path, ...],
     state: Path,
     metrics: Path,
     evaluations: Path,
@@ -37,18 +38,21 @@ def train_agent(
 ) -> DoneRow:
     """Train one run, or go on with it from `state`, and return how far it came.
 
+    A cassette is given where the simulator replays it, and nowhere else.
+
     Raises:
         CheckpointError: `start` is no policy folder.
+        ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: a loss or gradient is not finite, or the simulator fails too often.
     """
     started = time.perf_counter()
-    settings = execution_of(runtime)
+    settings = with_cassette(execution_of(runtime), config.simulator, cassette)
     processes = join(execution.prepare(runtime), config.policy.model.dtype)
     folder = policy_folder(start)
     reference = load_model(folder, processes, processes.frozen).requires_grad_(requires_grad=False)
     player = load_player(folder, config, settings, processes, temperature=config.grpo.temperature, dtype="float32")
     run = Run(config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task))
-    inputs: Inputs = {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start}
+    inputs: Inputs = {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start, "cassette": cassette}
     identity = identity_of(config, inputs, runtime.code or code_of("train_agent"))
     progress = train(run, state=state, checkpoint_every=settings.checkpoint_every, identity=identity)
     save_policies(run, progress, last=last, best=best)

@@ -46,7 +46,7 @@ def tabulate(folder: Path, study: Study, **changes: object) -> Tabulated:
         runs=read_agent_runs(paths["curves"], paths["runs"]),
         found=read_found(paths["endpoints"], paths["comparisons"], paths["statistics"]),
         published=PublishedRuns(read_text_columns(REFERENCE_INTENTION)),
-        given=Given(given.ceiling, given.reward_unit, given.noise_sd),
+        given=Given(given.ceiling, given.reward_unit, given.noise_sd, given.same_tasks_sd),
     )
     return Tabulated(shown, {table.id: table for table in build_tables(shown)})
 

@@ -154,7 +154,7 @@ def test_several_processes_go_through_the_launcher_once(monkeypatch: pytest.Monk
         calls.append(arguments[1:])
         raise ReplacedError
 
-    given = ["initialise_selector", "a=b", "--spec", "{}", "--processes", "3", "--launcher", launcher]
+    given = ["initialise_selector", "a=b", "--spec", "{}", "--processes", "3", "--threads", "8", "--launcher", launcher]
     monkeypatch.setattr(os, "execv", become)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(ReplacedError):
@@ -164,7 +164,7 @@ def test_several_processes_go_through_the_launcher_once(monkeypatch: pytest.Monk
     assert ("--config_file fsdp.yaml" in " ".join(call)) is bool(launcher)
     assert ("--multi_gpu" in call) is not bool(launcher)
     assert call[call.index("--num_processes") + 1] == "3"
-    assert call[-len(given) - 2 :] == ["--module", "lever_pipe", *given]
+    assert call[-len(given) - 4 :] == ["--module", "lever_pipe", *given, "--threads", "2"]  # 8 threads of 3 processes
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert main(given) == 2  # one of them: it runs the stage, which lacks its files
     assert len(calls) == 1

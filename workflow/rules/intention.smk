@@ -13,6 +13,7 @@ WARM_START = {
     "words": f"{AGENTS}/warm_start/policy/words.json",
 }
 START = [] if INTENTION.model.folder else list(WARM_START.values())
+CASSETTE = [INTENTION.execution.cassette] if INTENTION.simulator.kind == "replay" else []
 IS_NATIVE = INTENTION.engine == "native"
 INTENTION_REFERENCE = "resources/reference/userrl-published.csv"
 AGENT = {
@@ -105,6 +106,7 @@ if IS_NATIVE:
             train_tasks=TASKS["train"],
             val_tasks=TASKS["val"],
             start=START,
+            cassette=CASSETTE,
         output:
             metrics=f"{RUN}/metrics.jsonl",
             evaluations=f"{RUN}/evaluations.jsonl",
@@ -137,6 +139,7 @@ if IS_NATIVE:
             last=f"{RUN}/last",
             best=f"{RUN}/best",
             done=f"{RUN}/done.json",
+            cassette=CASSETTE,
         output:
             evaluations=f"{RUN}/test/evaluations.jsonl",
             episodes=f"{RUN}/test/episodes.jsonl",
@@ -282,6 +285,7 @@ rule tabulate_agents:
         statistics=f"{AGENT_TABLES}/statistics.csv",
         reference_intention=INTENTION_REFERENCE,
         claims="resources/claims.yaml",
+        tasks_summary=[f"{AGENTS}/tasks/summary.json"],
     output:
         tables=f"{AGENT_TABLES}/documents.json",
         csv=shown_tables(f"{AGENT_TABLES}/documents"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 THOUGHT_END = "</think>"
 _CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
 _FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
+_GENERATION = "generation_config.json"
 _STAND_IN = "The agent speaks here."
 _DETAIL = MissingDetail(description="dates", importance=3)
 _TASK = Task(id="stand-in", category="Travel", task="Plan a trip for me.", missing_details=(_DETAIL,))
@@ -35,12 +36,13 @@ class HfCodec:
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
         where: what errors name, as the model folder.
+        end_ids: tokens that end a turn beside the template's and the tokenizer's.
 
     Raises:
         CheckpointError: a template without tools, without an end of the agent's turn, or with other tool calls.
     """
 
-    def __init__(self, tokenizer: Any, where: str) -> None:
+    def __init__(self, tokenizer: Any, where: str, end_ids: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._where = where
         self._controls = [word for word in tokenizer.get_added_vocab() if word.strip()]
@@ -52,7 +54,8 @@ class HfCodec:
         self._turn_end = tokenizer.decode(end, skip_special_tokens=False)
         if self._turn_end not in self._controls:
             raise self._fault("a token that ends the agent's turn", f"{self._turn_end!r} behind it")
-        self.end_ids = frozenset({*end, *([] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)])})
+        eos = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
+        self.end_ids = frozenset({*end, *eos, *end_ids})
         self.pad_id = end[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         self.vocabulary_size = len(tokenizer)
         if self.parse(self.call(_QUESTION)) != AgentTurn((_QUESTION,), "call"):
@@ -165,7 +168,29 @@ def load(folder: Path) -> HfCodec:
             found=f"{type(fault).__name__}: {said}",
             do="Download the folder whole.",
         ) from None
-    return HfCodec(tokenizer, str(folder))
+    return HfCodec(tokenizer, str(folder), _end_ids(folder / _GENERATION))
+
+
+def _end_ids(path: Path) -> list[int]:
+    """Return the end tokens of a model's generation settings, where it has any: a model may end turns with several."""
+    if not path.is_file():
+        return []
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    except (ValueError, AttributeError) as fault:
+        raise _no_end_ids(path, str(fault)) from None
+    found = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(each) is int and each >= 0 for each in found):
+        raise _no_end_ids(path, f"eos_token_id {value!r}")
+    return found
+
+
+def _no_end_ids(path: Path, found: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: expected a JSON object whose eos_token_id is a token or a list of them",
+        found=found,
+        do="Download the folder whole.",
+    )
 
 
 def _call_in(text: str) -> ToolCall | None:

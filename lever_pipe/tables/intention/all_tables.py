@@ -5,6 +5,7 @@ from __future__ import annotations
 from lever_pipe.tables.intention import (
     arm_checks,
     arm_curves,
+    arm_runs,
     arm_statistics,
     arms,
     document_003,
@@ -23,5 +24,6 @@ def build_tables(shown: Shown) -> list[Table]:
         *arm_curves.tables(shown),
         *arm_statistics.tables(shown),
         arm_curves.noise_table(shown),
+        *arm_runs.tables(shown),
         *arm_checks.tables(shown),
     ]

@@ -1,4 +1,4 @@
-"""What backs the arms' numbers: how far runs came, what selecting a checkpoint is worth, and identities that hold."""
+"""What backs the arms' numbers: identities that hold."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from lever_pipe.agent_config import Environment
 from lever_pipe.tables.intention import columns
-from lever_pipe.tables.intention.agent_runs import MODES, AgentRuns, RunFacts
+from lever_pipe.tables.intention.agent_runs import MODES, AgentRuns
 from lever_pipe.tables.intention.arms import SECTION
 from lever_pipe.tables.intention.shown import Shown
-from lever_pipe.tables.intention.task_values import NORMALISED
 from lever_pipe.tables.table import Table, frame_of
-from lever_pipe.tables.text import listing, number, sentences, signed
+from lever_pipe.tables.text import number, sentences
 
 RATE_TOLERANCE = 0.01
 """Of throughput times seconds: both are rounded and timed apart."""
@@ -36,79 +35,8 @@ class Identity(NamedTuple):
 
 
 def tables(shown: Shown) -> list[Table]:
-    """Return the tables of checkpoints, runs and identities; a table of nothing is left out."""
-    return [table for table in (_checkpoints(shown), _runs(shown), _audit(shown)) if not table.frame.empty]
-
-
-def _checkpoints(shown: Shown) -> Table:
-    rows = []
-    for fact in shown.runs.facts:
-        selected, held, last = (
-            shown.found.by_seed(fact.arm, f"{name}_{NORMALISED}_sampled_{checkpoint}", [fact.seed])[0]
-            for name, checkpoint in (("val", "best"), ("test", "best"), ("test", "last"))
-        )
-        if math.isnan(selected) or math.isnan(held):
-            continue
-        rows.append(
-            {
-                "Arm": fact.arm,
-                "Seed": str(fact.seed),
-                "Selected step": str(fact.best_step),
-                "Validation": number(100 * selected, 1),
-                "Held-out": number(100 * held, 1),
-                "Held-out minus validation": signed(100 * (held - selected), 1),
-                "Held-out, last step": number(100 * last, 1),
-                "Last minus selected": signed(100 * (last - held), 1),
-            }
-        )
-    return Table(
-        id="arms-checkpoints",
-        document=SECTION,
-        title="What the selected checkpoint is worth on held-out tasks",
-        caption=sentences(
-            f"Ours: {shown.size}.",
-            "Selected: the step with the largest sampled validation reward, of ties the first.",
-            "Sampled normalised reward in percent of the ceiling.",
-            "A best value is selected by its noise, too, so it falls on held-out tasks; the documents report only the "
-            "selected value.",
-        ),
-        frame=frame_of(rows, list(rows[0]) if rows else ["Arm"]),
-    )
-
-
-def _runs(shown: Shown) -> Table:
-    rows = [
-        {
-            "Arm": fact.arm,
-            "Seed": str(fact.seed),
-            "Engine": fact.engine,
-            "Planned steps": str(fact.planned_steps),
-            "Executed steps": str(fact.executed_steps),
-            "End": fact.reason,
-            "Parameters": f"{fact.n_parameters:,}" if fact.n_parameters else "",
-            "Device": fact.device,
-            "Minutes": number(fact.seconds / 60, 1),
-        }
-        for fact in shown.runs.facts
-    ]
-    versions = list(dict.fromkeys(fact.version for fact in shown.runs.facts if fact.version))
-    early = [_name(fact) for fact in shown.runs.facts if fact.executed_steps < fact.planned_steps]
-    return Table(
-        id="arms-runs",
-        document=SECTION,
-        title="Runs: planned and executed steps",
-        caption=sentences(
-            f"Ours: {shown.size}.",
-            f"Ended before the planned steps: {listing(early)}." if early else "Every run executed its planned steps.",
-            f"Metric definitions of {listing(f'`{version}`' for version in versions)}." if versions else "",
-            "Minutes: sum over training steps, their evaluations included.",
-        ),
-        frame=frame_of(rows, list(rows[0]) if rows else ["Arm"]),
-    )
-
-
-def _name(fact: RunFacts) -> str:
-    return f"`{fact.arm}` seed {fact.seed}"
+    """Return the table of identities; none without any."""
+    return [table for table in (_audit(shown),) if not table.frame.empty]
 
 
 def _audit(shown: Shown) -> Table:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 
 from lever_pipe.statistics.curves import excess_sd
-from lever_pipe.tables.intention.agent_runs import GREEDY, MODES, SAMPLED
+from lever_pipe.tables.intention.agent_runs import GREEDY, SAMPLED
 from lever_pipe.tables.intention.arms import SECTION
 from lever_pipe.tables.intention.document_004_assessment import sd_of_changes
 from lever_pipe.tables.intention.endpoint_cells import endpoint_text
 from lever_pipe.tables.intention.pairs import published_pair
 from lever_pipe.tables.intention.published import RUNS
-from lever_pipe.tables.intention.shown import Shown, reward_text, steps_listed
+from lever_pipe.tables.intention.shown import SHARED_DRAWS, UPPER_BOUND, Shown, reward_text, steps_listed
 from lever_pipe.tables.table import Table, frame_of
 from lever_pipe.tables.text import listing, number, sentences
 
 STEP_COLUMN = "Step"
+GREEDY_REPEATS = "A greedy policy that does not change repeats itself when it is evaluated again."
 INTERVALS = "In brackets: 95 % interval over tasks and rollouts and, with several seeds, over seeds."
 
 
@@ -44,6 +45,7 @@ def _by_step(shown: Shown, mode: str) -> Table:
             shown.averaging(*shown.runs.arms),
             f"Seeds: {listing(f'`{arm}` {len(shown.runs.seeds(arm))}' for arm in curves)}.",
             "Step 0 is the start that all arms share." if 0 in steps else "",
+            SHARED_DRAWS if shown.shares_draws else "",
         ),
         frame=frame_of(rows, [STEP_COLUMN, *(f"`{arm}`" for arm in curves)]),
     )
@@ -96,7 +98,7 @@ def noise_table(shown: Shown) -> Table:
     found = shown.found
     rows: list[dict[str, str]] = []
     for arm in shown.runs.arms:
-        for mode in MODES:
+        for mode in (SAMPLED, GREEDY):
             error, fresh, spread, excess = (
                 found.value(arm, f"{name}_{mode}") for name in ("error", "fresh_error", "sd_of_changes", "excess_sd")
             )
@@ -125,8 +127,10 @@ def noise_table(shown: Shown) -> Table:
             "Error: standard error of the mean reward of one evaluation.",
             "Same tasks: if they were rolled out again, from the spread between sampled rollouts of a task; a greedy "
             "episode counts as one draw.",
-            "sd of change by noise: sqrt(2) times the error on the same tasks, of a policy that does not change.",
-            "Excess sd: sqrt(max(0, sd^2 - 2 error^2)).",
+            "sd of change by noise: sqrt(2) times the error on the same tasks.",
+            f"{UPPER_BOUND} {GREEDY_REPEATS}" if shown.shares_draws else "",
+            "Excess sd: sqrt(max(0, sd^2 - 2 error^2)), with the error on the same tasks.",
+            "Published errors are modelled: every detail of the 40 tasks is found independently with one probability.",
         ),
         frame=frame_of(
             rows + _published_noise(shown),
@@ -139,13 +143,15 @@ def noise_table(shown: Shown) -> Table:
 
 
 def _published_noise(shown: Shown) -> list[dict[str, str]]:
-    pair, error = published_pair(shown), shown.given.noise_sd
+    pair, given = published_pair(shown), shown.given
+    error = given.same_tasks_sd
     return [
         {
             "Run": RUNS[run],
             "Source": pair.source,
             "Curve": pair.mode,
-            "Error, other tasks": number(error, 3),
+            "Error, same tasks": number(error, 3),
+            "Error, other tasks": number(given.noise_sd, 3),
             "sd of change by noise": number(math.sqrt(2) * error, 3),
             "sd of change": number(spread, 3),
             "Excess sd": number(excess_sd(spread, error), 3),

@@ -10,14 +10,18 @@ from lever_pipe.tables.intention.arms import SECTION
 from lever_pipe.tables.intention.curve_rows import FEWEST
 from lever_pipe.tables.intention.curve_shapes import STATISTICS, comparison_lines
 from lever_pipe.tables.intention.run_measures import ceiling
-from lever_pipe.tables.intention.shown import Shown
+from lever_pipe.tables.intention.shown import SHARED_DRAWS, UPPER_BOUND, Shown
 from lever_pipe.tables.table import Table, frame_of
 from lever_pipe.tables.text import number, sentences
+
+RATIO_OF_MEANS = (
+    "Percent of the ceiling: the ratio of the means; the table of checkpoints has the mean over tasks of their shares."
+)
 
 
 def tables(shown: Shown) -> list[Table]:
     """Return statistics and comparisons, greedy and sampled; a table of nothing is left out."""
-    found = [make(shown, mode) for mode in (GREEDY, SAMPLED) for make in (_statistics, _comparison)]
+    found = [make(shown, mode) for mode in (SAMPLED, GREEDY) for make in (_statistics, _comparison)]
     return [table for table in found if not table.frame.empty]
 
 
@@ -54,6 +58,8 @@ def _statistics(shown: Shown, mode: str) -> Table:
             "A column is one run: its arm and seed.",
             "The same statistics of the published curves stand with the claims.",
             f"Evaluations after the start; curves of fewer than {FEWEST} have no statistics.",
+            SHARED_DRAWS if shown.shares_draws else "",
+            RATIO_OF_MEANS,
         ),
         frame=frame_of(rows, ["Statistic", *curves]),
     )
@@ -83,6 +89,7 @@ def _comparison(shown: Shown, mode: str) -> Table:
             f"Arm `{document}` minus arm `{reference}` at the same steps, seed by seed.",
             "The tests take the evaluations as independent, so they are indicative.",
             "Flat runs: simulated values of one mean with the noise of an evaluation on the same tasks.",
+            UPPER_BOUND if shown.shares_draws else "",
         ),
         frame=frame_of(rows, ["Statistic", *columns]),
     )

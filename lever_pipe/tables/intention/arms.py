@@ -16,6 +16,7 @@ from lever_pipe.tables.intention.endpoint_cells import (
     endpoint_title,
     is_share,
 )
+from lever_pipe.tables.intention.seed_signs import can_decide
 from lever_pipe.tables.intention.shown import Shown, schedule_text
 from lever_pipe.tables.table import Table, frame_of
 from lever_pipe.tables.text import digits_text, listing, number, sentences, signed
@@ -58,6 +59,8 @@ def _factors(shown: Shown) -> Table:
             title,
             _unit(primary) if primary else "",
             *_method(list(against.values()), shown),
+            *_detectable(list(against.values())),
+            _overlap(shown),
         ),
         frame=frame_of(rows, [*FACTORS, "Seeds", "Primary endpoint", *TESTED]),
         lead=answer(list(against.values()), shown),
@@ -81,7 +84,7 @@ def answer(rows: Sequence[ComparisonRow], shown: Shown) -> str:
     if not apart:
         least = p_text(min(row.p_holm for row in tested))
         parts.append(f"No arm is separated from {reference} at the primary endpoint: the smallest Holm p is {least}.")
-    return sentences(*parts, *_limits(tested))
+    return sentences(*parts, *_limits(tested), *_directions(tested, shown))
 
 
 def _named(rows: Sequence[ComparisonRow]) -> str:
@@ -92,11 +95,24 @@ def _named(rows: Sequence[ComparisonRow]) -> str:
     )
 
 
+def _directions(rows: Sequence[ComparisonRow], shown: Shown) -> list[str]:
+    """Return for each arm that its seeds cannot separate that they all go the same way, where they do."""
+    found = []
+    for row in rows:
+        if not _is_decidable(row) and row.n_seeds > 1:
+            signs = {math.copysign(1, of) if of else 0.0 for of in shown.seed_differences(row)}
+            word = {1.0: "higher", -1.0: "lower"}.get(*signs) if len(signs) == 1 else None
+            found += [f"`{row.arm}` is {word} in all {row.n_seeds} seeds."] if word else []
+    return found
+
+
+def _is_decidable(row: ComparisonRow) -> bool:
+    return row.test != estimates.OVER_SEEDS or can_decide(row.n_seeds)
+
+
 def _limits(rows: Sequence[ComparisonRow]) -> list[str]:
     """Return for each number of common seeds that can never separate an arm that it cannot."""
-    counts = sorted(
-        {row.n_seeds for row in rows if row.test == estimates.OVER_SEEDS and least_seed_p(row.n_seeds) >= ALPHA}
-    )
+    counts = sorted({row.n_seeds for row in rows if not _is_decidable(row)})
     return [
         f"{n} common seeds give no p below {least_seed_p(n):g}, so they cannot separate "
         f"{listing(f'`{row.arm}`' for row in rows if row.n_seeds == n and row.test == estimates.OVER_SEEDS)} at 0.05."
@@ -122,7 +138,7 @@ def _compared(shown: Shown, arm: str, row: ComparisonRow | None) -> dict[str, st
         "Difference": difference_text(row),
         "p": p_text(row.p) if tested else "",
         "Holm p": p_text(row.p_holm) if tested else "",
-        "Detectable": detectable_text(row),
+        "Detectable": detectable_text(row) if _is_decidable(row) else "",
         "Test": _test_text(row),
     }
 
@@ -153,8 +169,25 @@ def _method(rows: Sequence[ComparisonRow], shown: Shown) -> list[str]:
         "p: exact sign flips over the common seeds." if any(row.test == estimates.OVER_SEEDS for row in rows) else "",
         OVER_TASKS_ONLY if any(row.n_seeds == 1 for row in rows) else "",
         f"Holm p: adjusted for {len(rows)} arms." if len(rows) > 1 else "",
-        "Detectable: the smallest difference that the comparison finds at 80 % power, without adjustment.",
     ]
+
+
+def _detectable(rows: Sequence[ComparisonRow]) -> list[str]:
+    if not rows:
+        return []
+    none = "None where the common seeds give no p below 0.05, whatever the difference."
+    return [
+        "Detectable: the smallest difference that the comparison finds at 80 % power, without adjustment.",
+        none if not all(map(_is_decidable, rows)) else "",
+    ]
+
+
+def _overlap(shown: Shown) -> str:
+    """Return how many held-out tasks put a request in words that are trained on, where the tasks are known."""
+    if shown.held_out is None:
+        return ""
+    n, again = shown.held_out
+    return f"Of {n} held-out tasks {again} repeat the words of a training request; their hidden details may differ."
 
 
 def _mechanism(shown: Shown) -> Table:
@@ -192,6 +225,8 @@ def _mechanism(shown: Shown) -> Table:
             f"Trapezoid mean: {endpoint_title(trapezoid)}, after the start.",
             "KL and entropy at the end: mean of the last 5 steps; KL is that to the start policy.",
             "In the loss: mean size of a term over steps, in percent of the sum of all terms.",
+            _unit(trapezoid) if against else "",
+            *_method(list(against.values()), shown),
         ),
         frame=frame_of(rows, list(dict.fromkeys(key for row in rows for key in row))),
     )
@@ -199,4 +234,4 @@ def _mechanism(shown: Shown) -> Table:
 
 def _compared_briefly(shown: Shown, arm: str, row: ComparisonRow | None) -> dict[str, str]:
     cells = _compared(shown, arm, row)
-    return {name: cells.get(name, "") for name in ("Difference", "p", "Holm p")}
+    return {name: cells.get(name, "") for name in ("Difference", "p", "Holm p", "Test")}

@@ -21,6 +21,8 @@ from lever_pipe.tables.long_format import decimal
 
 NATIVE = "native"
 GREEDY, SAMPLED = "greedy", "sampled"
+TIMED_APART = ("seconds_validation", "seconds_checkpoint")
+"""Parts of a run that its steps do not hold."""
 Line = tuple[object, ...]
 _ROUNDING = 1e-6
 """Two orders of summing some hundred rewards in float64 or float32 means."""
@@ -53,8 +55,14 @@ class RunFiles:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of all steps, however often the run was resumed; NaN where a step has none."""
-        return math.fsum(row.values.get("seconds_step", math.nan) for row in self.steps)
+        """Return the seconds of all steps with their evaluations and checkpoints; NaN where a step has none.
+
+        Our trainer times these apart from a step; a converted log has them within it.
+        """
+        steps = math.fsum(row.values.get("seconds_step", math.nan) for row in self.steps)
+        if self.done.engine != NATIVE:
+            return steps
+        return steps + math.fsum(row.values.get(name, 0.0) for row in self.steps for name in TIMED_APART)
 
 
 def read_run(

@@ -6,15 +6,29 @@ from collections.abc import Mapping, Sequence
 
 from lever_pipe.agent_config import AgentArm
 from lever_pipe.tables.intention import published as theirs
-from lever_pipe.tables.intention.agent_runs import GREEDY, MODES, SAMPLED, Series, after_start
+from lever_pipe.tables.intention.agent_runs import GREEDY, MODES, SAMPLED, Series
 from lever_pipe.tables.intention.document_003_costs import efficiency, lengths
+from lever_pipe.tables.intention.pairs import CurvePair, curve_pairs
 from lever_pipe.tables.intention.published import DIFFERENCE, KL, NO_KL, RUNS
-from lever_pipe.tables.intention.shown import Shown, change_text, reward_text, schedule_text, seeds_text
+from lever_pipe.tables.intention.run_measures import best_step, ceiling
+from lever_pipe.tables.intention.shown import (
+    Shown,
+    change_text,
+    reward_text,
+    schedule_text,
+    seeds_text,
+    steps_listed,
+)
 from lever_pipe.tables.table import Table, frame_of
-from lever_pipe.tables.text import number, sentences
+from lever_pipe.tables.text import listing, number, sentences
 
 DOCUMENT = "003"
 NOT_STATED = "not stated"
+STATED_STEPS = "Stated steps (document: trained)"
+LITTLE_ROOM = "Our greedy curves start near their ceiling, which leaves little room to rise."
+NEAR_CEILING = 80.0
+"""Percent of the ceiling from which a start is called near it."""
+SCORES = {"sum": "the sum", "mean": "the mean", "r2g": "the discounted sum"}
 REWARD_COLUMNS = (*RUNS.values(), "Difference")
 SAMPLED_COLUMNS = tuple(f"{column}, sampled" for column in REWARD_COLUMNS)
 Cells = Mapping[str, str]
@@ -28,11 +42,15 @@ def tables(shown: Shown) -> list[Table]:
 def _configuration(shown: Shown) -> Table:
     ours = {run: _our_settings(shown, shown.arm(arm)) for run, arm in shown.pair.items()}
     stated = {run: _stated_settings(shown, run) for run in RUNS}
+    scores = dict.fromkeys(SCORES[of["Trajectory score"]] for of in ours.values())
     rows: list[dict[str, str]] = []
     for name in ours[NO_KL]:
         rows.append({"Setting": name, "Source": shown.source, **{RUNS[run]: ours[run][name] for run in RUNS}})
         cells = {RUNS[run]: stated[run].get(name, NOT_STATED) for run in RUNS}
         rows.append({"Setting": name, "Source": theirs.SOURCE, **cells})
+        if name == "Planned steps":
+            cells = {RUNS[run]: stated[run][STATED_STEPS] for run in RUNS}
+            rows.append({"Setting": STATED_STEPS, "Source": theirs.SOURCE, **cells})
     return Table(
         id="003-configuration",
         document=DOCUMENT,
@@ -41,7 +59,8 @@ def _configuration(shown: Shown) -> Table:
             shown.origin(),
             "The published runs differ in three settings at once: KL loss, entropy bonus and learning-rate schedule.",
             "The published steps are stated ones; both published curves end at step 45.",
-            "Training compares episodes of a task by their trajectory score, validation adds up the turn rewards.",
+            f"Training compares the episodes of a task by their trajectory score, ours by {listing(scores)} of the "
+            "turn rewards, the published runs by one that is not stated; validation adds up the turn rewards in all.",
         ),
         frame=frame_of(rows, ["Setting", "Source", *RUNS.values()]),
     )
@@ -76,7 +95,7 @@ def _stated_settings(shown: Shown, run: str) -> dict[str, str]:
         "Learning rate": published.text(run, "lr"),
         "Learning-rate schedule": published.text(run, "lr_schedule"),
         "Responses a prompt": published.text(run, "rollout_n"),
-        "Planned steps": published.text(run, "total_steps_claimed"),
+        STATED_STEPS: published.text(run, "total_steps_claimed"),
         "Last evaluated step": str(max(published.measured(run), default="")),
         "Devices": f"{published.text(run, 'n_gpus')} GPUs (by its folder's name)",
     }
@@ -108,10 +127,7 @@ def _rewards(shown: Shown) -> Table:
             remark = " (to an estimate)" if is_estimated and step in differences else ""
             said = change_text(float(differences[step])) + remark if step in differences else ""
             rows.append({"Step": str(step), "Source": theirs.SOURCE, **cells, "Difference": said})
-    rows += [
-        {"Step": "best", "Source": shown.source, **_our_best(ours)},
-        {"Step": "best", "Source": theirs.SOURCE, **published_best(shown)},
-    ]
+    rows += _best_rows(shown)
     return Table(
         id="003-validation-reward",
         document=DOCUMENT,
@@ -121,7 +137,9 @@ def _rewards(shown: Shown) -> Table:
             shown.mode_names,
             "Difference: KL bundle minus no KL.",
             "In document 003 an estimate is no measurement: it enters no statistic, and document 004 has the values.",
-            "Best: the largest value and its step; ours after the start, of the mean over seeds.",
+            "Best: the largest value and its step; ours the mean over the common seeds of each run's best after the "
+            "start, with the step of each seed in order.",
+            _start_text(shown),
         ),
         frame=frame_of(rows, ["Step", "Source", *REWARD_COLUMNS, *SAMPLED_COLUMNS]),
     )
@@ -139,26 +157,40 @@ def our_rewards(ours: Mapping[str, Mapping[str, Series]], step: int) -> dict[str
     return cells
 
 
-def published_best(shown: Shown) -> dict[str, str]:
-    """Return the best published rewards with their steps, and the difference of the two."""
-    return best_cells({run: shown.published.measured(run) for run in RUNS}, REWARD_COLUMNS)
+def _best_rows(shown: Shown) -> list[dict[str, str]]:
+    """Return ours, then the published best values with their steps, as document 004 has them."""
+    published, *ours = curve_pairs(shown)
+    cells: dict[str, str] = {}
+    for pair in ours:
+        cells |= _best_cells(pair, REWARD_COLUMNS if pair.mode == GREEDY else SAMPLED_COLUMNS)
+    rows = [{"Step": "best", "Source": shown.source, **cells}] if cells else []
+    return [*rows, {"Step": "best", "Source": theirs.SOURCE, **_best_cells(published, REWARD_COLUMNS)}]
 
 
-def best_cells(curves: Mapping[str, Series], names: Sequence[str]) -> dict[str, str]:
-    """Return the best value and step of both runs, and the difference of the two; nothing without both."""
-    if not all(curves[run] for run in RUNS):
-        return {}
-    best = {run: max(curves[run], key=lambda step, run=run: (curves[run][step], -step)) for run in RUNS}  # type: ignore[misc]
-    value = {run: curves[run][best[run]] for run in RUNS}
-    texts = [f"{reward_text(value[run])} (step {best[run]})" for run in RUNS]
-    return dict(zip(names, (*texts, change_text(value[KL] - value[NO_KL])), strict=True))
+def _best_cells(pair: CurvePair, names: Sequence[str]) -> dict[str, str]:
+    best, steps = pair.means(lambda curve: max(curve.values())), pair.values(best_step)
+    texts = [f"{reward_text(best[run])} ({_steps_text(steps[run])})" for run in RUNS]
+    return dict(zip(names, (*texts, change_text(best[KL] - best[NO_KL])), strict=True))
 
 
-def _our_best(ours: Mapping[str, Mapping[str, Series]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for mode, names in ((GREEDY, REWARD_COLUMNS), (SAMPLED, SAMPLED_COLUMNS)):
-        found |= best_cells({run: after_start(ours[mode][run]) for run in RUNS}, names)
-    return found
+def _steps_text(steps: Sequence[float]) -> str:
+    return f"step{'s' * (len(set(steps)) > 1)} {steps_listed(steps, 0)}"
+
+
+def _start_text(shown: Shown) -> str:
+    """Return how near its ceiling each kind of our curves starts, where the start was evaluated."""
+    arm = shown.config.reference_arm
+    shares: dict[str, float] = {}
+    for mode in (GREEDY, SAMPLED):
+        start = _curve(shown, arm, mode).get(0)
+        top = ceiling(shown.runs, arm, shown.runs.seeds(arm)[0], mode)
+        if start is not None and top > 0:
+            shares[mode] = 100 * start / top
+    parts = [f"{mode} {number(share, 1)} %" for mode, share in shares.items()]
+    return sentences(
+        f"Share of the ceiling at step 0, ours: {', '.join(parts)}." if parts else "",
+        LITTLE_ROOM if shares.get(GREEDY, 0.0) >= NEAR_CEILING else "",
+    )
 
 
 def _stated(printed: Mapping[int, str], estimated: Mapping[int, str], step: int) -> str:

@@ -33,9 +33,14 @@ COSTS = (
     ("MFU of the whole step", "mfu_step", "", 3),
 )
 ALL_COMPUTE_THEM = "Every arm of ours computes the log-probabilities of the reference, so that its KL can be logged."
+TIMED_APART = (
+    "Smallest to largest of a step; published seconds include evaluations and checkpoints, ours leave both out."
+)
+TIMED_WITHIN = "Smallest to largest of a step; steps with an evaluation or a checkpoint take longer."
 PARTS = (
     ("Rollout (% of the step)", "seconds_rollout"),
     ("Of this the simulator (% of the step)", "seconds_simulator"),
+    ("Log-probabilities of the policy (% of the step)", "seconds_log_probs"),
     ("Log-probabilities of the reference (% of the step)", "seconds_reference"),
     ("Update (% of the step)", "seconds_update"),
 )
@@ -84,7 +89,7 @@ def efficiency(shown: Shown) -> Table:
         title="Training efficiency",
         caption=sentences(
             shown.origin(),
-            "Smallest to largest of a step; steps with an evaluation or a checkpoint take longer.",
+            TIMED_APART if shown.config.engine == "native" else TIMED_WITHIN,
             "Published ranges do not say of which steps, nor on which GPU.",
             "MFU of the update leaves rollout and simulator out, so it says nothing about most of a step."
             if has_peak

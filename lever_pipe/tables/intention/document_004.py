@@ -16,9 +16,11 @@ from lever_pipe.tables.intention.curve_rows import FEWEST
 from lever_pipe.tables.intention.document_003 import REWARD_COLUMNS, SAMPLED_COLUMNS, our_rewards
 from lever_pipe.tables.intention.document_004_assessment import assessment, stability
 from lever_pipe.tables.intention.endpoint_cells import difference_text, endpoint_text
+from lever_pipe.tables.intention.estimates import OVER_SEEDS
 from lever_pipe.tables.intention.pairs import CurvePair, curve_pairs, published_pair, remarks
 from lever_pipe.tables.intention.published import KL, NO_KL, RUNS
 from lever_pipe.tables.intention.run_measures import best_step
+from lever_pipe.tables.intention.seed_signs import can_decide, undecidable
 from lever_pipe.tables.intention.shown import Shown, change_text, reward_text, steps_listed
 from lever_pipe.tables.table import Table, frame_of
 from lever_pipe.tables.text import sentences, signed
@@ -88,6 +90,8 @@ def answer(shown: Shown) -> str:
     row = next((of for of in shown.found.family(is_primary=True) if of.arm == shown.config.document_arm), None)
     if row is None or math.isnan(row.p):
         return said
+    if row.test == OVER_SEEDS and not can_decide(row.n_seeds):
+        return sentences(said, f"Ours, primary endpoint: {undecidable(shown.seed_differences(row))}.")
     verdict = "" if row.p_holm < ALPHA else "not "
     ours = f"Ours: {verdict}separated at the primary endpoint ({row.test}, Holm p {p_text(row.p_holm)})."
     return sentences(said, ours)

@@ -17,11 +17,16 @@ from lever_pipe.tables.intention.agent_runs import Series
 from lever_pipe.tables.intention.pairs import CurvePair, Measure, curve_pairs, verdicts, within
 from lever_pipe.tables.intention.published import KL, NO_KL, RUNS
 from lever_pipe.tables.intention.run_measures import best_step
-from lever_pipe.tables.intention.shown import Shown
+from lever_pipe.tables.intention.seed_signs import can_decide, undecidable
+from lever_pipe.tables.intention.shown import Shown, steps_listed
 from lever_pipe.tables.table import Table, frame_of
 from lever_pipe.tables.text import number, sentences
 
 DOCUMENT = "004"
+UNDECIDABLE = (
+    "Undecidable: with these seeds no adjusted p can lie below 0.05; in brackets in how many of them the KL bundle is "
+    "lower or higher."
+)
 EARLY, MIDDLE, LATE = within(5, 15), within(20, 35), within(40, 45)
 PublishedTest = Callable[[Shown, CurvePair], float]
 
@@ -88,7 +93,7 @@ def _window_p(window: Callable[[Series], list[float]]) -> PublishedTest:
 
 DIMENSIONS = (
     Dimension("Best reward", "no KL (+3.6 %)", lambda curve: max(curve.values()), _best_gap_p),
-    Dimension("Step of the best reward", "KL bundle (5 steps sooner)", best_step, _no_test, 1),
+    Dimension("Step of the best reward", "KL bundle (5 steps sooner)", best_step, _no_test),
     Dimension("Stability: sd of change", "KL bundle", sd_of_changes, _changes_p, 4),
     Dimension("Early: mean of steps 5 to 15", "no KL", lambda curve: mean_of(EARLY(curve)), _window_p(EARLY)),
     Dimension("Middle: range of steps 20 to 35", "KL bundle", lambda curve: range_of(MIDDLE(curve)), _middle_p),
@@ -141,6 +146,8 @@ def assessment(shown: Shown) -> Table:
             if any(map(math.isnan, means.values())):
                 continue
             cells = {RUNS[run]: number(value, dimension.digits) for run, value in means.items()}
+            if dimension.measure is best_step:
+                cells = {RUNS[run]: steps_listed(of, 0) for run, of in pair.values(best_step).items()}
             winner = {} if pair.is_ours else {"Winner as printed": dimension.winner}
             verdict = tested[index][dimension.name]
             rows.append({"Dimension": dimension.name, **pair.keys, **cells, **winner, "By the test": verdict})
@@ -155,6 +162,8 @@ def assessment(shown: Shown) -> Table:
             "Published: the chance that the best of two flat runs differ as much, an F test of changes and of the "
             "middle, and t tests of the early and late means; steps of the best have no test.",
             "Ours: exact sign flips over the common seeds, whose p is at least 0.25 with three seeds and 0.5 with two.",
+            UNDECIDABLE if any("undecidable" in row["By the test"] for row in rows) else "",
+            "Steps of ours: of each seed in order, once where all agree.",
         ),
         frame=frame_of(rows, ["Dimension", "Source", "Curve", *RUNS.values(), "Winner as printed", "By the test"]),
     )
@@ -162,14 +171,22 @@ def assessment(shown: Shown) -> Table:
 
 def _tested(shown: Shown, pair: CurvePair) -> dict[str, str]:
     if pair.is_ours:
-        return verdicts({dimension.name: pair.p(dimension.measure) for dimension in DIMENSIONS})
+        return _tested_over_seeds(pair)
     found = {dimension.name: dimension.test(shown, pair) for dimension in DIMENSIONS}
-    texts = verdicts(found, is_tested=False)
+    texts = verdicts(found)
     steps = pair.means(best_step)
     spacing = max(np.diff(list(pair.kl[0])), default=0)
     if abs(steps[KL] - steps[NO_KL]) <= spacing:
         texts["Step of the best reward"] = "not separated (one evaluation apart)"
     return texts
+
+
+def _tested_over_seeds(pair: CurvePair) -> dict[str, str]:
+    differences = {dimension.name: pair.differences(dimension.measure) for dimension in DIMENSIONS}
+    known = {name: of for name, of in differences.items() if not any(map(math.isnan, of))}
+    if can_decide(len(pair.kl), n_tests=len(known)):
+        return verdicts({dimension.name: pair.p(dimension.measure) for dimension in DIMENSIONS})
+    return {name: undecidable(of) for name, of in known.items()}
 
 
 def _relative(curve: Series) -> list[float]:

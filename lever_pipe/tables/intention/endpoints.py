@@ -28,7 +28,7 @@ from lever_pipe.agent_config import AgentArm, AgentEvaluation, PrimaryEndpoint
 from lever_pipe.tables.intention import columns
 from lever_pipe.tables.intention import run_measures as measures
 from lever_pipe.tables.intention.agent_runs import MODES, AgentRuns, after_start
-from lever_pipe.tables.intention.estimates import Draws, Interval, mean_over_seeds, means_over_tasks
+from lever_pipe.tables.intention.estimates import Draws, Interval, mean_over_seeds, means_over_tasks, within_ceiling
 from lever_pipe.tables.intention.task_values import (
     BEST,
     LAST,
@@ -40,6 +40,7 @@ from lever_pipe.tables.intention.task_values import (
     TaskMeans,
 )
 
+GAIN = "gain"
 PRIMARY, SECONDARY = "primary", "secondary"
 START = "start"
 OTHERS_BEST = 0.95
@@ -93,10 +94,13 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
     """Return every endpoint of every arm that its runs have; an arm's means over tasks come first."""
     rows: list[EndpointRow] = []
     waiting: list[tuple[int, list[Array]]] = []
+    ceilings: dict[int, float] = {}
     for arm in context.runs.arms:
         of_tasks, of_runs = task_endpoints(context, arm), run_endpoints(context, arm)
         for name, means in of_tasks.items():
             for row, values in _task_rows(context, arm, name, means):
+                if metric_of(name) == REWARD and not name.startswith(GAIN):
+                    ceilings[len(rows)] = means[0].ceiling
                 waiting.append((len(rows), values))
                 rows.append(row)
         for name, of in of_runs.items():
@@ -105,7 +109,9 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
         places = [(place, values) for place, values in waiting if metric_of(rows[place].endpoint) == metric]
         blocks = [values for _, values in places]
         found = means_over_tasks(blocks, context.draws, are_shares=metric == NORMALISED)
-        for (place, _), interval in zip(places, found, strict=True):
+        for (place, values), interval in zip(places, found, strict=True):
+            if place in ceilings:
+                interval = within_ceiling(interval, min(float(of.min()) for of in values), ceilings[place])
             rows[place] = rows[place]._replace(**interval._asdict())
     return rows
 
@@ -146,7 +152,7 @@ def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, Task
                 yield f"test_{metric}_{mode}_{checkpoint}", episodes.held_out(arm, seed, mode, checkpoint)
             for checkpoint, step in steps.items():
                 yield f"val_{metric}_{mode}_{checkpoint}", episodes.validation(arm, seed, mode, step)
-        yield f"gain_{mode}", episodes.gain(arm, seed, mode)
+        yield f"{GAIN}_{mode}", episodes.gain(arm, seed, mode)
         yield f"trapezoid_{mode}", episodes.trapezoid(arm, seed, mode)
         yield f"last3_{mode}", episodes.last_mean(arm, seed, mode, 3)
 
@@ -208,4 +214,4 @@ def _evaluations(runs: AgentRuns, arm: str, name: str) -> int:
     if not mode or kind in ("test", "val"):
         return int(bool(mode))
     n = min(len(after_start(runs.validation(arm, seed, mode))) for seed in runs.seeds(arm))
-    return {"gain": 2, "last3": min(3, n)}.get(kind, n)
+    return {GAIN: 2, "last3": min(3, n)}.get(kind, n)

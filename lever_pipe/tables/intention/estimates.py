@@ -93,6 +93,17 @@ def means_over_tasks(of: Sequence[Sequence[Array]], draws: Draws, *, are_shares:
     return found
 
 
+def within_ceiling(of: Interval, least: float, ceiling: float) -> Interval:
+    """Return a mean reward's interval without what no mean reward can be.
+
+    Args:
+        of: the mean with its interval.
+        least: the smallest task mean; a reward below 0 needs a penalty, so that 0 bounds the mean unless one was seen.
+        ceiling: the largest mean that the tasks allow.
+    """
+    return of._replace(low=max(of.low, min(0.0, least)), high=min(of.high, max(ceiling, of.value)))
+
+
 def mean_over_seeds(values: Sequence[float]) -> Interval:
     """Return the mean of a number that only a whole run has, with a t interval over seeds; none with one seed.
 

@@ -16,7 +16,6 @@ from lever_pipe.tables.intention.published import KL, NO_KL, RUNS
 from lever_pipe.tables.intention.shown import Shown
 
 Measure = Callable[[Series], float]
-UNKNOWN = "not separated (one seed)"
 
 
 class CurvePair(NamedTuple):
@@ -44,6 +43,11 @@ class CurvePair(NamedTuple):
     def means(self, measure: Measure) -> dict[str, float]:
         """Return a measure of the curves, mean over seeds, by run."""
         return {run: math.fsum(values) / len(values) for run, values in self.values(measure).items()}
+
+    def differences(self, measure: Measure) -> list[float]:
+        """Return a measure of the KL bundle minus that of the run without KL, by seed."""
+        values = self.values(measure)
+        return [kl - no_kl for kl, no_kl in zip(values[KL], values[NO_KL], strict=True)]
 
     def p(self, measure: Measure) -> float:
         """Return the p value of sign flips over seeds; NaN with one."""
@@ -76,12 +80,15 @@ def within(first: int, last: int) -> Callable[[Series], list[float]]:
     return lambda curve: [value for step, value in curve.items() if first <= step <= last]
 
 
-def verdicts(p_values: Mapping[str, float], *, is_tested: bool = True) -> dict[str, str]:
-    """Return `separated (p 0.012)` or `not separated (p 0.250)` by name, adjusted for the family (Holm)."""
+def verdicts(p_values: Mapping[str, float]) -> dict[str, str]:
+    """Return `separated (p 0.012)` or `not separated (p 0.250)` by name, adjusted for the family (Holm).
+
+    One without a p value has no verdict.
+    """
     known = {name: p for name, p in p_values.items() if not math.isnan(p)}
     adjusted = dict(zip(known, holm(list(known.values())), strict=True))
     texts = {name: f"{'' if p < ALPHA else 'not '}separated (p {p_text(float(p))})" for name, p in adjusted.items()}
-    return {name: texts.get(name, UNKNOWN if is_tested else "") for name in p_values}
+    return {name: texts.get(name, "") for name in p_values}
 
 
 def remarks(no_kl: Series, kl: Series) -> Iterator[tuple[int, str]]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from lever_pipe.agent_config import AgentArm, Schedule
 from lever_pipe.agent_stage_configs import TabulateAgentsConfig
 from lever_pipe.tables.intention.agent_runs import AgentRuns
+from lever_pipe.tables.intention.arm_comparisons import ComparisonRow
 from lever_pipe.tables.intention.found import Found
 from lever_pipe.tables.intention.published import KL, NO_KL, RUNS, SET_UP, PublishedRuns
 from lever_pipe.tables.text import ABSENT, bracketed, listing, number, sentences, signed
@@ -18,6 +19,8 @@ REWARD_DIGITS = 3
 """As the documents print rewards."""
 ONE_SEED = "No inference about training variance: one seed."
 ONE_PUBLISHED_RUN = "One published run each."
+SHARED_DRAWS = "Every evaluation of ours draws the same random numbers, whatever step or arm, so values share noise."
+UPPER_BOUND = "Evaluations of ours share random numbers, so this is an upper bound."
 GREEDY_IS_THEIRS = "Greedy evaluation is the documents' metric: the mean over tasks of the sum of the turn rewards."
 
 
@@ -27,6 +30,9 @@ class Given(NamedTuple):
     ceiling: float
     reward_unit: float
     noise_sd: float
+    """Modelled error of one published evaluation on other tasks."""
+    same_tasks_sd: float
+    """The same on the same tasks, as all published evaluations are."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,8 @@ class Shown:
     found: Found
     published: PublishedRuns
     given: Given
+    held_out: tuple[int, int] | None = None
+    """Held-out tasks, and of them those whose request is also trained on; None where the tasks are not known."""
 
     @property
     def pair(self) -> dict[str, str]:
@@ -65,6 +73,12 @@ class Shown:
         """Return an arm's settings."""
         return next(arm for arm in self.config.arms if arm.name == name)
 
+    def seed_differences(self, row: ComparisonRow) -> list[float]:
+        """Return the difference of a comparison by common seed."""
+        seeds = self.runs.common_seeds(row.arm, row.reference)
+        sides = [self.found.by_seed(arm, row.endpoint, seeds) for arm in (row.arm, row.reference)]
+        return [left - right for left, right in zip(*sides, strict=True)]
+
     def origin(self, *, is_beside_published: bool = True) -> str:
         """Return the sentences that say whose numbers the columns of the documents' tables hold."""
         columns = [
@@ -81,10 +95,17 @@ class Shown:
         return sentences(mean, ONE_SEED if max(counts) == 1 else "")
 
     @property
+    def shares_draws(self) -> bool:
+        """Return whether all evaluations draw the same random numbers, as those of our own trainer do."""
+        return self.config.engine == "native"
+
+    @property
     def mode_names(self) -> str:
         """Return the sentence about the two kinds of evaluation."""
         return sentences(
-            GREEDY_IS_THEIRS, f"Sampled: {self.config.evaluation.samples} rollouts a task at the training temperature."
+            GREEDY_IS_THEIRS,
+            f"Sampled: {self.config.evaluation.samples} rollouts a task at the training temperature.",
+            SHARED_DRAWS if self.shares_draws else "",
         )
 
 

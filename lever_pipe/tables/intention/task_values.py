@@ -35,11 +35,15 @@ class Place(NamedTuple):
 
 
 class TaskMeans(NamedTuple):
-    """[N] means over the rollouts of each task, in the order of task ids, and how many rollouts there are."""
+    """[N] means over the rollouts of each task, in the order of task ids, and how many rollouts there are.
+
+    `ceiling` is the mean over tasks of the largest reward of an episode.
+    """
 
     tasks: tuple[str, ...]
     values: Mapping[str, Array]
     n_rollouts: int
+    ceiling: float
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class EvaluatedEpisodes:
         """
         rows = self.rows.assign(**{NORMALISED: self.rows[REWARD] / self.rows[columns.CEILING]})
         keys = list(Place._fields)
-        by_task = rows.groupby([*keys, "task_id"], sort=True)[list(METRICS)]
+        by_task = rows.groupby([*keys, "task_id"], sort=True)[[*METRICS, columns.CEILING]]
         means, counts = by_task.mean(), by_task.size()
         found: dict[Place, TaskMeans] = {}
         for key, of in means.groupby(level=keys, sort=True):
@@ -69,7 +73,7 @@ class EvaluatedEpisodes:
             if len(numbers) > 1:
                 raise _fault(place, "equally many rollouts of each task", f"{min(numbers)} to {max(numbers)}")
             values = {metric: of[metric].to_numpy(dtype=np.float64) for metric in METRICS}
-            found[place] = TaskMeans(tasks, values, int(numbers.pop()))
+            found[place] = TaskMeans(tasks, values, int(numbers.pop()), float(of[columns.CEILING].mean()))
         _require_same_tasks(found)
         return found
 
@@ -102,7 +106,7 @@ class EvaluatedEpisodes:
             return None
         stacked = {metric: np.stack([of.values[metric] for of in known]) for metric in METRICS}
         values = {metric: np.asarray(weights @ values) for metric, values in stacked.items()}
-        return TaskMeans(known[0].tasks, values, known[0].n_rollouts)
+        return TaskMeans(known[0].tasks, values, known[0].n_rollouts, known[0].ceiling)
 
     def trapezoid(self, arm: str, seed: int, mode: str) -> TaskMeans | None:
         """Return the trapezoid mean of the curve after the start, task by task."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from trained_world import command, files_of, interrupted, measured, read_run, train_here, training
+from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
 
 from lever_pipe import storage
-from lever_pipe.agent.resume import PLACE, POLICY, identity_of
+from lever_pipe.agent import resume
+from lever_pipe.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, drop_progress, identity_of
+from lever_pipe.checkpoints import load_tensors
 from lever_pipe.errors import CheckpointError
+from lever_pipe.stages import train_agent as stage
 
 ROOT = Path(__file__).parents[3]
 # The best policy is that of step 2 or 4; the last checkpoint before either interruption holds an earlier one.
@@ -84,6 +88,129 @@ def test_half_a_checkpoint_is_none(tmp_path: Path, undisturbed: Path, monkeypatc
     assert_same_files(tmp_path, undisturbed)
 
 
+def test_what_killed_processes_left_goes_when_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+    for name in (".step-3.77.tmp", ".step-2.77.former", ".step-1.dropped"):
+        (tmp_path / "state" / name).mkdir()
+        (tmp_path / "state" / name / POLICY).write_bytes(b"half")
+    (tmp_path / ".state.dropped").mkdir()
+    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["step-2"]
+    assert not (tmp_path / ".state.dropped").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "left"), [("step-1", ()), ("step-1", (PLACE,)), ("step-9", ()), ("step-9", (POLICY, EPISODES))]
+)
+def test_half_a_removed_checkpoint_beside_a_whole_one_does_no_harm(
+    tmp_path: Path,
+    undisturbed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    left: tuple[str, ...],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+    half = tmp_path / "state" / name
+    half.mkdir()
+    for file in left:
+        shutil.copy(tmp_path / "state" / "step-2" / file, half)
+    caplog.set_level("INFO")
+    train_here(tmp_path, CONFIG)
+    assert "going on behind step 2" in caplog.text
+    assert_same_files(tmp_path, undisturbed)
+
+
+def killed_while_removing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a removal take the first file that it finds, and then the process die."""
+
+    def rmtree(path: Path, **options: object) -> None:
+        files = sorted(each for each in path.rglob("*") if each.is_file())
+        if files:
+            files[0].unlink()
+            raise KilledError
+
+    monkeypatch.setattr(resume.shutil, "rmtree", rmtree)
+
+
+def test_a_kill_while_the_state_of_a_finished_run_goes(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(stage, "drop_progress", lambda state: killed_while_removing(patch) or drop_progress(state))
+        train_here(tmp_path, CONFIG, checkpoint_every=4)
+    assert not (tmp_path / "state").exists()
+    assert (tmp_path / "run.json").exists()
+    train_here(tmp_path, CONFIG)
+    assert_same_files(tmp_path, undisturbed)
+    assert not (tmp_path / ".state.dropped").exists()
+
+
+def test_a_kill_while_a_former_checkpoint_goes(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        killed_while_removing(patch)
+        train_here(tmp_path, CONFIG, checkpoint_every=1)
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [".step-2.dropped", "step-3"]
+    train_here(tmp_path, CONFIG)
+    assert_same_files(tmp_path, undisturbed)
+
+
+def test_a_kill_between_the_policies_and_the_end(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = stage.save_policies
+
+    def save_policies(*arguments: object, **folders: Path) -> None:
+        whole(*arguments, **folders)  # type: ignore[arg-type]
+        raise KilledError
+
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(stage, "save_policies", save_policies)
+        train_here(tmp_path, CONFIG, checkpoint_every=2)
+    assert (tmp_path / "last").is_dir()
+    assert not (tmp_path / "done.json").exists()
+    caplog.set_level("INFO")
+    train_here(tmp_path, CONFIG)
+    assert "going on behind step 4" in caplog.text
+    assert_same_files(tmp_path, undisturbed)
+
+
+def test_removing_a_state_that_is_none_does_nothing(tmp_path: Path) -> None:
+    drop_progress(tmp_path / "state")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_best_policy_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step 0 is the best until the evaluation of step 2: its file passes from checkpoint to checkpoint as it is."""
+    config = training(steps=5, evaluation={"every": 4})
+    written: list[str] = []
+    whole = resume.save_file
+    monkeypatch.setattr(resume, "save_file", lambda t, path, **m: written.append(path.name) or whole(t, path, **m))
+    interrupted(tmp_path, config, 4, monkeypatch)
+    assert written == [POLICY, OPTIMISER, BEST, *[POLICY, OPTIMISER] * 2]
+    start, _ = load_tensors(files_of(tmp_path)["start"][0] / "model.safetensors")  # type: ignore[index]
+    best, about = load_tensors(tmp_path / "state" / "step-3" / BEST)
+    assert about == {"step": 0}
+    assert set(start) == set(best)
+    assert all((start[name] == best[name]).all() for name in best)
+
+
+def test_a_file_system_without_links_gets_a_copy(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "hardlink_to", refuse)
+        interrupted(tmp_path, CONFIG, 4, monkeypatch)
+    train_here(tmp_path, CONFIG)
+    assert_same_files(tmp_path, undisturbed)
+
+
 def test_a_damaged_checkpoint_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(tmp_path, CONFIG, 3, monkeypatch)
     (tmp_path / "state" / "step-2" / POLICY).write_bytes(b"half")
@@ -100,8 +227,9 @@ def test_identity_is_config_files_and_code(tmp_path: Path) -> None:
         identity_of(training(steps=6), inputs, "code"),
         identity_of(CONFIG, {**inputs, "train_tasks": files["val_tasks"]}, "code"),
         identity_of(CONFIG, inputs, "other"),
+        identity_of(CONFIG, {**inputs, "cassette": (files["val_tasks"],)}, "code"),
     ]
-    assert len({base, *others}) == 4
+    assert len({base, *others}) == 5
 
 
 def test_the_place_of_a_checkpoint_is_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from trained_world import MODEL, N_VAL, player_of, world
 
 from lever_pipe import storage
+from lever_pipe.agent.episodes import RolloutCounts
 from lever_pipe.agent.evaluation import Evaluation, When, evaluate, relabelled
-from lever_pipe.agent.measures import END_REASONS
+from lever_pipe.agent.measures import END_REASONS, work_sums
 from lever_pipe.agent.player import Player
 from lever_pipe.agent_config import Simulator
 from lever_pipe.agent_records import Task
@@ -52,6 +52,9 @@ def test_rows_say_what_was_played(found: Evaluation) -> None:
         "turns",
         "agent_tokens",
         "simulator_failures",
+        "simulator_retries",
+        "simulator_malformed",
+        "environment_timeouts",
         *(f"end_{reason}" for reason in END_REASONS),
     }
 
@@ -108,12 +111,24 @@ def test_episodes_are_rolled_out_in_the_configured_batches(player: Player, tasks
     assert evaluate(replace(player, batch=1), tasks, NOW, n_samples=2, seed=5).episodes == whole.episodes
 
 
-def test_failures_of_the_user_are_counted_against_the_limit(player: Player, tmp_path: Path) -> None:
+def test_failures_and_time_outs_of_the_user_are_counted_against_the_limit(player: Player) -> None:
     strict = replace(player, simulator_config=Simulator(kind="rule", failure_limit=0.1))
-    strict.require_few_failures({"simulator_requests": 20, "simulator_failures": 2}, during="step 1")
-    strict.require_few_failures({"simulator_requests": 0, "simulator_failures": 0}, during="step 1")
-    with pytest.raises(TrainingError, match=r"step 7: expected at most 10\.0% .*found 3 of 20\. See"):
-        strict.require_few_failures({"simulator_requests": 20, "simulator_failures": 3}, during="step 7")
+
+    def judge(requests: int, failures: int, timeouts: int) -> None:
+        counts = work_sums(
+            RolloutCounts(requests=requests, failures=failures, timeouts=timeouts, retries=5, malformed=1)
+        )
+        strict.require_few_failures(counts, during="step 7")
+
+    for few in ((20, 2, 0), (20, 0, 2), (20, 1, 1), (0, 0, 0)):
+        judge(*few)
+    for failures, timeouts in ((3, 0), (0, 3), (1, 2)):
+        found = (
+            rf"step 7: expected at most 10\.0% .*fail or to take too long; found {failures} of 20 failed after 5"
+            rf" retries, {timeouts} turns out of time, 1 unreadable answers\. See"
+        )
+        with pytest.raises(TrainingError, match=found):
+            judge(20, failures, timeouts)
 
 
 def test_a_player_without_requests_plays_nothing(player: Player) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from trained_world import TINY, world
@@ -13,6 +15,8 @@ from lever_pipe.agent.measures import (
     credit_sums,
     episode_sums,
     episode_values,
+    log_prob_gap,
+    memory_peak,
     rates,
     step_means,
     token_sums,
@@ -87,7 +91,7 @@ def test_credit_goes_to_the_tokens_of_a_turn() -> None:
 
 
 def test_step_means_divide_by_what_they_are_means_of() -> None:
-    counts = RolloutCounts(forwards=5, requests=7, failures=1, timeouts=2, multi_call_turns=3)
+    counts = RolloutCounts(forwards=5, requests=7, failures=1, retries=4, malformed=6, timeouts=2, multi_call_turns=3)
     credit = Credit(torch.tensor([[1.0, 0.4], [0.3, 0.3]]), torch.tensor([False, True]), [])
     tokens = {"kl": 4.0, "kl_k1": 2.0, "entropy": 8.0, "entropy_all": 12.0, "flop_update": 9.0}
     sums = {**episode_sums([FIRST, SECOND]), **credit_sums(credit), **work_sums(counts), **tokens}
@@ -100,6 +104,7 @@ def test_step_means_divide_by_what_they_are_means_of() -> None:
     assert values["groups_without_spread"] == 0.5
     assert (values["tokens_total"], values["tokens_per_rank"]) == (10, 5)
     assert (values["simulator_requests"], values["simulator_failures"]) == (7, 1)
+    assert (values["simulator_retries"], values["simulator_malformed"]) == (4, 6)
     assert (values["environment_timeouts"], values["multi_call_turns"]) == (2, 3)
 
 
@@ -114,6 +119,22 @@ def test_tokens_are_measured_before_the_update() -> None:
     assert (sums["entropy"], sums["entropy_all"]) == (0.75, 7.75)
     with pytest.raises(ValueError, match="entropies must be given"):
         token_sums([Scored(torch.zeros(3), None)], [lesson])
+
+
+def test_the_gap_is_the_largest_between_sampling_and_scoring() -> None:
+    spoken, silent = replace(FIRST, log_probs=[-2.0, -1.25, 0.0]), replace(SECOND, log_probs=[])
+    lessons = [
+        Lesson(torch.arange(5), torch.tensor([2, 3, 4]), torch.zeros(3), torch.tensor([-2.0, -1.0, -0.125]), None),
+        Lesson(torch.arange(2), torch.tensor([], dtype=torch.long), torch.zeros(0), torch.zeros(0), None),
+    ]
+    assert log_prob_gap([spoken, silent], lessons) == 0.25
+    assert log_prob_gap([silent], lessons[1:]) == 0.0
+
+
+def test_memory_is_that_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory_peak(torch.device("cpu")) == {}
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: {"cuda:1": 2_500_000_000}[str(device)])
+    assert memory_peak(torch.device("cuda", 1)) == {"memory_peak_gb": 2.5}
 
 
 def test_flop_of_the_tiny_model() -> None:

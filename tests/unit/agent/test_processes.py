@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ import torch
 from trained_world import command, interrupted, is_measured, read_run, train_here, training
 
 from lever_pipe import storage
+from lever_pipe.agent import update
 from lever_pipe.agent.processes import Alone, Processes, is_main, join, own_share, require_equal_shares
 from lever_pipe.agent_records import DoneRow
 from lever_pipe.checkpoints import load_tensors
@@ -66,6 +68,51 @@ def assert_same_run(one: Path, two: Path, *, shared_from: int) -> None:
     assert not (two / "state").exists()
 
 
+RECOMPUTING = """
+import sys
+from lever_pipe.__main__ import main
+from lever_pipe.agent import trainer, update
+
+whole = update.prepare_for_updates
+
+
+def prepare_for_updates(policy):
+    whole(policy)
+    sys.stderr.write(f"recomputes: {policy.is_activation_checkpointing}\\n")
+
+
+update.CHECKPOINT_ABOVE = 0
+trainer.prepare_for_updates = prepare_for_updates
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_what_a_large_policy_needs_goes_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a policy, arithmetic in bfloat16, and activations that are computed again in the backward pass."""
+    base = training(steps=1, minibatches=1, arm={"kl": 0.1, "entropy": 0.01}, evaluation={"every": 1})
+    model = base.policy.model.model_copy(update={"dtype": "bfloat16"})
+    config = base.model_copy(update={"policy": base.policy.model_copy(update={"model": model})})
+    with monkeypatch.context() as patch:
+        patch.setattr(update, "CHECKPOINT_ABOVE", 0)
+        train_here(tmp_path / "one", config)
+    script = tmp_path / "recomputing.py"
+    script.write_text(RECOMPUTING, encoding="utf-8")
+    call = command(tmp_path / "two", config, "--processes", "2")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", FSDP[1], "--num_processes", "2"]
+    words = [*launch, "--main_process_port", "0", str(script), *call[3:]]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (read_run(tmp_path / name).metrics[0].values for name in ("one", "two"))
+    assert done.stderr.count("recomputes: True") == 2
+    assert (two["kl"], two["ratio_max"]) == (0, 1)  # as it was scored, so it is updated from
+    names = ("reward", "agent_tokens", "entropy", "pg_loss", "loss", "grad_norm")
+    # A number of bfloat16 has 8 bits, and parts are cast whole where a single process casts operation by operation:
+    # single terms differ by 1 in 256, means over 256 tokens by less.
+    assert {name: two[name] for name in names} == pytest.approx({name: one[name] for name in names}, rel=1e-2)
+    weights = load_tensors(tmp_path / "two" / "last" / "model.safetensors")[0]
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+
+
 def test_prompts_are_dealt_out_in_turn() -> None:
     assert [own_share("abcdef", member(rank, 3)) for rank in range(3)] == [["a", "d"], ["b", "e"], ["c", "f"]]
     assert own_share("ab", member(2, 3)) == []
@@ -91,7 +138,6 @@ def test_a_process_alone_changes_nothing() -> None:
     assert copies["a"].tolist() == [1, 1]
     alone.fill(tensors, copies)
     assert tensors["a"].tolist() == [1, 1]
-    alone.wait()
 
 
 def test_bfloat16_computes_in_half_and_keeps_whole_weights() -> None:

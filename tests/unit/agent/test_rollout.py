@@ -206,6 +206,10 @@ def test_mishaps_are_counted() -> None:
     assert (counts.requests, counts.failures, counts.timeouts) == (2, 2, 0)
     counts = roll(scripted(script, tasks), requests_of(tasks), **LATE).counts
     assert (counts.failures, counts.timeouts) == (0, 2)
+    counts = roll(
+        scripted(script, tasks), requests_of(tasks), **{**LATE, "user": Failing(fails_at=1, is_remote=True)}
+    ).counts
+    assert (counts.failures, counts.timeouts) == (2, 0)  # once each, as a failure
 
 
 def test_what_happened_in_an_earlier_rollout_does_not_count() -> None:

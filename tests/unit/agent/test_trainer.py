@@ -54,6 +54,9 @@ KEYS = {
     "decode_tokens",
     "simulator_requests",
     "simulator_failures",
+    "simulator_retries",
+    "simulator_malformed",
+    "rollout_log_prob_gap",
     "multi_call_turns",
     "environment_timeouts",
     "tokens_per_second",
@@ -242,7 +245,7 @@ def test_too_many_failures_of_the_user_stop_the_run(
         train_here(tmp_path, config)
     message = str(caught.value)
     assert "greedy evaluation of split val at step 0: expected at most 30.0% of the simulator's requests" in message
-    assert "the last one with: HTTP 500" in message
+    assert "the last fault: HTTP 500" in message
     assert "failure_limit" in message
 
 

@@ -89,7 +89,6 @@ EXPECTED = {
     "004-early": SUPPORTED,
     "004-sharp-fall": CONTRADICTED,  # nobody falls
     "004-drawdown": UNDECIDED,
-    "004-insignificant": SUPPORTED,
     "003-entropy-rises": CONTRADICTED,  # it falls by 0.002 a step
     "003-kl-constrained": CONTRADICTED,  # it rises by 0.0009 a step throughout
     "003-stability": UNDECIDED,  # one change of the same size each
@@ -149,8 +148,24 @@ def test_a_log_without_sampled_evaluations_is_judged_greedily(tmp_path: Path) ->
     one = {"seeds": (0,)}
     arms = (ARMS[0].model_copy(update=one), ARMS[4].model_copy(update=one))
     found = judged(tmp_path, Study(arms=arms, engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",)))
-    assert "mean over 9 evaluations" in found["004-insignificant"].ours.numbers
+    assert "mean over 9 evaluations" in found["003-small-difference"].ours.numbers
     assert found["003-overfitting"].ours.numbers == NONE_OF_OURS
+
+
+def test_insignificance_is_a_question_to_the_seeds(stepped: Mapping[str, JudgedClaim], tmp_path: Path) -> None:
+    # `bundle` is behind at three of nine steps with every seed, and three seeds give no p below 0.25
+    three = Finding(UNTESTABLE, "Over seeds: undecidable with 3 seeds (lower in 3 of 3).")
+    assert stepped["004-insignificant"].ours == three
+    arms = tuple(arm.model_copy(update={"seeds": tuple(range(6))}) for arm in (ARMS[0], ARMS[4]))
+    six = judged(tmp_path, Study(arms=arms, skill=behind_then_ahead))["004-insignificant"].ours
+    assert six.verdict == CONTRADICTED  # 2 of 64 ways
+    assert six.numbers.startswith("Over all seeds: `bundle` minus `baseline`, mean over 6 seeds: -")
+    assert six.numbers.endswith("(lower in 6 of 6), sign flips over seeds, p 0.031")
+
+
+def test_a_p_over_evaluations_is_of_the_two_runs(stepped: Mapping[str, JudgedClaim]) -> None:
+    assert "p is for these two curves only" in stepped["003-small-difference"].ours.numbers
+    assert "p is for these two curves only" not in stepped["003-small-difference"].published.numbers
 
 
 def test_a_short_run_names_what_it_lacks(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_reset_tells_the_request_and_starts_anew() -> None:
     assert (told.task_category, told.task_description) == ("travel", "task : travel , place small .")
     assert told.task_description in told.feedback
     assert (told.total_missing_details, told.remaining_missing_details, told.coverage_ratio) == (2, 2, 0.0)
-    assert (env.remaining, env.history, env.coverage, env.done) == ((0, 1), (), 0.0, False)
+    assert (env.remaining, env.coverage, env.done) == ((0, 1), 0.0, False)
 
 
 def test_covered_details_leave_the_list_and_positions_count_what_remains() -> None:

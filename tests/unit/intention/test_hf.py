@@ -169,3 +169,36 @@ def test_a_broken_tokenizer_is_one_clear_line(tmp_path: Path, content: str) -> N
     with pytest.raises(CheckpointError, match="expected a readable tokenizer") as caught:
         hf.load(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "further"),
+    [
+        ('{"eos_token_id": 7}', {7}),
+        ('{"eos_token_id": [7, 9]}', {7, 9}),
+        ('{"eos_token_id": null}', set()),
+        ("{}", set()),
+    ],
+)
+def test_the_model_may_end_its_turn_with_further_tokens(tmp_path: Path, text: str, further: set[int]) -> None:
+    save_tokenizer(tmp_path)
+    assert hf.load(tmp_path).end_ids == CODEC.end_ids
+    (tmp_path / "generation_config.json").write_text(text)
+    codec = hf.load(tmp_path)
+    assert codec.end_ids == CODEC.end_ids | further
+    if further:
+        assert codec.parse([*codec.closing()[:-1], 7]).kind == "closed"
+        assert CODEC.parse([*codec.closing()[:-1], 7]).kind == "length"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", "7", '{"eos_token_id": "x"}', '{"eos_token_id": [1, -1]}', '{"eos_token_id": true}']
+)
+def test_unreadable_generation_settings_are_told_in_one_line(tmp_path: Path, text: str) -> None:
+    save_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(
+        CheckpointError, match=r"generation_config\.json: expected a JSON object whose eos_token_id"
+    ) as caught:
+        hf.load(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -37,6 +37,16 @@ def test_every_endpoint_stands_by_seed_and_as_a_mean(paths: dict[str, Path]) -> 
         assert set(rows["role"]) == {"primary" if name == "test_normalised_reward_sampled_last" else "secondary"}
 
 
+def test_intervals_of_rewards_end_at_the_ceiling(paths: dict[str, Path]) -> None:
+    frame = pd.read_csv(paths["endpoints"])
+    rewards = frame[frame["endpoint"].str.fullmatch("(val_reward|trapezoid|last3)_.*") & frame["high"].notna()]
+    ceiling = (3 * 1.7 + 3 * 2.4 + 2 * 2.8) / 8  # of eight tasks with two to four details
+    assert rewards["high"].max() == pytest.approx(ceiling, rel=1e-8)  # reached, so that it is a bound
+    assert (rewards["low"] >= 0).all()
+    gains = frame[frame["endpoint"].str.startswith("gain_")]
+    assert (gains["low"] < 0).any()  # a difference is not bounded so
+
+
 def test_means_lie_within_their_intervals(paths: dict[str, Path]) -> None:
     for name in ("endpoints", "comparisons"):
         frame = pd.read_csv(paths[name]).dropna(subset=["low"])

@@ -16,7 +16,7 @@ from lever_pipe.page import prose
 from lever_pipe.stages.plot_agents import plot_agents
 from lever_pipe.tables import frames
 
-NAMES = {"agent_validation", "agent_training", "agent_arms", "published_rewards"}
+NAMES = {"agent_validation", "agent_validation_arms", "agent_training", "agent_arms", "published_rewards"}
 
 
 def plot(found: dict[str, Path], folder: Path, study: Study) -> Path:
@@ -39,8 +39,11 @@ def test_every_figure_is_there_with_words_of_its_own(found: dict[str, Path], tmp
     folder = plot(found, tmp_path, Study())
     assert {p.name for p in folder.iterdir()} == {f"{name}.{kind}" for name in NAMES for kind in ("svg", "png")}
     assert set(prose.CAPTIONS) >= NAMES
-    drawn = (folder / "agent_validation.svg").read_text()
+    drawn = (folder / "agent_validation_arms.svg").read_text()
     assert all(arm.name in drawn for arm in Study().arms)
+    pair = (folder / "agent_validation.svg").read_text()
+    assert [arm.name for arm in Study().arms if arm.name in pair] == ["baseline", "bundle"]
+    assert "% of the ceiling" in (folder / "agent_arms.svg").read_text()
     assert "Ours: embedded world, tiny Qwen3." in drawn
     assert "Ours" not in (folder / "published_rewards.svg").read_text()
 
@@ -64,12 +67,21 @@ def test_a_curve_file_without_its_columns_is_named(found: dict[str, Path], tmp_p
 
 def test_the_band_of_one_run_is_the_t_interval_over_tasks() -> None:
     rewards = {"a": [1.0, 2.0], "b": [0.0, 1.0], "c": [3.0, 3.0]}
-    rows = [{"seed": 0, "task_id": t, "step": 5, "reward": r} for t, of in rewards.items() for r in of]
+    keys = {"seed": 0, "step": 5, "ceiling": 9.0}
+    rows = [{**keys, "task_id": t, "reward": r} for t, of in rewards.items() for r in of]
     point = agents.curve_with_band(pd.DataFrame(rows))[5.0]
     means = [1.5, 0.5, 3.0]
     half = stats.t.ppf(0.975, 2) * np.std(means, ddof=1) / np.sqrt(3)
     assert point.value == pytest.approx(np.mean(means))
-    assert (point.low, point.high) == pytest.approx((np.mean(means) - half, np.mean(means) + half))
+    assert point.low == 0.0 > np.mean(means) - half  # no reward lies below
+    assert point.high == pytest.approx(np.mean(means) + half)
+
+
+def test_a_band_ends_at_the_ceiling() -> None:
+    pairs = {"a": (2.0, 2.0), "b": (1.0, 3.0), "c": (4.0, 4.0)}
+    rows = [{"seed": 0, "task_id": t, "step": 5, "reward": r, "ceiling": c} for t, (r, c) in pairs.items()]
+    # mean 7 / 3, sd 1.53, half 3.79 beyond the mean ceiling of 3
+    assert agents.curve_with_band(pd.DataFrame(rows))[5.0] == pytest.approx((7 / 3, 0.0, 3.0, 1))
 
 
 def test_estimates_of_the_document_belong_to_no_line() -> None:

@@ -9,9 +9,12 @@ import pytest
 import synthetic_page
 from agent_runs import ARMS, Study
 
+from lever_pipe import storage
+from lever_pipe.errors import RecordError
 from lever_pipe.glossary_tool import file_texts, untranslated
 from lever_pipe.page.numbers import numbers_in
 from lever_pipe.page.tables import read_tables, view
+from lever_pipe.stages.tabulate_agents import _held_out
 
 ONE = tuple(arm.model_copy(update={"seeds": (0,)}) for arm in ARMS)
 SMOKE = Study(arms=(ONE[0], ONE[4]), steps=6, every=3, n_val=6, n_test=6, samples=2)
@@ -61,7 +64,8 @@ def test_the_page_reads_every_table(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "tables" / "agents").iterdir()} == names
     card = json.loads((tmp_path / "tables" / "agents.run.json").read_text())
     assert set(card["inputs"]) == {
-        *("curves", "runs", "endpoints", "comparisons", "statistics", "reference_intention", "claims")
+        *("curves", "runs", "endpoints", "comparisons", "statistics", "reference_intention", "claims"),
+        "tasks_summary[0]",
     }
 
 
@@ -69,3 +73,16 @@ def test_an_interval_gets_columns_of_its_own_in_the_csv(tmp_path: Path) -> None:
     agent_runs.tabulate(tmp_path, SMOKE)
     head = (tmp_path / "tables" / "agents" / "arms-mechanism.csv").read_text().splitlines()[0]
     assert "Trapezoid mean,Trapezoid mean low,Trapezoid mean high" in head
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [([{}, {}], "expected one file; found 2"), ([{"test": {"n_tasks": 3}}], "n_requests_also_trained"), ([[]], "list")],
+)
+def test_a_summary_without_its_counts_is_told(tmp_path: Path, told: list[object], found: str) -> None:
+    paths = tuple(tmp_path / f"{place}.json" for place, _ in enumerate(told))
+    for path, value in zip(paths, told, strict=True):
+        storage.write_json(path, value)
+    with pytest.raises(RecordError, match=found):
+        _held_out(paths)
+    assert _held_out(()) is None

@@ -11,11 +11,13 @@ from lever_pipe.tables.intention.estimates import (
     OVER_TASKS,
     STUDENT,
     Draws,
+    Interval,
     mean_over_seeds,
     means_over_tasks,
     paired_over_seeds,
     paired_over_tasks,
     unpaired_over_tasks,
+    within_ceiling,
 )
 
 DRAWS = Draws(0, 2000)
@@ -53,6 +55,12 @@ def test_shares_stay_within_their_bounds() -> None:
     assert free.low == bound.low
     (sure,) = means_over_tasks([[np.ones(8)]], DRAWS, are_shares=True)
     assert sure.low == pytest.approx(0.025 ** (1 / 8))  # all right: the exact binomial bound
+
+
+def test_a_reward_stays_between_nothing_and_its_ceiling() -> None:
+    assert within_ceiling(Interval(2.0, -0.5, 3.0), 0.1, 2.5) == (2.0, 0.0, 2.5)
+    assert within_ceiling(Interval(-0.1, -0.5, 0.2), -0.4, 2.5) == (-0.1, -0.4, 0.2)  # a penalty was seen
+    assert math.isnan(within_ceiling(Interval(2.0, math.nan, math.nan), 0.1, 2.5).high)
 
 
 def test_one_task_has_no_interval() -> None:

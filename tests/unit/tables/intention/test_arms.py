@@ -8,6 +8,7 @@ from agent_runs import ARMS, Study
 from agent_tables import Tabulate, Tabulated
 
 from lever_pipe.agent_config import Environment
+from lever_pipe.tables.intention import arms
 from lever_pipe.tables.intention.arm_checks import identities, reward_unit
 from lever_pipe.tables.intention.arm_comparisons import ComparisonRow
 from lever_pipe.tables.intention.arms import answer
@@ -20,7 +21,7 @@ PRIMARY = "test_normalised_reward_sampled_last"
 IDS = [
     *("arms-factors", "arms-mechanism", "arms-sampled", "arms-greedy"),
     *("arms-secondary-sampled", "arms-secondary-greedy"),
-    *("arms-statistics-greedy", "arms-compared-greedy", "arms-statistics-sampled", "arms-compared-sampled"),
+    *("arms-statistics-sampled", "arms-compared-sampled", "arms-statistics-greedy", "arms-compared-greedy"),
     *("arms-noise", "arms-checkpoints", "arms-runs", "arms-audit"),
 ]
 
@@ -41,6 +42,9 @@ def test_the_tables_of_the_section(default: Tabulated) -> None:
 def test_the_answer_is_computed(default: Tabulated) -> None:
     shown = default.shown
     three = "3 common seeds give no p below 0.25, so they cannot separate `bundle` at 0.05."
+    ends = [[default.shown.found.by_seed(arm, PRIMARY, [s])[0] for s in range(3)] for arm in ("bundle", "baseline")]
+    lower = [left < right for left, right in zip(*ends, strict=True)]
+    three += " `bundle` is lower in all 3 seeds." if all(lower) else ""
     nothing = answer([row("kl_only", 0.4), row("bundle", 0.25, 3)], shown)
     assert (
         nothing == f"No arm is separated from `baseline` at the primary endpoint: the smallest Holm p is 0.250. {three}"
@@ -66,8 +70,14 @@ def test_the_single_factor_table(default: Tabulated) -> None:
     assert rows["baseline"]["Difference"] == "reference"
     assert (rows["bundle"]["Test"], rows["bundle"]["p"]) == ("over 3 seeds", "0.250")
     assert rows["kl_only"]["Test"] == "over tasks, 1 seed"
+    # three seeds find no difference, however large; sign flips over tasks do
+    assert (rows["bundle"]["Detectable"], bool(rows["kl_only"]["Detectable"])) == ("", True)
     caption = default.tables["arms-factors"].caption
     assert "fixed before the runs." in caption
+    assert "None where the common seeds give no p below 0.05, whatever the difference." in caption
+    assert "held-out tasks 7 repeat" not in caption  # nothing is known of the tasks
+    known = arms.tables(replace(default.shown, held_out=(12, 7)))[0].caption
+    assert "Of 12 held-out tasks 7 repeat the words of a training request" in known
     assert "there is no inference about training variance." in caption
     mean = default.shown.found.mean("kl_only", PRIMARY)
     assert rows["kl_only"]["Primary endpoint"].startswith(f"{100 * mean.value:.1f} [")
@@ -87,6 +97,12 @@ def test_what_the_factors_do(default: Tabulated) -> None:
         *("0.00900", "100.0"),
     )
     assert rows["schedule_only"]["Of the reference (%)"] == "50.0"  # 22.5 of 45 peaks
+    assert (rows["bundle"]["Test"], rows["kl_only"]["Test"]) == ("over 3 seeds", "over tasks, 1 seed")
+    caption = default.tables["arms-mechanism"].caption
+    for defined in ("Difference: to the reference arm", "In brackets: 95 %", "p: exact sign flips", "Holm p: adjusted"):
+        assert defined in caption
+    assert "sign flips over tasks: it infers to further tasks" in caption
+    assert "Detectable" not in caption
     # 0.001 x 0.2 x 43
     assert rows["kl_strong"]["KL at the end"] == "0.00860"
     for of in rows.values():
@@ -128,11 +144,14 @@ def test_noise_and_what_it_leaves(default: Tabulated) -> None:
     error, noise = float(of["Error, same tasks"]), float(of["sd of change by noise"])
     assert noise == pytest.approx(math.sqrt(2) * error, abs=1.3e-3)  # both with three decimals
     assert of["Episodes"] == "32"
+    curves = [row["Curve"] for row in default.rows("arms-noise", Run="`baseline`")]
+    assert curves == ["sampled", "greedy"]
+    caption = default.tables["arms-noise"].caption
+    assert "Evaluations of ours share random numbers, so this is an upper bound. A greedy policy" in caption
     published = default.row("arms-noise", Run="no KL")
-    # sqrt(0.2027^2 - 2 x 0.13^2)
-    assert (published["Error, other tasks"], published["sd of change"], published["Excess sd"]) == (
-        *("0.130", "0.203", "0.085"),
-    )
+    # sqrt(2) x 0.101; sqrt(0.2027^2 - 2 x 0.101^2)
+    names = ("Error, same tasks", "Error, other tasks", "sd of change by noise", "sd of change", "Excess sd")
+    assert [published[name] for name in names] == ["0.101", "0.130", "0.143", "0.203", "0.144"]
     assert published["Source"].startswith("published (Qwen3-8B")
 
 
@@ -143,6 +162,8 @@ def test_the_selected_checkpoint_beside_its_held_out_value(default: Tabulated) -
         fact = default.shown.runs.fact(of["Arm"], int(of["Seed"]))
         assert of["Selected step"] == str(fact.best_step)
         gap = float(of["Held-out"]) - float(of["Validation"])
+        last = default.shown.found.by_seed(of["Arm"], "val_normalised_reward_sampled_last", [int(of["Seed"])])
+        assert float(of["Validation, last step"]) == pytest.approx(100 * last[0], abs=0.051)
         assert float(of["Held-out minus validation"]) == pytest.approx(gap, abs=0.11)  # two roundings of 0.05
 
 
@@ -150,6 +171,7 @@ def test_planned_and_executed_steps(default: Tabulated, tabulated: Tabulate) -> 
     rows = default.rows("arms-runs")
     assert {(of["Planned steps"], of["Executed steps"], of["End"]) for of in rows} == {("45", "45", "finished")}
     assert "Every run executed its planned steps." in default.tables["arms-runs"].caption
+    assert "with their evaluations and checkpoints" in default.tables["arms-runs"].caption
     study = Study(
         arms=(ARMS[0].model_copy(update={"seeds": (0,)}), ARMS[5]),
         engine="verl",
@@ -162,11 +184,28 @@ def test_planned_and_executed_steps(default: Tabulated, tabulated: Tabulate) -> 
     (first, _) = found.rows("arms-runs")
     assert (first["Planned steps"], first["Executed steps"], first["End"]) == ("465", "45", "log ended")
     caption = found.tables["arms-runs"].caption
+    assert "sum over training steps, their evaluations included." in caption
+    assert "share random numbers" not in found.tables["arms-noise"].caption  # a server draws as it likes
     assert "Ended before the planned steps: `baseline` seed 0 and `kl_strong` seed 0." in caption
     assert "Metric definitions of `UserRL cf55a30 (verl 0.4.0.dev)`." in caption
     assert found.tables["arms-factors"].lead.startswith("No arm can be compared")
     settings = found.row("003-configuration", Setting="Executed steps", Source="ours")
     assert settings["no KL"] == "45"
+
+
+def test_minutes_hold_evaluations_and_checkpoints(tabulated: Tabulate) -> None:
+    timed = {"seconds_step": 4.0, "seconds_validation": 6.0, "seconds_checkpoint": 2.0}
+    failing = {"simulator_failures": 2.0, "environment_timeouts": 1.0, "end_malformed": 0.125}
+    study = Study(arms=(ARMS[0], ARMS[4]), steps=10, metrics=timed | failing)
+    of = tabulated(study).rows("arms-runs")[0]
+    assert of["Minutes"] == "2.0"  # 10 x 12 s
+    assert (of["Simulator failures"], of["Time-outs"], of["Malformed ends (%)"]) == ("20", "10", "12.5")
+
+
+def test_a_converted_log_has_them_within_its_steps(tabulated: Tabulate) -> None:
+    timed = {"seconds_step": 6.0, "seconds_validation": 6.0}
+    study = Study(arms=(ARMS[0], ARMS[4]), steps=10, metrics=timed, engine="verl", has_test=False, modes=("greedy",))
+    assert tabulated(study).rows("arms-runs")[0]["Minutes"] == "1.0"  # 10 x 6 s
 
 
 def test_identities_hold(default: Tabulated) -> None:

@@ -41,7 +41,12 @@ def test_the_configuration(default: Tabulated) -> None:
     assert cells("Learning-rate schedule", "published") == ("fixed", "warmup+cosine")
     assert cells("Learning-rate schedule", "ours") == ("fixed", "warm-up of 5 steps, then cosine")
     assert cells("Responses a prompt", "published") == cells("Responses a prompt", "ours") == ("8", "8")
-    assert cells("Planned steps", "published") == ("485", "465")
+    assert cells("Planned steps", "published") == ("not stated", "not stated")
+    assert cells("Stated steps (document: trained)", "published") == ("485", "465")
+    assert not default.rows("003-configuration", Setting="Stated steps", Source="ours")
+    assert "ours by the sum of the turn rewards, the published runs by one that is not stated" in (
+        default.tables["003-configuration"].caption
+    )
     assert cells("Last evaluated step", "published") == ("45", "45")
     assert cells("Planned steps", "ours") == cells("Executed steps", "ours") == ("45", "45")
     assert cells("Training seeds", "ours") == ("seeds 0, 1 and 2",) * 2
@@ -93,6 +98,17 @@ def test_losses_stand_at_the_printed_steps(default: Tabulated) -> None:
     assert cells("Entropy, agent tokens", "KL bundle", "ours") == ["0.408", "0.400", "0.330", "0.320"]
 
 
+def test_how_near_its_ceiling_a_curve_starts(default: Tabulated, tabulated: Tabulate) -> None:
+    caption = default.tables["003-validation-reward"].caption
+    # eight tasks with two to four details, worth 1.7, 2.4 and 2.8: mean ceiling (3 x 1.7 + 3 x 2.4 + 2 x 2.8) / 8
+    start = default.shown.runs.mean_validation("baseline", "greedy")[0]
+    assert f"at step 0, ours: greedy {100 * start / 2.2375:.1f} %, sampled " in caption
+    assert "little room" not in caption
+    found = tabulated(Study(arms=(ARMS[0], ARMS[4]), steps=10, skill=lambda *_: 1.0))
+    caption = found.tables["003-validation-reward"].caption
+    assert "greedy 100.0 %, sampled 100.0 %. Our greedy curves start near their ceiling" in caption
+
+
 def test_lengths_are_called_what_they_are(default: Tabulated) -> None:
     published = {(row["Quantity"], row["Step"]): row for row in default.rows("003-lengths", Source="published")}
     assert published["Tokens of a device and step", "5"]["no KL"] == "about 59839"
@@ -121,6 +137,9 @@ def test_efficiency_without_a_peak(default: Tabulated) -> None:
     assert "No MFU of ours: no peak is known of this device." in caption
     assert "Every arm of ours computes the log-probabilities of the reference" in caption
     assert cells("Log-probabilities of the reference", "ours") == ("5.0", "5.0")
+    parts = ("Rollout", "Log-probabilities of the policy", "Log-probabilities of the reference", "Update")
+    assert sum(float(cells(part, "ours")[0]) for part in parts) == pytest.approx(90)  # 60 + 5 + 5 + 20 of the fixture
+    assert "published seconds include evaluations and checkpoints, ours leave both out." in caption
 
 
 def test_a_known_peak_gives_two_kinds_of_mfu(tabulated: Tabulate) -> None:

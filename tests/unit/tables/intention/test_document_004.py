@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.tables.intention.pairs import remarks, verdicts, within
+from lever_pipe.tables.intention.seed_signs import can_decide, undecidable
 
 TABLES = ["answer", "steps-to-best", "step-by-step", "changes", "stability", "assessment"]
 SEEDS = (0, 1, 2)
@@ -30,7 +31,8 @@ def test_the_core_answer(default: Tabulated) -> None:
     assert (rating["no KL"], rating["KL bundle"]) == ("5 of 5 stars", "4 of 5 stars")
     lead = default.tables["004-answer"].lead
     assert lead.startswith("Published: not separated (paired t over evaluations, p 0.563).")
-    assert "Ours: not separated at the primary endpoint (sign flips over seeds, Holm p" in lead  # 0.25 at the least
+    assert "Ours, primary endpoint: undecidable with 3 seeds (" in lead  # p is 0.25 at the least
+    assert "of 3)." in lead
 
 
 def test_our_best_rewards_are_means_of_each_runs_best(default: Tabulated) -> None:
@@ -134,7 +136,13 @@ def test_no_winner_without_a_test(default: Tabulated) -> None:
         ("Late", "no KL (+3.6 %)"),
     ]
     for row in default.rows("004-assessment"):
-        assert row["By the test"].startswith("not separated"), row
+        wanted = "not separated" if row in published else "undecidable with 3 seeds ("
+        assert row["By the test"].startswith(wanted), row
+    runs = default.shown.runs
+    steps = [list(runs.validation("bundle", seed, "greedy").items())[1:] for seed in SEEDS]
+    best = [str(max(of, key=lambda pair: (pair[1], -pair[0]))[0]) for of in steps]
+    row = default.row("004-assessment", Source="ours", Curve="greedy", Dimension="Step")
+    assert row["KL bundle"] == (best[0] if len(set(best)) == 1 else " / ".join(best))
     by_name = {row["Dimension"].partition(":")[0]: row for row in published}
     assert by_name["Step of the best reward"]["By the test"] == "not separated (one evaluation apart)"
     assert (by_name["Middle"]["no KL"], by_name["Middle"]["KL bundle"]) == ("0.290", "0.142")
@@ -158,12 +166,33 @@ def test_eight_seeds_can_have_a_winner(tabulated: Tabulate) -> None:
 
 def test_verdicts_are_adjusted_for_their_family() -> None:
     found = verdicts({"a": 0.01, "b": 0.03, "c": math.nan})
-    assert found == {
-        "a": "separated (p 0.020)",
-        "b": "separated (p 0.030)",
-        "c": "not separated (one seed)",
-    }
-    assert verdicts({"a": math.nan}, is_tested=False) == {"a": ""}
+    assert found == {"a": "separated (p 0.020)", "b": "separated (p 0.030)", "c": ""}
+
+
+@pytest.mark.parametrize(
+    ("n_seeds", "n_tests", "known"),
+    [(5, 1, False), (6, 1, True), (7, 6, False), (8, 6, True), (17, 9, True)],  # 2 / 2^n times n_tests against 0.05
+)
+def test_seeds_that_can_decide(n_seeds: int, n_tests: int, known: bool) -> None:
+    assert can_decide(n_seeds, n_tests=n_tests) == known
+
+
+def test_which_way_the_seeds_go() -> None:
+    assert undecidable([-1.0, -2.0, -0.1]) == "undecidable with 3 seeds (lower in 3 of 3)"
+    assert undecidable([1.0, -2.0, 0.5]) == "undecidable with 3 seeds (higher in 2 of 3)"
+    assert undecidable([0.0]) == "undecidable with 1 seed (equal in 1 of 1)"
+
+
+def test_both_documents_have_the_same_best(default: Tabulated) -> None:
+    best = default.row("003-validation-reward", Step="best", Source="ours")
+    for mode, suffix in (("greedy", ""), ("sampled", ", sampled")):
+        answer = default.row("004-answer", Quantity="Best reward", Source="ours", Curve=mode)
+        for run in ("no KL", "KL bundle"):
+            steps = default.rows("004-steps-to-best", Source="ours", Run=run, Curve=mode)[0]["Step of the best reward"]
+            text = f"{answer[run]} (step{'s' if '/' in steps else ''} {steps})"
+            assert best[f"{run}{suffix}"] == text
+        assert answer["Difference"].startswith(best[f"Difference{suffix}"])
+    assert default.row("003-validation-reward", Step="best", Source="published")["no KL"] == "2.202 (step 45)"
 
 
 def test_a_window_takes_what_lies_in_it() -> None:
@@ -177,5 +206,5 @@ def test_a_small_study_leaves_out_what_it_lacks(tabulated: Tabulate) -> None:
     assert not found.rows("004-assessment", Source="ours", Dimension="Late")
     assert found.rows("004-assessment", Source="ours", Dimension="Best")
     for row in found.rows("004-assessment", Source="ours"):
-        assert row["By the test"] == "not separated (one seed)"
+        assert row["By the test"].startswith("undecidable with 1 seed (")
     assert "No inference about training variance: one seed." in found.tables["004-answer"].caption

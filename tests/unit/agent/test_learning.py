@@ -1,0 +1,94 @@
+"""The embedded study truly learns: the default configuration, cut after a third of its steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lever_pipe import agent_plan
+from lever_pipe.agent_records import EvaluationRow, StepRow
+from lever_pipe.agent_stage_configs import PrepareTasksConfig, TrainAgentConfig, WarmStartAgentConfig
+from lever_pipe.experiment import parse_experiment
+from lever_pipe.stages.prepare_tasks import prepare_tasks
+from lever_pipe.stages.train_agent import train_agent
+from lever_pipe.stages.warm_start_agent import warm_start_agent
+from lever_pipe.storage import read_rows
+
+ROOT = Path(__file__).parents[3]
+STEPS = 15
+
+
+def intention() -> Any:
+    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    changed = {"grpo": {"steps": STEPS}, "evaluation": {"every": STEPS}}
+    for section, keys in changed.items():
+        values["intention"][section] |= keys
+    return parse_experiment(values).intention
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with tasks and a warmed-up policy."""
+    folder, of = tmp_path_factory.mktemp("agents"), intention()
+    tasks = agent_plan.stage_config(of, "prepare_tasks", {})
+    warm_start = agent_plan.stage_config(of, "warm_start_agent", {})
+    assert isinstance(tasks, PrepareTasksConfig)
+    assert isinstance(warm_start, WarmStartAgentConfig)
+    prepare_tasks(
+        train_file=(),
+        val_file=(),
+        test_file=(),
+        details=(),
+        **{f"{split}_tasks": folder / f"{split}.jsonl" for split in ("train", "val", "test")},
+        summary=folder / "summary.json",
+        card=folder / "tasks.run.json",
+        config=tasks,
+    )
+    warm_start_agent(
+        train_tasks=folder / "train.jsonl",
+        weights=folder / "policy" / "model.safetensors",
+        settings=folder / "policy" / "config.json",
+        words=folder / "policy" / "words.json",
+        metrics=folder / "metrics.jsonl",
+        card=folder / "run.json",
+        config=warm_start,
+    )
+    return folder
+
+
+def train(start: Path, folder: Path, arm: str) -> Path:
+    config = agent_plan.stage_config(intention(), "train_agent", {"arm": arm, "seed": "0"})
+    assert isinstance(config, TrainAgentConfig)
+    train_agent(
+        train_tasks=start / "train.jsonl",
+        val_tasks=start / "val.jsonl",
+        start=(start / "policy",),
+        cassette=(),
+        state=folder / "state",
+        metrics=folder / "metrics.jsonl",
+        evaluations=folder / "evaluations.jsonl",
+        episodes=folder / "episodes.jsonl",
+        last=folder / "last",
+        best=folder / "best",
+        done=folder / "done.json",
+        card=folder / "run.json",
+        config=config,
+    )
+    return folder
+
+
+def sampled(folder: Path) -> list[float]:
+    rows = read_rows(folder / "evaluations.jsonl", EvaluationRow)
+    return [row.values["reward"] for row in rows if row.mode == "sampled"]
+
+
+def test_the_baseline_learns_and_a_strong_kl_holds_it_back(start: Path, tmp_path: Path) -> None:
+    baseline, strong = (train(start, tmp_path / arm, arm) for arm in ("baseline", "kl_strong"))
+    before, after = sampled(baseline)
+    assert after - before > 0.3
+    assert sampled(strong)[0] == before  # one start for every arm
+    kl = {folder: read_rows(folder / "metrics.jsonl", StepRow)[-1].values["kl"] for folder in (baseline, strong)}
+    assert 0 < kl[strong] < kl[baseline]
