@@ -13,7 +13,9 @@ WARM_START = {
     "words": f"{AGENTS}/warm_start/policy/words.json",
 }
 START = [] if INTENTION.model.folder else list(WARM_START.values())
-CASSETTE = [INTENTION.execution.cassette] if INTENTION.simulator.kind == "replay" else []
+CASSETTE = (
+    [INTENTION.execution.cassette] if INTENTION.simulator.kind == "replay" else []
+)
 IS_NATIVE = INTENTION.engine == "native"
 INTENTION_REFERENCE = "resources/reference/userrl-published.csv"
 AGENT = {
