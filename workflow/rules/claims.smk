@@ -1,8 +1,3 @@
-def of_study(study, path):
-    """Return the file as a list, or an empty list in a configuration without the study."""
-    return [path] if study in EXPERIMENT.studies else []
-
-
 rule check_claims:
     input:
         claims="resources/claims.yaml",

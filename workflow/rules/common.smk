@@ -159,6 +159,31 @@ def answers_of_policy(wildcards):
     return f"{LEVER}/answers/{plan.batch_of(wildcards.policy)}/answers.jsonl"
 
 
+def of_each_run(name):
+    """Return one file of every run, in the order of the runs."""
+    return [f"{run}/{name}" for run in AGENT_RUNS]
+
+
+def verl_log(wildcards):
+    """Return the log of one run of the original trainer."""
+    return f"{INTENTION.verl.logs}/{wildcards.arm}/seed-{wildcards.seed}/console.log"
+
+
+def with_start(wildcards, input, output):
+    """Return the words of `named_files`, the start model's folder and the one for resumable checkpoints.
+
+    Both are external: the content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
+    """
+    words = named_files(wildcards, input, output)
+    folder = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
+    return words + arguments({**folder, "state": f"{RUN}/state".format(**wildcards)})
+
+
+def of_study(study, path):
+    """Return the file as a list, or an empty list in a configuration without the study."""
+    return [path] if study in EXPERIMENT.studies else []
+
+
 def shown_tables(folder):
     """Return an output folder of tables, marked for `snakemake --report`, each table with its title and section."""
 

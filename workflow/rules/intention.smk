@@ -28,26 +28,6 @@ AGENT = {
 }
 
 
-def of_each_run(name):
-    """Return one file of every run, in the order of the runs."""
-    return [f"{run}/{name}" for run in AGENT_RUNS]
-
-
-def verl_log(wildcards):
-    """Return the log of one run of the original trainer."""
-    return f"{INTENTION.verl.logs}/{wildcards.arm}/seed-{wildcards.seed}/console.log"
-
-
-def with_start(wildcards, input, output):
-    """Return the words of `named_files`, the start model's folder and the one for resumable checkpoints.
-
-    Both are external: the content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
-    """
-    words = named_files(wildcards, input, output)
-    folder = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
-    return words + arguments({**folder, "state": f"{RUN}/state".format(**wildcards)})
-
-
 rule prepare_tasks:
     input:
         **agent_plan.raw_files(INTENTION),
