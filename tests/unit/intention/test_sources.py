@@ -22,7 +22,10 @@ from lever_pipe.intention.sources import parquet, synthetic
 from lever_pipe.intention.sources._records import TaskFaults, read_tasks
 from lever_pipe.intention.sources.protocol import RawFiles, Source, Splits
 
-REAL = os.environ.get("LEVER_PIPE_INTENTION_DATA", "")
+ROOT = Path(__file__).parents[3]
+BESIDE = (ROOT / "data" / "intention", ROOT.parent / "shared" / "data" / "intention")
+"""Where the original files may lie: as the default configuration names them, or beside the repository."""
+REAL = os.environ.get("LEVER_PIPE_INTENTION_DATA") or next((str(path) for path in BESIDE if path.is_dir()), "")
 
 
 def detail(**values: Any) -> dict[str, Any]:
@@ -352,7 +355,7 @@ def test_a_path_is_taken_literally(tmp_path: Path) -> None:
 # The real files
 
 
-@pytest.mark.skipif(not REAL, reason="LEVER_PIPE_INTENTION_DATA names no folder with the original files")
+@pytest.mark.skipif(not REAL, reason="no original files in data/intention or LEVER_PIPE_INTENTION_DATA")
 def test_the_original_files_hold_what_the_specification_says() -> None:
     folder = Path(REAL)
     lists = tuple(folder / f"all_intentions_{split}.json" for split in ("train", "test"))
