@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lever_pipe import agent_stage_configs as stages
-from lever_pipe.agent_config import AgentArm, AgentModel, Intention
+from lever_pipe.agent_config import AgentArm, AgentEvaluation, AgentModel, Intention
 from lever_pipe.provenance import canonical_json, model_identity
 from lever_pipe.sections import Section
 from lever_pipe.stage_configs import ClaimArm
@@ -97,10 +98,15 @@ def _claim_arm(arm: AgentArm) -> ClaimArm:
     return ClaimArm(**values, schedule=arm.schedule.kind, warmup_steps=arm.schedule.warmup_steps)
 
 
+@cache
+def _identity(folder: str) -> str:
+    """Return the content of a model folder, read once for all jobs."""
+    return model_identity(folder) if folder else EMBEDDED
+
+
 def _policy(intention: Intention) -> stages.PolicyConfig:
-    folder = intention.model.folder
     values = intention.model.model_dump() | {"folder": ""}
-    identity = model_identity(folder) if folder else EMBEDDED
+    identity = _identity(intention.model.folder)
     return stages.PolicyConfig(model=AgentModel(**values), model_identity=identity)
 
 
@@ -109,6 +115,12 @@ def _arm(intention: Intention, wildcards: Wildcards) -> AgentArm:
     arm = next(arm for arm in intention.arms if arm.name == wildcards["arm"])
     left = {key: getattr(arm, key) or getattr(intention.grpo, key) for key in ("trajectory_score", "learning_rate")}
     return arm.model_copy(update={**left, "seeds": (int(wildcards["seed"]),)})
+
+
+def _evaluation(intention: Intention, *, unread: tuple[str, ...]) -> AgentEvaluation:
+    """Return the settings of evaluations with those at their defaults that a stage does not read."""
+    plain = AgentEvaluation()
+    return intention.evaluation.model_copy(update={name: getattr(plain, name) for name in unread})
 
 
 def _complete_arms(intention: Intention) -> tuple[AgentArm, ...]:
@@ -129,13 +141,15 @@ def _warm_start_agent(intention: Intention, _: Wildcards) -> Section:
 
 
 def _train_agent(intention: Intention, wildcards: Wildcards) -> Section:
+    arm = _arm(intention, wildcards)
+    of_arm = {"trajectory_score": arm.trajectory_score, "learning_rate": arm.learning_rate}
     return stages.TrainAgentConfig(
-        arm=_arm(intention, wildcards),
-        grpo=intention.grpo,
+        arm=arm,
+        grpo=intention.grpo.model_copy(update=of_arm),
         policy=_policy(intention),
         environment=intention.environment,
         simulator=intention.simulator,
-        evaluation=intention.evaluation,
+        evaluation=_evaluation(intention, unread=("test_samples", "thresholds", "primary")),
     )
 
 
@@ -147,7 +161,7 @@ def _evaluate_agent(intention: Intention, wildcards: Wildcards) -> Section:
         policy=_policy(intention),
         environment=intention.environment,
         simulator=intention.simulator,
-        evaluation=intention.evaluation,
+        evaluation=_evaluation(intention, unread=("every", "samples", "thresholds", "primary")),
     )
 
 

@@ -78,6 +78,33 @@ def test_an_arm_keeps_what_it_sets_itself() -> None:
     assert before["train_agent baseline 0"] != after["train_agent baseline 0"]
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "retrained", "replayed"),
+    [
+        ({"primary": {"checkpoint": "best"}}, False, False),
+        ({"thresholds": [0.6]}, False, False),
+        ({"test_samples": 7}, False, True),
+        ({"samples": 7}, True, False),
+        ({"seed": 7}, True, True),
+    ],
+)
+def test_how_runs_are_judged_does_not_train_them_again(
+    evaluation: dict[str, Any], retrained: bool, replayed: bool
+) -> None:
+    found = changed(evaluation=evaluation)
+    assert any(job.startswith("train_agent") for job in found) is retrained
+    assert any(job.startswith("evaluate_agent") for job in found) is replayed
+    assert {"compare_arms", *SHOWING} <= found
+
+
+def test_an_arm_with_its_own_rate_does_not_follow_the_common_one() -> None:
+    own = arms(kl_only={"learning_rate": 2e-4, "trajectory_score": "sum"})
+    before = specs(experiment(arms=own))
+    after = specs(experiment(arms=own, grpo={"learning_rate": 1e-4}))
+    assert before["train_agent kl_only 0"] == after["train_agent kl_only 0"]
+    assert before["train_agent baseline 0"] != after["train_agent baseline 0"]
+
+
 def test_execution_is_no_identity() -> None:
     execution = {"connection": {"base_url": "http://127.0.0.1:9/v1", "retries": 9}, "checkpoint_every": 1}
     assert changed(execution=execution) == set()
@@ -106,6 +133,7 @@ def test_a_model_folder_enters_by_content(tmp_path: Path) -> None:
 
     (tmp_path / "model.safetensors").write_bytes(b"one")
     first = identity()
+    agent_plan._identity.cache_clear()  # a workflow reads a folder once; the next call reads it again
     (tmp_path / "model.safetensors").write_bytes(b"two")
     assert first not in (identity(), agent_plan.EMBEDDED)
 
