@@ -9,7 +9,7 @@ CORES ?= all
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup reproduce smoke test check format schema world gpu bench clean-results lock
+.PHONY: help setup reproduce smoke test test-slurm check format schema world gpu bench clean-results lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,8 +29,12 @@ reproduce: setup ## run both the set-up and the whole default experiment; the re
 smoke: setup ## the whole workflow at toy size, about a minute
 	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
 
-test: setup ## set-up and all tests that need no GPU
-	$(BIN)/pytest -n 2 --dist loadfile -m "not gpu"
+test: setup ## set-up and all tests that need neither GPU nor SLURM
+	$(BIN)/pytest -n 2 --dist loadfile -m "not gpu and not slurm"
+
+test-slurm: setup ## the workflow on a SLURM cluster of this machine (Debian; installs its packages as root)
+	SLB_ACCOUNTING=1 tests/slurm/loopback.sh install
+	tests/slurm/loopback.sh within $(BIN)/pytest -n 2 --dist worksteal -m slurm tests/slurm
 
 check: setup ## formatting, lint, types, schema drift, workflow lint
 	$(BIN)/ruff check .
@@ -61,3 +65,4 @@ lock: setup ## pin what is installed now
 	{ echo "# Exact versions of everything that runs, tests and checks this project; made by: make lock"; \
 	  $(BIN)/pip freeze --all --exclude pip --exclude lever-pipe | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > requirements.lock.tmp
 	mv requirements.lock.tmp requirements.lock
+	$(BIN)/python -m lever_pipe environments

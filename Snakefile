@@ -29,9 +29,13 @@ rule all:
         REPORT,
 
 
+onstart:
+    begin_invocation()
+
+
 onsuccess:
-    print(closing_summary(log))
+    print(closing_summary())
 
 
 onerror:
-    print(failure_summary(log))
+    print(failure_summary())

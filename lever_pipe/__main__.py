@@ -7,14 +7,17 @@ import gc
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, NamedTuple, NoReturn, get_type_hints
 
+from lever_pipe import ownership, snapshot
 from lever_pipe.errors import ConfigError, LeverPipeError
 from lever_pipe.parsing import available, nearest, parse_model
 from lever_pipe.stage_configs import Runtime
@@ -26,21 +29,42 @@ TOOLS = {
     "export_rl_data": "tools",
     "ledger": "ledger_tools",
     "glossary": "glossary_tool",
+    "environments": "environments_tool",
+    "plan": "cluster.forecast",
+    "doctor": "cluster.doctor",
 }
 """Name of a tool -> module that holds it."""
+TERMINATED = 128 + signal.SIGTERM
+
+log = logging.getLogger("lever_pipe")
+
+
+class Call(NamedTuple):
+    """A stage with what it is called with."""
+
+    function: Any
+    files: dict[str, Path | tuple[Path, ...]]
+    config: Any
+    runtime: Runtime
+
+
+class TerminatedError(SystemExit):
+    """The process is asked to end: by a time limit, a preemption or a user."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage or tool; return 0, or 2 after printing a foreseeable fault in one message."""
+    """Run one stage or tool; return 0, 2 after printing a foreseeable fault in one message, or 143 after SIGTERM."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if words and words[0] in TOOLS:
             return int(import_module(f"lever_pipe.{TOOLS[words[0]]}").main(words))
         options = _parser().parse_intermixed_args(words)
-        if options.processes > 1 and "LOCAL_RANK" not in os.environ:
-            _share(options, words)
-        run_stage(options)
+        with _unwinding_on_sigterm(), _claimed(options) as claim:
+            _make(options, words, claim)
+    except TerminatedError:
+        sys.stderr.write("SIGTERM: ended before the artefact was whole\n")
+        return TERMINATED
     except LeverPipeError as fault:
         if "--debug" in words:
             raise
@@ -49,10 +73,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Claim | None]:
+    """Return the time in which this process alone makes the artefact; without a run card there is none to own."""
+    if "LOCAL_RANK" in os.environ:
+        return ownership.adopted()
+    cards = [word.partition("=")[2] for word in options.files if word.startswith("card=")]
+    return ownership.owned(Path(cards[0])) if len(cards) == 1 else nullcontext()
+
+
+def _make(options: argparse.Namespace, words: Sequence[str], claim: ownership.Claim | None) -> None:
+    """Run the stage here or in several processes, unless another process made the same while this one waited."""
+    if claim is not None and claim.waited and is_made(options):
+        log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)
+    elif options.processes > 1 and "LOCAL_RANK" not in os.environ:
+        with claim.handed_over() if claim else nullcontext():
+            _share(options, words)
+    else:
+        run_stage(options)
+
+
 def _share(options: argparse.Namespace, words: Sequence[str]) -> NoReturn:
     """Become accelerate's launcher of several processes with this very call; each finds the others by its environment.
 
     What the launcher's configuration does not say is said here, so that no default of this machine's user moves a run.
+    The launcher keeps this process's number, which the artefact's lock names. A process between would have to pass on
+    each signal, and could be killed or stopped without those that write.
     """
     plain = ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     how = ["--config_file", options.launcher] if options.launcher else plain
@@ -68,6 +113,32 @@ def run_stage(options: argparse.Namespace) -> object:
     Raises:
         ConfigError: unknown stage, unknown or missing file names, or a malformed spec.
     """
+    call = call_of(options)
+    _require_planned(options, call.config, call.runtime.code)
+    return call.function(**call.files, config=call.config, runtime=call.runtime)
+
+
+def is_made(options: argparse.Namespace) -> bool:
+    """Return whether the files of a call are there already, made by the same stage, config and code of equal inputs.
+
+    Raises:
+        ConfigError: as `run_stage`.
+    """
+    from lever_pipe.provenance import code_of
+
+    call, stage = call_of(options), options.stage
+    card = call.files["card"]
+    assert isinstance(card, Path)  # a name that every stage has, once
+    identity = {"config": call.config.model_dump(mode="json"), "code": call.runtime.code or code_of(stage)}
+    return ownership.is_complete(card, call.files, stage=stage, **identity)
+
+
+def call_of(options: argparse.Namespace) -> Call:
+    """Return the named stage with its files, config and runtime.
+
+    Raises:
+        ConfigError: as `run_stage`.
+    """
     with _no_garbage_collection():
         function = stage_function(options.stage)
     config_class = get_type_hints(function)["config"]
@@ -76,7 +147,23 @@ def run_stage(options: argparse.Namespace) -> object:
     execution = {"device": options.device, "threads": options.threads, "ledger": options.ledger, "agent": options.agent}
     runtime = Runtime(**execution, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
-    return function(**_files(options.stage, function, options.files), config=config, runtime=runtime)
+    return Call(function, _files(options.stage, function, options.files), config, runtime)
+
+
+def _require_planned(options: argparse.Namespace, config: Any, code: str) -> None:
+    """Refuse a job that is not as its invocation planned it.
+
+    Raises:
+        SnapshotError: another configuration, model or code.
+    """
+    frozen = snapshot.require_planned(options.stage, options.spec)
+    if frozen is None or frozen.package == snapshot.package_digest():
+        return
+    # Some source file changed, maybe a comment: what counts is the code of this stage.
+    from lever_pipe.plan import members_of
+    from lever_pipe.provenance import code_of
+
+    snapshot.require_code(options.stage, planned=code, found=code_of(options.stage, members_of(config)))
 
 
 def stage_function(name: str) -> Any:
@@ -162,6 +249,24 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def _unwinding_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as an exception, once: locks are given back, half files and queued rows seen to."""
+
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM may send it to a step and to its processes
+        raise TerminatedError(TERMINATED)
+
+    if threading.current_thread() is not threading.main_thread():  # only there Python sets handlers
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former or signal.SIG_DFL)
 
 
 def _leave(status: int) -> NoReturn:

@@ -10,6 +10,8 @@ LeverPipeError                 every foreseeable fault: one line, no traceback f
 |- ImageError                  an image that cannot be read, named
 |- ComparisonError             rows of a table that differ in more than the compared factor
 |- WorldError                  the embedded world's models do not show the mechanism they must show
+|- SnapshotError               a job that the running invocation did not plan: configuration, code or model changed
+|- DeviceError                 fewer GPUs than a job was to have
 |- SimulatorError              a simulated user that cannot be asked: its endpoint, key, cassette or kind
 `- TrainingError               a loss or gradient that is no finite number
 
@@ -63,6 +65,14 @@ class ComparisonError(LeverPipeError):
 
 class WorldError(LeverPipeError):
     """The embedded world's models miss an accuracy or mechanism bound; the message lists them."""
+
+
+class SnapshotError(LeverPipeError):
+    """A job is not what the invocation planned at its start; the message says what changed."""
+
+
+class DeviceError(LeverPipeError):
+    """A job sees fewer GPUs than it has processes."""
 
 
 class SimulatorError(LeverPipeError):

@@ -439,12 +439,12 @@ def _scale(experiment: Experiment) -> str:
     folder = experiment.lvlm.model
     world, name = experiment.data.source == "world", folder.rstrip("/").split("/")[-1]
     what = "embedded world" if world else f"{name} on {experiment.data.reader}"
-    n_parameters = _parameters(folder)
+    n_parameters = parameters_of(folder)
     return f"{what}, {n_parameters / 1e6:.1f} M parameters" if n_parameters else what
 
 
 @cache
-def _parameters(folder: str) -> int:
+def parameters_of(folder: str) -> int:
     """Return how many weights the headers of a model folder's safetensors name; 0 where there is none to read."""
     total = 0
     for path in sorted(Path(folder).glob("*.safetensors")):

@@ -23,7 +23,8 @@ M = TypeVar("M", bound=BaseModel)
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Call `write` on a sibling temporary file, flush it to disk and rename it to `path`.
 
-    A killed process leaves the former file, or none, but never half of one.
+    A killed process or a power failure leaves the former file, or none, but never half of one. When this returns the
+    name is on disk too, so what is written last says that all is there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -33,9 +34,20 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def sync_folder(path: Path) -> None:
+    """Flush the names in a folder to disk, where the file system can."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every network file system can
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:

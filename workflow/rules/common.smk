@@ -3,22 +3,25 @@ import time
 from pathlib import Path
 
 from lever_pipe import agent_plan, plan
+from lever_pipe.cluster import failures, invocation, sizing
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.page import prose
-from lever_pipe.experiment import parse_experiment
 
 STARTED = time.monotonic()
 
 plan.put_this_interpreter_first()
 
 try:
-    EXPERIMENT = parse_experiment(
-        config, source=" + ".join(map(str, workflow.configfiles))
-    )
+    EXPERIMENT = invocation.experiment_of(workflow, config)
+    CPU = sizing.cpu_room(EXPERIMENT)
+    ROOMS = sizing.model_rooms(EXPERIMENT, gpu_request=invocation.gpu_request(workflow))
 except LeverPipeError as fault:
     raise WorkflowError(str(fault)) from None
 
 RESULTS = EXPERIMENT.results
+JOBS = failures.Invocation(Path(RESULTS))
+if workflow.is_main_process:
+    JOBS.attach()
 LEVER = f"{RESULTS}/lever"
 LEDGER = f"{RESULTS}/ledger"
 TABLES = f"{LEVER}/tables"
@@ -32,9 +35,6 @@ GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}
 EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
 EMULATION = f"{LEVER}/emulation"
 NOISY = f"{EMULATION}/dropout/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
-
-CPU = {"device": "cpu", "mem_mb": 4000, "runtime": 60}
-MODEL = {"device": "cpu", "processes": 1, "mem_mb": 8000, "runtime": 240}
 
 
 wildcard_constraints:
@@ -210,25 +210,29 @@ def figure_labels(wildcards):
     return {"figure": caption.title, "shows": caption.text}
 
 
-def closing_summary(log):
+def begin_invocation():
+    """Freeze and check what this invocation is about to run."""
+    try:
+        invocation.begin(workflow, EXPERIMENT)
+    except LeverPipeError as fault:
+        raise WorkflowError(str(fault)) from None
+
+
+def closing_summary():
     """Return the lines that end a successful run."""
     minutes = (time.monotonic() - STARTED) / 60
     folders = [f"{RESULTS}/{study}" for study in EXPERIMENT.studies]
     tables = ", ".join(f"{folder}/tables/" for folder in folders)
     figures = ", ".join(f"{folder}/figures/" for folder in folders)
+    JOBS.write_table()
+    retried = JOBS.summary_of_retries()
     return (
-        f"\n{finished_jobs(log)} jobs in {minutes:.1f} minutes."
+        f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{retried and chr(10)}{retried}"
         f"\nReport:  {PAGE}\nTables:  {tables}\nFigures: {figures}\n"
     )
 
 
-def failure_summary(log):
-    """Return the lines that end a failed run."""
-    return f"\n{finished_jobs(log)} jobs finished before the failure. The lines above name the failed rule and its log.\n"
-
-
-def finished_jobs(log):
-    """Return how many jobs this invocation finished, by its own log files."""
-    return sum(
-        Path(file).read_text(errors="replace").count("Finished jobid:") for file in log
-    )
+def failure_summary():
+    """Return the lines that end a failed run: what failed and why, what remains, and how to go on."""
+    JOBS.write_table()
+    return f"\n{JOBS.summary_of_failures()}"

@@ -98,8 +98,9 @@ rule embed_examples:
         f"{LEVER}/embeddings/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
+    threads: ROOMS["embed_examples"].threads
     resources:
-        **MODEL,
+        **ROOMS["embed_examples"].resources,
     params:
         spec=spec("embed_examples"),
         files=with_external({**IMAGES, "encoder": EXPERIMENT.encoder.model}),

@@ -69,8 +69,9 @@ rule answer_prompts:
         f"{LEVER}/answers/{{batch}}/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
+    threads: ROOMS["answer_prompts"].threads
     resources:
-        **MODEL,
+        **ROOMS["answer_prompts"].resources,
     params:
         spec=spec("answer_prompts"),
         ledger=ledger_folder,
@@ -150,8 +151,9 @@ rule check_world:
         f"{LEVER}/world_check/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
+    threads: ROOMS["check_world"].threads
     resources:
-        **MODEL,
+        **ROOMS["check_world"].resources,
     params:
         spec=spec("check_world"),
         files=with_external({**IMAGES, "lvlm": EXPERIMENT.lvlm.model}),

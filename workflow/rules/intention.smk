@@ -18,14 +18,7 @@ CASSETTE = (
 )
 IS_NATIVE = INTENTION.engine == "native"
 INTENTION_REFERENCE = "resources/reference/userrl-published.csv"
-AGENT = {
-    "device": "cpu",
-    "processes": 1,
-    "launcher": "",
-    "mem_mb": 4000,
-    "runtime": 120,
-    "agent": agent_plan.execution_of(INTENTION),
-}
+AGENT_EXECUTION = agent_plan.execution_of(INTENTION)
 
 
 rule prepare_tasks:
@@ -68,8 +61,10 @@ rule warm_start_agent:
         f"{AGENTS}/warm_start/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
+    threads: ROOMS["warm_start_agent"].threads
     resources:
-        **AGENT,
+        **ROOMS["warm_start_agent"].resources,
+        agent=AGENT_EXECUTION,
     params:
         spec=spec("warm_start_agent"),
         files=named_files,
@@ -103,8 +98,10 @@ if IS_NATIVE:
             f"{RUN}/benchmark.jsonl"
         conda:
             "../../envs/gpu.yaml"
+        threads: ROOMS["train_agent"].threads
         resources:
-            **AGENT,
+            **ROOMS["train_agent"].resources,
+            agent=AGENT_EXECUTION,
         params:
             spec=spec("train_agent"),
             files=with_start,
@@ -132,8 +129,10 @@ if IS_NATIVE:
             f"{RUN}/test/benchmark.jsonl"
         conda:
             "../../envs/gpu.yaml"
+        threads: ROOMS["evaluate_agent"].threads
         resources:
-            **AGENT,
+            **ROOMS["evaluate_agent"].resources,
+            agent=AGENT_EXECUTION,
         params:
             spec=spec("evaluate_agent"),
             files=named_files,

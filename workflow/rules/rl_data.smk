@@ -46,8 +46,9 @@ rule generate_rl_data:
         f"{LEVER}/rl_data/shard~{{shard}}/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
+    threads: ROOMS["generate_rl_data"].threads
     resources:
-        **MODEL,
+        **ROOMS["generate_rl_data"].resources,
     params:
         spec=spec("generate_rl_data"),
         ledger=ledger_folder,

@@ -1,0 +1,167 @@
+"""What a run needs of this machine and its file systems: room, model folders, raw data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from lever_pipe import agent_plan, model_folders
+from lever_pipe.cluster.findings import Finding, fault, ok, warning
+from lever_pipe.experiment import Experiment
+
+SNAKEMAKE = Path(".snakemake")
+ROOM_OF_A_RUN = 1_000_000_000
+"""Bytes: the default run takes 0.4 GB."""
+ROOM_PER_MODEL_BYTE = 2
+"""Checkpoints, embeddings and answers grow with the models; a rule of thumb that is only a warning."""
+NO_ROOM = 100_000_000
+INODES = 20_000
+
+DATA_RULES = {"generate_world", "prepare_examples", "embed_examples", "generate_rl_data", "answer_prompts"}
+TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
+
+
+class Model(NamedTuple):
+    """A model folder and what its readers look for in it.
+
+    Attributes:
+        rules: those that load it.
+        any_of: files of which one is enough.
+    """
+
+    key: str
+    folder: str
+    rules: frozenset[str]
+    files: tuple[str, ...]
+    any_of: tuple[str, ...] = ()
+
+
+def models(experiment: Experiment) -> list[Model]:
+    """Return the model folders of the configured studies."""
+    found = []
+    if "lever" in experiment.studies:
+        of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
+        of_lvlm = ("config.json", "preprocessor_config.json", "tokenizer.json")
+        asking = frozenset({"generate_rl_data", "answer_prompts", "check_world"})
+        found.append(Model("encoder.model", experiment.encoder.model, frozenset({"embed_examples"}), of_encoder))
+        found.append(Model("lvlm.model", experiment.lvlm.model, asking, of_lvlm))
+    intention = experiment.intention
+    if "intention" in experiment.studies and intention.engine == "native" and intention.model.folder:
+        playing = frozenset({"train_agent", "evaluate_agent"})
+        found.append(
+            Model("intention.model.folder", intention.model.folder, playing, ("config.json",), any_of=TOKENIZERS)
+        )
+    return found
+
+
+def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Finding]:
+    """Yield what is found here.
+
+    Args:
+        experiment: what runs.
+        rules: rules of the planned jobs: what none of them reads is not looked at. None for everything.
+        folder: the working directory.
+    """
+    needed = [model for model in models(experiment) if rules is None or model.rules & set(rules)]
+    weights = sum(model_folders.bytes_of(folder / name) for name in {model.folder for model in needed})
+    yield from disks(
+        folder / experiment.results, folder / SNAKEMAKE, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights
+    )
+    for model in needed:
+        yield model_folder(model, folder)
+    yield from raw_data(experiment, rules=rules, folder=folder)
+
+
+def disks(*folders: Path, needed: int) -> Iterator[Finding]:
+    """Yield whether each file system takes files: the first needs `needed` bytes, all need inodes and permission."""
+    seen = set()
+    for folder in folders:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if (device := (there.stat().st_dev, os.access(there, os.W_OK))) in seen:
+            continue
+        seen.add(device)
+        yield _disk(folder, there, needed=needed if folder == folders[0] else NO_ROOM)
+
+
+def _disk(folder: Path, there: Path, *, needed: int) -> Finding:
+    check = f"disk of {folder}"
+    try:
+        with tempfile.TemporaryFile(dir=there) as handle:
+            handle.write(b"\0")
+    except OSError as refusal:
+        return fault(
+            check,
+            expected="a folder to write to",
+            found=refusal.strerror or str(refusal),
+            do="Mend its permission or quota.",
+        )
+    free, state = shutil.disk_usage(there).free, os.statvfs(there)
+    complaint = fault if free < NO_ROOM else warning
+    if free < needed:
+        remedy = "Make room, or lay `results` elsewhere."
+        return complaint(check, expected=f"about {_bytes(needed)} free", found=_bytes(free), do=remedy)
+    if state.f_files and state.f_favail < INODES:  # some file systems count none
+        found = f"{state.f_favail}"
+        return warning(
+            check, expected=f"{INODES} free inodes", found=found, do="Remove files, or lay `results` elsewhere."
+        )
+    return ok(check, f"{_bytes(free)} free")
+
+
+def model_folder(model: Model, folder: Path) -> Finding:
+    """Return whether a model folder is whole."""
+    check = f"{model.key} {model.folder}"
+    faults = model_folders.faults_of(folder / model.folder, files=model.files, any_of=model.any_of)
+    if faults:
+        return fault(
+            check,
+            expected="a whole model folder",
+            found="; ".join(faults),
+            do=f"Download it again, or name the right folder in {model.key}.",
+        )
+    return ok(check, f"whole, {_bytes(model_folders.bytes_of(folder / model.folder))}")
+
+
+def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Finding]:
+    """Yield whether the raw files and image folders of the configured studies are there."""
+    if "lever" in experiment.studies and experiment.data.source == "files" and _any(rules, DATA_RULES):
+        places = experiment.data.files.model_dump()
+        yield _present("data.files", list(places.values()), folder)
+    if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
+        files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
+        if files:
+            yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder)
+
+
+def _present(key: str, names: list[str], folder: Path) -> Finding:
+    absent = [name for name in names if not _holds_something(folder / name)]
+    if absent:
+        return fault(
+            key,
+            expected="raw files and folders with images",
+            found=f"absent or empty: {', '.join(absent)}",
+            do=f"Put them there, or name their places in {key}.",
+        )
+    return ok(key, f"{len(names)} files and folders there")
+
+
+def _holds_something(path: Path) -> bool:
+    if path.is_dir():
+        with os.scandir(path) as entries:
+            return next(entries, None) is not None
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _any(rules: Collection[str] | None, wanted: set[str]) -> bool:
+    return rules is None or bool(wanted & set(rules))
+
+
+def _bytes(number: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} bytes"

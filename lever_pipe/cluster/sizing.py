@@ -1,0 +1,151 @@
+"""How much of a machine each rule asks for, by the size of the models that are configured.
+
+The embedded worlds need a core, 2 GB and minutes. A model of more than `EMBEDDED_PARAMETERS` parameters, or one whose
+folder is not there yet, gets what its production run needs on GPUs of 80 GB. None of this changes a number: a profile
+or `--set-resources` may ask for anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from lever_pipe import plan
+from lever_pipe.errors import ConfigError
+from lever_pipe.experiment import Experiment
+
+EMBEDDED_PARAMETERS = 50_000_000
+SNAKEMAKE_MB = 300
+"""What the two Snakemakes around a SLURM job's command take of its memory."""
+FSDP = "profiles/slurm/accelerate/fsdp.yaml"
+
+Resources = dict[str, Any]
+Grown = Callable[..., int]
+
+
+class Need(NamedTuple):
+    """What the first attempt of a job asks for."""
+
+    mem_mb: int
+    runtime: int
+    """Minutes."""
+    threads: int = 1
+    gpus: int = 0
+    """Processes, too: each has a GPU of its own."""
+    launcher: str = ""
+    """accelerate's configuration, where processes share one model."""
+
+
+class Room(NamedTuple):
+    """A rule's `threads` and `resources`."""
+
+    threads: int
+    resources: Resources
+
+
+WORLD_CPU = Need(mem_mb=2000, runtime=30)
+WORLD_MODEL = Need(mem_mb=3000, runtime=60)
+PRODUCTION_CPU = Need(mem_mb=16_000, runtime=240)
+# Sizes by arithmetic, not measured: weights in bfloat16 (7.5 GB for 3 B parameters), keys and values of
+# `lvlm.kv_tokens`, decoded images. Times with room; a job that ends early gives its GPU back.
+PRODUCTION_MODEL: Mapping[str, Need] = {
+    "embed_examples": Need(mem_mb=32_000, runtime=120, threads=8, gpus=1),
+    "generate_rl_data": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+    "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
+    "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
+    "warm_start_agent": WORLD_MODEL,  # always the tiny agent
+    # Qwen3-8B, three GPUs as in the documents; the number must divide grpo.prompts / grpo.minibatches. Each process
+    # reads the float32 weights before they are spread, 33 GB each; the main one holds up to 98 GB while it writes a
+    # checkpoint. 45 published steps took under 3 minutes each; the native engine is not measured at this size.
+    "train_agent": Need(mem_mb=240_000, runtime=1800, threads=24, gpus=3, launcher=FSDP),
+    "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
+}
+
+
+def cpu_room(experiment: Experiment) -> Resources:
+    """Return the resources of a rule that loads no model."""
+    return {"device": "cpu"} | _asked(PRODUCTION_CPU if _is_production(experiment) else WORLD_CPU)
+
+
+def model_rooms(experiment: Experiment, *, gpu_request: str = "gpu") -> dict[str, Room]:
+    """Return threads and resources of every rule that loads a model.
+
+    Args:
+        experiment: names the models.
+        gpu_request: how the cluster wants to be asked for GPUs: `gpu`, `gpu:MODEL`, `gres` or `gres:MODEL`.
+
+    Raises:
+        ConfigError: another `gpu_request`.
+    """
+    rooms = {}
+    for rule, production in PRODUCTION_MODEL.items():
+        need = production if _is_large(_model_of(experiment, rule)) else WORLD_MODEL
+        computing = {
+            "device": "cuda" if need.gpus else "cpu",
+            "processes": max(1, need.gpus),
+            "launcher": need.launcher,
+        }
+        rooms[rule] = Room(need.threads, computing | _gpus(need.gpus, gpu_request) | _asked(need))
+    return rooms
+
+
+def gpus_of(resources: Mapping[str, Any]) -> int:
+    """Return how many GPUs a job's resources ask for, in whichever words."""
+    name, *rest = str(resources.get("gres") or "").split(":")
+    if resources.get("gpu") or name != "gpu":
+        return int(resources.get("gpu") or 0)
+    return int(rest[-1]) if rest and rest[-1].isdecimal() else 1
+
+
+def _asked(need: Need) -> Resources:
+    """Return memory and time that grow with each attempt, so that a job killed for want of them gets more."""
+    return {"mem_mb": _grown(need.mem_mb + SNAKEMAKE_MB), "runtime": _grown(need.runtime)}
+
+
+def _grown(first: int) -> Grown:
+    def of(wildcards: object, attempt: int) -> int:  # noqa: ARG001 (Snakemake passes what the names ask for)
+        return first * attempt
+
+    return of
+
+
+def _gpus(count: int, request: str) -> Resources:
+    """Return the resources that the SLURM plugin turns into `--gpus` or `--gres`."""
+    word, _, model = request.partition(":")
+    if word not in ("gpu", "gres"):
+        raise ConfigError(
+            "gpu_request: expected gpu, gpu:MODEL, gres or gres:MODEL",
+            found=repr(request),
+            do="Mend it under default-resources of the profile.",
+        )
+    if not count:
+        return {}
+    if word == "gres":
+        return {"gres": ":".join(["gpu", *([model] if model else []), str(count)])}
+    return {"gpu": count, **({"gpu_model": model} if model else {})}
+
+
+def _is_production(experiment: Experiment) -> bool:
+    lever = "lever" in experiment.studies and experiment.data.source == "files"
+    return lever or any(_is_large(_model_of(experiment, rule)) for rule in _rules_of(experiment))
+
+
+def _rules_of(experiment: Experiment) -> list[str]:
+    """Return the rules of the configured studies that load a model."""
+    agents = [rule for rule in PRODUCTION_MODEL if rule.endswith("_agent")]
+    lever = [rule for rule in PRODUCTION_MODEL if rule not in agents]
+    return (lever if "lever" in experiment.studies else []) + (agents if "intention" in experiment.studies else [])
+
+
+def _model_of(experiment: Experiment, rule: str) -> str:
+    """Return the model folder that a rule loads; empty for the tiny agent, which is no folder."""
+    if rule == "warm_start_agent":
+        return ""
+    if rule.endswith("_agent"):
+        return experiment.intention.model.folder
+    return experiment.encoder.model if rule == "embed_examples" else experiment.lvlm.model
+
+
+def _is_large(folder: str) -> bool:
+    """Return whether a model is more than an embedded one; a folder that is not there yet will hold one."""
+    return bool(folder) and not 0 < plan.parameters_of(folder) <= EMBEDDED_PARAMETERS

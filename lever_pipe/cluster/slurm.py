@@ -1,0 +1,235 @@
+"""Questions to SLURM. Each has a time limit, and the answer is None when SLURM does not answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MARK = "\x1f"  # between fields; no name, folder or comment holds it
+ANSWER_WITHIN = 20.0  # seconds
+USERS_OWN = re.compile(r"S(QUEUE|INFO|ACCT|CONTROL)_")  # settings that would filter or reshape an answer
+FORGOTTEN = "Invalid job id"
+BROKEN = ("down", "drain", "fail", "inval", "unknown")  # how states of such nodes begin
+UNFINISHED = {"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING"}
+
+
+class QueuedJob(NamedTuple):
+    """A job in the queue.
+
+    Attributes:
+        id: number, with `_task` for a task of an array.
+        state: long name, such as PENDING or RUNNING.
+        name: all jobs of one Snakemake run share it.
+        comment: rule and wildcards, as the executor plugin writes them.
+        folder: working directory.
+        reason: why it waits, or None in SLURM's words.
+    """
+
+    id: str
+    state: str
+    name: str
+    comment: str
+    folder: str
+    reason: str
+
+
+class Partition(NamedTuple):
+    """A partition.
+
+    Attributes:
+        minutes: longest run time of a job; None without limit.
+        tier: jobs of a higher one may preempt jobs of a lower one.
+        nodes: those that belong to it, whatever their state.
+    """
+
+    name: str
+    is_default: bool
+    state: str
+    minutes: int | None
+    preempt_mode: str
+    tier: int
+    nodes: tuple[Node, ...]
+
+
+class Node(NamedTuple):
+    """A node as configured.
+
+    Attributes:
+        state: as `sinfo` names it, such as idle, mixed or down*.
+        gres: number of each generic resource, by `name` and by `name:type`.
+    """
+
+    name: str
+    state: str
+    cpus: int
+    mem_mb: int
+    gres: dict[str, int]
+
+    @property
+    def is_working(self) -> bool:
+        """Tell whether jobs may start here, now or later, without anybody's help."""
+        return not self.state.startswith(BROKEN) and not self.state.endswith("*")
+
+
+class Reply(NamedTuple):
+    """What a command said."""
+
+    status: int
+    output: str
+    error: str
+
+
+def run(*command: str, timeout: float = ANSWER_WITHIN) -> str | None:
+    """Return the output of a SLURM command; None when it fails, is missing or takes longer than `timeout` seconds."""
+    reply = ask(*command, timeout=timeout)
+    return reply.output if reply and reply.status == 0 else None
+
+
+def ask(*command: str, timeout: float = ANSWER_WITHIN) -> Reply | None:
+    """Return output, error text and exit status; None when the command is missing or takes longer than `timeout`."""
+    own = {name: value for name, value in os.environ.items() if not USERS_OWN.match(name)}
+    kept = {"capture_output": True, "text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
+    try:
+        done = subprocess.run(command, timeout=timeout, check=False, env=own, **kept)  # type: ignore[call-overload]
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return Reply(done.returncode, done.stdout, done.stderr)
+
+
+def queued_jobs() -> list[QueuedJob] | None:
+    """Return this user's jobs that wait, run or end just now."""
+    form = MARK.join(("%i", "%T", "%j", "%k", "%Z", "%r"))
+    answer = run("squeue", "--noheader", f"--user={os.getuid()}", f"--format={form}")
+    return None if answer is None else [QueuedJob(*row) for row in _rows(answer, len(QueuedJob._fields))]
+
+
+def states_of(name: str) -> dict[str, str] | None:
+    """Return the state of every job of this name that the controller remembers, finished ones too, by id."""
+    answer = run("squeue", "--noheader", "--states=all", f"--name={name}", f"--format=%i{MARK}%T")
+    return None if answer is None else {row[0]: row[1] for row in _rows(answer, 2)}
+
+
+def state_of(job_id: str) -> str | None:
+    """Return the state of one job: as the controller says or, of one it has forgotten, the accounting.
+
+    Returns:
+        "" for a job that neither knows. A job that the controller has forgotten does not run, so a state such as
+        RUNNING in the accounting counts as not known.
+    """
+    reply = ask("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T")
+    if reply is None or (reply.status and FORGOTTEN not in reply.error):
+        return None
+    if reply.status == 0 and reply.output.strip():
+        return reply.output.split()[0]
+    return _remembered(job_id)
+
+
+def _remembered(job_id: str) -> str | None:
+    known = settings()
+    if known is None:
+        return None
+    if not has_accounting(known):
+        return ""
+    answer = run("sacct", "--allocations", "--noheader", "--parsable2", "--format=State", f"--jobs={job_id}")
+    if answer is None:
+        return None
+    state = (answer.split() or [""])[0]  # "CANCELLED by 0" is CANCELLED
+    return "" if state in UNFINISHED else state
+
+
+def settings() -> dict[str, str] | None:
+    """Return the controller's configuration, values as SLURM prints them."""
+    answer = run("scontrol", "show", "config")
+    if answer is None:
+        return None
+    pairs = (line.partition("=") for line in answer.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def has_accounting(known: dict[str, str]) -> bool:
+    """Tell from the settings whether SLURM keeps accounts; without, `sacct` and `sacctmgr` know nothing."""
+    return known.get("AccountingStorageType", "") == "accounting_storage/slurmdbd"
+
+
+def seconds(value: str) -> int | None:
+    """Return a setting such as `300 sec` as a number; None when it is none."""
+    found = re.match(r"\d+", value)
+    return int(found[0]) if found else None
+
+
+def partitions() -> dict[str, Partition] | None:
+    """Return every partition that this user can see, by name."""
+    shown, listed = run("scontrol", "show", "partition", "--oneliner"), _nodes()
+    if shown is None or listed is None:
+        return None
+    found = {}
+    for line in shown.splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if name := fields.get("PartitionName"):
+            nodes = tuple(node for partition, node in listed if partition == name)
+            known = (fields.get("Default") == "YES", fields.get("State", ""), minutes(fields.get("MaxTime", "")))
+            preemption = (fields.get("PreemptMode", ""), _whole(fields.get("PriorityTier", "")))
+            found[name] = Partition(name, *known, *preemption, nodes)
+    return found
+
+
+def _nodes() -> list[tuple[str, Node]] | None:
+    form = MARK.join(("%R", "%N", "%T", "%c", "%m", "%G"))
+    answer = run("sinfo", "--noheader", "--Node", f"--format={form}")
+    if answer is None:
+        return None
+    rows = _rows(answer, 6)
+    return [(row[0], Node(row[1], row[2], _whole(row[3]), _whole(row[4]), gres(row[5]))) for row in rows]
+
+
+def minutes(limit: str) -> int | None:
+    """Return a time limit such as `1-02:00:00` in minutes; None for UNLIMITED."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
+    if not found:
+        return None
+    days, hours, whole, _ = (int(part or 0) for part in found.groups())
+    return (days * 24 + hours) * 60 + whole
+
+
+def gres(words: str) -> dict[str, int]:
+    """Return generic resources such as `gpu:a100:4(S:0-1),shard:8` as numbers by name and by name:type."""
+    found: dict[str, int] = {}
+    for word in re.sub(r"\([^)]*\)", "", words).split(","):
+        parts = [part for part in word.split(":") if part]
+        if not parts or parts == ["null"]:
+            continue
+        number = _whole(parts.pop()) if len(parts) > 1 and parts[-1][0].isdigit() else 1
+        for name in {parts[0], ":".join(parts)}:
+            found[name] = found.get(name, 0) + number
+    return found
+
+
+def accounts() -> set[str] | None:
+    """Return the accounts that this user may charge."""
+    answer = run("sacctmgr", "--noheader", "--parsable2", "show", "user", _user(), "withassoc", "format=account")
+    return None if answer is None else {line for line in answer.splitlines() if line}
+
+
+def cancel(job_ids: list[str]) -> bool:
+    """Ask SLURM to cancel the jobs; tell whether it took the order."""
+    return run("scancel", *job_ids) is not None
+
+
+def _user() -> str:
+    answer = run("id", "--user", "--name")
+    return answer.strip() if answer else str(os.getuid())
+
+
+def _rows(answer: str, width: int) -> Iterator[list[str]]:
+    for line in answer.split("\n"):
+        row = [field.strip() for field in line.split(MARK)]
+        if len(row) == width:
+            yield ["" if field == "(null)" else field for field in row]
+
+
+def _whole(word: str) -> int:
+    found = re.match(r"\d+", word)
+    return int(found[0]) if found else 0

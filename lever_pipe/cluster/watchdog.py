@@ -1,0 +1,174 @@
+"""No wait without end: SLURM jobs that snakemake-executor-plugin-slurm would ask for, or forget, for ever.
+
+The plugin waits for a job until a status query names one of the end states that it knows. Three jobs never get there:
+one that was preempted and is not requeued, one whose record the controller has dropped, and, after a round in which
+every query failed, each active job, because the plugin takes them off its list. The executor interface hands a round of
+jobs to `check_active_jobs`, which reports those that ended and yields the others. `watch` wraps that one method: what
+was neither reported nor yielded is asked for again, and a yielded job whose end SLURM tells in words that the plugin
+does not know is reported with a message that names it. Then Snakemake retries or counts it as failed, as the profile
+says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+from lever_pipe.cluster import slurm
+
+log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
+
+VANISHED_SECONDS = 60.0
+"""How long SLURM must answer without knowing a job before its end counts as unseen; submission may lag."""
+SILENCE_SECONDS = 60.0
+"""How long SLURM may not answer before a line says so, and between such lines."""
+SUCCESS = "COMPLETED"
+FAILURES = {
+    "BOOT_FAIL": "its node did not start",
+    "CANCELLED": "it was cancelled",
+    "DEADLINE": "its deadline passed",
+    "FAILED": "its command failed",
+    "LAUNCH_FAILED": "its node could not launch it",
+    "NODE_FAIL": "its node failed",
+    "OUT_OF_MEMORY": "it took more memory than it had asked for",
+    "PREEMPTED": "it was preempted and the profile does not requeue",
+    "RECONFIG_FAIL": "its node could not be configured",
+    "REVOKED": "another cluster took it over",
+    "TIMEOUT": "it ran into its time limit",
+}
+"""End states, and what they mean."""
+
+Job = Any  # snakemake_interface_executor_plugins' SubmittedJobInfo
+Executor = Any  # the plugin's executor
+Check = Callable[[Executor, list[Job]], AsyncIterator[Job]]
+
+
+class Verdict(NamedTuple):
+    """The end of a job that the plugin does not see."""
+
+    succeeded: bool
+    message: str
+
+
+class Watchdog:
+    """What is known of one executor's jobs beyond what the plugin keeps.
+
+    Args:
+        requeues: whether SLURM brings preempted jobs back by itself.
+        clock: seconds that never go backwards.
+    """
+
+    def __init__(self, *, requeues: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.requeues = requeues
+        self.ended: set[str] = set()
+        self._clock = clock
+        self._missing_since: dict[str, float] = {}
+        self._ended_as: dict[str, str] = {}
+        self._silent_since: float | None = None
+        self._said = 0.0
+
+    def judge(self, job_id: str, states: dict[str, str]) -> Verdict | None:
+        """Return how a job ended that the plugin still waits for; None while it may go on.
+
+        An end state counts when two rounds in a row show it, so that the plugin's own report goes before.
+        """
+        state = states.get(job_id, "").split(" ")[0]
+        if not state:
+            return self._judge_missing(job_id)
+        self._missing_since.pop(job_id, None)
+        before, self._ended_as[job_id] = self._ended_as.get(job_id), state
+        if before != state or (self.requeues and state in ("PREEMPTED", "NODE_FAIL")):
+            return None
+        return self._verdict(job_id, state)
+
+    def hear(self, states: dict[str, str] | None) -> None:
+        """Note whether SLURM answered, and say so when it has not for long."""
+        now = self._clock()
+        if states is not None:
+            self._silent_since = None
+            return
+        self._missing_since.clear()  # only answers count
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        if now - max(self._silent_since, self._said) >= SILENCE_SECONDS:
+            self._said = now
+            log.warning("SLURM has not answered for %.0f s; waiting for it", now - self._silent_since)
+
+    def _judge_missing(self, job_id: str) -> Verdict | None:
+        since = self._missing_since.setdefault(job_id, self._clock())
+        if self._clock() - since < VANISHED_SECONDS:
+            return None
+        state = slurm.state_of(job_id)
+        if state is None:
+            return None
+        if state in FAILURES or state == SUCCESS:
+            return self._verdict(job_id, state)
+        return None if state else Verdict(False, f"SLURM no longer knows job {job_id}, and nobody saw it end")
+
+    def _verdict(self, job_id: str, state: str) -> Verdict | None:
+        if state == SUCCESS:
+            return Verdict(True, f"SLURM job {job_id} completed")
+        if state in FAILURES:
+            return Verdict(False, f"SLURM job {job_id} ended as {state}: {FAILURES[state]}")
+        return None
+
+
+def watch(executor_class: type) -> None:
+    """Make an executor class of snakemake-executor-plugin-slurm end every wait; a second call changes nothing."""
+    check: Check = executor_class.check_active_jobs  # type: ignore[attr-defined]
+    if getattr(check, "is_watched", False):
+        return
+    executor_class.check_active_jobs = _watched(check)  # type: ignore[attr-defined]
+    for name in ("report_job_success", "report_job_error"):
+        setattr(executor_class, name, _noted(getattr(executor_class, name)))
+
+
+def _watched(check: Check) -> Check:
+    async def check_active_jobs(executor: Executor, active_jobs: list[Job]) -> AsyncIterator[Job]:
+        dog = _dog_of(executor)
+        asked = list(active_jobs)
+        yielded = [job async for job in check(executor, active_jobs)]
+        kept = {job.external_jobid for job in yielded}
+        forgotten = [job for job in asked if job.external_jobid not in kept | dog.ended]
+        if forgotten:
+            names = ", ".join(job.external_jobid for job in forgotten)
+            log.warning("no status of the SLURM jobs %s in this round; they are asked for again", names)
+        waiting = yielded + forgotten
+        states = await asyncio.to_thread(slurm.states_of, executor.run_uuid) if waiting else {}
+        dog.hear(states)
+        for job in waiting:
+            verdict = None if states is None else await asyncio.to_thread(dog.judge, job.external_jobid, states)
+            if verdict is None:
+                yield job
+            else:
+                _report(executor, job, verdict)
+
+    check_active_jobs.is_watched = True  # type: ignore[attr-defined]
+    return check_active_jobs
+
+
+def _report(executor: Executor, job: Job, verdict: Verdict) -> None:
+    log.warning("%s, which the executor did not notice", verdict.message)
+    if verdict.succeeded:
+        executor.report_job_success(job)
+        return
+    logs = [str(job.aux["slurm_logfile"])] if job.aux and job.aux.get("slurm_logfile") else []
+    executor.report_job_error(job, msg=f"{verdict.message}. ", aux_logs=logs)
+
+
+def _noted(report: Callable[..., None]) -> Callable[..., None]:
+    def noting(executor: Executor, job_info: Job, *words: Any, **named: Any) -> None:
+        _dog_of(executor).ended.add(job_info.external_jobid)
+        report(executor, job_info, *words, **named)
+
+    return noting
+
+
+def _dog_of(executor: Executor) -> Watchdog:
+    """Return the watchdog of an executor, made when it is first asked for."""
+    dog: Watchdog | None = vars(executor).get("_watchdog")
+    if dog is None:
+        dog = executor._watchdog = Watchdog(requeues=executor.workflow.executor_settings.requeue)  # noqa: SLF001
+    return dog

@@ -1,0 +1,109 @@
+"""Faults on request: every Python process of a copied project imports this module when it starts.
+
+A fault is a file `NAME.fault` beside this module that holds JSON: which stage, `when` (words that the stage's call
+must contain), `at` (the fault strikes when the stage opens a file of that name for writing; empty: when it starts) and
+what to `do`: `hold` until NAME.release is there, `fail`, or `allocate` more memory than the job asked SLURM for.
+A fault strikes once, unless it is `always`; NAME.struck gets a line of each strike: SLURM's job id and the process's.
+The package under test stays as it is, so its digest does too.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+HELD_SECONDS = 300  # longer than any test: a hold that nobody ends must not outlive its cluster for ever
+POLL_SECONDS = 1.0
+VANISHED_SECONDS = 10.0
+
+
+def wait_less() -> None:
+    """Ask SLURM every second: the plugin waits 2, 12, 22, ... seconds, and most of a test would be that."""
+    from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+
+    from lever_pipe.cluster import watchdog
+
+    whole = RemoteExecutor.next_seconds_between_status_checks
+    RemoteExecutor.next_seconds_between_status_checks = whole.getter(lambda _: POLL_SECONDS)
+    watchdog.VANISHED_SECONDS = VANISHED_SECONDS
+
+
+def arm(stage: str, words: str) -> None:
+    """Find the faults of this call; strike at once, or when the named file is opened."""
+    for path in sorted(HERE.glob("*.fault")):
+        try:
+            fault = json.loads(path.read_text())
+        except FileNotFoundError:  # it struck elsewhere
+            continue
+        if fault["stage"] != stage or any(word not in words for word in fault["when"]):
+            continue
+        if fault["at"]:
+            strike_when_opened(path, fault)
+        else:
+            strike(path, fault)
+
+
+def strike_when_opened(path: Path, fault: dict) -> None:
+    """Strike when a file whose name contains `at` is opened for writing."""
+    done = []
+
+    def look(event: str, arguments: tuple) -> None:
+        if event != "open" or done or not isinstance(arguments[0], str | os.PathLike):
+            return
+        if fault["at"] in os.path.basename(arguments[0]) and arguments[1] and "w" in str(arguments[1]):  # noqa: PTH119
+            done.append(True)
+            strike(path, fault)
+
+    sys.addaudithook(look)
+
+
+def strike(path: Path, fault: dict) -> None:
+    """Do what the fault says, if no other process did."""
+    if not fault["always"]:
+        try:
+            path.rename(path.with_suffix(".taken"))
+        except FileNotFoundError:
+            return
+    with path.with_suffix(".struck").open("a") as handle:
+        handle.write(f"{os.environ.get('SLURM_JOB_ID', '-')} {os.getpid()}\n")
+    if fault["do"] == "fail":
+        sys.stderr.write("FaultError: this job was told to fail\n")
+        sys.stderr.flush()
+        os._exit(3)
+    if fault["do"] == "allocate":
+        take_memory(requested_megabytes() * 5 // 4)
+    wait_for(path.with_suffix(".release"))
+
+
+def requested_megabytes() -> int:
+    """Return what this job asked for per node."""
+    shown = subprocess.run(
+        ["scontrol", "show", "job", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True, timeout=20, check=True
+    ).stdout
+    number, unit = re.search(r"MinMemoryNode=([\d.]+)([MG])", shown).groups()
+    return int(float(number) * (1024 if unit == "G" else 1))
+
+
+def take_memory(megabytes: int) -> None:
+    """Hold that much resident memory until the process ends."""
+    globals()["HOARD"] = b"\1" * (megabytes * 2**20)
+
+
+def wait_for(path: Path) -> None:
+    """Return once the file is there."""
+    end = time.monotonic() + HELD_SECONDS
+    while not path.exists():
+        if time.monotonic() > end:
+            os._exit(4)
+        time.sleep(0.1)
+
+
+WORDS = sys.orig_argv
+if WORDS[1:3] == ["-m", "lever_pipe"] and len(WORDS) > 3:
+    arm(WORDS[3], " ".join(WORDS[4:]))
+elif WORDS[1:3] == ["-m", "snakemake"] and "slurm" in " ".join(WORDS) and "--mode" not in WORDS:
+    wait_less()

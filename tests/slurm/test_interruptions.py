@@ -1,0 +1,179 @@
+"""Interrupted from outside (jobs, nodes, main process, configuration) a run ends in the bytes of an undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.conftest import Project
+from tests.workflow.test_reruns import GRPO_AND_BELOW
+
+from .conftest import ENDED, Cluster, ClusterProject, Fault, on, wait_until
+from .test_failures import STAGE, epoch, whole
+
+pytestmark = pytest.mark.slurm
+
+FIRST, SECOND = epoch("0", 1), epoch("0", 2)
+TARGET = ("--", f"results/smoke/{SECOND}/run.json")
+
+
+def hold(project: ClusterProject, name: str = "held") -> Fault:
+    """Hold the first epoch while it writes: it has computed, and nothing of it is whole."""
+    return project.lay(name, "hold", STAGE, f"card=results/smoke/{FIRST}/run.json", at="metrics.json")
+
+
+def require_recovered(project: ClusterProject, finished: Project) -> None:
+    """Require both epochs with the bytes of the run that nobody interrupted, and no remains."""
+    project.same(finished, *whole(FIRST), *whole(SECOND))
+    for folder in (FIRST, SECOND):
+        mine, theirs = (
+            {path.name for path in (p.folder / "results/smoke" / folder).iterdir()} for p in (project, finished)
+        )
+        assert mine == theirs  # no temporary file, no lock
+
+
+def moment(cluster: Cluster, job: str, which: str) -> datetime:
+    """Return when a job started or ended."""
+    found = re.search(rf"{which}=(\S+)", cluster.ask("scontrol", "show", "job", job))
+    assert found
+    return datetime.fromisoformat(found[1])
+
+
+def state_of(cluster: Cluster, job: str) -> str:
+    return next(known.state for known in cluster.jobs() if known.id == job)
+
+
+def test_a_cancelled_job_is_run_again(project: ClusterProject, finished: Project) -> None:
+    project.forget(FIRST, SECOND)
+    held = hold(project)
+    run = project.start(*TARGET)
+    wait_until(held.struck(), 120, "the job", run)
+    project.cluster.ask("scancel", held.strikes[0])
+    run.succeed()
+    assert state_of(project.cluster, held.strikes[0]) == "CANCELLED"
+    require_recovered(project, finished)
+
+
+def test_a_job_of_a_dead_node_is_run_again(project: ClusterProject, finished: Project) -> None:
+    project.forget(FIRST, SECOND)
+    held = hold(project)
+    run = project.start(*TARGET)
+    wait_until(held.struck(), 120, "the job", run)
+    node = next(job.node for job in project.cluster.jobs() if job.id == held.strikes[0])
+    project.cluster.script("kill-node", node)
+    try:
+        run.succeed()
+        assert state_of(project.cluster, held.strikes[0]) == "NODE_FAIL"
+    finally:
+        project.cluster.script("start-node", node)
+    wait_until(lambda: f"{node} idle" in project.cluster.ask("sinfo", "-hNo", "%N %T"), 30, "the node")
+    require_recovered(project, finished)
+
+
+@pytest.mark.parametrize("orphans", ["wait", "cancel"])
+def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: Project, orphans: str) -> None:
+    project.forget(FIRST, SECOND)
+    held = hold(project)
+    first = project.start(*TARGET)
+    wait_until(held.struck(), 120, "the job", first)
+    first.kill()
+    orphan = held.strikes[0]
+    assert state_of(project.cluster, orphan) == "RUNNING"
+    project.snakemake("--unlock")
+    run = project.start(*TARGET, LEVER_PIPE_ORPHANS=orphans)
+    if orphans == "wait":
+        wait_until(lambda: orphan in run.said(), 120, "the preflight to name the orphan", run)
+        assert run.process.poll() is None
+        held.release()
+    said = run.succeed()
+    assert orphan in said
+    assert state_of(project.cluster, orphan) == {"wait": "COMPLETED", "cancel": "CANCELLED"}[orphans]
+    ended = moment(project.cluster, orphan, "EndTime")
+    for job in project.cluster.jobs(STAGE):
+        if int(job.id) > int(orphan):
+            assert moment(project.cluster, job.id, "StartTime") >= ended  # never two writers at a time
+    require_recovered(project, finished)
+
+
+def test_a_duplicate_leaves_the_artefact_to_its_owner(project: ClusterProject, finished: Project) -> None:
+    """The same job twice at once, as after a main process that could not see its first one."""
+    project.forget(FIRST, SECOND)
+    held = hold(project)
+    run = project.start(*TARGET)
+    wait_until(held.struck(), 120, "the job", run)
+    job, process = (project.faults / "held.struck").read_text().split()
+    variables = dict(
+        word.split("=", 1) for word in Path(f"/proc/{process}/environ").read_text().split("\0") if "=" in word
+    )
+    snapshot = {name: value for name, value in variables.items() if name.startswith("LEVER_PIPE_")}
+    script = project.cluster.ask("scontrol", "write", "batch_script", job, "-")
+    duplicate = subprocess.run(
+        ["sbatch", "--parsable", "--mem=4000", "--output", project.folder / "duplicate.log"],
+        input=script,
+        env=project.environment | snapshot,
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    ).stdout.strip()
+    log = project.results(f"{FIRST}/log.txt")
+    wait_until(lambda: f"SLURM job {job}" in log.read_text(), 120, "the duplicate to say whom it waits for", run)
+    assert state_of(project.cluster, duplicate) == "RUNNING"
+    assert not project.results(f"{FIRST}/run.json").exists()
+    held.release()
+    run.succeed()
+    wait_until(lambda: state_of(project.cluster, duplicate) in ENDED, 120, "the duplicate's end")
+    assert state_of(project.cluster, duplicate) == "COMPLETED", (project.folder / "duplicate.log").read_text()
+    require_recovered(project, finished)
+
+
+def test_an_edited_config_waits_for_the_next_run(project: ClusterProject, finished: Project) -> None:
+    project.forget(FIRST, SECOND)
+    cluster = project.cluster
+    full = cluster.ask("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 300")
+    run = project.start(*TARGET)
+    wait_until(lambda: cluster.jobs(STAGE, states={"PENDING"}), 120, "a job in the queue", run)
+    with project.edited("config.yaml", "grpo: {learning_rate: 1.0e-4", "grpo: {learning_rate: 3.0e-4"):
+        cluster.ask("scancel", full.strip())
+        run.succeed()
+        require_recovered(project, finished)
+        assert project.planned() == GRPO_AND_BELOW
+    # Run cards say how long a stage took, so the lineage of all runs is collected again; nothing is computed again.
+    assert not project.planned().keys() & {"train_grpo_epoch", "select_demonstrations", "answer_prompts"}
+
+
+def test_two_experiments_share_a_ledger(project: ClusterProject, finished: Project, tmp_path: Path) -> None:
+    """One has a random baseline more; both ask for most answers at the same time, of an empty ledger."""
+    batch, shared = "lever/answers/baseline", tmp_path / "ledger"
+    shared.mkdir()
+    folder = tmp_path / "other"
+    shutil.copytree(finished.folder, folder)
+    other = on(project.cluster, Project(folder))
+    smoke = other.folder / "config/smoke.yaml"
+    smoke.write_text(smoke.read_text().replace("n_random_draws: 1", "n_random_draws: 2"))
+    faults, runs = [], []
+    for one in (project, other):
+        shutil.rmtree(one.results("ledger"))
+        one.results("ledger").symlink_to(shared)
+        one.forget(batch)
+        faults.append(one.lay("together", "hold", "answer_prompts"))
+        runs.append(one.start("--", f"results/smoke/{batch}/run.json"))
+    for fault, run in zip(faults, runs, strict=True):
+        wait_until(fault.struck(), 120, "both jobs", run)
+    for fault in faults:
+        fault.release()
+    for run in runs:
+        run.succeed()
+    assert len(list(shared.glob("*.jsonl"))) == 2
+    assert os.stat(project.results("ledger")).st_ino == os.stat(other.results("ledger")).st_ino  # noqa: PTH116
+    project.tool("ledger", "verify", str(shared))
+    project.same(finished, f"{batch}/answers.jsonl")
+    mine, theirs = (set(one.results(f"{batch}/answers.jsonl").read_text().splitlines()) for one in (project, other))
+    assert mine < theirs

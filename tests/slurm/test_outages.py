@@ -1,0 +1,62 @@
+"""A SLURM that does not answer, forgets a job or preempts it: no run waits for ever."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+
+from tests.workflow.conftest import Project
+
+from .conftest import ClusterProject, wait_until
+from .test_failures import STAGE
+from .test_interruptions import FIRST, SECOND, TARGET, hold, require_recovered, state_of
+
+pytestmark = pytest.mark.slurm
+
+OUTAGE_SECONDS = 25
+
+
+def test_a_controller_that_does_not_answer_is_waited_for(project: ClusterProject, finished: Project) -> None:
+    """The job ends during the outage, and what needs it is submitted after it."""
+    project.forget(FIRST, SECOND)
+    held = hold(project)
+    run = project.start(*TARGET)
+    wait_until(held.struck(), 120, "the job", run)
+    project.cluster.script("stop", "slurmctld")
+    held.release()
+    time.sleep(OUTAGE_SECONDS)
+    assert run.process.poll() is None, run.told()
+    project.cluster.script("up")
+    run.succeed()
+    assert len(held.strikes) == 1
+    require_recovered(project, finished)
+
+
+def test_a_job_that_slurm_forgot_is_named_and_run_again(project: ClusterProject, finished: Project) -> None:
+    project.forget(FIRST, SECOND)
+    held = hold(project)
+    run = project.start(*TARGET)
+    wait_until(held.struck(), 120, "the job", run)
+    project.cluster.script("stop", "slurmctld")
+    shutil.rmtree(project.cluster.folder / "state/ctld")
+    project.cluster.script("up")
+    said = run.succeed()
+    assert f"'{held.strikes[0]}'" in said or f"job {held.strikes[0]}" in said, said[-4000:]
+    require_recovered(project, finished)
+
+
+def test_a_preempted_job_is_named_and_run_again(project: ClusterProject, finished: Project) -> None:
+    project.forget(FIRST, SECOND)
+    held = hold(project)
+    run = project.start("--default-resources", "slurm_partition=scavkill", "gpu_request=gpu", *TARGET)
+    wait_until(held.struck(), 120, "the job", run)
+    job = held.strikes[0]
+    urgent = ("sbatch", "--nodes=2", "--exclusive", "--time=1", "--output=/dev/null", "--wrap", "sleep 3")
+    project.cluster.ask(*urgent)
+    said = run.succeed()
+    assert state_of(project.cluster, job) == "PREEMPTED"
+    assert f"'{job}'" in said or f"job {job}" in said, said[-4000:]
+    assert len(project.cluster.jobs(STAGE)) >= 3
+    require_recovered(project, finished)

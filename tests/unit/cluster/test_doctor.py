@@ -1,0 +1,499 @@
+"""Every fault that would spoil a cluster run is told before the first job, all at once, and a sound run passes."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_slurm import NODES, FakeSlurm, on_path
+
+from lever_pipe import model_folders
+from lever_pipe.cluster import compute, doctor, local_checks, orphans, requests, slurm, slurm_checks
+from lever_pipe.cluster.findings import Finding, Level, PreflightError, fault, ok, warning
+from lever_pipe.cluster.slurm_checks import SlurmSettings
+from lever_pipe.experiment import Experiment, parse_experiment
+
+REPOSITORY = Path(__file__).parents[3]
+SETTINGS = SlurmSettings(status_command="squeue", jobname_prefix="lever_pipe", no_requeue=True)
+JOB = {"rule": "train_rce_epoch", "threads": 1, "mem_mb": 2300, "runtime": 30}
+WORLD = {"data": {"source": "world"}}
+INTENTION = {"model": {"folder": "", "codec": "word"}, "tasks": {"source": "synthetic"}}
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    monkeypatch.delenv(orphans.VARIABLE, raising=False)
+    return on_path(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A working directory with the embedded world's models."""
+    here = tmp_path / "work"
+    shutil.copytree(REPOSITORY / "resources/world", here / "resources/world")
+    return here
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    models = {"encoder": {"model": "resources/world/clip"}, "lvlm": {"model": "resources/world/lvlm"}}
+    return parse_experiment({**WORLD, **models, "intention": INTENTION})
+
+
+def of_slurm(*jobs: dict[str, Any], settings: SlurmSettings = SETTINGS) -> list[Finding]:
+    return list(slurm_checks.check(settings, [{**JOB, **job} for job in jobs or ({},)]))
+
+
+def complaints(findings: list[Finding] | Iterator[Finding]) -> list[tuple[str, str]]:
+    return [(str(finding.level), finding.check) for finding in findings if finding.level is not Level.OK]
+
+
+def test_a_sound_cluster_passes(fake: FakeSlurm) -> None:
+    found = of_slurm()
+    assert complaints(found) == []
+    assert [finding.check for finding in found] == ["SLURM", "status command", "requeue", "partition main"]
+    assert found[-1].found == "2 nodes, 4 GPUs, at most 120 minutes; 1 kind of jobs fit"
+
+
+def test_a_silent_controller_is_one_fault_and_nothing_else_is_asked(fake: FakeSlurm) -> None:
+    fake.fails("scontrol-config")
+    assert complaints(of_slurm()) == [("fault", "SLURM")]
+    assert fake.calls == ["scontrol show config"]
+
+
+@pytest.mark.parametrize(
+    ("command", "wait", "accounting", "level"),
+    [
+        ("squeue", 200, "none", Level.OK),
+        ("squeue", 201, "none", Level.FAULT),
+        ("squeue", 201, "slurmdbd", Level.WARNING),
+        ("sacct", 40, "none", Level.FAULT),
+        ("", 40, "none", Level.FAULT),
+        ("sacct", 40, "slurmdbd", Level.WARNING),
+    ],
+)
+def test_the_end_of_jobs_must_be_seen(fake: FakeSlurm, command: str, wait: int, accounting: str, level: Level) -> None:
+    fake.configure(age=600, accounting=accounting)
+    settings = SETTINGS._replace(status_command=command, seconds_before_status_checks=wait)
+    assert slurm_checks.status_command(settings, slurm.settings() or {}).level is level
+
+
+def test_the_remedy_for_a_short_memory_is_a_setting_that_passes(fake: FakeSlurm) -> None:
+    fake.configure(age=100)
+    found = slurm_checks.status_command(SETTINGS, slurm.settings() or {})
+    assert found.do == "Set slurm-init-seconds-before-status-checks: 33 in the profile."
+    mended = SETTINGS._replace(seconds_before_status_checks=33)
+    assert slurm_checks.status_command(mended, slurm.settings() or {}).level is Level.OK
+    fake.configure(age=2)
+    assert "administrators" in slurm_checks.status_command(SETTINGS, slurm.settings() or {}).do
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [
+        ({"requeue": False, "no_requeue": True}, Level.OK),
+        ({"requeue": True, "no_requeue": False}, Level.OK),
+        ({"requeue": False, "no_requeue": False}, Level.WARNING),
+        ({"requeue": True, "no_requeue": True}, Level.WARNING),
+    ],
+)
+def test_requeueing_must_be_said(fake: FakeSlurm, flags: dict[str, bool], level: Level) -> None:
+    found = of_slurm(settings=SETTINGS._replace(**flags))
+    assert next(finding.level for finding in found if finding.check == "requeue") is level
+
+
+def test_array_jobs_are_refused(fake: FakeSlurm) -> None:
+    assert ("fault", "array jobs") in complaints(of_slurm(settings=SETTINGS._replace(array_jobs="all")))
+
+
+@pytest.mark.parametrize(
+    ("asked", "check", "told"),
+    [
+        ({"slurm_partition": "gpx"}, "partition gpx", "expected one of closed, gpu, long, main"),
+        ({"slurm_partition": "main,gpx"}, "partition main,gpx", "found gpx (train_rce_epoch)"),
+        ({"slurm_partition": "closed"}, "partition closed", "found DRAIN"),
+        ({"slurm_partition": "short"}, "partition short", "runtime of at most 2 minutes; found 30"),
+        ({"runtime": 121}, "partition main", "runtime of at most 120 minutes; found 121"),
+        ({"mem_mb": 4001}, "partition main", "a node with 1 CPU, 4001 MB"),
+        ({"threads": 5}, "partition main", "a node with 5 CPUs"),
+        ({"threads": 2, "mem_mb_per_cpu": 2001}, "partition main", "a node with 2 CPUs, 4002 MB"),
+        ({"gpu": 3}, "partition main", "2 gpu on a node"),
+        ({"gres": "gpu:a100:1"}, "partition main", "0 gpu:a100 (there are gpu:fake)"),
+        ({"gpu": 1, "gpu_model": "a100"}, "partition main", "1 gpu:a100"),
+        ({"gpu": "1e0"}, "resource gpu", "a whole number; found '1e0'"),
+        ({"mem_mb": 8e3}, "resource mem_mb", "found 8000.0"),
+    ],
+)
+def test_what_no_partition_gives_is_the_one_fault(
+    fake: FakeSlurm, asked: dict[str, Any], check: str, told: str
+) -> None:
+    found = [finding for finding in of_slurm(asked) if finding.level is not Level.OK]
+    assert [(str(finding.level), finding.check) for finding in found] == [("fault", check)]
+    assert told in found[0].text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"slurm_partition": "gpu", "gpu": 2},
+        {"gpu": 2, "gpu_model": "fake"},
+        {"gres": "gpu:fake:2"},
+        {"gres": "gpu"},
+        {"gpu": "2"},
+        {"gpu": 3, "nodes": 2},
+        {"slurm_partition": "short,main"},
+        {"slurm_partition": "long", "runtime": 100_000},
+        {"mem_mb": "<TBD>", "runtime": "<TBD>"},
+        {"mem_mb": 4000, "threads": 4, "runtime": 120},
+    ],
+)
+def test_what_a_partition_gives_passes(fake: FakeSlurm, asked: dict[str, Any]) -> None:
+    assert complaints(of_slurm(asked)) == []
+
+
+def test_one_node_must_have_all_of_it(fake: FakeSlurm) -> None:
+    fake.divide({"n1": ("idle", 8, 2000, "(null)"), "n2": ("idle", 2, 8000, "gpu:2")})
+    for asked in ({"threads": 8, "mem_mb": 2000}, {"threads": 2, "mem_mb": 8000, "gpu": 2}):
+        assert complaints(of_slurm(asked)) == []
+    for asked in ({"threads": 8, "mem_mb": 2001}, {"threads": 3, "mem_mb": 100, "gpu": 1}):
+        assert complaints(of_slurm(asked)) == [("fault", "partition main")]
+
+
+def test_without_a_default_partition_one_must_be_named(fake: FakeSlurm) -> None:
+    shown = (fake.folder / "scontrol-partition.out").read_text().replace("Default=YES", "Default=NO")
+    fake.answers("scontrol-partition", shown)
+    assert "none named, and none is the default" in of_slurm()[-1].text
+    assert complaints(of_slurm({"slurm_partition": "main"})) == []
+
+
+def test_a_last_attempt_without_room_is_a_warning(fake: FakeSlurm) -> None:
+    grows = SETTINGS._replace(attempts=3)
+    assert complaints(of_slurm({"mem_mb": 1333, "runtime": 40}, settings=grows)) == []
+    assert complaints(of_slurm({"mem_mb": 1334, "runtime": 40}, settings=grows)) == [("warning", "partition main")]
+    assert complaints(of_slurm({"mem_mb": 1333, "runtime": 41}, settings=grows)) == [("warning", "partition main")]
+    assert complaints(of_slurm({"mem_mb": 4001}, settings=grows)) == [("fault", "partition main")]
+
+
+@pytest.mark.parametrize(
+    ("partition", "flags", "warned"),
+    [
+        ("scavkill", {"no_requeue": True}, True),
+        ("scavkill", {"no_requeue": False, "requeue": True}, True),
+        ("scavenge", {"no_requeue": True}, True),
+        ("scavenge", {"no_requeue": False, "requeue": True}, False),
+        ("main", {"no_requeue": True}, False),
+    ],
+)
+def test_preemption_that_kills_is_a_warning(
+    fake: FakeSlurm, partition: str, flags: dict[str, bool], warned: bool
+) -> None:
+    found = complaints(of_slurm({"slurm_partition": partition}, settings=SETTINGS._replace(**flags)))
+    assert found == ([("warning", f"partition {partition}")] if warned else [])
+
+
+def test_the_highest_tier_is_preempted_by_nobody(fake: FakeSlurm) -> None:
+    shown = (fake.folder / "scontrol-partition.out").read_text().replace("PriorityTier=1 ", "PriorityTier=10 ")
+    fake.answers("scontrol-partition", shown)
+    assert complaints(of_slurm({"slurm_partition": "scavkill"})) == []
+
+
+def test_nodes_that_are_all_down_are_a_warning(fake: FakeSlurm) -> None:
+    fake.divide({name: ("down*", *values[1:]) for name, values in NODES.items()})
+    assert complaints(of_slurm()) == [("warning", "partition main")]
+
+
+@pytest.mark.parametrize(
+    ("account", "accounting", "known", "expected"),
+    [
+        ("test", "none", None, [("fault", "account")]),
+        ("test", "slurmdbd", None, [("fault", "account")]),
+        ("test", "slurmdbd", "", [("warning", "account")]),
+        ("test", "slurmdbd", "test\nroot\n", []),
+        ("TEST", "slurmdbd", "test\nroot\n", []),
+        ("nobody", "slurmdbd", "test\nroot\n", [("fault", "account nobody")]),
+        ("test,nobody", "slurmdbd", "test\nroot\n", [("fault", "account nobody")]),
+        (123, "slurmdbd", "123\n", []),
+        (None, "none", None, []),
+    ],
+)
+def test_accounts_are_charged_only_where_they_are_kept(
+    fake: FakeSlurm, account: Any, accounting: str, known: str | None, expected: list[tuple[str, str]]
+) -> None:
+    fake.configure(accounting=accounting)
+    if known is not None:
+        fake.answers("sacctmgr", known)
+    assert complaints(of_slurm({"slurm_account": account})) == expected
+
+
+def test_an_account_that_yaml_read_as_a_number_gets_a_hint(fake: FakeSlurm) -> None:
+    fake.configure(accounting="slurmdbd")
+    fake.answers("sacctmgr", "0123\n")
+    (found,) = [finding for finding in of_slurm({"slurm_account": 83}) if finding.level is Level.FAULT]
+    assert "leading zeros" in found.do
+
+
+def test_requests_are_told_once_with_their_rules() -> None:
+    jobs = [{**JOB, "rule": rule} for rule in ("b", "a", "b")] + [{**JOB, "rule": "c", "gpu": 1}]
+    assert list(requests.distinct(jobs).values()) == [["a", "b"], ["c"]]
+
+
+def test_settings_come_from_the_plugins_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = pytest.importorskip("snakemake_executor_plugin_slurm").ExecutorSettings
+    settings = SlurmSettings.of(own(status_command="squeue", no_requeue=True, jobname_prefix="p"), attempts=3)
+    assert settings == SlurmSettings("squeue", 40, "p", requeue=False, no_requeue=True, array_jobs="", attempts=3)
+
+
+def test_a_sound_world_run_passes_here(experiment: Experiment, folder: Path) -> None:
+    found = list(local_checks.check(experiment, rules=None, folder=folder))
+    assert complaints(found) == []
+    assert [finding.check.split(" ")[0] for finding in found] == ["disk", "encoder.model", "lvlm.model"]
+
+
+def test_a_broken_model_is_a_fault_only_for_rules_that_load_it(experiment: Experiment, folder: Path) -> None:
+    (folder / "resources/world/lvlm/tokenizer.json").unlink()
+    expected = [("fault", "lvlm.model resources/world/lvlm")]
+    assert complaints(local_checks.check(experiment, rules=None, folder=folder)) == expected
+    assert complaints(local_checks.check(experiment, rules={"answer_prompts"}, folder=folder)) == expected
+    assert complaints(local_checks.check(experiment, rules={"embed_examples", "all"}, folder=folder)) == []
+
+
+@pytest.mark.parametrize(("studies", "n_models"), [(["lever"], 2), (["intention"], 1), (["lever", "intention"], 3)])
+def test_only_configured_studies_need_their_models(studies: list[str], n_models: int) -> None:
+    assert len(local_checks.models(parse_experiment({**WORLD, "studies": studies}))) == n_models
+
+
+def constant(module: str, name: str) -> Any:
+    """Return a constant of a module that imports torch, without importing it."""
+    tree = ast.parse((REPOSITORY / "lever_pipe" / module).read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
+            return ast.literal_eval(node.value)
+    raise LookupError(name)
+
+
+def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
+    encoder, lvlm, agent = local_checks.models(parse_experiment(WORLD))
+    assert {*encoder.files, "model.safetensors"} == set(constant("encoders/clip.py", "FILES"))
+    assert set(lvlm.files) == set(constant("lvlms/_folder.py", "REQUIRED"))
+    assert agent.any_of == constant("intention/codecs/hf.py", "_FILES")
+
+
+def test_rules_that_load_models_or_images_exist() -> None:
+    rules = "".join(path.read_text() for path in (REPOSITORY / "workflow/rules").glob("*.smk"))
+    named = {rule for model in local_checks.models(parse_experiment(WORLD)) for rule in model.rules}
+    for rule in named | local_checks.DATA_RULES | {"prepare_tasks"}:
+        assert f"rule {rule}:" in rules, rule
+
+
+def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> None:
+    images = folder / "data/coco/train2014"
+    images.mkdir(parents=True)
+    experiment = parse_experiment({"studies": ["lever"]})
+    (found,) = local_checks.raw_data(experiment, rules=None, folder=folder)
+    assert found.level is Level.FAULT
+    assert all(name in found.found for name in experiment.data.files.model_dump().values())
+    (images / "a.jpg").touch()
+    (found,) = local_checks.raw_data(experiment, rules=None, folder=folder)
+    assert experiment.data.files.train_images not in found.found
+    assert list(local_checks.raw_data(experiment, rules={"build_report"}, folder=folder)) == []
+
+
+def test_raw_tasks_of_the_second_study_are_named(folder: Path) -> None:
+    (found,) = local_checks.raw_data(parse_experiment({"studies": ["intention"]}), rules=None, folder=folder)
+    assert "data/intention/train.parquet" in found.found
+
+
+def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_free(free: int) -> list[Finding]:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+        return list(local_checks.disks(tmp_path / "results", tmp_path / ".snakemake", needed=10**9))
+
+    assert [finding.level for finding in with_free(10**9)] == [Level.OK]  # one file system is told once
+    assert [finding.level for finding in with_free(10**9 - 1)] == [Level.WARNING]
+    assert [finding.level for finding in with_free(local_checks.NO_ROOM - 1)] == [Level.FAULT]
+
+
+def test_few_inodes_are_a_warning_unless_none_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n_files, n_free, level in ((10**6, 10, Level.WARNING), (0, 0, Level.OK), (10**6, 10**5, Level.OK)):
+        state = SimpleNamespace(f_files=n_files, f_favail=n_free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**12))
+        monkeypatch.setattr("os.statvfs", lambda _, state=state: state)
+        assert [finding.level for finding in local_checks.disks(tmp_path, needed=0)] == [level]
+
+
+def test_a_place_that_takes_no_file_is_a_fault() -> None:
+    (found,) = local_checks.disks(Path("/proc/results"), needed=0)
+    assert found.level is Level.FAULT
+
+
+def test_room_grows_with_the_models(experiment: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * 10**9))
+    monkeypatch.setattr(model_folders, "bytes_of", lambda _: 25 * 10**7)
+    (found, *_) = local_checks.check(experiment, rules=None, folder=folder)  # 1 GB, and twice two models
+    assert found.level is Level.OK
+    monkeypatch.setattr(model_folders, "bytes_of", lambda _: 25 * 10**7 + 1)
+    (found, *_) = local_checks.check(experiment, rules=None, folder=folder)
+    assert found.level is Level.WARNING
+    (found,) = local_checks.check(experiment, rules={"build_report"}, folder=folder)
+    assert found.level is Level.OK
+
+
+def test_without_slurm_no_command_of_it_runs(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
+    doctor.preflight(experiment, executor="local", jobs=[JOB], folder=folder)
+    assert fake.calls == []
+
+
+def test_all_faults_come_at_once_and_nothing_is_cancelled(
+    experiment: Experiment, folder: Path, fake: FakeSlurm
+) -> None:
+    (folder / "resources/world/clip/config.json").unlink()
+    fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder), "None"))
+    jobs = [{**JOB, "rule": "embed_examples", "slurm_partition": "gpx"}]
+    call = {"executor": "slurm", "jobs": jobs, "slurm": SETTINGS, "folder": folder}
+    with pytest.raises(PreflightError, match="found 3 faults") as caught:
+        doctor.preflight(experiment, **call)
+    for words in ("no config.json", "partition gpx", "1  RUNNING  a"):
+        assert words in str(caught.value)
+    with pytest.raises(PreflightError, match="found 2 faults"):
+        doctor.preflight(experiment, **call, chosen="cancel")
+    assert not [words for words in fake.calls if words.startswith("scancel")]
+
+
+def test_a_sound_run_on_slurm_passes_and_tells_its_warnings(
+    experiment: Experiment, folder: Path, fake: FakeSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [{**JOB, "slurm_partition": "scavkill"}]
+    with caplog.at_level(logging.WARNING):
+        found = doctor.preflight(experiment, executor="slurm", jobs=jobs, slurm=SETTINGS, folder=folder)
+    assert complaints(found) == [("warning", "partition scavkill")]
+    assert "preemption kills jobs of scavkill" in caplog.text
+    assert not [record for record in caplog.records if record.args]  # Snakemake's formatter fills none in
+
+
+def test_a_run_with_nothing_to_submit_asks_slurm_nothing(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
+    doctor.preflight(experiment, executor="slurm", jobs=[], slurm=SETTINGS, folder=folder)
+    assert fake.calls == []
+
+
+def test_jobs_beside_snakemake_are_not_submitted() -> None:
+    def job(name: str, *, is_local: bool) -> Any:
+        return SimpleNamespace(rule=SimpleNamespace(name=name), resources={"mem_mb": 5}, threads=2, is_local=is_local)
+
+    found = doctor.submitted([job("a", is_local=False), job("b", is_local=True)])
+    assert found == [{"rule": "a", "threads": 2, "mem_mb": 5}]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What Snakemake would understand, without Snakemake."""
+    said: dict[str, Any] = {"slurm": SETTINGS, "jobs": [JOB], "config": WORLD}
+    monkeypatch.setattr(
+        doctor, "read_call", lambda _: doctor.Call(said["config"], "config.yaml", "slurm", said["slurm"])
+    )
+    monkeypatch.setattr(doctor, "planned", lambda _: said["jobs"])
+    monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
+    return said
+
+
+def test_the_tool_prints_a_line_a_check(
+    fake: FakeSlurm, call: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doctor.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[9:].split(":")[0] for line in lines] == [
+        "configuration", "executor", "disk", "SLURM", "status command", "requeue", "partition main", "earlier jobs",
+    ]  # fmt: skip
+    assert {line[:9] for line in lines} == {"ok       "}
+    call["jobs"] = [{**JOB, "slurm_partition": "gpx"}]
+    assert doctor.main(["doctor"]) == 2
+    assert "fault    partition gpx" in capsys.readouterr().out
+
+
+def test_the_tool_cancels_when_told(fake: FakeSlurm, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = [[slurm.QueuedJob("7", "RUNNING", "lever_pipe_1f", "rule_a", str(Path.cwd()), "None")], []]
+    monkeypatch.setattr(slurm, "queued_jobs", lambda: queue.pop(0))
+    assert doctor.main(["doctor", "--orphans", "cancel"]) == 0
+    assert "scancel 7" in fake.calls
+
+
+def test_a_config_that_does_not_parse_is_a_fault(
+    fake: FakeSlurm, call: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    call["config"] = {**WORLD, "rl_data": {"n_queries": "1e3"}}
+    assert doctor.main(["doctor"]) == 2
+    printed = capsys.readouterr().out
+    assert "YAML reads 1e5 as text" in printed
+    assert "expected expected" not in printed
+
+
+def test_without_slurm_the_tool_plans_nothing(call: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    call["slurm"] = None
+    monkeypatch.setattr(doctor, "planned", lambda _: pytest.fail("planned"))
+    assert doctor.main(["doctor"]) == 0
+
+
+def answer_of(here: dict[str, Any], **other: Any) -> str:
+    return f"srun: job 5 queued\n{json.dumps({**here, **other})}\n"
+
+
+def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compute, "_gpus", lambda: 0)
+    here = json.loads(compute.probe(tmp_path))
+    jobs = [JOB, {**JOB, "rule": "b", "mem_mb": 9}, {**JOB, "slurm_partition": "gpu", "gpu": 2, "slurm_account": "x"}]
+
+    fake.answers("srun", answer_of(here, gpus=1))
+    assert [finding.level for finding in compute.check(jobs, "p")] == [Level.OK, Level.OK]
+    plain, on_gpu = (call for call in fake.calls if call.startswith("srun"))
+    assert "--partition" not in plain
+    assert "--partition=gpu --account=x --gres=gpu:1" in on_gpu
+    fake.answers("srun", answer_of(here, package="other"))
+    assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
+    fake.answers("srun", answer_of(here, sees_files=False))
+    assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
+    fake.answers("srun", answer_of(here, gpus=0))
+    assert [finding.level for finding in compute.check(jobs, "p")] == [Level.OK, Level.WARNING]
+    fake.fails("srun", "srun: error: Unable to allocate resources: Requested nodes are busy\n")
+    (first, _) = compute.check(jobs, "p")
+    assert (first.level, first.found) == (
+        Level.WARNING,
+        "srun: error: Unable to allocate resources: Requested nodes are busy",
+    )
+
+
+def test_a_probe_sees_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_gpus", lambda: None)
+    assert json.loads(compute.probe(tmp_path / "absent"))["sees_files"] is False
+
+
+def test_findings_speak_in_three_parts() -> None:
+    assert ok("disk", "plenty").line == "ok       disk: plenty"
+    assert warning("a", expected="b", found="c", do="D.").line == "warning  a: expected b; found c. D."
+    assert fault("a", expected="b", found="c", do="D.").line == "fault    a: expected b; found c. D."
+
+
+@pytest.mark.skipif(find_spec("snakemake") is None, reason="Snakemake reads the words")
+def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
+    profile = tmp_path / "config.yaml"
+    lines = ["executor: slurm", "slurm-status-command: squeue", "slurm-no-requeue: true", "slurm-jobname-prefix: mine"]
+    profile.write_text("\n".join([*lines, "retries: 2", ""]))
+    other = tmp_path / "other.yaml"
+    other.write_text("pools: {seed: 7}\n")
+    words = ["--workflow-profile", str(tmp_path), "--configfile", str(other), "--config", "results=here"]
+    code = (
+        f"from lever_pipe.cluster.doctor import read_call\ncall = read_call({words!r})\n"
+        "print(call.slurm, call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
+    settings = SlurmSettings("squeue", 40, "mine", requeue=False, no_requeue=True, array_jobs="", attempts=3)
+    assert done.stdout.strip() == f"{settings}|{{'sampler': 'uniform', 'size': 64, 'seed': 7}}|here|world"

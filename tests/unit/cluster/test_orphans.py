@@ -1,0 +1,155 @@
+"""Jobs of an earlier controller are found, told, waited for or cancelled; nobody else's are."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm, on_path
+
+from lever_pipe.cluster import orphans, slurm
+from lever_pipe.cluster.findings import Level
+from lever_pipe.cluster.orphans import Choice
+from lever_pipe.errors import ConfigError
+
+PREFIX = "lever_pipe"
+COMMENT = "rule_train_rce_epoch_wildcards_world_0_1"
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    return on_path(tmp_path, monkeypatch)
+
+
+def job(number: int, folder: Path | str, *, name: str = f"{PREFIX}_1f", state: str = "RUNNING") -> slurm.QueuedJob:
+    return slurm.QueuedJob(str(number), state, name, COMMENT, str(folder), "None")
+
+
+class Queue:
+    """A queue that loses its jobs after so many looks."""
+
+    def __init__(self, jobs: list[slurm.QueuedJob], looks: float, silent: tuple[int, ...] = ()) -> None:
+        self.jobs, self.looks, self.silent, self.seen, self.slept = jobs, looks, silent, 0, 0.0
+
+    def __call__(self) -> list[slurm.QueuedJob] | None:
+        self.seen += 1
+        if self.seen in self.silent:
+            return None
+        return self.jobs if self.seen <= self.looks else []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+def test_only_jobs_of_this_folder_and_prefix_are_orphans(fake: FakeSlurm, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    mine = [job(1, tmp_path), job(2, link)]
+    others = [job(3, "/elsewhere"), job(4, tmp_path, name="other_1f"), job(5, tmp_path, name="lever_pipeline_1f")]
+    fake.has(*mine, *others)
+    assert orphans.find(PREFIX, tmp_path) == mine
+
+
+def test_without_a_prefix_the_comment_tells_snakemakes_jobs(fake: FakeSlurm, tmp_path: Path) -> None:
+    bare = job(1, tmp_path, name="0a1b-uuid")
+    fake.has(bare, bare._replace(id="2", comment=""))
+    assert orphans.find("", tmp_path) == [bare]
+
+
+def test_an_id_that_snakemake_stored_counts_in_this_folder_alone(fake: FakeSlurm, tmp_path: Path) -> None:
+    folder = tmp_path / orphans.INCOMPLETE / "nested"
+    folder.mkdir(parents=True)
+    for output, content in {"a": {"external_jobid": "7"}, "b": {"external_jobid": None}, "c": [7]}.items():
+        (folder / base64.b64encode(output.encode()).decode()).write_text(json.dumps(content))
+    (folder / "torn").write_text('{"external')
+    assert orphans.noted_ids(tmp_path) == {"7"}
+    fake.has(job(7, tmp_path, name="former_prefix_1f"), job(8, tmp_path, name="former_prefix_1f"))
+    assert [found.id for found in orphans.find(PREFIX, tmp_path) or []] == ["7"]
+    fake.has(job(7, "/elsewhere", name="former_prefix_1f"))
+    assert orphans.find(PREFIX, tmp_path) == []
+
+
+def test_a_report_names_every_job_and_both_ways_out(fake: FakeSlurm, tmp_path: Path) -> None:
+    waiting = job(2, tmp_path, state="PENDING")._replace(reason="PartitionTimeLimit")
+    fake.has(job(1, tmp_path), waiting)
+    found = orphans.settle(Choice.REPORT, PREFIX, tmp_path)
+    assert found.level is Level.FAULT
+    for words in (
+        "1  RUNNING  train_rce_epoch (world_0_1)",
+        "2  PENDING (PartitionTimeLimit)  train_rce_epoch",
+        "LEVER_PIPE_ORPHANS=wait",
+        "LEVER_PIPE_ORPHANS=cancel",
+        "--nolock",
+    ):
+        assert words in found.text
+    assert not [call for call in fake.calls if call.startswith("scancel")]
+
+
+def test_a_long_list_is_cut(tmp_path: Path) -> None:
+    lines = orphans.described([job(i, tmp_path) for i in range(orphans.SHOWN + 3)])
+    assert len(lines) == orphans.SHOWN + 1
+    assert lines[-1] == "and 3 more"
+
+
+def test_no_jobs_are_no_trouble_and_silence_is(fake: FakeSlurm, tmp_path: Path) -> None:
+    assert orphans.settle(Choice.REPORT, PREFIX, tmp_path).level is Level.OK
+    fake.fails("squeue")
+    assert orphans.settle(Choice.CANCEL, PREFIX, tmp_path).level is Level.FAULT
+
+
+def test_waiting_ends_with_the_jobs_and_tells_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 2 + int(orphans.TELL_EVERY / orphans.LOOK_EVERY)
+    queue = Queue([job(1, tmp_path), job(2, tmp_path, state="PENDING")], looks, silent=(3,))
+    monkeypatch.setattr(slurm, "queued_jobs", queue)
+    with caplog.at_level(logging.WARNING):
+        found = orphans.settle(Choice.WAIT, PREFIX, tmp_path, sleep=queue.sleep)
+    assert (found.level, found.found) == (Level.OK, "2 waited for")
+    assert queue.slept == orphans.LOOK_EVERY * (looks - 1)  # one look to find them, one without sleep before
+    assert caplog.text.count("Waiting for earlier jobs: 1 RUNNING, 1 PENDING") == 2
+    assert not [record for record in caplog.records if record.args]  # Snakemake's formatter fills none in
+
+
+def test_cancelling_waits_until_they_are_gone(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue([job(1, tmp_path), job(2, tmp_path)], looks=3)
+    monkeypatch.setattr(slurm, "queued_jobs", queue)
+    found = orphans.settle(Choice.CANCEL, PREFIX, tmp_path, sleep=queue.sleep)
+    assert (found.level, found.found) == (Level.OK, "2 cancelled and gone")
+    assert fake.calls == ["scancel 1 2"]
+    assert queue.slept == 2 * orphans.LOOK_EVERY
+
+
+def test_cancelled_jobs_that_stay_are_a_fault(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue([job(1, tmp_path, state="COMPLETING")], looks=float("inf"))
+    monkeypatch.setattr(slurm, "queued_jobs", queue)
+    found = orphans.settle(Choice.CANCEL, PREFIX, tmp_path, sleep=queue.sleep)
+    assert found.level is Level.FAULT
+    assert "1  COMPLETING" in found.text
+    assert queue.slept == orphans.GONE_WITHIN
+
+
+def test_a_refused_cancellation_is_a_fault(fake: FakeSlurm, tmp_path: Path) -> None:
+    fake.has(job(1, tmp_path))
+    fake.fails("scancel")
+    assert orphans.settle(Choice.CANCEL, PREFIX, tmp_path).level is Level.FAULT
+
+
+def test_the_environment_chooses_unless_a_word_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(orphans.VARIABLE, raising=False)
+    assert orphans.choice() is Choice.REPORT
+    monkeypatch.setenv(orphans.VARIABLE, "wait")
+    assert orphans.choice() is Choice.WAIT
+    assert orphans.choice("cancel") is Choice.CANCEL
+    monkeypatch.setenv(orphans.VARIABLE, "kill")
+    with pytest.raises(ConfigError, match="one of report, wait, cancel; found 'kill'"):
+        orphans.choice()
+
+
+def test_comments_become_words() -> None:
+    assert orphans.told("rule_train_rce_epoch_wildcards_world_0_1") == "train_rce_epoch (world_0_1)"
+    assert orphans.told("rule_build_report") == "build_report"
+    assert orphans.told("") == ""

@@ -1,0 +1,101 @@
+"""Profiles are read by the programs that they are written for, and name rules and settings that exist."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lever_pipe.cluster import sizing
+
+ROOT = Path(__file__).parents[3]
+PROFILES = {path.parent.name: path for path in (ROOT / "profiles").glob("*/*.yaml")}
+LAUNCHER = ROOT / sizing.FSDP
+# What must be the same wherever the workflow runs: it says what is trusted and what runs again.
+EVERYWHERE = ("rerun-incomplete", "max-checksum-file-size", "scheduler", "show-failed-logs", "quiet")
+
+
+def profile(name: str) -> dict[str, Any]:
+    return yaml.safe_load(PROFILES[name].read_text(encoding="utf-8"))
+
+
+def test_the_profiles_are_the_documented_ones() -> None:
+    assert PROFILES.keys() == {"default", "slurm", "node", "smoke"}
+
+
+@pytest.mark.parametrize("name", ["default", "slurm", "node", "smoke"])
+def test_a_profile_is_read_as_snakemake_reads_it(name: str) -> None:
+    from snakemake.cli import get_argument_parser
+    from snakemake.profiles import ProfileConfigFileParser
+
+    with PROFILES[name].open(encoding="utf-8") as stream:
+        keys = ProfileConfigFileParser().parse(stream).keys()
+    options = {word for action in get_argument_parser()._actions for word in action.option_strings}
+    assert {f"--{key}" for key in keys} <= options
+
+
+@pytest.mark.parametrize("name", ["slurm", "node", "smoke"])
+def test_profiles_agree_on_what_is_trusted(name: str) -> None:
+    default = profile("default")
+    assert {key: profile(name)[key] for key in EVERYWHERE} == {key: default[key] for key in EVERYWHERE}
+    assert not profile(name).get("keep-incomplete")
+
+
+def test_each_line_of_the_slurm_profile_is_commented() -> None:
+    lines = PROFILES["slurm"].read_text(encoding="utf-8").splitlines()
+    settings = [number for number, line in enumerate(lines) if re.match(r"\s*[\w-]+:", line)]
+    bare = [
+        lines[n] for n in settings if not lines[n - 1].lstrip().startswith("#") and lines[n] != "default-resources:"
+    ]
+    assert bare == []
+
+
+def test_the_slurm_profile_keeps_the_rules_that_prevent_hangs_and_doubles() -> None:
+    slurm = profile("slurm")
+    assert slurm["slurm-status-command"] == "squeue"
+    assert slurm["slurm-no-requeue"] is True
+    assert "slurm-requeue" not in slurm
+    assert not [key for key in slurm if key.startswith("slurm-array")]
+    assert slurm["retries"] >= 1
+    rules = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    assert not re.search(
+        r"^\s*(retries|group):", rules, flags=re.MULTILINE
+    )  # retries would multiply, groups lose epochs
+
+
+def test_the_commented_part_of_the_slurm_profile_is_valid_and_names_rules() -> None:
+    text = PROFILES["slurm"].read_text(encoding="utf-8")
+    commented = text[text.index("# set-resources:") :]
+    wishes = yaml.safe_load(re.sub(r"^# ?", "", commented, flags=re.MULTILINE))["set-resources"]
+    assert wishes.keys() == {rule for rule, need in sizing.PRODUCTION_MODEL.items() if need.gpus} - {"check_world"}
+
+
+@pytest.mark.parametrize("processes", [3, 8])
+def test_accelerate_reads_its_configuration_as_fsdp2(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    """The launcher's way: file -> arguments -> environment of the processes -> what a process makes of it."""
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    assert load_config_from_file(str(LAUNCHER)).distributed_type.value == "FSDP"
+    words = ["--config_file", str(LAUNCHER), "--num_processes", str(processes), "--module", "lever_pipe"]
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    assert arguments.num_processes == processes
+    assert arguments.use_fsdp
+    environment = prepare_multi_gpu_env(arguments)
+    for name, value in environment.items():
+        if name.startswith(("FSDP_", "ACCELERATE_")) and os.environ.get(name) != value:
+            monkeypatch.setenv(name, value)
+    assert environment["ACCELERATE_USE_FSDP"] == "true"
+    assert environment["ACCELERATE_MIXED_PRECISION"] == "no"
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is True
+    assert plugin.cpu_ram_efficient_loading is False
+    assert not hasattr(plugin.cpu_offload, "pin_memory")  # that of CPUOffloadPolicy
+    assert plugin.auto_wrap_policy is not None

@@ -1,0 +1,156 @@
+"""Each question to SLURM has an answer, or None where SLURM is silent; never a wrong one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from fake_slurm import FORGOTTEN, MARK, UNREACHABLE, FakeSlurm, on_path
+
+from lever_pipe.cluster import slurm
+
+JOB = ("11", "PENDING", "lever_pipe_1f", "rule_a_wildcards_x=|y z", "/tmp/my folder", "PartitionTimeLimit")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    return on_path(tmp_path, monkeypatch)
+
+
+def test_queued_jobs_keep_bars_and_blanks_and_lose_the_word_for_nothing(fake: FakeSlurm) -> None:
+    fake.has(JOB, ("12", "RUNNING", "wrap", "(null)", "/tmp", "None"))
+    first, second = slurm.queued_jobs() or []
+    assert first == slurm.QueuedJob(*JOB)
+    assert second.comment == ""
+
+
+def test_an_empty_queue_is_no_silence(fake: FakeSlurm) -> None:
+    assert slurm.queued_jobs() == []
+    fake.fails("squeue")
+    assert slurm.queued_jobs() is None
+
+
+def test_a_name_gives_the_states_of_its_jobs(fake: FakeSlurm) -> None:
+    fake.answers("squeue", f"7{MARK}COMPLETED\n5{MARK}FAILED\n")
+    assert slurm.states_of("lever_pipe_1f") == {"7": "COMPLETED", "5": "FAILED"}
+    assert "--name=lever_pipe_1f" in fake.calls[-1]
+    assert "--states=all" in fake.calls[-1]
+    fake.fails("squeue")
+    assert slurm.states_of("lever_pipe_1f") is None
+
+
+def test_the_controller_tells_a_state_before_the_accounting_does(fake: FakeSlurm) -> None:
+    fake.configure(accounting="slurmdbd")
+    fake.answers("squeue", "TIMEOUT\n")
+    fake.answers("sacct", "RUNNING\n")
+    assert slurm.state_of("7") == "TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("remembered", "state"),
+    [("CANCELLED by 0\n", "CANCELLED"), ("COMPLETED\n", "COMPLETED"), ("", ""), ("RUNNING\n", ""), ("PENDING\n", "")],
+)
+def test_the_accounting_tells_the_end_of_a_job_that_the_controller_forgot(
+    fake: FakeSlurm, remembered: str, state: str
+) -> None:
+    fake.fails("squeue", FORGOTTEN)
+    fake.configure(accounting="slurmdbd")
+    fake.answers("sacct", remembered)
+    assert slurm.state_of("7") == state
+
+
+def test_without_accounting_a_forgotten_job_is_unknown(fake: FakeSlurm) -> None:
+    fake.fails("squeue", FORGOTTEN)
+    assert slurm.state_of("7") == ""
+    assert not [call for call in fake.calls if call.startswith("sacct")]
+
+
+def test_a_silent_controller_or_accounting_makes_a_state_unknowable(fake: FakeSlurm) -> None:
+    fake.fails("squeue", UNREACHABLE)
+    assert slurm.state_of("7") is None
+    fake.fails("squeue", FORGOTTEN)
+    fake.configure(accounting="slurmdbd")  # and sacct fails
+    assert slurm.state_of("7") is None
+    fake.fails("scontrol-config")
+    assert slurm.state_of("7") is None
+
+
+def test_a_command_that_hangs_is_left_after_its_time(fake: FakeSlurm) -> None:
+    fake.hangs("squeue")
+    begun = time.monotonic()
+    assert slurm.run("squeue", timeout=0.2) is None
+    assert time.monotonic() - begun < 5
+
+
+def test_a_missing_command_is_silence() -> None:
+    assert slurm.run("no-such-command-of-slurm") is None
+
+
+def test_the_users_own_filters_do_not_reach_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEUE_PARTITION", "gpu")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    answer = slurm.run("env") or ""
+    assert "SQUEUE_PARTITION" not in answer
+    assert "SLURM_CONF=/etc/slurm.conf" in answer
+
+
+def test_settings_and_what_they_mean(fake: FakeSlurm) -> None:
+    known = slurm.settings() or {}
+    assert slurm.seconds(known["MinJobAge"]) == 600
+    assert not slurm.has_accounting(known)
+    fake.configure(accounting="slurmdbd")
+    assert slurm.has_accounting(slurm.settings() or {})
+
+
+def test_partitions_know_their_limits_and_nodes(fake: FakeSlurm) -> None:
+    found = slurm.partitions() or {}
+    assert [name for name, partition in found.items() if partition.is_default] == ["main"]
+    assert [node.name for node in found["gpu"].nodes] == ["n1"]
+    assert {name: partition.minutes for name, partition in found.items() if partition.minutes != 120} == {
+        "short": 2,
+        "long": None,
+    }
+    assert found["main"].nodes[1] == slurm.Node("n2", "idle", 4, 4000, {"gpu": 2, "gpu:fake": 2})
+    assert (found["scavkill"].preempt_mode, found["scavkill"].tier, found["closed"].state) == ("CANCEL", 1, "DRAIN")
+
+
+def test_partitions_are_unknown_when_one_of_the_two_answers_is_missing(fake: FakeSlurm) -> None:
+    fake.fails("sinfo")
+    assert slurm.partitions() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("(null)", {}),
+        ("gpu", {"gpu": 1}),
+        ("gpu:2", {"gpu": 2}),
+        ("gpu:a100:4(S:0-1),shard:8", {"gpu": 4, "gpu:a100": 4, "shard": 8}),
+        ("gpu:tesla:2(S:0),gpu:kepler:1(S:1)", {"gpu": 3, "gpu:tesla": 2, "gpu:kepler": 1}),
+    ],
+)
+def test_generic_resources_count_by_name_and_by_type(words: str, numbers: dict[str, int]) -> None:
+    assert slurm.gres(words) == numbers
+
+
+@pytest.mark.parametrize(
+    ("limit", "minutes"), [("02:00:00", 120), ("1-00:30:00", 1470), ("UNLIMITED", None), ("00:02:00", 2)]
+)
+def test_time_limits_are_minutes(limit: str, minutes: int | None) -> None:
+    assert slurm.minutes(limit) == minutes
+
+
+@pytest.mark.parametrize(
+    ("state", "works"), [("idle", True), ("mixed", True), ("allocated", True), ("down*", False), ("idle*", False),
+                         ("drained", False), ("draining", False), ("inval", False)]
+)  # fmt: skip
+def test_a_node_that_does_not_answer_does_not_work(state: str, works: bool) -> None:
+    assert slurm.Node("n1", state, 4, 4000, {}).is_working is works
+
+
+def test_accounts_are_those_of_this_user(fake: FakeSlurm) -> None:
+    fake.answers("sacctmgr", "test\nroot\n")
+    assert slurm.accounts() == {"test", "root"}
+    fake.fails("sacctmgr")
+    assert slurm.accounts() is None

@@ -1,0 +1,70 @@
+"""Every environment holds the versions of the lock file, and the main process needs no torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lever_pipe import environments_tool
+from lever_pipe.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "transformers", "safetensors", "scipy", "matplotlib", "accelerate", "duckdb", "tokenizers", "PIL")
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def pins(name: str) -> dict[str, str]:
+    listed = yaml.safe_load((ROOT / "envs" / f"{name}.yaml").read_text())["dependencies"][-1]["pip"]
+    return {re.split("==", line)[0].lower(): line for line in listed}
+
+
+def test_the_files_are_as_the_lock_file_says() -> None:
+    assert environments_tool.main(["environments", "--check"]) == 0
+
+
+def test_a_moved_version_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.lock"
+    lock.write_text((ROOT / "requirements.lock").read_text().replace("snakemake==", "snakemake==0."))
+    monkeypatch.setattr(environments_tool, "LOCK", lock)
+    with pytest.raises(ConfigError, match="envs/orchestrator"):
+        environments_tool.main(["environments", "--check"])
+
+
+@pytest.mark.parametrize("name", ["orchestrator", "cpu", "gpu"])
+def test_every_pin_is_a_line_of_the_lock_file(name: str) -> None:
+    locked = (ROOT / "requirements.lock").read_text().splitlines()
+    assert pins(name)
+    assert set(pins(name).values()) <= set(locked)
+
+
+def test_rules_have_what_the_project_requires_and_no_tools_of_developers() -> None:
+    for name in ("cpu", "gpu"):
+        assert pins(name).keys() >= {"torch", "transformers", "duckdb", "snakemake-executor-plugin-slurm"}
+        assert not pins(name).keys() & {"pytest", "mypy", "ruff", "hypothesis"}
+
+
+def test_the_container_has_the_python_and_the_lock_file_of_the_project() -> None:
+    recipe = (ROOT / "envs/lever-pipe.def").read_text()
+    assert f"From: python:{environments_tool.PYTHON}" in recipe
+    assert "pip install --no-cache-dir --requirement /opt/requirements.lock" in recipe
+
+
+def test_the_main_process_plans_without_the_packages_of_the_rules(tmp_path: Path) -> None:
+    """As in the environment `orchestrator`: what is not in it cannot be imported."""
+    assert not pins("orchestrator").keys() & {name.lower() for name in (*HEAVY, "pillow")}
+    for name in HEAVY:
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name}: not in this environment')\n")
+    words = [sys.executable, "-m", "snakemake", "--dry-run", "--quiet", "all", "--forceall"]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]

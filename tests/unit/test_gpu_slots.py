@@ -1,0 +1,140 @@
+"""Jobs in one allocation never share a GPU, and never wait for one that a dead job had."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lever_pipe import gpu_slots
+from lever_pipe.errors import DeviceError
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from lever_pipe import gpu_slots
+gpu_slots.take(int(sys.argv[2]), folder=Path(sys.argv[1]), sleep=lambda _: time.sleep(0.02))
+import os
+print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_slots, "_held", [])
+
+
+def holder(folder: Path, count: int = 1, visible: str = "0,1,2,3") -> subprocess.Popen[str]:
+    """Start a job that takes GPUs and keeps them until its standard input ends."""
+    command = [sys.executable, "-c", HOLD, str(folder), str(count)]
+    environment = os.environ | {gpu_slots.VISIBLE: visible}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def gpus_of(job: subprocess.Popen[str]) -> set[str]:
+    assert job.stdout is not None
+    return set(job.stdout.readline().strip().split(","))
+
+
+def end(*jobs: subprocess.Popen[str]) -> None:
+    for job in jobs:
+        job.communicate(timeout=20)
+
+
+def test_jobs_side_by_side_have_different_gpus(tmp_path: Path) -> None:
+    jobs = [holder(tmp_path, count) for count in (1, 2, 1)]
+    taken = [gpus_of(job) for job in jobs]
+    end(*jobs)
+    assert [len(gpus) for gpus in taken] == [1, 2, 1]
+    assert set.union(*taken) == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize("way", ["ends", "is killed"])
+def test_a_job_waits_until_another_is_gone(tmp_path: Path, way: str) -> None:
+    first = holder(tmp_path, 2, "0,1,2")
+    held = gpus_of(first)
+    second = holder(tmp_path, 2, "0,1,2")
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(timeout=0.6)
+    if way == "is killed":
+        first.send_signal(signal.SIGKILL)
+    end(first)
+    assert len(gpus_of(second)) == len(held) == 2
+    end(second)
+
+
+def test_a_job_that_lacks_one_gpu_keeps_none_of_them(tmp_path: Path) -> None:
+    """Else two jobs that want two of three GPUs each would wait for each other for ever."""
+    first = holder(tmp_path, 1, "0,1")
+    gpus_of(first)
+    waiting = holder(tmp_path, 2, "0,1,2")  # two are free to begin with: it takes them at once
+    assert len(gpus_of(waiting)) == 2
+    starved = holder(tmp_path, 2, "0,1")
+    with pytest.raises(subprocess.TimeoutExpired):
+        starved.wait(timeout=0.4)
+    end(first)
+    third = holder(tmp_path, 1, "0")
+    assert gpus_of(third) == {"0"}
+    end(waiting, third)
+    end(starved)
+
+
+def test_what_slurm_gave_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(gpu_slots.VISIBLE, "3,5")
+    gpu_slots.take(2, folder=tmp_path)
+    assert os.environ[gpu_slots.VISIBLE] == "3,5"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_few_gpus_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(gpu_slots.VISIBLE, "0")
+    with pytest.raises(DeviceError, match="expected 2 GPUs"):
+        gpu_slots.take(2, folder=tmp_path)
+
+
+def test_a_machine_that_cannot_tell_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gpu_slots.VISIBLE, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
+    gpu_slots.take(1, folder=tmp_path / "locks")
+    assert gpu_slots.VISIBLE not in os.environ
+
+
+def test_gpus_are_counted_where_nothing_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: one'\necho 'GPU 1: two'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv(gpu_slots.VISIBLE, raising=False)
+    assert gpu_slots.visible_gpus() == ["0", "1"]
+
+
+def test_each_allocation_has_its_own_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPU 0 of one SLURM job need not be GPU 0 of another on the same node."""
+    folders = set()
+    for job in ("17", "18"):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        folders.add(gpu_slots._folder())
+    assert len(folders) == 2
+
+
+def test_slots_survive_exec(tmp_path: Path) -> None:
+    """The accelerate launcher takes the place of the process that took the slots."""
+    code = """
+import os, sys
+from pathlib import Path
+from lever_pipe import gpu_slots
+gpu_slots.take(1, folder=Path(sys.argv[1]))
+os.execv(sys.executable, [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"])
+"""
+    environment = os.environ | {gpu_slots.VISIBLE: "0,1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    first = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], **pipes)  # type: ignore[call-overload]
+    assert first.stdout.readline() == "up\n"
+    second = holder(tmp_path, 1, "0,1")
+    assert gpus_of(second) == {"1"}
+    end(first, second)

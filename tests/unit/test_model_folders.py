@@ -1,0 +1,102 @@
+"""A model folder with something missing or cut is told from a whole one, without reading a weight."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lever_pipe import model_folders
+
+REPOSITORY = Path(__file__).parents[2]
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+FILES = ("config.json", "tokenizer.json")
+
+
+def safetensors(*lengths: int) -> bytes:
+    """Return a file with one uint8 tensor of each length."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for i, length in enumerate(lengths):
+        header[f"t{i}"] = {"dtype": "U8", "shape": [length], "data_offsets": [end, end + length]}  # type: ignore[dict-item]
+        end += length
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + b"\1" * end
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text('{"model": {}}')
+    (tmp_path / "one.safetensors").write_bytes(safetensors(5, 7))
+    (tmp_path / "two.safetensors").write_bytes(safetensors(3))
+    index = {"weight_map": {"t0": "one.safetensors", "t1": "one.safetensors", "u0": "two.safetensors"}}
+    (tmp_path / model_folders.INDEX).write_text(json.dumps(index))
+    return tmp_path
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("name", ["clip", "lvlm"])
+def test_the_shipped_models_are_whole(name: str) -> None:
+    assert model_folders.faults_of(REPOSITORY / "resources/world" / name, files=FILES) == []
+
+
+def test_a_sharded_folder_is_whole(folder: Path) -> None:
+    assert model_folders.faults_of(folder, files=FILES, any_of=("vocab.json", "tokenizer.json")) == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda folder: shutil.rmtree(folder), "no such folder"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
+        (lambda folder: (folder / "config.json").write_text('{"a": '), "config.json is no JSON"),
+        (lambda folder: (folder / "tokenizer.json").write_text(POINTER), "tokenizer.json is a git-lfs pointer"),
+        (lambda folder: (folder / "two.safetensors").unlink(), "no two.safetensors"),
+        (lambda folder: cut(folder / "one.safetensors"), "one.safetensors has"),
+        (lambda folder: (folder / "one.safetensors").write_text(POINTER), "one.safetensors is a git-lfs pointer"),
+        (lambda folder: (folder / "one.safetensors").write_bytes(b""), "one.safetensors has no readable header"),
+        (
+            lambda folder: (folder / "one.safetensors").write_bytes(b"\xff" * 90),
+            "one.safetensors has no readable header",
+        ),
+        (lambda folder: (folder / "one.safetensors").write_bytes(safetensors(5)[:20]), "has no readable header"),
+        (lambda folder: (folder / model_folders.INDEX).unlink(), "no model.safetensors"),
+    ],
+)
+def test_each_harm_is_the_one_fault(folder: Path, harm: Callable[[Path], object], told: str) -> None:
+    harm(folder)
+    faults = model_folders.faults_of(folder, files=FILES)
+    assert len(faults) == 1
+    assert told in faults[0]
+
+
+def test_a_cut_file_tells_both_sizes(folder: Path) -> None:
+    whole = len(safetensors(3))
+    cut(folder / "two.safetensors")
+    assert model_folders.faults_of(folder, files=()) == [f"two.safetensors has {whole - 1} of {whole} bytes"]
+
+
+def test_a_large_json_that_ends_early_is_told(folder: Path) -> None:
+    text = json.dumps({"vocab": ["x" * 10] * 200_000})
+    (folder / "tokenizer.json").write_text(text)
+    assert model_folders.faults_of(folder, files=FILES) == []
+    (folder / "tokenizer.json").write_text(text[: len(text) // 2])
+    assert model_folders.faults_of(folder, files=FILES) == ["tokenizer.json ends early"]
+
+
+def test_a_folder_without_weights_or_tokenizer_says_so(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    faults = model_folders.faults_of(tmp_path, files=("config.json",), any_of=("tokenizer.json", "vocab.json"))
+    assert faults == ["none of tokenizer.json, vocab.json", "no *.safetensors"]
+
+
+def test_sizes_are_those_of_the_files(folder: Path) -> None:
+    assert model_folders.bytes_of(folder) == sum(path.stat().st_size for path in folder.iterdir())
+    assert model_folders.bytes_of(folder / "absent") == 0

@@ -1,0 +1,692 @@
+"""One writer an artefact: real processes that want the same one at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import embedding_arrays
+
+from lever_pipe import ownership, storage
+from lever_pipe.__main__ import _parser, is_made, main
+from lever_pipe.config import Selector
+from lever_pipe.ownership import HANDED, Claim, Owner, Times, is_complete, lock_of, owned, process_start, this_process
+from lever_pipe.run_card import write_card
+from lever_pipe.stage_configs import InitialiseSelectorConfig, MergeRlDataConfig, Runtime
+
+FAST = Times(beat_s=0.02, limit_s=0.3, poll_s=0.01, ask_s=0.02, say_s=0.1, launch_s=60)
+FORK = multiprocessing.get_context("fork")
+NO_PROCESS = 2**22 + 1  # beyond the largest number that Linux gives
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> Path:
+    return tmp_path / "run.json"
+
+
+def start(function: Callable[..., object], *arguments: object) -> BaseProcess:
+    process = FORK.Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
+def end(*processes: BaseProcess) -> list[int | None]:
+    for process in processes:
+        process.join(20)
+        assert process.exitcode is not None, "a process hangs"
+    return [process.exitcode for process in processes]
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+def far(**changes: str) -> Owner:
+    """Return an owner on another machine."""
+    return this_process().model_copy(update={"host": "n7", "machine": "other", "pid": 12} | changes)
+
+
+def put_lock(card: Path, owner: Owner, *, age_s: float = 0.0) -> Path:
+    lock = lock_of(card)
+    lock.write_text(owner.model_dump_json())
+    then = time.time() - age_s
+    os.utime(lock, (then, then))
+    return lock
+
+
+@contextmanager
+def beating(lock: Path, owner: Owner) -> Iterator[None]:
+    """Send another owner's heartbeats, and give its lock back in the end."""
+    lock.write_text(owner.model_dump_json())
+    claim = Claim(lock, owner, FAST, lambda reason: None)
+    claim.start()
+    try:
+        yield
+    finally:
+        claim.release()
+
+
+def claim_of(card: Path) -> Claim:
+    claim = Claim(lock_of(card), this_process(), FAST, lambda reason: None)
+    claim._own.write_text(claim._owner.model_dump_json())
+    return claim
+
+
+def note(folder: Path, *words: object) -> None:
+    """Append a line to the protocol, whole."""
+    handle = os.open(folder / "protocol", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(handle, " ".join(map(str, words)).encode() + b"\n")
+    os.close(handle)
+
+
+def protocol(folder: Path) -> list[list[str]]:
+    return [line.split() for line in (folder / "protocol").read_text().splitlines()]
+
+
+def work(card: Path, *, seconds: float = 0.0) -> None:
+    note(card.parent, "begin", os.getpid())
+    time.sleep(seconds)
+    note(card.parent, "end", os.getpid())
+
+
+def require_one_at_a_time(lines: list[list[str]], killed: set[str]) -> None:
+    """Check that nobody begins before the former ended or was killed."""
+    at_work = None
+    for what, who in lines:
+        if what == "begin":
+            assert at_work is None or at_work in killed
+            at_work = who
+        elif what == "end":
+            assert at_work == who
+            at_work = None
+
+
+def test_an_owner_leaves_nothing_behind(card: Path) -> None:
+    with owned(card, times=FAST) as claim:
+        assert not claim.waited
+        assert [path.name for path in card.parent.iterdir()] == [".run.json.owner"]
+        found = Owner.model_validate_json(lock_of(card).read_text())
+        assert (found.pid, found.started) == (os.getpid(), process_start(os.getpid()))
+    assert not list(card.parent.iterdir())
+    with pytest.raises(ZeroDivisionError), owned(card, times=FAST):
+        raise ZeroDivisionError
+    assert not list(card.parent.iterdir())
+
+
+def test_a_lock_is_cheap(card: Path) -> None:
+    begin = time.perf_counter()
+    for _ in range(20):
+        with owned(card):
+            pass
+    assert (time.perf_counter() - begin) / 20 < 0.05  # about 0.5 ms on an idle machine
+
+
+def test_of_two_at_once_one_makes_and_one_leaves(card: Path) -> None:
+    barrier = FORK.Barrier(2)
+
+    def job() -> None:
+        barrier.wait()
+        with owned(card, times=FAST) as claim:
+            if claim.waited and card.exists():
+                note(card.parent, "left", os.getpid())
+                return
+            work(card, seconds=0.1)
+            card.touch()
+
+    assert end(start(job), start(job)) == [0, 0]
+    assert [what for what, _ in protocol(card.parent)] == ["begin", "end", "left"]
+
+
+@pytest.mark.parametrize("machines", ["one", "several"])
+def test_many_jobs_many_times_some_killed_never_two_at_once(card: Path, machines: str) -> None:
+    barrier = FORK.Barrier(5)
+    times = FAST if machines == "one" else FAST._replace(limit_s=1.0)
+
+    def job(number: int) -> None:
+        if machines == "several":
+            ownership._machine = lambda: str(number)  # type: ignore[assignment]
+        chance = random.Random(number)
+        barrier.wait()
+        for turn in range(4):
+            with owned(card, times=times):
+                note(card.parent, "begin", os.getpid())
+                time.sleep(chance.random() * 0.01)
+                if number == 0 and turn == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                note(card.parent, "end", os.getpid())
+
+    processes = [start(job, number) for number in range(5)]
+    assert end(*processes) == [-signal.SIGKILL, 0, 0, 0, 0]
+    lines = protocol(card.parent)
+    assert sum(what == "end" for what, _ in lines) == 4 * 4 + 1
+    require_one_at_a_time(lines, killed={str(processes[0].pid)})
+    with owned(card, times=times):  # the killed one may have been the last
+        pass
+    assert [path.name for path in card.parent.iterdir()] == ["protocol"]
+
+
+def test_a_killed_owner_is_replaced_at_once(card: Path) -> None:
+    def job() -> None:
+        with owned(card):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert end(start(job)) == [-signal.SIGKILL]
+    assert lock_of(card).exists()
+    begin = time.monotonic()
+    with owned(card, times=FAST._replace(limit_s=1000)) as claim:
+        assert claim.waited
+    assert time.monotonic() - begin < 5
+
+
+def test_a_number_that_is_used_again_is_another_process(card: Path) -> None:
+    put_lock(card, this_process().model_copy(update={"started": "1"}))
+    with owned(card, times=FAST._replace(limit_s=1000)):
+        pass
+    put_lock(card, this_process().model_copy(update={"pid": NO_PROCESS}))
+    with owned(card, times=FAST._replace(limit_s=1000)):
+        pass
+
+
+def test_a_zombie_is_no_owner() -> None:
+    may_end = FORK.Event()
+    process = start(may_end.wait)
+    assert process.pid is not None
+    owner = this_process().model_copy(update={"pid": process.pid, "started": process_start(process.pid)})
+    assert ownership._is_running(owner)
+    may_end.set()
+    wait_for(lambda: not process_start(owner.pid))
+    os.kill(owner.pid, 0)  # nobody has waited for it: the number is taken
+    assert ownership._is_running(owner) is False
+    end(process)
+
+
+def test_a_silent_owner_on_this_machine_lives(card: Path) -> None:
+    claim = claim_of(card)
+    put_lock(card, this_process(), age_s=1000)
+    lock = ownership._read(lock_of(card))
+    assert lock is not None
+    assert claim._may_write(lock)
+
+
+@pytest.mark.parametrize("owner", [far(), this_process().model_copy(update={"started": ""})], ids=["far", "unknown"])
+def test_heartbeats_keep_an_owner_whose_process_cannot_be_seen(card: Path, owner: Owner) -> None:
+    taken: list[float] = []
+
+    def duplicate() -> None:
+        with owned(card, times=FAST._replace(limit_s=0.5)):
+            taken.append(time.monotonic())
+
+    with beating(lock_of(card), owner):
+        thread = threading.Thread(target=duplicate)
+        thread.start()
+        time.sleep(0.75)  # longer than the limit
+        assert not taken
+        freed = time.monotonic()
+    thread.join()
+    assert taken[0] >= freed
+
+
+def test_a_silent_owner_elsewhere_is_replaced_after_the_limit(card: Path) -> None:
+    put_lock(card, far())
+    begin = time.monotonic()
+    with owned(card, times=FAST):
+        assert time.monotonic() - begin > 0.9 * FAST.limit_s
+    put_lock(card, far(), age_s=30.1)
+    begin = time.monotonic()
+    with owned(card, times=FAST._replace(limit_s=30)):
+        assert time.monotonic() - begin < 20
+
+
+def test_a_heartbeat_begins_with_the_hold(card: Path) -> None:
+    claim = claim_of(card)
+    os.utime(claim._own, (1, 1))
+    assert claim._take()
+    assert time.time() - lock_of(card).stat().st_mtime < 20
+    heir = claim_of(card)
+    os.utime(heir._own, (1, 1))
+    judged = ownership._read(lock_of(card))
+    assert judged is not None
+    assert heir._take_over(judged)
+    assert time.time() - lock_of(card).stat().st_mtime < 20
+
+
+def test_a_lock_of_another_version_is_judged_by_its_age(card: Path) -> None:
+    lock = put_lock(card, far())
+    lock.write_text("{")
+    begin = time.monotonic()
+    with owned(card, times=FAST):
+        assert time.monotonic() - begin > 0.9 * FAST.limit_s
+
+
+def fake_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a squeue before all others that says what the returned file holds, and fails without it."""
+    state, program = folder / "state", folder / "bin" / "squeue"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$*" >> {folder}/asked\ncat {state} 2>/dev/null\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return state
+
+
+def test_slurm_speaks_for_a_silent_job(card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = fake_squeue(tmp_path, monkeypatch)
+    claim = claim_of(card)
+    monkeypatch.setattr(claim, "_is_silent", lambda lock: True)
+    found = ownership._Lock("", 0.0, far(job="17"))
+    for said, lives in {"RUNNING": True, "COMPLETING": True, "PENDING": False, "CANCELLED": False, "": False}.items():
+        state.write_text(f"{said}\n")
+        assert claim._may_write(found) is lives, said
+    state.unlink()
+    assert not claim._may_write(found)
+    assert set((tmp_path / "asked").read_text().splitlines()) == {"-h -j 17 -o %T"}
+
+
+def test_a_requeued_job_does_not_wait_for_itself(card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_squeue(tmp_path, monkeypatch).write_text("RUNNING\n")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    put_lock(card, far(job="17"), age_s=1000)
+    with owned(card, times=FAST):
+        assert not (tmp_path / "asked").exists()
+
+
+def test_without_slurm_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ownership.slurm_state("1") == ""
+
+
+def test_a_slow_judge_takes_nothing_over(card: Path) -> None:
+    lock = put_lock(card, far(), age_s=1000)
+    judged = ownership._read(lock)
+    assert judged is not None
+    fast, slow = claim_of(card), claim_of(card)
+    assert fast._take_over(judged)
+    text = lock.read_text()
+    assert not slow._take_over(judged)
+    assert (lock.read_text(), Owner.model_validate_json(text).token) == (text, fast._owner.token)
+    assert sorted(path.name for path in card.parent.iterdir()) == sorted([lock.name, slow._own.name])
+
+
+def test_an_owner_that_beats_again_is_not_replaced(card: Path) -> None:
+    lock = put_lock(card, far(), age_s=1000)
+    judged = ownership._read(lock)
+    assert judged is not None
+    os.utime(lock)
+    assert not claim_of(card)._take_over(judged)
+    assert Owner.model_validate_json(lock.read_text()).machine == "other"
+
+
+def test_of_two_heirs_one_takes_over(card: Path) -> None:
+    lock = put_lock(card, far(), age_s=1000)
+    judged = ownership._read(lock)
+    assert judged is not None
+    heir = put_lock(card, far()).with_name(f"{lock.name}.heir")
+    lock.rename(heir)
+    lock.write_text(judged.text)
+    os.utime(lock, (judged.beat, judged.beat))
+    claim = claim_of(card)
+    assert not claim._take_over(judged)  # another is about to
+    assert lock.read_text() == judged.text
+    os.utime(heir, (1, 1))  # it was killed just then
+    assert not claim._take_over(judged)
+    assert not heir.exists()
+    assert claim._take_over(judged)
+
+
+def test_without_hard_links_there_is_still_one_owner(card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    claim = claim_of(card)
+    with owned(card, times=FAST):
+        assert not claim._take()
+    assert claim._take()
+
+
+def fenced_job(card: Path, change: Callable[[Path], object]) -> int | None:
+    """Return the status of an owner whose lock is changed while it works; it notes the end of its work."""
+
+    def job() -> None:
+        with owned(card, times=FAST):
+            work(card, seconds=0.5)
+
+    process = start(job)
+    wait_for(lambda: (card.parent / "protocol").exists())
+    change(lock_of(card))
+    return end(process)[0]
+
+
+def test_an_owner_that_was_replaced_ends_itself(card: Path) -> None:
+    other = far().model_dump_json()
+    assert fenced_job(card, lambda lock: storage.write_text(lock, other)) == ownership.LOST
+    assert [what for what, _ in protocol(card.parent)] == ["begin"]
+    assert lock_of(card).read_text() == other
+
+
+def test_an_owner_puts_a_deleted_lock_back(card: Path) -> None:
+    back: list[bool] = []
+
+    def delete(lock: Path) -> None:
+        lock.unlink()
+        wait_for(lock.exists)
+        back.append(True)
+
+    assert fenced_job(card, delete) == 0
+    assert back == [True]
+    assert sorted(path.name for path in card.parent.iterdir()) == ["protocol"]
+
+
+def test_a_stopped_owner_ends_when_it_runs_again(card: Path) -> None:
+    def job() -> None:
+        ownership._machine = lambda: "other"  # type: ignore[assignment]
+        with owned(card, times=FAST):
+            note(card.parent, "begin", os.getpid())
+            time.sleep(5)
+            note(card.parent, "end", os.getpid())
+
+    process = start(job)
+    wait_for(lambda: (card.parent / "protocol").exists())
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    with owned(card, times=FAST):
+        text = lock_of(card).read_text()
+        os.kill(process.pid, signal.SIGCONT)
+        assert end(process) == [ownership.LOST]
+        assert lock_of(card).read_text() == text
+    assert [what for what, _ in protocol(card.parent)] == ["begin"]
+
+
+def test_who_waits_says_for_whom(card: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lever_pipe.ownership")
+    owner = far(job="17", since="then")
+    put_lock(card, owner)
+    with owned(card, times=FAST):
+        pass
+    lines = [record.getMessage() for record in caplog.records]
+    waiting = [line for line in lines if line.endswith("waiting")]
+    assert (
+        waiting[0]
+        == f"{card.parent} is being made by another job: host n7, process 12, SLURM job 17, since then; waiting"
+    )
+    assert 2 <= len(waiting) <= FAST.limit_s / FAST.say_s + 1
+    assert lines[-1] == f"{lock_of(card)}: its owner is gone ({owner}); taken over"
+
+
+def launcher(card: Path, *, hang: bool) -> None:
+    """Hand a lock to two processes, as accelerate's launcher does; each notes its number."""
+
+    def member(rank: int) -> None:
+        os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank)}
+        with ownership.adopted(times=FAST) as claim:
+            assert HANDED not in os.environ
+            note(card.parent, "owner" if claim else "other", os.getpid())
+            time.sleep(30 if hang else 0.2)
+
+    with owned(card, times=FAST) as claim, claim.handed_over():
+        members = [start(member, rank) for rank in range(2)]
+        status = 0 if end(*members) == [0, 0] else 1
+        os._exit(status)
+
+
+def test_a_lock_goes_to_the_first_process_of_a_launcher(card: Path) -> None:
+    process = start(lambda: launcher(card, hang=False))
+    wait_for(lambda: (card.parent / "protocol").exists() and len(protocol(card.parent)) == 2)
+    owner = Owner.model_validate_json(lock_of(card).read_text())
+    assert owner.pid == process.pid
+    wait_for(lambda: lock_of(card).stat().st_mtime < time.time() + 1)  # the heartbeat is no longer ahead of time
+    assert end(process) == [0]
+    assert sorted(who for who, _ in protocol(card.parent)) == ["other", "owner"]
+    assert not lock_of(card).exists()
+
+
+def test_the_processes_of_a_launcher_end_with_it(card: Path) -> None:
+    process = start(lambda: launcher(card, hang=True))
+    wait_for(lambda: (card.parent / "protocol").exists() and len(protocol(card.parent)) == 2)
+    process.kill()
+    for _, number in protocol(card.parent):
+        wait_for(lambda number=number: not process_start(int(number)))
+    end(process)
+    with owned(card, times=FAST._replace(limit_s=1000)) as claim:  # though the heartbeat was ahead of time
+        assert claim.waited
+
+
+def test_a_lock_outlives_the_start_of_a_launcher(card: Path) -> None:
+    with owned(card, times=FAST) as claim:
+        with claim.handed_over():
+            assert os.environ[HANDED].endswith(str(lock_of(card)))
+            assert lock_of(card).stat().st_mtime - time.time() > FAST.launch_s - 5
+            before = lock_of(card).stat().st_mtime
+            time.sleep(3 * FAST.beat_s)
+            assert lock_of(card).stat().st_mtime == before
+        assert HANDED not in os.environ
+    assert not lock_of(card).exists()
+
+
+def test_a_handed_lock_that_is_another_s_is_not_adopted(card: Path) -> None:
+    put_lock(card, far())
+
+    def job() -> None:
+        os.environ |= {HANDED: f"mine:{lock_of(card)}", "RANK": "0"}
+        with ownership.adopted():
+            note(card.parent, "wrote", 0)
+
+    assert end(start(job)) == [ownership.LOST]
+    assert not (card.parent / "protocol").exists()
+
+
+# What counts as whole.
+
+CONFIG = MergeRlDataConfig()
+
+
+def made(folder: Path) -> dict[str, Path | tuple[Path, ...]]:
+    """Write inputs, outputs and a card, and return the call's files."""
+    files: dict[str, Path | tuple[Path, ...]] = {
+        "groups": folder / "groups",
+        "shards": (folder / "shard0", folder / "shard1"),
+        "tables": folder / "tables",
+        "cells": (folder / "cell0", folder / "cell1"),
+        "lvlm": folder / "absent",
+        "card": folder / "card",
+    }
+    for name in ("groups", "shard0", "shard1", "tables/a", "cell0", "cell1"):
+        storage.write_text(folder / name, name)
+    inputs = {"groups": folder / "groups", "shards": (folder / "shard0", folder / "shard1")}
+    write_card(folder / "card", stage="s", config=CONFIG, inputs=inputs, started=time.perf_counter(),
+               runtime=Runtime(code="c"))  # fmt: skip
+    return files
+
+
+def complete(folder: Path, files: Any, **changes: Any) -> bool:
+    identity = {"stage": "s", "config": CONFIG.model_dump(mode="json"), "code": "c"}
+    return is_complete(folder / "card", files, **(identity | changes))
+
+
+def test_whole_is_what_this_call_would_make(tmp_path: Path) -> None:
+    files = made(tmp_path)
+    assert complete(tmp_path, files)
+    for change in ({"stage": "t"}, {"config": {"x": 1}}, {"code": "d"}):
+        assert not complete(tmp_path, files, **change), change
+
+
+@pytest.mark.parametrize("missing", ["groups", "shard1", "tables/a", "cell1", "card"])
+def test_a_missing_file_is_made_again(tmp_path: Path, missing: str) -> None:
+    files = made(tmp_path)
+    (tmp_path / missing).unlink()
+    if missing == "tables/a":
+        (tmp_path / "tables").rmdir()
+    assert not complete(tmp_path, files)
+
+
+@pytest.mark.parametrize("changed", ["groups", "shard1"])
+def test_another_input_is_another_artefact(tmp_path: Path, changed: str) -> None:
+    files = made(tmp_path)
+    (tmp_path / changed).write_text("other")
+    assert not complete(tmp_path, files)
+
+
+def test_more_or_fewer_inputs_are_another_artefact(tmp_path: Path) -> None:
+    files = made(tmp_path)
+    assert not complete(tmp_path, files | {"shards": (tmp_path / "shard0",)})
+    assert not complete(tmp_path, files | {"shards": (*files["shards"], tmp_path / "groups")})  # type: ignore[misc]
+    earlier = tmp_path / "shard0"
+    os.utime(earlier, (1, 1))
+    assert not complete(tmp_path, files | {"studies": (earlier,)})  # a list that was empty before
+    assert complete(tmp_path, files | {"studies": ()})
+
+
+def test_a_damaged_card_says_nothing(tmp_path: Path) -> None:
+    files = made(tmp_path)
+    (tmp_path / "card").write_text("{}")
+    assert not complete(tmp_path, files)
+
+
+def test_external_folders_are_those_of_the_workflow() -> None:
+    path = Path(__file__).parents[1] / "contracts/workflow_model.py"
+    spec = importlib.util.spec_from_file_location("workflow_model", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.EXTERNAL == ownership.EXTERNAL
+
+
+# The command line.
+
+FILES = ("embeddings", "selector", "optimiser", "metrics", "card")
+STAGE = InitialiseSelectorConfig(preset="p", selector=Selector(width=8), seed=3)
+
+
+def call(folder: Path, **changes: object) -> list[str]:
+    spec = json.dumps({"code": "x", "config": STAGE.model_copy(update=changes).model_dump(mode="json")})
+    return ["initialise_selector", *(f"{name}={folder / name}" for name in FILES), "--spec", spec]
+
+
+@contextmanager
+def another_job(folder: Path) -> Iterator[None]:
+    """Let another process seem to own the artefact until `main` waits for it."""
+    lock = put_lock(folder / "card", this_process())  # this process lives
+    judge = Claim._may_write
+
+    def judge_once(claim: Claim, found: ownership._Lock) -> bool:
+        lock.unlink(missing_ok=True)
+        return judge(claim, found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Claim, "_may_write", judge_once)
+        yield
+
+
+@pytest.fixture
+def artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a stage's files, made once."""
+    monkeypatch.setattr(ownership, "TIMES", FAST)
+    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4, 2))
+    assert main(call(tmp_path)) == 0
+    return tmp_path
+
+
+def times_of(folder: Path) -> dict[str, int]:
+    return {name: (folder / name).stat().st_mtime_ns for name in FILES}
+
+
+def test_a_duplicate_leaves_what_is_whole(artefact: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lever_pipe")
+    before = times_of(artefact)
+    with another_job(artefact):
+        assert main(call(artefact)) == 0
+    assert times_of(artefact) == before
+    assert "another job has made the very same artefact" in caplog.text
+    assert sorted(path.name for path in artefact.iterdir()) == sorted(FILES)
+
+
+def test_a_duplicate_with_another_spec_runs(artefact: Path) -> None:
+    before = times_of(artefact)
+    with another_job(artefact):
+        assert main(call(artefact, seed=4)) == 0
+    assert all(before[name] < now for name, now in times_of(artefact).items() if name != "embeddings")
+    assert is_made(_parser().parse_args(call(artefact, seed=4)))
+    assert not is_made(_parser().parse_args(call(artefact)))
+
+
+def test_a_duplicate_runs_where_an_output_is_missing(artefact: Path) -> None:
+    (artefact / "metrics").unlink()
+    with another_job(artefact):
+        assert main(call(artefact)) == 0
+    assert (artefact / "metrics").exists()
+
+
+def test_without_another_job_a_stage_runs_again(artefact: Path) -> None:
+    before = times_of(artefact)
+    assert main(call(artefact)) == 0
+    assert times_of(artefact)["card"] > before["card"]
+
+
+def test_sigterm_gives_the_lock_back(
+    artefact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lever_pipe.stages import initialise_selector as stage
+
+    closed: list[bool] = []
+
+    def slow(*_: object) -> None:
+        assert lock_of(artefact / "card").exists()
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)  # SLURM's step and its shell may both send it
+            time.sleep(20)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            closed.append(True)
+
+    former = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(stage, "read_table", slow)
+    begin = time.monotonic()
+    assert main(call(artefact)) == 128 + 15
+    assert time.monotonic() - begin < 10
+    assert closed == [True]
+    assert not lock_of(artefact / "card").exists()
+    assert "SIGTERM" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == former
+
+
+def test_sigterm_ends_a_wait(artefact: Path) -> None:
+    put_lock(artefact / "card", this_process())  # it never ends
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert main(call(artefact)) == 128 + 15
+    timer.join()
+    assert sorted(path.name for path in artefact.iterdir()) == sorted([*FILES, ".card.owner"])
+
+
+def test_several_processes_take_the_lock_with_them(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[str] = []
+
+    def become(*_: object) -> None:
+        handed.append(os.environ[HANDED])
+        assert lock_of(artefact / "card").stat().st_mtime > time.time() + 10
+        raise OSError("no such launcher")
+
+    monkeypatch.setattr(os, "execv", become)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(OSError, match="no such launcher"):
+        main([*call(artefact), "--processes", "2"])
+    assert len(handed) == 1
+    assert HANDED not in os.environ
+    assert not lock_of(artefact / "card").exists()

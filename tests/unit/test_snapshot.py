@@ -1,0 +1,194 @@
+"""A job computes what its invocation planned, with the configuration of that hour, or refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from snakemake.utils import update_config
+
+from lever_pipe import plan, snapshot
+from lever_pipe.cluster import invocation
+from lever_pipe.errors import SnapshotError
+from lever_pipe.experiment import Experiment, parse_experiment
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ((), ("config/smoke.yaml",), ("config/okvqa_qwen2_5_vl_3b.yaml",), ("config/intention_qwen3_8b.yaml",))
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(snapshot.VARIABLE, "")  # so that what a test sets is taken back
+    monkeypatch.delenv(snapshot.VARIABLE)
+
+
+def experiment(*files: str) -> Experiment:
+    values: dict[str, object] = {}
+    for name in ("config.yaml", *files):
+        update_config(values, yaml.safe_load((ROOT / name).read_text()))
+    return parse_experiment(values)
+
+
+def frozen(folder: Path, config: dict[str, object] | None = None, **specs: list[str]) -> Path:
+    return snapshot.freeze(config or {"seed": 1}, specs, snakefile=ROOT / "Snakefile", folder=folder)
+
+
+@pytest.mark.parametrize("files", CONFIGS)
+def test_the_resolved_configuration_comes_back_as_the_same_experiment(tmp_path: Path, files: tuple[str, ...]) -> None:
+    """Through JSON and back: every identity of a job stays the same text."""
+    before = experiment(*files)
+    frozen(tmp_path, before.model_dump(mode="json"))
+    after = parse_experiment(snapshot.thaw_config(snakefile=ROOT / "Snakefile"))
+    assert after == before
+    wildcards = {"preset": before.arms[0].preset, "seed": "0", "epoch": "1", "base": "5", "beta": "0.15"}
+    wildcards |= {"arm": before.intention.arms[0].name}
+    for stage in ("train_grpo_epoch", "sample_pools", "train_agent"):
+        assert plan.spec_of(after, stage, wildcards) == plan.spec_of(before, stage, wildcards)
+
+
+def test_a_planned_job_is_let_through_and_every_other_refused(tmp_path: Path) -> None:
+    frozen(tmp_path, train_rce_epoch=['{"epoch":1}', '{"epoch":2}'], score_answers=['{"epoch":3}'])
+    snapshot.require_planned("train_rce_epoch", '{"epoch":2}')
+    for stage, spec in (("train_rce_epoch", '{"epoch":3}'), ("embed_examples", '{"epoch":1}')):
+        with pytest.raises(SnapshotError, match=f"{stage}: expected a job as planned"):
+            snapshot.require_planned(stage, spec)
+
+
+def test_outside_an_invocation_nothing_is_asked() -> None:
+    assert snapshot.thaw() is None
+    assert snapshot.require_planned("train_rce_epoch", "{}") is None
+
+
+def test_a_job_without_snapshot_refuses(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match=snapshot.VARIABLE):
+        snapshot.thaw_config(snakefile=ROOT / "Snakefile")
+    frozen(tmp_path).unlink()
+    with pytest.raises(SnapshotError, match="all nodes share"):
+        snapshot.thaw()
+
+
+def test_edited_rules_refuse(tmp_path: Path) -> None:
+    rules = tmp_path / "workflow/rules"
+    rules.mkdir(parents=True)
+    (tmp_path / "Snakefile").write_text("include: 'workflow/rules/a.smk'\n")
+    (rules / "a.smk").write_text("rule a: shell: 'one'\n")
+    snapshot.freeze({"a": 1}, {}, snakefile=tmp_path / "Snakefile", folder=tmp_path / "kept")
+    assert snapshot.thaw_config(snakefile=tmp_path / "Snakefile") == {"a": 1}
+    snapshot.workflow_digest.cache_clear()  # a job is another process
+    (rules / "a.smk").write_text("rule a: shell: 'two'\n")
+    with pytest.raises(SnapshotError, match="rules"):
+        snapshot.thaw_config(snakefile=tmp_path / "Snakefile")
+
+
+def test_a_snapshot_is_named_by_its_content(tmp_path: Path) -> None:
+    first = frozen(tmp_path, a=["x", "y"])
+    written = first.stat().st_mtime_ns
+    assert frozen(tmp_path, a=["y", "x", "x"]) == first
+    assert first.stat().st_mtime_ns == written
+    assert frozen(tmp_path, a=["x"]) != first
+    last = frozen(tmp_path, {"seed": 2}, a=["x"])
+    assert os.environ[snapshot.VARIABLE] == str(last)
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_different_files_have_different_digests(tmp_path_factory: pytest.TempPathFactory, one: str, other: str) -> None:
+    digests = []
+    for text in (one, other):
+        folder = tmp_path_factory.mktemp("package")
+        (folder / "module.py").write_text(text, newline="")
+        digests.append(snapshot.package_digest(folder))
+    assert (digests[0] == digests[1]) == (one == other)
+
+
+def test_a_renamed_module_is_another_package(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1")
+    before = snapshot.package_digest(tmp_path)
+    snapshot.package_digest.cache_clear()
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    assert snapshot.package_digest(tmp_path) != before
+
+
+def test_jobs_without_identity_are_not_planned() -> None:
+    def job(rule: str, **params: str) -> SimpleNamespace:
+        return SimpleNamespace(rule=SimpleNamespace(name=rule), params=SimpleNamespace(**params))
+
+    jobs = [job("a", spec="1"), job("all"), job("b", spec="2"), job("a", spec="3")]
+    assert snapshot.planned_specs(jobs) == {"a": ["1", "3"], "b": ["2"]}
+
+
+def workflow(*, is_main: bool) -> SimpleNamespace:
+    return SimpleNamespace(is_main_process=is_main, configfiles=["config.yaml"], main_snakefile=str(ROOT / "Snakefile"))
+
+
+def test_only_a_jobs_own_snakemake_reads_the_snapshot(tmp_path: Path) -> None:
+    planned = experiment().model_copy(update={"results": "planned"})
+    frozen(tmp_path, planned.model_dump(mode="json"))
+    edited = {"results": "edited"}
+    assert invocation.experiment_of(workflow(is_main=True), edited).results == "edited"
+    assert invocation.experiment_of(workflow(is_main=False), edited) == planned
+
+
+class TestStageCalls:
+    """`python -m lever_pipe STAGE` in a copy of the package that is edited after the snapshot was taken."""
+
+    @pytest.fixture
+    def project(self, tmp_path: Path) -> Path:
+        import shutil
+
+        shutil.copytree(ROOT / "lever_pipe", tmp_path / "lever_pipe", ignore=shutil.ignore_patterns("__pycache__"))
+        (tmp_path / "Snakefile").touch()
+        probe = """
+import json, sys
+from pathlib import Path
+from lever_pipe import snapshot, plan
+from lever_pipe.experiment import Experiment
+from lever_pipe.provenance import canonical_json, code_of
+spec = plan.spec_of(Experiment(), "merge_rl_data", {})
+path = snapshot.freeze({}, {"merge_rl_data": [spec]}, snakefile=Path("Snakefile"))
+print(json.dumps([spec, str(path)]))
+"""
+        done = self.python(tmp_path, "-c", probe)
+        (tmp_path / "call.json").write_text(done.stdout)
+        return tmp_path
+
+    @staticmethod
+    def python(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        own = os.environ | {"PYTHONPATH": str(folder)} | environment
+        command = [sys.executable, *words]
+        return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
+
+    def call(self, project: Path) -> str:
+        spec, path = json.loads((project / "call.json").read_text())
+        files = [f"{name}={project / name}" for name in ("trajectories", "train_pools", "train_examples")]
+        files += [f"{name}={project / name}" for name in ("rl_data", "summary", "card")]
+        words = ("-m", "lever_pipe", "merge_rl_data", "--spec", spec, *files)
+        return self.python(project, *words, **{snapshot.VARIABLE: path}).stderr
+
+    def edit(self, project: Path, name: str, text: str) -> None:
+        path = project / "lever_pipe" / name
+        path.write_text(path.read_text() + text)
+
+    def test_an_unchanged_package_goes_on_to_its_files(self, project: Path) -> None:
+        assert "expected a file" in self.call(project)
+
+    def test_a_comment_is_let_through(self, project: Path) -> None:
+        self.edit(project, "trajectories.py", "\n# A remark.\n")
+        assert "expected a file" in self.call(project)
+
+    def test_code_of_another_stage_is_let_through(self, project: Path) -> None:
+        self.edit(project, "losses/kl.py", "\nUNUSED = 1\n")
+        assert "expected a file" in self.call(project)
+
+    def test_edited_code_of_this_stage_is_refused(self, project: Path) -> None:
+        self.edit(project, "stages/merge_rl_data.py", "\nUNUSED = 1\n")
+        said = self.call(project)
+        assert "SnapshotError: merge_rl_data: expected code" in said
+        assert snapshot.PLAN_AGAIN in said

@@ -1,0 +1,194 @@
+"""What `plan` says before a run and what the run says at its end when jobs fail, by Snakemake itself."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lever_pipe.cluster.sizing import WORLD_CPU
+
+from .conftest import Project
+
+SMOKE = ("--configfile", "config/smoke.yaml")
+WORLD, EXAMPLES = "results/smoke/world/run.json", "results/smoke/lever/examples/run.json"
+# Jobs that do not need each other, one that needs a failing one, and one that fails once only.
+JOBS = """
+from pathlib import Path
+from lever_pipe.cluster.failures import Invocation
+
+INVOCATION = Invocation(Path("results"))
+if workflow.is_main_process:
+    INVOCATION.attach()
+
+rule all:
+    input: "good.txt", "after.txt", "late.txt", "gone.txt", "killed.txt"
+rule good:
+    output: "good.txt"
+    shell: "touch {output}"
+rule bad:
+    output: "{name}.bad"
+    log: "{name}.log"
+    shell: "echo 'ConfigError: expected a; found b. Do c.' > {log}; exit 2"
+rule after:
+    input: "x.bad"
+    output: "after.txt"
+    shell: "touch {output}"
+rule late:
+    output: "late.txt"
+    log: "late.log"
+    shell: "if test -e once; then touch {output}; else touch once; echo 'ValueError: once' > {log}; exit 1; fi"
+rule gone:
+    output: "gone.txt"
+    shell: "true"
+rule killed:
+    output: "killed.txt"
+    shell: "kill -9 $$"
+onsuccess:
+    INVOCATION.write_table()
+    print("FINISHED", INVOCATION.finished)
+onerror:
+    INVOCATION.write_table()
+    print("FINISHED", INVOCATION.finished)
+    print(INVOCATION.summary_of_failures())
+"""
+MENDED = (
+    JOBS.replace("exit 2", "touch {output}")
+    .replace('"true"', '"touch {output}"')
+    .replace("kill -9 $$", "touch {output}")
+)
+
+
+def run(folder: Path, *words: str) -> str:
+    """Run the jobs and return what they said at the end."""
+    (folder / "Snakefile").write_text(JOBS)
+    return snakemake(folder, *words)[0]
+
+
+def snakemake(folder: Path, *words: str) -> tuple[str, int]:
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--latency-wait", "0", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    return done.stdout, done.returncode
+
+
+def failed(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return the attempts and the reason of each rule of the table for machines."""
+    with (folder / "results/failed_jobs.csv").open(newline="") as handle:
+        return {row["rule"]: (row["attempts"], row["reason"]) for row in csv.DictReader(handle)}
+
+
+@pytest.mark.parametrize("quiet", [[], ["--quiet"], ["--quiet", "all"], ["--quiet", "progress"]], ids=" ".join)
+def test_each_failed_job_is_told_with_its_reason_however_quiet_the_run(tmp_path: Path, quiet: list[str]) -> None:
+    """`bad`, `gone` and `killed` fail twice; `late` comes at its second attempt; only `after` needs a failed job."""
+    said = run(tmp_path, "--keep-going", "--retries", "1", *quiet)
+    assert failed(tmp_path) == {
+        "bad": ("2", "ConfigError: expected a; found b. Do c."),
+        "gone": ("2", "it ended well, but gone.txt did not appear within 0 s: raise latency-wait, or mend the rule"),
+        "killed": ("2", "killed by SIGKILL, mostly for want of memory"),
+    }
+    assert "FINISHED 2\n" in said  # good and late
+    assert "3 jobs failed:" in said
+    assert "name=x" in said
+    assert "log: x.log" in said
+    assert "1 job finished at a further attempt: late 1\n" in said
+    assert "1 job not run: after 1\n" in said
+    assert "--keep-going --retries 1" in said.splitlines()[-2]
+
+
+def test_the_table_goes_with_the_next_success(tmp_path: Path) -> None:
+    run(tmp_path, "--keep-going")
+    assert set(failed(tmp_path)) == {"bad", "late", "gone", "killed"}
+    (tmp_path / "Snakefile").write_text(MENDED)
+    said, status = snakemake(tmp_path, "--quiet", "all")
+    assert status == 0
+    assert not (tmp_path / "results/failed_jobs.csv").exists()
+    assert "FINISHED 6\n" in said  # all but `good`, and the target `all`
+
+
+def test_without_keep_going_what_never_began_remains(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text(JOBS)
+    said, status = snakemake(tmp_path, "--quiet", "all", "--", "x.bad", "after.txt")
+    assert status == 1
+    assert "1 job failed:" in said
+    assert "0 jobs finished.\n1 job not run: after 1\n" in said
+
+
+def test_the_workflow_ends_with_the_table(project: Project) -> None:
+    """A stage that raises fails at each attempt; the job that needs it remains."""
+    stage = project.folder / "lever_pipe/stages/prepare_examples.py"
+    text = stage.read_text()
+    assert text.count("\n    started = ") == 1
+    raising = '\n    raise ValueError("no such question")\n    started = '
+    stage.write_text(text.replace("\n    started = ", raising))
+    words = ["--cores", "2", "--retries", "1", "--keep-going", "--quiet", "all"]
+    done = project.call(*SMOKE, *words, "--", "results/smoke/lever/embeddings/run.json")
+    assert done.returncode == 1
+    with (project.folder / "results/smoke/failed_jobs.csv").open(newline="") as handle:
+        (row,) = csv.DictReader(handle)
+    log = "results/smoke/lever/examples/log.txt"
+    assert (row["rule"], row["attempts"], row["log"]) == ("prepare_examples", "2", log)
+    assert row["reason"] == "ValueError: no such question"
+    assert "\n1 job finished.\n1 job not run: embed_examples 1\n" in done.stdout
+
+
+def planned(project: Project, *words: str) -> dict[str, Any]:
+    return json.loads(project.tool("plan", "--json", *SMOKE, *words))
+
+
+def files_of(folder: Path) -> dict[str, int]:
+    """Return the times of all files but caches: Python's, and the one of file times that every dry run leaves."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and not {"__pycache__", "iocache"} & set(path.parts))
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in paths}
+
+
+def test_a_plan_tells_jobs_reasons_and_hours_and_writes_nothing(project: Project) -> None:
+    before = files_of(project.folder)
+    found = planned(project, "--", EXAMPLES)
+    assert [(rule["rule"], rule["jobs"], rule["why"]) for rule in found["rules"]] == [
+        ("generate_world", 1, {"missing output": 1}),
+        ("prepare_examples", 1, {"missing output": 1}),
+    ]
+    assert found["hours"] == {"gpu": 0, "cpu": 0}
+    assert found["at_most_without_record"] == {"gpu": 0, "cpu": 2 * WORLD_CPU.runtime / 60}
+    assert files_of(project.folder) == before
+
+    project.snakemake("--cores", "2", "--", WORLD)
+    before = files_of(project.folder)
+    assert project.tool("plan", *SMOKE, "--quiet", "--", WORLD).startswith("Nothing to be done")
+    with project.edited("config/smoke.yaml", "n_train: 600", "n_train: 500"):
+        (world,) = planned(project, "--", WORLD)["rules"]
+    (record,) = (project.folder / "results/smoke/world/benchmark.jsonl").read_text().splitlines()
+    assert world["why"] == {"changed: world.n_train": 1}
+    assert (world["seconds"], world["records"]) == (json.loads(record)["s"], 1)
+    assert world["hours"]["cpu"] == pytest.approx(json.loads(record)["s"] / 3600)
+    assert files_of(project.folder) == before
+
+
+def test_a_plan_for_a_cluster_keeps_the_threads_that_rules_ask_for(project: Project) -> None:
+    """A dry run without cores has one; the jobs on the nodes have theirs."""
+    words = ["--workflow-profile", "profiles/slurm", "--set-threads", "generate_world=8", "--", WORLD]
+    (world,) = planned(project, *words)["rules"]
+    assert world["at_most"] == {"gpu": 0, "cpu": 8 * WORLD_CPU.runtime / 60}
+
+
+def test_what_snakemake_cannot_plan_it_says_itself(project: Project) -> None:
+    with project.edited("config/smoke.yaml", "n_train: 600", "n_train: many"):
+        done = subprocess.run(
+            [sys.executable, "-m", "lever_pipe", "plan", *SMOKE],
+            cwd=project.folder,
+            env=project.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        own = project.call("--dry-run", *SMOKE)
+    assert done.returncode == own.returncode == 1
+    fault = next(line for line in own.stdout.splitlines() if "n_train" in line)
+    assert fault in done.stdout + done.stderr
