@@ -17,7 +17,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
-from lever_pipe import ownership, snapshot
+from lever_pipe import gpu_slots, ownership, snapshot
 from lever_pipe.errors import ConfigError, LeverPipeError
 from lever_pipe.parsing import available, nearest, parse_model
 from lever_pipe.stage_configs import Runtime
@@ -85,7 +85,10 @@ def _make(options: argparse.Namespace, words: Sequence[str], claim: ownership.Cl
     """Run the stage here or in several processes, unless another process made the same while this one waited."""
     if claim is not None and claim.waited and is_made(options):
         log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)
-    elif options.processes > 1 and "LOCAL_RANK" not in os.environ:
+        return
+    if options.device.startswith("cuda") and "LOCAL_RANK" not in os.environ:
+        gpu_slots.take(options.processes)
+    if options.processes > 1 and "LOCAL_RANK" not in os.environ:
         with claim.handed_over() if claim else nullcontext():
             _share(options, words)
     else:

@@ -20,7 +20,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -452,5 +451,5 @@ def _die_with_parent() -> None:
 
 def _end(reason: str) -> None:
     message = f"lever_pipe.ownership: {reason}. This process ends; whoever has the lock makes the artefact.\n"
-    os.write(sys.stderr.fileno(), message.encode())  # no buffer and no lock that the stopped work may hold
+    os.write(2, message.encode())  # no buffer and no lock that the stopped work may hold
     os._exit(LOST)

@@ -184,11 +184,14 @@ def planned(words: Sequence[str]) -> list[Job]:
 
 
 def submitted(jobs: Any) -> list[Job]:
-    """Return the resources of Snakemake's own job objects, without those that run beside Snakemake itself."""
+    """Return the resources of Snakemake's own job objects: of those that its executor gets.
+
+    On a cluster some run beside Snakemake. Without one it calls all jobs local, and they are what this machine runs.
+    """
     return [
         {**dict(job.resources.items()), "rule": job.rule.name, "threads": job.threads}
         for job in jobs
-        if not job.is_local
+        if not job.is_local or job.dag.workflow.local_exec
     ]
 
 

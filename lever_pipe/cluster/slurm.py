@@ -112,6 +112,12 @@ def states_of(name: str) -> dict[str, str] | None:
     return None if answer is None else {row[0]: row[1] for row in _rows(answer, 2)}
 
 
+def waits_of(name: str) -> dict[str, str] | None:
+    """Return why each waiting job of this name waits, in SLURM's words, by id."""
+    answer = run("squeue", "--noheader", "--states=PENDING", f"--name={name}", f"--format=%i{MARK}%r")
+    return None if answer is None else {row[0]: row[1] for row in _rows(answer, 2)}
+
+
 def state_of(job_id: str) -> str | None:
     """Return the state of one job: as the controller says or, of one it has forgotten, the accounting.
 

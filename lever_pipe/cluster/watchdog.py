@@ -1,12 +1,12 @@
 """No wait without end: SLURM jobs that snakemake-executor-plugin-slurm would ask for, or forget, for ever.
 
-The plugin waits for a job until a status query names one of the end states that it knows. Three jobs never get there:
-one that was preempted and is not requeued, one whose record the controller has dropped, and, after a round in which
-every query failed, each active job, because the plugin takes them off its list. The executor interface hands a round of
-jobs to `check_active_jobs`, which reports those that ended and yields the others. `watch` wraps that one method: what
-was neither reported nor yielded is asked for again, and a yielded job whose end SLURM tells in words that the plugin
-does not know is reported with a message that names it. Then Snakemake retries or counts it as failed, as the profile
-says.
+The plugin waits for a job until a status query names one of the end states that it knows. Four jobs never get there:
+one that was preempted and is not requeued, one whose record the controller has dropped, one that asks for more than its
+partition ever gives (SLURM lets it wait), and, after a round in which every query failed, each active job, because the
+plugin takes them off its list. The executor interface hands a round of jobs to `check_active_jobs`, which reports those
+that ended and yields the others. `watch` wraps that one method: what was neither reported nor yielded is asked for
+again, and a yielded job whose end SLURM tells in words that the plugin does not know is reported with a message that
+names it. Then Snakemake retries or counts it as failed, as the profile says.
 """
 
 from __future__ import annotations
@@ -40,6 +40,14 @@ FAILURES = {
     "TIMEOUT": "it ran into its time limit",
 }
 """End states, and what they mean."""
+NEVER = {
+    "AssocMaxWallDurationPerJobLimit": "its time limit is above the account's: lower its runtime",
+    "BadConstraints": "no node has what it asks for: mend constraint, gpu or mem_mb",
+    "PartitionNodeLimit": "its partition has no node that is large enough: lower threads, mem_mb or gpu",
+    "PartitionTimeLimit": "its time limit is above the partition's: lower its runtime, or name another partition",
+    "QOSMaxWallDurationPerJobLimit": "its time limit is above that of its quality of service: lower its runtime",
+}
+"""Reasons of a waiting job that no waiting mends, and what does."""
 
 Job = Any  # snakemake_interface_executor_plugins' SubmittedJobInfo
 Executor = Any  # the plugin's executor
@@ -70,8 +78,8 @@ class Watchdog:
         self._silent_since: float | None = None
         self._said = 0.0
 
-    def judge(self, job_id: str, states: dict[str, str]) -> Verdict | None:
-        """Return how a job ended that the plugin still waits for; None while it may go on.
+    def judge(self, job_id: str, states: dict[str, str], waits: dict[str, str]) -> Verdict | None:
+        """Return how a job ended that the plugin still waits for, or that it never starts; None while it may go on.
 
         An end state counts when two rounds in a row show it, so that the plugin's own report goes before.
         """
@@ -79,6 +87,9 @@ class Watchdog:
         if not state:
             return self._judge_missing(job_id)
         self._missing_since.pop(job_id, None)
+        if waits.get(job_id) in NEVER:
+            reason = waits[job_id]
+            return Verdict(False, f"SLURM job {job_id} would wait for ever ({reason}): {NEVER[reason]}")
         before, self._ended_as[job_id] = self._ended_as.get(job_id), state
         if before != state or (self.requeues and state in ("PREEMPTED", "NODE_FAIL")):
             return None
@@ -135,11 +146,7 @@ def _watched(check: Check) -> Check:
         if forgotten:
             names = ", ".join(job.external_jobid for job in forgotten)
             log.warning("no status of the SLURM jobs %s in this round; they are asked for again", names)
-        waiting = yielded + forgotten
-        states = await asyncio.to_thread(slurm.states_of, executor.run_uuid) if waiting else {}
-        dog.hear(states)
-        for job in waiting:
-            verdict = None if states is None else await asyncio.to_thread(dog.judge, job.external_jobid, states)
+        for job, verdict in await asyncio.to_thread(_judged, dog, executor.run_uuid, yielded + forgotten):
             if verdict is None:
                 yield job
             else:
@@ -149,11 +156,23 @@ def _watched(check: Check) -> Check:
     return check_active_jobs
 
 
+def _judged(dog: Watchdog, name: str, jobs: list[Job]) -> list[tuple[Job, Verdict | None]]:
+    if not jobs:
+        return []
+    states = slurm.states_of(name)
+    dog.hear(states)
+    if states is None:
+        return [(job, None) for job in jobs]
+    waits = slurm.waits_of(name) if "PENDING" in states.values() else None
+    return [(job, dog.judge(job.external_jobid, states, waits or {})) for job in jobs]
+
+
 def _report(executor: Executor, job: Job, verdict: Verdict) -> None:
     log.warning("%s, which the executor did not notice", verdict.message)
     if verdict.succeeded:
         executor.report_job_success(job)
         return
+    slurm.cancel([job.external_jobid])  # no harm to a job that is gone; one that only waits must not start after all
     logs = [str(job.aux["slurm_logfile"])] if job.aux and job.aux.get("slurm_logfile") else []
     executor.report_job_error(job, msg=f"{verdict.message}. ", aux_logs=logs)
 

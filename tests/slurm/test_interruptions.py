@@ -131,6 +131,7 @@ def test_a_duplicate_leaves_the_artefact_to_its_owner(project: ClusterProject, f
     run.succeed()
     wait_until(lambda: state_of(project.cluster, duplicate) in ENDED, 120, "the duplicate's end")
     assert state_of(project.cluster, duplicate) == "COMPLETED", (project.folder / "duplicate.log").read_text()
+    assert "nothing to do" in log.read_text()
     require_recovered(project, finished)
 
 

@@ -138,3 +138,15 @@ os.execv(sys.executable, [sys.executable, "-c", "import sys; print('up', flush=T
     second = holder(tmp_path, 1, "0,1")
     assert gpus_of(second) == {"1"}
     end(first, second)
+
+
+def test_a_stage_on_gpus_takes_its_slots_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lever_pipe.__main__ import main
+
+    monkeypatch.setenv(gpu_slots.VISIBLE, "0")
+    assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda", "--processes", "2"]) == 2
+    taken: list[int] = []
+    monkeypatch.setattr(gpu_slots, "take", taken.append)
+    assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda"]) == 2  # no files: refused after the slots
+    assert main(["merge_rl_data", "--spec", "{}", "--device", "cpu"]) == 2
+    assert taken == [1]

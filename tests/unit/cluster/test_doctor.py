@@ -385,12 +385,15 @@ def test_a_run_with_nothing_to_submit_asks_slurm_nothing(experiment: Experiment,
     assert fake.calls == []
 
 
-def test_jobs_beside_snakemake_are_not_submitted() -> None:
+@pytest.mark.parametrize(("local_exec", "rules"), [(False, ["a"]), (True, ["a", "b"])])
+def test_jobs_beside_snakemake_are_not_submitted_on_a_cluster(local_exec: bool, rules: list[str]) -> None:
     def job(name: str, *, is_local: bool) -> Any:
-        return SimpleNamespace(rule=SimpleNamespace(name=name), resources={"mem_mb": 5}, threads=2, is_local=is_local)
+        dag = SimpleNamespace(workflow=SimpleNamespace(local_exec=local_exec))
+        own = {"rule": SimpleNamespace(name=name), "resources": {"mem_mb": 5}, "threads": 2, "dag": dag}
+        return SimpleNamespace(**own, is_local=is_local)
 
-    found = doctor.submitted([job("a", is_local=False), job("b", is_local=True)])
-    assert found == [{"rule": "a", "threads": 2, "mem_mb": 5}]
+    found = doctor.submitted([job("a", is_local=local_exec), job("b", is_local=True)])
+    assert found == [{"rule": rule, "threads": 2, "mem_mb": 5} for rule in rules]
 
 
 @pytest.fixture

@@ -74,8 +74,17 @@ def states(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return what SLURM says of each job; a test fills it."""
     known: dict[str, str] = {}
     monkeypatch.setattr(slurm, "states_of", lambda name: dict(known))
-    monkeypatch.setattr(slurm, "state_of", lambda number: "")
     return known
+
+
+@pytest.fixture(autouse=True)
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is cancelled; nothing here asks a real SLURM."""
+    jobs: list[str] = []
+    monkeypatch.setattr(slurm, "cancel", jobs.extend)
+    monkeypatch.setattr(slurm, "state_of", lambda number: "")
+    monkeypatch.setattr(slurm, "waits_of", lambda name: {})
+    return jobs
 
 
 @pytest.fixture
@@ -147,6 +156,19 @@ def test_a_job_that_lives_is_never_given_up(states: dict[str, str], clock: Clock
         assert len(executor.round([job("7")])) == 1
 
 
+@pytest.mark.parametrize("reason", sorted(watchdog.NEVER))
+def test_a_job_that_would_wait_for_ever_is_taken_back(
+    states: dict[str, str], cancelled: list[str], monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    executor = executor_class(lambda *_: "wait")()
+    states.update({"7": "PENDING", "8": "PENDING"})
+    monkeypatch.setattr(slurm, "waits_of", lambda name: {"7": reason, "8": "Resources"})
+    assert [one.external_jobid for one in executor.round([job("7"), job("8")])] == ["8"]
+    assert executor.reports == [("7", "error")]
+    assert reason in executor.messages[0]
+    assert cancelled == ["7"]
+
+
 class TestVanished:
     def rounds(self, executor: Any, clock: Clock, *waits: float) -> list[int]:
         left = []
@@ -194,7 +216,6 @@ class TestVanished:
         """A controller that is away for an hour loses no job, and says so about once a minute."""
         answers: list[dict[str, str] | None] = [{}, None, None, {}]
         monkeypatch.setattr(slurm, "states_of", lambda name: answers.pop(0))
-        monkeypatch.setattr(slurm, "state_of", lambda number: "")
         executor = executor_class(lambda *_: "forget")()
         with caplog.at_level(logging.WARNING):
             assert self.rounds(executor, clock, 0, 1800, 1800, 1) == [1, 1, 1, 1]
