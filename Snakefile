@@ -22,6 +22,9 @@ include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 
 
+leave_if_made()
+
+
 rule all:
     default_target: True
     input:

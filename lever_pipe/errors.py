@@ -11,6 +11,7 @@ LeverPipeError                 every foreseeable fault: one line, no traceback f
 |- ComparisonError             rows of a table that differ in more than the compared factor
 |- WorldError                  the embedded world's models do not show the mechanism they must show
 |- SnapshotError               a job that the running invocation did not plan: configuration, code or model changed
+|- PreflightError              what would make a run fail or never end, found before its first job
 |- DeviceError                 fewer GPUs than a job was to have
 |- SimulatorError              a simulated user that cannot be asked: its endpoint, key, cassette or kind
 `- TrainingError               a loss or gradient that is no finite number
@@ -69,6 +70,10 @@ class WorldError(LeverPipeError):
 
 class SnapshotError(LeverPipeError):
     """A job is not what the invocation planned at its start; the message says what changed."""
+
+
+class PreflightError(LeverPipeError):
+    """What would make a run fail or never end; the message lists all of it."""
 
 
 class DeviceError(LeverPipeError):

@@ -115,6 +115,12 @@ def lock_of(card: Path) -> Path:
     return card.with_name(f".{card.name}.owner")
 
 
+def owner_of(card: Path) -> Owner | None:
+    """Return who makes an artefact at this moment, as its lock says; None without one."""
+    lock = _read(lock_of(card))
+    return lock.owner if lock else None
+
+
 @contextmanager
 def owned(card: Path, *, times: Times | None = None, lost: Callable[[str], object] | None = None) -> Iterator[Claim]:
     """Own an artefact for the time of the block; wait before it as long as another process does.

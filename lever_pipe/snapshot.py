@@ -59,6 +59,7 @@ def freeze(config: Mapping[str, Any], specs: Specs, *, snakefile: Path, folder: 
     path = (folder / f"snapshot-{_digest(canonical_json(values))}.json").absolute()
     if not path.exists():
         storage.write_json(path, values)
+    path.touch()  # its time is that of the plan
     os.environ[VARIABLE] = str(path)
     return path
 

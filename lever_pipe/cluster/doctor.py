@@ -196,7 +196,7 @@ def submitted(jobs: Any) -> list[Job]:
 
 
 def _refused(check: str, refusal: LeverPipeError) -> Finding:
-    expected = refusal.expected.removeprefix("expected ")
+    expected = refusal.expected.rpartition("expected ")[2]
     return fault(check, expected=expected, found=refusal.found, do=refusal.do)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from lever_pipe.errors import LeverPipeError
+from lever_pipe.errors import PreflightError
 
 
 class Level(StrEnum):
@@ -43,10 +43,6 @@ class Finding(NamedTuple):
     def line(self) -> str:
         """The finding as `doctor` prints it."""
         return f"{self.level:<9}{self.text}"
-
-
-class PreflightError(LeverPipeError):
-    """What would make a run fail or never end; the message lists all of it."""
 
 
 def ok(check: str, found: str) -> Finding:

@@ -31,21 +31,21 @@ def gpu_request(workflow: Workflow) -> str:
     """Return how the profile's default-resources say that GPUs are asked for: `gpu` where they say nothing."""
     defaults = workflow.resource_settings.default_resources
     found = defaults.get("gpu_request") if defaults else None
-    return "gpu" if found is None else str(found.raw)
+    return str(getattr(found, "raw", None) or "gpu")
 
 
 def begin(workflow: Workflow, experiment: Experiment) -> None:
-    """Check what this invocation needs, freeze what it will compute, and guard what it waits for.
+    """Freeze what this invocation will compute, check what it needs, and guard what it waits for.
 
     Raises:
         LeverPipeError: something that jobs would fail on, or that the run would wait for without end.
     """
     if not workflow.is_main_process:
         return
-    jobs = list(workflow.dag.needrun_jobs())
-    _check(workflow, experiment, jobs)
-    snakefile = Path(workflow.main_snakefile)
+    jobs, snakefile = list(workflow.dag.needrun_jobs()), Path(workflow.main_snakefile)
+    # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
     snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), snakefile=snakefile)
+    _check(workflow, experiment, jobs)
     if _executor(workflow) == SLURM:
         from lever_pipe.cluster import watchdog
 

@@ -193,7 +193,7 @@ def requests(
         chosen = [partitions[name] for name in names]
         unfit = (found for request, rules in asked.items() for found in _unfit(check, request, rules, chosen))
         faults = list(dict.fromkeys(unfit))
-        if settings.attempts > 1 and not faults:
+        if not faults:
             faults = list(_unfit_later(check, asked, chosen, settings.attempts))
         yield from faults or [ok(check, f"{_offer(chosen)}; {_count(len(asked), 'kind')} of jobs fit")]
         yield from _hazards(check, chosen, partitions, settings, known)

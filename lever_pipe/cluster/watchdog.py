@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from lever_pipe.cluster import slurm
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
+# Snakemake's formatter fills no arguments in: messages are whole strings.
 
 VANISHED_SECONDS = 60.0
 """How long SLURM must answer without knowing a job before its end counts as unseen; submission may lag."""
@@ -105,7 +106,7 @@ class Watchdog:
         self._silent_since = now if self._silent_since is None else self._silent_since
         if now - max(self._silent_since, self._said) >= SILENCE_SECONDS:
             self._said = now
-            log.warning("SLURM has not answered for %.0f s; waiting for it", now - self._silent_since)
+            log.warning(f"SLURM has not answered for {now - self._silent_since:.0f} s; waiting for it")
 
     def _judge_missing(self, job_id: str) -> Verdict | None:
         since = self._missing_since.setdefault(job_id, self._clock())
@@ -145,7 +146,7 @@ def _watched(check: Check) -> Check:
         forgotten = [job for job in asked if job.external_jobid not in kept | dog.ended]
         if forgotten:
             names = ", ".join(job.external_jobid for job in forgotten)
-            log.warning("no status of the SLURM jobs %s in this round; they are asked for again", names)
+            log.warning(f"no status of the SLURM jobs {names} in this round; they are asked for again")
         for job, verdict in await asyncio.to_thread(_judged, dog, executor.run_uuid, yielded + forgotten):
             if verdict is None:
                 yield job
@@ -168,7 +169,7 @@ def _judged(dog: Watchdog, name: str, jobs: list[Job]) -> list[tuple[Job, Verdic
 
 
 def _report(executor: Executor, job: Job, verdict: Verdict) -> None:
-    log.warning("%s, which the executor did not notice", verdict.message)
+    log.warning(f"{verdict.message}, which the executor did not notice")
     if verdict.succeeded:
         executor.report_job_success(job)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -23,9 +22,9 @@ FIRST, SECOND = epoch("0", 1), epoch("0", 2)
 TARGET = ("--", f"results/smoke/{SECOND}/run.json")
 
 
-def hold(project: ClusterProject, name: str = "held") -> Fault:
-    """Hold the first epoch while it writes: it has computed, and nothing of it is whole."""
-    return project.lay(name, "hold", STAGE, f"card=results/smoke/{FIRST}/run.json", at="metrics.json")
+def hold(project: ClusterProject, at: str = "metrics.json") -> Fault:
+    """Hold the first epoch while it writes: by default its weights are there, and it is not complete."""
+    return project.lay("held", "hold", STAGE, f"card=results/smoke/{FIRST}/run.json", at=at)
 
 
 def require_recovered(project: ClusterProject, finished: Project) -> None:
@@ -102,9 +101,12 @@ def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: 
 
 
 def test_a_duplicate_leaves_the_artefact_to_its_owner(project: ClusterProject, finished: Project) -> None:
-    """The same job twice at once, as after a main process that could not see its first one."""
+    """The same job twice at once, as after a main process that could not see its first one.
+
+    It is held before its first file: Snakemake itself removes what a job is about to make, also for the duplicate.
+    """
     project.forget(FIRST, SECOND)
-    held = hold(project)
+    held = hold(project, at="selector.safetensors")
     run = project.start(*TARGET)
     wait_until(held.struck(), 120, "the job", run)
     job, process = (project.faults / "held.struck").read_text().split()
@@ -151,7 +153,7 @@ def test_an_edited_config_waits_for_the_next_run(project: ClusterProject, finish
 
 
 def test_two_experiments_share_a_ledger(project: ClusterProject, finished: Project, tmp_path: Path) -> None:
-    """One has a random baseline more; both ask for most answers at the same time, of an empty ledger."""
+    """One has a random baseline more; both ask for most answers at once, of an empty ledger, with a GPU each."""
     batch, shared = "lever/answers/baseline", tmp_path / "ledger"
     shared.mkdir()
     folder = tmp_path / "other"
@@ -160,20 +162,24 @@ def test_two_experiments_share_a_ledger(project: ClusterProject, finished: Proje
     smoke = other.folder / "config/smoke.yaml"
     smoke.write_text(smoke.read_text().replace("n_random_draws: 1", "n_random_draws: 2"))
     faults, runs = [], []
-    for one in (project, other):
+    for one, gpu in ((project, "gpu=1"), (other, "gres=gpu:fake:1")):
         shutil.rmtree(one.results("ledger"))
         one.results("ledger").symlink_to(shared)
         one.forget(batch)
         faults.append(one.lay("together", "hold", "answer_prompts"))
-        runs.append(one.start("--", f"results/smoke/{batch}/run.json"))
+        runs.append(
+            one.start("--set-resources", f"answer_prompts:{gpu}", "--", f"results/smoke/{batch}/run.json"),
+        )
     for fault, run in zip(faults, runs, strict=True):
         wait_until(fault.struck(), 120, "both jobs", run)
+    asked = [project.cluster.ask("scontrol", "show", "job", fault.strikes[0]) for fault in faults]
     for fault in faults:
         fault.release()
     for run in runs:
         run.succeed()
+    assert "TresPerJob=gres:gpu:1" in asked[0]
+    assert "TresPerNode=gres:gpu:fake:1" in asked[1]
     assert len(list(shared.glob("*.jsonl"))) == 2
-    assert os.stat(project.results("ledger")).st_ino == os.stat(other.results("ledger")).st_ino  # noqa: PTH116
     project.tool("ledger", "verify", str(shared))
     project.same(finished, f"{batch}/answers.jsonl")
     mine, theirs = (set(one.results(f"{batch}/answers.jsonl").read_text().splitlines()) for one in (project, other))

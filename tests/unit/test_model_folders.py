@@ -60,6 +60,7 @@ def test_a_sharded_folder_is_whole(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").write_text(POINTER), "tokenizer.json is a git-lfs pointer"),
         (lambda folder: (folder / "two.safetensors").unlink(), "no two.safetensors"),
         (lambda folder: cut(folder / "one.safetensors"), "one.safetensors has"),
+        (lambda folder: (folder / "one.safetensors").write_bytes(safetensors(5, 7) + b"x"), "one.safetensors has"),
         (lambda folder: (folder / "one.safetensors").write_text(POINTER), "one.safetensors is a git-lfs pointer"),
         (lambda folder: (folder / "one.safetensors").write_bytes(b""), "one.safetensors has no readable header"),
         (

@@ -90,9 +90,9 @@ def test_edited_rules_refuse(tmp_path: Path) -> None:
 
 def test_a_snapshot_is_named_by_its_content(tmp_path: Path) -> None:
     first = frozen(tmp_path, a=["x", "y"])
-    written = first.stat().st_mtime_ns
+    os.utime(first, (0, 0))
     assert frozen(tmp_path, a=["y", "x", "x"]) == first
-    assert first.stat().st_mtime_ns == written
+    assert first.stat().st_mtime > 0  # its time is that of the last plan
     assert frozen(tmp_path, a=["x"]) != first
     last = frozen(tmp_path, {"seed": 2}, a=["x"])
     assert os.environ[snapshot.VARIABLE] == str(last)

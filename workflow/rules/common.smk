@@ -3,7 +3,7 @@ import time
 from pathlib import Path
 
 from lever_pipe import agent_plan, plan
-from lever_pipe.cluster import failures, invocation, sizing
+from lever_pipe.cluster import duplicates, failures, invocation, sizing
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.page import prose
 
@@ -216,6 +216,11 @@ def begin_invocation():
         invocation.begin(workflow, EXPERIMENT)
     except LeverPipeError as fault:
         raise WorkflowError(str(fault)) from None
+
+
+def leave_if_made():
+    """End a job's own Snakemake if another job has made the artefact since this invocation was planned."""
+    duplicates.leave_if_made(workflow, EXPERIMENT)
 
 
 def closing_summary():

@@ -19,8 +19,9 @@ from fake_slurm import NODES, FakeSlurm, on_path
 
 from lever_pipe import model_folders
 from lever_pipe.cluster import compute, doctor, local_checks, orphans, requests, slurm, slurm_checks
-from lever_pipe.cluster.findings import Finding, Level, PreflightError, fault, ok, warning
+from lever_pipe.cluster.findings import Finding, Level, fault, ok, warning
 from lever_pipe.cluster.slurm_checks import SlurmSettings
+from lever_pipe.errors import PreflightError
 from lever_pipe.experiment import Experiment, parse_experiment
 
 REPOSITORY = Path(__file__).parents[3]
@@ -152,6 +153,7 @@ def test_what_no_partition_gives_is_the_one_fault(
         {"gpu": "2"},
         {"gpu": 3, "nodes": 2},
         {"slurm_partition": "short,main"},
+        {"slurm_partition": "closed,main"},
         {"slurm_partition": "long", "runtime": 100_000},
         {"mem_mb": "<TBD>", "runtime": "<TBD>"},
         {"mem_mb": 4000, "threads": 4, "runtime": 120},
@@ -205,6 +207,24 @@ def test_the_highest_tier_is_preempted_by_nobody(fake: FakeSlurm) -> None:
     shown = (fake.folder / "scontrol-partition.out").read_text().replace("PriorityTier=1 ", "PriorityTier=10 ")
     fake.answers("scontrol-partition", shown)
     assert complaints(of_slurm({"slurm_partition": "scavkill"})) == []
+
+
+def test_a_higher_tier_on_other_nodes_preempts_nobody(fake: FakeSlurm) -> None:
+    def partition(name: str, tier: int, node: str) -> slurm.Partition:
+        return slurm.Partition(name, False, "UP", None, "CANCEL", tier, (slurm.Node(node, "idle", 4, 4000, {}),))
+
+    def found(high_node: str) -> list[tuple[str, str]]:
+        partitions = {"low": partition("low", 1, "n1"), "high": partition("high", 2, high_node)}
+        jobs = [{**JOB, "slurm_partition": "low"}]
+        return complaints(slurm_checks.requests(SETTINGS, jobs, partitions, slurm.settings() or {}))
+
+    assert found("n1") == [("warning", "partition low")]
+    assert found("n2") == []
+
+
+def test_a_closed_partition_is_told_once(fake: FakeSlurm) -> None:
+    jobs = [{"slurm_partition": "closed", "mem_mb": mem_mb} for mem_mb in (100, 200)]
+    assert complaints(of_slurm(*jobs)) == [("fault", "partition closed")]
 
 
 def test_nodes_that_are_all_down_are_a_warning(fake: FakeSlurm) -> None:
@@ -305,6 +325,12 @@ def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> Non
     (images / "a.jpg").touch()
     (found,) = local_checks.raw_data(experiment, rules=None, folder=folder)
     assert experiment.data.files.train_images not in found.found
+    questions = folder / experiment.data.files.train_questions
+    questions.parent.mkdir(parents=True)
+    for content, is_named in (("", True), ("{}", False)):
+        questions.write_text(content)
+        (found,) = local_checks.raw_data(experiment, rules=None, folder=folder)
+        assert (experiment.data.files.train_questions in found.found) is is_named
     assert list(local_checks.raw_data(experiment, rules={"build_report"}, folder=folder)) == []
 
 
@@ -436,7 +462,7 @@ def test_a_config_that_does_not_parse_is_a_fault(
     assert doctor.main(["doctor"]) == 2
     printed = capsys.readouterr().out
     assert "YAML reads 1e5 as text" in printed
-    assert "expected expected" not in printed
+    assert "configuration: expected a valid configuration; found 1 fault" in printed
 
 
 def test_without_slurm_the_tool_plans_nothing(call: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
