@@ -3,7 +3,10 @@ from snakemake.utils import min_version
 min_version("9.27")
 
 
-configfile: "config.yaml"
+# A job's own Snakemake takes the configuration from the snapshot of its invocation.
+if workflow.is_main_process:
+
+    configfile: "config.yaml"
 
 
 report: "workflow/report/workflow.rst"
@@ -22,7 +25,7 @@ include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 
 
-leave_if_made()
+regard_other_jobs()
 
 
 rule all:

@@ -86,7 +86,7 @@ def _make(options: argparse.Namespace, words: Sequence[str], claim: ownership.Cl
     if claim is not None and claim.waited and is_made(options):
         log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)
         return
-    if options.device.startswith("cuda") and "LOCAL_RANK" not in os.environ:
+    if options.device == "cuda" and "LOCAL_RANK" not in os.environ:  # `cuda:1` says itself which
         gpu_slots.take(options.processes)
     if options.processes > 1 and "LOCAL_RANK" not in os.environ:
         with claim.handed_over() if claim else nullcontext():

@@ -44,7 +44,9 @@ def environments() -> list[Environment]:
     login = "The main process on a login node: plans, submits and watches; no torch."
     return [
         Environment("orchestrator", login, MAIN_PROCESS),
-        Environment("cpu", "Rules that load no large model.", rules),
+        Environment(
+            "cpu", "Rules that load no large model. The same versions: that of torch brings CUDA along, unused.", rules
+        ),
         Environment("gpu", "Rules that load the encoder, the LVLM or the agent; needs a driver for CUDA.", rules),
     ]
 

@@ -30,8 +30,7 @@ _held: list[IO[str]] = []  # open, and so locked, until this process ends
 def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
     """Leave this process `count` GPUs that no other job of this allocation uses; wait until there are so many.
 
-    Nothing changes where no more than `count` are visible. The locks last as long as this process, or what it becomes
-    by `exec`.
+    The locks last as long as this process, or what it becomes by `exec`.
 
     Args:
         count: GPUs, one a process of the job.
@@ -42,13 +41,14 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
         DeviceError: fewer than `count` are visible.
     """
     visible = visible_gpus()
-    if visible is None or len(visible) == count:
-        return
+    if visible is None and _has_cuda():
+        return  # a device that CUDA knows and no tool lists
+    visible = visible or []
     if len(visible) < count:
         raise DeviceError(
             f"expected {count} GPUs, one a process",
             found=f"{len(visible)} visible",
-            do="Ask for as many GPUs as processes (resources gpu and processes), or run on the CPU: device=cpu.",
+            do="Run where there are so many (resources gpu, processes), or on the CPU: --set-resources RULE:device=cpu",
         )
     where = folder or _folder()
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -65,12 +65,19 @@ def visible_gpus() -> list[str] | None:
     """Return the GPUs that this process may use, as CUDA names them; None on a machine that cannot tell."""
     named = os.environ.get(VISIBLE)
     if named is not None:
-        return [name for name in named.split(",") if name]
+        return [name for name in named.split(",") if name and not name.startswith("-")]  # -1 hides what follows
     try:
         done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return [str(index) for index, _ in enumerate(done.stdout.splitlines())]
+    whole = [line for line in done.stdout.splitlines() if line.startswith("GPU ")]  # below each its MIG slices
+    return [str(index) for index, _ in enumerate(whole)]
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _locked(visible: list[str], count: int, folder: Path) -> dict[str, IO[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from lever_pipe.provenance import PACKAGE, canonical_json
 VARIABLE = "LEVER_PIPE_SNAPSHOT"
 """Environment variable with the snapshot's path; SLURM hands it to the jobs with the rest of the environment."""
 FOLDER = Path(".snakemake/lever_pipe")
+KEPT_SECONDS = 90 * 24 * 3600
 PLAN_AGAIN = "Let the running invocation end, then start it again: it plans what the change affects."
 
 Specs = Mapping[str, Iterable[str]]
@@ -60,6 +62,7 @@ def freeze(config: Mapping[str, Any], specs: Specs, *, snakefile: Path, folder: 
     if not path.exists():
         storage.write_json(path, values)
     path.touch()  # its time is that of the plan
+    _forget_old(folder)
     os.environ[VARIABLE] = str(path)
     return path
 
@@ -133,6 +136,13 @@ def require_code(stage: str, *, planned: str, found: str) -> None:
             found=f"code {found}",
             do=PLAN_AGAIN,
         )
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove snapshots that no job in any queue waits for any more."""
+    for path in folder.glob("snapshot-*.json"):
+        if time.time() - path.stat().st_mtime > KEPT_SECONDS:
+            path.unlink(missing_ok=True)
 
 
 @cache

@@ -1,8 +1,8 @@
 """`python -m lever_pipe doctor`: whether a run can work here, before a single job is submitted.
 
 It takes the words of the `snakemake` call that it looks ahead to, as `--workflow-profile profiles/slurm --configfile
-config/okvqa_qwen2_5_vl_3b.yaml`. On a cluster it also looks at SLURM, at what the planned jobs ask for, and at jobs
-that a killed run of this folder has left in the queue. A run looks itself when it starts.
+config/okvqa_qwen2_5_vl_3b.yaml`. On a cluster it also looks at SLURM and at what the planned jobs ask for; where this
+folder was ever run on one, at jobs that a killed run has left in the queue. A run looks itself when it starts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.cluster import compute, local_checks, orphans, slurm_checks
-from lever_pipe.cluster.findings import Finding, Level, fault, ok, require_no_fault
+from lever_pipe.cluster.findings import Finding, Level, fault, ok, require_no_fault, warning
 from lever_pipe.cluster.forecast import UnplannableError, planned_jobs
 from lever_pipe.cluster.slurm_checks import SlurmSettings
 from lever_pipe.errors import ConfigError, LeverPipeError
@@ -23,7 +23,7 @@ from lever_pipe.experiment import Experiment, parse_experiment
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 CONFIG = Path("config.yaml")
-SLURM = "slurm"
+SLURM, LOCAL = "slurm", "local"
 
 Job = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def preflight(
 
     Args:
         experiment: what runs.
-        executor: Snakemake's executor; with `slurm`, SLURM is looked at too.
+        executor: Snakemake's executor; with `slurm`, SLURM is looked at too, and with `local`, this machine's GPUs.
         jobs: resources of each job that is to be submitted or run here, `rule` and `threads` among them.
         slurm: settings of the executor plugin.
         chosen: what to do about jobs of an earlier run; by default what the environment says.
@@ -68,8 +68,11 @@ def preflight(
     on_orphans = orphans.choice(chosen)
     rules = {str(job["rule"]) for job in jobs}
     findings = list(local_checks.check(experiment, rules=rules, folder=folder))
-    if executor == SLURM and jobs:
+    if jobs and executor == SLURM:
         findings += look_at_slurm(slurm or SlurmSettings(), jobs, on_orphans, folder, so_far=findings)
+    elif jobs:
+        findings += local_checks.gpus(jobs) if executor == LOCAL else ()
+        findings += look_for_left_jobs(on_orphans, folder, so_far=findings)
     for finding in findings:
         if finding.level is Level.WARNING:
             LOG.warning(finding.text)
@@ -84,9 +87,19 @@ def look_at_slurm(
     found = list(slurm_checks.check(settings, jobs))
     if any(finding.check == slurm_checks.CLUSTER and finding.level is Level.FAULT for finding in found):
         return found
-    if on_orphans is orphans.Choice.REPORT or all(finding.level is not Level.FAULT for finding in [*so_far, *found]):
+    if on_orphans is orphans.Choice.REPORT or _can_go_on([*so_far, *found]):
         found.append(orphans.settle(on_orphans, settings.jobname_prefix, folder))
     return found
+
+
+def look_for_left_jobs(on_orphans: orphans.Choice, folder: Path, *, so_far: list[Finding]) -> list[Finding]:
+    """Return what a run that does not submit to SLURM finds of jobs that one before it has submitted.
+
+    Nothing is asked where no run of this folder did. As this run needs no SLURM, its silence is no fault.
+    """
+    if orphans.may_be_left(folder) and (on_orphans is orphans.Choice.REPORT or _can_go_on(so_far)):
+        return [orphans.settle(on_orphans, orphans.PREFIX, folder, silence=warning)]
+    return []
 
 
 def main(words: Sequence[str]) -> int:
@@ -124,16 +137,17 @@ def examine(
     yield ok("executor", call.executor)
     found = list(local_checks.check(experiment, rules=None, folder=folder))
     yield from found
-    if call.slurm is None:
-        return
     jobs: list[Job] = []
     try:
         jobs = planned(words)
     except UnplannableError as refusal:
         found.append(_unplanned(refusal))
         yield found[-1]
-    found_there = look_at_slurm(call.slurm, jobs, on_orphans, folder, so_far=found)
-    yield from found_there
+    if call.slurm is None:
+        there = list(local_checks.gpus(jobs)) if call.executor == LOCAL else []
+        yield from [*there, *look_for_left_jobs(on_orphans, folder, so_far=[*found, *there])]
+        return
+    yield from look_at_slurm(call.slurm, jobs, on_orphans, folder, so_far=found)
     if on_nodes:
         yield from compute.check(jobs, call.slurm.jobname_prefix)
 
@@ -164,7 +178,7 @@ def _understood(words: Sequence[str]) -> Call:
     laid_over = ConfigSettings(config=parse_config(args.config), configfiles=args.configfile or ())
     config = load_configfile(CONFIG) if CONFIG.exists() else {}
     update_config(config, laid_over.overwrite_config)
-    executor = args.executor or "local"
+    executor = args.executor or LOCAL
     settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None
     return Call(
         config=config,
@@ -175,7 +189,7 @@ def _understood(words: Sequence[str]) -> Call:
 
 
 def planned(words: Sequence[str]) -> list[Job]:
-    """Return the resources of the jobs that a call would submit, by a dry run in this process.
+    """Return the resources of the jobs that a call would submit or run, by a dry run in this process.
 
     Raises:
         UnplannableError: Snakemake cannot plan them.
@@ -193,6 +207,10 @@ def submitted(jobs: Any) -> list[Job]:
         for job in jobs
         if not job.is_local or job.dag.workflow.local_exec
     ]
+
+
+def _can_go_on(findings: list[Finding]) -> bool:
+    return all(finding.level is not Level.FAULT for finding in findings)
 
 
 def _refused(check: str, refusal: LeverPipeError) -> Finding:

@@ -70,15 +70,16 @@ def targets_of(workflow: Workflow, words: Sequence[str]) -> list[Target]:
 
 
 def wait_for_first(target: Target, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Return when no other SLURM job owns the artefact; if SLURM does not answer, the stage waits for the lock."""
+    """Return when no other job owns the artefact any more, and the SLURM job of its last owner has ended."""
     card = target.files["card"]
     assert isinstance(card, Path)  # one path in every rule
     owner = ownership.owner_of(card)
-    if owner is None or not owner.job or owner.job == os.environ.get("SLURM_JOB_ID", ""):
+    if owner is None or (owner.job and owner.job == os.environ.get("SLURM_JOB_ID")):
         return
-    if ownership.slurm_state(owner.job) in ownership.RUNNING:
-        log.warning(f"{card.parent} is being made by another job: {owner}; waiting")
-    while ownership.slurm_state(owner.job) in ownership.RUNNING:
+    log.warning(f"{card.parent} is being made by another job: {owner}; waiting")
+    with ownership.owned(card):
+        pass
+    while owner.job and ownership.slurm_state(owner.job) in ownership.RUNNING:
         sleep(SECONDS_BETWEEN_LOOKS)
 
 

@@ -46,6 +46,9 @@ STATES = {
     "PREEMPTED": "PREEMPTED by a job that goes before it: run again, or ask for another partition",
 }
 """End states in SLURM that say more than any log, and what they mean for the user."""
+STARVED = ("TIMEOUT", "OUT_OF_MEMORY")
+"""Those that a larger request mends."""
+_KILLED = "killed by SIGKILL"
 
 _STATE = re.compile(r"(?:status is: '|ended as )([A-Z_]+)")
 _REFUSED = re.compile(r"sbatch failed\. The error message was '(.*?)'\.?\s*(?:sbatch call:|$)", re.S)
@@ -55,6 +58,8 @@ _LAUNCHERS = ("CalledProcessError", "ChildFailedError")
 _OF_JOB = re.compile(r"^Job (\d+) ", re.M)
 _MISSING = re.compile(r"output files are missing\. Missing files after (\d+) seconds.*?:\n(.*)", re.S)
 _SIGNALLED = re.compile(r"died with <Signals\.(\w+): \d+>")
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):(?:\n.*){1,6}?\n\s*exitcode\s*: -(\d+)")
+"""How torch's launcher says by which signal the first of its processes ended."""
 _STATUS = re.compile(r"returned non-zero exit status (\d+)")
 _DUE_TO = re.compile(r"CANCELLED AT \S+ DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
 _DUE = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
@@ -79,12 +84,16 @@ class FailedJob(NamedTuple):
     slurm_log: str
 
 
+_Key = tuple[str, frozenset[tuple[str, str]]]
+
+
 @dataclass(slots=True)
 class _Job:
     """What is known of a job of the workflow; `logs` are the stage's and, behind them, SLURM's own."""
 
     rule: str
     wildcards: str = ""
+    key: _Key = ("", frozenset())
     resources: Mapping[str, Any] = field(default_factory=dict)
     own_logs: Sequence[str] = ()
     state: Literal["running", "finished", "failed"] = "running"
@@ -109,6 +118,7 @@ class Invocation(logging.Handler):
         self.planned: Counter[str] = Counter()
         self.was_interrupted = False
         self._jobs: dict[int, _Job] = {}
+        self._starved: Counter[_Key] = Counter()
         self._tells_ends = False
         self._faults: dict[int | None, str] = {}  # thread -> what Snakemake said there last about a fault
         self._events: dict[Any, Callable[[logging.LogRecord], None]] = {
@@ -156,6 +166,15 @@ class Invocation(logging.Handler):
         left = self.planned - self._finished() - Counter(row.rule for row in self.failed)
         left.pop(TARGET, None)
         return left
+
+    def starved(self, rule: str, wildcards: Mapping[str, str]) -> int:
+        """Return how many attempts of a job ended for want of memory or time; 0 for a job that never began.
+
+        Args:
+            rule: its name.
+            wildcards: a mapping, or Snakemake's own `Wildcards`.
+        """
+        return self._starved[_key(rule, wildcards)]
 
     def write_table(self) -> Path | None:
         """Write the failed jobs to the folder's `failed_jobs.csv`; remove it and return None when there are none."""
@@ -212,7 +231,9 @@ class Invocation(logging.Handler):
     def _on_start(self, record: logging.LogRecord) -> None:
         said = vars(record)
         job = self._job(said)
-        job.wildcards = ", ".join(f"{name}={value}" for name, value in dict(said.get("wildcards") or {}).items())
+        wildcards = dict(said.get("wildcards") or {})
+        job.wildcards = ", ".join(f"{name}={value}" for name, value in wildcards.items())
+        job.key = _key(job.rule, wildcards)
         job.resources = dict((said.get("resources") or {}).items())
         job.own_logs = [str(path) for path in said.get("log") or ()]
         job.state, job.started, job.attempts = "running", record.created, job.attempts + 1
@@ -255,6 +276,8 @@ class Invocation(logging.Handler):
         job.slurm_job = str((said.get("aux") or {}).get("external_jobid") or job.slurm_job)
         further = [str(path) for path in said.get("log") or () if path and path not in job.own_logs]
         job.slurm_logs = further or job.slurm_logs
+        if _is_starved(job):
+            self._starved[job.key] += 1
 
     def _job(self, said: Mapping[str, Any]) -> _Job:
         return self._jobs.setdefault(said["jobid"], _Job(said["rule_name"]))
@@ -268,31 +291,59 @@ def _row(number: int, job: _Job) -> FailedJob:
     )
 
 
+def _key(rule: str, wildcards: Mapping[str, str]) -> _Key:
+    return rule, frozenset((name, str(value)) for name, value in wildcards.items())
+
+
+def _is_starved(job: _Job) -> bool:
+    """Tell whether a job's last attempt ended for want of memory or time; a larger request may help such a one."""
+    if _REFUSED.search(job.message):
+        return False
+    of_slurm, own = _logs(job)
+    state = _end_state(job, of_slurm)
+    return state in STARVED if state in STATES else _killed(job.fault or of_slurm, own).startswith(_KILLED)
+
+
+def _logs(job: _Job) -> tuple[str, str]:
+    """Return the ends of SLURM's log and the stage's own."""
+    of_slurm, own = ("".join(_tail(path, job.started) for path in paths) for paths in (job.slurm_logs, job.own_logs))
+    return of_slurm, own
+
+
+def _end_state(job: _Job, of_slurm: str) -> str:
+    """Return how a job ended in SLURM: by its own log, which knows more than its state, by the state, or ""."""
+    ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)
+    state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
+    return "OUT_OF_MEMORY" if state not in STATES and _NO_MEMORY.search(of_slurm) else state
+
+
 def _reason(job: _Job) -> str:
     """Return why a job's last attempt failed: what is known best, first."""
     refused = _REFUSED.search(job.message)
     if refused:
         return "sbatch refused it: " + "; ".join(refused[1].replace("sbatch: error: ", "").splitlines())
-    of_slurm = "".join(_tail(path, job.started) for path in job.slurm_logs)
-    ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)
-    state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
-    state = "OUT_OF_MEMORY" if state not in STATES and _NO_MEMORY.search(of_slurm) else state
+    of_slurm, own = _logs(job)
+    state = _end_state(job, of_slurm)
     if state in STATES:
         return STATES[state].format(**{name: job.resources.get(name, "?") for name in ("runtime", "mem_mb")})
-    own = "".join(_tail(path, job.started) for path in job.own_logs)
     return (
-        _killed(job.fault or of_slurm)
+        _killed(job.fault or of_slurm, own)
         or _fault_in(own)
         or _outside_the_stage(job, own, of_slurm)
         or f"no reason given{_status(job.fault or of_slurm)}; see its log"
     )
 
 
-def _killed(text: str) -> str:
-    """Return by which signal a command ended, by its own status or as a shell puts it (128 and more)."""
-    named, status = _SIGNALLED.search(text), _STATUS.search(text)
-    number = int(status[1]) - 128 if status else 0
-    name = named[1] if named else next((s.name for s in signal.Signals if s == number), "")
+def _killed(text: str, own: str) -> str:
+    """Return by which signal a command ended, or the first of its processes.
+
+    Args:
+        text: tells the command's status, its own or as a shell puts it (128 and more).
+        own: the stage's log, with the words of a launcher.
+    """
+    named, status, cause = _SIGNALLED.search(text), _STATUS.search(text), _ROOT_CAUSE.search(own)
+    numbers = (int(status[1]) - 128 if status else 0, int(cause[1]) if cause else 0)
+    name = named[1] if named else next((s.name for number in numbers for s in signal.Signals if s == number), "")
     return f"killed by {name}" + (", mostly for want of memory" if name == "SIGKILL" else "") if name else ""
 
 

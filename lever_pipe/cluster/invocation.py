@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe import snapshot
+from lever_pipe.cluster import adoption
 from lever_pipe.experiment import Experiment, parse_experiment
 
 SLURM = "slurm"
@@ -46,6 +47,8 @@ def begin(workflow: Workflow, experiment: Experiment) -> None:
     # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
     snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), snakefile=snakefile)
     _check(workflow, experiment, jobs)
+    workflow.config_settings.configfiles = ()  # a job's own Snakemake must not read what is edited meanwhile
+    adoption.begin()
     if _executor(workflow) == SLURM:
         from lever_pipe.cluster import watchdog
 

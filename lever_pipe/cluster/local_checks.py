@@ -1,16 +1,17 @@
-"""What a run needs of this machine and its file systems: room, model folders, raw data."""
+"""What a run needs of this machine and its file systems: room, model folders, raw data, GPUs."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lever_pipe import agent_plan, model_folders
+from lever_pipe import agent_plan, gpu_slots, model_folders
 from lever_pipe.cluster.findings import Finding, fault, ok, warning
+from lever_pipe.cluster.requests import whole
 from lever_pipe.experiment import Experiment
 
 SNAKEMAKE = Path(".snakemake")
@@ -18,10 +19,13 @@ ROOM_OF_A_RUN = 1_000_000_000
 """Bytes: the default run takes 0.4 GB."""
 ROOM_PER_MODEL_BYTE = 2
 """Checkpoints, embeddings and answers grow with the models; a rule of thumb that is only a warning."""
+NO_GPU = "none: nvidia-smi lists no GPU, and CUDA_VISIBLE_DEVICES is empty or unset"
 NO_ROOM = 100_000_000
 INODES = 20_000
 
 DATA_RULES = {"generate_world", "prepare_examples", "embed_examples", "generate_rl_data", "answer_prompts"}
+DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
+"""Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
 TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
 
@@ -74,6 +78,39 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     for model in needed:
         yield model_folder(model, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
+
+
+def gpus(jobs: Sequence[Mapping[str, Any]], *, devices: Path = Path("/dev")) -> Iterator[Finding]:
+    """Yield a fault where this machine has not the CUDA devices that jobs which run on it compute on.
+
+    Args:
+        jobs: resources of each job, `rule` among them.
+        devices: the folder of device files.
+    """
+    computing = [job for job in jobs if str(job.get("device") or "").startswith("cuda")]
+    if not computing:
+        return
+    visible = gpu_slots.visible_gpus()
+    if visible is None and any(path for name in DEVICE_FILES for path in devices.glob(name)):
+        return
+    number = len(visible or [])
+    short = {str(job["rule"]): needed for job in computing if (needed := _processes(job)) > number}
+    if short:
+        most = max(short.values())
+        found = f"{number} visible" if number else NO_GPU
+        yield fault(
+            "CUDA",
+            expected="a CUDA device" if most == 1 else f"{most} CUDA devices, one a process",
+            found=f"{found} ({', '.join(sorted(short))})",
+            do="Run on such a machine or with profiles/slurm, or set device=cpu with --set-resources RULE:device=cpu.",
+        )
+    else:
+        yield ok("CUDA", f"{number} visible")
+
+
+def _processes(job: Mapping[str, Any]) -> int:
+    """Return how many devices a job takes; one that says itself which, as `cuda:1`, takes that."""
+    return max(1, whole(job.get("processes"))) if job["device"] == "cuda" else 1
 
 
 def disks(*folders: Path, needed: int) -> Iterator[Finding]:

@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import NoReturn
 
 from lever_pipe.cluster import slurm
 from lever_pipe.cluster.findings import Finding, fault, ok
-from lever_pipe.errors import ConfigError
+from lever_pipe.errors import ConfigError, PreflightError
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 VARIABLE = "LEVER_PIPE_ORPHANS"
 """Environment variable with the choice for a run."""
 INCOMPLETE = Path(".snakemake/incomplete")
 """Where Snakemake notes the outputs of running jobs, and the ids of those that it has submitted."""
+LOGS = Path(".snakemake/slurm_logs")
+"""Where the executor plugin keeps its jobs' logs: a folder that has it was once run on SLURM."""
+PREFIX = "lever_pipe"
+"""Of the names of jobs under profiles/slurm."""
 CHECK = "earlier jobs"
 GONE_WITHIN = 300.0  # seconds that cancelled jobs may take to end
 LOOK_EVERY = 5.0
@@ -27,6 +36,7 @@ SHOWN = 20
 COMMENTS = ("rule_", "group_")  # how the plugin's comments begin
 
 Sleep = Callable[[float], None]
+Complaint = Callable[..., Finding]
 
 
 class Choice(StrEnum):
@@ -66,8 +76,22 @@ def find(prefix: str, folder: Path) -> list[slurm.QueuedJob] | None:
     if queued is None:
         return None
     noted = noted_ids(folder)  # of a run with another prefix, too; only here, as a cluster set up anew counts from 1
+    own = own_ids()
     here = [job for job in queued if os.path.realpath(job.folder) == os.path.realpath(folder)]
-    return [job for job in here if _is_snakemakes(job, prefix) or job.id in noted]
+    others = [job for job in here if job.id.partition("+")[0] not in own]  # + counts parts of a heterogeneous job
+    return [job for job in others if _is_snakemakes(job, prefix) or job.id in noted]
+
+
+def own_ids() -> set[str]:
+    """Return what `squeue` may call the SLURM job that this process itself runs in; empty outside of one."""
+    found = {os.environ.get("SLURM_JOB_ID", "")}
+    found.add(f"{os.environ.get('SLURM_ARRAY_JOB_ID', '')}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}")
+    return found - {"", "_"}
+
+
+def may_be_left(folder: Path) -> bool:
+    """Tell, without a question, whether jobs of a run on SLURM could be left here: it had some, and has `squeue`."""
+    return (folder / LOGS).exists() and shutil.which("squeue") is not None
 
 
 def noted_ids(folder: Path) -> set[str]:
@@ -86,24 +110,62 @@ def noted_ids(folder: Path) -> set[str]:
     return found
 
 
-def settle(chosen: Choice, prefix: str, folder: Path, *, sleep: Sleep = time.sleep) -> Finding:
+def settle(
+    chosen: Choice, prefix: str, folder: Path, *, silence: Complaint = fault, sleep: Sleep = time.sleep
+) -> Finding:
     """Look for such jobs, and wait for them or cancel them if that was chosen.
 
     Without them this is one question to SLURM. With `wait` it lasts as long as they do.
+
+    Args:
+        chosen: what to do about them.
+        prefix: of the names of Snakemake's jobs.
+        folder: the working directory.
+        silence: how grave it is that SLURM does not answer whether there are any.
+        sleep: waits so many seconds between two looks.
+
+    Raises:
+        PreflightError: SIGTERM came meanwhile.
     """
     jobs = find(prefix, folder)
     if not jobs:
-        return _unanswered() if jobs is None else ok(CHECK, "none in the queue")
+        return _unanswered(silence) if jobs is None else ok(CHECK, "none in the queue")
     if chosen is Choice.REPORT:
         return _reported(jobs)
     # Whole messages: Snakemake's formatter does not fill in arguments.
     LOG.warning("\n  ".join([f"{DOING[chosen]} jobs that an earlier run left in the queue:", *described(jobs)]))
     if chosen is Choice.CANCEL and not slurm.cancel([job.id for job in jobs]):
-        return _unanswered()
-    left = _until_gone(prefix, folder, sleep=sleep, within=GONE_WITHIN if chosen is Choice.CANCEL else None)
+        return _unanswered(fault)
+    with ended_by_sigterm():
+        left = _until_gone(prefix, folder, sleep=sleep, within=GONE_WITHIN if chosen is Choice.CANCEL else None)
     if left:
         return _stayed(left)
     return ok(CHECK, f"{len(jobs)} {'cancelled and gone' if chosen is Choice.CANCEL else 'waited for'}")
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what happens inside by an error, upon which Snakemake gives its lock back.
+
+    Its own handler only makes a note for when jobs run. Elsewhere than in the main thread, which alone gets signals,
+    nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)  # None: not set from Python
+
+
+def _leave(number: int, frame: object) -> NoReturn:  # noqa: ARG001 (a handler's two arguments)
+    raise PreflightError(
+        f"{CHECK}: expected to wait until they have ended",
+        found="SIGTERM meanwhile",
+        do="Nothing was submitted. Start the run again when they have ended.",
+    )
 
 
 def described(jobs: list[slurm.QueuedJob]) -> list[str]:
@@ -165,10 +227,10 @@ def _stayed(jobs: list[slurm.QueuedJob]) -> Finding:
     )
 
 
-def _unanswered() -> Finding:
-    return fault(
+def _unanswered(complaint: Complaint) -> Finding:
+    return complaint(
         CHECK,
-        expected="an answer of squeue and scancel about jobs of an earlier run",
+        expected="an answer of squeue and scancel about jobs of an earlier run, which would write this run's files",
         found="none",
-        do="Start the run again when `scontrol ping` says UP.",
+        do="Make sure that none is left, or start the run again when `scontrol ping` says UP.",
     )

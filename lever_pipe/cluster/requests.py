@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from lever_pipe.cluster import slurm
 
 WHOLE = ("mem_mb", "mem_mb_per_cpu", "runtime", "gpu", "nodes", "tasks", "cpus_per_task", "threads", "processes")
 UNKNOWN = "<TBD>"  # Snakemake's word for what is known only when the inputs are there
+CLUSTERS = ("cluster", "clusters", "slurm_cluster")
+OTHER_CLUSTER = re.compile(r"""(?:^|[\s'"])(?:-M|--clusters?[=\s])""")  # in slurm_extra
+
+Key = TypeVar("Key")
 
 
 class Request(NamedTuple):
@@ -46,10 +53,7 @@ def distinct(jobs: Iterable[Mapping[str, Any]]) -> dict[Request, list[str]]:
     Args:
         jobs: resources of each job, `rule` and `threads` among them.
     """
-    found: dict[Request, set[str]] = {}
-    for job in jobs:
-        found.setdefault(request_of(job), set()).add(str(job.get("rule", "?")))
-    return {request: sorted(rules) for request, rules in found.items()}
+    return _by(lambda job: [request_of(job)], jobs)
 
 
 def request_of(job: Mapping[str, Any]) -> Request:
@@ -70,13 +74,37 @@ def request_of(job: Mapping[str, Any]) -> Request:
 
 def ill_typed(jobs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
     """Return resources that are no whole number where one is needed: name and value, and the rules that have them."""
-    found: dict[tuple[str, str], set[str]] = {}
-    for job in jobs:
-        for name in WHOLE:
-            value = job.get(name)
-            if value not in (None, "") and not _is_whole(value):
-                found.setdefault((name, repr(value)), set()).add(str(job.get("rule", "?")))
-    return {key: sorted(rules) for key, rules in found.items()}
+
+    def of(job: Mapping[str, Any]) -> list[tuple[str, str]]:
+        values = {name: job.get(name) for name in WHOLE}
+        return [
+            (name, repr(value)) for name, value in values.items() if value not in (None, "") and not _is_whole(value)
+        ]
+
+    return _by(of, jobs)
+
+
+def doubled_gpus(jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return in which words jobs ask for GPUs twice, and the rules that do: `sbatch` would get --gres and --gpus."""
+
+    def of(job: Mapping[str, Any]) -> list[str]:
+        of_gpus = {name: job[name] for name in ("gpu", "gpu_model") if job.get(name)}
+        if not of_gpus or "gpu" not in slurm.gres(str(job.get("gres") or "")):
+            return []
+        return [", ".join(f"{name}={value}" for name, value in {**of_gpus, "gres": job["gres"]}.items())]
+
+    return _by(of, jobs)
+
+
+def elsewhere(jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return in which words jobs name a cluster to run on, and the rules that do."""
+
+    def of(job: Mapping[str, Any]) -> list[str]:
+        extra = str(job.get("slurm_extra") or "")
+        named = [f"{name}={job[name]}" for name in CLUSTERS if job.get(name)]
+        return [*named, *([f"slurm_extra={extra}"] if OTHER_CLUSTER.search(extra) else [])]
+
+    return _by(of, jobs)
 
 
 def whole(value: object) -> int:
@@ -87,6 +115,15 @@ def whole(value: object) -> int:
 def names(value: object) -> tuple[str, ...]:
     """Return the names of a resource such as `a,b`; a name of digits alone arrives as a number."""
     return tuple(str(value).replace(",", " ").split()) if value not in (None, "") else ()
+
+
+def _by(keys_of: Callable[[Mapping[str, Any]], list[Key]], jobs: Iterable[Mapping[str, Any]]) -> dict[Key, list[str]]:
+    """Return the rules of the jobs for each key that a job has."""
+    found: dict[Key, set[str]] = {}
+    for job in jobs:
+        for key in keys_of(job):
+            found.setdefault(key, set()).add(str(job.get("rule", "?")))
+    return {key: sorted(rules) for key, rules in found.items()}
 
 
 def _is_whole(value: object) -> bool:
@@ -102,8 +139,7 @@ def _gpus(job: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _gres(job: Mapping[str, Any]) -> dict[str, int]:
-    parts = str(job.get("gres") or "").split(":")
-    if not parts[0]:
-        return {}
-    number = int(parts.pop()) if len(parts) > 1 and parts[-1].isdecimal() else 1
-    return {":".join(parts): number}
+    """Return what `gres` names; of a name with a type that alone, as it says more."""
+    found = slurm.gres(str(job.get("gres") or ""))
+    typed = {name.partition(":")[0] for name in found if ":" in name}
+    return {name: number for name, number in found.items() if name not in typed}

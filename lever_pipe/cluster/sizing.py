@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lever_pipe import plan
+from lever_pipe.cluster import slurm
 from lever_pipe.errors import ConfigError
 from lever_pipe.experiment import Experiment
 
@@ -20,7 +21,7 @@ SNAKEMAKE_MB = 300
 FSDP = "profiles/slurm/accelerate/fsdp.yaml"
 
 Resources = dict[str, Any]
-Grown = Callable[..., int]
+Starved = Callable[[str, Mapping[str, str]], int]
 
 
 class Need(NamedTuple):
@@ -45,9 +46,9 @@ class Room(NamedTuple):
 
 WORLD_CPU = Need(mem_mb=2000, runtime=30)
 WORLD_MODEL = Need(mem_mb=3000, runtime=60)
-PRODUCTION_CPU = Need(mem_mb=16_000, runtime=240)
 # Sizes by arithmetic, not measured: weights in bfloat16 (7.5 GB for 3 B parameters), keys and values of
-# `lvlm.kv_tokens`, decoded images. Times with room; a job that ends early gives its GPU back.
+# `lvlm.kv_tokens`, decoded images, embeddings of 15,000 examples. Times with room; a job that ends early gives its
+# place back.
 PRODUCTION_MODEL: Mapping[str, Need] = {
     "embed_examples": Need(mem_mb=32_000, runtime=120, threads=8, gpus=1),
     "generate_rl_data": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
@@ -60,57 +61,66 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     "train_agent": Need(mem_mb=240_000, runtime=1800, threads=24, gpus=3, launcher=FSDP),
     "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
 }
+PRODUCTION_CPU: Mapping[str, Need] = {
+    **dict.fromkeys(("train_rce_epoch", "train_grpo_epoch", "emulate_grpo_epoch"), Need(mem_mb=8000, runtime=240)),
+    **dict.fromkeys(("prepare_examples", "propose_trajectories", "sample_pools"), Need(mem_mb=16_000, runtime=240)),
+    **dict.fromkeys(("import_rl_data", "merge_rl_data", "reward_groups"), Need(mem_mb=16_000, runtime=60)),
+}
+PRODUCTION_OTHER = Need(mem_mb=4000, runtime=60)
+"""Selections, scores, tables, figures, the report."""
 
 
-def cpu_room(experiment: Experiment) -> Resources:
-    """Return the resources of a rule that loads no model."""
-    return {"device": "cpu"} | _asked(PRODUCTION_CPU if _is_production(experiment) else WORLD_CPU)
-
-
-def model_rooms(experiment: Experiment, *, gpu_request: str = "gpu") -> dict[str, Room]:
-    """Return threads and resources of every rule that loads a model.
+def rooms(
+    experiment: Experiment, *, gpu_request: str = "gpu", starved: Starved = lambda *_: 0
+) -> Callable[[str], Room]:
+    """Return the function that gives each rule its threads and resources.
 
     Args:
         experiment: names the models.
         gpu_request: how the cluster wants to be asked for GPUs: `gpu`, `gpu:MODEL`, `gres` or `gres:MODEL`.
+        starved: says how many attempts of a job (rule, wildcards) ended for want of memory or time.
 
     Raises:
         ConfigError: another `gpu_request`.
     """
-    rooms = {}
-    for rule, production in PRODUCTION_MODEL.items():
-        need = production if _is_large(_model_of(experiment, rule)) else WORLD_MODEL
-        computing = {
-            "device": "cuda" if need.gpus else "cpu",
-            "processes": max(1, need.gpus),
-            "launcher": need.launcher,
-        }
-        rooms[rule] = Room(need.threads, computing | _gpus(need.gpus, gpu_request) | _asked(need))
-    return rooms
+    _gpus(1, gpu_request)  # refused here, also where no rule asks for one
+    is_production = _is_production(experiment)
+
+    def room(rule: str) -> Room:
+        need = _need(experiment, rule, is_production=is_production)
+        asked: Resources = {"device": "cuda" if need.gpus else "cpu", **_asked(need, starved)}
+        if rule in PRODUCTION_MODEL:
+            asked |= {"processes": max(1, need.gpus), "launcher": need.launcher} | _gpus(need.gpus, gpu_request)
+        return Room(need.threads, asked)
+
+    return room
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:
     """Return how many GPUs a job's resources ask for, in whichever words."""
-    name, *rest = str(resources.get("gres") or "").split(":")
-    if resources.get("gpu") or name != "gpu":
-        return int(resources.get("gpu") or 0)
-    return int(rest[-1]) if rest and rest[-1].isdecimal() else 1
+    return int(resources.get("gpu") or slurm.gres(str(resources.get("gres") or "")).get("gpu", 0))
 
 
-def _asked(need: Need) -> Resources:
-    """Return memory and time that grow with each attempt, so that a job killed for want of them gets more."""
-    return {"mem_mb": _grown(need.mem_mb + SNAKEMAKE_MB), "runtime": _grown(need.runtime)}
+def _need(experiment: Experiment, rule: str, *, is_production: bool) -> Need:
+    if rule in PRODUCTION_MODEL:
+        return PRODUCTION_MODEL[rule] if _is_large(_model_of(experiment, rule)) else WORLD_MODEL
+    return PRODUCTION_CPU.get(rule, PRODUCTION_OTHER) if is_production else WORLD_CPU
 
 
-def _grown(first: int) -> Grown:
-    def of(wildcards: object, attempt: int) -> int:  # noqa: ARG001 (Snakemake passes what the names ask for)
-        return first * attempt
+def _asked(need: Need, starved: Starved) -> Resources:
+    """Return memory and time, which grow with each attempt that ended for want of them."""
+    return {"mem_mb": _grown(need.mem_mb + SNAKEMAKE_MB, starved), "runtime": _grown(need.runtime, starved)}
+
+
+def _grown(first: int, starved: Starved) -> Callable[..., int]:
+    def of(wildcards: Mapping[str, str], rulename: str) -> int:
+        return first * (1 + starved(rulename, wildcards))
 
     return of
 
 
 def _gpus(count: int, request: str) -> Resources:
-    """Return the resources that the SLURM plugin turns into `--gpus` or `--gres`."""
+    """Return the resources that the SLURM plugin turns into `--gpus` or `--gres`, all of one node."""
     word, _, model = request.partition(":")
     if word not in ("gpu", "gres"):
         raise ConfigError(
@@ -121,8 +131,8 @@ def _gpus(count: int, request: str) -> Resources:
     if not count:
         return {}
     if word == "gres":
-        return {"gres": ":".join(["gpu", *([model] if model else []), str(count)])}
-    return {"gpu": count, **({"gpu_model": model} if model else {})}
+        return {"nodes": 1, "gres": ":".join(["gpu", *([model] if model else []), str(count)])}
+    return {"nodes": 1, "gpu": count, **({"gpu_model": model} if model else {})}
 
 
 def _is_production(experiment: Experiment) -> bool:

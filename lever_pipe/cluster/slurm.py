@@ -12,6 +12,7 @@ MARK = "\x1f"  # between fields; no name, folder or comment holds it
 ANSWER_WITHIN = 20.0  # seconds
 USERS_OWN = re.compile(r"S(QUEUE|INFO|ACCT|CONTROL)_")  # settings that would filter or reshape an answer
 FORGOTTEN = "Invalid job id"
+GRES_COUNT = re.compile(r"(\d+)([KMGT]?)", re.IGNORECASE)  # a type may begin with a digit: gpu:1g.5gb:2
 BROKEN = ("down", "drain", "fail", "inval", "unknown")  # how states of such nodes begin
 UNFINISHED = {"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING"}
 
@@ -113,9 +114,13 @@ def states_of(name: str) -> dict[str, str] | None:
 
 
 def waits_of(name: str) -> dict[str, str] | None:
-    """Return why each waiting job of this name waits, in SLURM's words, by id."""
-    answer = run("squeue", "--noheader", "--states=PENDING", f"--name={name}", f"--format=%i{MARK}%r")
-    return None if answer is None else {row[0]: row[1] for row in _rows(answer, 2)}
+    """Return why each waiting job of this name waits, in SLURM's words, by id.
+
+    A job that may run in several partitions is left out: the reason is that of whichever SLURM tried last.
+    """
+    form = MARK.join(("%i", "%P", "%r"))
+    answer = run("squeue", "--noheader", "--states=PENDING", f"--name={name}", f"--format={form}")
+    return None if answer is None else {row[0]: row[2] for row in _rows(answer, 3) if "," not in row[1]}
 
 
 def state_of(job_id: str) -> str | None:
@@ -201,13 +206,18 @@ def minutes(limit: str) -> int | None:
 
 
 def gres(words: str) -> dict[str, int]:
-    """Return generic resources such as `gpu:a100:4(S:0-1),shard:8` as numbers by name and by name:type."""
+    """Return generic resources such as `gpu:a100:4(S:0-1),shard:8` as numbers by name and by name:type.
+
+    A word without a count, such as `gpu:a100`, counts 1.
+    """
     found: dict[str, int] = {}
     for word in re.sub(r"\([^)]*\)", "", words).split(","):
         parts = [part for part in word.split(":") if part]
         if not parts or parts == ["null"]:
             continue
-        number = _whole(parts.pop()) if len(parts) > 1 and parts[-1][0].isdigit() else 1
+        counted = GRES_COUNT.fullmatch(parts[-1]) if len(parts) > 1 else None
+        number = int(counted[1]) * 1024 ** ("", "K", "M", "G", "T").index(counted[2].upper()) if counted else 1
+        parts = parts[:-1] if counted else parts
         for name in {parts[0], ":".join(parts)}:
             found[name] = found.get(name, 0) + number
     return found

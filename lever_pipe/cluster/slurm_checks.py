@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lever_pipe.cluster import slurm
 from lever_pipe.cluster.findings import Finding, fault, ok, warning
-from lever_pipe.cluster.requests import Request, distinct, ill_typed
+from lever_pipe.cluster.requests import Request, distinct, doubled_gpus, elsewhere, ill_typed
 
 CHECKS_PER_RECORD = 3  # the plugin trusts squeue when it remembers a job for so many first waits
 CLUSTER, STATUS, REQUEUE = "SLURM", "status command", "requeue"
+SHORT_MEMORY = 60  # seconds of MinJobAge: with less, one slow answer is enough to miss the end of a job
+LONGER_MEMORY = "Ask the administrators for a MinJobAge of 300 s, SLURM's default."
 ASK_ADMIN = "Ask the cluster's administrators, or start the run again when `scontrol ping` says UP."
 PLENTY = 3  # names that a message lists
 
@@ -61,6 +64,7 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
     yield status_command(settings, known)
     yield from _settings_alone(settings)
     yield from types(jobs)
+    yield from refused_words(jobs)
     yield from accounts(jobs, known)
     partitions = slurm.partitions()
     if partitions is None:
@@ -76,15 +80,15 @@ def status_command(settings: SlurmSettings, known: dict[str, str]) -> Finding:
     has_accounting = slurm.has_accounting(known)
     if settings.status_command == "squeue":
         if age is not None and age >= needed:
-            return ok(STATUS, f"squeue; ended jobs stay visible for {age} s, {needed} s needed")
+            return _memory(age, has_accounting=has_accounting)
         return (warning if has_accounting else fault)(
             STATUS,
             expected=f"MinJobAge of at least {needed} s, {CHECKS_PER_RECORD} x slurm-init-seconds-before-status-checks",
             found=f"{known.get('MinJobAge', 'none')}, so that the plugin asks sacct"
-            + ("" if has_accounting else ", which knows nothing here: the run would never end"),
+            + ("" if has_accounting else ", which knows nothing here: ends of jobs would be missed"),
             do=f"Set slurm-init-seconds-before-status-checks: {age // CHECKS_PER_RECORD} in the profile."
             if age and age >= CHECKS_PER_RECORD
-            else "Ask the administrators for a MinJobAge of 300 s, SLURM's default.",
+            else LONGER_MEMORY,
         )
     return (warning if has_accounting else fault)(
         STATUS,
@@ -93,9 +97,25 @@ def status_command(settings: SlurmSettings, known: dict[str, str]) -> Finding:
         + (
             ", which overlooks cancelled jobs"
             if has_accounting
-            else ", but SLURM keeps no accounts: no end is ever seen"
+            else ", but SLURM keeps no accounts: the plugin sees no job end"
         ),
         do="Set slurm-status-command: squeue in the profile.",
+    )
+
+
+def _memory(age: int, *, has_accounting: bool) -> Finding:
+    """Return whether SLURM remembers an ended job for long enough.
+
+    The plugin asks less and less often, every 180 s at last; the watchdog lets it ask thrice in MinJobAge at least.
+    """
+    if age >= SHORT_MEMORY:
+        return ok(STATUS, f"squeue, thrice or more in the {age} s for which SLURM remembers an ended job")
+    other = "the accounting" if has_accounting else "its artefact, or counts as failed"
+    return warning(
+        STATUS,
+        expected=f"MinJobAge of at least {SHORT_MEMORY} s",
+        found=f"{age} s: the end of a job may be missed, and is then found out from {other}",
+        do=LONGER_MEMORY,
     )
 
 
@@ -126,6 +146,28 @@ def types(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             expected="a whole number",
             found=f"{value} ({shown(rules)})",
             do="Write it with digits alone: YAML reads 1e3 as text.",
+        )
+
+
+def refused_words(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield what no job may ask for: GPUs in two ways, or another cluster, of which no question here would tell."""
+    for said, rules in doubled_gpus(jobs).items():
+        yield fault(
+            "resource gpu",
+            expected="GPUs asked for either with gpu or with gres",
+            found=f"{said} ({shown(rules)})",
+            do="Use one of them in set-resources: the one that gpu_request in default-resources of the profile names.",
+        )
+    found = {said: f" ({shown(rules)})" for said, rules in elsewhere(jobs).items()}
+    if named := os.environ.get("SBATCH_CLUSTERS"):
+        found[f"SBATCH_CLUSTERS={named}"] = " in the environment"
+    for said, where in found.items():
+        yield fault(
+            "other cluster",
+            expected="jobs of this machine's own cluster: of another one squeue tells nothing here, so that a job which"
+            " runs there would count as vanished and be started twice",
+            found=said + where,
+            do="Drop it, and start the run on a machine of that cluster.",
         )
 
 
@@ -226,17 +268,19 @@ def _unfit(check: str, request: Request, rules: list[str], chosen: list[slurm.Pa
 def _unfit_later(
     check: str, asked: dict[Request, list[str]], chosen: list[slurm.Partition], attempts: int
 ) -> Iterator[Finding]:
-    """Yield a warning where a last attempt that asks for `attempts` times memory and time would find no place."""
-    rules = [rule for request, those in asked.items() if any(_unfit(check, request.grown(attempts), those, chosen))
-             for rule in those]  # fmt: skip
+    """Yield a warning where a last attempt, after kills for want of memory or time alone, would find no place."""
     nodes = [node for partition in chosen for node in partition.nodes]
-    if rules:
-        most = f"{_largest(nodes, next(iter(asked)))} on a node, {_limit(chosen)}"
+    short: dict[str, set[str]] = {}
+    for request, rules in asked.items():
+        if any(_unfit(check, request.grown(attempts), rules, chosen)):
+            short.setdefault(f"{_largest(nodes, request)} on a node, {_limit(chosen)}", set()).update(rules)
+    for most, those in short.items():
         yield warning(
             check,
-            expected=f"room for attempt {attempts}, which asks for {attempts} times memory and time",
-            found=f"at most {most} ({shown(sorted(set(rules)))})",
-            do="A job that is killed for want of memory or time may not run again; choose another slurm_partition.",
+            expected="room for every attempt: after a kill for want of memory or time a job asks for its first memory"
+            f" and time once more, {attempts} times at last",
+            found=f"at most {most} ({shown(sorted(those))})",
+            do="Such a job may not run again; ask for enough at first, or name another slurm_partition.",
         )
 
 

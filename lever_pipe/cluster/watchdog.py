@@ -6,17 +6,21 @@ partition ever gives (SLURM lets it wait), and, after a round in which every que
 plugin takes them off its list. The executor interface hands a round of jobs to `check_active_jobs`, which reports those
 that ended and yields the others. `watch` wraps that one method: what was neither reported nor yielded is asked for
 again, and a yielded job whose end SLURM tells in words that the plugin does not know is reported with a message that
-names it. Then Snakemake retries or counts it as failed, as the profile says.
+names it. Then Snakemake retries or counts it as failed, as the profile says. And it lets no round be so late that the
+controller has dropped the record of a job that went well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from lever_pipe import snapshot
 from lever_pipe.cluster import slurm
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -26,6 +30,12 @@ VANISHED_SECONDS = 60.0
 """How long SLURM must answer without knowing a job before its end counts as unseen; submission may lag."""
 SILENCE_SECONDS = 60.0
 """How long SLURM may not answer before a line says so, and between such lines."""
+NEVER_SECONDS = 600.0
+"""How long each answer must give a job one reason of `NEVER` before it is taken back; a restarted SLURM errs."""
+ROUNDS_PER_RECORD = 3
+"""How many rounds there should be while the controller remembers a job that ended."""
+SHORTEST_ROUND = 10
+"""Seconds between rounds, at least: the controller has others to answer."""
 SUCCESS = "COMPLETED"
 FAILURES = {
     "BOOT_FAIL": "its node did not start",
@@ -44,13 +54,12 @@ FAILURES = {
 NEVER = {
     "AssocMaxWallDurationPerJobLimit": "its time limit is above the account's: lower its runtime",
     "BadConstraints": "no node has what it asks for: mend constraint, gpu or mem_mb",
-    "PartitionNodeLimit": "its partition has no node that is large enough: lower threads, mem_mb or gpu",
     "PartitionTimeLimit": "its time limit is above the partition's: lower its runtime, or name another partition",
     "QOSMaxWallDurationPerJobLimit": "its time limit is above that of its quality of service: lower its runtime",
 }
-"""Reasons of a waiting job that no waiting mends, and what does."""
+"""Reasons to wait that no waiting mends, and what does. PartitionNodeLimit is none: nodes that are down give it."""
 
-Job = Any  # snakemake_interface_executor_plugins' SubmittedJobInfo
+Job = Any  # snakemake_interface_executor_plugins' SubmittedJobInfo; its `job` is Snakemake's own
 Executor = Any  # the plugin's executor
 Check = Callable[[Executor, list[Job]], AsyncIterator[Job]]
 
@@ -75,26 +84,39 @@ class Watchdog:
         self.ended: set[str] = set()
         self._clock = clock
         self._missing_since: dict[str, float] = {}
-        self._ended_as: dict[str, str] = {}
+        self._last_state: dict[str, str] = {}
+        self._never: dict[str, tuple[str, float]] = {}  # job -> reason, since when
+        self._warned: set[tuple[str, str]] = set()
         self._silent_since: float | None = None
         self._said = 0.0
+        self._longest_round: float | None = None
 
-    def judge(self, job_id: str, states: dict[str, str], waits: dict[str, str]) -> Verdict | None:
+    def judge(self, job: Job, states: Mapping[str, str], waits: Mapping[str, str]) -> Verdict | None:
         """Return how a job ended that the plugin still waits for, or that it never starts; None while it may go on.
 
         An end state counts when two rounds in a row show it, so that the plugin's own report goes before.
         """
+        job_id: str = job.external_jobid
         state = states.get(job_id, "").split(" ")[0]
         if not state:
-            return self._judge_missing(job_id)
+            self._never.pop(job_id, None)
+            return self._judge_missing(job)
         self._missing_since.pop(job_id, None)
-        if waits.get(job_id) in NEVER:
-            reason = waits[job_id]
-            return Verdict(False, f"SLURM job {job_id} would wait for ever ({reason}): {NEVER[reason]}")
-        before, self._ended_as[job_id] = self._ended_as.get(job_id), state
-        if before != state or (self.requeues and state in ("PREEMPTED", "NODE_FAIL")):
+        verdict = self._judge_waiting(job_id, waits.get(job_id, ""))
+        if verdict is not None:
+            return verdict
+        if self.requeues and state in ("PREEMPTED", "NODE_FAIL"):
+            self._last_state.pop(job_id, None)
             return None
-        return self._verdict(job_id, state)
+        before, self._last_state[job_id] = self._last_state.get(job_id), state
+        return self._verdict(job_id, state) if before == state else None
+
+    def longest_round(self) -> float:
+        """Return the most seconds that may pass between two rounds, by how long SLURM remembers a job that ended."""
+        if self._longest_round is None and (known := slurm.settings()) is not None:
+            age = slurm.seconds(known.get("MinJobAge", "")) or 0  # 0: for ever
+            self._longest_round = max(SHORTEST_ROUND, age // ROUNDS_PER_RECORD) if age else float("inf")
+        return float("inf") if self._longest_round is None else self._longest_round
 
     def hear(self, states: dict[str, str] | None) -> None:
         """Note whether SLURM answered, and say so when it has not for long."""
@@ -103,21 +125,46 @@ class Watchdog:
             self._silent_since = None
             return
         self._missing_since.clear()  # only answers count
+        self._never.clear()
         self._silent_since = now if self._silent_since is None else self._silent_since
         if now - max(self._silent_since, self._said) >= SILENCE_SECONDS:
             self._said = now
             log.warning(f"SLURM has not answered for {now - self._silent_since:.0f} s; waiting for it")
 
-    def _judge_missing(self, job_id: str) -> Verdict | None:
+    def _judge_waiting(self, job_id: str, reason: str) -> Verdict | None:
+        if reason not in NEVER:
+            self._never.pop(job_id, None)
+            return None
+        if self._never.get(job_id, ("",))[0] != reason:
+            self._never[job_id] = reason, self._clock()
+        if self._clock() - self._never[job_id][1] >= NEVER_SECONDS:
+            return Verdict(False, f"SLURM job {job_id} would wait for ever ({reason}): {NEVER[reason]}")
+        if (job_id, reason) not in self._warned:
+            self._warned.add((job_id, reason))
+            log.warning(
+                f"SLURM job {job_id} waits for what will not come ({reason}): {NEVER[reason]}. It is taken back once "
+                f"SLURM has said so for {NEVER_SECONDS / 60:.0f} min"
+            )
+        return None
+
+    def _judge_missing(self, job: Job) -> Verdict | None:
+        job_id: str = job.external_jobid
         since = self._missing_since.setdefault(job_id, self._clock())
         if self._clock() - since < VANISHED_SECONDS:
             return None
         state = slurm.state_of(job_id)
         if state is None:
             return None
-        if state in FAILURES or state == SUCCESS:
-            return self._verdict(job_id, state)
-        return None if state else Verdict(False, f"SLURM no longer knows job {job_id}, and nobody saw it end")
+        return self._verdict(job_id, state) if state else self._judge_forgotten(job)
+
+    def _judge_forgotten(self, job: Job) -> Verdict:
+        job_id: str = job.external_jobid
+        seen = self._verdict(job_id, self._last_state.get(job_id, ""))
+        if seen is not None:  # the record went after one round that showed the end
+            return seen
+        if is_made(job.job):
+            return Verdict(True, f"SLURM no longer knows job {job_id}, but what it had to make is there")
+        return Verdict(False, f"SLURM no longer knows job {job_id}, and nobody saw it end")
 
     def _verdict(self, job_id: str, state: str) -> Verdict | None:
         if state == SUCCESS:
@@ -125,6 +172,22 @@ class Watchdog:
         if state in FAILURES:
             return Verdict(False, f"SLURM job {job_id} ended as {state}: {FAILURES[state]}")
         return None
+
+
+def is_made(job: Any) -> bool:
+    """Return whether all outputs of a job of Snakemake are there, made since this invocation was planned.
+
+    Outputs are whole or absent, and a run card is written last: where there is one, its time counts, else that of the
+    oldest output. Of a group, whose jobs may have got different far, nothing is known.
+    """
+    try:
+        outputs = [] if job.is_group() else [Path(str(path)) for path in job.output]
+        card = getattr(job.output, "card", None)
+        times = [path.stat().st_mtime for path in outputs]  # all of them must be there
+        made = Path(str(card)).stat().st_mtime if card else min(times)
+        return made > Path(os.environ[snapshot.VARIABLE]).stat().st_mtime
+    except (KeyError, OSError, ValueError):
+        return False
 
 
 def watch(executor_class: type) -> None:
@@ -147,7 +210,10 @@ def _watched(check: Check) -> Check:
         if forgotten:
             names = ", ".join(job.external_jobid for job in forgotten)
             log.warning(f"no status of the SLURM jobs {names} in this round; they are asked for again")
-        for job, verdict in await asyncio.to_thread(_judged, dog, executor.run_uuid, yielded + forgotten):
+        judged = await asyncio.to_thread(_judged, dog, executor.run_uuid, yielded + forgotten)
+        longest = await asyncio.to_thread(dog.longest_round)
+        executor.next_seconds_between_status_checks = min(executor.next_seconds_between_status_checks, longest)
+        for job, verdict in judged:
             if verdict is None:
                 yield job
             else:
@@ -165,7 +231,7 @@ def _judged(dog: Watchdog, name: str, jobs: list[Job]) -> list[tuple[Job, Verdic
     if states is None:
         return [(job, None) for job in jobs]
     waits = slurm.waits_of(name) if "PENDING" in states.values() else None
-    return [(job, dog.judge(job.external_jobid, states, waits or {})) for job in jobs]
+    return [(job, dog.judge(job, states, waits or {})) for job in jobs]
 
 
 def _report(executor: Executor, job: Job, verdict: Verdict) -> None:

@@ -22,9 +22,9 @@ FIRST, SECOND = epoch("0", 1), epoch("0", 2)
 TARGET = ("--", f"results/smoke/{SECOND}/run.json")
 
 
-def hold(project: ClusterProject, at: str = "metrics.json") -> Fault:
-    """Hold the first epoch while it writes: by default its weights are there, and it is not complete."""
-    return project.lay("held", "hold", STAGE, f"card=results/smoke/{FIRST}/run.json", at=at)
+def hold(project: ClusterProject) -> Fault:
+    """Hold the first epoch while it writes: its weights are there, and it is not complete."""
+    return project.lay("held", "hold", STAGE, f"card=results/smoke/{FIRST}/run.json", at="metrics.json")
 
 
 def require_recovered(project: ClusterProject, finished: Project) -> None:
@@ -35,6 +35,17 @@ def require_recovered(project: ClusterProject, finished: Project) -> None:
             {path.name for path in (p.folder / "results/smoke" / folder).iterdir()} for p in (project, finished)
         )
         assert mine == theirs  # no temporary file, no lock
+
+
+def kept(project: ClusterProject) -> Path:
+    """Return a second name of the first epoch's weights; the same file as long as they are not made again."""
+    name = project.folder / "kept"
+    name.hardlink_to(project.results(f"{FIRST}/selector.safetensors"))
+    return name
+
+
+def is_same(project: ClusterProject, weights: Path) -> bool:
+    return project.results(f"{FIRST}/selector.safetensors").samefile(weights)
 
 
 def moment(cluster: Cluster, job: str, which: str) -> datetime:
@@ -75,6 +86,31 @@ def test_a_job_of_a_dead_node_is_run_again(project: ClusterProject, finished: Pr
     require_recovered(project, finished)
 
 
+def test_a_job_that_outlives_its_node_daemon_writes_alone(project: ClusterProject, finished: Project) -> None:
+    """SLURM gives the node up and Snakemake submits the job again, while the first one goes on writing.
+
+    Snakemake removes what a failed job has written so far, so the second may have to make it again.
+    """
+    project.forget(FIRST, SECOND)
+    held = hold(project)
+    run = project.start(*TARGET)
+    wait_until(held.struck(), 120, "the job", run)
+    first = held.strikes[0]
+    node = next(job.node for job in project.cluster.jobs() if job.id == first)
+    project.cluster.script("stop", f"slurmd-{node}")
+    try:
+        wait_until(lambda: state_of(project.cluster, first) == "NODE_FAIL", 60, "the node to be given up", run)
+        logs = project.folder / ".snakemake/slurm_logs"
+        told = f"SLURM job {first},"
+        wait_until(lambda: any(told in log.read_text() for log in logs.rglob("*.log")), 120, "the second to wait", run)
+        held.release()
+        run.succeed()
+    finally:
+        project.cluster.script("start-node", node)
+    wait_until(lambda: f"{node} idle" in project.cluster.ask("sinfo", "-hNo", "%N %T"), 30, "the node")
+    require_recovered(project, finished)
+
+
 @pytest.mark.parametrize("orphans", ["wait", "cancel"])
 def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: Project, orphans: str) -> None:
     project.forget(FIRST, SECOND)
@@ -82,7 +118,7 @@ def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: 
     first = project.start(*TARGET)
     wait_until(held.struck(), 120, "the job", first)
     first.kill()
-    orphan = held.strikes[0]
+    orphan, weights = held.strikes[0], kept(project)
     assert state_of(project.cluster, orphan) == "RUNNING"
     project.snakemake("--unlock")
     run = project.start(*TARGET, LEVER_PIPE_ORPHANS=orphans)
@@ -93,6 +129,7 @@ def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: 
     said = run.succeed()
     assert orphan in said
     assert state_of(project.cluster, orphan) == {"wait": "COMPLETED", "cancel": "CANCELLED"}[orphans]
+    assert is_same(project, weights) == (orphans == "wait")  # what the orphan finished is not made again
     ended = moment(project.cluster, orphan, "EndTime")
     for job in project.cluster.jobs(STAGE):
         if int(job.id) > int(orphan):
@@ -101,22 +138,21 @@ def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: 
 
 
 def test_a_duplicate_leaves_the_artefact_to_its_owner(project: ClusterProject, finished: Project) -> None:
-    """The same job twice at once, as after a main process that could not see its first one.
-
-    It is held before its first file: Snakemake itself removes what a job is about to make, also for the duplicate.
-    """
+    """The same job twice at once, as after a main process that could not see its first one."""
     project.forget(FIRST, SECOND)
-    held = hold(project, at="selector.safetensors")
+    held = hold(project)
     run = project.start(*TARGET)
     wait_until(held.struck(), 120, "the job", run)
+    weights = kept(project)
     job, process = (project.faults / "held.struck").read_text().split()
     variables = dict(
         word.split("=", 1) for word in Path(f"/proc/{process}/environ").read_text().split("\0") if "=" in word
     )
     snapshot = {name: value for name, value in variables.items() if name.startswith("LEVER_PIPE_")}
     script = project.cluster.ask("scontrol", "write", "batch_script", job, "-")
+    log = project.folder / "duplicate.log"
     duplicate = subprocess.run(
-        ["sbatch", "--parsable", "--mem=4000", "--output", project.folder / "duplicate.log"],
+        ["sbatch", "--parsable", "--mem=4000", "--output", log],
         input=script,
         env=project.environment | snapshot,
         cwd=project.folder,
@@ -125,15 +161,20 @@ def test_a_duplicate_leaves_the_artefact_to_its_owner(project: ClusterProject, f
         timeout=30,
         check=True,
     ).stdout.strip()
-    log = project.results(f"{FIRST}/log.txt")
-    wait_until(lambda: f"SLURM job {job}" in log.read_text(), 120, "the duplicate to say whom it waits for", run)
+    wait_until(
+        lambda: log.exists() and f"SLURM job {job}" in log.read_text(),
+        120,
+        "the duplicate to say whom it waits for",
+        run,
+    )
     assert state_of(project.cluster, duplicate) == "RUNNING"
     assert not project.results(f"{FIRST}/run.json").exists()
     held.release()
     run.succeed()
     wait_until(lambda: state_of(project.cluster, duplicate) in ENDED, 120, "the duplicate's end")
-    assert state_of(project.cluster, duplicate) == "COMPLETED", (project.folder / "duplicate.log").read_text()
+    assert state_of(project.cluster, duplicate) == "COMPLETED", log.read_text()
     assert "nothing to do" in log.read_text()
+    assert is_same(project, weights)  # neither removed nor written again
     require_recovered(project, finished)
 
 
@@ -144,8 +185,9 @@ def test_an_edited_config_waits_for_the_next_run(project: ClusterProject, finish
     run = project.start(*TARGET)
     wait_until(lambda: cluster.jobs(STAGE, states={"PENDING"}), 120, "a job in the queue", run)
     with project.edited("config.yaml", "grpo: {learning_rate: 1.0e-4", "grpo: {learning_rate: 3.0e-4"):
-        cluster.ask("scancel", full.strip())
-        run.succeed()
+        with project.edited("config/smoke.yaml", "rl_data: {", "rl_data: {{"):  # half an edit: no YAML
+            cluster.ask("scancel", full.strip())
+            run.succeed()
         require_recovered(project, finished)
         assert project.planned() == GRPO_AND_BELOW
     # Run cards say how long a stage took, so the lineage of all runs is collected again; nothing is computed again.

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -25,8 +27,12 @@ sys.stdin.read()
 
 
 @pytest.fixture(autouse=True)
-def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_slots, "_held", [])
+def _let_go(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    held: list[IO[str]] = []
+    monkeypatch.setattr(gpu_slots, "_held", held)
+    yield
+    for lock in held:
+        lock.close()
 
 
 def holder(folder: Path, count: int = 1, visible: str = "0,1,2,3") -> subprocess.Popen[str]:
@@ -84,29 +90,48 @@ def test_a_job_that_lacks_one_gpu_keeps_none_of_them(tmp_path: Path) -> None:
     end(starved)
 
 
-def test_what_slurm_gave_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_slurm_gave_is_used_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(gpu_slots.VISIBLE, "3,5")
     gpu_slots.take(2, folder=tmp_path)
     assert os.environ[gpu_slots.VISIBLE] == "3,5"
-    assert list(tmp_path.iterdir()) == []
 
 
-def test_too_few_gpus_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(gpu_slots.VISIBLE, "0")
+def test_two_jobs_never_share_the_only_gpu(tmp_path: Path) -> None:
+    first = holder(tmp_path, 1, "0")
+    assert gpus_of(first) == {"0"}
+    second = holder(tmp_path, 1, "0")
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(timeout=0.6)
+    end(first)
+    assert gpus_of(second) == {"0"}
+    end(second)
+
+
+@pytest.mark.parametrize("visible", ["0", "", "0,-1"])
+def test_too_few_gpus_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setenv(gpu_slots.VISIBLE, visible)
     with pytest.raises(DeviceError, match="expected 2 GPUs"):
         gpu_slots.take(2, folder=tmp_path)
 
 
-def test_a_machine_that_cannot_tell_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_cuda", [True, False])
+def test_a_machine_that_lists_no_gpu_goes_on_only_where_cuda_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_cuda: bool
+) -> None:
     monkeypatch.delenv(gpu_slots.VISIBLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
-    gpu_slots.take(1, folder=tmp_path / "locks")
+    monkeypatch.setattr(gpu_slots, "_has_cuda", lambda: has_cuda)
+    if has_cuda:
+        gpu_slots.take(1, folder=tmp_path / "locks")
+    else:
+        with pytest.raises(DeviceError, match="found 0 visible"):
+            gpu_slots.take(1, folder=tmp_path / "locks")
     assert gpu_slots.VISIBLE not in os.environ
 
 
 def test_gpus_are_counted_where_nothing_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'GPU 0: one'\necho 'GPU 1: two'\n")
+    tool.write_text("#!/bin/sh\necho 'GPU 0: one'\necho '  MIG 1g.5gb Device 0: slice'\necho 'GPU 1: two'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv(gpu_slots.VISIBLE, raising=False)
@@ -149,4 +174,5 @@ def test_a_stage_on_gpus_takes_its_slots_first(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gpu_slots, "take", taken.append)
     assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda"]) == 2  # no files: refused after the slots
     assert main(["merge_rl_data", "--spec", "{}", "--device", "cpu"]) == 2
+    assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda:1"]) == 2
     assert taken == [1]

@@ -32,7 +32,7 @@ rule collect_lineage:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("collect_lineage").resources,
     params:
         spec=spec("collect_lineage"),
         files=named_files,
@@ -70,7 +70,7 @@ rule measure_agreement:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("measure_agreement").resources,
     params:
         spec=spec("measure_agreement"),
         files=named_files,

@@ -25,7 +25,7 @@ rule check_claims:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("check_claims").resources,
     params:
         spec=spec("check_claims"),
         files=named_files,

@@ -3,7 +3,7 @@ import time
 from pathlib import Path
 
 from lever_pipe import agent_plan, plan
-from lever_pipe.cluster import duplicates, failures, invocation, sizing
+from lever_pipe.cluster import adoption, duplicates, failures, invocation, sizing
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.page import prose
 
@@ -13,15 +13,19 @@ plan.put_this_interpreter_first()
 
 try:
     EXPERIMENT = invocation.experiment_of(workflow, config)
-    CPU = sizing.cpu_room(EXPERIMENT)
-    ROOMS = sizing.model_rooms(EXPERIMENT, gpu_request=invocation.gpu_request(workflow))
+    JOBS = failures.Invocation(Path(EXPERIMENT.results))
+    room = sizing.rooms(
+        EXPERIMENT,
+        gpu_request=invocation.gpu_request(workflow),
+        starved=JOBS.starved,
+    )
 except LeverPipeError as fault:
     raise WorkflowError(str(fault)) from None
 
-RESULTS = EXPERIMENT.results
-JOBS = failures.Invocation(Path(RESULTS))
 if workflow.is_main_process:
     JOBS.attach()
+
+RESULTS = EXPERIMENT.results
 LEVER = f"{RESULTS}/lever"
 LEDGER = f"{RESULTS}/ledger"
 TABLES = f"{LEVER}/tables"
@@ -218,9 +222,16 @@ def begin_invocation():
         raise WorkflowError(str(fault)) from None
 
 
-def leave_if_made():
-    """End a job's own Snakemake if another job has made the artefact since this invocation was planned."""
+def regard_other_jobs():
+    """Judge what jobs of a killed run made; in a job's own Snakemake, end it if another job has made its artefact."""
+    adoption.adopt(workflow, Path(RESULTS))
     duplicates.leave_if_made(workflow, EXPERIMENT)
+
+
+def end_invocation():
+    """Leave the table of failed jobs, if any, and the note that this invocation saw the end of its jobs."""
+    JOBS.write_table()
+    adoption.end()
 
 
 def closing_summary():
@@ -229,7 +240,7 @@ def closing_summary():
     folders = [f"{RESULTS}/{study}" for study in EXPERIMENT.studies]
     tables = ", ".join(f"{folder}/tables/" for folder in folders)
     figures = ", ".join(f"{folder}/figures/" for folder in folders)
-    JOBS.write_table()
+    end_invocation()
     retried = JOBS.summary_of_retries()
     return (
         f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{retried and chr(10)}{retried}"
@@ -239,5 +250,5 @@ def closing_summary():
 
 def failure_summary():
     """Return the lines that end a failed run: what failed and why, what remains, and how to go on."""
-    JOBS.write_table()
+    end_invocation()
     return f"\n{JOBS.summary_of_failures()}"

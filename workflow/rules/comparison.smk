@@ -20,7 +20,7 @@ rule compare_policies:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("compare_policies").resources,
     params:
         spec=spec("compare_policies"),
         files=named_files,

@@ -49,7 +49,7 @@ if WORLD:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("generate_world").resources,
         params:
             spec=spec("generate_world"),
             files=named_files,
@@ -75,7 +75,7 @@ rule prepare_examples:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("prepare_examples").resources,
     params:
         spec=spec("prepare_examples"),
         files=with_external(IMAGES),
@@ -98,9 +98,9 @@ rule embed_examples:
         f"{LEVER}/embeddings/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
-    threads: ROOMS["embed_examples"].threads
+    threads: room("embed_examples").threads
     resources:
-        **ROOMS["embed_examples"].resources,
+        **room("embed_examples").resources,
     params:
         spec=spec("embed_examples"),
         files=with_external({**IMAGES, "encoder": EXPERIMENT.encoder.model}),
@@ -125,7 +125,7 @@ rule sample_pools:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("sample_pools").resources,
     params:
         spec=spec("sample_pools"),
         files=named_files,

@@ -28,7 +28,7 @@ if EMULATE:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("emulate_grpo_epoch").resources,
         params:
             spec=spec("emulate_grpo_epoch"),
             files=named_files,
@@ -57,7 +57,7 @@ if EMULATE:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("emulate_untouched").resources,
         params:
             spec=spec("emulate_untouched"),
             files=named_files,
@@ -86,7 +86,7 @@ if EMULATE:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("emulate_selections").resources,
         params:
             spec=spec("emulate_selections"),
             files=named_files,
@@ -121,7 +121,7 @@ if EMULATE:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("score_emulation").resources,
         params:
             spec=spec("score_emulation"),
             files=named_files,
@@ -151,7 +151,7 @@ if EMULATE:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("explain_patterns").resources,
         params:
             spec=spec("explain_patterns"),
             files=named_files,

@@ -18,7 +18,7 @@ rule select_demonstrations:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("select_demonstrations").resources,
     params:
         spec=spec("select_demonstrations"),
         files=named_files,
@@ -44,7 +44,7 @@ rule select_baseline:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("select_baseline").resources,
     params:
         spec=spec("select_baseline"),
         files=named_files,
@@ -69,9 +69,9 @@ rule answer_prompts:
         f"{LEVER}/answers/{{batch}}/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
-    threads: ROOMS["answer_prompts"].threads
+    threads: room("answer_prompts").threads
     resources:
-        **ROOMS["answer_prompts"].resources,
+        **room("answer_prompts").resources,
     params:
         spec=spec("answer_prompts"),
         ledger=ledger_folder,
@@ -101,7 +101,7 @@ rule score_answers:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("score_answers").resources,
     params:
         spec=spec("score_answers"),
         files=named_files,
@@ -127,7 +127,7 @@ rule measure_pools:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("measure_pools").resources,
     params:
         spec=spec("measure_pools"),
         files=named_files,
@@ -151,9 +151,9 @@ rule check_world:
         f"{LEVER}/world_check/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
-    threads: ROOMS["check_world"].threads
+    threads: room("check_world").threads
     resources:
-        **ROOMS["check_world"].resources,
+        **room("check_world").resources,
     params:
         spec=spec("check_world"),
         files=with_external({**IMAGES, "lvlm": EXPERIMENT.lvlm.model}),

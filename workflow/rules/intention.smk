@@ -37,7 +37,7 @@ rule prepare_tasks:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("prepare_tasks").resources,
     params:
         spec=spec("prepare_tasks"),
         files=named_files,
@@ -61,9 +61,9 @@ rule warm_start_agent:
         f"{AGENTS}/warm_start/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
-    threads: ROOMS["warm_start_agent"].threads
+    threads: room("warm_start_agent").threads
     resources:
-        **ROOMS["warm_start_agent"].resources,
+        **room("warm_start_agent").resources,
         agent=AGENT_EXECUTION,
     params:
         spec=spec("warm_start_agent"),
@@ -98,9 +98,9 @@ if IS_NATIVE:
             f"{RUN}/benchmark.jsonl"
         conda:
             "../../envs/gpu.yaml"
-        threads: ROOMS["train_agent"].threads
+        threads: room("train_agent").threads
         resources:
-            **ROOMS["train_agent"].resources,
+            **room("train_agent").resources,
             agent=AGENT_EXECUTION,
         params:
             spec=spec("train_agent"),
@@ -129,9 +129,9 @@ if IS_NATIVE:
             f"{RUN}/test/benchmark.jsonl"
         conda:
             "../../envs/gpu.yaml"
-        threads: ROOMS["evaluate_agent"].threads
+        threads: room("evaluate_agent").threads
         resources:
-            **ROOMS["evaluate_agent"].resources,
+            **room("evaluate_agent").resources,
             agent=AGENT_EXECUTION,
         params:
             spec=spec("evaluate_agent"),
@@ -156,7 +156,7 @@ else:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("render_verl").resources,
         params:
             spec=spec("render_verl"),
             files=named_files,
@@ -182,7 +182,7 @@ else:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("convert_verl").resources,
         params:
             spec=spec("convert_verl"),
             files=named_files,
@@ -218,7 +218,7 @@ rule collect_agents:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("collect_agents").resources,
     params:
         spec=spec("collect_agents"),
         files=named_files,
@@ -246,7 +246,7 @@ rule compare_arms:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("compare_arms").resources,
     params:
         spec=spec("compare_arms"),
         files=named_files,
@@ -278,7 +278,7 @@ rule tabulate_agents:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("tabulate_agents").resources,
     params:
         spec=spec("tabulate_agents"),
         files=named_files,
@@ -312,7 +312,7 @@ rule plot_agents:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("plot_agents").resources,
     params:
         spec=spec("plot_agents"),
         files=named_files,

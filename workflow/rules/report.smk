@@ -46,7 +46,7 @@ rule collect_results:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("collect_results").resources,
     params:
         spec=spec("collect_results"),
         files=named_files,
@@ -84,7 +84,7 @@ rule tabulate_documents:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("tabulate_documents").resources,
     params:
         spec=spec("tabulate_documents"),
         files=named_files,
@@ -119,7 +119,7 @@ rule plot_curves:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("plot_curves").resources,
     params:
         spec=spec("plot_curves"),
         files=named_files,
@@ -156,7 +156,7 @@ rule build_report:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("build_report").resources,
     params:
         spec=spec("build_report"),
         files=named_files,

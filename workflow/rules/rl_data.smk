@@ -20,7 +20,7 @@ rule propose_trajectories:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("propose_trajectories").resources,
     params:
         spec=spec("propose_trajectories"),
         files=named_files,
@@ -46,9 +46,9 @@ rule generate_rl_data:
         f"{LEVER}/rl_data/shard~{{shard}}/benchmark.jsonl"
     conda:
         "../../envs/gpu.yaml"
-    threads: ROOMS["generate_rl_data"].threads
+    threads: room("generate_rl_data").threads
     resources:
-        **ROOMS["generate_rl_data"].resources,
+        **room("generate_rl_data").resources,
     params:
         spec=spec("generate_rl_data"),
         ledger=ledger_folder,
@@ -80,7 +80,7 @@ if IMPORTED:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("import_rl_data").resources,
         params:
             spec=spec("import_rl_data"),
             files=named_files,
@@ -108,7 +108,7 @@ else:
         conda:
             "../../envs/cpu.yaml"
         resources:
-            **CPU,
+            **room("merge_rl_data").resources,
         params:
             spec=spec("merge_rl_data"),
             files=named_files,

@@ -11,7 +11,7 @@ rule reward_groups:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("reward_groups").resources,
     params:
         spec=spec("reward_groups"),
         files=named_files,
@@ -37,7 +37,7 @@ rule initialise_selector:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("initialise_selector").resources,
     params:
         spec=spec("initialise_selector"),
         files=named_files,
@@ -66,7 +66,7 @@ rule train_rce_epoch:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("train_rce_epoch").resources,
     params:
         spec=spec("train_rce_epoch"),
         files=named_files,
@@ -96,7 +96,7 @@ rule train_grpo_epoch:
     conda:
         "../../envs/cpu.yaml"
     resources:
-        **CPU,
+        **room("train_grpo_epoch").resources,
     params:
         spec=spec("train_grpo_epoch"),
         files=named_files,

@@ -33,7 +33,8 @@ INTENTION = {"model": {"folder": "", "codec": "word"}, "tasks": {"source": "synt
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    monkeypatch.delenv(orphans.VARIABLE, raising=False)
+    for name in (orphans.VARIABLE, "SBATCH_CLUSTERS", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
     return on_path(tmp_path, monkeypatch)
 
 
@@ -100,6 +101,24 @@ def test_the_remedy_for_a_short_memory_is_a_setting_that_passes(fake: FakeSlurm)
 
 
 @pytest.mark.parametrize(
+    ("age", "accounting", "level", "told"),
+    [
+        (60, "none", Level.OK, "thrice or more in the 60 s"),
+        (59, "none", Level.WARNING, "from its artefact, or counts as failed"),
+        (59, "slurmdbd", Level.WARNING, "from the accounting"),
+    ],
+)
+def test_a_cluster_that_forgets_fast_is_a_warning(
+    fake: FakeSlurm, age: int, accounting: str, level: Level, told: str
+) -> None:
+    fake.configure(age=age, accounting=accounting)
+    settings = SETTINGS._replace(seconds_before_status_checks=2)
+    found = slurm_checks.status_command(settings, slurm.settings() or {})
+    assert found.level is level
+    assert told in found.found
+
+
+@pytest.mark.parametrize(
     ("flags", "level"),
     [
         ({"requeue": False, "no_requeue": True}, Level.OK),
@@ -131,6 +150,13 @@ def test_array_jobs_are_refused(fake: FakeSlurm) -> None:
         ({"gpu": 3}, "partition main", "2 gpu on a node"),
         ({"gres": "gpu:a100:1"}, "partition main", "0 gpu:a100 (there are gpu:fake)"),
         ({"gpu": 1, "gpu_model": "a100"}, "partition main", "1 gpu:a100"),
+        ({"gpu": 2, "gres": "gpu:1"}, "resource gpu", "found gpu=2, gres=gpu:1 (train_rce_epoch)"),
+        ({"gpu_model": "fake", "gres": "gpu"}, "resource gpu", "found gpu_model=fake, gres=gpu"),
+        ({"gres": "gpu:1g.5gb:1"}, "partition main", "1 gpu:1g.5gb (train_rce_epoch)"),
+        ({"cluster": "far"}, "other cluster", "found cluster=far (train_rce_epoch)"),
+        ({"clusters": "near,far"}, "other cluster", "found clusters=near,far"),
+        ({"slurm_cluster": "far"}, "other cluster", "found slurm_cluster=far"),
+        ({"slurm_extra": "'--exclusive -Mfar'"}, "other cluster", "found slurm_extra='--exclusive -Mfar'"),
         ({"gpu": "1e0"}, "resource gpu", "a whole number; found '1e0'"),
         ({"mem_mb": 8e3}, "resource mem_mb", "found 8000.0"),
     ],
@@ -151,6 +177,9 @@ def test_what_no_partition_gives_is_the_one_fault(
         {"gres": "gpu:fake:2"},
         {"gres": "gpu"},
         {"gpu": "2"},
+        {"gpu": 0, "gres": "gpu:1"},
+        {"gpu": 1, "gres": ""},
+        {"cluster": "", "slurm_extra": "--cluster-constraint=a --comment=x-M"},
         {"gpu": 3, "nodes": 2},
         {"slurm_partition": "short,main"},
         {"slurm_partition": "closed,main"},
@@ -161,6 +190,26 @@ def test_what_no_partition_gives_is_the_one_fault(
 )
 def test_what_a_partition_gives_passes(fake: FakeSlurm, asked: dict[str, Any]) -> None:
     assert complaints(of_slurm(asked)) == []
+
+
+def test_gpus_beside_another_generic_resource_are_no_contradiction(fake: FakeSlurm) -> None:
+    fake.divide({"n1": ("idle", 4, 4000, "gpu:fake:2,tmp:2G"), "n2": ("down", 4, 4000, "gpu:fake:2")})
+    assert complaints(of_slurm({"gpu": 1, "gres": "tmp:2048M"})) == []
+    (found,) = [finding for finding in of_slurm({"gpu": 1, "gres": "tmp:2049M"}) if finding.level is Level.FAULT]
+    assert found.check == "partition main"
+
+
+def test_a_slice_of_a_gpu_is_asked_for_as_written(fake: FakeSlurm) -> None:
+    fake.divide({"n1": ("idle", 4, 4000, "gpu:1g.5gb:7"), "n2": ("idle", 4, 4000, "(null)")})
+    assert complaints(of_slurm({"gres": "gpu:1g.5gb:7"}, {"gres": "gpu:1g.5gb"}, {"gpu": 7})) == []
+    assert complaints(of_slurm({"gres": "gpu:1g.5gb:8"})) == [("fault", "partition main")]
+    asked = requests.request_of({**JOB, "gres": "gpu:1g.5gb:2"})
+    assert asked.gres == (("gpu:1g.5gb", 2),)  # not also 2 of any kind
+
+
+def test_another_cluster_by_the_environment_is_a_fault(fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_CLUSTERS", "far")
+    assert complaints(of_slurm()) == [("fault", "other cluster")]
 
 
 def test_one_node_must_have_all_of_it(fake: FakeSlurm) -> None:
@@ -184,6 +233,23 @@ def test_a_last_attempt_without_room_is_a_warning(fake: FakeSlurm) -> None:
     assert complaints(of_slurm({"mem_mb": 1334, "runtime": 40}, settings=grows)) == [("warning", "partition main")]
     assert complaints(of_slurm({"mem_mb": 1333, "runtime": 41}, settings=grows)) == [("warning", "partition main")]
     assert complaints(of_slurm({"mem_mb": 4001}, settings=grows)) == [("fault", "partition main")]
+
+
+def test_a_last_attempt_is_judged_for_each_rule(fake: FakeSlurm) -> None:
+    grows = SETTINGS._replace(attempts=3)
+    jobs = [
+        {"rule": "small", "mem_mb": 1000},
+        {"rule": "large", "mem_mb": 2000},
+        {"rule": "long", "runtime": 100, "mem_mb": 1000},
+        {"rule": "on_gpu", "mem_mb": 2000, "gpu": 1},
+    ]
+    found = [finding for finding in of_slurm(*jobs, settings=grows) if finding.level is not Level.OK]
+    assert [str(finding.level) for finding in found] == ["warning", "warning"]
+    of_memory, of_gpus = found
+    assert of_memory.found == "at most 4 CPUs, 4000 MB on a node, at most 120 minutes (large, long)"
+    assert of_gpus.found == "at most 4 CPUs, 4000 MB, 2 gpu on a node, at most 120 minutes (on_gpu)"
+    assert "after a kill for want of memory or time" in of_memory.expected
+    assert "3 times at last" in of_memory.expected
 
 
 @pytest.mark.parametrize(
@@ -379,6 +445,88 @@ def test_without_slurm_no_command_of_it_runs(experiment: Experiment, folder: Pat
     assert fake.calls == []
 
 
+@pytest.mark.parametrize("executor", ["local", "touch"])
+def test_a_local_run_finds_what_a_run_on_slurm_left(
+    experiment: Experiment, folder: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    monkeypatch.setattr(orphans, "GONE_WITHIN", 0.0)
+    (folder / orphans.LOGS).mkdir(parents=True)
+    call = {"executor": executor, "jobs": [JOB], "folder": folder}
+    assert doctor.preflight(experiment, **call)[-1] == ok(orphans.CHECK, "none in the queue")
+    fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder), "None"))
+    with pytest.raises(PreflightError, match="1  RUNNING  a"):
+        doctor.preflight(experiment, **call)
+    (folder / "resources/world/clip/config.json").unlink()
+    embed = {**call, "jobs": [{**JOB, "rule": "embed_examples"}]}
+    with pytest.raises(PreflightError, match="found 1 fault"):  # nothing is cancelled for a run that cannot go on
+        doctor.preflight(experiment, **embed, chosen="cancel")
+    assert {words.split(" ")[0] for words in fake.calls} == {"squeue"}
+
+
+def test_a_local_run_goes_on_where_slurm_is_silent_or_absent(
+    experiment: Experiment, folder: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / orphans.LOGS).mkdir(parents=True)
+    fake.fails("squeue")
+    call = {"executor": "local", "jobs": [JOB], "folder": folder}
+    assert complaints(doctor.preflight(experiment, **call)) == [("warning", orphans.CHECK)]
+    monkeypatch.setenv("PATH", str(folder))
+    assert complaints(doctor.preflight(experiment, **call)) == []
+
+
+@pytest.fixture
+def no_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without nvidia-smi; the folder is where its device files would be."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "dev").mkdir()
+    return tmp_path / "dev"
+
+
+def test_a_machine_without_a_gpu_runs_nothing_on_cuda(
+    experiment: Experiment, folder: Path, no_tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_checks, "DEVICE_FILES", ())
+    monkeypatch.setattr(compute, "_gpus", lambda: pytest.fail("imports torch"))
+    jobs = [{**JOB, "rule": rule, "device": device} for rule, device in (("b", "cuda"), ("a", "cuda:0"), ("c", "cpu"))]
+    with pytest.raises(PreflightError, match=r"CUDA: expected a CUDA device; found none.*\(a, b\)") as caught:
+        doctor.preflight(experiment, executor="local", jobs=jobs, folder=folder)
+    assert "--set-resources RULE:device=cpu" in str(caught.value)
+    assert complaints(doctor.preflight(experiment, executor="local", jobs=jobs[2:], folder=folder)) == []
+    assert complaints(doctor.preflight(experiment, executor="touch", jobs=jobs, folder=folder)) == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "processes", "told"),
+    [
+        ("", "cuda", 1, "expected a CUDA device; found none"),
+        ("0", "cuda", 1, ""),
+        ("0", "cuda", "<TBD>", ""),
+        ("0,1", "cuda", 3, "expected 3 CUDA devices, one a process; found 2 visible (train_rce_epoch)"),
+        ("0,1", "cuda:1", 3, ""),
+        ("0,1,2", "cuda", 3, ""),
+        ("", "cpu", 3, ""),
+    ],
+)
+def test_each_process_needs_a_gpu(
+    no_tool: Path, monkeypatch: pytest.MonkeyPatch, visible: str, device: str, processes: Any, told: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    (no_tool / "nvidia0").touch()  # the variable says more
+    found = list(local_checks.gpus([{**JOB, "device": device, "processes": processes}], devices=no_tool))
+    faults = [finding.text for finding in found if finding.level is Level.FAULT]
+    assert len(faults) == bool(told)
+    assert told in "".join(faults)
+
+
+@pytest.mark.parametrize(("file", "level"), [("nvidia0", None), ("kfd", None), ("nvidiactl", Level.FAULT)])
+def test_a_gpu_that_no_tool_lists_may_be_there(no_tool: Path, file: str, level: Level | None) -> None:
+    (no_tool / file).touch()
+    found = list(local_checks.gpus([{**JOB, "device": "cuda"}], devices=no_tool))
+    assert [finding.level for finding in found] == ([level] if level else [])
+
+
 def test_all_faults_come_at_once_and_nothing_is_cancelled(
     experiment: Experiment, folder: Path, fake: FakeSlurm
 ) -> None:
@@ -427,7 +575,9 @@ def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What Snakemake would understand, without Snakemake."""
     said: dict[str, Any] = {"slurm": SETTINGS, "jobs": [JOB], "config": WORLD}
     monkeypatch.setattr(
-        doctor, "read_call", lambda _: doctor.Call(said["config"], "config.yaml", "slurm", said["slurm"])
+        doctor,
+        "read_call",
+        lambda _: doctor.Call(said["config"], "config.yaml", "slurm" if said["slurm"] else "local", said["slurm"]),
     )
     monkeypatch.setattr(doctor, "planned", lambda _: said["jobs"])
     monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
@@ -465,10 +615,26 @@ def test_a_config_that_does_not_parse_is_a_fault(
     assert "configuration: expected a valid configuration; found 1 fault" in printed
 
 
-def test_without_slurm_the_tool_plans_nothing(call: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm_the_tool_looks_at_gpus_and_left_jobs(
+    fake: FakeSlurm,
+    call: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     call["slurm"] = None
-    monkeypatch.setattr(doctor, "planned", lambda _: pytest.fail("planned"))
     assert doctor.main(["doctor"]) == 0
+    call["jobs"] = [{**JOB, "device": "cuda"}]
+    assert doctor.main(["doctor"]) == 2
+    assert "fault    CUDA" in capsys.readouterr().out
+    assert fake.calls == []
+    call["jobs"] = [JOB]
+    orphans.LOGS.mkdir(parents=True)
+    fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(tmp_path), "None"))
+    assert doctor.main(["doctor"]) == 2
+    assert "fault    earlier jobs" in capsys.readouterr().out
 
 
 def answer_of(here: dict[str, Any], **other: Any) -> str:

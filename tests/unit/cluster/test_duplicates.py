@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,24 +154,52 @@ class TestWaiting:
         return jobs
 
     def wait(self, tmp_path: Path, job: str) -> list[float]:
+        """Return how long a second job slept beside a first one whose process is gone."""
         card = tmp_path / "run.json"
-        owner = ownership.this_process().model_copy(update={"job": job})
-        ownership.lock_of(card).write_text(owner.model_dump_json())
+        gone = {"job": job, "pid": 2**22 + 1, "started": "1"}  # above any process number
+        lock = ownership.lock_of(card)
+        lock.write_text(ownership.this_process().model_copy(update=gone).model_dump_json())
         slept: list[float] = []
         duplicates.wait_for_first(Target("a", {}, {"card": card}), sleep=slept.append)
+        assert lock.exists() == (job == "2")  # its own job's lock is the stage's affair
         return slept
 
     def test_it_waits_until_the_owners_job_has_ended(self, tmp_path: Path, asked: list[str]) -> None:
         """Not only for the lock: the owner's Snakemake still looks at the files when the stage is done."""
-        assert self.wait(tmp_path, "1") == [duplicates.SECONDS_BETWEEN_LOOKS] * 2
+        assert self.wait(tmp_path, "1") == [duplicates.SECONDS_BETWEEN_LOOKS] * 3
         assert set(asked) == {"1"}
 
     @pytest.mark.parametrize("job", ["2", ""])
-    def test_it_does_not_wait_for_itself_nor_for_a_process_outside_slurm(
+    def test_it_asks_slurm_neither_for_itself_nor_for_a_process_outside(
         self, tmp_path: Path, asked: list[str], job: str
     ) -> None:
         assert self.wait(tmp_path, job) == []
         assert asked == []
+
+    def test_it_waits_for_a_live_owner_whatever_slurm_says(
+        self, tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A node that SLURM has given up may go on computing."""
+        card, released = tmp_path / "run.json", threading.Event()
+
+        def own() -> None:
+            with ownership.owned(card):
+                released.wait(20)
+
+        first = threading.Thread(target=own)
+        first.start()
+        while ownership.owner_of(card) is None:
+            time.sleep(0.01)
+        monkeypatch.setenv("SLURM_JOB_ID", "3")
+        target, instantly = Target("a", {}, {"card": card}), {"sleep": lambda _: None}
+        second = threading.Thread(target=duplicates.wait_for_first, args=(target,), kwargs=instantly)
+        second.start()
+        second.join(0.3)
+        assert second.is_alive()
+        released.set()
+        second.join(20)
+        assert not second.is_alive()
+        first.join()
 
     def test_without_owner_there_is_nothing_to_wait_for(self, tmp_path: Path, asked: list[str]) -> None:
         duplicates.wait_for_first(Target("a", {}, {"card": tmp_path / "run.json"}))

@@ -246,6 +246,134 @@ def test_an_exit_status_of_a_signal_names_it(run: Run, status: int, name: str) -
     assert run.only.reason == f"killed by {name}"
 
 
+LAUNCHER = """[rank0]: torch.distributed.DistBackendError: connection closed by remote peer
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+lever_pipe FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-21_18:00:01
+  host      : n1
+  rank      : 0 (local_rank: 0)
+  exitcode  : {other} (pid: 12)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_18:00:00
+  host      : n1
+  rank      : 1 (local_rank: 1)
+  exitcode  : {first} (pid: 13)
+  error_file: <N/A>
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "reason", "starved"),
+    [
+        ("-9", "1", "killed by SIGKILL, mostly for want of memory", 1),
+        ("1", "-9", "torch.distributed.DistBackendError: connection closed by remote peer", 0),
+    ],
+)
+def test_of_several_processes_the_first_that_ended_gives_the_reason(
+    run: Run, first: str, other: str, reason: str, starved: int
+) -> None:
+    log = run.write("log.txt", LAUNCHER.format(first=first, other=other))
+    run.starts(1, log=log)
+    run.ends_in_slurm(1, "FAILED", log=log)
+    assert run.only.reason == reason
+    assert run.heard.starved("train", {"seed": "0"}) == starved
+
+
+class TestStarved:
+    """How often a job ended for want of memory or time: its next attempt asks for more."""
+
+    def after(self, run: Run, rule: str = "train", **wildcards: str) -> int:
+        return run.heard.starved(rule, wildcards or {"seed": "0"})
+
+    @pytest.mark.parametrize("state", [*STATES, "FAILED", "COMPLETED"])
+    @pytest.mark.parametrize("by", ["plugin", "watchdog"])
+    def test_of_the_states_two_say_so(self, run: Run, state: str, by: str) -> None:
+        run.starts(1)
+        if by == "plugin":
+            run.ends_in_slurm(1, state)
+        else:
+            run.errs(1, rule_msg=f"SLURM job 17 ended as {state}: words. {ADVICE}", aux={"external_jobid": "17"})
+        assert self.after(run) == (1 if state in ("TIMEOUT", "OUT_OF_MEMORY") else 0)
+
+    @pytest.mark.parametrize(("text", "reason"), SLURM_LOGS.values(), ids=SLURM_LOGS)
+    def test_slurms_log_says_so(self, run: Run, text: str, reason: str) -> None:
+        run.starts(1)
+        run.ends_in_slurm(1, "FAILED", slurm_log=run.write("17.log", text))
+        words = ("TIMEOUT", "OUT_OF_MEMORY", "killed by SIGKILL")
+        assert self.after(run) == (1 if reason.startswith(words) else 0)
+
+    @pytest.mark.parametrize("state", ["PREEMPTED", "CANCELLED", "NODE_FAIL"])
+    def test_a_kill_that_another_end_brought_is_none(self, run: Run, state: str) -> None:
+        run.starts(1)
+        log = run.write("17.log", "Command 'x' died with <Signals.SIGKILL: 9>.\n")
+        run.ends_in_slurm(1, state, slurm_log=log)
+        assert self.after(run) == 0
+
+    @pytest.mark.parametrize(("status", "count"), [(137, 1), (143, 0), (2, 0), (9, 0), (1, 0)])
+    def test_of_a_local_command_the_signal_says_so(self, run: Run, status: int, count: int) -> None:
+        log = run.write("log.txt", "ConfigError: of the stage\n")
+        run.starts(1, log=log)
+        run.fails(1, status=status, log=log)
+        assert self.after(run) == count
+
+    def test_a_refused_submission_is_none(self, run: Run) -> None:
+        run.starts(1)
+        log = run.write("17.log", "Command 'x' died with <Signals.SIGKILL: 9>.\n")
+        message = f"SLURM sbatch failed. The error message was 'SLURM status is: 'TIMEOUT'. sbatch call: x {ADVICE}"
+        run.errs(1, rule_msg=message, log=[log])
+        assert self.after(run) == 0
+
+    def test_each_attempt_counts_and_a_success_ends_nothing(self, run: Run) -> None:
+        counts = [self.after(run)]
+        for state in ("TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY"):
+            run.starts(1)
+            run.ends_in_slurm(1, state)
+            counts.append(self.after(run))
+        run.starts(1)
+        run.finishes(1)
+        assert [*counts, self.after(run)] == [0, 1, 1, 2, 2]
+
+    def test_each_job_counts_for_itself(self, run: Run) -> None:
+        named = {"preset": "a", "seed": "1"}
+        run.starts(1, wildcards=named)
+        run.starts(2, wildcards=named | {"seed": "2"})
+        run.starts(3, "score", wildcards=named)
+        run.starts(4, "lone", wildcards={})
+        for job, rule in ((1, "train"), (4, "lone"), (1, "train")):
+            run.ends_in_slurm(job, "TIMEOUT")
+            run.starts(job, rule, wildcards=named if job == 1 else {})
+        assert self.after(run, preset="a", seed="1") == self.after(run, seed="1", preset="a") == 2
+        assert self.after(run, preset="a", seed="2") == self.after(run, "score", preset="a", seed="1") == 0
+        assert run.heard.starved("lone", {}) == 1
+
+    def test_wildcards_are_those_of_snakemake(self, run: Run) -> None:
+        from snakemake.iocontainers import Wildcards
+
+        run.starts(1, wildcards={"beta": "0.1", "seed": "0"})
+        run.ends_in_slurm(1, "TIMEOUT")
+        assert run.heard.starved("train", Wildcards(fromdict={"seed": "0", "beta": "0.1"})) == 1
+        assert run.heard.starved("train", Wildcards()) == 0
+
+    def test_each_job_of_a_group_counts_by_what_they_share(self, run: Run) -> None:
+        log = run.write("9.log", "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***\n")
+        infos = [
+            {"jobid": job, "rule_name": rule, "aux": {"external_jobid": "9"}} for job, rule in ((1, "a"), (2, "b"))
+        ]
+        for info in infos:
+            run.starts(info["jobid"], info["rule_name"])
+        run.say("group_error", "Error in group g", logging.ERROR, groupid="g", aux_logs=[log], job_error_info=infos)
+        for info in infos:
+            run.errs(info["jobid"], info["rule_name"])
+        assert self.after(run, "a") == self.after(run, "b") == 1
+
+
 def test_a_missing_output_is_a_failure_although_no_job_error_is_told(run: Run) -> None:
     fault = (
         'MissingOutputException in rule train in file "Snakefile", line 19:\nJob 3  completed successfully, but some '

@@ -5,15 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_slurm import FakeSlurm, on_path
 
 from lever_pipe.cluster import orphans, slurm
-from lever_pipe.cluster.findings import Level
+from lever_pipe.cluster.findings import Level, warning
 from lever_pipe.cluster.orphans import Choice
-from lever_pipe.errors import ConfigError
+from lever_pipe.errors import ConfigError, PreflightError
 
 PREFIX = "lever_pipe"
 COMMENT = "rule_train_rce_epoch_wildcards_world_0_1"
@@ -21,6 +25,8 @@ COMMENT = "rule_train_rce_epoch_wildcards_world_0_1"
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
     return on_path(tmp_path, monkeypatch)
 
 
@@ -72,6 +78,33 @@ def test_an_id_that_snakemake_stored_counts_in_this_folder_alone(fake: FakeSlurm
     assert orphans.find(PREFIX, tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("own", "left"),
+    [
+        ({}, ["7", "70", "7+1", "8_3", "8_4"]),
+        ({"SLURM_JOB_ID": "7"}, ["70", "8_3", "8_4"]),
+        ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "3"}, ["7", "70", "7+1", "8_4"]),
+    ],
+)
+def test_the_job_that_this_process_runs_in_is_no_orphan(
+    fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], left: list[str]
+) -> None:
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    fake.has(*(job(1, tmp_path)._replace(id=name) for name in ("7", "70", "7+1", "8_3", "8_4")))
+    assert [found.id for found in orphans.find(PREFIX, tmp_path) or []] == left
+
+
+def test_a_run_inside_a_job_neither_waits_for_it_nor_cancels_it(
+    fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    fake.has(job(7, tmp_path))
+    for chosen in Choice:
+        assert orphans.settle(chosen, PREFIX, tmp_path).level is Level.OK
+    assert not [call for call in fake.calls if call.startswith("scancel")]
+
+
 def test_a_report_names_every_job_and_both_ways_out(fake: FakeSlurm, tmp_path: Path) -> None:
     waiting = job(2, tmp_path, state="PENDING")._replace(reason="PartitionTimeLimit")
     fake.has(job(1, tmp_path), waiting)
@@ -98,6 +131,65 @@ def test_no_jobs_are_no_trouble_and_silence_is(fake: FakeSlurm, tmp_path: Path) 
     assert orphans.settle(Choice.REPORT, PREFIX, tmp_path).level is Level.OK
     fake.fails("squeue")
     assert orphans.settle(Choice.CANCEL, PREFIX, tmp_path).level is Level.FAULT
+
+
+def test_silence_is_as_grave_as_the_caller_says_until_jobs_are_known(fake: FakeSlurm, tmp_path: Path) -> None:
+    fake.has(job(1, tmp_path))
+    fake.fails("scancel")
+    assert orphans.settle(Choice.CANCEL, PREFIX, tmp_path, silence=warning).level is Level.FAULT
+    fake.fails("squeue")
+    assert orphans.settle(Choice.WAIT, PREFIX, tmp_path, silence=warning).level is Level.WARNING
+
+
+def test_a_folder_without_logs_of_slurm_has_no_orphans(
+    fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not orphans.may_be_left(tmp_path)
+    (tmp_path / orphans.LOGS).mkdir(parents=True)
+    assert orphans.may_be_left(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not orphans.may_be_left(tmp_path)
+    assert fake.calls == []
+
+
+@pytest.fixture
+def noted() -> Iterator[list[int]]:
+    """Signals of which a handler like Snakemake's only takes note."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    yield heard
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("chosen", [Choice.WAIT, Choice.CANCEL])
+def test_sigterm_ends_a_wait_and_nothing_else(
+    fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: list[int], chosen: Choice
+) -> None:
+    queue = Queue([job(1, tmp_path)], looks=5)
+    monkeypatch.setattr(slurm, "queued_jobs", queue)
+
+    def sleep(seconds: float) -> None:
+        queue.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(PreflightError, match="found SIGTERM"):
+        orphans.settle(chosen, PREFIX, tmp_path, sleep=sleep)
+    assert (queue.slept, noted) == (orphans.LOOK_EVERY, [])
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert noted == [signal.SIGTERM]
+
+
+def test_a_wait_in_another_thread_leaves_signals_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: list[int]
+) -> None:
+    queue = Queue([job(1, tmp_path)], looks=3)
+    monkeypatch.setattr(slurm, "queued_jobs", queue)
+    found = []
+    words = (Choice.WAIT, PREFIX, tmp_path)
+    thread = threading.Thread(target=lambda: found.append(orphans.settle(*words, sleep=queue.sleep)))
+    thread.start()
+    thread.join(10)
+    assert [finding.level for finding in found] == [Level.OK]
 
 
 def test_waiting_ends_with_the_jobs_and_tells_meanwhile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,48 +31,73 @@ def experiment(*files: str) -> Experiment:
     return parse_experiment(values)
 
 
-def first(resources: sizing.Resources, attempt: int = 1) -> dict[str, Any]:
-    return {k: v(wildcards=None, attempt=attempt) if callable(v) else v for k, v in resources.items()}
+MODEL_RULES = tuple(sizing.PRODUCTION_MODEL)
+WILDCARDS = {"seed": "0"}
+
+
+def first(room: sizing.Room, rule: str = "any") -> dict[str, Any]:
+    return {k: v(wildcards=WILDCARDS, rulename=rule) if callable(v) else v for k, v in room.resources.items()}
 
 
 def test_the_worlds_run_without_gpu_on_one_core() -> None:
-    for rule, room in sizing.model_rooms(experiment()).items():
-        asked = first(room.resources)
-        assert room.threads == 1, rule
+    room = sizing.rooms(experiment())
+    for rule in (*MODEL_RULES, "train_rce_epoch", "build_report"):
+        asked = first(room(rule))
+        assert room(rule).threads == 1, rule
         assert asked["device"] == "cpu"
-        assert asked["processes"] == 1
+        assert asked.get("processes", 1) == 1
         assert not asked.keys() & {"gpu", "gres"}
         assert asked["mem_mb"] <= 4000
-    assert first(sizing.cpu_room(experiment()))["mem_mb"] <= 4000
 
 
 def test_the_production_models_run_on_one_gpu_each() -> None:
-    lever = experiment("config/okvqa_qwen2_5_vl_3b.yaml")
-    rooms = sizing.model_rooms(lever)
+    room = sizing.rooms(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
     for rule in GPU_RULES:
-        asked = first(rooms[rule].resources)
-        assert (asked["device"], asked["processes"], asked["gpu"]) == ("cuda", 1, 1), rule
+        asked = first(room(rule))
+        assert (asked["device"], asked["processes"], asked["gpu"], asked["nodes"]) == ("cuda", 1, 1, 1), rule
         assert asked["mem_mb"] < 200_000  # half a node of 8 such GPUs at most
-    assert first(rooms["train_agent"].resources)["device"] == "cpu"  # this experiment has the tiny agent
-    assert first(sizing.cpu_room(lever))["mem_mb"] > first(sizing.cpu_room(experiment()))["mem_mb"]
+    assert first(room("train_agent"))["device"] == "cpu"  # this experiment has the tiny agent
 
 
-def test_the_agent_of_8b_trains_on_several_gpus_through_accelerate() -> None:
-    rooms = sizing.model_rooms(experiment("config/intention_qwen3_8b.yaml"))
-    asked = first(rooms["train_agent"].resources)
+def test_rules_without_model_grow_with_the_experiment_by_what_they_do() -> None:
+    small, large = sizing.rooms(experiment()), sizing.rooms(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
+    memory = {rule: first(large(rule))["mem_mb"] for rule in ("sample_pools", "train_rce_epoch", "score_answers")}
+    assert memory["sample_pools"] > memory["train_rce_epoch"] > memory["score_answers"]
+    assert memory["score_answers"] > first(small("score_answers"))["mem_mb"]
+
+
+def test_every_named_rule_exists() -> None:
+    named = {*sizing.PRODUCTION_MODEL, *sizing.PRODUCTION_CPU}
+    text = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    assert named <= set(re.findall(r"^ *rule (\w+):", text, flags=re.MULTILINE))
+
+
+def test_the_agent_of_8b_trains_on_several_gpus_of_one_node_through_accelerate() -> None:
+    room = sizing.rooms(experiment("config/intention_qwen3_8b.yaml"))
+    asked = first(room("train_agent"))
     assert asked["processes"] == asked["gpu"] == 3
+    assert asked["nodes"] == 1
     assert (ROOT / asked["launcher"]).is_file()
-    assert first(rooms["evaluate_agent"].resources)["launcher"] == ""
+    assert first(room("evaluate_agent"))["launcher"] == ""
 
 
-@pytest.mark.parametrize("attempt", [1, 2, 3])
-def test_every_attempt_asks_for_its_first_memory_and_time_once_more(attempt: int) -> None:
-    for room in sizing.model_rooms(experiment("config/okvqa_qwen2_5_vl_3b.yaml")).values():
-        once, now = first(room.resources), first(room.resources, attempt)
-        assert (now["mem_mb"], now["runtime"]) == (attempt * once["mem_mb"], attempt * once["runtime"])
-        assert {k: v for k, v in now.items() if k not in ("mem_mb", "runtime")} == {
-            k: v for k, v in once.items() if k not in ("mem_mb", "runtime")
-        }
+@pytest.mark.parametrize("starved", [0, 1, 2])
+def test_what_starved_asks_for_its_first_memory_and_time_once_more(starved: int) -> None:
+    values = experiment("config/okvqa_qwen2_5_vl_3b.yaml")
+    calm = sizing.rooms(values)
+    told: list[tuple[str, object]] = []
+
+    def count(rule: str, wildcards: object) -> int:
+        told.append((rule, wildcards))
+        return starved
+
+    growing = sizing.rooms(values, starved=count)
+    for rule in (*MODEL_RULES, "score_answers"):
+        once, now = first(calm(rule)), first(growing(rule), rule)
+        factor = 1 + starved
+        assert (now["mem_mb"], now["runtime"]) == (factor * once["mem_mb"], factor * once["runtime"])
+        assert {**now, "mem_mb": 0, "runtime": 0} == {**once, "mem_mb": 0, "runtime": 0}
+        assert (rule, WILDCARDS) in told
 
 
 @pytest.mark.parametrize(
@@ -84,8 +110,8 @@ def test_every_attempt_asks_for_its_first_memory_and_time_once_more(attempt: int
     ],
 )
 def test_one_switch_says_how_gpus_are_asked_for(request_: str, expected: dict[str, Any]) -> None:
-    rooms = sizing.model_rooms(experiment("config/intention_qwen3_8b.yaml"), gpu_request=request_)
-    asked = {k: v for k, v in rooms["train_agent"].resources.items() if k in ("gpu", "gres", "gpu_model")}
+    room = sizing.rooms(experiment("config/intention_qwen3_8b.yaml"), gpu_request=request_)
+    asked = {k: v for k, v in room("train_agent").resources.items() if k in ("gpu", "gres", "gpu_model")}
     assert asked == expected
     assert sizing.gpus_of(asked) == 3
 
@@ -100,7 +126,7 @@ def test_gpus_are_counted_in_both_ways_of_asking(asked: dict[str, Any], count: i
 
 def test_another_way_of_asking_is_refused() -> None:
     with pytest.raises(ConfigError, match="gpu_request"):
-        sizing.model_rooms(experiment(), gpu_request="gpus")
+        sizing.rooms(experiment(), gpu_request="gpus")
 
 
 @pytest.mark.parametrize(("parameters", "device"), [(1000, "cpu"), (sizing.EMBEDDED_PARAMETERS + 1, "cuda")])
@@ -109,12 +135,14 @@ def test_the_size_of_the_weights_decides(tmp_path: Path, parameters: int, device
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     values = experiment().model_dump(mode="json")
     values["lvlm"]["model"] = str(tmp_path)
-    rooms = sizing.model_rooms(parse_experiment(values))
-    assert rooms["answer_prompts"].resources["device"] == device
-    assert rooms["embed_examples"].resources["device"] == "cpu"
+    room = sizing.rooms(parse_experiment(values))
+    assert room("answer_prompts").resources["device"] == device
+    assert room("embed_examples").resources["device"] == "cpu"
 
 
 def test_a_study_that_does_not_run_asks_for_nothing() -> None:
     values = experiment("config/okvqa_qwen2_5_vl_3b.yaml").model_dump(mode="json")
     values["studies"] = ["intention"]
-    assert first(sizing.cpu_room(parse_experiment(values))) == first(sizing.cpu_room(experiment()))
+    assert first(sizing.rooms(parse_experiment(values))("collect_agents")) == first(
+        sizing.rooms(experiment())("collect_agents")
+    )

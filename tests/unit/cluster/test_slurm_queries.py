@@ -128,6 +128,10 @@ def test_partitions_are_unknown_when_one_of_the_two_answers_is_missing(fake: Fak
         ("gpu:2", {"gpu": 2}),
         ("gpu:a100:4(S:0-1),shard:8", {"gpu": 4, "gpu:a100": 4, "shard": 8}),
         ("gpu:tesla:2(S:0),gpu:kepler:1(S:1)", {"gpu": 3, "gpu:tesla": 2, "gpu:kepler": 1}),
+        ("gpu:1g.5gb:2", {"gpu": 2, "gpu:1g.5gb": 2}),
+        ("gpu:1g.5gb", {"gpu": 1, "gpu:1g.5gb": 1}),
+        ("gpu:4090", {"gpu": 4090}),  # as SLURM itself reads it
+        ("tmp:2K,scratch:fast:3g", {"tmp": 2 * 1024, "scratch": 3 * 1024**3, "scratch:fast": 3 * 1024**3}),
     ],
 )
 def test_generic_resources_count_by_name_and_by_type(words: str, numbers: dict[str, int]) -> None:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import snakemake_executor_plugin_slurm as plugin
+from fake_slurm import MARK, on_path
+from snakemake.io import _IOFile
+from snakemake.iocontainers import OutputFiles
 
+from lever_pipe import snapshot
 from lever_pipe.cluster import slurm, watchdog
+from lever_pipe.cluster.slurm import waits_of
 from lever_pipe.cluster.watchdog import Watchdog, watch
 
 LONG = watchdog.VANISHED_SECONDS + 1
+NEVER = watchdog.NEVER_SECONDS
+PLANNED = 1_000_000
+"""Time of the plan in tests with files."""
 
 
 class Clock:
@@ -25,8 +37,12 @@ class Clock:
         return self.now
 
 
-def job(number: str) -> Any:
-    return SimpleNamespace(external_jobid=number, aux={"slurm_logfile": Path(f"{number}.log")}, job=number)
+def job(number: str, *, is_group: bool = False, **output: str) -> Any:
+    """Return a submitted job, with outputs as Snakemake's own jobs have them."""
+    files = OutputFiles(fromdict={name: _IOFile(path, rule=None) for name, path in output.items()})
+    aux = {"slurm_logfile": Path(f"{number}.log")}
+    own = SimpleNamespace(is_group=lambda: is_group, output=list(files) if is_group else files)
+    return SimpleNamespace(external_jobid=number, aux=aux, job=own)
 
 
 Plugin = Callable[[Any, Any], str]
@@ -37,6 +53,7 @@ def executor_class(of_plugin: Plugin) -> type:
 
     class Executor:
         run_uuid = "lever_pipe_1"
+        next_seconds_between_status_checks: float = 40
 
         def __init__(self, *, requeue: bool = False) -> None:
             self.workflow = SimpleNamespace(executor_settings=SimpleNamespace(requeue=requeue))
@@ -84,6 +101,7 @@ def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(slurm, "cancel", jobs.extend)
     monkeypatch.setattr(slurm, "state_of", lambda number: "")
     monkeypatch.setattr(slurm, "waits_of", lambda name: {})
+    monkeypatch.setattr(slurm, "settings", lambda: {"MinJobAge": "300 sec"})
     return jobs
 
 
@@ -156,17 +174,95 @@ def test_a_job_that_lives_is_never_given_up(states: dict[str, str], clock: Clock
         assert len(executor.round([job("7")])) == 1
 
 
-@pytest.mark.parametrize("reason", sorted(watchdog.NEVER))
-def test_a_job_that_would_wait_for_ever_is_taken_back(
-    states: dict[str, str], cancelled: list[str], monkeypatch: pytest.MonkeyPatch, reason: str
-) -> None:
-    executor = executor_class(lambda *_: "wait")()
-    states.update({"7": "PENDING", "8": "PENDING"})
-    monkeypatch.setattr(slurm, "waits_of", lambda name: {"7": reason, "8": "Resources"})
-    assert [one.external_jobid for one in executor.round([job("7"), job("8")])] == ["8"]
-    assert executor.reports == [("7", "error")]
-    assert reason in executor.messages[0]
-    assert cancelled == ["7"]
+class TestWaitsForEver:
+    @pytest.fixture
+    def waits(self, states: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+        """Return why jobs 7 and 8 wait; a test fills it."""
+        known: dict[str, str] = {}
+        states.update({"7": "PENDING", "8": "PENDING"})
+        monkeypatch.setattr(slurm, "waits_of", lambda name: dict(known))
+        return known
+
+    def taken_back(self, executor: Any, clock: Clock, *seconds: float) -> list[str]:
+        """Return what is left of jobs 7 and 8 after each of these waits."""
+        left = []
+        for wait in seconds:
+            clock.now += wait
+            left.append("".join(one.external_jobid for one in executor.round([job("7"), job("8")])))
+        return left
+
+    @pytest.mark.parametrize("reason", sorted(watchdog.NEVER))
+    def test_it_is_taken_back_once_slurm_has_long_said_so(
+        self, waits: dict[str, str], clock: Clock, cancelled: list[str], reason: str
+    ) -> None:
+        executor = executor_class(lambda *_: "wait")()
+        waits.update({"7": reason, "8": "Resources"})
+        assert self.taken_back(executor, clock, 5, NEVER / 2, NEVER / 2 - 1) == ["78", "78", "78"]
+        assert cancelled == []
+        assert self.taken_back(executor, clock, 1) == ["8"]
+        assert executor.reports == [("7", "error")]
+        assert reason in executor.messages[0]
+        assert cancelled == ["7"]
+
+    @pytest.mark.parametrize("between", ["Resources", "PartitionTimeLimit", None, "silence"])
+    def test_another_answer_starts_the_count_anew(
+        self,
+        states: dict[str, str],
+        waits: dict[str, str],
+        clock: Clock,
+        monkeypatch: pytest.MonkeyPatch,
+        between: str | None,
+    ) -> None:
+        """Another reason, a start, or a controller that is away: only what each answer says counts."""
+        executor = executor_class(lambda *_: "wait")()
+        waits["7"] = "BadConstraints"
+        assert self.taken_back(executor, clock, 0, NEVER - 1) == ["78", "78"]
+        with monkeypatch.context() as patch:
+            if between == "silence":
+                patch.setattr(slurm, "states_of", lambda name: None)
+            elif between is None:
+                patch.delitem(waits, "7")
+                patch.setitem(states, "7", "RUNNING")
+            else:
+                patch.setitem(waits, "7", between)
+            assert self.taken_back(executor, clock, 2) == ["78"]
+        assert self.taken_back(executor, clock, 1, NEVER - 1, 1) == ["78", "78", "8"]
+
+    def test_one_line_says_beforehand_what_to_do_and_when(
+        self, waits: dict[str, str], clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        executor = executor_class(lambda *_: "wait")()
+        waits["7"] = "PartitionTimeLimit"
+        with caplog.at_level(logging.WARNING):
+            self.taken_back(executor, clock, 0, 100)
+            waits["7"] = "Priority"
+            self.taken_back(executor, clock, 100)
+            waits["7"] = "PartitionTimeLimit"
+            self.taken_back(executor, clock, 100, 100)
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert "SLURM job 7 " in line
+        assert "(PartitionTimeLimit)" in line
+        assert watchdog.NEVER["PartitionTimeLimit"] in line
+        assert f"{NEVER / 60:.0f} min" in line
+
+    def test_a_reason_that_nodes_give_while_they_are_down_is_none(
+        self, waits: dict[str, str], clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        waits.update({"7": "PartitionNodeLimit", "8": "ReqNodeNotAvail, UnavailableNodes:n[1-2]"})
+        executor = executor_class(lambda *_: "wait")()
+        with caplog.at_level(logging.WARNING):
+            assert self.taken_back(executor, clock, *[NEVER] * 5) == ["78"] * 5
+        assert not caplog.records
+
+
+def test_a_reason_counts_only_where_one_partition_can_give_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = on_path(tmp_path, monkeypatch)
+    rows = [("7", "main", "PartitionTimeLimit"), ("8", "short,main", "PartitionTimeLimit"), ("9", "main", "Priority")]
+    fake.answers("squeue", "".join(f"{MARK.join(row)}\n" for row in rows))
+    assert waits_of("lever_pipe_1") == {"7": "PartitionTimeLimit", "9": "Priority"}
+    assert "--states=PENDING --name=lever_pipe_1" in fake.calls[-1]
+    fake.fails("squeue")
+    assert waits_of("lever_pipe_1") is None
 
 
 class TestVanished:
@@ -223,6 +319,241 @@ class TestVanished:
         assert "1800 s" in caplog.text
 
 
+class TestMade:
+    """A job that SLURM forgot before anybody saw it end is judged by what it made."""
+
+    @pytest.fixture(autouse=True)
+    def planned(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        self.make("snapshot.json", 0)
+        monkeypatch.setenv(snapshot.VARIABLE, str(tmp_path / "snapshot.json"))
+
+    def make(self, name: str, age: int) -> None:
+        """Write a file so many seconds after the plan."""
+        Path(name).write_text("")
+        os.utime(name, (PLANNED + age, PLANNED + age))
+
+    def judged(self, one: Any, states: dict[str, str], clock: Clock) -> list[str]:
+        executor = executor_class(lambda *_: "wait")()
+        for _ in range(2):
+            executor.round([one])
+            clock.now += LONG
+        assert len(executor.reports) == 1
+        return [said for _, said in executor.reports]
+
+    @pytest.mark.parametrize(
+        ("card", "table", "said"),
+        [
+            (1, 1, "success"),
+            (1, -9, "success"),
+            (0, 1, "error"),
+            (-1, 1, "error"),
+            (1, None, "error"),
+            (None, 1, "error"),
+        ],
+        ids=["all young", "an old output", "same time", "card of old", "no output", "no card"],
+    )
+    def test_the_time_of_the_card_says_whether_this_run_made_it(
+        self, states: dict[str, str], clock: Clock, card: int | None, table: int | None, said: str
+    ) -> None:
+        for name, age in (("run.json", card), ("table.csv", table)):
+            if age is not None:
+                self.make(name, age)
+        assert self.judged(job("7", table="table.csv", card="run.json"), states, clock) == [said]
+
+    @pytest.mark.parametrize(("ages", "said"), [((1, 2), "success"), ((-1, 2), "error"), ((2, -1), "error")])
+    def test_without_a_card_each_output_must_be_young(
+        self, states: dict[str, str], clock: Clock, ages: tuple[int, int], said: str
+    ) -> None:
+        for name, age in zip("ab", ages, strict=True):
+            self.make(name, age)
+        assert self.judged(job("7", one="a", other="b"), states, clock) == [said]
+
+    def test_of_a_group_or_a_job_without_outputs_nothing_is_known(self, states: dict[str, str], clock: Clock) -> None:
+        self.make("run.json", 1)
+        assert self.judged(job("7", is_group=True, card="run.json"), states, clock) == ["error"]
+        assert self.judged(job("7"), states, clock) == ["error"]
+
+    def test_without_a_plan_nothing_is_known(
+        self, states: dict[str, str], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.make("run.json", 1)
+        monkeypatch.delenv(snapshot.VARIABLE)
+        assert self.judged(job("7", card="run.json"), states, clock) == ["error"]
+
+    @pytest.mark.parametrize(("seen", "said"), [("COMPLETED", "success"), ("TIMEOUT", "error"), ("RUNNING", "success")])
+    def test_an_end_that_one_round_showed_goes_before(
+        self, states: dict[str, str], clock: Clock, seen: str, said: str
+    ) -> None:
+        if seen == "RUNNING":
+            self.make("run.json", 1)
+        executor = executor_class(lambda *_: "forget")()
+        one = job("7", card="run.json")
+        states["7"] = seen
+        executor.round([one])
+        del states["7"]
+        for _ in range(2):
+            executor.round([one])
+            clock.now += LONG
+        assert executor.reports == [("7", said)]
+        assert seen != "TIMEOUT" or "ended as TIMEOUT" in executor.messages[0]
+
+
+def test_jobs_of_snakemake_have_what_tells_whether_they_are_made() -> None:
+    from snakemake.jobs import GroupJob, Job
+
+    for kind in (Job, GroupJob):
+        assert callable(kind.is_group)
+        assert isinstance(inspect.getattr_static(kind, "output"), property)
+
+
+class TestLoneJob:
+    """The plugin's own rounds, which grow until a job ends, on a clock that only they and SLURM's answers move."""
+
+    AGES = (30, 60, 120, 150, 300)
+    ANSWER = 2.0
+    """Seconds that an answer takes."""
+
+    class Executor(plugin.Executor):
+        """The plugin's executor, as far as a round needs it."""
+
+        def __init__(self) -> None:
+            values = {"status_attempts": 12, "status_command": "squeue", "keep_successful_logs": True, "requeue": False}
+            settings = SimpleNamespace(init_seconds_before_status_checks=40, **values)
+            self.workflow = SimpleNamespace(executor_settings=settings)
+            self.run_uuid, self.logger = "lever_pipe_1", logging.getLogger("quiet")
+            self.status_rate_limiter = nullcontext()
+            self.next_seconds_between_status_checks = 40
+            self._preemption_warning = False
+            self._status_query_calls = self._status_query_failures = 0
+            self._status_query_total_seconds = self._status_query_max_seconds = 0.0
+            self._status_query_min_seconds = None
+            self._status_query_cycle_rows: list[Any] = []
+            self.reports: list[tuple[str, str]] = []
+
+        def report_job_success(self, job_info: Any) -> None:
+            self.reports.append((job_info.external_jobid, "success"))
+
+        def report_job_error(self, job_info: Any, msg: str | None = None, **named: Any) -> None:
+            self.reports.append((job_info.external_jobid, "error"))
+
+    watch(Executor)
+
+    class Cluster:
+        """A controller that forgets job 7 `age` seconds after it has ended; it keeps no accounts."""
+
+        def __init__(self, clock: Clock, *, age: int, end: float, on_end: Callable[[], None] = lambda: None) -> None:
+            self.clock, self.age, self.end, self.on_end = clock, age, end, on_end
+            self.asked: list[float] = []
+
+        def states(self) -> dict[str, str]:
+            self.clock.now += TestLoneJob.ANSWER
+            self.asked.append(self.clock.now)
+            if self.clock.now < self.end:
+                return {"7": "RUNNING"}
+            self.on_end()
+            return {"7": "COMPLETED"} if self.clock.now < self.end + self.age else {}
+
+        async def answer(self, command: str, logger: Any) -> tuple[dict[str, str] | None, float | None]:
+            """Answer the plugin; asked through sacct, in vain, it asks again after 5 s."""
+            if command.startswith("sacct"):
+                self.clock.now += 5
+                return None, None
+            return self.states(), TestLoneJob.ANSWER
+
+    @pytest.fixture
+    def run(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+        """Return what lets job 7 run on a cluster until it is reported, or until a time."""
+
+        def simulate(cluster: TestLoneJob.Cluster, one: Any, *, has_sacct: bool = False, until: float = 1e6) -> Any:
+            monkeypatch.setattr(plugin, "query_job_status", cluster.answer)
+            monkeypatch.setattr(plugin, "get_min_job_age", lambda: cluster.age)
+            monkeypatch.setattr(plugin, "is_query_tool_available", lambda name: has_sacct)
+            monkeypatch.setattr(slurm, "settings", lambda: {"MinJobAge": f"{cluster.age} sec"})
+            monkeypatch.setattr(slurm, "states_of", lambda name: cluster.states())
+            monkeypatch.setattr(slurm, "state_of", lambda number: cluster.states().get(number, ""))
+            executor = self.Executor()
+
+            async def rounds() -> None:
+                clock.now, active = 40, [one]
+                while active and clock.now < until:
+                    active = [left async for left in executor.check_active_jobs(active)]
+                    clock.now += executor.next_seconds_between_status_checks
+
+            asyncio.run(rounds())
+            return executor
+
+        return simulate
+
+    @pytest.mark.parametrize("age", AGES)
+    def test_whenever_it_ends_a_round_comes_before_slurm_forgets_it(
+        self, run: Callable[..., Any], clock: Clock, age: int
+    ) -> None:
+        first, last = 1800, 9000
+        cluster = self.Cluster(clock, age=age, end=1e9)
+        run(cluster, job("7"), until=last + 300)
+        gaps = [
+            after - before for before, after in zip(cluster.asked, cluster.asked[1:], strict=False) if after > first
+        ]
+        assert cluster.asked[-1] > last
+        assert max(gaps) < age
+
+    @pytest.mark.parametrize("has_sacct", [False, True])
+    @pytest.mark.parametrize("age", AGES)
+    def test_its_success_is_none_but_a_success(
+        self,
+        run: Callable[..., Any],
+        clock: Clock,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        age: int,
+        has_sacct: bool,
+    ) -> None:
+        """Where sacct is installed and keeps nothing, the plugin asks it in vain for longer than SLURM remembers."""
+        plan, card = tmp_path / "snapshot.json", tmp_path / "run.json"
+        plan.write_text("")
+        os.utime(plan, (PLANNED, PLANNED))
+        monkeypatch.setenv(snapshot.VARIABLE, str(plan))
+        for end in (1800, 3011, 5407, 9000):
+            card.unlink(missing_ok=True)
+            cluster = self.Cluster(clock, age=age, end=end, on_end=card.touch)
+            executor = run(cluster, job("7", card=str(card)), has_sacct=has_sacct)
+            assert executor.reports == [("7", "success")]
+            assert clock.now < end + age + 300
+
+
+class TestPace:
+    @pytest.mark.parametrize(
+        ("age", "seconds"),
+        [("2 sec", 10), ("30 sec", 10), ("150 sec", 50), ("300 sec", 100), ("0 sec", 180), ("", 180)],
+    )
+    def test_rounds_are_as_frequent_as_the_controllers_memory_asks(
+        self, states: dict[str, str], monkeypatch: pytest.MonkeyPatch, age: str, seconds: int
+    ) -> None:
+        """A third of the time that it remembers a job; 0 is for ever."""
+        monkeypatch.setattr(slurm, "settings", lambda: {"MinJobAge": age})
+        executor = executor_class(lambda *_: "wait")()
+        executor.next_seconds_between_status_checks = 180
+        executor.round([])
+        assert executor.next_seconds_between_status_checks == seconds
+        executor.next_seconds_between_status_checks = 5
+        executor.round([])
+        assert executor.next_seconds_between_status_checks == 5
+
+    def test_slurm_is_asked_until_it_answers_once(
+        self, states: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers: list[dict[str, str] | None] = [None, {"MinJobAge": "60 sec"}]
+        monkeypatch.setattr(slurm, "settings", lambda: answers.pop(0))
+        executor = executor_class(lambda *_: "wait")()
+        paces = []
+        for _ in range(3):
+            executor.next_seconds_between_status_checks = 40
+            executor.round([])
+            paces.append(executor.next_seconds_between_status_checks)
+        assert paces == [40, 20, 20]
+
+
 def test_a_class_is_wrapped_once(states: dict[str, str]) -> None:
     of_class = executor_class(lambda *_: "wait")
     before = of_class.check_active_jobs  # type: ignore[attr-defined]
@@ -232,10 +563,6 @@ def test_a_class_is_wrapped_once(states: dict[str, str]) -> None:
 
 def test_the_plugin_still_has_the_methods_that_are_wrapped() -> None:
     """And it still drops jobs and waits for preempted ones; once it does not, the watchdog may go."""
-    import inspect
-
-    import snakemake_executor_plugin_slurm as plugin
-
     source = inspect.getsource(plugin.Executor.check_active_jobs)
     assert "if status_of_jobs is not None" in source
     assert '"PREEMPTED"' in source

@@ -1,0 +1,89 @@
+"""What a job finished after its main process was killed is judged by its run card, not trusted and not made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from lever_pipe.cluster import adoption
+
+from .conftest import Project
+
+TARGET = "results/smoke/lever/examples/train.jsonl"
+SKIP = ("--config", "data={on_bad_image: skip}")
+"""Another configuration of `prepare_examples` alone."""
+
+
+def make(project: Project, *words: str) -> None:
+    project.snakemake("--cores", "2", *words, "--", TARGET)
+
+
+def planned(project: Project, *words: str) -> set[str]:
+    return set(project.planned(*words, "--", TARGET))
+
+
+def kill_main_process(project: Project) -> None:
+    """Leave what a main process leaves that got SIGKILL: its note, and no record of what its jobs did since."""
+    marker = project.folder / adoption.MARKER
+    owner = {"host": "h", "machine": "m", "pid": 1, "started": "0", "job": "", "since": "", "token": "t"}
+    marker.write_text(json.dumps(owner))
+
+
+@pytest.fixture
+def made_meanwhile(project: Project, request: pytest.FixtureRequest) -> Project:
+    """Return a project whose examples a job made with `skip`, unseen; before it, with `stop`, or never."""
+    records, before = project.folder / adoption.RECORDS, project.folder / "before"
+    make(project)
+    shutil.copytree(records, before)
+    time.sleep(0.01)
+    make(project, *SKIP)
+    shutil.rmtree(records)
+    if request.param == "older record":
+        shutil.copytree(before, records, copy_function=shutil.copy2)
+    kill_main_process(project)
+    return project
+
+
+@pytest.mark.parametrize("made_meanwhile", ["no record", "older record"], indirect=True)
+def test_an_unseen_job_counts_for_its_own_configuration_only(made_meanwhile: Project) -> None:
+    assert planned(made_meanwhile, *SKIP) == set()
+    assert planned(made_meanwhile) == {"prepare_examples"}
+    make(made_meanwhile)
+    assert planned(made_meanwhile) == set()
+    assert not (made_meanwhile.folder / adoption.MARKER).exists()
+
+
+@pytest.mark.parametrize("made_meanwhile", ["older record"], indirect=True)
+def test_without_the_note_snakemake_would_trust_it(made_meanwhile: Project) -> None:
+    """The reason for all this; when Snakemake mends it, adoption may go."""
+    (made_meanwhile.folder / adoption.MARKER).unlink()
+    assert planned(made_meanwhile) == set()
+
+
+def test_an_orderly_run_leaves_nothing_to_adopt(project: Project) -> None:
+    make(project)
+    assert not (project.folder / adoption.MARKER).exists()
+    before = Path.cwd()
+    os.chdir(project.folder)
+    try:
+        assert list(adoption.unrecorded(Path("results"))) == []
+    finally:
+        os.chdir(before)
+
+
+def test_records_lie_where_snakemake_looks(project: Project) -> None:
+    from snakemake.persistence import RECORD_FORMAT_VERSION
+
+    make(project)
+    before = Path.cwd()
+    os.chdir(project.folder)
+    try:
+        assert json.loads(adoption.record_of(TARGET).read_text())["rule"] == "prepare_examples"
+    finally:
+        os.chdir(before)
+    assert adoption.FORMAT == RECORD_FORMAT_VERSION
