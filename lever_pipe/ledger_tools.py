@@ -6,12 +6,10 @@ import argparse
 import hashlib
 import json
 import math
-import os
 import re
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
@@ -234,7 +232,7 @@ def merge(folder: Path, others: Sequence[Path] = (), *, into: Path | None = None
     if written:
         lines = (_line(key, survey.rows[key]) for key in sorted(survey.rows))
         storage.write_atomically(target, lambda handle: handle.writelines(lines))
-        _sync_folder(target.parent)  # the new name is on disk before an old one goes
+    # The content and its new name are on disk before an old file goes.
     removed, stayed = _remove_merged(folder, target, survey.sizes)
     return Merged(target, written, removed, stayed, survey)
 
@@ -314,15 +312,6 @@ def _remove_unless_grown(path: Path, size: int) -> bool:
     except FileNotFoundError:
         return True  # another merge was faster
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some shared file systems sync files only
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _run_stats(options: argparse.Namespace) -> int:
