@@ -15,7 +15,7 @@
 #                                         outage; running steps stay); `up` brings it back
 #   loopback.sh wipe       DIR            down, then delete what this script wrote in DIR
 #
-# `install` with SLB_ACCOUNTING=1 also installs what accounting needs: slurmdbd and mariadb-server-core.
+# `install` with SLB_ACCOUNTING=1 also installs what accounting needs: slurmdbd and the cores of mariadb.
 #
 # Settings, read at the first `up` of a DIR (environment; they are then kept in DIR/settings):
 #   SLB_NODES=2          number of slurmd on this machine (n1, n2, ...)
@@ -46,7 +46,7 @@ usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 2; }
 
 install() { # only what is missing; its services must not start, and this machine's other packages keep their policy
     local wanted=(slurmctld slurmd slurm-client munge) missing=() package policy=/usr/sbin/policy-rc.d
-    [ "${SLB_ACCOUNTING:-0}" = 1 ] && wanted+=(slurmdbd mariadb-server-core)
+    [ "${SLB_ACCOUNTING:-0}" = 1 ] && wanted+=(slurmdbd mariadb-server-core mariadb-client-core)
     for package in "${wanted[@]}"; do
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
     done

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe import ledger_tools, storage
+from lever_pipe import storage
 from lever_pipe.__main__ import main
 from lever_pipe.errors import DataError, RecordError
 from lever_pipe.ledger import Ledger
@@ -297,8 +297,8 @@ def test_a_file_that_grows_at_the_last_moment_stays_under_another_name(
 
 def test_a_file_that_another_merge_took_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.jsonl", line(KEY, RED))
-    sync = ledger_tools._sync_folder
-    monkeypatch.setattr(ledger_tools, "_sync_folder", lambda folder: (sync(folder), path.unlink()))
+    sync = storage.sync_folder
+    monkeypatch.setattr(storage, "sync_folder", lambda folder: (sync(folder), path.unlink()))
     assert merge(tmp_path).stayed == []
     assert rows_of(tmp_path) == {KEY: RED}
 

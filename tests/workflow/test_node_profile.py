@@ -1,0 +1,17 @@
+"""Inside one allocation the same rules run side by side, with the same results."""
+
+from __future__ import annotations
+
+from .conftest import Project
+
+TARGETS = [f"results/smoke/lever/{name}" for name in ("examples/train.jsonl", "embeddings/embeddings.safetensors")]
+
+
+def test_the_profile_of_a_node_makes_the_same_bytes(project: Project) -> None:
+    project.snakemake("--cores", "2", "--", *TARGETS)
+    before = [(project.folder / target).read_bytes() for target in TARGETS]
+    words = ("--workflow-profile", "profiles/node", "--resources", "gpu=1", "mem_mb=8000", "--forceall")
+    said = project.snakemake(*words, "--", *TARGETS)
+    assert "Using workflow specific profile profiles/node" in said
+    assert "3 jobs in" in said
+    assert [(project.folder / target).read_bytes() for target in TARGETS] == before
