@@ -97,7 +97,8 @@ def thaw_config(*, snakefile: Path) -> dict[str, Any]:
         raise SnapshotError(
             f"expected {VARIABLE} in the environment of a job",
             found="none",
-            do="The cluster must hand the submitting environment to its jobs (sbatch --export=ALL).",
+            do="The cluster must hand the submitting environment to its jobs (sbatch --export=ALL), and the run must"
+            " start without --no-hooks.",
         )
     if workflow_digest(snakefile) != snapshot.workflow:
         raise SnapshotError(

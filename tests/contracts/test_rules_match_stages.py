@@ -9,11 +9,12 @@ from typing import get_type_hints
 import pytest
 
 from lever_pipe.__main__ import path_parameters, stage_function
+from lever_pipe.ownership import EXTERNAL
 from lever_pipe.parsing import available
 from lever_pipe.sections import Section
 from lever_pipe.stage_configs import Runtime
 
-from .workflow_model import EXTERNAL, rules
+from .workflow_model import rules
 
 STAGES = available("stages")
 

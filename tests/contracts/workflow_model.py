@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# Folders that Snakemake must not stat; their content enters the identity as a digest.
-EXTERNAL = {"lvlm", "encoder", "train_images", "eval_images", "state"}
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"rl_data": {"import_from": "rl_data_k64_v3.json"}},

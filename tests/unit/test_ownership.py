@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import multiprocessing
@@ -555,16 +554,6 @@ def test_a_damaged_card_says_nothing(tmp_path: Path) -> None:
     files = made(tmp_path)
     (tmp_path / "card").write_text("{}")
     assert not complete(tmp_path, files)
-
-
-def test_external_folders_are_those_of_the_workflow() -> None:
-    path = Path(__file__).parents[1] / "contracts/workflow_model.py"
-    spec = importlib.util.spec_from_file_location("workflow_model", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.EXTERNAL == ownership.EXTERNAL
 
 
 # The command line.
