@@ -44,10 +44,23 @@ def rank_by_annotations(query: Example, candidates: Sequence[Example], similarit
     similarity of image and question. No policy without the annotations can be expected to do better; what the pool
     does not hold bounds the oracle too.
     """
+    accuracy, same_type = _by_annotations(query, candidates)
+    similarity = similarities["image"] + similarities["question"]
+    return np.lexsort((-similarity, ~same_type, -accuracy))
+
+
+def best_by_annotations(query: Example, candidates: Sequence[Example]) -> NDArray[np.bool_]:
+    """Return which candidates `[K]` the annotations rank first, before similarity decides; none if no answer earns."""
+    accuracy, same_type = _by_annotations(query, candidates)
+    best = (accuracy > 0) & (accuracy == accuracy.max())
+    of_type: NDArray[np.bool_] = best & same_type
+    return of_type if of_type.any() else best
+
+
+def _by_annotations(query: Example, candidates: Sequence[Example]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     accuracy = np.array([vqa_accuracy(candidate.answer, query.answers) for candidate in candidates])
     same_type = np.array([candidate.question_type == query.question_type for candidate in candidates])
-    similarity = similarities["image"] + similarities["question"]
-    return np.lexsort((-similarity, ~same_type, -np.round(accuracy, 6)))
+    return np.round(accuracy, 6), same_type
 
 
 def holds_exact_demonstration(query: Example, candidates: Sequence[Example]) -> bool:

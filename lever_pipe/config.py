@@ -17,7 +17,7 @@ from lever_pipe.sections import Fault, Rule, Section
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-KlBeta = Annotated[float, Field(ge=0, le=10, description="Betas are penalties; drop the sign.")]
+KlBeta = Annotated[float, Field(ge=0, le=1000, description="Betas are penalties; drop the sign.")]
 Epoch = Annotated[int, Field(ge=1, le=400, description="Epochs count from 1.")]
 RewardModeName = Literal[
     "hard_plus_soft",
@@ -28,9 +28,13 @@ RewardModeName = Literal[
     "hard01_plus_gtprob",
     "hard01_plus_gtprob_separated",
     "hard_plus_gtprob_plus_rel",
+    "expected_only",
+    "accuracy_plus_expected",
     "legacy",
     "hybrid",
 ]
+AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
+Mark = Literal["reinforce", "distil"]
 
 
 class WorldData(Section):
@@ -225,12 +229,20 @@ class RlData(Section):
 class Selector(Section):
     """The pointer network (source: Lever-Plus v3, published code)."""
 
+    inputs: Literal["fused", "parts"] = "fused"
+    """What it sees of an example: one vector fused from image and question (published), or the two side by side."""
     width: int = Field(256, ge=8, le=4096)
+    feed_forward: int = Field(0, ge=0, le=16384)
+    """Hidden width of a residual block behind the input projection; 0 for none (published). Without one only
+    the attention over the pool lets a question decide which attribute of two images has to match."""
     layers: int = Field(1, ge=1, le=8)
     heads: int = Field(1, ge=1, le=64)
     dropout: float = Field(0.5, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     temperature: float = Field(0.1, gt=0, le=10)
+    head: Literal["static", "gated"] = "static"
+    """`static`: one ranking, whatever was chosen before (published v3); `gated`: each pick moves the query vector
+    through a learned gate, so that later picks may complement earlier ones."""
 
     def rules(self) -> tuple[Rule, ...]:
         """Return: heads share the width."""
@@ -311,6 +323,58 @@ class Grpo(Section):
     """None keeps KL_BETA fixed; `{}` adapts it with the published window."""
 
 
+class OnPolicy(Section):
+    """GRPO on groups that the policy itself draws, from a named RCE epoch; an epoch shows each train query once."""
+
+    learning_rate: float = Field(3e-4, gt=0, le=1)
+    horizon_epochs: int = Field(3, ge=1)
+    """Epochs over which the learning rate falls; its own number, so that more epochs change no earlier one."""
+    final_learning_rate_share: Share = 1.0
+    """Learning rate at the horizon as a share of the first, on a cosine; 1 keeps it constant."""
+    batch_queries: int = Field(32, ge=1)
+    group: int = Field(8, ge=1, le=256)
+    """Selections drawn for a query at one time."""
+    shots: tuple[Annotated[int, Field(ge=1, le=16)], ...] = Field((1, 2, 3, 4), min_length=1)
+    """Lengths of selections; a query's group has one of them, drawn evenly."""
+    updates: int = Field(2, ge=1, le=16)
+    """Optimiser steps on a batch; from the second one on the policy has moved away from the one that drew."""
+    clip_epsilon: float = Field(0.2, gt=0, lt=1)
+    advantages: AdvantageName = "standardised"
+    """How a reward is held against its group (`lever_pipe/losses/advantages.py`)."""
+    advantage_std_floor: float = Field(0.1, gt=0, le=10)
+    """Lower bound on the spread of a group's rewards; `standardised` only, and so is the next."""
+    advantage_clamp: float = Field(5.0, gt=0, le=100)
+    reward: Reward = Reward(mode="accuracy_plus_expected", hard=0.5, soft=0.5)
+    """Of the selections drawn; it may differ from that of the stored ones."""
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    freeze_projections: bool = False
+    """As in `grpo`."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: a group has something to be held against; shots rise."""
+        return self._group_is_one, self._shots_rise
+
+    def _group_is_one(self) -> Iterator[Fault]:
+        if self.group < 2 and self.advantages != "batch":
+            bound = f"must be at least 2 with advantages={self.advantages!r}"
+            yield ("group",), f"{bound}, got {self.group}. Raise it, or write advantages: batch."
+
+    def _shots_rise(self) -> Iterator[Fault]:
+        values = list(self.shots)
+        if values != sorted(set(values)):
+            yield ("shots",), f"must rise without repeats, got {values}. Write {sorted(set(values))}."
+
+
+class Distil(Section):
+    """Supervised learning of the candidates that the annotations rank first, as an upper mark (`baseline/oracle`)."""
+
+    learning_rate: float = Field(1e-3, gt=0, le=1)
+    batch_queries: int = Field(16, ge=1)
+    passes: int = Field(4, ge=1, le=64)
+    """Times that an epoch shows each train query."""
+    weight_decay: float = Field(0.01, ge=0, le=1)
+
+
 class Preset(Section):
     """One named set of training hyper-parameters; every table says which one it shows."""
 
@@ -318,9 +382,37 @@ class Preset(Section):
     reward: Reward = Reward()
     rce: Rce = Rce()
     grpo: Grpo = Grpo()
+    on_policy: OnPolicy = OnPolicy()
+    distil: Distil = Distil()
     train_share: float = Field(0.8, gt=0, lt=1)
     """Share of the RL queries, in id order, that trains; the rest gives the validation loss."""
     max_gradient_norm: float = Field(1.0, gt=0)
+
+
+class OnPolicyRuns(Section):
+    """Which on-policy runs an arm has, from its base RCE epochs, beside its offline ones."""
+
+    seeds: tuple[Seed, ...] = Field((0,), min_length=1)
+    """Some of the arm's seeds."""
+    epochs: Epoch = 3
+    kl_betas: tuple[KlBeta, ...] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
+    marks: tuple[Mark, ...] = ("reinforce", "distil")
+    """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, and oracle distillation, meant as
+    an upper one; it teaches the first pick, so it says little of a gated head."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: no run is named twice."""
+        return (self._values_are_distinct,)
+
+    def _values_are_distinct(self) -> Iterator[Fault]:
+        yield from _repeated(self, "seeds", "kl_betas", "marks")
+
+
+def _repeated(section: Section, *keys: str) -> Iterator[Fault]:
+    for key in keys:
+        values = list(getattr(section, key, ()))
+        if len(set(values)) != len(values):
+            yield (key,), f"must not repeat a value, got {values}. Drop the repeated ones."
 
 
 class Arm(Section):
@@ -337,16 +429,24 @@ class Arm(Section):
     """Epochs of the training-curve runs; 0 for none. They are trained, not evaluated."""
     long_kl_betas: tuple[KlBeta, ...] = ()
     long_seeds: tuple[Seed, ...] = (0,)
+    on_policy: OnPolicyRuns | None = None
+    """null for the published, offline objective alone."""
 
     def rules(self) -> tuple[Rule, ...]:
         """Return: no run is named twice; GRPO starts from epochs that are trained."""
-        return self._values_are_distinct, self._base_epochs_exist
+        return self._values_are_distinct, self._base_epochs_exist, self._on_policy_seeds_exist
 
     def _values_are_distinct(self) -> Iterator[Fault]:
-        for key in ("seeds", "base_rce_epochs", "kl_betas", "long_kl_betas", "long_seeds"):
-            values = list(getattr(self, key, ()))
-            if len(set(values)) != len(values):
-                yield (key,), f"must not repeat a value, got {values}. Drop the repeated ones."
+        yield from _repeated(self, "seeds", "base_rce_epochs", "kl_betas", "long_kl_betas", "long_seeds")
+
+    def _on_policy_seeds_exist(self) -> Iterator[Fault]:
+        seeds, arm_seeds = getattr(self.on_policy, "seeds", ()), getattr(self, "seeds", ())
+        others = [seed for seed in seeds if seed not in arm_seeds]
+        if others:
+            yield (
+                ("on_policy", "seeds"),
+                f"must be some of the arm's seeds={list(arm_seeds)}, got {others}. Drop these or add them to the arm.",
+            )
 
     def _base_epochs_exist(self) -> Iterator[Fault]:
         late = [epoch for epoch in self.base_rce_epochs if epoch > self.rce_epochs]

@@ -56,6 +56,7 @@ class Experiment(Section):
             self._arms_differ,
             self._samples_are_evaluated,
             self._shots_fit_into_pools,
+            self._drawn_shots_fit_into_pools,
             self._world_has_rl_queries,
             self._emulation_has_its_preset,
         )
@@ -100,6 +101,15 @@ class Experiment(Section):
                     f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
                 )
 
+    def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
+        for name in sorted({arm.preset for arm in self.arms if getattr(arm, "on_policy", None)} & self.presets.keys()):
+            largest = max(self.presets[name].on_policy.shots)
+            if largest > self.pools.size:
+                yield (
+                    ("presets", name, "on_policy", "shots"),
+                    f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
+                )
+
     def _world_has_rl_queries(self) -> Iterator[Fault]:
         n_train, n_queries = self.data.world.n_train, self.rl_data.n_queries
         if self.data.source == "world" and n_queries > n_train:
@@ -120,6 +130,11 @@ class Experiment(Section):
         if not preset.grpo.freeze_projections:
             remedy = "Only then are the trained tensors those that the published evaluation lost"
             yield place, f"must name a preset with grpo.freeze_projections, got {emulate.preset!r}. {remedy}."
+        if preset.selector.head != "static":
+            yield (
+                place,
+                f"must name a preset with selector.head: static, got {emulate.preset!r}. Published runs had it.",
+            )
         if preset.selector.dropout == preset.selector.attention_dropout == 0:
             yield place, f"must name a preset with dropout, got {emulate.preset!r}. Without it that arm shows nothing."
 

@@ -17,14 +17,16 @@ from typing import Any
 
 from lever_pipe import agent_plan, faults
 from lever_pipe import stage_configs as stages
-from lever_pipe.config import Arm, Emulate, Preset
+from lever_pipe.config import Arm, Emulate, OnPolicy, Preset, Reward
 from lever_pipe.experiment import Experiment
 from lever_pipe.provenance import canonical_json, code_of, model_identity
-from lever_pipe.records import PolicyRef, base_of, beta_text
+from lever_pipe.records import PolicyRef, base_of, beta_text, mode_of
 from lever_pipe.sections import Section
 
 Wildcards = Mapping[str, str]
 
+MARK_RUNS = {"reinforce": "reinforce/base~{base}/beta~0", "distil": "distil/base~{base}"}
+"""Names of the runs that are no GRPO and stand beside the on-policy ones, to be filled with a base epoch."""
 SIMILARITIES = ("similar_image", "similar_question", "similar_both")
 
 
@@ -54,6 +56,21 @@ def grpo_policies(arm: Arm, seed: int) -> list[str]:
     ]
 
 
+def on_policy_policies(arm: Arm, seed: int) -> list[str]:
+    """Return the evaluated epochs of one seed that learn from what the policy draws, and of the marks beside them."""
+    runs = arm.on_policy
+    if runs is None or seed not in runs.seeds:
+        return []
+    drawn = [f"on_policy/base~{{base}}/beta~{beta_text(beta)}" for beta in runs.kl_betas]
+    marks = [MARK_RUNS[mark] for mark in runs.marks]
+    return [
+        f"preset~{arm.preset}/{run.format(base=base)}/seed~{seed}/epoch~{epoch}"
+        for base in arm.base_rce_epochs
+        for run in [*drawn, *marks]
+        for epoch in range(1, runs.epochs + 1)
+    ]
+
+
 def long_runs(arm: Arm) -> list[str]:
     """Return every epoch of the training-curve runs; they are trained, not evaluated."""
     return [
@@ -80,7 +97,7 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
     for arm in experiment.arms:
         for seed in arm.seeds:
             if batch == f"preset~{arm.preset}/seed~{seed}":
-                return [*rce_policies(arm, seed), *grpo_policies(arm, seed)]
+                return [*rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
     raise KeyError(batch)
 
 
@@ -104,6 +121,11 @@ def trained(experiment: Experiment) -> list[str]:
     for arm in experiment.arms:
         names += long_runs(arm)
     return list(dict.fromkeys(names))
+
+
+def stepped(experiment: Experiment) -> list[str]:
+    """Return every training epoch that logs its steps, because the policy draws what it learns from."""
+    return [policy for policy in trained(experiment) if mode_of(policy) == "on_policy"]
 
 
 def emulated(experiment: Experiment, *arms: str) -> list[str]:
@@ -140,11 +162,12 @@ def starts(experiment: Experiment) -> list[str]:
 def policy_ref(policy: str) -> PolicyRef:
     """Return a policy's fields from its path-like name."""
     values = dict(part.split("~", 1) for part in policy.split("/") if "~" in part)
-    stage = policy.split("/")[0] if policy.startswith("baseline/") else policy.split("/")[1]
+    run = policy.split("/")[0] if policy.startswith("baseline/") else policy.split("/")[1]
     return PolicyRef.model_validate(
         {
             "name": policy,
-            "stage": stage,
+            "stage": "grpo" if run == "on_policy" else run,
+            "mode": mode_of(policy),
             "preset": values.get("preset", ""),
             "base_rce_epoch": values.get("base"),
             "kl_beta": values.get("beta"),
@@ -180,7 +203,12 @@ def members_of(config: Section) -> tuple[str, ...]:
             return (f"encoders.{config.member}",)
         case stages.SamplePoolsConfig():
             return (f"samplers.{config.pools.sampler}",)
-        case stages.GenerateRlDataConfig() | stages.AnswerPromptsConfig() | stages.CheckWorldConfig():
+        case (
+            stages.GenerateRlDataConfig()
+            | stages.AnswerPromptsConfig()
+            | stages.CheckWorldConfig()
+            | stages.TrainOnPolicyEpochConfig()
+        ):
             return (f"lvlms.{config.lvlm.member}",)
         case _:
             return agent_plan.members_of(config)
@@ -270,12 +298,57 @@ def _train_rce_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
 def _train_grpo_epoch(experiment: Experiment, wildcards: Wildcards) -> stages.TrainGrpoEpochConfig:
     preset = _preset(experiment, wildcards)
     return stages.TrainGrpoEpochConfig(
-        preset=wildcards["preset"],
-        base_rce_epoch=int(wildcards["base"]),
         kl_beta=float(wildcards["beta"]),
-        seed=int(wildcards["seed"]),
-        epoch=int(wildcards["epoch"]),
+        **_run(wildcards),
         **_fields(preset, "selector", "grpo", "train_share", "max_gradient_norm"),
+    )
+
+
+def _train_on_policy_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
+    preset, objective = _preset(experiment, wildcards), wildcards["objective"]
+    settings = preset.on_policy
+    if objective == "reinforce":  # one step on what was drawn, and a baseline that no draw of the query enters
+        settings = settings.model_copy(update={"updates": 1, "advantages": "batch"} | _defaults("clip_epsilon"))
+    if settings.advantages != "standardised":
+        settings = settings.model_copy(update=_defaults("advantage_std_floor", "advantage_clamp"))
+    return stages.TrainOnPolicyEpochConfig(
+        objective=objective,
+        lvlm=_lvlm(experiment),
+        on_policy=settings,
+        kl_beta=float(wildcards["beta"]),
+        **_run(wildcards),
+        **_fields(preset, "selector", "train_share", "max_gradient_norm"),
+    )
+
+
+def _defaults(*names: str) -> dict[str, Any]:
+    """Return the defaults of on-policy settings that a run does not read, so that no edit of them reruns it."""
+    return {name: OnPolicy.model_fields[name].default for name in names}
+
+
+def _train_distil_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
+    preset = _preset(experiment, wildcards)
+    return stages.TrainDistilEpochConfig(
+        **_run(wildcards), **_fields(preset, "selector", "distil", "train_share", "max_gradient_norm")
+    )
+
+
+def _run(wildcards: Wildcards) -> dict[str, Any]:
+    """Return the fields of a run's epoch that its name states."""
+    numbers = {"base_rce_epoch": "base", "seed": "seed", "epoch": "epoch"}
+    return {"preset": wildcards["preset"], **{name: int(wildcards[key]) for name, key in numbers.items()}}
+
+
+def _measure_rewards(experiment: Experiment, _: Wildcards) -> Section:
+    presets = [experiment.presets[arm.preset] for arm in experiment.arms]
+    alone = [Reward(mode=mode) for mode in ("soft_only", "expected_only", "accuracy_plus_expected")]
+    rewards = [reward for preset in presets for reward in (preset.reward, preset.on_policy.reward)] + alone
+    distinct = {canonical_json(reward.model_dump(mode="json")): reward for reward in rewards}
+    grpo = presets[0].grpo
+    return stages.MeasureRewardsConfig(
+        rewards=tuple(distinct.values()),
+        kept=tuple(sorted({grpo.top_k_first_epoch, grpo.top_k})),
+        **grpo.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"}),
     )
 
 
@@ -317,6 +390,7 @@ def _collect_results(experiment: Experiment, _: Wildcards) -> Section:
         main_preset=experiment.arms[0].preset,
         evaluated=tuple(evaluated(experiment)),
         trained=tuple(trained(experiment)),
+        stepped=tuple(stepped(experiment)),
         samples=experiment.evaluation.samples,
         shots=experiment.evaluation.shots,
     )
@@ -327,6 +401,12 @@ def _tabulate_documents(experiment: Experiment, _: Wildcards) -> Section:
     counts = {"samples": evaluation.samples, "shots": evaluation.shots}
     shown = {**_origin(experiment), **counts, **_fields(main, "grpo", "reward")}
     return stages.TabulateDocumentsConfig(**shown, guard=experiment.report.guard)
+
+
+def _tabulate_on_policy(experiment: Experiment, _: Wildcards) -> Section:
+    evaluation = experiment.evaluation
+    counts = {"samples": evaluation.samples, "shots": evaluation.shots}
+    return stages.TabulateOnPolicyConfig(**_origin(experiment), **counts, guard=experiment.report.guard)
 
 
 def _collect_lineage(experiment: Experiment, _: Wildcards) -> Section:

@@ -157,11 +157,20 @@ def base_of(policy: str) -> str:
     return f"preset~{values['preset']}/init/seed~{values['seed']}"
 
 
+def mode_of(policy: str) -> Literal["", "offline", "on_policy"]:
+    """Return who drew what a policy of this name learned from in its last phase: empty for neither."""
+    run = policy.split("/")[1] if policy.startswith("preset~") else ""
+    if run in ("on_policy", "reinforce"):
+        return "on_policy"
+    return "offline" if run == "grpo" else ""
+
+
 class PolicyRef(Row):
     """Which policy a number belongs to; empty fields do not apply to its stage."""
 
     name: str  # path-like and unique: `preset~world/grpo/base~5/beta~0.12/seed~0/epoch~1`, `baseline/oracle`
-    stage: Literal["baseline", "init", "rce", "grpo"]
+    stage: Literal["baseline", "init", "rce", "grpo", "reinforce", "distil"]
+    mode: Literal["", "offline", "on_policy"] = ""  # who drew what it learned from: stored selections, or the policy
     preset: str = ""
     base_rce_epoch: int | None = None
     kl_beta: float | None = None
@@ -197,6 +206,26 @@ class EpochMetrics(Row):
 
     policy: PolicyRef
     values: dict[str, float]
+
+
+class StepMetrics(Row):
+    """What one step of on-policy training logs: of the policy that drew its batch."""
+
+    policy: PolicyRef
+    step: int = Field(ge=0)  # batches since the epoch began
+    prompts: int = Field(ge=0)  # different prompts asked since the epoch began, this batch included
+    values: dict[str, float]
+
+
+class RewardTies(Row):
+    """How often the selections of a query differ under one reward; only where they do, GRPO has a gradient."""
+
+    mode: str
+    weights: dict[str, float | str]
+    queries: int
+    differ: float = Field(ge=0, le=1)  # share of queries whose rewards differ at all
+    differ_clearly: float = Field(ge=0, le=1)  # by more than 0.1: a dense reward differs nearly always, if often little
+    best_differ: dict[str, float]  # number of best selections kept -> share of queries with a gradient
 
 
 class RunCard(Row):

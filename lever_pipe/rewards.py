@@ -26,7 +26,7 @@ class RewardInputs:
     accuracy: float
     """VQA accuracy in [0, 1]."""
     gt_prob: float
-    """Probability of the reference answers under the answering model, in [0, 1]."""
+    """Probability of the reference answers under the answering model, each weighted by its accuracy, in [0, 1]."""
     relevance: float
     """Similarity of the answer to the nearest reference, in [0, 1]."""
     quality: float = 0.0
@@ -118,6 +118,25 @@ def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: RewardWeights) -> f
     return hard01_plus_gtprob(inputs, weights) + failure_bonus
 
 
+def expected_only(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_s p: dense, as p tells selections apart whose answers earn the same.
+
+    With p = sum over distinct references of weight times probability it is the expected accuracy of an answer that
+    is drawn, not the accuracy of the likeliest one.
+
+    Source: this project
+    """
+    return weights.soft * inputs.gt_prob
+
+
+def accuracy_plus_expected(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_h a + w_s p: the accuracy of the likeliest answer, its ties broken by the expected accuracy.
+
+    Source: this project
+    """
+    return weights.hard * inputs.accuracy + weights.soft * inputs.gt_prob
+
+
 def legacy(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return alpha quality + beta c, c = h or 2 h - 1 by `weights.correctness`.
 
@@ -153,6 +172,8 @@ REWARD_MODES: dict[str, RewardMode] = {
         hard01_plus_gtprob,
         hard01_plus_gtprob_separated,
         hard_plus_gtprob_plus_rel,
+        expected_only,
+        accuracy_plus_expected,
         legacy,
         hybrid,
     )

@@ -10,10 +10,12 @@ from typing import Literal
 
 from lever_pipe.config import (
     Decode,
+    Distil,
     Emulate,
     Epoch,
     Grpo,
     KlBeta,
+    OnPolicy,
     Pools,
     Prompt,
     Rce,
@@ -159,6 +161,48 @@ class TrainGrpoEpochConfig(Section):
     epoch: Epoch
 
 
+class TrainOnPolicyEpochConfig(Section):
+    """Identity of `train_on_policy_epoch`."""
+
+    objective: Literal["on_policy", "reinforce"]
+    """GRPO, or the plain score function with a baseline."""
+    lvlm: LvlmConfig
+    preset: str
+    selector: Selector
+    on_policy: OnPolicy
+    train_share: float
+    max_gradient_norm: float
+    base_rce_epoch: Epoch
+    kl_beta: KlBeta
+    seed: Seed
+    epoch: Epoch
+
+
+class TrainDistilEpochConfig(Section):
+    """Identity of `train_distil_epoch`."""
+
+    preset: str
+    selector: Selector
+    distil: Distil
+    train_share: float
+    max_gradient_norm: float
+    base_rce_epoch: Epoch
+    seed: Seed
+    epoch: Epoch
+
+
+class MeasureRewardsConfig(Section):
+    """Identity of `measure_rewards`."""
+
+    rewards: tuple[Reward, ...]
+    """Under which the groups are looked at."""
+    kept: tuple[int, ...]
+    """Numbers of best selections that the offline objective keeps."""
+    z_clamp: float
+    advantage_std_floor: float
+    advantage_clamp: float
+
+
 class SelectDemonstrationsConfig(Section):
     """Identity of `select_demonstrations`."""
 
@@ -214,6 +258,8 @@ class CollectResultsConfig(Section):
     """Policies that must have every cell of samples x shots."""
     trained: tuple[str, ...]
     """Training epochs that must have metrics."""
+    stepped: tuple[str, ...]
+    """Those among them that must have every step."""
     samples: tuple[int, ...]
     shots: tuple[int, ...]
 
@@ -234,6 +280,20 @@ class TabulateDocumentsConfig(Section):
     """GRPO settings of the main preset, printed as the training configuration."""
     reward: Reward
     """Reward of the main preset, likewise."""
+    guard: Literal["footnote", "strict"] = "footnote"
+
+
+class TabulateOnPolicyConfig(Section):
+    """Identity of `tabulate_on_policy`."""
+
+    main_preset: str
+    data: str
+    """As in `tabulate_documents`, and so are `lvlm` and `guard`."""
+    lvlm: str
+    samples: tuple[int, ...]
+    shots: tuple[int, ...]
+    base_rce_epoch: Epoch | None = None
+    """RCE epoch whose on-policy runs are shown; None takes the latest that they have."""
     guard: Literal["footnote", "strict"] = "footnote"
 
 

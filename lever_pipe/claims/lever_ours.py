@@ -19,7 +19,7 @@ from lever_pipe.tables.comparisons.families import near
 from lever_pipe.tables.documents.document_000 import curve_of, long_runs, statistics_of
 from lever_pipe.tables.evidence import MEAN, Pair, Paired, p_text
 from lever_pipe.tables.lineage import Lineages
-from lever_pipe.tables.results import Results
+from lever_pipe.tables.results import Results, offline_grpo
 from lever_pipe.tables.text import beta_text
 
 STATISTICS = {"mean": "Mean", "first": "First", "last": "Last", "minimum": "Minimum"}
@@ -76,8 +76,8 @@ class OurLever:
 
     def by_seed(self, beta: float, epoch: int, metric: str) -> NDArray[np.float64]:
         """Return a training metric of every seed; one seed has no spread."""
-        rows = self.results.training
-        rows = rows[(rows["stage"] == "grpo") & (rows["base_rce_epoch"] == self.results.base)]
+        rows = offline_grpo(self.results.training)
+        rows = rows[rows["base_rce_epoch"] == self.results.base]
         rows = rows[(rows["kl_beta"] == beta) & (rows["epoch"] == epoch) & (rows["metric"] == metric)]
         values = rows.sort_values("seed")["value"].to_numpy(dtype=np.float64)
         if not values.size:

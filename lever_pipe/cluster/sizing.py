@@ -52,6 +52,7 @@ WORLD_MODEL = Need(mem_mb=3000, runtime=60)
 PRODUCTION_MODEL: Mapping[str, Need] = {
     "embed_examples": Need(mem_mb=32_000, runtime=120, threads=8, gpus=1),
     "generate_rl_data": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+    "train_on_policy_epoch": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
     "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
     "warm_start_agent": WORLD_MODEL,  # always the tiny agent
@@ -62,9 +63,14 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
 }
 PRODUCTION_CPU: Mapping[str, Need] = {
-    **dict.fromkeys(("train_rce_epoch", "train_grpo_epoch", "emulate_grpo_epoch"), Need(mem_mb=8000, runtime=240)),
+    **dict.fromkeys(
+        ("train_rce_epoch", "train_grpo_epoch", "train_distil_epoch", "emulate_grpo_epoch"),
+        Need(mem_mb=8000, runtime=240),
+    ),
     **dict.fromkeys(("prepare_examples", "propose_trajectories", "sample_pools"), Need(mem_mb=16_000, runtime=240)),
-    **dict.fromkeys(("import_rl_data", "merge_rl_data", "reward_groups"), Need(mem_mb=16_000, runtime=60)),
+    **dict.fromkeys(
+        ("import_rl_data", "merge_rl_data", "measure_rewards", "reward_groups"), Need(mem_mb=16_000, runtime=60)
+    ),
 }
 PRODUCTION_OTHER = Need(mem_mb=4000, runtime=60)
 """Selections, scores, tables, figures, the report."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from lever_pipe.selector.network import PointerSelector
 from lever_pipe.training.embeddings import EmbeddingTable
 from lever_pipe.training.groups import Groups
-from lever_pipe.training.grpo import BetaController, PolicyPair, plan_grpo_epoch
+from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
+from lever_pipe.training.policies import PolicyPair
 
 BATCH = 256
 """Queries a batch where nothing is trained; means over queries do not depend on it."""
@@ -25,7 +26,7 @@ class NoisyPolicies:
     reference: PointerSelector
 
     def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
-        """Return the logits `[B, K]` of policy and reference, the latter without gradient."""
+        """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
         scores = table.scores(self.policy.train(), batch)
         with torch.no_grad():
             anchor = table.scores(self.reference.eval(), batch)

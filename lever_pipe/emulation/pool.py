@@ -8,12 +8,18 @@ import torch
 from torch import Tensor
 
 from lever_pipe.records import ExampleId, Pool
+from lever_pipe.selector.network import PointerSelector
 
 
 def first_items(pools: Sequence[Pool], n: int) -> list[Pool]:
     """Return for each query, in place of its own pool, the first `n` items of the train split."""
     items = tuple(ExampleId(i) for i in range(n))
     return [Pool(query_id=pool.query_id, candidates=items) for pool in pools]
+
+
+def decode_with_repeats(module: PointerSelector, query_BD: Tensor, pool_BKD: Tensor, shots: int) -> Tensor:
+    """Return what `greedy_with_repeats` makes of a static head's scores; the published networks had no other."""
+    return greedy_with_repeats(module(query_BD, pool_BKD), shots)
 
 
 def greedy_with_repeats(scores_BK: Tensor, shots: int) -> Tensor:

@@ -1,6 +1,8 @@
-"""From the rewards of a group to advantages, in the published three steps.
+"""From the rewards of a group to advantages.
 
-z-score over all selections of a query, keep the k best, standardise again over the kept ones.
+The published three steps: z-score over all selections of a query, keep the k best, standardise again over the kept
+ones. Selections that the policy has drawn itself are all kept, and `group_advantages` or one of the last three
+functions is enough; how the gradient that each gives relates to that of the expected reward stands with it.
 """
 
 from __future__ import annotations
@@ -106,3 +108,74 @@ def group_advantages(z_kept: Tensor, valid: Tensor, *, std_floor: float, clamp: 
     stds_B1 = group_standard_deviations(z_kept, valid)[:, None]
     scaled_BG = (centred_BG / stds_B1.clamp(min=std_floor)).clamp(-clamp, clamp)
     return masked(scaled_BG, valid & group_has_spread(z_kept, valid)[:, None])
+
+
+def centred_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return R - mean over the query's valid selections, [B, G]; 0 at padding.
+
+    No division by the spread: a query of nearly equal rewards moves the policy little. A reward is part of the mean
+    it is held against, so over draws of the policy the gradient is (n - 1) / n times that of the expected reward,
+    n being the number of draws: the direction is right. Exactly 0 throughout a group without spread or of one.
+
+    Args:
+        rewards_BG: [B, G] rewards.
+        valid_BG: [B, G] bool.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Liu 2025 (Dr. GRPO)
+    """
+    require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
+    centred_BG = rewards_BG - group_means(rewards_BG, valid_BG)[:, None]
+    return masked(centred_BG, valid_BG & group_has_spread(rewards_BG, valid_BG)[:, None])
+
+
+def leave_one_out_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return R_i - mean of the query's other valid rewards, [B, G]; 0 at padding.
+
+    A_i = R_i - sum_(j != i) R_j / (n - 1) = (R_i - mean) n / (n - 1)
+
+    The baseline of a draw does not depend on that draw, so over draws of the policy the gradient is that of the
+    expected reward, without bias. Exactly 0 throughout a group without spread or of one.
+
+    Args:
+        rewards_BG: [B, G] rewards.
+        valid_BG: [B, G] bool.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Kool 2019 (leave-one-out)
+    Source: Ahmadian 2024 (RLOO)
+    """
+    centred_BG = centred_advantages(rewards_BG, valid_BG)
+    counts_B1 = valid_BG.sum(dim=1, keepdim=True).to(rewards_BG.dtype)
+    return centred_BG * (counts_B1 / (counts_B1 - 1).clamp(min=1))
+
+
+def batch_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return R - mean of all valid rewards of the batch's other queries, [B, G]; 0 at padding.
+
+    The baseline knows nothing of the query itself: no bias, but how hard the query is stays in the advantage as
+    noise, and a group without spread still moves the policy. A query without others is held against 0, which keeps
+    the expected gradient. Exactly 0 throughout a batch of several queries whose rewards are all equal.
+
+    Args:
+        rewards_BG: [B, G] rewards.
+        valid_BG: [B, G] bool.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Williams 1992 (REINFORCE)
+    """
+    require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
+    sums_B = masked(rewards_BG, valid_BG).sum(dim=1)
+    counts_B = valid_BG.sum(dim=1)
+    other_counts_B = counts_B.sum() - counts_B
+    baselines_B = (sums_B.sum() - sums_B) / other_counts_B.clamp(min=1).to(rewards_BG.dtype)
+    # The mean of equal floats is often off by a rounding, which would count as a signal.
+    differ = group_has_spread(rewards_BG.reshape(1, -1), valid_BG.reshape(1, -1))
+    meaningful_BG = valid_BG & (differ | (other_counts_B == 0))[:, None]
+    return masked(rewards_BG - baselines_B[:, None], meaningful_BG)

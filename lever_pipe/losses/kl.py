@@ -105,3 +105,35 @@ def kl_policy_to_reference(logits: Tensor, reference_logits: Tensor) -> Tensor:
     log_p = logits.log_softmax(dim=-1)
     log_r = reference_logits.log_softmax(dim=-1)
     return (log_p.exp() * (log_p - log_r)).sum(dim=-1)
+
+
+def selection_divergence(logits_BGSK: Tensor, reference_logits_BGSK: Tensor) -> Tensor:
+    """Return the exact KL(policy || reference) of the steps of each selection, summed, [B, G].
+
+    D(tau) = sum_s KL(policy(. | tau_1 .. tau_(s-1)) || reference(. | tau_1 .. tau_(s-1)))
+
+    Every step is enumerated at the prefix that the selection visits. By the chain rule the mean of D over selections
+    that the policy draws is the exact KL between the two laws of whole selections; over selections drawn by another
+    policy it is the same sum at that policy's prefixes.
+
+    The gradient goes through the step distributions only, not through the law of the visited prefixes: it is the
+    whole gradient of that KL for one shot, and beyond one leaves out how early picks change which later steps are
+    met. It is 0 where the two policies agree at all visited prefixes.
+
+    Args:
+        logits_BGSK: [B, G, S, K] masked logits of each step under the policy (`losses.sequence.step_logits`).
+        reference_logits_BGSK: [B, G, S, K] the same under the reference; no gradient flows to it.
+
+    Returns:
+        [B, G] nats, at least 0 up to rounding.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Kullback 1951
+    """
+    require_shapes(
+        ("logits_BGSK", "B G S K", logits_BGSK),
+        ("reference_logits_BGSK", "B G S K", reference_logits_BGSK),
+    )
+    return kl_policy_to_reference(logits_BGSK, reference_logits_BGSK.detach()).sum(dim=-1)

@@ -1,6 +1,9 @@
 """Log-probabilities of ordered selections without repeats (Plackett-Luce).
 
-P(tau | q) = prod_s softmax(score with tau_1 .. tau_(s-1) masked)[tau_s], under teacher forcing.
+P(tau | q) = prod_s softmax(score_s with tau_1 .. tau_(s-1) masked)[tau_s], under teacher forcing.
+
+Scores come in two ranks: [B, K], one ranking for all steps of all selections, or [B, G, S, K], the logits of each step
+where they depend on the picks before it.
 """
 
 from __future__ import annotations
@@ -20,8 +23,6 @@ finite."""
 def mask_chosen(scores_BGSK: Tensor, selections_BGS: Tensor) -> Tensor:
     """Return the scores with `MASKED_SCORE` at every candidate chosen at an earlier step.
 
-    For a network whose scores depend on the history; `step_logits` serves a static ranking.
-
     Args:
         scores_BGSK: [B, G, S, K] logits of each step, already divided by the temperature.
         selections_BGS: [B, G, S] pool positions in 0..K-1, first pick first (int64).
@@ -37,13 +38,24 @@ def mask_chosen(scores_BGSK: Tensor, selections_BGS: Tensor) -> Tensor:
     return masked(scores_BGSK, ~chosen_before_BGSK, MASKED_SCORE)
 
 
-def step_logits(scores_BK: Tensor, selections_BGS: Tensor) -> Tensor:
+def first_step_logits(scores: Tensor) -> Tensor:
+    """Return the logits of the first pick, [B, K]: nothing is chosen before it, so all selections share them.
+
+    Args:
+        scores: [B, K] or [B, G, S, K].
+
+    Source: this project
+    """
+    return scores if scores.dim() == 2 else scores[:, 0, 0]
+
+
+def step_logits(scores: Tensor, selections_BGS: Tensor) -> Tensor:
     """Return the logits of every step under teacher forcing, [B, G, S, K].
 
     logit_s = scores with the picks of the steps before s set to `MASKED_SCORE`.
 
     Args:
-        scores_BK: [B, K] logits of the pool, already divided by the temperature.
+        scores: [B, K] or [B, G, S, K] logits of the pool, already divided by the temperature.
         selections_BGS: [B, G, S] pool positions in 0..K-1, first pick first (int64).
 
     Raises:
@@ -51,18 +63,20 @@ def step_logits(scores_BK: Tensor, selections_BGS: Tensor) -> Tensor:
 
     Source: Plackett 1975
     """
-    sizes = require_shapes(("scores_BK", "B K", scores_BK), ("selections_BGS", "B G S", selections_BGS))
+    if scores.dim() == 4:
+        return mask_chosen(scores, selections_BGS)
+    sizes = require_shapes(("scores", "B K", scores), ("selections_BGS", "B G S", selections_BGS))
     wanted = sizes["B"], sizes["G"], sizes["S"], sizes["K"]
-    return mask_chosen(scores_BK[:, None, None, :].expand(wanted), selections_BGS)
+    return mask_chosen(scores[:, None, None, :].expand(wanted), selections_BGS)
 
 
-def step_log_probs(scores_BK: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
+def step_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
     """Return the log-probability of every pick given the picks before it, [B, G, S].
 
     log_softmax(logit_s)[tau_s], the softmax running over all K entries, masked ones included.
 
     Args:
-        scores_BK: [B, K] logits of the pool, already divided by the temperature.
+        scores: [B, K] or [B, G, S, K] logits of the pool, already divided by the temperature.
         selections_BGS: [B, G, S] pool positions, first pick first (int64).
         valid_BG: [B, G] bool, false for padding of groups of unequal size. A padded row may hold
             any number (such as -1); its log-probabilities are 0 and carry no gradient.
@@ -77,16 +91,18 @@ def step_log_probs(scores_BK: Tensor, selections_BGS: Tensor, valid_BG: Tensor |
     require_shapes(("selections_BGS", "B G S", selections_BGS), ("valid_BG", "B G", valid_BG))
     valid_BGS = valid_BG[..., None].expand_as(selections_BGS)
     legal_BGS = torch.where(valid_BGS, selections_BGS, torch.zeros_like(selections_BGS))
-    log_probs_BGSK = step_logits(scores_BK, legal_BGS).log_softmax(dim=-1)
+    if scores.dim() == 4:
+        scores = masked(scores, valid_BGS[..., None].expand_as(scores))
+    log_probs_BGSK = step_logits(scores, legal_BGS).log_softmax(dim=-1)
     picked_BGS = log_probs_BGSK.gather(-1, legal_BGS[..., None]).squeeze(-1)
     return masked(picked_BGS, valid_BGS)
 
 
-def selection_log_probs(scores_BK: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
+def selection_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
     """Return log P(selection | query), [B, G]: the sum over steps of `step_log_probs`.
 
     Args:
-        scores_BK: [B, K] logits of the pool, already divided by the temperature.
+        scores: [B, K] or [B, G, S, K] logits of the pool, already divided by the temperature.
         selections_BGS: [B, G, S] pool positions, first pick first (int64).
         valid_BG: [B, G] bool, false for padding (log-probability 0, no gradient).
 
@@ -95,4 +111,4 @@ def selection_log_probs(scores_BK: Tensor, selections_BGS: Tensor, valid_BG: Ten
 
     Source: Luce 1959
     """
-    return step_log_probs(scores_BK, selections_BGS, valid_BG).sum(dim=-1)
+    return step_log_probs(scores, selections_BGS, valid_BG).sum(dim=-1)

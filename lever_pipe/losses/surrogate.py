@@ -1,4 +1,4 @@
-"""The clipped surrogate of proximal policy optimisation, one ratio per whole selection."""
+"""Surrogates whose gradient is that of a policy, one log-probability per whole selection: clipped and plain."""
 
 from __future__ import annotations
 
@@ -51,3 +51,25 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, valid: Tensor, clip
         loss=-mean_of_group_means(torch.minimum(unclipped, clipped), valid),
         clip_fraction=(clipped < unclipped).detach().sum() / n_valid,
     )
+
+
+def score_function_surrogate(log_probs: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
+    """Return the loss whose gradient is the negated score-function estimate, [].
+
+    loss = - mean_query mean_valid A log P
+
+    Its value is no measure of progress. No ratio corrects for draws of another policy: its gradient is that of the
+    expected reward on draws of this policy alone.
+
+    Args:
+        log_probs: [B, G] log P(selection) under the policy.
+        advantages: [B, G] A, a constant: no gradient flows to it.
+        valid: [B, G] bool.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Williams 1992 (REINFORCE)
+    """
+    require_shapes(("log_probs", "B G", log_probs), ("advantages", "B G", advantages), ("valid", "B G", valid))
+    return -mean_of_group_means(masked(advantages.detach(), valid) * masked(log_probs, valid), valid)

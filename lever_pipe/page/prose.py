@@ -48,6 +48,15 @@ ON_PURPOSE = (
     "reproduces; the arm `none` is their control. No other section holds a number of these arms."
 )
 
+ON_POLICY = (
+    "The documents' GRPO is offline: it learns from selections that were drawn and answered once, before training, and "
+    "only from the best few of each query. On-policy GRPO starts from the same RCE base and is anchored to it, but "
+    "draws its groups from the policy as it is, asks the LVLM about them, and keeps good and bad ones. The two modes "
+    "are two recipes: they may also differ in reward, learning rate, shots and batch, and KL_BETA weighs another "
+    "quantity in each, k3 over stored selections or the exact divergence of whole ones. REINFORCE is meant as a lower "
+    "mark; oracle distillation, which sees the annotations, as an upper one."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -135,6 +144,7 @@ SECTIONS = (
     Section("004", "Document 004: what the KL loss does to training"),
     Section("arms", "One factor at a time: KL loss, entropy bonus and schedule", shows_figures_first=True),
     Section("statistics", "Statistics of the KL_BETA study", shows_figures_first=True),
+    Section("on_policy", "On-policy GRPO", paragraphs=(ON_POLICY,), shows_figures_first=True),
     Section("agreement", "Do the policies choose the same demonstrations?"),
     Section(
         "why",
@@ -195,6 +205,25 @@ CAPTIONS = {
         "Differences between KL_BETA settings",
         "Differences of each KL_BETA to the RCE checkpoint that it starts from and to the best KL_BETA. The bars are "
         "not adjusted for the number of comparisons; Holm p in the tables below is.",
+    ),
+    "on_policy_prompts": Caption(
+        "on_policy",
+        "Accuracy against prompts",
+        "What learning costs after RCE: the prompts that the LVLM answered, epoch by epoch. Levels ask nothing while "
+        "they learn, and are those of the same seeds; the prompts of the RL data, from which RCE and offline GRPO "
+        "learn, are not counted.",
+    ),
+    "on_policy_steps": Caption(
+        "on_policy",
+        "Divergence and entropy by step",
+        "Of the policy that drew each batch, smoothed over five steps. Bands, where several seeds ran, reach from the "
+        "lowest to the highest.",
+    ),
+    "on_policy_betas": Caption(
+        "on_policy",
+        "Accuracy against KL_BETA",
+        "On-policy and offline GRPO after their last common epochs. Where their seeds differ, only the gains compare: "
+        "each is paired with the RCE base of its own seeds.",
     ),
     "accuracy_by_epoch": Caption(
         "extra", "Accuracy by epoch", "Learning curves: RCE by epoch, then GRPO by epoch from the last RCE epoch."

@@ -1,6 +1,8 @@
-"""What the selector sees of an example: one unit vector fused from its image and its question."""
+"""What the selector sees of an example: a unit vector made of its image and its question."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,3 +17,16 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 def fuse(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return `norm(mean(norm(image), norm(question)))`, `[N, D]`; answers never enter."""
     return unit((unit(image_ND) + unit(question_ND)) / np.float32(2))
+
+
+def side_by_side(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return `[norm(image), norm(question)] / sqrt(2)`, `[N, 2 D]`: a network can tell the two apart."""
+    parts = np.concatenate([unit(image_ND), unit(question_ND)], axis=-1)
+    return np.asarray(parts / np.sqrt(np.float32(2)), dtype=np.float32)
+
+
+INPUTS: Mapping[str, Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]] = {
+    "fused": fuse,
+    "parts": side_by_side,
+}
+"""By `selector.inputs`."""

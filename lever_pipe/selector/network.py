@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,12 @@ from torch import Tensor, nn
 from lever_pipe.seeding import ambient_stream
 from lever_pipe.shapes import require_shapes
 
+Head = Literal["static", "gated"]
 PROJECTIONS = ("input_proj", "query_proj", "cand_proj")
+
+GATE_BIAS = 3.0
+"""Where a gate starts: sigmoid(3) = 0.953 of the query's vector stays at a pick, so later picks begin near the first
+one's ranking. With 4 the slope of the sigmoid, 0.018 in place of 0.045, keeps gates from learning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +32,25 @@ class Architecture:
     dropout: float
     attention_dropout: float
     temperature: float
+    head: Head = "static"
+    feed_forward: int = 0  # hidden width of the input block; 0 for none
+
+
+class Encoded(NamedTuple):
+    """A batch as unit vectors whose products are cosines."""
+
+    queries: Tensor  # [B, H]
+    candidates: Tensor  # [B, K, H]
 
 
 class PointerSelector(nn.Module):
-    """A static ranking of the pool: the scores do not depend on what was chosen before.
+    """Scores of a pool, with one of two heads.
 
-    So greedy k shots are the first k of one ranking, and permuting the pool permutes the scores.
+    * `static`: one ranking; the scores do not depend on what was chosen before.
+    * `gated`: each pick moves the query's vector through a learned gate (source: Lever-Plus V4-1), so that the scores
+      of later picks depend on the earlier ones.
+
+    With either head greedy k shots are the first k of more shots, and permuting the pool permutes the picks.
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -46,24 +65,72 @@ class PointerSelector(nn.Module):
             for _ in range(a.layers)
         )
         self.attn_norms = nn.ModuleList(nn.LayerNorm(a.width) for _ in range(a.layers))
+        self.gate = nn.Linear(2 * a.width, a.width) if a.head == "gated" else None
+        self.input_up = nn.Linear(a.width, a.feed_forward) if a.feed_forward else None
+        self.input_down = nn.Linear(a.feed_forward, a.width) if a.feed_forward else None
 
     def forward(self, query_BD: Tensor, pool_BKD: Tensor) -> Tensor:
         """Return the logits `[B, K]` of the first pick (cosine over the temperature)."""
+        u, v = self.encode(query_BD, pool_BKD)
+        scores: Tensor = (v @ u[:, None].transpose(1, 2)).squeeze(-1) / self.architecture.temperature
+        return scores
+
+    def encode(self, query_BD: Tensor, pool_BKD: Tensor) -> Encoded:
+        """Return the vectors of the first pick; dropout, if the module trains, follows the head's publication."""
         require_shapes(("query", "B D", query_BD), ("pool", "B K D", pool_BKD))
-        q = self.input_proj(query_BD)[:, None]
-        candidates = self.input_proj(pool_BKD)
+        q, candidates = self._project(query_BD)[:, None], self._project(pool_BKD)
         for attention, norm in zip(self.cross_attn_layers, self.attn_norms, strict=True):
             assert isinstance(attention, nn.MultiheadAttention)
             q = norm(attend(attention, q, candidates) + q)
-        u = F.normalize(self._drop(self.query_proj(q)), dim=-1)
-        v = F.normalize(self._drop(self.cand_proj(candidates)), dim=-1)
-        scores: Tensor = (v @ u.transpose(1, 2)).squeeze(-1) / self.architecture.temperature
-        return scores
+        if self.gate is None:
+            u, v = self._drop(self.query_proj(q)), self._drop(self.cand_proj(candidates))
+        else:
+            u, v = self.query_proj(self._drop(q)), self.cand_proj(self._drop(candidates))
+        return Encoded(F.normalize(u, dim=-1).squeeze(1), F.normalize(v, dim=-1))
+
+    def after(self, queries_GH: Tensor, chosen_GH: Tensor) -> Tensor:
+        """Return the unit vectors `[..., H]` of queries after a pick: `norm(g u + (1 - g) v)`, g from the gate.
+
+        With a static head they stay what they were.
+        """
+        if self.gate is None:
+            return queries_GH
+        g = self.gate(torch.cat([queries_GH, chosen_GH], dim=-1)).sigmoid()
+        return F.normalize(g * queries_GH + (1 - g) * chosen_GH, dim=-1)
+
+    def along(self, query_BD: Tensor, pool_BKD: Tensor, selections_BGS: Tensor) -> Tensor:
+        """Return the logits `[B, G, S, K]` of each step of given selections, nothing masked yet.
+
+        `selections_BGS` are pool positions in 0..K-1. For a static head all `[K]` of a query are alike, and `forward`
+        says the same in less.
+        """
+        require_shapes(("pool", "B K D", pool_BKD), ("selections", "B G S", selections_BGS))
+        u, v = self.encode(query_BD, pool_BKD)
+        states = [u[:, None].expand(-1, selections_BGS.shape[1], -1)]
+        for picks_BG in selections_BGS.unbind(dim=-1)[:-1]:
+            states.append(self.after(states[-1], rows_at(v, picks_BG)))
+        return self.logits(torch.stack(states, dim=2).flatten(1, 2), v).reshape(*selections_BGS.shape, -1)
+
+    def logits(self, queries_BGH: Tensor, candidates_BKH: Tensor) -> Tensor:
+        """Return `[B, G, K]`, cosines over the temperature."""
+        return queries_BGH @ candidates_BKH.transpose(1, 2) / self.architecture.temperature
 
     def freeze_projections(self) -> None:
-        """Leave attention and layer norm trainable only (263,680 of 525,824 parameters at D = 512)."""
-        for name in PROJECTIONS:
-            getattr(self, name).requires_grad_(False)
+        """Leave attention, layer norm and gate trainable only (static: 263,680 of 525,824 parameters at D = 512)."""
+        for name in (*PROJECTIONS, "input_up", "input_down"):
+            module = getattr(self, name)
+            if module is not None:
+                module.requires_grad_(False)
+
+    def _project(self, x: Tensor) -> Tensor:
+        """Return an example as the network compares it: query and candidate alike."""
+        h: Tensor = self.input_proj(x)
+        if self.input_up is None or self.input_down is None:
+            return h
+        # A projected unit vector has entries of about width ** -0.5; the block sees them at scale 1.
+        hidden = F.gelu(self.input_up(h * math.sqrt(self.architecture.width)))
+        block: Tensor = self.input_down(hidden)
+        return h + block
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.architecture.dropout, self.training)
@@ -89,6 +156,11 @@ def attend(attention: nn.MultiheadAttention, query_B1H: Tensor, candidates_BKH: 
     return attended
 
 
+def rows_at(vectors_BKH: Tensor, positions_BG: Tensor) -> Tensor:
+    """Return `[B, G, H]`, the vectors at pool positions."""
+    return vectors_BKH.gather(1, positions_BG[..., None].expand(-1, -1, vectors_BKH.shape[-1]))
+
+
 def build_selector(architecture: Architecture) -> PointerSelector:
     """Return a selector whose weights mean nothing yet: `initialise` or a checkpoint fills them."""
     with ambient_stream(0, "construction"):  # the library draws weights from the global stream, which nobody may use
@@ -99,7 +171,9 @@ def build_selector(architecture: Architecture) -> PointerSelector:
 def initialise(module: PointerSelector, generator: torch.Generator) -> PointerSelector:
     """Fill the weights from `generator`: near-identity projections, library defaults elsewhere.
 
-    Near-identity query and candidate projections make the untrained score a similarity.
+    Near-identity query and candidate projections make the untrained score a similarity; an input block begins as the
+    identity. A gate is drawn last, so that all other weights are those of the static head: N(0, 0.01^2) around zero,
+    biases `GATE_BIAS`.
     """
     nn.init.xavier_uniform_(module.input_proj.weight, generator=generator)
     for projection in (module.query_proj, module.cand_proj):
@@ -113,6 +187,14 @@ def initialise(module: PointerSelector, generator: torch.Generator) -> PointerSe
         nn.init.zeros_(attention.out_proj.bias)
         nn.init.ones_(norm.weight)
         nn.init.zeros_(norm.bias)
+    if module.input_up is not None and module.input_down is not None:
+        nn.init.normal_(module.input_up.weight, std=module.architecture.width**-0.5, generator=generator)
+        nn.init.zeros_(module.input_up.bias)
+        nn.init.zeros_(module.input_down.weight)
+        nn.init.zeros_(module.input_down.bias)
+    if module.gate is not None:
+        nn.init.normal_(module.gate.weight, std=0.01, generator=generator)
+        nn.init.constant_(module.gate.bias, GATE_BIAS)
     return module
 
 

@@ -1,50 +1,65 @@
-"""Rule `collect_results`: every score and every training metric as four plain CSV files."""
+"""Rule `collect_results`: every score, training metric and step as plain CSV files."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
-from lever_pipe.records import Cell, EpochMetrics, PolicyRef
+from lever_pipe.records import Cell, EpochMetrics, PolicyRef, RewardTies, StepMetrics
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import CollectResultsConfig, Runtime
-from lever_pipe.tables.columns import RL_DATA_COLUMNS, SCORES_COLUMNS, TRAINING_COLUMNS
+from lever_pipe.tables.columns import (
+    RL_DATA_COLUMNS,
+    SCORES_COLUMNS,
+    STEPS_COLUMNS,
+    TIES_COLUMNS,
+    TRAINING_COLUMNS,
+)
 from lever_pipe.tables.long_format import csv_text, decimal
 
 Line = tuple[object, ...]
+Run = dict[int, dict[int, StepMetrics]]
+"""The steps of a run by epoch and step."""
 
-STAGES = ("baseline", "init", "rce", "grpo")
+STAGES = ("baseline", "init", "rce", "grpo", "reinforce", "distil")
+MODES = ("", "offline", "on_policy")
 
 
 def collect_results(
     *,
     cells: tuple[Path, ...],
     metrics: tuple[Path, ...],
+    steps: tuple[Path, ...],
     rl_summary: Path,
+    ties: Path,
     scores: Path,
     training: Path,
     rl_data: Path,
     arms: Path,
     arms_training: Path,
+    steps_csv: Path,
+    ties_csv: Path,
     card: Path,
     config: CollectResultsConfig,
     runtime: Runtime = Runtime(),
 ) -> None:
-    """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`.
+    """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`, all to `steps_csv`.
 
     Raises:
-        RecordError: a malformed row, two rows for one cell or metric, a cell or epoch of the configuration that no
-            file holds, or a nested RL summary.
+        RecordError: a malformed row, two rows for one cell, metric, step or reward, a cell, epoch or step of the
+            configuration that no file holds, or a nested RL summary.
     """
     started = time.perf_counter()
     cell_rows = [row for path in cells for row in storage.read_rows(path, Cell)]
     metric_rows = [storage.read_row(path, EpochMetrics) for path in metrics]
-    _require_all(_missing_targets(cell_rows, metric_rows, config), folder=scores.parents[1])
+    logged = _by_run([row for path in steps for row in storage.read_rows(path, StepMetrics)])
+    missing = [*_missing_targets(cell_rows, metric_rows, config), *_missing_steps(logged, config)]
+    _require_all(missing, folder=scores.parents[1])
     presets = ("", config.main_preset)
     score_lines = _distinct(_score_lines(cell_rows), SCORES_COLUMNS, ("accuracy", "n_questions", "n_distinct_prompts"))
     training_lines = _distinct(_training_lines(metric_rows), TRAINING_COLUMNS, ("value",))
@@ -55,8 +70,10 @@ def collect_results(
         (arms_training, TRAINING_COLUMNS, training_lines, False),
     ):
         storage.write_text(path, csv_text(columns, [line for line in lines if (line[-1] in presets) == main]))
+    storage.write_text(steps_csv, csv_text(STEPS_COLUMNS, _step_lines(logged)))
     storage.write_text(rl_data, csv_text(RL_DATA_COLUMNS, _summary_lines(rl_summary)))
-    inputs: Inputs = {"cells": cells, "metrics": metrics, "rl_summary": rl_summary}
+    storage.write_text(ties_csv, _ties_text(storage.read_rows(ties, RewardTies)))
+    inputs: Inputs = {"cells": cells, "metrics": metrics, "steps": steps, "rl_summary": rl_summary, "ties": ties}
     write_card(card, stage="collect_results", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
@@ -83,6 +100,30 @@ def _require_all(missing: Sequence[str], *, folder: Path) -> None:
         )
 
 
+def _by_run(rows: Iterable[StepMetrics]) -> dict[str, Run]:
+    """Return the steps of each run; the same step may come from two files, but not with two values."""
+    runs: dict[str, Run] = {}
+    for row in rows:
+        steps = runs.setdefault(_run_of(row.policy.name), {}).setdefault(row.policy.epoch or 0, {})
+        if steps.setdefault(row.step, row) != row:
+            raise RecordError(
+                "expected one row for each step of an epoch",
+                found=f"two of step {row.step} of {row.policy.name}",
+                do="Remove the files of the other run.",
+            )
+    return runs
+
+
+def _missing_steps(runs: Mapping[str, Run], config: CollectResultsConfig) -> list[str]:
+    """Return the targets of epochs without all their steps, of which each epoch of a run has as many."""
+    wanted, whole = dict.fromkeys(config.stepped), set()
+    for run, epochs in runs.items():
+        most = max(map(len, epochs.values()))
+        whole |= {f"{run}/epoch~{epoch}" for epoch, steps in epochs.items() if set(steps) == set(range(most))}
+        wanted |= dict.fromkeys(f"{run}/epoch~{epoch}" for epoch in range(1, max(epochs) + 1))
+    return [f"{policy}/steps.jsonl" for policy in wanted if policy not in whole]
+
+
 def _score_lines(cells: Iterable[Cell]) -> list[Line]:
     lines: list[Line] = []
     for cell in sorted(cells, key=lambda cell: (_policy_order(cell.policy), cell.samples, cell.shots)):
@@ -103,16 +144,35 @@ def _training_lines(metrics: Iterable[EpochMetrics]) -> list[Line]:
     ]
 
 
+def _step_lines(runs: Mapping[str, Run]) -> list[Line]:
+    """Return the metrics of every step, with steps and prompts counted since the first epoch of their run began."""
+    lines: list[Line] = []
+    for epochs in sorted(runs.values(), key=lambda epochs: _policy_order(epochs[min(epochs)][0].policy)):
+        n_steps = n_prompts = 0
+        for epoch in sorted(epochs):
+            rows = [row for _, row in sorted(epochs[epoch].items())]
+            for row in rows:
+                head = (*_identity(row.policy), epoch, n_steps + row.step, n_prompts + row.prompts)
+                lines += [(*head, name, decimal(row.values[name]), row.policy.preset) for name in sorted(row.values)]
+            n_steps, n_prompts = n_steps + len(rows), n_prompts + rows[-1].prompts
+    return lines
+
+
+def _run_of(policy: str) -> str:
+    return policy.rpartition("/epoch~")[0]
+
+
 def _identity(policy: PolicyRef) -> Line:
     beta = "" if policy.kl_beta is None else f"{policy.kl_beta:g}"
-    return (policy.stage, policy.base_rce_epoch, beta, policy.seed)
+    return (policy.stage, policy.mode, policy.base_rce_epoch, beta, policy.seed)
 
 
 def _policy_order(policy: PolicyRef) -> tuple[object, ...]:
     """Return a key that puts baselines first and counts epochs, seeds and draws as numbers."""
     numbers = (policy.base_rce_epoch, policy.kl_beta, policy.seed, policy.epoch)
     known = tuple(-1.0 if number is None else float(number) for number in numbers)
-    return (STAGES.index(policy.stage), policy.preset, known, _natural(policy.name))
+    kind = (STAGES.index(policy.stage), MODES.index(policy.mode))
+    return (*kind, policy.preset, known, _natural(policy.name))
 
 
 def _natural(text: str) -> tuple[tuple[int, str], ...]:
@@ -140,6 +200,32 @@ def _summary_lines(path: Path) -> list[Line]:
     if not isinstance(summary, dict) or any(isinstance(value, dict | list) for value in summary.values()):
         raise RecordError(f"{path}: expected a flat JSON object", found="nested values", do="Rebuild the RL data.")
     return [(name, _plain(summary[name])) for name in sorted(summary)]
+
+
+def _ties_text(rows: Sequence[RewardTies]) -> str:
+    """Return the rows as CSV, with a column for each number of best selections kept."""
+    kept = sorted({int(k) for row in rows for k in row.best_differ})
+    seen: dict[str, RewardTies] = {}
+    for row in rows:
+        key = json.dumps([row.mode, row.weights], sort_keys=True)
+        if seen.setdefault(key, row) != row or len(row.best_differ) != len(kept):
+            raise RecordError(
+                "ties: expected one row for each reward, every row with the same numbers of best selections",
+                found=f"{row.mode} with {', '.join(row.best_differ) or 'none'}",
+                do="Rebuild it: remove the file and run measure_rewards again.",
+            )
+    lines = [
+        (
+            row.mode,
+            *(_plain(row.weights[name]) for name in ("hard", "soft", "relevance")),
+            row.queries,
+            decimal(row.differ),
+            decimal(row.differ_clearly),
+            *(decimal(row.best_differ[str(k)]) for k in kept),
+        )
+        for row in seen.values()
+    ]
+    return csv_text((*TIES_COLUMNS, *(f"best_{k}" for k in kept)), lines)
 
 
 def _plain(value: object) -> str:

@@ -19,7 +19,7 @@ from lever_pipe.tables.comparisons.breakdown import BreakdownRow
 from lever_pipe.tables.comparisons.estimates import ComparisonRow, Draws, Groups, IntervalRow
 from lever_pipe.tables.comparisons.estimates import comparisons as compare
 from lever_pipe.tables.comparisons.estimates import intervals as estimate
-from lever_pipe.tables.comparisons.families import Arm, Family, arms_of, families_of
+from lever_pipe.tables.comparisons.families import ORACLE, Arm, Family, arms_of, families_of
 from lever_pipe.tables.comparisons.per_question import read_groups
 from lever_pipe.tables.folder import write_tables
 from lever_pipe.tables.lineage import read_lineage
@@ -28,7 +28,6 @@ from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.policies import BASELINE_ORDER
 from lever_pipe.tables.table import Table
 
-ORACLE = "baseline/oracle"
 SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
 """Baselines of the breakdown by kind of question, beside the oracle."""
 
@@ -65,7 +64,11 @@ def compare_policies(
     * `best-beta`: each beta against the best one after the last common GRPO epoch, at the largest count, and
       `other-betas`: all pairs without it. Both are adjusted as one family, since the same data chose the best;
     * `grpo-against-rce`: each beta after that epoch against its RCE base;
-    * `learning`: the last RCE epoch against each baseline.
+    * `learning`: the last RCE epoch against each baseline;
+    * `on-policy-against-rce`, `on-policy-against-offline`, `on-policy-betas`: each beta of on-policy GRPO after the
+      last epoch that all on-policy runs have, against its RCE base, offline GRPO of the same beta, and the smallest
+      beta;
+    * `marks`: REINFORCE and oracle distillation after that epoch against what they mark.
 
     Raises:
         RecordError: a malformed file, or policies that were not scored on the same questions.

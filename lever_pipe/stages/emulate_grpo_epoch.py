@@ -53,6 +53,7 @@ def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:
     return PolicyRef(
         name=f"{EMULATION}/dropout/{run}/epoch~{config.epoch}",
         stage="grpo",
+        mode="offline",
         preset=config.preset,
         base_rce_epoch=config.base_rce_epoch,
         kl_beta=config.kl_beta,

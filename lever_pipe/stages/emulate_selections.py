@@ -6,11 +6,13 @@ import time
 from pathlib import Path
 
 from lever_pipe import execution, storage
+from lever_pipe.config import Selector
 from lever_pipe.emulation.head import drop_head
-from lever_pipe.emulation.pool import first_items, greedy_with_repeats
+from lever_pipe.emulation.pool import decode_with_repeats, first_items
+from lever_pipe.errors import ConfigError
 from lever_pipe.records import Pool
 from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.selector.network import rank_pool
+from lever_pipe.selector.decoding import greedy
 from lever_pipe.stage_configs import EmulateSelectionsConfig, Runtime
 from lever_pipe.training.choice import choose
 from lever_pipe.training.embeddings import architecture_of, read_table
@@ -31,14 +33,18 @@ def emulate_selections(
 
     Raises:
         CheckpointError: a selector has another architecture.
+        ConfigError: the preset's head is not the static one, which all published runs had.
     """
     started = time.perf_counter()
+    _require_static(config.selector)
     device = execution.prepare(runtime)
-    train, queries = read_table(embeddings, "train", device), read_table(embeddings, "eval", device)
+    train, queries = (
+        read_table(embeddings, split, device, inputs=config.selector.inputs) for split in ("train", "eval")
+    )
     architecture = architecture_of(config.selector, train)
-    pools, decode = storage.read_rows(eval_pools, Pool), rank_pool
+    pools, decode = storage.read_rows(eval_pools, Pool), greedy
     if config.pool_items is not None:
-        pools, decode = first_items(pools, config.pool_items), greedy_with_repeats
+        pools, decode = first_items(pools, config.pool_items), decode_with_repeats
     for source, target in zip(selectors, selections, strict=True):
         module = load_selector(source, architecture)
         if config.head_seed is not None:
@@ -47,3 +53,12 @@ def emulate_selections(
     inputs: Inputs = {"selectors": selectors, "eval_pools": eval_pools, "embeddings": embeddings}
     write_card(card, stage="emulate_selections", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(selections)
+
+
+def _require_static(selector: Selector) -> None:
+    if selector.head != "static":
+        raise ConfigError(
+            "emulate.preset: expected a preset with selector.head: static, as in the published runs",
+            found=selector.head,
+            do="Name such a preset, or write emulate: null.",
+        )

@@ -17,9 +17,9 @@ from lever_pipe.seeding import ambient_stream, torch_generator
 from lever_pipe.stage_configs import EmulateUntouchedConfig, Runtime
 from lever_pipe.training import state
 from lever_pipe.training.embeddings import architecture_of
-from lever_pipe.training.grpo import Policies
 from lever_pipe.training.grpo_epoch import Pairing, kept_in_epoch
 from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
+from lever_pipe.training.policies import Policies
 
 PAIRINGS: dict[str, Pairing] = {CONTROL: Policies, "dropout": NoisyPolicies}
 EPOCHS = (1, 2)
@@ -44,7 +44,13 @@ def emulate_untouched(
     """
     started = time.perf_counter()
     device = execution.prepare(runtime)
-    data = read_training_inputs(groups=groups, embeddings=embeddings, train_share=config.train_share, device=device)
+    data = read_training_inputs(
+        groups=groups,
+        embeddings=embeddings,
+        train_share=config.train_share,
+        device=device,
+        inputs=config.selector.inputs,
+    )
     rows = list(_rows(data, reference, config, device))
     storage.write_rows(untouched, rows)
     inputs = {"groups": groups, "embeddings": embeddings, "reference": reference}

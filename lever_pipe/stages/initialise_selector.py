@@ -29,7 +29,8 @@ def initialise_selector(
     """Write the selector of `config.seed` before any training, with an optimiser state of zeros."""
     started = time.perf_counter()
     device = execution.prepare(runtime)
-    architecture = architecture_of(config.selector, read_table(embeddings, "train", device))
+    table = read_table(embeddings, "train", device, inputs=config.selector.inputs)
+    architecture = architecture_of(config.selector, table)
     module = initialise(build_selector(architecture), torch_generator(config.seed, "selector"))
     state.save_selector(selector, module, stage="init", epoch=0)
     unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)

@@ -6,14 +6,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.figure import Figure
 
-from lever_pipe.figures import accuracy, curves, kinds, learning, style
+from lever_pipe.figures import accuracy, curves, kinds, learning, on_policy, style
 from lever_pipe.folders import write_folder
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import PlotCurvesConfig, Runtime
 from lever_pipe.tables import frames
 from lever_pipe.tables.evidence import read_evidence
+from lever_pipe.tables.on_policy.study import Measured, Study, studies_of
 from lever_pipe.tables.origin import Origin
 from lever_pipe.tables.results import Results, choose_base
 
@@ -23,6 +25,7 @@ def plot_curves(
     scores: Path,
     training: Path,
     arms: Path,
+    steps: Path,
     intervals: Path,
     comparisons: Path,
     breakdown: Path,
@@ -42,6 +45,8 @@ def plot_curves(
     base = choose_base(wanted, training_rows, config.base_rce_epoch)
     results = Results(wanted, training_rows, base, config.main_preset, read_evidence(intervals, comparisons))
     arm_rows = frames.within(frames.read_scores(arms), **counts)
+    measured = Measured(pd.concat([wanted, arm_rows]), results.evidence, {}, {}, frames.read_steps(steps), 0)
+    study = next(iter(studies_of(measured, config.main_preset, config.base_rce_epoch)), None)
     with style.styled():
         drawn: dict[str, Figure | None] = {
             "accuracy_by_shots": accuracy.by_shots(results),
@@ -53,13 +58,27 @@ def plot_curves(
             "accuracy_by_kind": kinds.by_kind(frames.read_text_columns(breakdown)),
             "accuracy_by_preset": accuracy.by_preset(results, arm_rows, config.main_preset),
         }
+        of_study = _of_study(study)
+        drawn |= of_study
         origin = Origin(config.main_preset, config.data, config.lvlm)
         presets = {"accuracy_by_preset": [config.main_preset, *sorted(set(arm_rows["preset"]))]}
+        presets |= {name: [study.preset] for name in of_study if study is not None}
         footers = {name: origin.sentence(presets.get(name, [config.main_preset])) for name in drawn}
         write_folder(figures, lambda folder: _save_all(folder, drawn, footers))
-    inputs = {"scores": scores, "training": training, "arms": arms}
+    inputs = {"scores": scores, "training": training, "arms": arms, "steps": steps}
     inputs = {**inputs, "intervals": intervals, "comparisons": comparisons, "breakdown": breakdown}
     write_card(card, stage="plot_curves", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _of_study(study: Study | None) -> dict[str, Figure | None]:
+    """Return the figures of the first preset with on-policy runs, which is the main one where that has them."""
+    if study is None:
+        return {}
+    return {
+        "on_policy_prompts": on_policy.by_prompts(study),
+        "on_policy_steps": on_policy.by_step(study),
+        "on_policy_betas": on_policy.by_beta(study),
+    }
 
 
 def _save_all(folder: Path, drawn: Mapping[str, Figure | None], footers: Mapping[str, str]) -> None:

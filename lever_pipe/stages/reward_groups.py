@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 from lever_pipe import storage
-from lever_pipe.records import RlGroup, Trajectory
-from lever_pipe.rewards import RewardInputs, RewardWeights, reward
+from lever_pipe.records import RlGroup
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import RewardGroupsConfig, Runtime
 from lever_pipe.training.groups import pad_groups, save_groups
+from lever_pipe.trajectory_rewards import reward_function
 
 
 def reward_groups(
@@ -22,24 +22,8 @@ def reward_groups(
         RecordError: malformed RL data, an empty group, or selections or pools of unequal length.
     """
     started = time.perf_counter()
-    weights = RewardWeights(**config.reward.model_dump(exclude={"mode"}))
-
-    def reward_of(trajectory: Trajectory) -> float:
-        return reward(config.reward.mode, _reward_inputs(trajectory), weights)
-
-    padded = pad_groups(storage.read_rows(rl_data, RlGroup), reward_of)
+    padded = pad_groups(storage.read_rows(rl_data, RlGroup), reward_function(config.reward))
     save_groups(groups, padded)
     inputs = {"rl_data": rl_data}
     write_card(card, stage="reward_groups", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(padded)
-
-
-def _reward_inputs(trajectory: Trajectory) -> RewardInputs:
-    quality = trajectory.beam_score if trajectory.beam_score is not None else -(trajectory.logprob_score or 0.0)
-    return RewardInputs(
-        correct=trajectory.vqa_correct,
-        accuracy=trajectory.vqa_acc_score,
-        gt_prob=trajectory.vqa_gt_prob,
-        relevance=trajectory.vqa_rel_score,
-        quality=quality,
-    )

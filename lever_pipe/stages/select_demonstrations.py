@@ -31,7 +31,9 @@ def select_demonstrations(
     """
     started = time.perf_counter()
     device = execution.prepare(runtime)
-    train, queries = read_table(embeddings, "train", device), read_table(embeddings, "eval", device)
+    train, queries = (
+        read_table(embeddings, split, device, inputs=config.selector.inputs) for split in ("train", "eval")
+    )
     module = load_selector(selector, architecture_of(config.selector, train)).to(device)
     pools = storage.read_rows(eval_pools, Pool)
     rows = choose(module, train, queries, pools, config.shots)

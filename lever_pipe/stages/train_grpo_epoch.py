@@ -9,8 +9,8 @@ from lever_pipe import execution
 from lever_pipe.records import EpochMetrics, PolicyRef, beta_text
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import Runtime, TrainGrpoEpochConfig
-from lever_pipe.training.grpo import Policies
 from lever_pipe.training.grpo_epoch import EpochInputs, EpochOutputs, advance
+from lever_pipe.training.policies import Policies
 
 
 def train_grpo_epoch(
@@ -49,6 +49,7 @@ def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:
     return PolicyRef(
         name=f"preset~{config.preset}/grpo/{run}/epoch~{config.epoch}",
         stage="grpo",
+        mode="offline",
         preset=config.preset,
         base_rce_epoch=config.base_rce_epoch,
         kl_beta=config.kl_beta,

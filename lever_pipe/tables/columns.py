@@ -5,6 +5,7 @@ from __future__ import annotations
 SCORES_COLUMNS = (
     "policy",
     "stage",
+    "mode",
     "base_rce_epoch",
     "kl_beta",
     "seed",
@@ -17,7 +18,22 @@ SCORES_COLUMNS = (
     "n_distinct_prompts",
     "preset",
 )
-TRAINING_COLUMNS = ("stage", "base_rce_epoch", "kl_beta", "seed", "epoch", "metric", "value", "preset")
+TRAINING_COLUMNS = ("stage", "mode", "base_rce_epoch", "kl_beta", "seed", "epoch", "metric", "value", "preset")
+STEPS_COLUMNS = (
+    "stage",
+    "mode",
+    "base_rce_epoch",
+    "kl_beta",
+    "seed",
+    "epoch",
+    "step",
+    "prompts",
+    "metric",
+    "value",
+    "preset",
+)
+TIES_COLUMNS = ("mode", "hard", "soft", "relevance", "queries", "differ", "differ_clearly")
+"""Behind them stands one column for each number of best selections kept, `best_3`."""
 RL_DATA_COLUMNS = ("metric", "value")
 EMULATED_SCORES_COLUMNS = (
     "arm",

@@ -33,7 +33,7 @@ TRAINING = frozenset(
     )
 )
 """Fields of how a policy was trained, beside those of the sections below; a preset may differ in all of them."""
-TRAINING_SECTIONS = ("rce.", "grpo.", "selector.", "reward.", "selection.")
+TRAINING_SECTIONS = ("rce.", "grpo.", "on_policy.", "distil.", "selector.", "reward.", "selection.")
 IDENTITY = frozenset(("kl_beta", "epoch", "base_rce_epoch", "base_checkpoint", "draws"))
 """Fields that only policies of one method share, as those of training."""
 
@@ -68,7 +68,13 @@ LABELS = {
     "trained": "Trained tensors",
     "dropout": "Dropout in the ratio",
     "training_embeddings": "Embeddings in training",
+    "training_examples": "Examples in training",
     "training_code": "Training code",
+    "judge.lvlm": "LVLM that rewards draws",
+    "judge.precision": "Precision of rewards",
+    "judge.decode": "Decode settings of rewards",
+    "judge.prompt": "Prompt of rewards",
+    "judge.batching": "Batching of rewards",
     "evaluated": "Evaluated tensors",
     "pool": "Test pool",
     "embeddings": "Embeddings at the test",

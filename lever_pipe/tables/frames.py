@@ -7,11 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from lever_pipe.errors import RecordError
-from lever_pipe.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
+from lever_pipe.tables.columns import SCORES_COLUMNS, STEPS_COLUMNS, TRAINING_COLUMNS
 
 TYPES = {
     "policy": "str",
     "stage": "str",
+    "mode": "str",
     "base_rce_epoch": "Int64",
     "kl_beta": "float64",
     "seed": "Int64",
@@ -22,6 +23,8 @@ TYPES = {
     "accuracy": "float64",
     "n_questions": "int64",
     "n_distinct_prompts": "int64",
+    "step": "int64",
+    "prompts": "int64",
     "metric": "str",
     "value": "float64",
     "preset": "str",
@@ -36,6 +39,11 @@ def read_scores(path: Path) -> pd.DataFrame:
 def read_training(path: Path) -> pd.DataFrame:
     """Return `training.csv` or `arms_training.csv`."""
     return _read(path, TRAINING_COLUMNS)
+
+
+def read_steps(path: Path) -> pd.DataFrame:
+    """Return `steps.csv`."""
+    return _read(path, STEPS_COLUMNS)
 
 
 def within(scores: pd.DataFrame, *, samples: tuple[int, ...], shots: tuple[int, ...]) -> pd.DataFrame:

@@ -117,27 +117,35 @@ def read_published_runs(path: Path) -> PublishedLineage:
 def group_of_training(card: RunCard) -> str:
     """Return the group whose epoch a training card describes."""
     config = card.config
-    run = "rce"
-    if card.stage == "train_grpo_epoch":
-        run = f"grpo/base~{config['base_rce_epoch']}/beta~{beta_text(config['kl_beta'])}"
+    run = _method(card)
+    if "base_rce_epoch" in config:
+        run += f"/base~{config['base_rce_epoch']}"
+    if "kl_beta" in config:
+        run += f"/beta~{beta_text(config['kl_beta'])}"
     return f"preset~{config['preset']}/{run}/epoch~{config['epoch']}"
 
 
 def of_training(card: RunCard) -> dict[str, str]:
-    """Return the fields of one training epoch of one seed; every value of its config is in one of them."""
-    config = dict(card.config)
-    method = card.stage.removeprefix("train_").removesuffix("_epoch")
-    own = dict(config.pop(method))
-    found = {"method": method, "preset": config.pop("preset"), "epoch": str(config.pop("epoch"))}
-    if method == "grpo":
+    """Return the fields of one training epoch of one seed; every value of its config is in one of them.
+
+    An epoch that judges what it draws has a reward of its own, and its LVLM in the fields of section `judge`.
+    """
+    config, section = dict(card.config), card.stage.removeprefix("train_").removesuffix("_epoch")
+    own, _ = dict(config.pop(section)), config.pop("objective", None)  # the objective is the method
+    found = {"method": _method(card), "preset": config.pop("preset"), "epoch": str(config.pop("epoch"))}
+    if "base_rce_epoch" in config:
+        found["base_rce_epoch"] = str(config.pop("base_rce_epoch"))
+    if "kl_beta" in config:
         found |= {
-            "base_rce_epoch": str(config.pop("base_rce_epoch")),
             "base_checkpoint": card.inputs["reference"][:DIGEST],
             "kl_beta": beta_text(config.pop("kl_beta")),
-            "kl_control": _kl_control(own.pop("adaptive_kl")),
-            "dropout": "off",  # the stage pairs policy and reference without dropout
+            "kl_control": _kl_control(own.pop("adaptive_kl", None)),
+            "dropout": "off",  # the stages pair policy and reference without dropout
             "trained": "attention and layer norm" if own.pop("freeze_projections") else "all parameters",
         }
+    if "lvlm" in config:
+        found |= _of_reward(own.pop("reward"))
+        found |= {f"judge.{name}": value for name, value in _of_lvlm(config.pop("lvlm")).items()}
     found |= {
         "seeds": str(config.pop("seed")),
         "rewarded_groups": card.inputs["groups"][:DIGEST],
@@ -145,17 +153,14 @@ def of_training(card: RunCard) -> dict[str, str]:
         "training_embeddings": card.inputs["embeddings"][:DIGEST],
         "training_code": card.code,
     }
-    return found | dict(_flat({**config, method: own}))
+    if "train_examples" in card.inputs:
+        found["training_examples"] = card.inputs["train_examples"][:DIGEST]
+    return found | dict(_flat({**config, section: own}))
 
 
 def of_reward(card: RunCard) -> dict[str, str]:
     """Return the fields of the rewarded RL data that a preset learns from."""
-    reward = dict(card.config["reward"])
-    return {
-        "rl_data": card.inputs["rl_data"][:DIGEST],
-        "reward": reward.pop("mode"),
-        **dict(_flat({"reward": reward})),
-    }
+    return {"rl_data": card.inputs["rl_data"][:DIGEST], **_of_reward(card.config["reward"])}
 
 
 def of_selection(card: RunCard, policy: str) -> dict[str, str]:
@@ -176,15 +181,8 @@ def of_selection(card: RunCard, policy: str) -> dict[str, str]:
 
 def of_answers(card: RunCard) -> dict[str, str]:
     """Return the fields of a batch of answers."""
-    lvlm = card.config["lvlm"]
-    templates = hashlib.sha256(json.dumps(lvlm["prompt"], sort_keys=True).encode()).hexdigest()[:8]
-    batching = [f"{lvlm['executor']}", f"{lvlm['wave_tokens']} tokens a forward", f"{lvlm['kv_tokens']} tokens stored"]
     return {
-        "lvlm": f"{lvlm['member']} {lvlm['model_identity']}",
-        "precision": lvlm["dtype"],
-        "decode": "; ".join(f"{name} {_plain(value)}" for name, value in lvlm["decode"].items()),
-        "prompt": f"{lvlm['prompt']['layout']} {templates}",
-        "batching": "; ".join(batching),
+        **_of_lvlm(card.config["lvlm"]),
         "demonstrations": card.inputs["train_examples"][:DIGEST],
         "answering_code": card.code,
     }
@@ -203,6 +201,28 @@ def of_scores(card: RunCard) -> dict[str, str]:
 def of_environment(card: RunCard) -> dict[str, str]:
     """Return the library versions and the device of a job."""
     return {"device": card.device, **{f"version.{name}": version for name, version in card.versions.items()}}
+
+
+def _method(card: RunCard) -> str:
+    """Return the part of a policy's name that tells what it was trained by."""
+    return str(card.config.get("objective", card.stage.removeprefix("train_").removesuffix("_epoch")))
+
+
+def _of_reward(reward: Mapping[str, Any]) -> dict[str, str]:
+    weights = {name: value for name, value in reward.items() if name != "mode"}
+    return {"reward": reward["mode"], **dict(_flat({"reward": weights}))}
+
+
+def _of_lvlm(lvlm: Mapping[str, Any]) -> dict[str, str]:
+    templates = hashlib.sha256(json.dumps(lvlm["prompt"], sort_keys=True).encode()).hexdigest()[:8]
+    batching = [f"{lvlm['executor']}", f"{lvlm['wave_tokens']} tokens a forward", f"{lvlm['kv_tokens']} tokens stored"]
+    return {
+        "lvlm": f"{lvlm['member']} {lvlm['model_identity']}",
+        "precision": lvlm["dtype"],
+        "decode": "; ".join(f"{name} {_plain(value)}" for name, value in lvlm["decode"].items()),
+        "prompt": f"{lvlm['prompt']['layout']} {templates}",
+        "batching": "; ".join(batching),
+    }
 
 
 def _kl_control(adaptive: Mapping[str, Any] | None) -> str:

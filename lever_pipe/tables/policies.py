@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lever_pipe.records import group_of
-from lever_pipe.tables.results import Mean, means, split_by
+from lever_pipe.tables.results import Mean, means, offline_grpo, split_by
 from lever_pipe.tables.text import beta_text
 
 BASELINE_ORDER = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")
@@ -21,6 +21,9 @@ BASELINE_LABELS = {
     "similar_both": "Most similar image and question",
     "oracle": "Pool oracle (knows the answers)",
 }
+
+MARK_LABELS = {"reinforce": "REINFORCE", "distil": "Oracle distillation"}
+"""Other objectives that stand beside on-policy GRPO."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,11 @@ def label_of(group: str) -> str:
     values = dict(part.split("~", 1) for part in group.split("/") if "~" in part)
     if kind == "baseline":
         return BASELINE_LABELS.get(rest[0], rest[0].replace("_", " "))
+    if rest[0] in MARK_LABELS:
+        return f"{MARK_LABELS[rest[0]]}, epoch {values['epoch']}"
     if "beta" in values:
-        return f"GRPO, KL_BETA={values['beta']}, epoch {values['epoch']}"
+        how = "On-policy GRPO" if rest[0] == "on_policy" else "GRPO"
+        return f"{how}, KL_BETA={values['beta']}, epoch {values['epoch']}"
     return f"RCE epoch {values['epoch']}"
 
 
@@ -86,8 +92,11 @@ def rce_epochs(scores: pd.DataFrame) -> list[PolicyGroup]:
 
 
 def grpo_epochs(scores: pd.DataFrame) -> list[PolicyGroup]:
-    """Return GRPO by base, epoch and beta, the seeds as one group; the base is named where there are several."""
-    rows = scores[scores["stage"] == "grpo"]
+    """Return GRPO by base, epoch and beta, the seeds as one group; the base is named where there are several.
+
+    It is the published, offline objective: on-policy runs have tables and figures of their own.
+    """
+    rows = offline_grpo(scores)
     several = rows["base_rce_epoch"].nunique() > 1
     found = []
     for (base, epoch, beta), group in split_by(rows, ["base_rce_epoch", "epoch", "kl_beta"]):

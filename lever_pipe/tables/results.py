@@ -29,6 +29,7 @@ class Mean(NamedTuple):
 class Results:
     """The collected results of the main preset; `base` is the RCE epoch that the documents' tables start from.
 
+    GRPO is that of the documents, on stored selections: see `offline_grpo`.
     `scores` and `training` have the columns of `scores.csv` and `training.csv`.
     """
 
@@ -48,7 +49,8 @@ class Results:
         return means(self._of_base(self.training), ["kl_beta", "epoch", "metric"], "value")
 
     def _of_base(self, frame: pd.DataFrame) -> pd.DataFrame:
-        return frame[(frame["stage"] == "grpo") & (frame["base_rce_epoch"] == self.base)]
+        rows = offline_grpo(frame)
+        return rows[rows["base_rce_epoch"] == self.base]
 
     def accuracy(self, beta: float, epoch: int, samples: int, shots: int) -> float | None:
         """Return the mean prefix accuracy in percent over seeds, or None where no cell exists."""
@@ -126,6 +128,11 @@ def choose_base(scores: pd.DataFrame, training: pd.DataFrame, named: int | None)
         return named
     bases = pd.concat([scores["base_rce_epoch"], training["base_rce_epoch"]]).dropna()
     return int(bases.max()) if len(bases) else None
+
+
+def offline_grpo(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the published objective; GRPO on what the policy draws has the same stage."""
+    return frame[(frame["stage"] == "grpo") & (frame["mode"] == "offline")]
 
 
 def prefix(scores: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
+from lever_pipe.losses.advantages import group_advantages, group_z_scores, top_k_by_reward
 from lever_pipe.records import RlGroup, Trajectory
 
 
@@ -100,6 +101,19 @@ def split_groups(groups: Groups, train_share: float) -> tuple[Groups, Groups]:
         )
     rows = torch.arange(len(groups))
     return groups.take(rows[:n_train]), groups.take(rows[n_train:])
+
+
+def keep_best(
+    groups: Groups, k: int, *, z_clamp: float, advantage_std_floor: float, advantage_clamp: float
+) -> tuple[Groups, Tensor]:
+    """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
+    z = group_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
+    kept, valid = top_k_by_reward(z, groups.valid, k)
+    shots = groups.selections.shape[-1]
+    selections = groups.selections.gather(1, kept[..., None].expand(-1, -1, shots))
+    advantages = group_advantages(z.gather(1, kept), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
+    rewards = groups.rewards.gather(1, kept)
+    return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> list[Tensor]:

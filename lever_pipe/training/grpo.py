@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lever_pipe.losses.advantages import group_advantages, group_z_scores, top_k_by_reward
 from lever_pipe.losses.grpo import GrpoTerms, adapt_kl_beta, grpo_terms
 from lever_pipe.losses.kl import kl_policy_to_reference
 from lever_pipe.losses.reduction import mean_of_group_means
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
-from lever_pipe.selector.network import PointerSelector
 from lever_pipe.training.embeddings import EmbeddingTable
 from lever_pipe.training.groups import Groups, batches
 from lever_pipe.training.loop import Step, policy_entropy
+from lever_pipe.training.policies import PolicyPair
 
 
 @dataclass(slots=True)
@@ -31,44 +29,6 @@ class BetaController:
         """Adapt the weight to the penalty of the batch that was just taken."""
         if self.limits is not None:
             self.value = adapt_kl_beta(self.value, penalty, **self.limits)
-
-
-class PolicyPair(Protocol):
-    """Two policies that an epoch compares: the trained one and its anchor."""
-
-    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
-        """Return the logits `[B, K]` of policy and reference, the latter without gradient."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """The trained policy and the frozen RCE checkpoint that anchors it, both without dropout.
-
-    So the ratio is 1 and the penalty 0 before the first update.
-    """
-
-    policy: PointerSelector
-    reference: PointerSelector
-
-    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
-        """Return the logits `[B, K]` of policy and reference, the latter without gradient."""
-        scores = table.scores(self.policy.eval(), batch)
-        with torch.no_grad():
-            anchor = table.scores(self.reference.eval(), batch)
-        return scores, anchor
-
-
-def keep_best(
-    groups: Groups, k: int, *, z_clamp: float, advantage_std_floor: float, advantage_clamp: float
-) -> tuple[Groups, Tensor]:
-    """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
-    z = group_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
-    kept, valid = top_k_by_reward(z, groups.valid, k)
-    shots = groups.selections.shape[-1]
-    selections = groups.selections.gather(1, kept[..., None].expand(-1, -1, shots))
-    advantages = group_advantages(z.gather(1, kept), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
-    rewards = groups.rewards.gather(1, kept)
-    return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
 
 
 def plan_grpo_epoch(
@@ -114,12 +74,6 @@ def grpo_step(
     )
     exact = exact_kl(scores.detach(), anchor, batch)
     return Step(terms.total, logged(terms, kl_beta, exact, policy_entropy(scores.detach())))
-
-
-def trained_share(module: PointerSelector) -> float:
-    """Return which share of the parameters trains: 0.50146 with frozen projections at D = 512, H = 256."""
-    sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
-    return sum(n for n, trains in sizes if trains) / sum(n for n, _ in sizes)
 
 
 def exact_kl(scores: Tensor, anchor: Tensor, batch: Groups) -> Tensor:

@@ -17,11 +17,12 @@ from lever_pipe.selector.network import PointerSelector
 from lever_pipe.stage_configs import TrainGrpoEpochConfig
 from lever_pipe.training import state
 from lever_pipe.training.embeddings import architecture_of
-from lever_pipe.training.groups import Groups
-from lever_pipe.training.grpo import BetaController, PolicyPair, keep_best, plan_grpo_epoch, trained_share
+from lever_pipe.training.groups import Groups, keep_best
+from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.training.inputs import read_training_inputs
 from lever_pipe.training.loop import run_epoch, validation_loss
 from lever_pipe.training.optimiser import AdamW
+from lever_pipe.training.policies import PolicyPair, trained_share
 
 Pairing = Callable[[PointerSelector, PointerSelector], PolicyPair]
 
@@ -70,7 +71,11 @@ def advance(
     """
     grpo = config.grpo
     data = read_training_inputs(
-        groups=inputs.groups, embeddings=inputs.embeddings, train_share=config.train_share, device=device
+        groups=inputs.groups,
+        embeddings=inputs.embeddings,
+        train_share=config.train_share,
+        device=device,
+        inputs=config.selector.inputs,
     )
     architecture = architecture_of(config.selector, data.table)
     module = state.load_selector(inputs.start, architecture).to(device)

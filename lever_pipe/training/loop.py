@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lever_pipe.errors import TrainingError
 from lever_pipe.losses.rce import rce_terms
-from lever_pipe.losses.sequence import selection_log_probs
+from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
 from lever_pipe.selector.network import PointerSelector
 from lever_pipe.training.embeddings import EmbeddingTable
 from lever_pipe.training.groups import Groups
@@ -51,6 +51,7 @@ def run_epoch(
         for parameter in trainable:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
+        _complete_gate(module)
         norm = nn.utils.clip_grad_norm_(trainable, max_gradient_norm)
         values = values | {"loss": float(loss.detach()), "grad_norm": float(norm)}
         _require_finite(values, after=n_queries)
@@ -59,6 +60,13 @@ def run_epoch(
             totals[name] = totals.get(name, 0.0) + value * len(batch)
         n_queries += len(batch)
     return {name: total / n_queries for name, total in totals.items()}
+
+
+def _complete_gate(module: PointerSelector) -> None:
+    """Selections of one shot do not reach the gate: its gradient is then 0, while any other absence is a fault."""
+    for parameter in module.gate.parameters() if module.gate is not None else ():
+        if parameter.grad is None and parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def _require_finite(values: dict[str, float], *, after: int) -> None:
@@ -72,9 +80,12 @@ def _require_finite(values: dict[str, float], *, after: int) -> None:
         )
 
 
-def policy_entropy(scores_BK: Tensor) -> Tensor:
-    """Return the entropy of the first pick in nats, mean over queries; ln K is uniform."""
-    entropies_B: Tensor = torch.special.entr(scores_BK.softmax(dim=-1)).sum(dim=-1)
+def policy_entropy(scores: Tensor) -> Tensor:
+    """Return the entropy of the first pick in nats, mean over queries; ln K is uniform.
+
+    `scores` are `[B, K]`, or `[B, G, S, K]` where they follow the picks.
+    """
+    entropies_B: Tensor = torch.special.entr(first_step_logits(scores).softmax(dim=-1)).sum(dim=-1)
     return entropies_B.mean()
 
 

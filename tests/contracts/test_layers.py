@@ -35,6 +35,7 @@ LAYERS = [
         "run_card",
         "rl_data_io",
         "trajectories",
+        "trajectory_rewards",
         "execution",
         "snapshot",
         "ownership",

@@ -26,10 +26,12 @@ from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
 from lever_pipe.stages.train_rce_epoch import train_rce_epoch
 from lever_pipe.training import state
 from lever_pipe.training.embeddings import architecture_of
-from lever_pipe.training.grpo import BetaController, Policies, keep_best, plan_grpo_epoch, trained_share
+from lever_pipe.training.groups import keep_best
+from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
 from lever_pipe.training.loop import run_epoch, validation_loss
 from lever_pipe.training.optimiser import AdamW
+from lever_pipe.training.policies import Policies, trained_share
 from lever_pipe.training.rce import RceSettings, plan_rce_epoch
 
 SELECTOR = Selector(width=16)  # dropout 0.5 and attention dropout 0.1, as published

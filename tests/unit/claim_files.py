@@ -63,6 +63,8 @@ class Ours:
     p: float = 0.5
     agreement: float = 0.9
     trained: str = "all parameters"
+    drawn_betas: tuple[float, ...] = ()
+    """Of on-policy runs, whose numbers are all 77: no claim is about them."""
 
     def accuracy(self, beta: float, epoch: int, shots: float) -> float:
         return 50 + self.gain.get(beta, 0.0) + 0.5 * epoch + 2 * shots
@@ -160,9 +162,27 @@ def _runs(of: Ours) -> list[tuple[float, int, int]]:
     return [(b, s, e) for b in of.betas for s in of.seeds for e in range(1, of.epochs + 1)]
 
 
+def _drawn(of: Ours) -> list[tuple[str, tuple[object, ...]]]:
+    """Return the name and the first columns of on-policy GRPO and the marks, of one seed and one epoch more."""
+    runs = [(f"on_policy/base~5/beta~{b:g}", ("grpo", "on_policy", 5, b)) for b in of.drawn_betas]
+    if runs:
+        runs += [
+            ("reinforce/base~5/beta~0", ("reinforce", "on_policy", 5, 0.0)),
+            ("distil/base~5", ("distil", "", 5, None)),
+        ]
+    epochs = range(1, of.epochs + 2)
+    return [(f"preset~{PRESET}/{run}/seed~0/epoch~{e}", (*first, 0, e)) for run, first in runs for e in epochs]
+
+
 def _scores(of: Ours) -> list[tuple[object, ...]]:
-    return [
-        (policy(b, s, e), "grpo", 5, b, s, e, "prefix", n, k, of.accuracy(b, e, k) + s - 1, n, n, PRESET)
+    drawn = [
+        (name, *first, "prefix", n, k, 77.0, n, n, PRESET)
+        for name, first in _drawn(of)
+        for n in of.samples
+        for k in of.shots
+    ]
+    return drawn + [
+        (policy(b, s, e), "grpo", "offline", 5, b, s, e, "prefix", n, k, of.accuracy(b, e, k) + s - 1, n, n, PRESET)
         for b, s, e in _runs(of)
         for n in of.samples
         for k in of.shots
@@ -171,8 +191,9 @@ def _scores(of: Ours) -> list[tuple[object, ...]]:
 
 def _training(of: Ours) -> list[tuple[object, ...]]:
     later = [(b, 0, e) for b in of.long_betas for e in range(of.epochs + 1, of.long_epochs + 1)]
-    return [
-        ("grpo", 5, b, s, e, name, value, PRESET)
+    drawn = [(*first, name, 77.0, PRESET) for _, first in _drawn(of) for name in metrics(0.0, 0, 1)]
+    return drawn + [
+        ("grpo", "offline", 5, b, s, e, name, value, PRESET)
         for b, s, e in [*_runs(of), *later]
         for name, value in metrics(b, s, e, is_long=b in of.long_betas and s == 0).items()
     ]
@@ -204,7 +225,10 @@ def _comparison(
 
 def _agreement(of: Ours) -> list[tuple[object, ...]]:
     pairs = [(a, b) for i, a in enumerate(of.betas) for b in of.betas[i + 1 :]]
-    return [
+    drawn = [
+        (name, policy(b, 0, of.epochs), k, 0.77, 0.77) for name, _ in _drawn(of) for b in of.betas for k in of.shots
+    ]
+    return drawn + [
         (policy(a, s, of.epochs), policy(b, s, of.epochs), k, of.agreement if k == 1 else of.agreement / 2, 1.0)
         for a, b in pairs
         for s in of.seeds
@@ -214,7 +238,8 @@ def _agreement(of: Ours) -> list[tuple[object, ...]]:
 
 def _parameters(of: Ours) -> list[dict[str, object]]:
     base = f"preset~{PRESET}/rce/seed~0/epoch~5"
-    return [
+    drawn = [dict(zip(PARAMETERS, (name, base, 100, 0.77, 77.0, 0.77), strict=True)) for name, _ in _drawn(of)]
+    return drawn + [
         {"policy": policy(b, s, e), "base": base, "n_parameters": 100, "share_differing": 0.5015, "norm": 1.0,
          "relative_norm": 0.01 * e * (1 - b)}
         for b, s, e in _runs(of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lever_pipe.config import Decode, Grpo, Prompt, Rce, Reward, Selector
+from lever_pipe.config import Decode, Distil, Grpo, OnPolicy, Prompt, Rce, Reward, Selector
 from lever_pipe.records import PolicyRef, RunCard
 from lever_pipe.stage_configs import (
     AnswerPromptsConfig,
@@ -13,7 +13,9 @@ from lever_pipe.stage_configs import (
     ScoreAnswersConfig,
     SelectBaselineConfig,
     SelectDemonstrationsConfig,
+    TrainDistilEpochConfig,
     TrainGrpoEpochConfig,
+    TrainOnPolicyEpochConfig,
     TrainRceEpochConfig,
 )
 
@@ -54,6 +56,20 @@ def grpo(
     run = {"base_rce_epoch": base, "kl_beta": beta, "seed": seed, "epoch": epoch}
     config = TrainGrpoEpochConfig(**{**TRAINING, **run, "grpo": grpo})
     return card("train_grpo_epoch", config, **changed)
+
+
+def on_policy(
+    beta: float = 0.1, seed: int = 0, epoch: int = 1, base: int = 5, objective: str = "on_policy", **changed: Any
+) -> RunCard:
+    run = {"base_rce_epoch": base, "kl_beta": beta, "seed": seed, "epoch": epoch, "objective": objective}
+    settings = OnPolicy() if objective == "on_policy" else OnPolicy(updates=1, advantages="batch")
+    config = TrainOnPolicyEpochConfig(**{**TRAINING, **run, "lvlm": LVLM, "on_policy": settings})
+    return card("train_on_policy_epoch", config, **changed)
+
+
+def distil(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> RunCard:
+    run = {"base_rce_epoch": base, "seed": seed, "epoch": epoch}
+    return card("train_distil_epoch", TrainDistilEpochConfig(**{**TRAINING, **run, "distil": Distil()}), **changed)
 
 
 def rce(seed: int = 0, epoch: int = 5, **changed: Any) -> RunCard:

@@ -3,10 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from builders import embedding_arrays, example, pool
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from lever_pipe.baselines import (
     Similarities,
+    best_by_annotations,
     holds_exact_demonstration,
     pool_similarities,
     rank_by_annotations,
@@ -89,3 +92,41 @@ def test_similarities_are_cosines_in_pool_order(split: str) -> None:
     for part in ("image", "question"):
         expected = [float(arrays[f"train_{part}"][k] @ arrays[f"{split}_{part}"][3]) for k in (7, 2, 11)]
         np.testing.assert_allclose(made[part], expected, rtol=1e-5)
+
+
+def test_the_best_by_annotations_are_where_the_oracle_begins() -> None:
+    query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2, question_type="animal")
+    candidates = [
+        example(1, answer="bird", question_type="animal"),  # wrong, same type
+        example(2, answer="cat", question_type="colour"),  # right, other type
+        example(3, answer="dog", question_type="animal"),  # partly right: .6
+        example(4, answer="cat", question_type="animal"),  # right, same type
+        example(5, answer="cat", question_type="animal"),  # right, same type
+    ]
+
+    def best(*positions: int) -> list[bool]:
+        return best_by_annotations(query, [candidates[position] for position in positions]).tolist()
+
+    assert best(0, 1, 2, 3, 4) == [False, False, False, True, True]
+    assert best(0, 1, 2) == [False, True, False]  # the answer counts more than the type
+    assert best(2, 0) == [True, False]  # the best there is, though partly right
+    assert best(0) == [False]  # no answer earns: nothing is best
+    assert best(1, 1) == [True, True]
+
+
+def test_equal_accuracies_are_best_alike_whatever_the_last_bits() -> None:
+    query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2, question_type="animal")
+    candidates = [example(i, answer=a, question_type="animal") for i, a in enumerate(("dog", "cow", "ox"))]
+    assert best_by_annotations(query, candidates).tolist() == [True, True, False]  # .6 from two "dog" or two "cow"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xy")), min_size=1, max_size=8), st.integers(0, 9))
+def test_the_oracle_ranks_the_best_first(kinds: list[tuple[str, str]], seed: int) -> None:
+    query = example(0, answers=("a",) * 5 + ("b",) * 3 + ("c",) * 2, question_type="x")
+    candidates = [example(i + 1, answer=answer, question_type=kind) for i, (answer, kind) in enumerate(kinds)]
+    rng = np.random.default_rng(seed)
+    similar = {part: rng.uniform(-1, 1, len(kinds)).astype(np.float32) for part in ("image", "question")}
+    best = best_by_annotations(query, candidates)
+    assert best.any() == any(answer in "abc" for answer, _ in kinds)
+    ranked = rank_by_annotations(query, candidates, similar)[: int(best.sum())]
+    assert set(ranked.tolist()) == set(np.flatnonzero(best).tolist())

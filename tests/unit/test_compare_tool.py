@@ -54,7 +54,7 @@ def write_policy(study: Path, name: str, *, examples: str = "e", rate: float = 0
     storage.write_rows(folder / "selections.jsonl", rows)
     if name.startswith("preset~"):
         stage = name.split("/")[1]
-        policy = PolicyRef(name=name, stage=stage, preset="p")  # type: ignore[arg-type]
+        policy = PolicyRef(name=name, stage="grpo" if stage == "on_policy" else stage, preset="p")  # type: ignore[arg-type]
         storage.write_row(folder / "metrics.json", EpochMetrics(policy=policy, values={"loss": rate, stage: 1.0}))
         storage.write_row(folder / "run.json", card(f"train_{stage}_epoch", {stage: {"learning_rate": rate}}))
 
@@ -198,6 +198,20 @@ def test_two_runs(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     text = compare(capsys, results, other)
     assert "Accuracy in percent, mean over shots, by size of difference" in text
     assert re.search(r"Only in B\n\npolicy +cells\n[- ]+\nbaseline/similar_both +samples~40/shots~1, ", text)
+
+
+def test_policies_of_every_objective_are_found(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn, upper = "preset~p/on_policy/base~5/beta~0.15/seed~0/epoch~1", "preset~p/distil/base~5/seed~0/epoch~1"
+    for name in (drawn, upper):
+        write_policy(results / "lever", name)
+    found = as_json(capsys, drawn.replace("/seed~0", ""), B, "--results", results)
+    assert (found["left"], found["right"]) == (drawn, B)  # offline GRPO of the same beta and epoch is another policy
+    values = [100 * answers(name).mean(axis=0) for name in (drawn, B)]
+    assert [line["difference"] for line in found["accuracies"][:2]] == pytest.approx(list(values[0] - values[1]))
+    assert as_json(capsys, upper, drawn, "--results", results)["right"] == drawn
+    assert "Did you mean 'preset~p/on_policy/base~5/beta~0.15/epoch~1'?" in fault(
+        capsys, "preset~p/on_policy/base~5/beta~0.1/epoch~1", A, "--results", results
+    )
 
 
 def test_runs_without_a_common_policy(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 def test_a_programmers_fault_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lever_pipe.stages import initialise_selector as stage
 
-    def broken(*_: object) -> object:
+    def broken(*_: object, **__: object) -> object:
         raise ZeroDivisionError
 
     monkeypatch.setattr(stage, "read_table", broken)

@@ -634,7 +634,7 @@ def test_sigterm_gives_the_lock_back(
 
     closed: list[bool] = []
 
-    def slow(*_: object) -> None:
+    def slow(*_: object, **__: object) -> None:
         assert lock_of(artefact / "card").exists()
         try:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -94,6 +94,14 @@ def test_the_sign_is_dropped_only_where_that_helps() -> None:
 ARM = {"preset": "published"}
 NO_PROPOSER = {"n_beams": 0, "temperatures": [], "n_retrieval": 0, "n_random": 0}
 WORLD = {"source": "world"}
+DRAWN = "presets.published.on_policy"
+
+
+def drawing(on_policy: dict[str, Any]) -> dict[str, Any]:
+    """Return an experiment whose arm has on-policy runs with these settings."""
+    return {"presets": {"published": {"on_policy": on_policy}}, "arms": [ARM | {"on_policy": {}}]}
+
+
 RULES: list[tuple[dict[str, Any], str]] = [
     ({"arms": [ARM | {"base_rce_epochs": [7, 2]}]}, "arms[0].base_rce_epochs: must be at most rce_epochs=5, got [7]."),
     *(
@@ -140,6 +148,22 @@ RULES: list[tuple[dict[str, Any], str]] = [
         "rl_data: must propose some selection, got n_beams=0",
     ),
     ({"rl_data": {"n_queries": 3}}, "rl_data.n_shards: must be at most rl_data.n_queries=3, got 4."),
+    (
+        {"arms": [ARM | {"seeds": [0, 1], "on_policy": {"seeds": [1, 2]}}]},
+        "arms[0].on_policy.seeds: must be some of the arm's seeds=[0, 1], got [2]. Drop these or add them",
+    ),
+    *(
+        ({"arms": [ARM | {"on_policy": {key: values}}]}, f"arms[0].on_policy.{key}: must not repeat a value, got")
+        for key, values in (("seeds", [0, 0]), ("kl_betas", [0, 0.0]), ("marks", ["distil", "distil"]))
+    ),
+    (drawing({"shots": [2, 1]}), f"{DRAWN}.shots: must rise without repeats, got [2, 1]. Write [1, 2]."),
+    (drawing({"shots": [1, 1]}), f"{DRAWN}.shots: must rise without repeats, got [1, 1]. Write [1]."),
+    (drawing({"group": 1}), f"{DRAWN}.group: must be at least 2 with advantages='standardised', got 1. Raise it"),
+    (drawing({"shots": [1, 16]}) | {"pools": {"size": 15}}, f"{DRAWN}.shots: must be at most pools.size=15, got 16."),
+    (
+        {"presets": {"published": {"selector": {"head": "gated"}}}},
+        "emulate.preset: must name a preset with selector.head: static, got 'published'.",
+    ),
 ]
 
 
@@ -165,6 +189,12 @@ def test_a_broken_rule_is_the_one_fault_and_says_what_to_do(values: dict[str, An
         {"lvlm": {"prompt": {"query": "{{{question}}}"}}},
         {"pools": {"size": 4}},
         {"data": {"train_image_name": "{image_id}"}},
+        drawing({"shots": [1, 16]}) | {"pools": {"size": 16}},
+        drawing({"group": 1, "advantages": "batch"}),
+        {"presets": {"published": {"on_policy": {"shots": [16]}}}, "pools": {"size": 15}},  # nobody draws
+        {"presets": {"published": {"selector": {"head": "gated"}}}, "emulate": None},
+        {"presets": {"published": {}, "gated": {"selector": {"head": "gated"}}}},
+        {"arms": [ARM | {"seeds": [3, 4], "on_policy": {"seeds": [4], "marks": []}}]},
     ],
     ids=str,
 )

@@ -16,13 +16,26 @@ from lever_pipe.config import Arm
 from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.faults import ARMS
 from lever_pipe.parsing import available
-from lever_pipe.records import beta_text
+from lever_pipe.records import beta_text, mode_of
+from lever_pipe.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
 
 ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "workflow/rules/common.smk").read_text()
 # The documents' tables print the reward; training reads the rewarded groups.
-REWARDED = {"reward_groups", "tabulate_documents"}
+REWARDED = {"reward_groups", "tabulate_documents", "measure_rewards"}
+DRAWING = "train_on_policy_epoch"
 SMALL_ARM = {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [1, 2], "grpo_epochs": 2}
+
+DRAWN = {"seeds": [1], "epochs": 2, "kl_betas": [0, 0.3]}
+
+
+def constraint(wildcard: str) -> str:
+    """Return the regular expression that the workflow holds a wildcard to."""
+    trained = re.search('^TRAINED = "([^"]+)"', RULES, re.MULTILINE)
+    found = re.search(rf'^ +{wildcard}=(?:f?"([^"]+)"|TRAINED),', RULES, re.MULTILINE)
+    assert trained is not None
+    assert found is not None
+    return (found[1] or "{TRAINED}").replace("{TRAINED}", trained[1])
 
 
 @cache
@@ -41,6 +54,7 @@ def experiment(**changed: Any) -> Experiment:
 
 def small(**changed: Any) -> Experiment:
     arm = SMALL_ARM | {"kl_betas": [0, 0.145], "long_epochs": 3, "long_kl_betas": [0.145], "long_seeds": [0, 5]}
+    arm |= {"on_policy": DRAWN}
     return experiment(**({"arms": [arm]} | changed))
 
 
@@ -57,7 +71,9 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
         wild = wildcards_of(name)
         names.append(("reward_groups", {"preset": wild["preset"]}))
         names.append(("initialise_selector", {"preset": wild["preset"], "seed": wild["seed"]}))
-        names.append((f"train_{plan.policy_ref(name).stage}_epoch", wild))
+        run = name.split("/")[1]
+        drawn = {"objective": run} if mode_of(name) == "on_policy" else {}
+        names.append((f"train_{'on_policy' if drawn else run}_epoch", wild | drawn))
     for name in plan.evaluated(given):
         names.append(("score_answers", {"policy": name}))
         if name.startswith("baseline/"):
@@ -68,7 +84,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation", "explain_patterns"}
-    absent = taken | emulated | ({"emulate_grpo_epoch", "emulate_selections"} - taken)
+    absent = taken | emulated | ({"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", DRAWING} - taken)
     names += [(stage, {}) for stage in available("stages") if stage not in absent]
     return names
 
@@ -104,7 +120,7 @@ def changed_stages(one: Experiment, other: Experiment) -> set[str]:
     return {key[0] for key in first.keys() & second.keys() if first[key] != second[key]}
 
 
-@given(st.floats(0, 10))
+@given(st.floats(0, 1000))
 def test_a_beta_reads_back_from_its_text(beta: float) -> None:
     assert float(beta_text(abs(beta))) == beta
 
@@ -112,10 +128,8 @@ def test_a_beta_reads_back_from_its_text(beta: float) -> None:
 @given(st.integers(0, 10**6), st.integers(0, 9))
 def test_a_beta_is_one_path_part_that_the_workflow_accepts(digits: int, power: int) -> None:
     beta = digits / 10**power
-    if beta <= 10:
-        constraint = re.search('beta="([^"]+)"', RULES)
-        assert constraint is not None
-        assert re.fullmatch(constraint[1], beta_text(beta)), beta_text(beta)
+    if beta <= 1000:
+        assert re.fullmatch(constraint("beta"), beta_text(beta)), beta_text(beta)
 
 
 def test_the_published_betas_read_as_written() -> None:
@@ -135,12 +149,19 @@ def test_every_policy_name_is_read_back() -> None:
         elif ref.stage == "rce":
             assert name == f"preset~{ref.preset}/rce/seed~{ref.seed}/epoch~{ref.epoch}"
             assert ref.kl_beta is ref.base_rce_epoch is None
+        elif ref.stage == "distil":
+            run = f"base~{ref.base_rce_epoch}/seed~{ref.seed}"
+            assert name == f"preset~{ref.preset}/distil/{run}/epoch~{ref.epoch}"
+            assert ref.kl_beta is None
         else:
-            assert ref.stage == "grpo"
             assert ref.kl_beta is not None
             run = f"base~{ref.base_rce_epoch}/beta~{beta_text(ref.kl_beta)}/seed~{ref.seed}"
-            assert name == f"preset~{ref.preset}/grpo/{run}/epoch~{ref.epoch}"
-    assert {plan.policy_ref(name).stage for name in names} == {"baseline", "rce", "grpo"}
+            folder = {"offline": "grpo", "on_policy": "on_policy"}[ref.mode] if ref.stage == "grpo" else ref.stage
+            assert name == f"preset~{ref.preset}/{folder}/{run}/epoch~{ref.epoch}"
+        assert ref.mode == mode_of(name)
+    refs = {(ref.stage, ref.mode) for ref in map(plan.policy_ref, names)}
+    drawn = {("grpo", "on_policy"), ("reinforce", "on_policy")}
+    assert refs == {("baseline", ""), ("rce", ""), ("grpo", "offline"), ("distil", "")} | drawn
     assert plan.policy_ref("preset~p/init/seed~3").model_dump(exclude_defaults=True) == {
         "name": "preset~p/init/seed~3", "stage": "init", "preset": "p", "seed": 3,
     }  # fmt: skip
@@ -148,9 +169,8 @@ def test_every_policy_name_is_read_back() -> None:
 
 def test_names_fit_the_wildcards_of_the_workflow() -> None:
     for wildcard, names in (("policy", plan.evaluated(experiment())), ("trained", plan.trained(experiment()))):
-        constraint = re.search(f'{wildcard}="([^"]+)"', RULES)
-        assert constraint is not None
-        assert all(re.fullmatch(constraint[1], name) for name in names)
+        assert [name for name in names if not re.fullmatch(constraint(wildcard), name)] == []
+        assert not re.fullmatch(constraint(wildcard), "preset~p/on_policy/base~5/seed~0/epoch~1")  # it has no beta
 
 
 def test_batches_hold_every_evaluated_policy_once() -> None:
@@ -218,7 +238,7 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
         ({"pools": {"seed": 12345}}, {"sample_pools"}),
         ({"evaluation": {"n_random_subsets": 997}}, {"score_answers"}),
         ({"encoder": {"batch_size": 8}}, {"embed_examples"}),
-        ({"lvlm": {"wave_tokens": 12345}}, {"generate_rl_data", "answer_prompts", "check_world"}),
+        ({"lvlm": {"wave_tokens": 12345}}, {"generate_rl_data", "answer_prompts", "check_world", DRAWING}),
         ({"rl_data": {"n_random": 63}}, {"propose_trajectories"}),
         ({"presets": {"world": shipped()["presets"]["world"] | {"reward": {"mode": "hard_only"}}}}, REWARDED),
     ],
@@ -263,6 +283,7 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
             "check_world": ("lvlms.qwen2_5_vl",),
             "prepare_tasks": ("intention.sources.synthetic",),
             "warm_start_agent": ("intention.codecs.word",),
+            "train_on_policy_epoch": ("lvlms.qwen2_5_vl",),
             "train_agent": ("intention.simulators.rule", "intention.codecs.word"),
             "evaluate_agent": ("intention.simulators.rule", "intention.codecs.word"),
         }.items()
@@ -286,9 +307,7 @@ def test_emulated_policies_are_apart_from_the_study() -> None:
     assert plan.policies_of(given, "emulation") == names
     assert {plan.batch_of(name) for name in names} == {"emulation"}
     assert plan.emulated(given, "head", "all") == [name for name in names if name.split("/")[1] in ("head", "all")]
-    batch = re.search('batch="([^"]+)"', RULES)
-    assert batch is not None
-    assert re.fullmatch(batch[1], "emulation")
+    assert re.fullmatch(constraint("batch"), "emulation")
 
 
 def test_an_arm_evaluates_one_trained_epoch_for_each_policy() -> None:
@@ -318,3 +337,129 @@ def test_without_emulation_nothing_is_emulated() -> None:
     assert plan.trained(given) == plan.trained(small())
     with pytest.raises(KeyError):
         plan.emulated_checkpoints(given, "none")
+
+
+def test_on_policy_runs_stand_beside_the_offline_ones() -> None:
+    given = small()
+    arm = given.arms[0]
+    betas, marks = ["on_policy/base~{b}/beta~0", "on_policy/base~{b}/beta~0.3"], ["reinforce/base~{b}/beta~0"]
+    runs = [*betas, *marks, "distil/base~{b}"]
+    expected = [
+        f"preset~world/{run.format(b=base)}/seed~1/epoch~{epoch}" for base in (1, 2) for run in runs for epoch in (1, 2)
+    ]
+    assert plan.on_policy_policies(arm, 1) == expected
+    assert plan.on_policy_policies(arm, 0) == []
+    assert plan.policies_of(given, "preset~world/seed~1")[-len(expected) :] == expected
+    assert set(expected) <= set(plan.trained(given)) & set(plan.evaluated(given))
+    stepped = [name for name in expected if "distil" not in name]
+    assert sorted(plan.stepped(given)) == sorted(stepped)  # the policy draws what they learn from
+
+
+def test_marks_and_their_absence() -> None:
+    for marks, runs in (([], {"on_policy"}), (["distil"], {"on_policy", "distil"})):
+        given = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"marks": marks}}])
+        assert {name.split("/")[1] for name in plan.on_policy_policies(given.arms[0], 1)} == runs
+    without = small(arms=[SMALL_ARM])
+    assert plan.on_policy_policies(without.arms[0], 1) == plan.stepped(without) == []
+    assert {ref.mode for ref in map(plan.policy_ref, plan.trained(without))} == {"", "offline"}
+    with_runs = small(arms=[SMALL_ARM | {"on_policy": DRAWN}])
+    others = [name for name in plan.trained(with_runs) if name not in plan.on_policy_policies(with_runs.arms[0], 1)]
+    assert others == plan.trained(without)
+    first, second = specs(without), specs(with_runs)
+    assert {key[0] for key in first.keys() & second.keys() if first[key] != second[key]} <= COLLECTING
+
+
+def presets_with(section: str, **changed: Any) -> dict[str, Any]:
+    world = shipped()["presets"]["world"]
+    return shipped()["presets"] | {"world": world | {section: world.get(section, {}) | changed}}
+
+
+@pytest.mark.parametrize(
+    ("section", "changed", "stages"),
+    [
+        ("on_policy", {"group": 5}, [DRAWING]),
+        ("on_policy", {"shots": [1, 2]}, [DRAWING]),
+        ("on_policy", {"learning_rate": 1e-5}, [DRAWING]),
+        ("on_policy", {"reward": {"mode": "soft_only", "soft": 0.3}}, [DRAWING, "measure_rewards"]),
+        ("distil", {"passes": 7}, ["train_distil_epoch"]),
+        ("grpo", {"clip_epsilon": 0.1}, ["train_grpo_epoch", "tabulate_documents"]),
+    ],
+)
+def test_settings_of_one_objective_rerun_its_epochs_alone(
+    section: str, changed: dict[str, Any], stages: list[str]
+) -> None:
+    base, other = (specs(one) for one in (small(), small(presets=presets_with(section, **changed))))
+    differing = {key for key in base if base[key] != other[key]}
+    assert {stage for stage, _ in differing} == set(stages)
+    for stage in (stage for stage in stages if stage.endswith("_epoch")):
+        every_epoch = {key for key in base if key[0] == stage and ("preset", "world") in key[1]}
+        assert {key for key in differing if key[0] == stage} == every_epoch
+
+
+def test_what_a_run_does_not_read_reruns_nothing() -> None:
+    """REINFORCE has no clip, and only standardised advantages are divided and limited."""
+    clip = {"clip_epsilon": 0.3}
+    base, other = (specs(one) for one in (small(), small(presets=presets_with("on_policy", **clip))))
+    differing = {dict(key[1])["objective"] for key in base if key[0] == DRAWING and base[key] != other[key]}
+    assert differing == {"on_policy"}
+    limits = {"advantage_std_floor": 0.3, "advantage_clamp": 2.0}
+    centred = (presets_with("on_policy", advantages="centred", **more) for more in ({}, limits))
+    one, other = (specs(small(presets=presets)) for presets in centred)
+    assert one == other
+
+
+def epoch_config(given: Experiment, objective: str, **wildcards: str) -> TrainOnPolicyEpochConfig:
+    wild = {"preset": "world", "base": "2", "beta": "0.3", "seed": "1", "epoch": "2", "objective": objective}
+    config = plan.stage_config(given, DRAWING, wild | wildcards)
+    assert isinstance(config, TrainOnPolicyEpochConfig)
+    return config
+
+
+def test_an_on_policy_epoch_is_what_its_name_and_preset_say() -> None:
+    given = small(presets=presets_with("on_policy", updates=3, advantages="leave_one_out"))
+    drawn, score = epoch_config(given, "on_policy"), epoch_config(given, "reinforce", beta="0")
+    assert drawn.on_policy == given.presets["world"].on_policy
+    named = (drawn.objective, drawn.preset, drawn.base_rce_epoch, drawn.kl_beta, drawn.seed, drawn.epoch)
+    assert named == ("on_policy", "world", 2, 0.3, 1, 2)
+    assert drawn.lvlm.model_identity
+    assert drawn.selector == given.presets["world"].selector
+    # REINFORCE: one step on what was drawn, and a baseline that no draw of the query enters; the rest is shared.
+    assert score.on_policy.model_dump() == drawn.on_policy.model_dump() | {"updates": 1, "advantages": "batch"}
+    assert (score.objective, score.kl_beta) == ("reinforce", 0.0)
+
+
+def test_more_on_policy_runs_change_only_what_collects() -> None:
+    grown = DRAWN | {"seeds": [0, 1], "epochs": 5, "kl_betas": [0, 0.1, 0.3], "marks": ["distil"]}
+    arm = SMALL_ARM | {"kl_betas": [0, 0.145]}
+    base, more = (specs(small(arms=[arm | {"on_policy": runs}])) for runs in (DRAWN, grown))
+    assert {key[0] for key in base.keys() & more.keys() if base[key] != more[key]} == COLLECTING
+
+
+def test_the_rewards_that_are_measured_are_those_in_use_and_the_dense_ones() -> None:
+    given = small()
+    config = plan.stage_config(given, "measure_rewards", {})
+    assert isinstance(config, MeasureRewardsConfig)
+    preset = given.presets["world"]
+    assert config.rewards[:2] == (preset.reward, preset.on_policy.reward)
+    assert len(set(map(repr, config.rewards))) == len(config.rewards)
+    assert {"soft_only", "expected_only", "accuracy_plus_expected"} <= {reward.mode for reward in config.rewards}
+    assert config.kept == tuple(sorted({preset.grpo.top_k_first_epoch, preset.grpo.top_k}))
+    assert config.z_clamp == preset.grpo.z_clamp
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("baseline/oracle", ""),
+        ("preset~p/init/seed~0", ""),
+        ("preset~p/rce/seed~0/epoch~1", ""),
+        ("preset~p/grpo/base~1/beta~0/seed~0/epoch~1", "offline"),
+        ("preset~p/on_policy/base~1/beta~0/seed~0/epoch~1", "on_policy"),
+        ("preset~p/reinforce/base~1/beta~0/seed~0/epoch~1", "on_policy"),
+        ("preset~p/distil/base~1/seed~0/epoch~1", ""),
+        ("preset~grpo/rce/seed~0/epoch~1", ""),  # a preset may be called anything
+    ],
+)
+def test_the_mode_of_a_policy_is_in_its_name(name: str, mode: str) -> None:
+    assert mode_of(name) == mode
+    assert plan.policy_ref(name).mode == mode

@@ -26,6 +26,8 @@ DEFAULT = RewardWeights()
         ("hard01_plus_gtprob", (0.5, 1.5, 1.5)),
         ("hard01_plus_gtprob_separated", (0.5, 2.5, 2.5)),
         ("hard_plus_gtprob_plus_rel", (0.54, 1.5, 1.5)),
+        ("expected_only", (0.5, 0.5, 0.5)),
+        ("accuracy_plus_expected", (0.5, 1.1, 1.5)),
         ("legacy", (0.0, 0.0, 0.0)),
         ("hybrid", (0.045, 0.6, 1.0)),  # .1 * (.5 + .4) / 2
     ],
@@ -47,6 +49,8 @@ def test_default_weights(mode: str, values: tuple[float, ...]) -> None:
         ("hard01_plus_gtprob", 1.5, 3.5),
         ("hard01_plus_gtprob_separated", 1.5, 5.5),
         ("hard_plus_gtprob_plus_rel", 1.7, 3.5),
+        ("expected_only", 1.5, 1.5),
+        ("accuracy_plus_expected", 1.5, 1.2 + 1.5),
         ("hybrid", 0.225, 1.8),
     ],
 )
@@ -86,6 +90,20 @@ def test_hybrid_ranks_every_failure_below_every_success() -> None:
     least_success = RewardInputs(correct=1, accuracy=0.3, gt_prob=0.0, relevance=0.0)
     assert reward("hybrid", best_failure, DEFAULT) < reward("hybrid", least_success, DEFAULT)
     assert reward("hybrid", best_failure, DEFAULT) > reward("hybrid", WRONG, DEFAULT)
+
+
+@pytest.mark.parametrize("mode", ["expected_only", "accuracy_plus_expected"])
+@pytest.mark.parametrize("inputs", [WRONG, PARTLY, RIGHT])
+def test_dense_modes_tell_equally_accurate_answers_apart(mode: str, inputs: RewardInputs) -> None:
+    likelier = replace(inputs, gt_prob=inputs.gt_prob + 0.01)
+    assert reward(mode, likelier, DEFAULT) - reward(mode, inputs, DEFAULT) == pytest.approx(0.01, abs=1e-12)
+    assert reward("hard_plus_soft", likelier, DEFAULT) == reward("hard_plus_soft", inputs, DEFAULT)
+
+
+def test_dense_modes_read_neither_correctness_nor_relevance() -> None:
+    other = replace(WRONG, correct=1, relevance=0.9, quality=3.0)
+    for mode in ("expected_only", "accuracy_plus_expected"):
+        assert reward(mode, other, DEFAULT) == reward(mode, WRONG, DEFAULT)
 
 
 def test_unknown_modes_get_a_suggestion() -> None:

@@ -36,6 +36,9 @@ PAGE = f"{RESULTS}/report.html"
 INIT = f"{LEVER}/preset~{{preset}}/init/seed~{{seed}}"
 RCE = f"{LEVER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
 GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
+ON_POLICY = f"{LEVER}/preset~{{preset}}/{{objective}}/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
+DISTIL = f"{LEVER}/preset~{{preset}}/distil/base~{{base}}/seed~{{seed}}/epoch~{{epoch}}"
+TRAINED = "preset~[^/]+/(rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|distil/base~[^/]+)/seed~[0-9]+/epoch~[0-9]+"
 EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
 EMULATION = f"{LEVER}/emulation"
 NOISY = f"{EMULATION}/dropout/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
@@ -49,8 +52,9 @@ wildcard_constraints:
     beta="[0-9]+([.][0-9]+)?(e-[0-9]+)?",
     shard="0|[1-9][0-9]*",
     baseline="[a-z_]+(-[0-9]+)?",
-    trained="preset~[^/]+/(rce|grpo/base~[^/]+/beta~[^/]+)/seed~[0-9]+/epoch~[0-9]+",
-    policy="baseline/[^/]+|preset~[^/]+/(rce|grpo/base~[^/]+/beta~[^/]+)/seed~[0-9]+/epoch~[0-9]+",
+    objective="on_policy|reinforce",
+    trained=TRAINED,
+    policy=f"baseline/[^/]+|{TRAINED}",
     arm="[a-z][a-z0-9_]*",
     batch="baseline|emulation|preset~[^/]+/seed~[0-9]+",
 
@@ -111,13 +115,16 @@ def base_rce(wildcards):
     )
 
 
-def previous_grpo(wildcards):
-    """Return the folder that a GRPO epoch starts from."""
-    epoch = int(wildcards.epoch)
-    if epoch == 1:
-        return base_rce(wildcards)
-    values = dict(wildcards.items()) | {"epoch": epoch - 1}
-    return GRPO.format(**values)
+def after_base(run):
+    """Return the function that gives the folder which an epoch of `run` starts from: its first one from the RCE base."""
+
+    def of(wildcards):
+        epoch = int(wildcards.epoch)
+        if epoch == 1:
+            return base_rce(wildcards)
+        return run.format(**(dict(wildcards.items()) | {"epoch": epoch - 1}))
+
+    return of
 
 
 def emulated_base(wildcards):

@@ -1,6 +1,7 @@
 FIGURES = f"{LEVER}/figures"
 BATCHES = plan.batches(EXPERIMENT)
 COUNTERS = [f"{LEVER}/answers/{batch}/counters.json" for batch in BATCHES]
+COUNTERS += [f"{LEVER}/{policy}/counters.json" for policy in plan.stepped(EXPERIMENT)]
 if not IMPORTED:
     COUNTERS += [f"{shard}/counters.json" for shard in SHARDS]
 WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []
@@ -13,6 +14,8 @@ if "lever" in EXPERIMENT.studies:
     PAGE_TABLES += [
         f"{TABLES}/{name}" for name in ("documents", "comparisons", "agreement")
     ]
+    if any(arm.on_policy for arm in EXPERIMENT.arms):
+        PAGE_TABLES += [f"{TABLES}/on_policy"]
     PAGE_TABLES += [path.removesuffix(".json") for path in EMULATION_TABLES]
     PAGE_FIGURES += [FIGURES]
 if "intention" in EXPERIMENT.studies:
@@ -31,13 +34,17 @@ rule collect_results:
         metrics=[
             f"{LEVER}/{policy}/metrics.json" for policy in plan.trained(EXPERIMENT)
         ],
+        steps=[f"{LEVER}/{policy}/steps.jsonl" for policy in plan.stepped(EXPERIMENT)],
         rl_summary=RL_SUMMARY,
+        ties=f"{LEVER}/rl_data/ties.jsonl",
     output:
         scores=f"{TABLES}/scores.csv",
         training=f"{TABLES}/training.csv",
         rl_data=f"{TABLES}/rl_data.csv",
         arms=f"{TABLES}/arms.csv",
         arms_training=f"{TABLES}/arms_training.csv",
+        steps_csv=f"{TABLES}/steps.csv",
+        ties_csv=f"{TABLES}/ties.csv",
         card=f"{TABLES}/run.json",
     log:
         f"{TABLES}/log.txt",
@@ -100,6 +107,7 @@ rule plot_curves:
         scores=f"{TABLES}/scores.csv",
         training=f"{TABLES}/training.csv",
         arms=f"{TABLES}/arms.csv",
+        steps=f"{TABLES}/steps.csv",
         intervals=f"{TABLES}/intervals.csv",
         comparisons=f"{TABLES}/comparisons.csv",
         breakdown=f"{TABLES}/breakdown.csv",

@@ -117,3 +117,27 @@ else:
         shell:
             "python -m lever_pipe merge_rl_data --spec {params.spec:q} {params.files:q}"
             " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule measure_rewards:
+    input:
+        rl_data=RL_DATA,
+    output:
+        ties=f"{LEVER}/rl_data/ties.jsonl",
+        card=f"{LEVER}/rl_data/ties.run.json",
+    log:
+        f"{LEVER}/rl_data/ties.log.txt",
+    benchmark:
+        f"{LEVER}/rl_data/ties.benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **room("measure_rewards").resources,
+    params:
+        spec=spec("measure_rewards"),
+        files=named_files,
+    message:
+        "Measure how many groups each reward leaves without a gradient"
+    shell:
+        "python -m lever_pipe measure_rewards --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"

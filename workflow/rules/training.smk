@@ -81,8 +81,8 @@ rule train_grpo_epoch:
     input:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
-        start=start_of(previous_grpo, "selector.safetensors"),
-        start_optimiser=start_of(previous_grpo, "optimiser.safetensors"),
+        start=start_of(after_base(GRPO), "selector.safetensors"),
+        start_optimiser=start_of(after_base(GRPO), "optimiser.safetensors"),
         reference=start_of(base_rce, "selector.safetensors"),
     output:
         selector=f"{GRPO}/selector.safetensors",
@@ -104,4 +104,71 @@ rule train_grpo_epoch:
         "Train GRPO epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe train_grpo_epoch --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} > {log} 2>&1"
+
+
+rule train_on_policy_epoch:
+    input:
+        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
+        embeddings=EMBEDDINGS,
+        train_examples=EXAMPLES["train_examples"],
+        start=start_of(after_base(ON_POLICY), "selector.safetensors"),
+        start_optimiser=start_of(after_base(ON_POLICY), "optimiser.safetensors"),
+        reference=start_of(base_rce, "selector.safetensors"),
+    output:
+        selector=f"{ON_POLICY}/selector.safetensors",
+        optimiser=f"{ON_POLICY}/optimiser.safetensors",
+        metrics=f"{ON_POLICY}/metrics.json",
+        steps=f"{ON_POLICY}/steps.jsonl",
+        counters=f"{ON_POLICY}/counters.json",
+        card=f"{ON_POLICY}/run.json",
+    log:
+        f"{ON_POLICY}/log.txt",
+    benchmark:
+        f"{ON_POLICY}/benchmark.jsonl"
+    conda:
+        "../../envs/gpu.yaml"
+    threads: room("train_on_policy_epoch").threads
+    resources:
+        **room("train_on_policy_epoch").resources,
+    params:
+        spec=spec("train_on_policy_epoch"),
+        ledger=ledger_folder,
+        files=with_external(
+            {"train_images": IMAGES["train_images"], "lvlm": EXPERIMENT.lvlm.model}
+        ),
+    message:
+        "Train {wildcards.objective} epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
+    shell:
+        "python -m lever_pipe train_on_policy_epoch --spec {params.spec:q} {params.files:q}"
+        " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log} 2>&1"
+
+
+rule train_distil_epoch:
+    input:
+        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
+        embeddings=EMBEDDINGS,
+        train_examples=EXAMPLES["train_examples"],
+        start=start_of(after_base(DISTIL), "selector.safetensors"),
+        start_optimiser=start_of(after_base(DISTIL), "optimiser.safetensors"),
+    output:
+        selector=f"{DISTIL}/selector.safetensors",
+        optimiser=f"{DISTIL}/optimiser.safetensors",
+        metrics=f"{DISTIL}/metrics.json",
+        card=f"{DISTIL}/run.json",
+    log:
+        f"{DISTIL}/log.txt",
+    benchmark:
+        f"{DISTIL}/benchmark.jsonl"
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **room("train_distil_epoch").resources,
+    params:
+        spec=spec("train_distil_epoch"),
+        files=named_files,
+    message:
+        "Train distillation epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
+    shell:
+        "python -m lever_pipe train_distil_epoch --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"

@@ -22,7 +22,7 @@ from lever_pipe.statistics.crossed import (
     side_by_side,
 )
 from lever_pipe.tables.comparisons.families import Family
-from lever_pipe.tables.comparisons.per_question import Array, GroupScores
+from lever_pipe.tables.comparisons.per_question import Array, GroupScores, on_common_seeds
 
 Groups = Mapping[str, GroupScores]
 
@@ -133,7 +133,10 @@ def accuracies(blocks: Sequence[Array], draws: Draws, *names: str | int) -> tupl
 
 
 def comparisons(groups: Groups, families: Sequence[Family], draws: Draws) -> list[ComparisonRow]:
-    """Return the comparisons of every family at every shot count and their mean, in the order of the families."""
+    """Return the comparisons of every family at every shot count and their mean, in the order of the families.
+
+    Two trained groups are compared over the seeds that both have, where they have any in common.
+    """
     rows: list[ComparisonRow] = []
     for n in dict.fromkeys(family.samples for family in families):
         rows += _over_prefix(groups, [family for family in families if family.samples == n], n, draws)
@@ -163,7 +166,8 @@ def compare(left: GroupScores, right: GroupScores, chosen: NDArray[np.bool_] | s
 
 def _over_prefix(groups: Groups, families: Sequence[Family], n: int, draws: Draws) -> list[ComparisonRow]:
     wanted = [(family.name, left, right) for family in families for left, right in family.pairs]
-    found = [compare(groups[left], groups[right], slice(n), draws) for _, left, right in wanted]
+    sides = [on_common_seeds(groups[left], groups[right]) for _, left, right in wanted]
+    found = [compare(left, right, slice(n), draws) for left, right in sides]
     estimates = side_by_side([compared.estimates for compared in found])
     bounds = draws.of_differences(estimates, n)
     numbers = zip(estimates.value, bounds.low, bounds.high, detectable(estimates), strict=True)

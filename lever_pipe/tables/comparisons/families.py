@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 REFERENCE_BETA = 0.15
@@ -11,6 +11,11 @@ DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
 DOCUMENT_SAMPLES = 200
 BEST, OTHERS = "best-beta", "other-betas"
 AGAINST_RCE, LEARNING = "grpo-against-rce", "learning"
+DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE = "on-policy-against-rce", "on-policy-against-offline"
+DRAWN_BETAS, MARKS = "on-policy-betas", "marks"
+ON_POLICY = (DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS, MARKS)
+"""Families of the runs that learn from what the policy draws, and of the marks beside them."""
+ORACLE = "baseline/oracle"
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -36,7 +41,11 @@ class Arm:
     rce: Mapping[int, str]
     """By epoch."""
     grpo: Mapping[tuple[int, float, int], str]
-    """By base epoch, beta and epoch."""
+    """The published, offline objective, by base epoch, beta and epoch."""
+    on_policy: Mapping[tuple[int, float, int], str] = field(default_factory=dict)
+    """GRPO on what the policy draws, likewise."""
+    marks: Mapping[tuple[int, str, int], str] = field(default_factory=dict)
+    """Other objectives beside it, by base epoch, name and epoch."""
 
     @property
     def base(self) -> int | None:
@@ -55,15 +64,33 @@ class Arm:
     @property
     def last(self) -> int | None:
         """Return the last GRPO epoch that every base and beta has."""
-        latest: dict[tuple[int, float], int] = {}
-        for base, beta, epoch in self.grpo:
-            latest[base, beta] = max(epoch, latest.get((base, beta), 0))
-        return min(latest.values(), default=None)
+        return _last_common(self.grpo)
 
     @property
     def last_grpo(self) -> dict[float, str]:
         """Return the groups of the last common epoch from `base`, by beta."""
         return {b: name for (base, b, e), name in sorted(self.grpo.items()) if (base, e) == (self.base, self.last)}
+
+    @property
+    def last_on_policy(self) -> int | None:
+        """Return the last epoch that every on-policy run and every mark has, from any base."""
+        return _last_common([*self.on_policy, *self.marks])
+
+    @property
+    def drawn_base(self) -> int | None:
+        """Return the latest RCE epoch that on-policy runs or marks start from."""
+        return max((base for base, _, _ in [*self.on_policy, *self.marks]), default=None)
+
+    @property
+    def drawn(self) -> dict[float, str]:
+        """Return the on-policy groups of the last common epoch from `drawn_base`, by beta."""
+        at = (self.drawn_base, self.last_on_policy)
+        return {beta: name for (base, beta, epoch), name in sorted(self.on_policy.items()) if (base, epoch) == at}
+
+    def mark(self, name: str) -> str | None:
+        """Return the group of another objective at the same epoch, from the same base."""
+        base, epoch = self.drawn_base, self.last_on_policy
+        return None if base is None or epoch is None else self.marks.get((base, name, epoch))
 
     @property
     def last_rce(self) -> str | None:
@@ -85,17 +112,41 @@ def reference_of(betas: Sequence[float]) -> float | None:
 
 def arms_of(groups: Iterable[str], main_preset: str) -> list[Arm]:
     """Return the presets among the groups, the main one first; a main preset without a group is an empty arm."""
-    arms: dict[str, tuple[dict[int, str], dict[tuple[int, float, int], str]]] = {main_preset: ({}, {})}
+    arms: dict[str, _Found] = {main_preset: _Found()}
     for name in groups:
         values = dict(part.split("~", 1) for part in name.split("/") if "~" in part)
-        if not name.startswith("preset~") or "epoch" not in values:
-            continue
-        rce, grpo = arms.setdefault(values["preset"], ({}, {}))
-        if "beta" in values:
-            grpo[int(values["base"]), float(values["beta"]), int(values["epoch"])] = name
-        elif name.split("/")[1] == "rce":
-            rce[int(values["epoch"])] = name
-    return [Arm(preset, *found) for preset, found in arms.items()]
+        if name.startswith("preset~") and "epoch" in values:
+            arms.setdefault(values["preset"], _Found()).add(name, values)
+    return [Arm(preset, of.rce, of.grpo, of.on_policy, of.marks) for preset, of in arms.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The groups of one preset, while they are sorted."""
+
+    rce: dict[int, str] = field(default_factory=dict)
+    grpo: dict[tuple[int, float, int], str] = field(default_factory=dict)
+    on_policy: dict[tuple[int, float, int], str] = field(default_factory=dict)
+    marks: dict[tuple[int, str, int], str] = field(default_factory=dict)
+
+    def add(self, name: str, values: Mapping[str, str]) -> None:
+        run, epoch = name.split("/")[1], int(values["epoch"])
+        match run:
+            case "rce":
+                self.rce[epoch] = name
+            case "grpo" | "on_policy":
+                runs = self.grpo if run == "grpo" else self.on_policy
+                runs[int(values["base"]), float(values["beta"]), epoch] = name
+            case "reinforce" | "distil":
+                self.marks[int(values["base"]), run, epoch] = name
+
+
+def _last_common(runs: Iterable[tuple[int, float | str, int]]) -> int | None:
+    """Return the last epoch that every run has, of runs by base, what tells them apart, and epoch."""
+    latest: dict[tuple[int, float | str], int] = {}
+    for base, which, epoch in runs:
+        latest[base, which] = max(epoch, latest.get((base, which), 0))
+    return min(latest.values(), default=None)
 
 
 def families_of(
@@ -124,8 +175,12 @@ def families_of(
     last = {
         BEST: _against_best(arm, accuracy),
         OTHERS: _other_pairs(arm, accuracy),
-        AGAINST_RCE: _against_base(arm),
+        AGAINST_RCE: _against_base(arm, arm.grpo, arm.last),
         LEARNING: tuple((rce, name) for name in baselines) if rce else (),
+        DRAWN_AGAINST_RCE: _against_base(arm, arm.on_policy, arm.last_on_policy),
+        DRAWN_AGAINST_OFFLINE: _against_offline(arm),
+        DRAWN_BETAS: _against_smallest(arm),
+        MARKS: _marks(arm, baselines),
     }
     together = {OTHERS: BEST}
     found += [
@@ -164,6 +219,29 @@ def _other_pairs(arm: Arm, accuracy: Callable[[str], float]) -> Pairs:
     return tuple(combinations((name for beta, name in arm.last_grpo.items() if beta != best), 2))
 
 
-def _against_base(arm: Arm) -> Pairs:
-    at_last = [(name, arm.rce.get(base)) for (base, _, epoch), name in sorted(arm.grpo.items()) if epoch == arm.last]
+def _against_base(arm: Arm, runs: Mapping[tuple[int, float, int], str], last: int | None) -> Pairs:
+    at_last = [(name, arm.rce.get(base)) for (base, _, epoch), name in sorted(runs.items()) if epoch == last]
     return tuple((name, start) for name, start in at_last if start is not None)
+
+
+def _against_offline(arm: Arm) -> Pairs:
+    """Return each on-policy group with the offline one of the same base and beta, each after its last common epoch."""
+    at_last = [(at, name) for at, name in sorted(arm.on_policy.items()) if at[2] == arm.last_on_policy]
+    offline = {(base, beta): name for (base, beta, epoch), name in arm.grpo.items() if epoch == arm.last}
+    return tuple((name, offline[base, beta]) for (base, beta, _), name in at_last if (base, beta) in offline)
+
+
+def _against_smallest(arm: Arm) -> Pairs:
+    """Return each on-policy beta with the smallest one, which is 0 where it is among them."""
+    smallest, *others = arm.drawn.values() or [""]
+    return tuple((name, smallest) for name in others)
+
+
+def _marks(arm: Arm, baselines: Sequence[str]) -> Pairs:
+    """Return the lower and the upper mark against the RCE base and the smallest on-policy beta, and the oracle."""
+    rce = arm.rce.get(arm.drawn_base) if arm.drawn_base is not None else None
+    drawn = next(iter(arm.drawn.values()), None)
+    lower, upper = arm.mark("reinforce"), arm.mark("distil")
+    oracle = ORACLE if ORACLE in baselines else None
+    pairs = ((lower, rce), (drawn, lower), (upper, rce), (upper, drawn), (upper, oracle))
+    return tuple((left, right) for left, right in pairs if left is not None and right is not None)

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lever_pipe.tables.comparisons.estimates import UNADJUSTED, ComparisonRow, IntervalRow, method_of
-from lever_pipe.tables.comparisons.families import AGAINST_RCE, BEST, LEARNING, OTHERS, Arm, Family, best_beta
+from lever_pipe.tables.comparisons.families import (
+    AGAINST_RCE,
+    BEST,
+    DRAWN_AGAINST_OFFLINE,
+    DRAWN_AGAINST_RCE,
+    DRAWN_BETAS,
+    LEARNING,
+    MARKS,
+    ON_POLICY,
+    OTHERS,
+    Arm,
+    Family,
+    best_beta,
+)
 from lever_pipe.tables.documents.grpo_tables import ONE_SEED
 from lever_pipe.tables.evidence import ALPHA, MEAN, Interval, p_text
 from lever_pipe.tables.policies import label_of
@@ -22,7 +35,12 @@ TITLES = {
     BEST: "Each KL_BETA against the best one, by shots",
     AGAINST_RCE: "GRPO against its RCE base",
     LEARNING: "RCE against the baselines",
+    DRAWN_AGAINST_RCE: "On-policy GRPO against its RCE base",
+    DRAWN_AGAINST_OFFLINE: "On-policy GRPO against offline GRPO",
+    DRAWN_BETAS: "Each KL_BETA of on-policy GRPO against the smallest",
+    MARKS: "REINFORCE and oracle distillation",
 }
+COMMON_SEEDS = "Compared are the runs of the seeds that both policies have."
 NUMBERS = ["Difference", "Low", "High", "p", "Holm p", "Detectable"]
 
 
@@ -132,10 +150,11 @@ def _family_table(family: Family, rows: Sequence[ComparisonRow], adjusted: int) 
             UNADJUSTED if adjusted > 1 else "",
             DETECTABLE,
             method_of(row.test for row in rows),
+            COMMON_SEEDS if name in ON_POLICY else "",
             _runs(rows),
         ),
         frame_of(lines, ["Policy", "Against", "Shots", *NUMBERS]),
-        factor="policy base" if name in (AGAINST_RCE, LEARNING) else "kl_beta",
+        factor=_factor(name),
         groups=tuple(f"{row.left} {row.right}" for row in rows),
     )
 
@@ -157,6 +176,15 @@ def _title(name: str) -> str:
             return f"KL_BETA 0.18, 0.15 and 0.12 in pairs, GRPO epoch {epoch}"
         case _:
             return TITLES[kind]
+
+
+def _factor(name: str) -> str:
+    """Return what the rows of a family may differ in; on-policy runs may have fewer seeds than what they meet."""
+    if name == DRAWN_BETAS:
+        return "kl_beta"
+    if name in ON_POLICY:
+        return "policy base seed"
+    return "policy base" if name in (AGAINST_RCE, LEARNING) else "kl_beta"
 
 
 def _separated(rows: Sequence[ComparisonRow]) -> str:

@@ -57,6 +57,11 @@ class GroupScores:
         """Return the same runs over the first `n` questions."""
         return replace(self, accuracies=self.accuracies[:, :n])
 
+    def of_seeds(self, seeds: Iterable[str]) -> GroupScores:
+        """Return the runs of these seeds, in their order."""
+        kept = [self.seeds.index(seed) for seed in seeds]
+        return replace(self, runs=tuple(self.runs[run] for run in kept), accuracies=self.accuracies[kept])
+
     def shares_seeds_with(self, other: GroupScores) -> bool:
         """Return whether run s of both groups has the same seed, or is the same draw of one baseline, for every s."""
         return self.runs == other.runs or (self.is_trained and self.seeds == other.seeds)
@@ -110,6 +115,12 @@ def group_runs(runs: Mapping[str, Mapping[str, Array]], shots: Iterable[int | st
         name: GroupScores(name, tuple(by_run), columns, np.stack(list(by_run.values())))
         for name, by_run in runs.items()
     }
+
+
+def on_common_seeds(left: GroupScores, right: GroupScores) -> tuple[GroupScores, GroupScores]:
+    """Return two trained groups with the runs of the seeds that both have, so that runs pair; others as they are."""
+    common = [seed for seed in left.seeds if seed in right.seeds]
+    return (left.of_seeds(common), right.of_seeds(common)) if common else (left, right)
 
 
 def with_mean(accuracies_NK: Array) -> Array:

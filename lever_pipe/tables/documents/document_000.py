@@ -9,7 +9,7 @@ import pandas as pd
 
 from lever_pipe.tables.lineage import published_key
 from lever_pipe.tables.published import CURVES, Key, Lineage, Published, PublishedNumber
-from lever_pipe.tables.results import Results, keep, split_by
+from lever_pipe.tables.results import Results, keep, offline_grpo, split_by
 from lever_pipe.tables.table import Table, beside, frame_of, groups_of
 from lever_pipe.tables.text import beta_text, difference, listing, number, sentences, signed, span
 
@@ -60,8 +60,8 @@ def long_runs(results: Results) -> dict[float, pd.DataFrame]:
     Only betas whose runs are as long as the longest of all are returned, because means over other spans of
     epochs do not compare.
     """
-    rows = results.training
-    rows = rows[(rows["stage"] == "grpo") & (rows["base_rce_epoch"] == results.base)]
+    rows = offline_grpo(results.training)
+    rows = rows[rows["base_rce_epoch"] == results.base]
     if rows.empty:
         return {}
     length = rows.groupby(["kl_beta", "seed"])["epoch"].transform("max")

@@ -12,7 +12,7 @@ from lever_pipe.tables import policies
 from lever_pipe.tables.evidence import MEAN, Evidence, p_text, separated
 from lever_pipe.tables.policies import PolicyGroup, label_of
 from lever_pipe.tables.published import Key, Lineage, Published
-from lever_pipe.tables.results import Mean, Results, means, split_by, standard_error
+from lever_pipe.tables.results import Mean, Results, means, offline_grpo, split_by, standard_error
 from lever_pipe.tables.table import GROUP, Table, frame_of, groups_of
 from lever_pipe.tables.text import beta_text, mean, number, sentences
 
@@ -154,7 +154,7 @@ def random_subsets(scores: pd.DataFrame) -> list[Table]:
 def training_by_preset(main: pd.DataFrame, arms: pd.DataFrame) -> list[Table]:
     """Return the first and the last common GRPO epoch of every preset, beside each other."""
     rows = pd.concat([main, arms]) if len(arms) else main
-    rows = rows[rows["stage"] == "grpo"]
+    rows = offline_grpo(rows)
     if arms.empty or rows.empty:
         return []
     last = int(rows.groupby(["preset", "base_rce_epoch", "kl_beta", "seed"])["epoch"].max().min())

@@ -23,6 +23,10 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> dict[str, JudgedClaim]:
     return of(tmp_path_factory.mktemp("full"), FULL)
 
 
+def test_no_claim_is_about_on_policy_runs(full: dict[str, JudgedClaim], tmp_path: Path) -> None:
+    assert of(tmp_path, replace(FULL, drawn_betas=(0.0, 0.12, 0.15, 1.0))) == full
+
+
 # KL falls with epoch and beta; PPO loss rises with the epoch and is one for all betas; loss = PPO + beta KL.
 EXPECTED = {
     "000-kl-falls": SUPPORTED,

@@ -16,7 +16,7 @@ from lever_pipe.errors import ConfigError
 from lever_pipe.experiment import Experiment, parse_experiment
 
 ROOT = Path(__file__).parents[3]
-GPU_RULES = {"embed_examples", "generate_rl_data", "answer_prompts", "check_world"}
+GPU_RULES = {"embed_examples", "generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def first(room: sizing.Room, rule: str = "any") -> dict[str, Any]:
 
 def test_the_worlds_run_without_gpu_on_one_core() -> None:
     room = sizing.rooms(experiment())
-    for rule in (*MODEL_RULES, "train_rce_epoch", "build_report"):
+    for rule in (*MODEL_RULES, "train_rce_epoch", "train_distil_epoch", "measure_rewards", "build_report"):
         asked = first(room(rule))
         assert room(rule).threads == 1, rule
         assert asked["device"] == "cpu"
@@ -64,6 +64,8 @@ def test_rules_without_model_grow_with_the_experiment_by_what_they_do() -> None:
     memory = {rule: first(large(rule))["mem_mb"] for rule in ("sample_pools", "train_rce_epoch", "score_answers")}
     assert memory["sample_pools"] > memory["train_rce_epoch"] > memory["score_answers"]
     assert memory["score_answers"] > first(small("score_answers"))["mem_mb"]
+    for rule, like in (("train_distil_epoch", "train_rce_epoch"), ("measure_rewards", "reward_groups")):
+        assert first(large(rule)) == first(large(like)), rule
 
 
 def test_every_named_rule_exists() -> None:

@@ -17,10 +17,11 @@ from lever_pipe.stage_configs import EmulateGrpoEpochConfig
 from lever_pipe.stages.emulate_grpo_epoch import emulate_grpo_epoch
 from lever_pipe.training import state
 from lever_pipe.training.embeddings import architecture_of
-from lever_pipe.training.grpo import BetaController, Policies, PolicyPair, plan_grpo_epoch
+from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.training.grpo_epoch import kept_in_epoch
 from lever_pipe.training.loop import run_epoch
 from lever_pipe.training.optimiser import AdamW
+from lever_pipe.training.policies import Policies, PolicyPair
 
 GRPO = Grpo(batch_queries=3, learning_rate=1e-2)
 

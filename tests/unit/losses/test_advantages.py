@@ -8,10 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from lever_pipe.losses import advantages as module
-from lever_pipe.losses.advantages import top_k_by_reward
+from lever_pipe.losses.advantages import (
+    batch_advantages,
+    centred_advantages,
+    leave_one_out_advantages,
+    top_k_by_reward,
+)
 from lever_pipe.seeding import torch_generator
 from lever_pipe.shapes import ShapeError
 
@@ -21,6 +28,8 @@ group_advantages = partial(module.group_advantages, std_floor=0.1, clamp=5.0)
 advantages = SimpleNamespace(
     group_z_scores=group_z_scores, group_advantages=group_advantages, top_k_by_reward=top_k_by_reward
 )
+
+BASELINES = (centred_advantages, leave_one_out_advantages, batch_advantages)
 
 
 def all_valid(values: Tensor) -> Tensor:
@@ -193,9 +202,165 @@ def test_top_k_keeps_the_stored_order_of_ties_and_puts_padding_last() -> None:
         top_k_by_reward(z, valid, 0)
 
 
-@pytest.mark.parametrize("function", [group_z_scores, group_advantages])
+@pytest.mark.parametrize("function", [group_z_scores, group_advantages, *BASELINES])
 def test_an_empty_group_gives_zeros_and_wrong_shapes_an_error(function: object) -> None:
     empty = torch.tensor([[math.nan, math.inf]])
     assert function(empty, torch.zeros(1, 2).bool()).tolist() == [[0.0, 0.0]]  # type: ignore[operator]
     with pytest.raises(ShapeError, match="valid"):
         function(torch.zeros(2, 3), torch.ones(2, 4).bool())  # type: ignore[operator]
+
+
+# Three queries of 3, 1 and 2 draws; what stands at padding must not matter.
+REWARDS = torch.tensor([[0.0, 1.0, 5.0], [8.0, math.nan, math.inf], [2.0, 4.0, -math.inf]], dtype=torch.float64)
+VALID = torch.tensor([[True, True, True], [True, False, False], [True, True, False]])
+
+
+def check_centred_by_hand() -> None:
+    # Means 2, 8, 3.
+    wanted = [[-2.0, -1.0, 3.0], [0.0, 0.0, 0.0], [-1.0, 1.0, 0.0]]
+    assert module.centred_advantages(REWARDS, VALID).tolist() == wanted
+
+
+def check_leave_one_out_by_hand() -> None:
+    # Query 1: 0 - (1 + 5)/2, 1 - (0 + 5)/2, 5 - (0 + 1)/2; query 2 has no other draw; query 3: 2 - 4, 4 - 2.
+    wanted = [[-3.0, -1.5, 4.5], [0.0, 0.0, 0.0], [-2.0, 2.0, 0.0]]
+    assert module.leave_one_out_advantages(REWARDS, VALID).tolist() == wanted
+
+
+def check_batch_by_hand() -> None:
+    # Sums 6, 8, 6 of 3, 1, 2 draws. Baselines: 14/3, 12/5, 14/4.
+    rows = module.batch_advantages(REWARDS, VALID).tolist()
+    assert rows[0] == pytest.approx([-14 / 3, -11 / 3, 1 / 3], abs=1e-12)
+    assert rows[1] == pytest.approx([5.6, 0.0, 0.0], abs=1e-12)
+    assert rows[2] == pytest.approx([-1.5, 0.5, 0.0], abs=1e-12)
+
+
+def check_a_query_without_others_is_held_against_nothing() -> None:
+    assert module.batch_advantages(REWARDS[:1], VALID[:1]).tolist() == REWARDS[:1].tolist()
+    tied = torch.full((1, 3), 0.1)
+    assert torch.equal(module.batch_advantages(tied, all_valid(tied)), tied)
+    beside_padding = torch.cat([tied, torch.full((1, 3), math.nan)])
+    rows = torch.tensor([[True] * 3, [False] * 3])
+    assert torch.equal(module.batch_advantages(beside_padding, rows)[:1], tied)
+
+
+def check_equal_rewards_give_exact_zeros() -> None:
+    # In float32 and float64 the mean of three times 0.1, or of twelve times 1.6, is off by a rounding.
+    for dtype in (torch.float32, torch.float64):
+        for value, shape in ((0.1, (1, 3)), (1.6, (1, 12)), (0.1, (7, 3)), (0.7, (3, 11))):
+            rewards = torch.full(shape, value, dtype=dtype)
+            for name in ("centred_advantages", "leave_one_out_advantages", "batch_advantages"):
+                if name != "batch_advantages" or shape[0] > 1:
+                    assert not getattr(module, name)(rewards, all_valid(rewards)).any()
+
+
+BASELINE_CHECKS = (
+    check_centred_by_hand,
+    check_leave_one_out_by_hand,
+    check_batch_by_hand,
+    check_a_query_without_others_is_held_against_nothing,
+    check_equal_rewards_give_exact_zeros,
+)
+
+
+@pytest.mark.parametrize("check", BASELINE_CHECKS)
+def test_baselines_pass_the_checks(check: Callable[[], None]) -> None:
+    check()
+
+
+def unmasked_mean(values: Tensor, valid: Tensor) -> Tensor:
+    return values.nan_to_num(0.0, 0.0, 0.0).mean(dim=1)
+
+
+def mean_of_all_queries(rewards: Tensor, valid: Tensor) -> Tensor:
+    return torch.where(valid, rewards - rewards[valid].mean(), 0.0)
+
+
+def mean_of_the_other_means(rewards: Tensor, valid: Tensor) -> Tensor:
+    means = torch.where(valid, rewards, 0.0).sum(1) / valid.sum(1).clamp(min=1)
+    others = (means.sum() - means) / max(1, len(means) - 1)
+    return torch.where(valid, rewards - others[:, None], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("group_means", unmasked_mean),
+        ("group_has_spread", always_spread),
+        ("centred_advantages", lambda r, v: -centred_advantages(r, v)),
+        ("centred_advantages", lambda r, v: centred_advantages(r, v) / r.std(dim=1, keepdim=True)),
+        ("leave_one_out_advantages", centred_advantages),
+        ("batch_advantages", mean_of_all_queries),
+        ("batch_advantages", mean_of_the_other_means),
+        ("batch_advantages", centred_advantages),
+    ],
+)
+def test_the_checks_reject_a_broken_baseline(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, name, broken)
+    with pytest.raises(AssertionError):
+        for check in BASELINE_CHECKS:
+            check()
+
+
+def slow_baseline(name: str, rewards: list[list[float]], b: int, i: int) -> float:
+    """What reward i of query b is held against, from lists of the valid rewards."""
+    own = rewards[b]
+    others = [r for q, row in enumerate(rewards) for r in row if q != b]
+    match name:
+        case "centred_advantages":
+            return statistics.fmean(own)
+        case "leave_one_out_advantages":
+            return statistics.fmean(own[:i] + own[i + 1 :]) if len(own) > 1 else own[0]
+    return statistics.fmean(others) if others else 0.0
+
+
+@st.composite
+def ragged_rewards(draw: st.DrawFn) -> list[list[float]]:
+    reward = st.sampled_from([0.0, 0.1, 0.6, 1.0, 1.6]) | st.floats(-5, 5)
+    return draw(st.lists(st.lists(reward, max_size=6), min_size=1, max_size=5))
+
+
+def padded(rewards: list[list[float]]) -> tuple[Tensor, Tensor]:
+    width = max(1, *(len(row) for row in rewards), 1)
+    values = torch.tensor([row + [math.nan] * (width - len(row)) for row in rewards], dtype=torch.float64)
+    return values, ~values.isnan()
+
+
+@settings(max_examples=100, deadline=None)
+@given(rewards=ragged_rewards())
+@pytest.mark.parametrize("function", BASELINES)
+def test_baselines_agree_with_lists(function: Callable[[Tensor, Tensor], Tensor], rewards: list[list[float]]) -> None:
+    values, valid = padded(rewards)
+    got = function(values, valid)
+    for b, row in enumerate(rewards):
+        wanted = [reward - slow_baseline(function.__name__, rewards, b, i) for i, reward in enumerate(row)]
+        assert got[b, : len(row)].tolist() == pytest.approx(wanted, abs=1e-12)  # sums of 30 values below 5
+        assert not got[b, len(row) :].any()
+        if len(set(row)) < 2 and function is not batch_advantages:
+            assert not got[b].any()
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), shift=st.floats(-5, 5), scale=st.floats(0.01, 10))
+@pytest.mark.parametrize("function", BASELINES)
+def test_baselines_ignore_a_shift_and_keep_the_scale(
+    function: Callable[[Tensor, Tensor], Tensor], seed: int, shift: float, scale: float
+) -> None:
+    rewards = torch.randn(4, 6, generator=torch_generator(seed, "baselines"), dtype=torch.float64)
+    valid = all_valid(rewards)
+    plain = function(rewards, valid)
+    assert torch.allclose(function(rewards * scale + shift, valid), plain * scale, atol=1e-11, rtol=0)  # float64
+    order = torch.randperm(6, generator=torch_generator(seed, "order"))
+    assert torch.allclose(function(rewards[:, order], valid), plain[:, order], atol=1e-12, rtol=0)
+
+
+def test_a_draw_does_not_touch_its_own_leave_one_out_or_batch_baseline() -> None:
+    rewards = torch.randn(3, 4, generator=torch_generator(0, "own"), dtype=torch.float64)
+    moved = rewards.clone()
+    moved[1, 2] += 1.0
+    for function, slope in ((centred_advantages, 3 / 4), (leave_one_out_advantages, 1.0), (batch_advantages, 1.0)):
+        change = function(moved, all_valid(moved)) - function(rewards, all_valid(rewards))
+        assert change[1, 2].item() == pytest.approx(slope, abs=1e-12)
+        if function is batch_advantages:
+            assert change[1, [0, 1, 3]].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+            assert change[0].tolist() == pytest.approx([-1 / 8] * 4, abs=1e-12)

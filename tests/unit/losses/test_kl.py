@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
 from lever_pipe.losses import kl
-from lever_pipe.losses.kl import k1, k2, k3, kl_policy_to_reference, reference_penalty
+from lever_pipe.losses.kl import k1, k2, k3, kl_policy_to_reference, reference_penalty, selection_divergence
+from lever_pipe.losses.sequence import selection_log_probs, step_logits
 from lever_pipe.seeding import torch_generator
 from lever_pipe.shapes import ShapeError
 
@@ -166,3 +168,159 @@ def test_shapes_are_checked() -> None:
         reference_penalty(torch.zeros(1, 2), torch.zeros(1, 3), torch.ones(1, 2).bool())
     with pytest.raises(ValueError, match="one shape"):
         kl_policy_to_reference(torch.zeros(2, 3), torch.zeros(3))
+
+
+def weights_of(scores: list[float], selection: tuple[int, ...]) -> Iterator[dict[int, float]]:
+    """The choice probabilities of each step by the definition: the chosen ones are removed, nothing is masked."""
+    left = {k: math.exp(score) for k, score in enumerate(scores)}
+    for pick in selection:
+        total = sum(left.values())
+        yield {k: weight / total for k, weight in left.items()}
+        del left[pick]
+
+
+def probability(scores: list[float], selection: tuple[int, ...]) -> float:
+    steps = zip(weights_of(scores, selection), selection, strict=True)
+    return math.prod(shares[pick] for shares, pick in steps)
+
+
+def slow_divergence(scores: list[float], reference: list[float], selection: tuple[int, ...]) -> float:
+    steps = zip(weights_of(scores, selection), weights_of(reference, selection), strict=True)
+    return sum(sum(p * math.log(p / r[k]) for k, p in shares.items()) for shares, r in steps)
+
+
+def random_scores(name: str, n_candidates: int) -> tuple[Tensor, Tensor]:
+    random = torch_generator(0, "divergence", name)
+    first, second = torch.randn(2, 1, n_candidates, generator=random, dtype=torch.float64) * 1.5
+    return first, second
+
+
+def every_selection(n_candidates: int, shots: int) -> Tensor:
+    """[1, G, S], G = K (K - 1) ...: all ordered selections."""
+    return torch.tensor([list(itertools.permutations(range(n_candidates), shots))])
+
+
+def divergences_of(scores: Tensor, reference: Tensor, selections: Tensor) -> Tensor:
+    return kl.selection_divergence(step_logits(scores, selections), step_logits(reference, selections))
+
+
+@pytest.mark.parametrize(("n_candidates", "shots"), [(5, 1), (5, 2), (6, 2), (5, 3), (4, 4)])
+def test_mean_divergence_is_the_brute_force_kl_of_whole_selections(n_candidates: int, shots: int) -> None:
+    scores, reference = random_scores("brute force", n_candidates)
+    selections = every_selection(n_candidates, shots)
+    p, r = scores[0].tolist(), reference[0].tolist()
+    pairs = [tuple(row) for row in selections[0].tolist()]
+    brute_force = sum(probability(p, pair) * math.log(probability(p, pair) / probability(r, pair)) for pair in pairs)
+    weights = selection_log_probs(scores, selections).exp()
+    mean = (weights * divergences_of(scores, reference, selections)).sum().item()
+    assert brute_force > 0.1
+    assert mean == pytest.approx(brute_force, abs=1e-12)  # float64 sums of up to 60 terms
+    # Under the reference's draws the same sum is another number as soon as prefixes differ.
+    behind = (selection_log_probs(reference, selections).exp() * divergences_of(scores, reference, selections)).sum()
+    assert (abs(behind.item() - brute_force) > 1e-3) == (shots > 1)
+
+
+def test_each_divergence_agrees_with_the_slow_definition() -> None:
+    scores, reference = random_scores("slow", 6)
+    selections = every_selection(6, 3)
+    fast = divergences_of(scores, reference, selections)[0].tolist()
+    p, r = scores[0].tolist(), reference[0].tolist()
+    slow = [slow_divergence(p, r, tuple(row)) for row in selections[0].tolist()]
+    assert fast == pytest.approx(slow, abs=1e-12)
+    assert max(slow) - min(slow) > 0.1  # the prefix matters
+
+
+def test_divergence_by_hand() -> None:
+    # Weights 1, 1, 2 against 1, 1, 1. Step 1: 1/4 ln(3/4) twice + 1/2 ln(3/2) = ln 3 - 3/2 ln 2.
+    # Candidate 2 goes first: then 1/2, 1/2 on both sides: 0. Candidate 0 goes first: 1/3, 2/3 against 1/2, 1/2:
+    # 1/3 ln(2/3) + 2/3 ln(4/3) = 5/3 ln 2 - ln 3.
+    scores = torch.tensor([[0.0, 0.0, math.log(2)]], dtype=torch.float64)
+    selections = torch.tensor([[[2, 0], [0, 2]]])
+    values = divergences_of(scores, torch.zeros_like(scores), selections)[0].tolist()
+    first = math.log(3) - 1.5 * math.log(2)
+    assert values == pytest.approx([first, first + 5 / 3 * math.log(2) - math.log(3)], abs=1e-12)
+
+
+def whole_kl_gradient(scores: Tensor, reference: Tensor, selections: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of the exact KL of whole selections, and the mean of the divergence's over draws of the policy."""
+    leaf = scores.clone().requires_grad_()
+    log_p, log_r = selection_log_probs(leaf, selections), selection_log_probs(reference, selections)
+    (whole,) = torch.autograd.grad((log_p.exp() * (log_p - log_r)).sum(), leaf)
+    weights = selection_log_probs(scores, selections).exp()
+    (partial,) = torch.autograd.grad((weights * divergences_of(leaf, reference, selections)).sum(), leaf)
+    return whole, partial
+
+
+def test_gradient_is_that_of_the_kl_for_one_shot_and_leaves_out_the_prefixes_for_more() -> None:
+    scores, reference = random_scores("gradient", 5)
+    whole, partial = whole_kl_gradient(scores, reference, every_selection(5, 1))
+    assert torch.allclose(whole, partial, atol=1e-12, rtol=0)  # float64 rounding
+    selections = every_selection(5, 2)
+    whole, partial = whole_kl_gradient(scores, reference, selections)
+    assert (whole - partial).abs().max().item() > 1e-3
+    # What is missing is the score-function term: the mean of D grad ln P.
+    leaf = scores.clone().requires_grad_()
+    constants = divergences_of(scores, reference, selections)
+    (missing,) = torch.autograd.grad((selection_log_probs(leaf, selections).exp() * constants).sum(), leaf)
+    assert torch.allclose(whole, partial + missing, atol=1e-12, rtol=0)
+
+
+def test_divergence_is_zero_at_identity_and_never_negative() -> None:
+    random = torch_generator(0, "many")
+    first, second = torch.randn(2, 9, 7, generator=random, dtype=torch.float64) * 3
+    selections = torch.rand(9, 5, 7, generator=random).argsort(dim=-1)[..., :4]
+    assert (divergences_of(first, second, selections) > 0).all()
+    leaf = first.clone().requires_grad_()
+    same = divergences_of(leaf, first, selections)
+    same.sum().backward()
+    assert torch.equal(same, torch.zeros(9, 5, dtype=torch.float64))
+    assert leaf.grad is not None
+    assert leaf.grad.abs().max().item() < 1e-13  # sums of 20 probabilities that cancel
+
+
+def test_divergence_reaches_the_policy_alone_and_takes_logits_of_a_history() -> None:
+    random = torch_generator(0, "history")
+    logits, reference = torch.randn(2, 2, 3, 2, 5, generator=random, dtype=torch.float64)
+    policy, frozen = logits.clone().requires_grad_(), reference.clone().requires_grad_()
+    values = selection_divergence(policy, frozen)
+    values.sum().backward()
+    assert values.shape == (2, 3)
+    assert frozen.grad is None
+    assert policy.grad is not None
+    assert policy.grad.abs().min().item() > 0
+    # d KL / d z_k = p_k (ln p_k - ln r_k - KL) at every step
+    log_p, log_r = logits.log_softmax(-1), reference.log_softmax(-1)
+    steps = (log_p.exp() * (log_p - log_r)).sum(-1, keepdim=True)
+    assert torch.allclose(policy.grad, log_p.exp() * (log_p - log_r - steps), atol=1e-12, rtol=0)
+
+
+def test_steps_with_equal_logits_on_both_sides_add_nothing() -> None:
+    scores, reference = random_scores("lengths", 6)
+    selections = every_selection(6, 3)
+    longer, shorter = (tuple(step_logits(x, selections[..., :n]) for x in (scores, reference)) for n in (3, 2))
+    padded = [torch.cat([x[:, :, :2], torch.zeros_like(x[:, :, 2:])], dim=2) for x in longer]
+    assert torch.equal(selection_divergence(*padded), selection_divergence(*shorter))
+    assert (selection_divergence(*longer) > selection_divergence(*shorter)).all()
+
+
+def test_divergence_checks_shapes() -> None:
+    with pytest.raises(ShapeError, match="reference_logits_BGSK"):
+        selection_divergence(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 1, 4))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda p, r: selection_divergence(r, p),
+        lambda p, r: selection_divergence(p, r) / p.shape[2],
+        lambda p, r: kl_policy_to_reference(p, r).amax(-1),
+        lambda p, r: selection_divergence(p[:, :, :1], r[:, :, :1]),
+    ],
+    ids=["reversed", "mean over steps", "largest step", "first step"],
+)
+def test_brute_force_and_hand_reject_a_broken_divergence(broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kl, "selection_divergence", broken)
+    with pytest.raises(AssertionError):
+        test_mean_divergence_is_the_brute_force_kl_of_whole_selections(5, 2)
+    with pytest.raises(AssertionError):
+        test_divergence_by_hand()

@@ -10,6 +10,7 @@ from torch import Tensor
 from lever_pipe.losses import sequence
 from lever_pipe.losses.sequence import (
     MASKED_SCORE,
+    first_step_logits,
     mask_chosen,
     selection_log_probs,
     step_log_probs,
@@ -113,7 +114,55 @@ def test_scores_may_depend_on_the_history() -> None:
     assert masked.tolist() == [[[[0.0, 1.0, 2.0], [3.0, -100.0, 5.0]]]]
 
 
+def each_step(scores: Tensor, picks: Tensor) -> Tensor:
+    """One ranking as the logits of each step."""
+    return scores[:, None, None].expand(*picks.shape, -1)
+
+
+def test_one_ranking_may_come_as_logits_of_each_step() -> None:
+    scores, picks = random_batch("ranks")
+    assert torch.equal(step_logits(each_step(scores, picks), picks), step_logits(scores, picks))
+    assert torch.equal(selection_log_probs(each_step(scores, picks), picks), selection_log_probs(scores, picks))
+    assert torch.equal(first_step_logits(each_step(scores, picks)), first_step_logits(scores))
+    assert torch.equal(first_step_logits(scores), scores)
+
+
+def test_each_step_of_each_selection_has_its_own_logits() -> None:
+    _, picks = random_batch("history")
+    scores = torch.randn(*picks.shape, 7, generator=torch_generator(1), dtype=torch.float64)
+    fast = step_log_probs(scores, picks)
+    for b, g, s in itertools.product(range(3), range(5), range(4)):
+        left = [k for k in range(7) if k not in picks[b, g, :s].tolist()]
+        total = sum(math.exp(scores[b, g, s, k].item()) for k in left)
+        pick = picks[b, g, s].item()
+        assert fast[b, g, s].item() == pytest.approx(scores[b, g, s, int(pick)].item() - math.log(total), abs=1e-10)
+
+
+def test_probabilities_of_all_ordered_selections_sum_to_one_with_a_history() -> None:
+    every = torch.tensor(list(itertools.permutations(range(5), 3)))[None]
+    after = torch.randn(5, 5, 5, generator=torch_generator(2), dtype=torch.float64)  # logits after two picks
+    first, second = after[0, 0], after[1]
+    scores = torch.stack([first[0].expand(1, 60, 5), second[every[..., 0]], after[every[..., 0], every[..., 1]]], dim=2)
+    assert selection_log_probs(scores, every).exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_padding_hides_its_own_logits() -> None:
+    scores = torch.zeros(1, 2, 2, 3)
+    scores[0, 1] = math.nan
+    scores.requires_grad_()
+    log_probs = selection_log_probs(scores, torch.tensor([[[0, 1], [-1, -1]]]), torch.tensor([[True, False]]))
+    (gradient,) = torch.autograd.grad(log_probs.sum(), scores)
+    assert log_probs[0, 0].item() == pytest.approx(-math.log(6), abs=1e-6)
+    assert log_probs[0, 1].item() == 0.0
+    assert bool(torch.isfinite(gradient).all())
+    assert float(gradient[0, 1].abs().sum()) == 0
+
+
 def test_disagreeing_shapes_are_named() -> None:
+    with pytest.raises(ShapeError, match=r"scores_BGSK must be \[B G S K\]|selections_BGS must be"):
+        step_logits(torch.zeros(2, 3, 2, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
+    with pytest.raises(ShapeError, match=r"scores must be \[B K\]"):
+        step_logits(torch.zeros(2, 3, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
     with pytest.raises(ShapeError, match=r"selections_BGS must be \[B G S\] with B=2"):
         step_logits(torch.zeros(2, 5), torch.zeros(3, 1, 2, dtype=torch.int64))
     with pytest.raises(ShapeError, match="valid_BG"):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.losses import surrogate
-from lever_pipe.losses.surrogate import SurrogateTerms, clipped_surrogate
+from lever_pipe.losses.surrogate import SurrogateTerms, clipped_surrogate, score_function_surrogate
 from lever_pipe.seeding import torch_generator
 from lever_pipe.shapes import ShapeError
 
@@ -145,3 +145,35 @@ def test_padding_may_hold_anything_and_advantages_get_no_gradient() -> None:
 def test_shapes_are_checked() -> None:
     with pytest.raises(ShapeError, match="advantages"):
         clipped_surrogate(torch.zeros(2, 3), torch.zeros(2), torch.ones(2, 3).bool(), EPSILON)
+
+
+def test_the_plain_surrogate_by_hand() -> None:
+    # Query 1: A ln P = 2 (-1) and -1 (-3): mean 1/2. Query 2: 4 (-2) alone. loss = -(1/2 - 8) / 2.
+    log_probs = tensor([-1.0, -3.0], [-2.0, math.inf]).requires_grad_()
+    valid = torch.tensor([[True, True], [True, False]])
+    loss = score_function_surrogate(log_probs, tensor([2.0, -1.0], [4.0, math.nan]), valid)
+    loss.backward()
+    assert loss.item() == pytest.approx(3.75, abs=1e-12)
+    assert log_probs.grad is not None
+    # - A / (valid of the query) / (queries)
+    assert log_probs.grad.tolist() == [[-0.5, 0.25], [-2.0, 0.0]]
+
+
+def test_the_plain_surrogate_has_the_gradient_of_the_clipped_one_where_policy_and_behaviour_agree() -> None:
+    random = torch_generator(0, "plain")
+    log_probs, advantages = torch.randn(2, 5, 4, generator=random, dtype=torch.float64)
+    valid = torch.rand(5, 4, generator=random) < 0.7
+    leaf = log_probs.clone().requires_grad_()
+    (clipped,) = torch.autograd.grad(clipped_surrogate(leaf - log_probs, advantages, valid, EPSILON).loss, leaf)
+    (plain,) = torch.autograd.grad(score_function_surrogate(leaf, advantages, valid), leaf)
+    assert plain.abs().max().item() > 0.01
+    assert torch.allclose(clipped, plain, atol=1e-15, rtol=0)  # at the tie, two halves of the gradient are added
+
+
+def test_the_plain_surrogate_checks_shapes_and_keeps_advantages_constant() -> None:
+    log_probs, advantages = tensor([-1.0, -2.0]).requires_grad_(), tensor([1.0, 2.0]).requires_grad_()
+    score_function_surrogate(log_probs, advantages, all_valid(log_probs)).backward()
+    assert log_probs.grad is not None
+    assert advantages.grad is None
+    with pytest.raises(ShapeError, match="advantages"):
+        score_function_surrogate(torch.zeros(1, 3), torch.zeros(3), torch.ones(1, 3).bool())

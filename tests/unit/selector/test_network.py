@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -9,14 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.network import Architecture, PointerSelector, attend, build_selector, initialise, rank_pool
+from lever_pipe.seeding import ambient_stream, torch_generator
+from lever_pipe.selector.network import (
+    PROJECTIONS,
+    Architecture,
+    PointerSelector,
+    attend,
+    build_selector,
+    initialise,
+    rank_pool,
+)
 from lever_pipe.shapes import ShapeError
 
 PUBLISHED = Architecture(
     embedding=512, width=256, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1
 )
 SMALL = replace(PUBLISHED, embedding=12, width=16)
+GATED = replace(SMALL, head="gated")
 
 
 def selector(architecture: Architecture = SMALL, seed: int = 0) -> PointerSelector:
@@ -42,6 +52,52 @@ def test_parameters_of_the_published_architecture() -> None:
     assert round(100 * trainable / total, 3) == 50.146
 
 
+def test_a_gate_adds_two_tensors_and_a_static_head_none() -> None:
+    static, gated = (build_selector(replace(PUBLISHED, head=head)).state_dict() for head in ("static", "gated"))
+    assert set(static) == {
+        "input_proj.weight",
+        "query_proj.weight",
+        "cand_proj.weight",
+        "cross_attn_layers.0.in_proj_weight",
+        "cross_attn_layers.0.in_proj_bias",
+        "cross_attn_layers.0.out_proj.weight",
+        "cross_attn_layers.0.out_proj.bias",
+        "attn_norms.0.weight",
+        "attn_norms.0.bias",
+    }
+    assert {name: tuple(gated[name].shape) for name in gated.keys() - static.keys()} == {
+        "gate.weight": (256, 512),  # of query and pick
+        "gate.bias": (256,),
+    }
+
+
+def test_a_gate_is_drawn_after_all_other_weights() -> None:
+    static, gated = selector(), selector(GATED)
+    for name, value in static.state_dict().items():
+        assert torch.equal(value, gated.state_dict()[name]), name
+    query, pool = inputs()
+    with torch.no_grad():
+        assert torch.equal(static(query, pool), gated(query, pool))
+
+
+def test_a_gate_starts_near_the_static_ranking() -> None:
+    architecture = replace(PUBLISHED, embedding=64, width=64)
+    static, gated = selector(architecture), selector(replace(architecture, head="gated"))
+    assert gated.gate is not None
+    query, pool = inputs(batch=40, size=64, width=64)
+    picks = rank_pool(static(query, pool), 4)[:, None]
+    with torch.no_grad():
+        distance = (gated.along(query, pool, picks) - static.along(query, pool, picks)).abs().amax(dim=(0, 1, 3))
+        unit = torch.ones(1, 64) / 8
+        closed = 1 - gated.gate(torch.cat([unit, unit], dim=-1)).sigmoid()
+    # 1 / (1 + e^3) = 0.0474, its logit off by 0.01 * sqrt(2) * N(0, 1): less than 6 of these among 64
+    assert 0.043 < float(closed.min()) <= float(closed.max()) < 0.053
+    # A pick moves the query's vector by at most 0.053 |v - u| <= 0.106, twice that after normalising; a logit is ten
+    # cosines. Each of the three picks adds as much.
+    assert float(distance[0]) < 1e-5  # rounding
+    assert all(0.01 < float(moved) <= 10 * 2 * 0.106 * step for step, moved in enumerate(distance[1:], start=1))
+
+
 def test_only_attention_and_norms_train_when_frozen() -> None:
     module = selector(replace(SMALL, layers=2))
     module.freeze_projections()
@@ -49,6 +105,18 @@ def test_only_attention_and_norms_train_when_frozen() -> None:
     assert frozen == {"input_proj.weight", "query_proj.weight", "cand_proj.weight"}
     module(*inputs()).sum().backward()
     assert all((p.grad is None) == (name in frozen) for name, p in module.named_parameters())
+
+
+def test_a_gate_trains_when_projections_are_frozen() -> None:
+    module = selector(GATED)
+    module.freeze_projections()
+    assert {name for name, p in module.named_parameters() if not p.requires_grad} == {
+        f"{n}.weight" for n in PROJECTIONS
+    }
+    assert module.gate is not None
+    second = module.along(*inputs(), torch.tensor([[[0, 1]]] * 3))[:, :, 1, 2].sum()
+    gradients = torch.autograd.grad(second, [module.gate.weight, module.gate.bias])
+    assert all(bool((gradient != 0).any()) for gradient in gradients)
 
 
 def numpy_forward(module: PointerSelector, query: NDArray[np.float64], pool: NDArray[np.float64]) -> list[float]:
@@ -92,25 +160,27 @@ def spread_out(module: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 def test_attending_is_the_librarys_attention(heads: int) -> None:
-    attention = spread_out(nn.MultiheadAttention(16, heads, batch_first=True)).eval()
+    with ambient_stream(0, "attention"):
+        attention = spread_out(nn.MultiheadAttention(16, heads, batch_first=True)).double().eval()
     assert isinstance(attention, nn.MultiheadAttention)
-    query = torch.randn(3, 1, 16, generator=torch_generator(3), requires_grad=True)
-    candidates = torch.randn(3, 8, 16, generator=torch_generator(4), requires_grad=True)
+    query = torch.randn(3, 1, 16, generator=torch_generator(3), dtype=torch.float64, requires_grad=True)
+    candidates = torch.randn(3, 8, 16, generator=torch_generator(4), dtype=torch.float64, requires_grad=True)
     leaves = [query, candidates, attention.in_proj_weight, attention.out_proj.weight]
     library, _ = attention(query, candidates, candidates, need_weights=False)
     ours = attend(attention, query, candidates)
-    # float32 sums of 16 products of size 1, in another order
-    torch.testing.assert_close(ours, library, atol=1e-5, rtol=0)
+    # float64 sums of 16 products of size 1, in another order
+    torch.testing.assert_close(ours, library, atol=1e-13, rtol=0)
     for mine, theirs in zip(
         torch.autograd.grad(ours.square().sum(), leaves),
         torch.autograd.grad(library.square().sum(), leaves),
         strict=True,
     ):
-        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=0)  # sums of 24 such terms, squared
+        torch.testing.assert_close(mine, theirs, atol=1e-11, rtol=0)  # sums of 24 such terms, squared: up to 100
 
 
 def test_attention_dropout_hides_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = spread_out(nn.MultiheadAttention(16, 1, dropout=0.5, batch_first=True)).train()
+    with ambient_stream(0, "attention"):
+        attention = spread_out(nn.MultiheadAttention(16, 1, dropout=0.5, batch_first=True)).train()
     assert isinstance(attention, nn.MultiheadAttention)
     query, candidates = (torch.randn(2, n, 16, generator=torch_generator(n)) for n in (1, 4))
     kept = torch.tensor([0.0, 2.0, 0.0, 2.0])  # inverted dropout of half
@@ -141,6 +211,66 @@ def test_permuting_the_pool_permutes_the_scores(layers: int) -> None:
     with torch.no_grad():
         # the softmax sums in another order: a few ulps of logits of size 10
         torch.testing.assert_close(module(query, pool[:, order]), module(query, pool)[:, order], atol=1e-5, rtol=0)
+
+
+def opened(module: PointerSelector) -> PointerSelector:
+    """Return the module with a gate that differs from element to element and by what it sees."""
+    assert module.gate is not None
+    with torch.no_grad():
+        nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(9))
+        nn.init.normal_(module.gate.bias, std=2.0, generator=torch_generator(10))
+    return module
+
+
+def numpy_steps(
+    module: PointerSelector, query: torch.Tensor, pool: torch.Tensor, picks: list[int]
+) -> list[list[float]]:
+    """Score each step of one selection by the published update of the query's vector."""
+    assert module.gate is not None
+    with torch.no_grad():
+        encoded = module.encode(query[None], pool[None])
+    u, v = encoded.queries[0].double().numpy(), encoded.candidates[0].double().numpy()
+    weight, bias = module.gate.weight.detach().double().numpy(), module.gate.bias.detach().double().numpy()
+    steps = []
+    for pick in picks:
+        steps.append([float(u @ candidate) / 0.1 for candidate in v])
+        g = 1 / (1 + np.exp(-(weight @ np.concatenate([u, v[pick]]) + bias)))
+        mixed = [g[i] * u[i] + (1 - g[i]) * v[pick][i] for i in range(len(u))]
+        u = np.array(mixed) / math.sqrt(sum(x * x for x in mixed))
+    return steps
+
+
+def test_each_pick_moves_the_query_through_the_gate() -> None:
+    module, (query, pool) = opened(selector(GATED)), inputs()
+    picks = torch.tensor([[[3, 1, 6, 0], [2, 7, 4, 5]], [[0, 1, 2, 3], [3, 2, 1, 0]], [[5, 4, 6, 7], [7, 0, 1, 2]]])
+    with torch.no_grad():
+        scores = module.along(query, pool, picks)
+        first = module(query, pool)
+    for b, g in itertools.product(range(3), range(2)):
+        expected = numpy_steps(module, query[b], pool[b], picks[b, g].tolist())
+        np.testing.assert_allclose(scores[b, g].numpy(), expected, atol=1e-4)  # as above, in float32
+        torch.testing.assert_close(scores[b, g, 0], first[b], atol=1e-5, rtol=0)
+
+
+def test_a_static_head_says_the_same_at_each_step() -> None:
+    query, pool = inputs()
+    picks = torch.tensor([[[3, 1], [2, 7]]] * 3)
+    with torch.no_grad():
+        scores, along = selector()(query, pool), selector().along(query, pool, picks)
+    torch.testing.assert_close(along, scores[:, None, None].expand_as(along), atol=1e-5, rtol=0)  # kernels differ
+
+
+def test_dropout_comes_before_the_projections_of_a_gated_head() -> None:
+    # All inputs of a projection dropped leave a vector of zeros; dropping its outputs would leave single elements.
+    query, pool = inputs(batch=1, size=400)
+    zeros = {}
+    for head in ("static", "gated"):
+        module = selector(replace(SMALL, dropout=0.5, head=head)).train()
+        with ambient_stream(0, "dropout"), torch.no_grad():
+            zeros[head] = (module.encode(query, pool).candidates == 0).double().mean().item()
+    # 6,400 elements, each dropped with probability a half: five standard errors are 5 * 0.5 / 80
+    assert abs(zeros["static"] - 0.5) < 5 * 0.5 / 80
+    assert zeros["gated"] < 0.001
 
 
 def test_queries_do_not_see_each_other() -> None:
@@ -185,7 +315,7 @@ def test_ties_keep_pool_order() -> None:
 
 def test_initial_weights_come_from_the_generator_alone() -> None:
     before = torch.get_rng_state()
-    first, again, other = selector(seed=0), selector(seed=0), selector(seed=1)
+    first, again, other = (selector(GATED, seed) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), before)
     for name, value in first.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
@@ -213,7 +343,7 @@ def test_initial_weights_have_the_published_law() -> None:
 
 
 def test_no_weight_is_left_uninitialised() -> None:
-    module = build_selector(replace(SMALL, layers=2))
+    module = build_selector(replace(GATED, layers=2))
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.fill_(math.nan)

@@ -3,6 +3,9 @@
 Accuracy of GRPO: 40 + 2 i + 0.5 epoch + 0.25 shots + (seed - 1) - log2(samples / 100), where i counts the betas.
 Seeds 0, 1 and 2 cancel in the mean and have standard deviation 1. An interval reaches 2 points to each side, one of a
 difference 1 point; a difference above 4 points has an adjusted p of 0.01, any other of 0.5.
+
+On-policy runs and marks of seed 0 have `DRAWN` everywhere, so that it shows where a table takes them for the published
+objective. Step i of their epoch e asked 10 (i + 1) + e prompts, and its reward is e + 0.1 i.
 """
 
 from __future__ import annotations
@@ -13,9 +16,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from lever_pipe import storage
+from lever_pipe import plan, storage
 from lever_pipe.config import Grpo, Reward
-from lever_pipe.records import Cell, EpochMetrics, PolicyRef, SubsetScore, group_of
+from lever_pipe.records import (
+    Cell,
+    EpochMetrics,
+    PolicyRef,
+    RewardTies,
+    StepMetrics,
+    SubsetScore,
+    beta_text,
+    group_of,
+    mode_of,
+)
 from lever_pipe.stage_configs import (
     BuildReportConfig,
     CollectResultsConfig,
@@ -31,6 +44,12 @@ ALL_BETAS = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
 BASELINES = {"zero_shot": 10.0, "random-0": 29.0, "random-1": 31.0, "similar_both": 38.0, "oracle": 80.0}
 RL_SUMMARY = {"queries": 800, "positive_pct": 25.5, "all_negative_queries": 100, "mean_reward": 0.61}
 RL_SUMMARY |= {"dropped_rows_error": 3}
+DRAWN = 90.0
+N_STEPS = 3
+WEIGHTS: dict[str, float | str] = {"hard": 1.0, "soft": 0.5, "relevance": 0.1, "alpha": 0.0, "correctness": "01"}
+TIES = RewardTies(
+    mode="soft_only", weights=WEIGHTS, queries=8, differ=0.75, differ_clearly=0.5, best_differ={"3": 0.25, "5": 0.5}
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +64,8 @@ class Size:
     rce_epochs: int = 5
     subsets: int = 4
     arms: tuple[str, ...] = ("published",)
+    drawn_betas: tuple[float, ...] = (0.0, 0.12, 1.0)
+    drawn_epochs: int = 2
 
 
 FULL = Size()
@@ -58,6 +79,7 @@ SMOKE = Size(
     rce_epochs=2,
     subsets=2,
     arms=(),
+    drawn_betas=(),
 )
 
 
@@ -108,10 +130,19 @@ def policies(size: Size, preset: str) -> list[PolicyRef]:
     ]
 
 
+def drawn_policies(size: Size) -> list[PolicyRef]:
+    """Return the epochs of on-policy GRPO and of the marks, which are none where there is no beta."""
+    runs = [f"on_policy/base~5/beta~{beta_text(beta)}" for beta in size.drawn_betas]
+    runs += ["reinforce/base~5/beta~0", "distil/base~5"] if runs else []
+    epochs = range(1, size.drawn_epochs + 1)
+    return [plan.policy_ref(f"preset~main/{run}/seed~0/epoch~{e}") for run in runs for e in epochs]
+
+
 def grpo_policy(preset: str, beta: float, seed: int, epoch: int) -> PolicyRef:
     return PolicyRef(
         name=f"preset~{preset}/grpo/base~5/beta~{beta:g}/seed~{seed}/epoch~{epoch}",
         stage="grpo",
+        mode="offline",
         preset=preset,
         base_rce_epoch=5,
         kl_beta=beta,
@@ -122,6 +153,8 @@ def grpo_policy(preset: str, beta: float, seed: int, epoch: int) -> PolicyRef:
 
 def accuracy_of(policy: PolicyRef, samples: int, shots: int) -> float:
     seed, epoch = policy.seed or 0, policy.epoch or 0
+    if policy.mode == "on_policy" or policy.stage == "distil":
+        return DRAWN
     if policy.kl_beta is None:
         return 35 + epoch + 0.25 * shots + (seed - 1) - math.log2(samples / 100)
     return grpo_accuracy(policy.kl_beta, epoch, samples, shots) + (seed - 1)
@@ -133,6 +166,7 @@ def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
     values = {ref.name: BASELINES[ref.name.removeprefix("baseline/")] for ref in refs}
     for preset in ("main", *size.arms):
         refs += policies(size, preset)
+    refs += drawn_policies(size)
     cells = []
     for index, ref in enumerate(reversed(refs)):  # the stage must not depend on the order of its files
         path = folder / "cells" / f"{index}.jsonl"
@@ -144,8 +178,21 @@ def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
         storage.write_rows(path, rows)
         cells.append(path)
     metrics = [_write_metrics(folder, index, row) for index, row in enumerate(_metrics(size))]
+    drawn = [ref for ref in drawn_policies(size) if mode_of(ref.name) == "on_policy"]
+    steps = [write_steps(folder / "steps" / f"{index}.jsonl", ref) for index, ref in enumerate(reversed(drawn))]
     storage.write_json(folder / "summary.json", RL_SUMMARY)
-    return {"cells": tuple(cells), "metrics": tuple(metrics), "rl_summary": folder / "summary.json"}
+    storage.write_rows(folder / "ties.jsonl", [TIES])
+    files = {"rl_summary": folder / "summary.json", "ties": folder / "ties.jsonl"}
+    return {"cells": tuple(cells), "metrics": tuple(metrics), "steps": tuple(steps), **files}
+
+
+def write_steps(path: Path, ref: PolicyRef) -> Path:
+    rows = [
+        StepMetrics(policy=ref, step=i, prompts=10 * (i + 1) + (ref.epoch or 0), values={"reward": ref.epoch + 0.1 * i})
+        for i in range(N_STEPS)
+    ]
+    storage.write_rows(path, rows)
+    return path
 
 
 def _metrics(size: Size) -> list[EpochMetrics]:
@@ -163,7 +210,8 @@ def _metrics(size: Size) -> list[EpochMetrics]:
         for epoch in range(size.epochs + 1, size.long_epochs + 1):
             ref = grpo_policy("main", beta, 0, epoch)
             rows.append(EpochMetrics(policy=ref, values=grpo_values(beta, epoch, 0)))
-    return rows
+    poisoned = dict.fromkeys([*grpo_values(0.0, 1, 0), "lvlm_prompts"], DRAWN)
+    return [*rows, *(EpochMetrics(policy=ref, values=poisoned) for ref in drawn_policies(size))]
 
 
 def _write_metrics(folder: Path, index: int, row: EpochMetrics) -> Path:
@@ -175,7 +223,7 @@ def _write_metrics(folder: Path, index: int, row: EpochMetrics) -> Path:
 def collect(folder: Path, size: Size) -> dict[str, Path]:
     """Run `collect_results` on synthetic files and return its outputs."""
     raw = write_raw(folder, size)
-    outputs = {name: folder / f"{name}.csv" for name in ("scores", "training", "rl_data", "arms", "arms_training")}
+    outputs = outputs_in(folder)
     collect_results(
         **raw,  # type: ignore[arg-type]
         **outputs,
@@ -185,13 +233,21 @@ def collect(folder: Path, size: Size) -> dict[str, Path]:
     return outputs
 
 
+def outputs_in(folder: Path) -> dict[str, Path]:
+    """Return the CSV files that `collect_results` writes, by the names of its parameters."""
+    names = ("scores", "training", "rl_data", "arms", "arms_training", "steps_csv", "ties_csv")
+    return {name: folder / f"{name.removesuffix('_csv')}.csv" for name in names}
+
+
 def collect_config(size: Size) -> CollectResultsConfig:
     refs = [ref.name for preset in ("main", *size.arms) for ref in policies(size, preset)]
+    refs += [ref.name for ref in drawn_policies(size)]
     names = [f"baseline/{name}" for name in BASELINES]
     return CollectResultsConfig(
         main_preset="main",
         evaluated=(*names, *refs),
         trained=tuple(refs),
+        stepped=tuple(name for name in refs if mode_of(name) == "on_policy"),
         samples=size.samples,
         shots=size.shots,
     )

@@ -78,7 +78,7 @@ def with_template(inputs: dict[str, Any], folder: Path, name: str, was: str, bec
 
 def test_the_page_stands_in_reading_order(html: str, markdown: str) -> None:
     names = re.findall(r'id="section-([^"]+)"', html)
-    order = "answer how 000 001 002 statistics agreement why claims extra world data rl_data work"
+    order = "answer how 000 001 002 statistics on_policy agreement why claims extra world data rl_data work"
     assert names == order.split()
     assert markdown.count("\n## ") == len(names)
     answer = html[html.index('id="section-answer"') : html.index('id="section-how"')]
@@ -164,7 +164,7 @@ def test_only_the_stamp_differs_between_two_builds(
     ("added", "fault"),
     [
         ("{{ 1 + 1 }}", "2"),
-        ("{{ page.sections | length }}", "14"),
+        ("{{ page.sections | length }}", "15"),
         ("{{ '57.01' }}", "57.01"),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lineage_cards import answers, grpo, rce, reward, scores, selection
+from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
@@ -111,6 +111,18 @@ def test_a_batch_of_answers_belongs_to_its_policies(tmp_path: Path) -> None:
     assert found["baseline/random"]["answering_code"] == "code of answer_prompts"
     given["answers"] = changed(cards()["answers"], 0, code="other")
     assert run(tmp_path, given)["baseline/random"]["answering_code"] == "other"
+
+
+def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Path) -> None:
+    given = cards()
+    given["training"] += [on_policy(seed=0, epoch=2), distil(seed=0, epoch=3)]
+    found = run(tmp_path, given)
+    drawn, upper = found["preset~p/on_policy/base~5/beta~0.1/epoch~2"], found["preset~p/distil/base~5/epoch~3"]
+    assert (drawn["reward"], drawn["reward.hard"]) == ("accuracy_plus_expected", "0.5")
+    assert (upper["reward"], upper["reward.hard"]) == ("hard_plus_soft", "1.0")
+    assert (drawn["rl_data"], drawn["training_examples"]) == ("rl_data_0000", "train_ex0000")  # queries and pools
+    assert drawn["judge.lvlm"] == found[GROUP]["lvlm"]
+    assert found[GROUP]["method"] == "grpo"  # of the same beta, and apart
 
 
 def test_neither_order_nor_time_nor_place_shows(tmp_path: Path) -> None:

@@ -3,23 +3,44 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import synthetic_results as synthetic
 
-from lever_pipe import storage
+from lever_pipe import plan, storage
 from lever_pipe.errors import RecordError
-from lever_pipe.records import Cell, EpochMetrics, PolicyRef
+from lever_pipe.experiment import Experiment
+from lever_pipe.records import Cell, EpochMetrics, PolicyRef, StepMetrics
 from lever_pipe.stage_configs import CollectResultsConfig
 from lever_pipe.stages.collect_results import collect_results
+from lever_pipe.tables import frames
 
 FIRST_COLUMNS = (
-    "policy,stage,base_rce_epoch,kl_beta,seed,epoch,subset,samples,shots,accuracy,n_questions,n_distinct_prompts"
+    "policy,stage,mode,base_rce_epoch,kl_beta,seed,epoch,subset,samples,shots,accuracy,n_questions,n_distinct_prompts"
 )
 
+NOTHING = CollectResultsConfig(main_preset="main", evaluated=(), trained=(), stepped=(), samples=(8,), shots=(1,))
 
-NOTHING = CollectResultsConfig(main_preset="main", evaluated=(), trained=(), samples=(8,), shots=(1,))
+
+DRAWN = replace(synthetic.SMOKE, drawn_betas=(0.12,))
+
+
+def collect(folder: Path, of: synthetic.Size | CollectResultsConfig, **inputs: Any) -> None:
+    config = synthetic.collect_config(of) if isinstance(of, synthetic.Size) else of
+    collect_results(**inputs, **synthetic.outputs_in(folder), card=folder / "run.json", config=config)
+
+
+def empty(folder: Path, summary: dict[str, object]) -> dict[str, Any]:
+    """Return inputs without a policy."""
+    storage.write_json(folder / "summary.json", summary)
+    storage.write_rows(folder / "ties.jsonl", [])
+    files = {"rl_summary": folder / "summary.json", "ties": folder / "ties.jsonl"}
+    return {"cells": (), "metrics": (), "steps": (), **files}
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -39,8 +60,9 @@ def test_scores_begin_with_the_agreed_columns(outputs: dict[str, Path]) -> None:
 
 
 def test_every_cell_and_subset_is_one_row(outputs: dict[str, Path]) -> None:
-    # 5 baselines + 3 seeds x (5 RCE + 6 betas x 3 epochs) = 74 policies; x 16 cells x (prefix + 4 random)
-    assert len(read(outputs["scores"])) == 74 * 16 * 5
+    # 5 baselines + 3 seeds x (5 RCE + 6 betas x 3 epochs) + (3 on-policy betas + 2 marks) x 2 epochs = 84 policies;
+    # x 16 cells x (prefix + 4 random)
+    assert len(read(outputs["scores"])) == 84 * 16 * 5
     assert len(read(outputs["arms"])) == 69 * 16 * 5  # no baselines in another preset
 
 
@@ -71,32 +93,82 @@ def test_baselines_lose_their_folder_and_come_first(outputs: dict[str, Path]) ->
     names = list(dict.fromkeys(row["policy"] for row in rows if row["stage"] == "baseline"))
     assert names == ["oracle", "random-0", "random-1", "similar_both", "zero_shot"]
     stages = list(dict.fromkeys(row["stage"] for row in rows))
-    assert stages == ["baseline", "rce", "grpo"]
+    assert stages == ["baseline", "rce", "grpo", "reinforce", "distil"]
+
+
+def test_the_mode_stands_behind_the_stage_and_offline_runs_stand_first(outputs: dict[str, Path]) -> None:
+    kinds = [("rce", ""), ("grpo", "offline"), ("grpo", "on_policy"), ("reinforce", "on_policy"), ("distil", "")]
+    for name, baseline in (("scores", [("baseline", "")]), ("training", [])):
+        rows = read(outputs[name])
+        assert [kind for kind, _ in groupby(rows, key=itemgetter("stage", "mode"))] == [*baseline, *kinds]
+        assert list(rows[0])[name == "scores" :][:2] == ["stage", "mode"]
+    assert {(row["stage"], row["mode"]) for row in read(outputs["arms"])} == set(kinds[:2])
+
+
+def test_two_objectives_of_one_beta_and_epoch_are_two_rows(outputs: dict[str, Path]) -> None:
+    at = ("0.12", "0", "2", "kl")
+    found = {
+        row["mode"]: float(row["value"])
+        for row in read(outputs["training"])
+        if (row["kl_beta"], row["seed"], row["epoch"], row["metric"]) == at
+    }
+    assert found == {
+        "offline": pytest.approx(synthetic.grpo_values(0.12, 2, 0)["kl"], rel=1e-8),  # nine digits are printed
+        "on_policy": synthetic.DRAWN,
+    }
+
+
+def test_steps_and_prompts_are_counted_over_the_epochs_of_a_run(outputs: dict[str, Path]) -> None:
+    head = "stage,mode,base_rce_epoch,kl_beta,seed,epoch,step,prompts,metric,value,preset"
+    assert outputs["steps_csv"].read_text().splitlines()[0] == head
+    rows = read(outputs["steps_csv"])
+    assert len(rows) == 4 * 2 * synthetic.N_STEPS  # three betas and REINFORCE, two epochs each
+    of_run = [row for row in rows if (row["stage"], row["kl_beta"]) == ("grpo", "0.12")]
+    assert [(row["epoch"], row["step"]) for row in of_run] == [("1", str(i)) for i in range(3)] + [
+        ("2", str(i)) for i in range(3, 6)
+    ]
+    # Epoch 1 asked 30 + 1 prompts.
+    assert [int(row["prompts"]) for row in of_run] == [11, 21, 31, 31 + 12, 31 + 22, 31 + 32]
+    assert [row["value"] for row in of_run] == ["1", "1.1", "1.2", "2", "2.1", "2.2"]
+    assert {(row["mode"], row["base_rce_epoch"], row["seed"], row["preset"]) for row in rows} == {
+        ("on_policy", "5", "0", "main")
+    }
+    assert len(frames.read_steps(outputs["steps_csv"])) == len(rows)
+
+
+def test_ties_have_a_column_for_each_number_kept(outputs: dict[str, Path]) -> None:
+    assert read(outputs["ties_csv"]) == [
+        {
+            "mode": "soft_only",
+            "hard": "1",
+            "soft": "0.5",
+            "relevance": "0.1",
+            "queries": "8",
+            "differ": "0.75",
+            "differ_clearly": "0.5",
+        }
+        | {"best_3": "0.25", "best_5": "0.5"}
+    ]
 
 
 def test_epochs_are_ordered_as_numbers(outputs: dict[str, Path]) -> None:
     epochs = [
         int(row["epoch"])
         for row in read(outputs["training"])
-        if (row["kl_beta"], row["seed"], row["metric"]) == ("0.12", "0", "kl")
+        if (row["mode"], row["kl_beta"], row["seed"], row["metric"]) == ("offline", "0.12", "0", "kl")
     ]
     assert epochs == list(range(1, 51))  # text order would put 10 before 2
 
 
 def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
-    raw = synthetic.write_raw(tmp_path, synthetic.SMOKE)
+    size = DRAWN
+    raw = synthetic.write_raw(tmp_path, size)
     texts = []
     for turn in (1, -1):
         folder = tmp_path / str(turn)
-        outputs = {name: folder / name for name in ("scores", "training", "rl_data", "arms", "arms_training", "card")}
-        collect_results(
-            cells=raw["cells"][::turn],  # type: ignore[index]
-            metrics=raw["metrics"][::turn],  # type: ignore[index]
-            rl_summary=raw["rl_summary"],  # type: ignore[arg-type]
-            config=synthetic.collect_config(synthetic.SMOKE),
-            **outputs,
-        )
-        texts.append([outputs[name].read_bytes() for name in ("scores", "training", "rl_data", "arms")])
+        turned = {name: paths[::turn] if isinstance(paths, tuple) else paths for name, paths in raw.items()}
+        collect(folder, size, **turned)
+        texts.append([path.read_bytes() for path in synthetic.outputs_in(folder).values()])
     assert texts[0] == texts[1]
 
 
@@ -109,30 +181,90 @@ def test_a_missing_cell_names_its_target(tmp_path: Path) -> None:
         storage.write_rows(path, rows)
         kept.append(path)
     study = tmp_path / "results" / "lever"
-    outputs = {n: study / "tables" / n for n in ("scores", "training", "rl_data", "arms", "arms_training", "card")}
     with pytest.raises(RecordError, match=re.escape(f"snakemake {study}/{name}/scores/samples~16/shots~2.json")):
-        collect_results(
-            cells=tuple(kept),
-            metrics=raw["metrics"],  # type: ignore[arg-type]
-            rl_summary=raw["rl_summary"],  # type: ignore[arg-type]
-            config=synthetic.collect_config(synthetic.SMOKE),
-            **outputs,
-        )
+        collect(study / "tables", synthetic.SMOKE, **{**raw, "cells": tuple(kept)})
     assert not study.exists()  # nothing is written before everything is there
 
 
 def test_a_missing_epoch_names_its_target(tmp_path: Path) -> None:
     raw = synthetic.write_raw(tmp_path / "raw", synthetic.SMOKE)
-    outputs = {n: tmp_path / "lever" / "tables" / n for n in ("scores", "training", "rl_data", "arms", "arms_training")}
     with pytest.raises(RecordError, match=r"lever/preset~main/rce/seed~0/epoch~1/metrics.json"):
-        collect_results(
-            cells=raw["cells"],  # type: ignore[arg-type]
-            metrics=raw["metrics"][1:],  # type: ignore[index]
-            rl_summary=raw["rl_summary"],  # type: ignore[arg-type]
-            card=tmp_path / "card",
-            config=synthetic.collect_config(synthetic.SMOKE),
-            **outputs,
-        )
+        collect(tmp_path / "lever" / "tables", synthetic.SMOKE, **{**raw, "metrics": raw["metrics"][1:]})  # type: ignore[index]
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_missing_steps_name_their_target(tmp_path: Path, epoch: int) -> None:
+    raw = synthetic.write_raw(tmp_path / "raw", DRAWN)
+    name = f"preset~main/on_policy/base~5/beta~0.12/seed~0/epoch~{epoch}"
+    kept = tuple(path for path in raw["steps"] if storage.read_rows(path, StepMetrics)[0].policy.name != name)  # type: ignore[union-attr]
+    assert len(kept) == len(raw["steps"]) - 1  # type: ignore[arg-type]
+    study = tmp_path / "lever"
+    with pytest.raises(RecordError, match=re.escape(f"found 1 missing, first {name}/steps.jsonl")) as fault:
+        collect(study / "tables", DRAWN, **{**raw, "steps": kept})
+    assert fault.value.do == f"Build it: snakemake {study}/{name}/steps.jsonl"
+    assert not study.exists()
+
+
+def test_an_epoch_is_not_counted_on_without_those_before_it(tmp_path: Path) -> None:
+    """Also where the configuration asks for none of them: its steps would be counted from the wrong one."""
+    raw = synthetic.write_raw(tmp_path / "raw", DRAWN)
+    later = tuple(p for p in raw["steps"] if storage.read_rows(p, StepMetrics)[0].policy.epoch == 2)  # type: ignore[union-attr]
+    config = synthetic.collect_config(DRAWN).model_copy(update={"stepped": ()})
+    with pytest.raises(
+        RecordError, match=r"found 2 missing, first preset~main/\w+/base~5/beta~[0-9.]+/seed~0/epoch~1/steps"
+    ):
+        collect(tmp_path / "lever" / "tables", config, **{**raw, "steps": later})
+
+
+def test_the_plan_wants_the_steps_of_runs_that_draw() -> None:
+    runs = {"seeds": [1], "epochs": 2, "kl_betas": [0.15]}
+    given = Experiment(arms=[{"preset": "published", "seeds": [0, 1], "on_policy": runs}])
+    base = f"preset~published/{{}}/base~{given.arms[0].base_rce_epochs[-1]}/beta~{{}}/seed~1/epoch~{{}}"
+    expected = {base.format(run, beta, e) for run, beta in (("on_policy", "0.15"), ("reinforce", "0")) for e in (1, 2)}
+    config = plan.stage_config(given, "collect_results", {})
+    assert isinstance(config, CollectResultsConfig)
+    assert set(config.stepped) == expected <= set(config.trained)
+    assert plan.stepped(Experiment()) == []
+
+
+@pytest.mark.parametrize("lost", range(synthetic.N_STEPS))
+def test_a_step_that_an_epoch_lost_is_missed(tmp_path: Path, lost: int) -> None:
+    """The last one too, since every epoch of a run has as many."""
+    raw = synthetic.write_raw(tmp_path / "raw", DRAWN)
+    path = raw["steps"][0]  # type: ignore[index]
+    rows = storage.read_rows(path, StepMetrics)
+    storage.write_rows(path, [row for row in rows if row.step != lost])
+    with pytest.raises(RecordError, match=re.escape(f"{rows[0].policy.name}/steps.jsonl")):
+        collect(tmp_path / "lever" / "tables", DRAWN, **raw)
+
+
+def test_a_step_may_come_twice_but_not_with_two_values(tmp_path: Path) -> None:
+    raw = synthetic.write_raw(tmp_path / "raw", DRAWN)
+    path = raw["steps"][0]  # type: ignore[index]
+    rows = storage.read_rows(path, StepMetrics)
+    storage.write_rows(path, [*rows, rows[1]])
+    collect(tmp_path / "twice", DRAWN, **raw)
+    steps = read(synthetic.outputs_in(tmp_path / "twice")["steps_csv"])
+    assert len(steps) == 2 * 2 * synthetic.N_STEPS
+    storage.write_rows(path, [*rows, rows[1].model_copy(update={"prompts": 7})])
+    with pytest.raises(RecordError, match=re.escape(f"two of step 1 of {rows[1].policy.name}")):
+        collect(tmp_path / "other", DRAWN, **raw)
+
+
+@pytest.mark.parametrize("change", [{"differ": 0.5}, {"best_differ": {"3": 0.25}, "mode": "other"}])
+def test_rewards_with_two_shares_or_other_columns_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    raw = synthetic.write_raw(tmp_path / "raw", synthetic.SMOKE)
+    storage.write_rows(tmp_path / "ties.jsonl", [synthetic.TIES, synthetic.TIES.model_copy(update=change)])
+    with pytest.raises(RecordError, match="one row for each reward"):
+        collect(tmp_path / "tables", synthetic.SMOKE, **{**raw, "ties": tmp_path / "ties.jsonl"})
+
+
+def test_rewards_that_differ_in_another_weight_are_two(tmp_path: Path) -> None:
+    raw = synthetic.write_raw(tmp_path / "raw", synthetic.SMOKE)
+    other = synthetic.TIES.model_copy(update={"weights": {**synthetic.WEIGHTS, "alpha": 1.0}, "differ": 0.5})
+    storage.write_rows(tmp_path / "ties.jsonl", [synthetic.TIES, other, other])
+    collect(tmp_path / "tables", synthetic.SMOKE, **{**raw, "ties": tmp_path / "ties.jsonl"})
+    assert [row["differ"] for row in read(synthetic.outputs_in(tmp_path / "tables")["ties_csv"])] == ["0.75", "0.5"]
 
 
 def test_rl_summary_becomes_metric_and_value(outputs: dict[str, Path]) -> None:
@@ -152,32 +284,17 @@ def test_two_values_for_one_metric_are_refused(tmp_path: Path) -> None:
     for index, value in enumerate((1.0, 2.0)):
         paths.append(tmp_path / f"{index}.json")
         storage.write_row(paths[-1], EpochMetrics(policy=policy, values={"loss": value}))
-    storage.write_json(tmp_path / "summary.json", {})
-    outputs = {name: tmp_path / name for name in ("scores", "training", "rl_data", "arms", "arms_training", "card")}
+    raw = empty(tmp_path, {})
     with pytest.raises(RecordError, match="one value for each policy"):
-        collect_results(
-            cells=(),
-            metrics=tuple(paths),
-            rl_summary=tmp_path / "summary.json",
-            config=NOTHING,
-            **outputs,
-        )
+        collect(tmp_path, NOTHING, **{**raw, "metrics": tuple(paths)})
 
 
 def test_a_nested_summary_is_refused(tmp_path: Path) -> None:
-    storage.write_json(tmp_path / "summary.json", {"methods": {"beam": 3}})
-    outputs = {name: tmp_path / name for name in ("scores", "training", "rl_data", "arms", "arms_training", "card")}
     with pytest.raises(RecordError, match="flat JSON"):
-        collect_results(
-            cells=(),
-            metrics=(),
-            rl_summary=tmp_path / "summary.json",
-            config=NOTHING,
-            **outputs,
-        )
+        collect(tmp_path, NOTHING, **empty(tmp_path, {"methods": {"beam": 3}}))
 
 
 def test_the_card_names_the_inputs(outputs: dict[str, Path]) -> None:
     card = json.loads((outputs["scores"].parent / "run.json").read_text())
     assert card["stage"] == "collect_results"
-    assert {"cells[0]", "metrics[0]", "rl_summary"} <= set(card["inputs"])
+    assert {"cells[0]", "metrics[0]", "steps[0]", "rl_summary", "ties"} <= set(card["inputs"])

@@ -37,6 +37,8 @@ class Size:
     """By how much more often the last of the betas answers right."""
     unread: int = 0
     """Questions beyond the largest sample count."""
+    drawn_betas: tuple[str, ...] = ()
+    """Of on-policy runs, which stand beside the offline ones with the marks, seed 1 and epochs 1 to 3."""
 
 
 FULL = Size()
@@ -52,7 +54,13 @@ def policies_of(size: Size) -> list[str]:
                 for beta in size.betas
                 for e in size.epochs
             ]
-    return names
+    return names + drawn_policies_of(size)
+
+
+def drawn_policies_of(size: Size) -> list[str]:
+    runs = [f"on_policy/base~5/beta~{beta}" for beta in size.drawn_betas]
+    runs += ["reinforce/base~5/beta~0", "distil/base~5"] if runs else []
+    return [f"preset~main/{run}/seed~1/epoch~{e}" for run in runs for e in (1, 2, 3)]
 
 
 def accuracies(name: str, size: Size, n: int) -> np.ndarray:
@@ -61,7 +69,7 @@ def accuracies(name: str, size: Size, n: int) -> np.ndarray:
         return np.repeat(generator(0, name).random((n, 1)) < 0.2, len(size.shots), axis=1)
     difficulty = generator(0, "difficulty").random((n, 1))
     skill = {"oracle": 0.95, "random": 0.4}.get(name.split("/")[-1].split("-")[0], 0.6)
-    if f"beta~{size.betas[-1]}/" in name:
+    if f"/grpo/base~5/beta~{size.betas[-1]}/" in name:
         skill += size.gain
     return difficulty + 0.1 * generator(0, name).normal(size=(n, len(size.shots))) < skill
 
@@ -81,7 +89,10 @@ def write_inputs(folder: Path, size: Size) -> dict[str, Any]:
         ]
         paths.append(folder / "scores" / f"{index}.jsonl")
         storage.write_rows(paths[-1], rows)
-    lines = [f"{group},method,{method_of(group)}" for group in dict.fromkeys(map(group_of, policies_of(size)))]
+    groups = dict.fromkeys(map(group_of, policies_of(size)))
+    drawn = set(map(group_of, drawn_policies_of(size)))
+    lines = [f"{group},method,{method_of(group)}" for group in groups]
+    lines += [f"{group},seeds,{1 if group in drawn else size.seeds[0]}" for group in groups if "preset~" in group]
     storage.write_text(folder / "lineage.csv", "\n".join(["group,field,value", *lines]) + "\n")
     return {"per_question": tuple(paths), "eval_examples": folder / "eval.jsonl", "lineage": folder / "lineage.csv"}
 
@@ -307,6 +318,45 @@ def test_the_breakdown_sorts_questions_by_relation_and_query_type(full: dict[str
     shares = [float(row[-1]) for row in table["rows"]]
     assert sum(shares) == pytest.approx(100, abs=1.5)  # three rounded shares
     assert shares == sorted(shares, reverse=True)
+
+
+DRAWN = replace(FULL, drawn_betas=("0", "0.15", "1"))
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return what is found beside on-policy runs; strict, so that no row differs in more than its table compares."""
+    return run(tmp_path_factory.mktemp("drawn"), DRAWN, guard="strict")
+
+
+def test_on_policy_runs_leave_every_other_comparison_as_it_is(full: dict[str, Path], drawn: dict[str, Path]) -> None:
+    own = tuple(map(group_of, drawn_policies_of(DRAWN)))
+    for name in ("intervals", "comparisons", "breakdown"):
+        kept = [line for line in drawn[name].read_text().splitlines() if not any(group in line for group in own)]
+        assert kept == full[name].read_text().splitlines()
+    before, after = tables(full), tables(drawn)
+    assert before == {name: table for name, table in after.items() if name in before}
+    families = ("on-policy-against-rce", "on-policy-against-offline", "on-policy-betas", "marks")
+    assert set(after) - set(before) == {f"family-{name}" for name in families}
+
+
+def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(drawn: dict[str, Path]) -> None:
+    found = [row for row in rows(drawn["comparisons"]) if row["family"].startswith(("on-policy", "marks"))]
+    assert len(found) == (3 + 2 + 2 + 5) * 3
+    for row in found:
+        names = [
+            [n for n in policies_of(DRAWN) if group_of(n) == row[side] and ("seed~1" in n or "seed~" not in n)]
+            for side in ("left", "right")
+        ]
+        (left,), (right,) = names
+        gap = (accuracies(left, DRAWN, 60).astype(float) - accuracies(right, DRAWN, 60)).mean(axis=0)
+        expected = gap.mean() if row["shots"] == "mean" else gap[int(row["shots"]) - 1]
+        assert float(row["difference"]) == pytest.approx(100 * expected, abs=1e-6)
+        assert (row["n_runs"], row["test"], row["samples"]) == ("1", "sign flip", "60")
+        assert row["left"].endswith("epoch~3")
+    assert {row["right"] for row in found if row["family"] == "on-policy-against-offline"} == {
+        f"preset~main/grpo/base~5/beta~{beta}/epoch~2" for beta in ("0", "0.15")
+    }
 
 
 def test_a_smaller_experiment_gives_a_smaller_page(tmp_path: Path) -> None:

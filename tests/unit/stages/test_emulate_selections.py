@@ -10,7 +10,7 @@ from builders import embedding_arrays, random_pools
 from lever_pipe import storage
 from lever_pipe.config import Selector
 from lever_pipe.emulation.head import head_names
-from lever_pipe.errors import CheckpointError
+from lever_pipe.errors import CheckpointError, ConfigError
 from lever_pipe.records import RunCard, Selection
 from lever_pipe.seeding import torch_generator
 from lever_pipe.selector.network import PointerSelector, build_selector, initialise
@@ -119,6 +119,11 @@ def test_a_larger_pool_of_first_items_is_exhausted_later(study: Study) -> None:
     for row in study.rows("run0"):
         assert sorted(row[:3]) == [0, 1, 2]
         assert row[3] == 0
+
+
+def test_a_head_that_no_published_run_had_is_refused(study: Study) -> None:
+    with pytest.raises(ConfigError, match=r"selector\.head: static.*found gated"):
+        study.select("run0", selector=Selector(width=8, head="gated"))
 
 
 def test_another_architecture_is_refused_and_the_card_names_every_selector(study: Study) -> None:

@@ -72,6 +72,43 @@ def write_lineage(path: Path, **odd: str) -> None:
     storage.write_text(path, csv_text(COLUMNS, lines))
 
 
+def with_on_policy(files: dict[str, Any], folder: Path) -> tuple[str, ...]:
+    """Add on-policy GRPO and a mark of seed 0 to the files, and return all policies."""
+    drawn = "preset~p/on_policy/base~1/beta~0.1/seed~0/epoch~1", "preset~p/distil/base~1/seed~0/epoch~1"
+    chosen = ([[1, 2], [2, 1], [4, 3], [8, 9]], [[1, 2], [2, 1], [3, 4], [5, 6]])
+    weights = ([1.0, 2.0, 3.0, 9.0], [1.0, 2.0, 3.0, 4.0])
+    for index, (selected, values) in enumerate(zip(chosen, weights, strict=True)):
+        write_selections(folder / f"drawn-{index}.jsonl", selected)
+        array = np.array(values, dtype=np.float32)
+        storage.write_arrays(folder / f"drawn-{index}.safetensors", {"a": array[:2], "b": array[2:]})
+    n = len(files["selectors"]) - len(STARTS)
+    added = tuple(folder / f"drawn-{index}.safetensors" for index in range(2))
+    files["selections"] += tuple(folder / f"drawn-{index}.jsonl" for index in range(2))
+    files["selectors"] = (*files["selectors"][:n], *added, *files["selectors"][n:])
+    return (*POLICIES, *drawn)
+
+
+def test_on_policy_runs_are_measured_and_shown_elsewhere(files: dict[str, Any], tmp_path: Path) -> None:
+    run(files)
+    before = {name: files[name].read_text().splitlines() for name in ("agreement", "parameters", "tables")}
+    policies = with_on_policy(files, tmp_path)
+    run(files, policies=policies)
+    assert files["tables"].read_text().splitlines() == before["tables"]
+    with files["agreement"].open() as handle:
+        found = {(r["left"], r["right"], r["shots"]): r for r in csv.DictReader(handle)}
+    base = RCE.format(0)
+    # Of four queries the third has the demonstrations of its base in another order, the fourth other ones.
+    drawn = found[base, policies[-2], "2"]
+    assert [float(drawn[name]) for name in ("as_sequence", "as_set")] == [0.5, 0.75]
+    assert float(found[base, policies[-1], "1"]["as_sequence"]) == 1
+    assert (RCE.format(1), policies[-2], "2") not in found
+    with files["parameters"].open() as handle:
+        moved = {r["policy"]: (r["base"], float(r["share_differing"])) for r in csv.DictReader(handle)}
+    assert (moved[policies[-2]], moved[policies[-1]]) == ((base, 0.25), (base, 0.0))
+    kept = [line for line in files["agreement"].read_text().splitlines() if not any(p in line for p in policies[-2:])]
+    assert kept == before["agreement"]
+
+
 def run(files: dict[str, Any], **changed: Any) -> None:
     values = {"main_preset": "p", "data": "world", "lvlm": "tiny", "policies": POLICIES, "starts": STARTS}
     config = MeasureAgreementConfig(**{**values, "shots": (1, 2), "guard": "strict", **changed})

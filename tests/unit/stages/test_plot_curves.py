@@ -19,6 +19,8 @@ NAMES = {
     "training_curves",
     "rce_curve",
     "kl_beta_differences",
+    "on_policy_prompts",
+    "on_policy_betas",
 }
 
 
@@ -28,6 +30,7 @@ def plot(folder: Path, size: synthetic.Size, name: str = "figures") -> Path:
         scores=outputs["scores"],
         training=outputs["training"],
         arms=outputs["arms"],
+        steps=outputs["steps_csv"],
         **synthetic.write_evidence(folder, size, outputs),
         figures=folder / name,
         card=folder / f"{name}.run.json",
@@ -78,8 +81,8 @@ def test_a_figure_says_whose_numbers_it_shows(figures: Path, tmp_path: Path) -> 
 
 def test_a_figure_without_data_is_left_out(tmp_path: Path) -> None:
     names = {path.stem for path in plot(tmp_path, synthetic.SMOKE).iterdir()}
-    # the small configuration has one preset
-    assert names == NAMES - {"accuracy_by_preset"}
+    # the small configuration has one preset, and learns from stored selections alone
+    assert names == NAMES - {"accuracy_by_preset", "on_policy_prompts", "on_policy_betas"}
 
 
 def test_a_former_run_leaves_nothing_behind(tmp_path: Path) -> None:

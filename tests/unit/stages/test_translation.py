@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import on_policy_files
 import pytest
 import synthetic_page
 import test_check_claims
 import test_compare_policies
 import test_explain_patterns
 import test_measure_agreement
+import test_tabulate_on_policy
 from claim_files import Ours
 from test_compare_policies import Size
 
@@ -53,6 +55,19 @@ def test_claims(tmp_path: Path, ours: Ours) -> None:
 )
 def test_comparisons(tmp_path: Path, size: Size) -> None:
     assert_translated(test_compare_policies.run(tmp_path, size)["tables"])
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        on_policy_files.Size(),
+        on_policy_files.Size(drawn_seeds=(0, 1, 2), presets=("main", "other")),
+        on_policy_files.Size(betas=(0.0, 0.1, 0.2, 0.3, 1.0)),
+        on_policy_files.Size(betas=(0.1,), shots=(1,), marks=(), seeds=(0,), epochs=1),
+    ],
+)
+def test_on_policy(tmp_path: Path, size: on_policy_files.Size) -> None:
+    assert_translated(test_tabulate_on_policy.tabulate(tmp_path, size))
 
 
 def test_agreement(files: dict[str, Any]) -> None:

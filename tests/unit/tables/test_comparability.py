@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lineage_cards import answers, grpo, rce, reward, scores, selection
+from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
 from lever_pipe.errors import ComparisonError
 from lever_pipe.tables import comparability, lineage, published_notes
@@ -399,6 +399,52 @@ def test_deviations_are_those_of_a_plain_count(values: list[str]) -> None:
     assert {name for name, mark in zip(lineages, marks, strict=True) if mark} == expected
 
 
+DRAWN, LOWER = "preset~p/on_policy/base~5/beta~{}/epoch~1", "preset~p/reinforce/base~5/beta~0/epoch~1"
+UPPER = "preset~p/distil/base~5/epoch~1"
+
+
+def with_on_policy() -> Lineages:
+    """Return `ours` with on-policy GRPO of two betas and the marks, all of one of the seeds."""
+    found = ours()
+    cards = {DRAWN.format(beta): on_policy(beta=beta) for beta in (0.1, 0.2)}
+    cards |= {LOWER: on_policy(beta=0.0, objective="reinforce"), UPPER: distil()}
+    stored = lineage.of_reward(reward())
+    return found | {name: {**stored, **lineage.of_training(card), **evaluated(name)} for name, card in cards.items()}
+
+
+def test_objectives_are_compared_by_what_they_share() -> None:
+    found = with_on_policy()
+    names = [*BY_BETA, "preset~p/rce/epoch~5", "baseline/oracle", *(name for name in found if name not in ours())]
+    (shown,) = guard([table(names, "policy base seed")], found, "strict")
+    assert not any(shown.marks)
+    (marked,) = guard([table(names, "policy base")], found, "footnote")
+    fewer = [name for name, mark in zip(names, marked.marks, strict=True) if mark]
+    assert fewer == [DRAWN.format(0.1), DRAWN.format(0.2), LOWER, UPPER]  # one seed of the two
+
+
+def test_rewards_of_another_lvlm_are_told_over_objectives() -> None:
+    found = with_on_policy()
+    found[LOWER]["judge.lvlm"] = "other"
+    names = [*(DRAWN.format(beta) for beta in (0.1, 0.2)), LOWER, UPPER]
+    (shown,) = guard([table(names, "policy base seed")], found, "footnote")
+    assert [bool(mark) for mark in shown.marks] == [False, False, True, False]
+    assert "LVLM that rewards draws: other" in shown.footnotes[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("judge.lvlm", "other"), ("on_policy.group", "4"), ("reward", "hard_only"), ("learning_rate", "1")],
+)
+def test_on_policy_runs_of_one_method_must_be_made_alike(field: str, value: str) -> None:
+    found = with_on_policy()
+    found[DRAWN.format(0.1)][field] = value
+    names = [DRAWN.format(beta) for beta in (0.1, 0.2)]
+    (shown,) = guard([table([*names, *BY_BETA], "policy base seed")], found, "footnote")
+    assert [bool(mark) for mark in shown.marks] == [True, True] + [False] * len(BY_BETA)
+    with pytest.raises(ComparisonError, match="strict"):
+        guard([table(names, "kl_beta")], found, "strict")
+
+
 @given(VALUES, st.randoms(use_true_random=False))
 def test_the_order_of_rows_decides_letters_only(values: list[str], source: Any) -> None:
     lineages = {group(str(i)): {"method": "grpo", "pool": value} for i, value in enumerate(values)}
@@ -411,6 +457,7 @@ def test_the_order_of_rows_decides_letters_only(values: list[str], source: Any) 
 
 def test_every_label_is_of_a_field_that_exists() -> None:
     fields = {field for found in both().values() for field in found}
+    fields |= lineage.of_training(on_policy()).keys() | lineage.of_training(distil()).keys()
     assert LABELS.keys() >= {*published_notes.EVALUATED, *published_notes.TRAINED}
     assert LABELS.keys() <= fields | {"draws"}
     assert fields >= comparability.TRAINING

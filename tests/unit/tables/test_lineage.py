@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from lineage_cards import answers, grpo, rce, reward, scores, selection
+from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
-from lever_pipe.config import AdaptiveKl, Grpo
+from lever_pipe.config import AdaptiveKl, Grpo, OnPolicy
 from lever_pipe.errors import RecordError
 from lever_pipe.records import RunCard
 from lever_pipe.tables import lineage
@@ -52,6 +52,8 @@ def with_leaf(card: RunCard, path: tuple[str, ...]) -> RunCard:
 FieldsOf = Callable[[RunCard], Mapping[str, str]]
 CARDS: dict[str, tuple[RunCard, FieldsOf]] = {
     "grpo": (grpo(), lineage.of_training),
+    "on_policy": (on_policy(), lineage.of_training),
+    "distil": (distil(), lineage.of_training),
     "rce": (rce(), lineage.of_training),
     "reward": (reward(), lineage.of_reward),
     "selection": (selection("preset~p/rce/seed~0/epoch~1"), lambda card: lineage.of_selection(card, "preset~p/rce")),
@@ -84,6 +86,8 @@ def test_code_and_inputs_are_in_a_field(name: str) -> None:
         assert fields_of(card.model_copy(update={"code": "other"})) != fields_of(card)
     used = {
         "grpo": ("reference", "groups", "embeddings"),
+        "on_policy": ("reference", "groups", "embeddings", "train_examples"),
+        "distil": ("groups", "embeddings", "train_examples"),
         "rce": ("groups", "embeddings"),
         "reward": ("rl_data",),
         "selection": ("eval_pools", "embeddings"),
@@ -109,6 +113,25 @@ def test_fields_speak_plainly() -> None:
 def test_a_training_card_names_its_group() -> None:
     assert lineage.group_of_training(grpo(beta=0.145, seed=3, epoch=2)) == "preset~p/grpo/base~5/beta~0.145/epoch~2"
     assert lineage.group_of_training(rce(epoch=4)) == "preset~p/rce/epoch~4"
+    drawn = lineage.group_of_training(on_policy(beta=0.145, seed=3, epoch=2))
+    assert drawn == "preset~p/on_policy/base~5/beta~0.145/epoch~2"
+    lower = lineage.group_of_training(on_policy(beta=0.0, epoch=3, objective="reinforce"))
+    assert lower == "preset~p/reinforce/base~5/beta~0/epoch~3"
+    assert lineage.group_of_training(distil(seed=1, base=2)) == "preset~p/distil/base~2/epoch~1"
+
+
+def test_an_epoch_that_judges_its_draws_has_a_reward_and_an_lvlm_of_its_own() -> None:
+    found = lineage.of_training(on_policy())
+    stored = lineage.of_reward(reward())
+    assert found["reward"] == OnPolicy().reward.mode != stored["reward"]
+    assert found.keys() >= stored.keys() - {"rl_data"}  # so that no field of the stored reward stands in
+    of_answers = lineage.of_answers(answers())
+    assert {name: found[f"judge.{name}"] for name in ("lvlm", "precision", "decode", "prompt", "batching")} == {
+        name: of_answers[name] for name in ("lvlm", "precision", "decode", "prompt", "batching")
+    }
+    assert (found["method"], found["kl_control"], found["dropout"]) == ("on_policy", "fixed", "off")
+    assert lineage.of_training(on_policy(objective="reinforce"))["method"] == "reinforce"
+    assert not {"reward", "kl_beta", "judge.lvlm"} & lineage.of_training(distil()).keys()
 
 
 def test_published_keys_are_those_of_the_tables() -> None:

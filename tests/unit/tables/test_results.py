@@ -7,13 +7,21 @@ import pytest
 
 from lever_pipe.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
 from lever_pipe.tables.documents.document_000 import curve_of, long_runs, statistics_of
-from lever_pipe.tables.policies import baselines, grpo_epochs, last_grpo
+from lever_pipe.tables.policies import baselines, grpo_epochs, label_of, last_grpo
 from lever_pipe.tables.results import Results, choose_base, keep, means, standard_error
 
 
 def score(accuracy: float, **changes: object) -> dict[str, object]:
     row = dict.fromkeys(SCORES_COLUMNS)
-    row |= {"policy": f"p{changes}", "stage": "grpo", "base_rce_epoch": 5, "kl_beta": 0.15, "seed": 0, "epoch": 1}
+    row |= {
+        "policy": f"p{changes}",
+        "stage": "grpo",
+        "mode": "offline",
+        "base_rce_epoch": 5,
+        "kl_beta": 0.15,
+        "seed": 0,
+        "epoch": 1,
+    }
     row |= {"subset": "prefix", "samples": 200, "shots": 1, "accuracy": accuracy, "preset": "main"}
     row |= {"n_questions": 200, "n_distinct_prompts": 10}
     return row | changes
@@ -21,7 +29,15 @@ def score(accuracy: float, **changes: object) -> dict[str, object]:
 
 def metric(value: float, **changes: object) -> dict[str, object]:
     row = dict.fromkeys(TRAINING_COLUMNS)
-    row |= {"stage": "grpo", "base_rce_epoch": 5, "kl_beta": 0.15, "seed": 0, "epoch": 1, "metric": "kl"}
+    row |= {
+        "stage": "grpo",
+        "mode": "offline",
+        "base_rce_epoch": 5,
+        "kl_beta": 0.15,
+        "seed": 0,
+        "epoch": 1,
+        "metric": "kl",
+    }
     return row | {"value": value, "preset": "main"} | changes
 
 
@@ -46,6 +62,40 @@ def test_accuracy_is_the_mean_over_seeds_of_the_prefix_of_one_base() -> None:
     assert found.accuracy(0.15, 2, 200, 1) is None
     assert (found.epochs, found.betas, found.samples, found.shots) == ([1], [0.15], [200], [1])
     assert found.seeds_sentence() == "Ours: mean over 2 seeds (0 and 1)."
+
+
+def test_grpo_is_the_published_objective_alone() -> None:
+    """On-policy GRPO has the same stage, base, beta, seed and epoch; other objectives have what they have of these."""
+    others: list[dict[str, object]] = [
+        {"mode": "on_policy"},
+        {"mode": "on_policy", "stage": "reinforce", "kl_beta": 0.0},
+        {"mode": "", "stage": "distil", "kl_beta": None},
+    ]
+    scores = [score(40.0), *(score(90.0, **other) for other in others)]
+    training = [metric(0.1), *(metric(9.0, **other) for other in others)]
+    training += [metric(9.0, **{**other, "epoch": 50}) for other in others]
+    found = results(scores, training)
+    assert (found.accuracy(0.15, 1, 200, 1), found.metric(0.15, 1, "kl"), found.betas) == (40.0, 0.1, [0.15])
+    assert [len(group.rows) for group in grpo_epochs(found.scores)] == [1]
+    assert [group.epoch for group in last_grpo(found.scores)] == [1]
+    (run,) = long_runs(found).values()
+    assert curve_of(run, "kl").to_dict() == {1: 0.1}
+
+
+@pytest.mark.parametrize(
+    ("group", "label"),
+    [
+        ("preset~p/grpo/base~5/beta~0.15/epoch~3", "GRPO, KL_BETA=0.15, epoch 3"),
+        ("preset~p/on_policy/base~5/beta~0.15/epoch~3", "On-policy GRPO, KL_BETA=0.15, epoch 3"),
+        ("preset~p/reinforce/base~5/beta~0/epoch~3", "REINFORCE, epoch 3"),
+        ("preset~p/distil/base~5/epoch~3", "Oracle distillation, epoch 3"),
+        ("preset~p/rce/epoch~5", "RCE epoch 5"),
+        ("published/grpo/beta~0.15/epoch~3", "GRPO, KL_BETA=0.15, epoch 3"),
+        ("baseline/oracle", "Pool oracle (knows the answers)"),
+    ],
+)
+def test_a_group_is_called_by_what_it_was_trained_by(group: str, label: str) -> None:
+    assert label_of(group) == label
 
 
 def test_unequal_seed_counts_are_said() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lever_pipe.metrics.agreement import Difference
+from lever_pipe.records import group_of
 from lever_pipe.tables.comparisons.agreement import SAME, consequence, mean_shares, tables
 from lever_pipe.tables.comparisons.agreement_rows import (
     Measured,
@@ -58,6 +59,19 @@ def test_the_pairs_that_are_asked_for() -> None:
     assert (rce(0), rce(0, preset="q")) not in found  # two presets
     # The two baselines with each other and with each of the four others, and the two pairs above.
     assert len(found) == 1 + 2 * 4 + 2
+
+
+def test_on_policy_runs_are_held_against_their_base_and_shown_elsewhere() -> None:
+    drawn = [f"preset~p/{run}/seed~0/epoch~2" for run in ("on_policy/base~5/beta~0.1", "reinforce/base~5/beta~0")]
+    drawn.append("preset~p/distil/base~5/seed~0/epoch~2")
+    names = [rce(0), rce(1), grpo("0.1", 0), *drawn]
+    found = {frozenset((names[i], names[j])) for i, j in pairs_of(names)}
+    for name in drawn:
+        assert {frozenset((rce(0), name)), frozenset((grpo("0.1", 0), name))} <= found
+        assert frozenset((rce(1), name)) not in found
+    groups = [group_of(name) for name in names]
+    assert shown_groups(groups, "p") == shown_groups(groups[:3], "p")
+    assert trained_groups([group_of(name) for name in (rce(0), *drawn)], "p") == [group_of(rce(0))]
 
 
 def test_means_are_over_the_runs_of_two_groups_in_both_directions() -> None:

@@ -78,6 +78,19 @@ def test_each_comparison_names_its_test() -> None:
     assert module.method_of([]) == ""
 
 
+def test_groups_with_other_seeds_are_compared_over_those_of_both() -> None:
+    groups = {"drawn": group("drawn", 1, 3), "rce": group("rce", 0, 1, 2), "alone": group("rce", 1)}
+    single = {"drawn": group("drawn", 1), "rce": group("rce", 1)}
+    family = Family("f", 60, (("drawn", "rce"),), "f")
+    found, expected = (comparisons(of, [family], DRAWS) for of in (groups, single))
+    assert found == expected
+    assert {(row.n_runs, row.test) for row in found} == {(1, SIGN_FLIP)}
+    two = {"drawn": group("drawn", 0, 2), "rce": group("rce", 0, 1, 2)}
+    (row, _) = comparisons(two, [family], DRAWS)
+    paired = student(group("drawn", 0, 2), group("rce", 0, 2), same_runs=True)
+    assert (row.p, row.n_runs) == (pytest.approx(paired, rel=1e-9), 2)
+
+
 def test_the_sentence_on_few_differences_says_their_number() -> None:
     few = [k for k in range(20) if 2.0 ** (1 - k) > 0.05]
     assert f"Where {max(few)} questions or fewer differ" in module.HOW_FEW_DIFFER

@@ -15,6 +15,23 @@ def rce(epoch: int, preset: str = "main") -> str:
     return f"preset~{preset}/rce/epoch~{epoch}"
 
 
+def drawn(beta: str, epoch: int, base: int = 5) -> str:
+    return f"preset~main/on_policy/base~{base}/beta~{beta}/epoch~{epoch}"
+
+
+def lower(epoch: int, base: int = 5) -> str:
+    return f"preset~main/reinforce/base~{base}/beta~0/epoch~{epoch}"
+
+
+def upper(epoch: int, base: int = 5) -> str:
+    return f"preset~main/distil/base~{base}/epoch~{epoch}"
+
+
+def pairs(groups: list[str], name: str) -> tuple[tuple[str, str], ...]:
+    found = families(groups)
+    return found[name].pairs if name in found else ()  # type: ignore[attr-defined]
+
+
 def families(groups: list[str], accuracy: dict[str, float] | None = None, *, is_main: bool = True) -> dict[str, object]:
     arm = arms_of(groups, "main")[0 if is_main else 1]
     found = families_of(
@@ -74,6 +91,73 @@ def test_without_rce_or_betas_families_are_left_out() -> None:
     assert set(families([rce(3)])) == {"learning"}
     assert set(families([grpo("0.15", 1)])) == set()
     assert families([rce(3), rce(4)])["learning"].pairs == tuple((rce(4), name) for name in BASELINES)  # type: ignore[attr-defined]
+
+
+OFFLINE = [rce(2), rce(5), *(grpo(beta, e) for beta in ("0", "0.15", "0.18") for e in (1, 2))]
+ON_POLICY = [drawn(beta, e) for beta in ("0", "0.15", "1") for e in (1, 2, 3)]
+MARKS = [*(lower(e) for e in (1, 2, 3)), *(upper(e) for e in (1, 2, 3))]
+
+
+def test_on_policy_runs_have_families_of_their_own() -> None:
+    groups = [*OFFLINE, *ON_POLICY, *MARKS]
+    assert pairs(groups, "on-policy-against-rce") == tuple((drawn(b, 3), rce(5)) for b in ("0", "0.15", "1"))
+    # Each after its own last common epoch, and only where both have the beta.
+    both = tuple((drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15"))
+    assert pairs(groups, "on-policy-against-offline") == both
+    assert pairs(groups, "on-policy-betas") == tuple((drawn(b, 3), drawn("0", 3)) for b in ("0.15", "1"))
+    assert pairs(groups, "marks") == (
+        (lower(3), rce(5)),
+        (drawn("0", 3), lower(3)),
+        (upper(3), rce(5)),
+        (upper(3), drawn("0", 3)),
+        (upper(3), "baseline/oracle"),
+    )
+    found = families(groups)
+    names = ("on-policy-against-rce", "on-policy-against-offline", "on-policy-betas", "marks")
+    assert [(found[name].samples, found[name].adjusted_with) for name in names] == [(400, name) for name in names]  # type: ignore[attr-defined]
+    assert tuple(found)[-4:] == names
+    # A longer offline run of one beta does not move the epoch that all have.
+    assert pairs([*groups, grpo("0.15", 3)], "on-policy-against-offline") == both
+
+
+def test_families_of_the_offline_objective_do_not_know_on_policy_runs() -> None:
+    accuracy = {drawn("1", 3): 0.9, grpo("0.18", 2): 0.5}
+    without, beside = families(OFFLINE, accuracy), families([*ON_POLICY, *OFFLINE, *MARKS], accuracy)
+    assert without == {name: family for name, family in beside.items() if name in without}
+    assert set(beside) - set(without) == {
+        "on-policy-against-rce",
+        "on-policy-against-offline",
+        "on-policy-betas",
+        "marks",
+    }
+
+
+def test_on_policy_runs_are_compared_after_an_epoch_that_all_of_them_have() -> None:
+    arm = arms_of([*OFFLINE, *ON_POLICY, lower(2), drawn("0", 1, base=2)], "main")[0]
+    assert (arm.last_on_policy, arm.drawn_base) == (1, 5)
+    assert arm.drawn == {0.0: drawn("0", 1), 0.15: drawn("0.15", 1), 1.0: drawn("1", 1)}
+    assert (arm.mark("reinforce"), arm.mark("distil")) == (None, None)  # neither has that epoch
+    assert arm.last == 2
+
+
+def test_every_base_meets_its_own_and_the_latest_has_the_marks() -> None:
+    both = [drawn("0.15", 1, base) for base in (2, 5)] + [upper(1, base) for base in (2, 5)]
+    groups = [rce(2), rce(5), *(grpo("0.15", 1, base) for base in (2, 5)), *both]
+    assert set(pairs(groups, "on-policy-against-rce")) == {(drawn("0.15", 1, b), rce(b)) for b in (2, 5)}
+    assert set(pairs(groups, "on-policy-against-offline")) == {
+        (drawn("0.15", 1, b), grpo("0.15", 1, b)) for b in (2, 5)
+    }
+    assert [left for left, _ in pairs(groups, "marks")] == [upper(1)] * 3
+    assert pairs(groups, "on-policy-betas") == ()
+
+
+def test_marks_need_no_on_policy_run_and_it_needs_no_marks() -> None:
+    assert pairs([rce(5), lower(1)], "marks") == ((lower(1), rce(5)),)
+    assert pairs([rce(5), upper(1)], "marks") == ((upper(1), rce(5)), (upper(1), "baseline/oracle"))
+    assert set(families([rce(5), drawn("0", 1)])) == {"learning", "on-policy-against-rce"}
+    arm = arms_of([upper(1)], "main")[0]
+    without_oracle = families_of(arm, is_main=True, baselines=[], samples=(8,), accuracy=lambda _: 0.0)
+    assert without_oracle == []
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from lever_pipe.tables.comparisons import estimates
 from lever_pipe.tables.comparisons.estimates import SIGN_FLIP, STUDENT, ComparisonRow, IntervalRow
 from lever_pipe.tables.comparisons.families import Arm, Family
-from lever_pipe.tables.comparisons.inference import best_table, family_tables, verdict
+from lever_pipe.tables.comparisons.inference import COMMON_SEEDS, best_table, family_tables, verdict
 
 BETAS = {0.12: "preset~p/grpo/base~5/beta~0.12/epoch~2", 0.15: "preset~p/grpo/base~5/beta~0.15/epoch~2"}
 ARM = Arm("p", {5: "preset~p/rce/epoch~5"}, {(5, beta, 2): name for beta, name in BETAS.items()})
@@ -91,6 +91,17 @@ def test_a_family_has_a_row_for_each_comparison() -> None:
     assert "Separated (Holm p below 0.05): 1 of 2 comparisons." in found.caption
     assert "adjusted for 3 comparisons" in found.caption
     assert found.groups == (f"{BETAS[0.12]} {BETAS[0.15]}",) * 2
+
+
+def test_on_policy_families_say_which_seeds_they_compare() -> None:
+    names = ("on-policy-against-rce", "on-policy-against-offline", "on-policy-betas", "marks")
+    families = [Family(name, 800, BEST.pairs, name) for name in (*names, "grpo-against-rce")]
+    found = family_tables(families, [comparison(0.5, family=family.name) for family in families])
+    assert [table.id for table in found[:4]] == [f"family-{name}" for name in names]
+    assert len({table.title for table in found}) == 5
+    factors = ["policy base seed", "policy base seed", "kl_beta", "policy base seed", "policy base"]
+    assert [table.factor for table in found] == factors
+    assert [COMMON_SEEDS in table.caption for table in found] == [True] * 4 + [False]
 
 
 def test_families_of_other_presets_and_epochs_have_names_of_their_own() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
 from lever_pipe.records import ExampleId, QuestionScore
-from lever_pipe.tables.comparisons.per_question import GroupScores, read_groups, read_scores
+from lever_pipe.tables.comparisons.per_question import GroupScores, on_common_seeds, read_groups, read_scores
 
 
 def write(path: Path, values: dict[tuple[int, int], float]) -> Path:
@@ -52,6 +53,23 @@ def test_runs_stand_in_the_order_given_with_their_mean_over_shots(tmp_path: Path
 
 def group(name: str, *runs: str) -> GroupScores:
     return GroupScores(name, runs, ("mean",), np.zeros((len(runs), 2, 1)))
+
+
+def test_two_trained_groups_meet_on_the_seeds_of_both() -> None:
+    rce = group("rce", *(f"preset~p/rce/seed~{s}/epoch~1" for s in (2, 0, 1)))
+    drawn = group("drawn", *(f"preset~p/on_policy/base~1/beta~0/seed~{s}/epoch~1" for s in (1, 2, 7)))
+    left, right = on_common_seeds(rce, drawn)
+    assert (left.seeds, right.seeds) == (("2", "1"), ("2", "1"))
+    assert left.shares_seeds_with(right)
+    marked = np.arange(3.0)[:, None, None] + np.zeros((3, 2, 1))  # each run by its number
+    left, right = on_common_seeds(replace(rce, accuracies=marked), replace(drawn, accuracies=marked))
+    assert (left.accuracies[:, 0, 0].tolist(), right.accuracies[:, 0, 0].tolist()) == ([0.0, 2.0], [1.0, 0.0])
+    oracle = group("oracle", "baseline/oracle")
+    other = group("other", "preset~p/rce/seed~9/epoch~1")
+    assert [side.runs for side in on_common_seeds(rce, rce)] == [rce.runs] * 2
+    for one in (oracle, other):  # nothing in common: as they are
+        assert on_common_seeds(rce, one)[0] is rce
+        assert on_common_seeds(rce, one)[1] is one
 
 
 def test_runs_pair_by_seed_or_as_the_same_draws() -> None:

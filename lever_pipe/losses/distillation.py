@@ -1,0 +1,67 @@
+"""Supervised learning of the first pick from weights over the pool, such as which candidates are known to be best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lever_pipe.losses.reduction import masked
+from lever_pipe.shapes import require_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class DistillationTerms:
+    """Scalars of one step, means over the queries that have a target (0 without any); only `total` has a gradient."""
+
+    total: Tensor
+    """[] cross-entropy of the first pick to the target, nats a query."""
+    target_entropy: Tensor
+    """[] entropy of the target, nats: the floor of `total`."""
+    agreement: Tensor
+    """[] share of queries whose highest score is at a candidate of the target."""
+    gradient_share: Tensor
+    """[] share of all queries that have a target; the rest is left out."""
+
+
+def distillation_terms(scores_BK: Tensor, targets_BK: Tensor) -> DistillationTerms:
+    """Return the cross-entropy of the first pick to a target distribution over the pool.
+
+    t = targets / sum of the row;  L_q = - sum_k t_k ln softmax(scores)_k;  total = mean_q L_q
+
+    A row of zeros, a pool without any good candidate, is left out of every mean and counted. For a static ranking the
+    first pick is the whole policy: candidates of equal weight that come first serve every number of shots.
+
+    Args:
+        scores_BK: [B, K] logits of the pool, already divided by the temperature.
+        targets_BK: [B, K] weights, finite and at least 0; 1 at the best candidates and 0 elsewhere for the uniform
+            distribution over them. A constant: no gradient flows to it.
+
+    Raises:
+        ShapeError: the shapes disagree.
+        ValueError: a weight is negative or not finite.
+
+    Source: Cao 2007 (ListNet)
+    """
+    require_shapes(("scores_BK", "B K", scores_BK), ("targets_BK", "B K", targets_BK))
+    if not (targets_BK.isfinite() & (targets_BK >= 0)).all():
+        raise ValueError(f"targets_BK must be finite and at least 0, got {targets_BK.tolist()}")
+    weights_BK = targets_BK.detach().to(scores_BK.dtype)
+    sums_B1 = weights_BK.sum(dim=1, keepdim=True)
+    present_B = sums_B1[:, 0] > 0
+    shares_BK = weights_BK / masked(sums_B1, present_B[:, None], 1.0)
+    losses_B = -(shares_BK * scores_BK.log_softmax(dim=1)).sum(dim=1)
+    best_B1 = scores_BK.detach().argmax(dim=1, keepdim=True)
+    hits_B = (shares_BK.gather(1, best_B1)[:, 0] > 0).to(scores_BK.dtype)
+    return DistillationTerms(
+        total=_mean_over(losses_B, present_B),
+        target_entropy=_mean_over(torch.special.entr(shares_BK).sum(dim=1), present_B),
+        agreement=_mean_over(hits_B, present_B),
+        gradient_share=present_B.to(scores_BK.dtype).mean(),
+    )
+
+
+def _mean_over(values_B: Tensor, present_B: Tensor) -> Tensor:
+    count = present_B.sum().clamp(min=1).to(values_B.dtype)
+    return masked(values_B, present_B).sum() / count

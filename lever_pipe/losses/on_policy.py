@@ -1,0 +1,111 @@
+"""Policy optimisation on selections that the policy itself has drawn, with an exact penalty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lever_pipe.losses.reduction import group_standard_deviations, masked, mean_of_group_means, mean_over_queries
+from lever_pipe.losses.surrogate import SurrogateTerms, clipped_surrogate, score_function_surrogate
+from lever_pipe.shapes import require_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class OnPolicyTerms:
+    """Scalars of one step; `total = policy + kl_beta * penalty`, only these three have gradients.
+
+    Means are over a query's valid selections, then over queries: for `policy` over those that move it, for all others
+    over every query with a valid selection. `clip_fraction` counts all selections alike.
+    """
+
+    policy: Tensor
+    """Surrogate of the queries that are not skipped; 0 without any. Lower is better."""
+    penalty: Tensor
+    """Mean divergence from the reference, nats a selection, before weighting."""
+    total: Tensor
+    """What is minimised."""
+    mean_ratio: Tensor
+    """Mean of policy / behaviour; 1 before the first step on a batch."""
+    clip_fraction: Tensor
+    """Share of valid selections whose gradient the clip cuts; 0 without a clip."""
+    mean_advantage: Tensor
+    """0 by construction for advantages within the group, unless one is clamped."""
+    std_advantage: Tensor
+    """Mean over queries of the unbiased standard deviation of A within the group."""
+    max_advantage: Tensor
+    """Mean over queries of the largest |A| of the group."""
+    gradient_share: Tensor
+    """Share of queries with any non-zero advantage; the rest is skipped."""
+
+
+def on_policy_terms(
+    *,
+    log_probs: Tensor,
+    behaviour_log_probs: Tensor,
+    advantages: Tensor,
+    divergences: Tensor,
+    valid: Tensor,
+    clip_epsilon: float | None,
+    kl_beta: float,
+) -> OnPolicyTerms:
+    """Return the loss of a batch of drawn groups and what there is to know about it.
+
+    policy  = - mean_moving mean_valid min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = policy / behaviour
+    policy  = - mean_moving mean_valid A ln P                                      without a clip
+    penalty =   mean_query mean_valid D
+    total   = policy + kl_beta * penalty
+
+    A query whose advantages are all 0 is skipped: it is left out of the mean of the policy term, which therefore
+    does not shrink as more queries are solved, and stays in the penalty. Per batch the policy gradient is that of the
+    mean over all queries divided by `gradient_share`.
+
+    Args:
+        log_probs: [B, G] log P(selection) under the trained policy.
+        behaviour_log_probs: [B, G] the same under the policy that drew the selections; no gradient flows to it.
+        advantages: [B, G] A, a constant (`losses/advantages.py`).
+        divergences: [B, G] D of the trained policy from the reference (`losses.kl.selection_divergence`).
+        valid: [B, G] bool; a query without valid selections is left out of every mean.
+        clip_epsilon: half-width of the trust region, greater than 0; None for the plain score-function surrogate.
+        kl_beta: weight of the penalty, at least 0.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Shao 2024 (GRPO)
+    Source: Williams 1992 (REINFORCE)
+    """
+    require_shapes(
+        ("log_probs", "B G", log_probs),
+        ("behaviour_log_probs", "B G", behaviour_log_probs),
+        ("advantages", "B G", advantages),
+        ("divergences", "B G", divergences),
+        ("valid", "B G", valid),
+    )
+    advantages = masked(advantages.detach(), valid)
+    log_ratio = masked(log_probs - behaviour_log_probs.detach(), valid)
+    largest_B = advantages.abs().amax(dim=1)
+    moving = valid & (largest_B > 0)[:, None]
+    surrogate = _surrogate(log_probs, log_ratio, advantages, moving, clip_epsilon)
+    penalty = mean_of_group_means(divergences, valid)
+    return OnPolicyTerms(
+        policy=surrogate.loss,
+        penalty=penalty,
+        total=surrogate.loss + kl_beta * penalty,
+        mean_ratio=mean_of_group_means(log_ratio.detach().exp(), valid),
+        clip_fraction=surrogate.clip_fraction * moving.sum() / valid.sum().clamp(min=1),
+        mean_advantage=mean_of_group_means(advantages, valid),
+        std_advantage=mean_over_queries(group_standard_deviations(advantages, valid), valid),
+        max_advantage=mean_over_queries(largest_B, valid),
+        gradient_share=mean_over_queries((largest_B > 0).to(advantages.dtype), valid),
+    )
+
+
+def _surrogate(
+    log_probs: Tensor, log_ratio: Tensor, advantages: Tensor, moving: Tensor, clip_epsilon: float | None
+) -> SurrogateTerms:
+    """Return the policy term over the selections of the queries that are not skipped."""
+    if clip_epsilon is not None:
+        return clipped_surrogate(log_ratio, advantages, moving, clip_epsilon)
+    loss = score_function_surrogate(log_probs, advantages, moving)
+    return SurrogateTerms(loss=loss, clip_fraction=loss.new_zeros(()))

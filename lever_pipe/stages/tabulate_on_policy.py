@@ -1,0 +1,73 @@
+"""Rule `tabulate_on_policy`: what groups drawn from the policy bring, what they cost, and what KL_BETA does then."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pandas as pd
+
+from lever_pipe.errors import RecordError
+from lever_pipe.run_card import Inputs, write_card
+from lever_pipe.stage_configs import Runtime, TabulateOnPolicyConfig
+from lever_pipe.tables import frames
+from lever_pipe.tables.comparability import guard
+from lever_pipe.tables.evidence import read_evidence
+from lever_pipe.tables.folder import write_tables
+from lever_pipe.tables.lineage import read_lineage
+from lever_pipe.tables.on_policy import files
+from lever_pipe.tables.on_policy.all_tables import tables as build_tables
+from lever_pipe.tables.on_policy.study import Measured, studies_of
+from lever_pipe.tables.origin import Origin
+
+
+def tabulate_on_policy(
+    *,
+    scores: Path,
+    arms: Path,
+    steps: Path,
+    ties: Path,
+    rl_data: Path,
+    intervals: Path,
+    comparisons: Path,
+    agreement: Path,
+    lineage: Path,
+    tables: Path,
+    csv: Path,
+    card: Path,
+    config: TabulateOnPolicyConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write the tables of section `on_policy` as one JSON list, and each as CSV and Markdown into the folder `csv`.
+
+    Raises:
+        RecordError: a malformed input file, or a cell without its interval.
+        ComparisonError: `config.guard` is `strict` and rows of ours differ in more than the factor of their table.
+    """
+    started = time.perf_counter()
+    every = pd.concat([frames.read_scores(scores), frames.read_scores(arms)], ignore_index=True)
+    measured = Measured(
+        scores=frames.within(every, samples=config.samples, shots=config.shots),
+        evidence=read_evidence(intervals, comparisons),
+        tests=files.read_tests(comparisons),
+        agreement=files.read_agreement(agreement),
+        steps=frames.read_steps(steps),
+        rl_prompts=_trajectories(rl_data),
+    )
+    studies = studies_of(measured, config.main_preset, config.base_rce_epoch)
+    built = build_tables(studies, files.read_ties(ties), Origin(config.main_preset, config.data, config.lvlm))
+    write_tables(guard(built, read_lineage(lineage), config.guard), json=tables, folder=csv)
+    inputs: Inputs = {"scores": scores, "arms": arms, "steps": steps, "ties": ties, "rl_data": rl_data}
+    inputs = {**inputs, "intervals": intervals, "comparisons": comparisons, "agreement": agreement, "lineage": lineage}
+    write_card(card, stage="tabulate_on_policy", config=config, inputs=inputs, started=started, runtime=runtime)
+
+
+def _trajectories(rl_data: Path) -> int:
+    """Return how many answers the RL data hold, each of a prompt of its own."""
+    facts = frames.read_text_columns(rl_data)
+    found = dict(zip(facts["metric"], facts["value"], strict=True))
+    if "trajectories" not in found:
+        raise RecordError(
+            f"{rl_data}: expected the metric trajectories", found=", ".join(found), do="Run collect_results again."
+        )
+    return int(float(found["trajectories"]))

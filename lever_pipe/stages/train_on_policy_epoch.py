@@ -1,0 +1,176 @@
+"""Rule `train_on_policy_epoch`: one epoch on selections that the policy draws and the LVLM judges."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lever_pipe import execution, storage
+from lever_pipe.answering import Prompter, load_lvlm, read_examples
+from lever_pipe.config import Reward
+from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
+from lever_pipe.progress import Progress
+from lever_pipe.records import EpochMetrics, Example, PolicyRef, PoolPosition, Proposal, StepMetrics, beta_text
+from lever_pipe.run_card import write_card
+from lever_pipe.seeding import torch_generator
+from lever_pipe.stage_configs import Runtime, TrainOnPolicyEpochConfig
+from lever_pipe.training import state
+from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
+from lever_pipe.training.loop import run_epoch, validation_loss
+from lever_pipe.training.on_policy import Asked, Judged, Spent, plan_on_policy_epoch
+from lever_pipe.training.optimiser import AdamW
+from lever_pipe.training.policies import Policies, trained_share
+from lever_pipe.trajectories import references_of, score_trajectory
+from lever_pipe.trajectory_rewards import reward_function
+
+
+class LvlmJudge:
+    """Rewards selections by what the LVLM answers with them."""
+
+    def __init__(self, train: Sequence[Example], model: Lvlm, prompter: Prompter, reward: Reward) -> None:
+        self._train = train
+        self._model = model
+        self._prompter = prompter
+        self._reward = reward_function(reward)
+        self._met: set[Asked] = set()
+
+    @property
+    def prompts(self) -> int:
+        """Return how many different prompts were asked so far."""
+        return len(self._met)
+
+    def __call__(self, asked: Sequence[Asked]) -> list[Judged]:
+        """Return reward and VQA accuracy of each selection; equal ones are answered once."""
+        self._met.update(asked)
+        distinct = sorted(set(asked))
+        requests = [
+            LvlmRequest(self._prompter(self._train[query], chosen), references_of(self._train[query]))
+            for query, chosen in distinct
+        ]
+        replies = dict(zip(distinct, self._model.run(requests), strict=True))
+        verdicts = {one: self._judged(one, reply.text, reply.answer_log_probs) for one, reply in replies.items()}
+        return [verdicts[one] for one in asked]
+
+    def _judged(self, asked: Asked, text: str, log_probs: Sequence[float]) -> Judged:
+        query, chosen = asked
+        proposal = Proposal(
+            query_id=query,
+            pointer=tuple(PoolPosition(0) for _ in chosen),  # the reward does not depend on pool positions
+            pointer_global=chosen,
+            gen_method="on_policy",
+        )
+        trajectory = score_trajectory(proposal, self._train[query], text, log_probs)
+        return Judged(self._reward(trajectory), trajectory.vqa_acc_score)
+
+
+def train_on_policy_epoch(
+    *,
+    groups: Path,
+    embeddings: Path,
+    train_examples: Path,
+    train_images: Path,
+    lvlm: Path,
+    start: Path,
+    start_optimiser: Path,
+    reference: Path,
+    selector: Path,
+    optimiser: Path,
+    metrics: Path,
+    steps: Path,
+    counters: Path,
+    card: Path,
+    config: TrainOnPolicyEpochConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Advance the selector by one pass over the train queries and return its mean terms.
+
+    Of `groups` the queries, their pools and the split are read, and for the validation loss the stored selections.
+    One process: what is asked follows from the weights, which several processes would have to keep equal.
+
+    Raises:
+        CheckpointError: `start` or `reference` has another architecture, or the LVLM's folder is incomplete.
+        ImageError: an image cannot be read.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
+    """
+    started = time.perf_counter()
+    device = execution.prepare(runtime)
+    data = read_training_inputs(
+        groups=groups,
+        embeddings=embeddings,
+        train_share=config.train_share,
+        device=device,
+        inputs=config.selector.inputs,
+    )
+    architecture = architecture_of(config.selector, data.table)
+    policies = Policies(*(state.load_selector(path, architecture).to(device) for path in (start, reference)))
+    if config.on_policy.freeze_projections:
+        policies.policy.freeze_projections()
+    adam = AdamW(
+        policies.policy, learning_rate=config.on_policy.learning_rate, weight_decay=config.on_policy.weight_decay
+    )
+    state.resume_optimiser(start_optimiser, adam, stage=config.objective)
+    train = read_examples(train_examples)
+    model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
+    judge = LvlmJudge(train, model, Prompter(config.lvlm, train), config.on_policy.reward)
+    values, spent = _epoch(policies, adam, data, judge, config)
+    state.save_selector(selector, policies.policy, stage=config.objective, epoch=config.epoch)
+    state.save_optimiser(optimiser, adam, stage=config.objective, epoch=config.epoch, kl_beta=config.kl_beta)
+    row = EpochMetrics(policy=_ref(config), values=values)
+    storage.write_row(metrics, row)
+    storage.write_rows(steps, [StepMetrics(policy=row.policy, **one._asdict()) for one in spent])
+    storage.write_json(counters, model.counters)
+    inputs = {"groups": groups, "embeddings": embeddings, "train_examples": train_examples}
+    inputs |= {"start": start, "start_optimiser": start_optimiser, "reference": reference}
+    write_card(card, stage="train_on_policy_epoch", config=config, inputs=inputs, started=started, runtime=runtime)
+    return row
+
+
+def _epoch(
+    policies: Policies, adam: AdamW, data: TrainingInputs, judge: LvlmJudge, config: TrainOnPolicyEpochConfig
+) -> tuple[dict[str, float], list[Spent]]:
+    spent: list[Spent] = []
+    n_steps = -(-len(data.train) // config.on_policy.batch_queries)
+    with Progress(n_steps, "batches of draws") as progress:
+
+        def on_step(step: Spent) -> None:
+            spent.append(step)
+            progress.advance()
+
+        plan = plan_on_policy_epoch(
+            policies,
+            adam,
+            data.table,
+            data.train,
+            judge,
+            config.on_policy,
+            epoch=config.epoch,
+            kl_beta=config.kl_beta,
+            clips=config.objective == "on_policy",
+            generator=torch_generator(config.seed, "on policy", config.epoch),
+            on_step=on_step,
+        )
+        values = run_epoch(policies.policy, adam, plan, max_gradient_norm=config.max_gradient_norm)
+    values |= {
+        "val_loss": validation_loss(policies.policy, data.table, data.validation),
+        "kl_beta": config.kl_beta,
+        "trained_share": trained_share(policies.policy),
+        "lvlm_prompts": float(judge.prompts),
+    }
+    return values, spent
+
+
+def _ref(config: TrainOnPolicyEpochConfig) -> PolicyRef:
+    run = f"base~{config.base_rce_epoch}/beta~{beta_text(config.kl_beta)}/seed~{config.seed}"
+    return PolicyRef(
+        name=f"preset~{config.preset}/{config.objective}/{run}/epoch~{config.epoch}",
+        stage="grpo" if config.objective == "on_policy" else "reinforce",
+        mode="on_policy",
+        preset=config.preset,
+        base_rce_epoch=config.base_rce_epoch,
+        kl_beta=config.kl_beta,
+        seed=config.seed,
+        epoch=config.epoch,
+    )

@@ -1,0 +1,146 @@
+"""On-policy and distillation jobs through files, on a small part of the embedded world and with its own LVLM."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from builders import training_files
+from chains import Chain
+
+from lever_pipe import plan, storage
+from lever_pipe.config import Distil, OnPolicy, Selector, WorldData
+from lever_pipe.experiment import parse_experiment
+from lever_pipe.records import EpochMetrics, StepMetrics
+from lever_pipe.stage_configs import (
+    GenerateWorldConfig,
+    LvlmConfig,
+    PrepareExamplesConfig,
+    Runtime,
+    TrainDistilEpochConfig,
+    TrainOnPolicyEpochConfig,
+)
+from lever_pipe.stages.generate_world import generate_world
+from lever_pipe.stages.prepare_examples import prepare_examples
+from lever_pipe.stages.train_distil_epoch import train_distil_epoch
+from lever_pipe.stages.train_on_policy_epoch import train_on_policy_epoch
+
+ROOT = Path(__file__).parents[2]
+LVLM = ROOT / "resources" / "world" / "lvlm"
+N_TRAIN, N_QUERIES = 64, 20  # the world's least; 16 of the queries train, 4 validate
+SELECTOR = Selector(width=16, dropout=0.0, attention_dropout=0.0)
+ON_POLICY = OnPolicy(batch_queries=8, group=4, learning_rate=1e-2)
+DISTIL = Distil(batch_queries=4, passes=2, learning_rate=1e-2)
+CODE = "of the test"
+TRAINED = ("selector.safetensors", "optimiser.safetensors", "metrics.json", "steps.jsonl")
+
+Objective = Literal["on_policy", "reinforce"]
+
+
+@cache
+def world() -> Path:
+    """Return the folder of the one world of this test process: `train.jsonl` and the images of its questions."""
+    folder = Path(tempfile.mkdtemp(prefix="on-policy-world-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    raw = {f"{split}_{kind}": folder / f"{split}_{kind}" for split in ("train", "eval") for kind in (
+        "questions", "annotations", "images",
+    )}  # fmt: skip
+    data = parse_experiment(_shipped()).data
+    config = GenerateWorldConfig(world=WorldData(n_train=N_TRAIN, n_eval=8))
+    listing, card = folder / "listing", folder / "card"
+    generate_world(**raw, image_listing=listing, card=card, config=config)
+    read = {name: getattr(data, name) for name in PrepareExamplesConfig.model_fields if name != "n_eval"}
+    prepare_examples(
+        **raw, train_examples=folder / "train.jsonl", eval_examples=folder / "eval.jsonl", image_listing=(listing,),
+        summary=folder / "summary", card=card, config=PrepareExamplesConfig(**read, n_eval=8),
+    )  # fmt: skip
+    return folder
+
+
+def _shipped() -> dict[str, object]:
+    values: dict[str, object] = yaml.safe_load((ROOT / "config.yaml").read_text())
+    return values
+
+
+@cache
+def lvlm_config() -> LvlmConfig:
+    """Return what the default run asks its LVLM with."""
+    wildcards = {"objective": "on_policy", "preset": "world", "base": "1", "beta": "0", "seed": "0", "epoch": "1"}
+    config = plan.stage_config(parse_experiment(_shipped()), "train_on_policy_epoch", wildcards)
+    assert isinstance(config, TrainOnPolicyEpochConfig)
+    return config.lvlm
+
+
+@dataclass
+class DrawnChain(Chain):
+    """Jobs of one seed below a folder, from RCE epoch 1 on; each epoch reads only what the epoch before it wrote."""
+
+    selector: Selector = SELECTOR
+    on_policy: OnPolicy = ON_POLICY
+    distil: Distil = DISTIL
+
+    def __post_init__(self) -> None:
+        self.files = self.files or training_files(self.folder, n_queries=N_QUERIES, n_train=N_TRAIN)
+        super().__post_init__()
+
+    def begin(self) -> None:
+        """Run what all runs start from."""
+        self.initialise()
+        self.rce_epoch(1)
+
+    def on_policy_config(
+        self, epoch: int, *, kl_beta: float = 0.15, objective: Objective = "on_policy"
+    ) -> TrainOnPolicyEpochConfig:
+        return TrainOnPolicyEpochConfig(
+            objective=objective, lvlm=lvlm_config(), preset="p", selector=self.selector, on_policy=self.on_policy,
+            train_share=0.8, max_gradient_norm=1.0, base_rce_epoch=1, kl_beta=kl_beta, seed=0, epoch=epoch,
+        )  # fmt: skip
+
+    def on_policy_epoch(
+        self,
+        epoch: int,
+        *,
+        run: str = "drawn",
+        kl_beta: float = 0.15,
+        objective: Objective = "on_policy",
+        ledger: Path | None = None,
+    ) -> EpochMetrics:
+        """Run one epoch of the run `run`; what comes before its first one is RCE epoch 1."""
+        start, out = self.outputs(f"{run}{epoch - 1}" if epoch > 1 else "rce1"), self.outputs(f"{run}{epoch}")
+        return train_on_policy_epoch(
+            **self.files, **out, start=start["selector"], start_optimiser=start["optimiser"],
+            reference=self.outputs("rce1")["selector"], train_examples=world() / "train.jsonl",
+            train_images=world() / "train_images", lvlm=LVLM, steps=out["card"].with_name("steps.jsonl"),
+            counters=out["card"].with_name("counters.json"),
+            config=self.on_policy_config(epoch, kl_beta=kl_beta, objective=objective),
+            runtime=Runtime(ledger=str(ledger or ""), code=CODE),
+        )  # fmt: skip
+
+    def distil_config(self, epoch: int) -> TrainDistilEpochConfig:
+        return TrainDistilEpochConfig(
+            preset="p", selector=self.selector, distil=self.distil, train_share=0.8, max_gradient_norm=1.0,
+            base_rce_epoch=1, seed=0, epoch=epoch,
+        )  # fmt: skip
+
+    def distil_epoch(self, epoch: int) -> EpochMetrics:
+        """Run one epoch of oracle distillation; what comes before its first one is RCE epoch 1."""
+        start = self.outputs(f"distil{epoch - 1}" if epoch > 1 else "rce1")
+        return train_distil_epoch(
+            **self.files, train_examples=world() / "train.jsonl", start=start["selector"],
+            start_optimiser=start["optimiser"], **self.outputs(f"distil{epoch}"), config=self.distil_config(epoch),
+            runtime=Runtime(code=CODE),
+        )  # fmt: skip
+
+    def written(self, run: str, names: Sequence[str] = TRAINED) -> dict[str, bytes]:
+        """Return the bytes of a job's results, by file name."""
+        return {name: (self.folder / run / name).read_bytes() for name in names}
+
+    def steps(self, run: str) -> list[StepMetrics]:
+        return storage.read_rows(self.folder / run / "steps.jsonl", StepMetrics)

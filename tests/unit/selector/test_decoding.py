@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+from torch import Tensor, nn
+
+from lever_pipe.losses.sequence import selection_log_probs
+from lever_pipe.seeding import ambient_stream, torch_generator
+from lever_pipe.selector import decoding
+from lever_pipe.selector.decoding import draw, greedy, gumbel
+from lever_pipe.selector.network import Architecture, Head, PointerSelector, build_selector, initialise, rank_pool
+from lever_pipe.shapes import ShapeError
+
+SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.5)
+HEADS: tuple[Head, ...] = ("static", "gated")
+
+
+def selector(head: Head, seed: int = 0) -> PointerSelector:
+    """Return a selector whose gate, if any, is far from its start, so that a pick matters to the next."""
+    module = initialise(build_selector(replace(SMALL, head=head)), torch_generator(seed)).eval()
+    if module.gate is not None:
+        with torch.no_grad():
+            nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(seed, "gate"))
+            nn.init.normal_(module.gate.bias, std=2.0, generator=torch_generator(seed, "bias"))
+    return module
+
+
+def inputs(batch: int, size: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch_generator(seed, "inputs")
+    return torch.randn(batch, 6, generator=generator), torch.randn(batch, size, 6, generator=generator)
+
+
+def logits_along(module: PointerSelector, query: Tensor, pool: Tensor, selections: Tensor) -> Tensor:
+    with torch.no_grad():
+        return module.along(query, pool, selections).double()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_greedy_takes_the_best_that_is_left_at_each_step(head: Head) -> None:
+    module, (query, pool) = selector(head), inputs(20, 9)
+    picks = greedy(module, query, pool, 9)
+    scores = logits_along(module, query, pool, picks[:, None])[:, 0]
+    for row, scored in zip(picks.tolist(), scores.tolist(), strict=True):
+        for step, pick in enumerate(row):
+            left = [k for k in range(9) if k not in row[:step]]
+            assert scored[step][pick] >= max(scored[step][k] for k in left) - 1e-5  # kernels differ by shape
+
+
+def test_a_static_head_is_ranked_once_and_a_gated_one_is_not_a_ranking() -> None:
+    query, pool = inputs(50, 9)
+    with torch.no_grad():
+        static = rank_pool(selector("static")(query, pool), 4)
+        gated = rank_pool(selector("gated")(query, pool), 4)
+    assert torch.equal(greedy(selector("static"), query, pool, 4), static)
+    found = greedy(selector("gated"), query, pool, 4)
+    assert torch.equal(found[:, 0], gated[:, 0])
+    assert float((found[:, 1] != gated[:, 1]).double().mean()) > 0.2
+
+
+@pytest.mark.parametrize("head", HEADS)
+@given(seed=st.integers(0, 1000), size=st.integers(1, 9))
+def test_fewer_shots_are_a_prefix_without_repeats(head: Head, seed: int, size: int) -> None:
+    module, (query, pool) = selector(head, seed), inputs(3, size, seed)
+    every = greedy(module, query, pool, size)
+    assert every.sort().values.tolist() == [list(range(size))] * 3
+    for shots in range(1, size):
+        assert torch.equal(greedy(module, query, pool, shots), every[:, :shots])
+
+
+@pytest.mark.parametrize("head", HEADS)
+@given(seed=st.integers(0, 1000), order=st.permutations(range(7)))
+def test_permuting_the_pool_permutes_the_picks(head: Head, seed: int, order: list[int]) -> None:
+    module, (query, pool) = selector(head, seed).double(), inputs(2, 7, seed)
+    query, pool, moved = query.double(), pool.double(), torch.tensor(order)
+    # in float64 two candidates never come as near to each other as rounding
+    assert torch.equal(moved[greedy(module, query, pool[:, moved], 4)], greedy(module, query, pool, 4))
+    noise = gumbel((2, 3, 4, 7), torch_generator(seed))
+    assert torch.equal(moved[draw(module, query, pool[:, moved], noise[..., moved])], draw(module, query, pool, noise))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_ties_keep_pool_order(head: Head) -> None:
+    query, _ = inputs(2, 1)  # candidates without direction have cosine 0 to whatever the query has become
+    assert greedy(selector(head), query, torch.zeros(2, 100, 6), 100).tolist() == [list(range(100))] * 2
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_without_noise_a_draw_is_greedy(head: Head) -> None:
+    module, (query, pool) = selector(head), inputs(5, 9)
+    drawn = draw(module, query, pool, torch.zeros(5, 2, 4, 9))
+    assert torch.equal(drawn, greedy(module, query, pool, 4)[:, None].expand(-1, 2, -1))
+
+
+def chi_squares(module: PointerSelector, drawn: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[float]:
+    """Return for two queries the distance of 20,000 draws of 3 out of 4 from the enumerated probabilities."""
+    n, (query, pool) = 20_000, inputs(2, 4)
+    every = torch.tensor(list(itertools.permutations(range(4), 3)))
+    shared = every.expand(2, -1, -1)
+    expected = n * selection_log_probs(logits_along(module, query, pool, shared), shared).exp()
+    assert expected.sum(dim=1).tolist() == pytest.approx([n, n], rel=1e-6)
+    assert float(expected.min()) > 5  # where the chi-square law holds
+    found = drawn(query, pool, gumbel((2, n, 3, 4), torch_generator(5)))
+    code, codes = (selections @ torch.tensor([16, 4, 1]) for selections in (found, every))
+    counts = torch.stack([torch.bincount(row, minlength=64)[codes] for row in code])
+    assert counts.sum(dim=1).tolist() == [n, n]  # nothing but selections without repeats
+    return [float(x) for x in ((counts - expected) ** 2 / expected).sum(dim=1)]
+
+
+BOUND = float(chi2.isf(1e-6, 24 - 1))
+"""Of 24 ordered selections, one constraint; exceeded once in a million by exact draws."""
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_draws_have_the_enumerated_probabilities(head: Head) -> None:
+    module = selector(head)
+    assert max(chi_squares(module, lambda q, p, noise: draw(module, q, p, noise))) < BOUND
+
+
+def test_the_frequencies_tell_a_draw_that_forgets_the_history() -> None:
+    module, static = selector("gated"), selector("gated")
+    static.gate = None
+    assert min(chi_squares(module, lambda q, p, noise: draw(static, q, p, noise))) > BOUND
+    # one noise for all steps is exact for a static head only
+    reused = chi_squares(module, lambda q, p, noise: draw(module, q, p, noise[:, :, :1].expand_as(noise)))
+    assert min(reused) > BOUND
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_whole_pool_may_be_drawn(head: Head) -> None:
+    module, (query, pool) = selector(head), inputs(3, 6)
+    drawn = draw(module, query, pool, gumbel((3, 10, 6, 6), torch_generator(0)))
+    assert drawn.shape == (3, 10, 6)
+    assert drawn.dtype == torch.int64
+    assert drawn.sort(dim=-1).values.tolist() == [[list(range(6))] * 10] * 3
+    assert len({tuple(row) for row in drawn.flatten(0, 1).tolist()}) > 10
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_more_shots_than_candidates_are_refused(head: Head) -> None:
+    module, (query, pool) = selector(head), inputs(2, 3)
+    with pytest.raises(ShapeError, match="K=3 candidates, got 4"):
+        greedy(module, query, pool, 4)
+    with pytest.raises(ShapeError, match="K=3 candidates, got 4"):
+        draw(module, query, pool, torch.zeros(2, 1, 4, 3))
+    with pytest.raises(ShapeError, match=r"noise must be \[B G S K\]"):
+        draw(module, query, pool, torch.zeros(2, 1, 2, 4))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_decoding_draws_from_no_stream_and_keeps_no_gradient(head: Head) -> None:
+    module, (query, pool) = selector(head), inputs(2, 5)
+    before, noise = torch.get_rng_state(), gumbel((2, 3, 2, 5), torch_generator(0))
+    first = greedy(module, query, pool, 2), draw(module, query, pool, noise)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(picks.requires_grad for picks in first)
+    with ambient_stream(1):
+        assert torch.equal(draw(module, query, pool, noise), first[1])
+
+
+def test_noise_is_standard_gumbel() -> None:
+    noise = gumbel((200_000,), torch_generator(0))
+    assert torch.equal(noise, gumbel((200_000,), torch_generator(0)))
+    n, deviation = 200_000, math.pi / math.sqrt(6)
+    assert abs(float(noise.mean()) - 0.5772156649) < 5 * deviation / math.sqrt(n)  # Euler's constant
+    # Kolmogorov: sup |empirical - exp(-exp(-x))| exceeds 2.7 / sqrt(n) with probability 2 exp(-2 * 2.7^2) < 1e-6
+    heights = (-(-noise.sort().values).exp()).exp()
+    assert float((heights - torch.arange(n) / n).abs().max()) < 2.7 / math.sqrt(n)
+
+
+def test_no_noise_is_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda self, generator: self.zero_())
+    assert bool(torch.isfinite(decoding.gumbel((3,), torch_generator(0))).all())

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from builders import example, pool, trajectory
+
+from lever_pipe import storage
+from lever_pipe.config import Reward
+from lever_pipe.errors import RecordError
+from lever_pipe.records import RewardTies, RlGroup, RunCard
+from lever_pipe.stage_configs import MeasureRewardsConfig
+from lever_pipe.stages.measure_rewards import measure_rewards
+from lever_pipe.trajectories import make_group
+
+LIMITS = {"z_clamp": 3.0, "advantage_std_floor": 0.1, "advantage_clamp": 5.0}
+ACCURACY = Reward(mode="soft_only")
+EXPECTED = Reward(mode="expected_only")
+BOTH = Reward(mode="accuracy_plus_expected", hard=0.5, soft=0.5)
+
+
+def group(query: int, accuracies: Sequence[float], probabilities: Sequence[float]) -> RlGroup:
+    of = pool(query, range(10, 18))
+    rows = [
+        trajectory(of, (rank, rank + 1), accuracy, vqa_gt_prob=probability)
+        for rank, (accuracy, probability) in enumerate(zip(accuracies, probabilities, strict=True))
+    ]
+    return make_group(example(query), of, rows)
+
+
+GROUPS = [
+    group(0, [1, 1, 1, 1], [0.5, 0.5, 0.5, 0.5]),  # nothing differs
+    group(1, [0, 0, 0, 0], [0.1, 0.2, 0.3, 0.4]),  # all wrong, some less so
+    group(2, [0, 0, 0, 1], [0.5, 0.5, 0.5, 0.5]),  # one right: the best two differ
+    group(3, [1, 1, 1, 0], [0.5, 0.5, 0.5, 0.5]),  # the best three tie, the fourth differs
+    group(4, [1, 1, 0, 0], [0.9, 0.8, 0.1, 0.1]),  # the best two tie by accuracy, not by probability
+]
+HAND = {
+    #                       differ  best two  best three  best four
+    "soft_only": (3 / 5, {"2": 1 / 5, "3": 2 / 5, "4": 3 / 5}),  # 2 3 4; 2; 2 4; 2 3 4
+    "expected_only": (2 / 5, {"2": 2 / 5, "3": 2 / 5, "4": 2 / 5}),  # 1 4
+    "accuracy_plus_expected": (4 / 5, {"2": 3 / 5, "3": 3 / 5, "4": 4 / 5}),  # 1 2 3 4; 1 2 4; 1 2 4; 1 2 3 4
+}
+
+
+def measured(folder: Path, groups: Sequence[RlGroup], *rewards: Reward) -> list[RewardTies]:
+    files = {name: folder / f"{name}.jsonl" for name in ("rl_data", "ties", "card")}
+    storage.write_rows(files["rl_data"], groups)
+    config = MeasureRewardsConfig(rewards=rewards, kept=(2, 3, 4), **LIMITS)
+    rows = measure_rewards(**files, config=config)
+    assert storage.read_rows(files["ties"], RewardTies) == rows
+    card = storage.read_row(files["card"], RunCard)
+    assert (card.stage, card.config) == ("measure_rewards", config.model_dump(mode="json"))
+    assert card.inputs == {"rl_data": storage.digest(files["rl_data"])}
+    return rows
+
+
+def test_the_shares_are_those_counted_by_hand(tmp_path: Path) -> None:
+    rows = measured(tmp_path, GROUPS, ACCURACY, EXPECTED, BOTH)
+    assert [row.mode for row in rows] == list(HAND)
+    for row in rows:
+        differ, best = HAND[row.mode]
+        assert row.queries == 5
+        assert row.differ == pytest.approx(differ)
+        assert row.best_differ == pytest.approx(best)
+
+
+def test_a_row_names_the_weights_and_they_count(tmp_path: Path) -> None:
+    without = Reward(mode="accuracy_plus_expected", hard=0.5, soft=0.0)
+    rows = measured(tmp_path, GROUPS, BOTH, without)
+    assert [row.weights for row in rows] == [one.model_dump(exclude={"mode"}) for one in (BOTH, without)]
+    assert rows[1].differ == pytest.approx(HAND["soft_only"][0])
+    assert rows[1].best_differ == pytest.approx(HAND["soft_only"][1])
+
+
+def test_a_small_difference_is_one_but_no_clear_one(tmp_path: Path) -> None:
+    """Probabilities of 0.1 to 0.4, weighted by 0.2, differ by 0.06; of 0.1 to 0.9 by 0.16."""
+    faint = Reward(mode="expected_only", soft=0.2)
+    (row,) = measured(tmp_path, [GROUPS[0], GROUPS[1], GROUPS[4]], faint)
+    assert (row.differ, row.differ_clearly) == pytest.approx((2 / 3, 1 / 3))
+
+
+def test_groups_of_unequal_size_count_alike(tmp_path: Path) -> None:
+    groups = [group(0, [0, 1], [0.5, 0.5]), group(1, [1, 1, 1, 1], [0.5] * 4), group(2, [1], [0.5])]
+    (row,) = measured(tmp_path, groups, ACCURACY)
+    assert row.queries == 3
+    assert row.differ == pytest.approx(1 / 3)  # padding is no selection that earned 0
+    assert row.best_differ == pytest.approx(dict.fromkeys("234", 1 / 3))
+
+
+def test_no_group_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RecordError):
+        measured(tmp_path, [], ACCURACY)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from builders import example
+from torch import nn
+
+from lever_pipe.baselines import rank_by_annotations
+from lever_pipe.records import Example
+from lever_pipe.seeding import torch_generator
+from lever_pipe.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
+from lever_pipe.training.distil import distil_step, oracle_targets, plan_distil_epoch
+from lever_pipe.training.embeddings import EmbeddingTable
+from lever_pipe.training.groups import Groups
+from lever_pipe.training.loop import run_epoch
+from lever_pipe.training.optimiser import AdamW
+
+N_EXAMPLES, K, N_KINDS = 32, 8, 4
+SMALL = Architecture(embedding=6, width=16, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)
+
+
+def examples() -> list[Example]:
+    """Return examples of four kinds; a query of one kind has the answer of the demonstrations of the next kind."""
+    found = []
+    for number in range(N_EXAMPLES):
+        kind = number % N_KINDS
+        answers = (f"kind {(kind + 1) % N_KINDS}",) * 10
+        found.append(example(number, answer=f"kind {kind}", answers=answers, question_type="any"))
+    return found
+
+
+def table() -> EmbeddingTable:
+    noise = torch.randn(N_EXAMPLES, 6, generator=torch_generator(7)) / 10
+    return EmbeddingTable(nn.functional.normalize(torch.eye(6)[torch.arange(N_EXAMPLES) % N_KINDS] + noise, dim=-1))
+
+
+def groups(n: int = 16) -> Groups:
+    """Return queries of all kinds with two candidates of each kind, in any order."""
+    last = torch.arange(N_EXAMPLES - K, N_EXAMPLES)
+    pools = torch.stack([last[torch.randperm(K, generator=torch_generator(2, i))] for i in range(n)])
+    empty = torch.zeros(n, 1)
+    return Groups(torch.arange(n), pools, torch.zeros(n, 1, 1, dtype=torch.long), empty, empty.bool())
+
+
+def selector(head: Head = "static") -> PointerSelector:
+    return initialise(build_selector(replace(SMALL, head=head)), torch_generator(0)).eval()
+
+
+def test_the_target_is_uniform_on_the_best_of_the_pool() -> None:
+    targets = oracle_targets(examples(), groups())
+    assert targets.dtype == torch.float32
+    for query, pool, target in zip(groups().queries.tolist(), groups().pools.tolist(), targets.tolist(), strict=True):
+        assert target == [0.5 if candidate % N_KINDS == (query + 1) % N_KINDS else 0.0 for candidate in pool]
+
+
+def test_the_target_is_where_the_oracle_begins() -> None:
+    """With any similarity the oracle's first are those of the target, as many as there are."""
+    answers, kinds = ("cat", "dog", "cow", "ox"), ("a", "b", "c")
+    train = [
+        example(
+            i, answer=answers[i % 4], answers=("cat",) * 5 + ("dog",) * 2 + ("cow",) * 3, question_type=kinds[i % 3]
+        )
+        for i in range(N_EXAMPLES)
+    ]
+    generator = torch_generator(3)
+    pools = torch.stack([torch.randperm(N_EXAMPLES, generator=generator)[:K] for _ in range(12)])
+    given = replace(groups(12), pools=pools)
+    for query, pool, target in zip(given.queries.tolist(), pools.tolist(), oracle_targets(train, given), strict=True):
+        best = set(target.nonzero().flatten().tolist())
+        assert best
+        for draw in range(5):
+            similar = {
+                "image": torch.rand(K, generator=torch_generator(draw)).numpy(),
+                "question": torch.zeros(K).numpy(),
+            }
+            ranked = rank_by_annotations(train[query], [train[i] for i in pool], similar)
+            assert set(ranked[: len(best)].tolist()) == best
+        assert target.sum().item() == pytest.approx(1)
+        assert len(set(target[list(best)].tolist())) == 1
+
+
+def test_a_query_without_a_good_candidate_has_no_target_and_does_not_count() -> None:
+    train = examples()
+    train[5] = example(5, answer="kind 1", answers=("nobody says this",) * 10, question_type="any")
+    targets = oracle_targets(train, groups())
+    assert targets.sum(dim=1).tolist() == [float(query != 5) for query in range(16)]
+    module, batch = selector(), groups()
+    step = distil_step(module, table(), batch, targets_BK=targets)
+    others = torch.tensor([query for query in range(16) if query != 5])
+    without = distil_step(module, table(), batch.take(others), targets_BK=targets[others])
+    assert float(step.loss.detach()) == pytest.approx(float(without.loss.detach()), rel=1e-6)
+    assert step.values["gradient_share"] == 15 / 16
+    assert step.values["agreement"] == pytest.approx(without.values["agreement"])
+
+
+def test_the_loss_is_the_cross_entropy_of_the_first_pick() -> None:
+    module, batch = selector(), groups()
+    targets = oracle_targets(examples(), batch)
+    step = distil_step(module, table(), batch, targets_BK=targets)
+    probabilities = table().scores(module, batch).detach().double().softmax(dim=-1)
+    expected = -(targets.double() * probabilities.log()).sum(dim=1).mean()
+    assert float(step.loss.detach()) == pytest.approx(float(expected), rel=1e-5)
+    entropy = -(probabilities * probabilities.log()).sum(dim=1).mean()
+    assert step.values["entropy"] == pytest.approx(float(entropy), rel=1e-5)
+    hits = targets.gather(1, probabilities.argmax(dim=1, keepdim=True)) > 0
+    assert step.values["agreement"] == pytest.approx(float(hits.float().mean()))
+
+
+def test_every_pass_shows_every_query_once_with_its_own_target() -> None:
+    batch, seen = groups(), []
+    targets = oracle_targets(examples(), batch)
+    module = selector()
+    plan = plan_distil_epoch(
+        module, table(), batch, targets, batch_queries=6, passes=3, generator=torch_generator(0)
+    )  # fmt: skip
+    for part, step in plan:
+        seen.append(part.queries.tolist())
+        expected = distil_step(module, table(), part, targets_BK=targets[part.queries])
+        taken = step(part)
+        assert float(taken.loss.detach()) == float(expected.loss.detach())
+    assert [len(part) for part in seen] == [6, 6, 4] * 3
+    orders = [[query for part in seen[start : start + 3] for query in part] for start in (0, 3, 6)]
+    assert [sorted(order) for order in orders] == [list(range(16))] * 3
+    assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize("head", ["static", "gated"])
+def test_it_learns_what_the_oracle_would_choose(head: Head) -> None:
+    module, batch = selector(head), groups()
+    targets = oracle_targets(examples(), batch)
+    adam = AdamW(module, learning_rate=2e-2, weight_decay=0.0)
+    values = []
+    for epoch in range(8):
+        plan = plan_distil_epoch(
+            module, table(), batch, targets, batch_queries=4, passes=2, generator=torch_generator(epoch)
+        )  # fmt: skip
+        values.append(run_epoch(module, adam, plan, max_gradient_norm=1.0))
+    # A quarter of each pool is right; the untrained policy prefers the query's own kind, which is wrong.
+    assert values[0]["loss"] > math.log(K / 2)
+    assert values[-1]["agreement"] == 1.0
+    # Two candidates are alike: ln 2 is the floor, and ln 8 what knowing nothing costs.
+    assert math.log(2) - 1e-6 < values[-1]["loss"] < (math.log(2) + math.log(8)) / 2
+
+
+def test_dropout_is_on_while_it_learns() -> None:
+    module = initialise(build_selector(replace(SMALL, dropout=0.5)), torch_generator(0)).eval()
+    targets = oracle_targets(examples(), groups())
+    losses = set()
+    for seed in range(2):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            losses.add(float(distil_step(module, table(), groups(), targets_BK=targets).loss.detach()))
+    assert len(losses) == 2

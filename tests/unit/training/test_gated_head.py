@@ -1,0 +1,280 @@
+"""A head that follows the picks, through training and choice, and what it learns that a ranking cannot."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from builders import random_pools
+from chains import Chain, Straight, same_weights
+from torch import Tensor, nn
+
+from lever_pipe.checkpoints import load_tensors
+from lever_pipe.config import Selector
+from lever_pipe.errors import CheckpointError
+from lever_pipe.losses.sequence import selection_log_probs, step_logits
+from lever_pipe.seeding import torch_generator
+from lever_pipe.selector.decoding import greedy
+from lever_pipe.selector.network import PROJECTIONS, Architecture, Head, PointerSelector, build_selector, initialise
+from lever_pipe.training import state
+from lever_pipe.training.choice import choose
+from lever_pipe.training.embeddings import EmbeddingTable, architecture_of
+from lever_pipe.training.groups import Groups
+from lever_pipe.training.grpo import exact_kl, grpo_step
+from lever_pipe.training.loop import Step, policy_entropy, run_epoch, validation_loss
+from lever_pipe.training.optimiser import AdamW
+from lever_pipe.training.policies import Policies
+from lever_pipe.training.rce import RceSettings, plan_rce_epoch
+
+SMALL = Architecture(6, 8, 1, 1, 0.0, 0.0, 0.5, head="gated")
+GATED = Selector(width=16, head="gated")  # dropout 0.5 and attention dropout 0.1, as published
+
+
+def selector(seed: int = 0, architecture: Architecture = SMALL) -> PointerSelector:
+    """Return a selector whose gate, if any, is far from its start, so that a pick matters to the next."""
+    module = initialise(build_selector(architecture), torch_generator(seed)).eval()
+    if module.gate is not None:
+        with torch.no_grad():
+            nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(seed, "gate"))
+    return module
+
+
+def groups(n: int = 5, n_selections: int = 4, shots: int = 3, size: int = 7) -> Groups:
+    generator = torch_generator(2)
+    return Groups(
+        queries=torch.arange(n),
+        pools=torch.stack([torch.randperm(30, generator=generator)[:size] for _ in range(n)]),
+        selections=torch.rand(n, n_selections, size, generator=generator).argsort(dim=-1)[..., :shots],
+        rewards=torch.rand(n, n_selections, generator=generator),
+        valid=torch.ones(n, n_selections, dtype=torch.bool),
+    )
+
+
+def table() -> EmbeddingTable:
+    return EmbeddingTable(nn.functional.normalize(torch.randn(30, 6, generator=torch_generator(1)), dim=-1))
+
+
+def test_scores_follow_the_picks_where_the_head_does() -> None:
+    batch = groups()
+    gated = table().scores(selector(), batch)
+    static = table().scores(selector(architecture=replace(SMALL, head="static")), batch)
+    assert gated.shape == (5, 4, 3, 7)
+    assert static.shape == (5, 7)
+    # one query, one first pick: all its selections share the first step and, after different picks, no other
+    assert torch.equal(gated[:, 0, 0], gated[:, 1, 0])
+    assert float((gated[:, 0, 1] - gated[:, 1, 1]).abs().amax(dim=-1).min().detach()) > 0.01
+
+
+def test_gradients_of_the_log_probabilities_are_finite_differences() -> None:
+    module, batch = selector(architecture=replace(SMALL, width=4)).double(), groups(n=2)
+    vectors = table().vectors.double()
+    assert module.gate is not None
+
+    def log_probs(weight: Tensor, bias: Tensor, projection: Tensor) -> Tensor:
+        tensors = {"gate.weight": weight, "gate.bias": bias, "query_proj.weight": projection}
+        scores = torch.func.functional_call(
+            Along(module, batch), {f"module.{k}": v for k, v in tensors.items()}, vectors
+        )
+        return selection_log_probs(scores, batch.selections)
+
+    leaves = (module.gate.weight, module.gate.bias, module.query_proj.weight)
+    assert torch.autograd.gradcheck(log_probs, tuple(leaf.detach().clone().requires_grad_() for leaf in leaves))
+
+
+class Along(nn.Module):
+    """The scores of a batch as the forward of a module, whose parameters can then be exchanged."""
+
+    def __init__(self, module: PointerSelector, batch: Groups) -> None:
+        super().__init__()
+        self.module, self.batch = module, batch
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return EmbeddingTable(vectors).scores(self.module, self.batch)
+
+
+def test_entropy_and_divergence_are_those_of_the_steps() -> None:
+    policy, anchor, batch = selector(3), selector(4), groups()
+    scores, anchors = (table().scores(module, batch).detach() for module in (policy, anchor))
+    first = policy(table().vectors[batch.queries], table().vectors[batch.pools]).detach().softmax(dim=-1).double()
+    assert float(policy_entropy(scores)) == pytest.approx(float(-(first * first.log()).sum(dim=-1).mean()), rel=1e-5)
+    # step by step over the candidates that are left, one selection after the other
+    total = 0.0
+    for b, g, s in itertools.product(range(5), range(4), range(3)):
+        left = [k for k in range(7) if k not in batch.selections[b, g, :s].tolist()]
+        p, r = (x[b, g, s, left].double().softmax(dim=-1) for x in (scores, anchors))
+        total += float((p * (p / r).log()).sum()) / (5 * 4 * 3)
+    assert float(exact_kl(scores, anchors, batch)) == pytest.approx(total, rel=1e-5)  # float32
+    assert total > 0.01
+
+
+def test_nothing_differs_before_the_first_step() -> None:
+    policies = Policies(selector(), selector())
+    step = grpo_step(policies, table(), groups(), groups().rewards - 0.5, kl_beta=0.15, clip_epsilon=0.2)
+    assert step.values["kl"] == step.values["kl_exact"] == step.values["clip_fraction"] == 0.0
+    assert step.values["mean_ratio"] == 1.0
+
+
+def test_jobs_of_one_epoch_are_one_run_and_the_gate_trains_in_both_phases(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, selector=GATED)
+    chain.initialise()
+    rce = [chain.rce_epoch(epoch).values for epoch in (1, 2)]
+    grpo = [chain.grpo_epoch(epoch).values for epoch in (1, 2)]
+    runs = Straight(chain), Straight(chain)
+    assert same_weights(chain.outputs("rce2")["selector"], runs[0].rce(2))
+    assert same_weights(chain.outputs("grpo2")["selector"], runs[1].grpo(2, kl_beta=0.15))
+    assert (runs[0].values, runs[1].values) == (rce, grpo)
+    assert chain.grpo.freeze_projections
+    weights = {run: load_tensors(chain.outputs(run)["selector"])[0] for run in ("rce0", "rce1", "grpo2")}
+    gate = {"gate.weight", "gate.bias"}
+    assert gate <= moved(weights["rce0"], weights["rce1"])
+    assert moved(weights["rce1"], weights["grpo2"]) == weights["rce1"].keys() - {f"{n}.weight" for n in PROJECTIONS}
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def test_selections_of_one_shot_leave_the_gate_where_it_is() -> None:
+    module = selector()
+    adam = AdamW(module, learning_rate=0.01, weight_decay=0.0)
+
+    def step(batch: Groups) -> Step:
+        return Step(-selection_log_probs(table().scores(module, batch), batch.selections).mean(), {})
+
+    assert module.gate is not None
+    before, query = module.gate.weight.detach().clone(), module.query_proj.weight.detach().clone()
+    run_epoch(module, adam, [(groups(shots=1), step)], max_gradient_norm=1.0)
+    assert torch.equal(module.gate.weight, before)
+    assert not torch.equal(module.query_proj.weight, query)
+    run_epoch(module, adam, [(groups(shots=2), step)], max_gradient_norm=1.0)
+    assert not torch.equal(module.gate.weight, before)
+
+
+def test_a_missing_gradient_elsewhere_is_still_refused() -> None:
+    module = selector()
+    plan = [(groups(), lambda _: Step(module.input_proj.weight.sum(), {}))]
+    with pytest.raises(RuntimeError, match="no gradient"):
+        run_epoch(module, AdamW(module, learning_rate=0.01, weight_decay=0.0), plan, max_gradient_norm=1.0)
+
+
+def test_a_checkpoint_belongs_to_its_head(tmp_path: Path) -> None:
+    static = replace(SMALL, head="static")
+    state.save_selector(tmp_path / "static", selector(architecture=static), stage="rce", epoch=1)
+    state.save_selector(tmp_path / "gated", selector(), stage="rce", epoch=1)
+    assert same_weights(tmp_path / "gated", state.load_selector(tmp_path / "gated", SMALL))
+    with pytest.raises(CheckpointError, match=r"missing gate\.bias; missing gate\.weight"):
+        state.load_selector(tmp_path / "static", SMALL)
+    with pytest.raises(CheckpointError, match=r"extra gate\.bias; extra gate\.weight"):
+        state.load_selector(tmp_path / "gated", static)
+
+
+def test_the_head_comes_from_the_configuration() -> None:
+    assert architecture_of(GATED, table()).head == "gated"
+    assert architecture_of(Selector(), table()).head == "static"
+
+
+def test_choice_follows_the_picks_query_by_query() -> None:
+    module, pools = selector(), random_pools(300, 30)  # more queries than are scored at one time
+    queries = EmbeddingTable(torch.randn(300, 6, generator=torch_generator(3)))
+    rows = {shots: choose(module, table(), queries, pools, shots) for shots in (2, 4)}
+    assert [row.demonstrations[:2] for row in rows[4]] == [row.demonstrations for row in rows[2]]
+    first = choose(module, table(), queries, pools[280:281], 4)
+    assert first == rows[4][280:281]
+    module.gate = None
+    ranked = choose(module, table(), queries, pools, 4)
+    assert [row.demonstrations[0] for row in ranked] == [row.demonstrations[0] for row in rows[4]]
+    assert sum(one != other for one, other in zip(ranked, rows[4], strict=True)) > 100
+
+
+# A world in which demonstrations complement each other: a question needs two keys out of four, and its pool has three
+# candidates of each of them and one of each of the others. All candidates of a key look alike.
+
+COPIES, KEYS = 3, 4
+NEEDED = list(itertools.combinations(range(KEYS), 2))
+PAIRS = list(itertools.permutations(range(2 * COPIES + KEYS - 2), 2))
+
+
+def complementary_world() -> tuple[EmbeddingTable, Groups]:
+    """Return all ordered pairs of each question, with reward 1 for those that show both keys."""
+    keys = torch.eye(KEYS)
+    questions = torch.stack([(keys[a] + keys[b]) / math.sqrt(2) for a, b in NEEDED])
+    rows = [[*needed * COPIES, *(k for k in range(KEYS) if k not in needed)] for needed in NEEDED]
+    pools = torch.stack([torch.tensor(r)[torch.randperm(8, generator=torch_generator(0, *r))] for r in rows])
+    selections = torch.tensor(PAIRS).expand(len(NEEDED), -1, -1)
+    shown = pools[:, None].expand(-1, len(PAIRS), -1).gather(2, selections).sort(dim=-1).values
+    rewards = (shown == torch.tensor(NEEDED)[:, None]).all(dim=-1).float()
+    groups = Groups(
+        torch.arange(KEYS, KEYS + 6), pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool)
+    )
+    return EmbeddingTable(torch.cat([keys, questions])), groups
+
+
+def expected_reward(scores: Tensor, groups: Groups) -> Tensor:
+    return (selection_log_probs(scores, groups.selections).exp() * groups.rewards).sum(dim=1).mean()
+
+
+BEST_RANKING = COPIES / (2 * COPIES - 1)
+"""What a static head can reach. Candidates of a key look alike and so score alike. Let each of m candidates of one key
+have the share x/m of all weight and each of the other (1-x)/m; weight on further candidates only loses. Then
+    P(both keys) = x (1-x) / (1 - x/m) + (1-x) x / (1 - (1-x)/m) = m (2m-1) y / (m (m-1) + y),  y = x (1-x),
+which rises with y up to y = 1/4, where it is m / (2m-1)."""
+
+
+def test_the_best_ranking_is_the_derived_one() -> None:
+    _, groups = complementary_world()
+    one = groups.take(torch.tensor([0]))
+    keys = one.pools[0]
+
+    def reward(first: float, second: float, others: float) -> float:
+        scores = torch.where(keys == 0, first, torch.where(keys == 1, second, others))
+        return float(expected_reward(scores[None].double(), one))
+
+    assert reward(0.0, 0.0, -50.0) == pytest.approx(BEST_RANKING, abs=1e-12)
+    for gap, others in itertools.product((-3.0, -0.3, 0.0, 0.3, 3.0), (-50.0, -3.0, 0.0)):
+        assert reward(gap, 0.0, others) <= BEST_RANKING + 1e-12
+    assert reward(0.3, 0.0, -50.0) < BEST_RANKING - 0.001
+
+
+def trained(head: Head, *, objective: str) -> tuple[float, float]:
+    """Return expected reward of drawn pairs and reward of greedy ones after 400 steps on the exact objective."""
+    table, groups = complementary_world()
+    architecture = Architecture(KEYS, 16, 1, 1, 0.0, 0.0, 0.1, head=head)
+    module = initialise(build_selector(architecture), torch_generator(0))
+    adam = AdamW(module, learning_rate=1e-2, weight_decay=0.0)
+
+    def ascend(batch: Groups) -> Step:
+        return Step(-expected_reward(table.scores(module, batch), batch), {})
+
+    # 0.1: e^10 to 1, so that nearly all weight is on the pairs with a reward
+    settings = RceSettings(1, 1e-2, len(groups), 400, 0.1, 0.1, 1, 1.0, True, 3.0, False)
+    rce = plan_rce_epoch(module, adam, table, groups, settings, torch_generator(0))
+    run_epoch(module, adam, rce if objective == "rce" else [(groups, ascend)] * 400, max_gradient_norm=1.0)
+    with torch.no_grad():
+        drawn = float(expected_reward(table.scores(module.eval(), groups), groups))
+        picks = greedy(module, table.vectors[groups.queries], table.vectors[groups.pools], 2)
+    best = [PAIRS.index((a, b)) for a, b in picks.tolist()]
+    return drawn, float(groups.rewards.gather(1, torch.tensor(best)[:, None]).mean())
+
+
+@pytest.mark.parametrize("objective", ["rce", "policy gradient"])
+def test_a_gated_head_learns_to_complement_where_no_ranking_can(objective: str) -> None:
+    ranked, _ = trained("static", objective=objective)
+    assert BEST_RANKING - 0.01 < ranked <= BEST_RANKING + 1e-6  # it learns all that it can
+    drawn, chosen = trained("gated", objective=objective)
+    assert drawn > BEST_RANKING + 0.3
+    assert chosen == 1.0
+
+
+def test_validation_of_a_gated_head_is_the_loss_of_its_selections() -> None:
+    table, groups = complementary_world()
+    module = selector(architecture=replace(SMALL, embedding=KEYS))
+    log_probs = selection_log_probs(table.scores(module, groups), groups.selections).detach()
+    weights = groups.rewards.softmax(dim=1)  # raw rewards at temperature 1
+    assert validation_loss(module, table, groups) == pytest.approx(
+        float(-(weights * log_probs).sum(1).mean()), rel=1e-5
+    )
+    assert step_logits(table.scores(module, groups), groups.selections).shape == (6, 56, 2, 8)

@@ -1,0 +1,485 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lever_pipe.config import AdvantageName, OnPolicy
+from lever_pipe.losses.kl import selection_divergence
+from lever_pipe.losses.sequence import selection_log_probs, step_logits
+from lever_pipe.records import ExampleId
+from lever_pipe.seeding import torch_generator
+from lever_pipe.selector.decoding import greedy
+from lever_pipe.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
+from lever_pipe.training.embeddings import EmbeddingTable
+from lever_pipe.training.groups import Groups
+from lever_pipe.training.loop import run_epoch
+from lever_pipe.training.on_policy import (
+    Asked,
+    Drawn,
+    Judged,
+    Spent,
+    advantages_of,
+    draw_groups,
+    on_policy_step,
+    plan_on_policy_epoch,
+)
+from lever_pipe.training.optimiser import AdamW
+from lever_pipe.training.policies import Policies
+
+N_EXAMPLES, K = 40, 7
+SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)
+STILL = 1e-30
+"""A learning rate that moves no weight."""
+
+
+def selector(seed: int = 0, head: Head = "static") -> PointerSelector:
+    """Return a selector whose gate, if any, is far from its start, so that a pick matters to the next."""
+    module = initialise(build_selector(replace(SMALL, head=head)), torch_generator(seed)).eval()
+    if module.gate is not None:
+        nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(seed, "gate"))
+    return module
+
+
+def table() -> EmbeddingTable:
+    return EmbeddingTable(nn.functional.normalize(torch.randn(N_EXAMPLES, 6, generator=torch_generator(1)), dim=-1))
+
+
+def queries(n: int) -> Groups:
+    """Return n queries with their pools; their stored selections are of no legal kind, as nothing may read them."""
+    pools = torch.stack([torch.randperm(N_EXAMPLES, generator=torch_generator(2, i))[:K] for i in range(n)])
+    nothing = torch.full((n, 2), torch.nan)
+    return Groups(torch.arange(n) + 3, pools, torch.full((n, 2, 2), -1), nothing, torch.zeros(n, 2, dtype=torch.bool))
+
+
+def worth(asked: Asked) -> Judged:
+    """Return a reward that tells apart query, demonstrations, their order and their number."""
+    query, chosen = asked
+    code = query + sum((position + 1) * (example + 1) for position, example in enumerate(chosen))
+    return Judged(math.sin(code), float(code % 3 == 0))
+
+
+@dataclass
+class Recorder:
+    """A judge that remembers what it was asked, call by call."""
+
+    of: Callable[[Asked], Judged] = worth
+    calls: list[list[Asked]] = field(default_factory=list)
+
+    @property
+    def prompts(self) -> int:
+        return len({one for call in self.calls for one in call})
+
+    def __call__(self, asked: Sequence[Asked]) -> list[Judged]:
+        self.calls.append(list(asked))
+        return [self.of(one) for one in asked]
+
+
+@dataclass
+class Run:
+    """What one epoch leaves; `steps` holds the batch of each optimiser step, what it logs and the learning rate."""
+
+    policy: PointerSelector
+    values: dict[str, float]
+    spent: list[Spent]
+    judge: Recorder
+    steps: list[tuple[Groups, dict[str, float], float]]
+
+
+def epoch(
+    settings: OnPolicy,
+    *,
+    n: int = 16,
+    kl_beta: float = 0.1,
+    clips: bool = True,
+    number: int = 1,
+    policy: PointerSelector | None = None,
+    judge: Recorder | None = None,
+    head: Head = "static",
+) -> Run:
+    """Run one epoch from the selector of seed 0, or go on with `policy`."""
+    module, judge = policy or selector(0, head), judge or Recorder()
+    adam = AdamW(module, learning_rate=1.0, weight_decay=settings.weight_decay)
+    spent: list[Spent] = []
+    seen: list[tuple[Groups, dict[str, float], float]] = []
+    generator = torch_generator(0, "on policy", number)
+    plan = plan_on_policy_epoch(
+        Policies(module, selector(0, head)), adam, table(), queries(n), judge, settings,
+        epoch=number, kl_beta=kl_beta, clips=clips, generator=generator, on_step=spent.append,
+    )  # fmt: skip
+
+    def watched() -> Any:
+        for batch, step in plan:
+
+            def seeing(given: Groups, step: Callable[[Groups], Any] = step) -> Any:
+                taken = step(given)
+                seen.append((given, taken.values, adam.learning_rate))
+                return taken
+
+            yield batch, seeing
+
+    values = run_epoch(module, adam, watched(), max_gradient_norm=1.0)
+    return Run(module, values, spent, judge, seen)
+
+
+def drawn_of(settings: OnPolicy, *, n: int = 8, head: Head = "static", seed: int = 3) -> tuple[Policies, Drawn]:
+    """Return policies that differ and the groups that the trained one draws."""
+    policies = Policies(selector(seed, head), selector(0, head))
+    with torch.no_grad():
+        return policies, draw_groups(policies, table(), queries(n), Recorder(), settings, torch_generator(5))
+
+
+SETTINGS = OnPolicy(batch_queries=8, group=4, learning_rate=1e-2)
+
+
+def test_every_selection_gets_the_verdict_on_itself() -> None:
+    _, drawn = drawn_of(SETTINGS)
+    pools = queries(8).pools
+    for row in range(8):
+        length = 1 + row % 4
+        for member in range(4):
+            picks = drawn.groups.selections[row, member, :length]
+            asked = (ExampleId(row + 3), tuple(ExampleId(int(i)) for i in pools[row, picks]))
+            assert len(set(picks.tolist())) == length
+            assert drawn.groups.rewards[row, member].item() == pytest.approx(worth(asked).reward, abs=1e-6)  # float32
+            assert drawn.accuracies[row, member].item() == worth(asked).accuracy
+            assert drawn.taken[row, member].tolist() == [step < length for step in range(4)]
+    assert torch.equal(drawn.groups.queries, torch.arange(8) + 3)
+    assert torch.equal(drawn.groups.pools, pools)
+    assert drawn.groups.valid.all()
+    assert 0 < float(drawn.accuracies.mean()) < 1
+
+
+@pytest.mark.parametrize("shots", [(1, 2, 3, 4), (2,), (1, 3)])
+def test_the_lengths_of_a_batch_are_even(shots: tuple[int, ...]) -> None:
+    run = epoch(OnPolicy(batch_queries=12, group=3, shots=shots, learning_rate=STILL), n=36)
+    assert len(run.judge.calls) == 3
+    for call in run.judge.calls:
+        lengths = [len(chosen) for _, chosen in call]
+        assert Counter(lengths) == dict.fromkeys(shots, 12 // len(shots) * 3)
+        by_query = {query: {len(chosen) for asked, chosen in call if asked == query} for query, _ in call}
+        assert all(len(found) == 1 for found in by_query.values())  # a group has one length
+
+
+def test_a_query_meets_every_length_over_the_epochs() -> None:
+    settings = OnPolicy(batch_queries=4, group=1, shots=(1, 2), advantages="batch", learning_rate=STILL)
+    met = Counter(
+        (query, len(chosen))
+        for number in range(1, 41)
+        for call in epoch(settings, n=4, number=number).judge.calls
+        for query, chosen in call
+    )
+    # Binomial(40, 1/2): five standard deviations of 3.2 are passed once in 1.7 million
+    assert all(abs(met[ExampleId(query), 1] - 20) < 5 * math.sqrt(10) for query in range(3, 7))
+
+
+def test_a_batch_smaller_than_the_number_of_lengths_leaves_none_out() -> None:
+    run = epoch(OnPolicy(batch_queries=2, group=2, shots=(1, 2, 3, 4), learning_rate=STILL), n=16)
+    assert {len(chosen) for call in run.judge.calls for _, chosen in call} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("head", ["static", "gated"])
+def test_what_comes_behind_a_selection_does_not_count(head: Head) -> None:
+    policies, drawn = drawn_of(SETTINGS, head=head)
+    advantages = advantages_of(drawn.groups, SETTINGS)
+    others = drawn.groups.selections.clone()
+    for row, member in torch.cartesian_prod(torch.arange(8), torch.arange(4)).tolist():
+        length = 1 + row % 4
+        chosen = others[row, member, :length].tolist()
+        rest = [position for position in range(K) if position not in chosen][::-1]
+        others[row, member, length:] = torch.tensor(rest[: 4 - length], dtype=torch.long)
+    assert not torch.equal(others, drawn.groups.selections)
+    results = []
+    for selections in (drawn.groups.selections, others):
+        batch = replace(drawn.groups, selections=selections)
+        step = on_policy_step(policies, table(), batch, drawn, advantages, kl_beta=0.5, clip_epsilon=0.2)
+        gradients = torch.autograd.grad(step.loss, list(policies.policy.parameters()), allow_unused=True)
+        results.append((step.values, gradients))
+    assert results[0][0] == results[1][0]
+    for one, other in zip(results[0][1], results[1][1], strict=True):
+        if one is not None and other is not None:
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("head", ["static", "gated"])
+def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: Head) -> None:
+    policies, drawn = drawn_of(SETTINGS, head=head)
+    advantages = advantages_of(drawn.groups, SETTINGS)
+    step = on_policy_step(policies, table(), drawn.groups, drawn, advantages, kl_beta=0.5, clip_epsilon=0.2)
+    divergences, steps = [], 0
+    for row in range(8):
+        length = 1 + row % 4
+        one = drawn.groups.take(torch.tensor([row]))
+        one = replace(one, selections=one.selections[..., :length])
+        scores, anchor = policies.scores(table(), one)
+        expected = selection_log_probs(scores, one.selections)
+        # 1e-5: the same sums in float32, in another shape
+        torch.testing.assert_close(drawn.log_probs[row], expected[0].detach(), rtol=1e-5, atol=1e-5)
+        found = selection_divergence(step_logits(scores, one.selections), step_logits(anchor, one.selections))
+        divergences.append(found.mean().detach())
+        steps += 4 * length
+    mean = float(torch.stack(divergences).mean())
+    total = float(sum(4 * one for one in divergences))
+    assert mean > 0.01
+    assert step.values["kl"] == pytest.approx(mean, rel=1e-4)
+    assert step.values["kl_exact"] == pytest.approx(total / steps, rel=1e-4)
+    assert step.values["kl_loss"] == 0.5 * step.values["kl"]
+    assert float(step.loss.detach()) == pytest.approx(step.values["ppo_loss"] + step.values["kl_loss"], abs=1e-6)
+    assert step.values["mean_ratio"] == 1.0
+    assert step.values["clip_fraction"] == 0.0
+
+
+def test_what_is_logged_of_a_batch() -> None:
+    policies, drawn = drawn_of(SETTINGS)
+    drawn = replace(drawn, accuracies=torch.tensor([[0.0, 1.0, 0.0, 1.0], *[[1.0] * 4] * 3, *[[0.0] * 4] * 4]))
+    drawn.groups.rewards[5] = 0.25  # one tie
+    advantages = advantages_of(drawn.groups, SETTINGS)
+    step = on_policy_step(policies, table(), drawn.groups, drawn, advantages, kl_beta=0.5, clip_epsilon=0.2)
+    assert step.values["accuracy"] == pytest.approx(100 * 14 / 32)
+    assert step.values["gradient_share_hard"] == 1 / 8
+    assert step.values["gradient_share"] == 7 / 8
+    assert step.values["reward"] == pytest.approx(float(drawn.groups.rewards.double().mean()), rel=1e-5)
+    probabilities = policies.scores(table(), drawn.groups)[0].detach().softmax(dim=-1)
+    expected = float(-(probabilities * probabilities.log()).sum(dim=-1).mean())
+    assert step.values["entropy"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_batch_is_drawn_once_by_the_policy_as_it_then_is() -> None:
+    run = epoch(replace_in(SETTINGS, updates=3), n=20)
+    assert [len(call) for call in run.judge.calls] == [32, 32, 16]  # 8, 8 and 4 queries, 4 selections each
+    assert len(run.steps) == 9
+    for number in range(3):
+        batches = [batch for batch, _, _ in run.steps[3 * number : 3 * number + 3]]
+        assert batches[0] is batches[1] is batches[2]
+        ratios = [values["mean_ratio"] for _, values, _ in run.steps[3 * number : 3 * number + 3]]
+        assert ratios[0] == 1.0  # whoever drew is whoever learns, bit for bit
+        assert 1.0 not in ratios[1:]
+    penalties = [values["kl"] for _, values, _ in run.steps]
+    assert penalties[0] == 0.0  # the anchor itself drew the first batch
+    assert min(penalties[1:]) > 0
+    assert sorted(q for batch, _, _ in run.steps[::3] for q in batch.queries.tolist()) == list(range(3, 23))
+
+
+def test_the_selections_are_those_of_the_policy_as_it_then_is() -> None:
+    """Draw each batch again, with the weights that its first step meets, and with those of the beginning."""
+    module = selector()
+    adam = AdamW(module, learning_rate=1.0, weight_decay=0.0)
+    plan = plan_on_policy_epoch(
+        Policies(module, selector()), adam, table(), queries(16), Recorder(), SETTINGS,
+        epoch=1, kl_beta=0.0, clips=True, generator=torch_generator(0), on_step=lambda _: None,
+    )  # fmt: skip
+    again = torch_generator(0)
+    rows = torch.randperm(16, generator=again).split(8)  # type: ignore[no-untyped-call]
+    same = []
+
+    def watched() -> Any:
+        for number, (batch, step) in enumerate(plan):
+            if number % SETTINGS.updates == 0:
+                part, state = queries(16).take(rows[number // SETTINGS.updates]), again.get_state()
+                for policy in (selector(), module):
+                    again.set_state(state)
+                    drawn = draw_groups(Policies(policy, selector()), table(), part, Recorder(), SETTINGS, again)
+                    same.append(torch.equal(drawn.groups.selections, batch.selections))
+            yield batch, step
+
+    run_epoch(module, adam, watched(), max_gradient_norm=1.0)
+    assert same == [True, True, False, True]  # nothing has moved before the first batch, but before the second
+
+
+def replace_in(settings: OnPolicy, **changed: Any) -> OnPolicy:
+    return OnPolicy.model_validate(settings.model_dump() | changed)
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"kl_beta": 10.0},
+    {"kl_beta": 0.0, "clips": False},
+    {"updates": 1, "advantages": "batch", "clips": False, "kl_beta": 0.0},
+    {"updates": 4},
+    {"advantages": "centred", "clip_epsilon": 0.01},
+]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=str)
+def test_the_stream_of_draws_does_not_depend_on_what_is_learned(other: dict[str, Any]) -> None:
+    how = {name: other[name] for name in ("kl_beta", "clips") if name in other}
+    what = {name: value for name, value in other.items() if name not in how}
+    first, second = epoch(SETTINGS), epoch(replace_in(SETTINGS, **what), **how)
+    assert second.judge.calls[0] == first.judge.calls[0]
+    still = {"learning_rate": STILL}
+    first, second = epoch(replace_in(SETTINGS, **still)), epoch(replace_in(SETTINGS, **still, **what), **how)
+    assert second.judge.calls == first.judge.calls  # policies that agree share all their prompts
+    assert epoch(SETTINGS, number=2).judge.calls[0] != first.judge.calls[0]
+
+
+def test_steps_count_the_different_prompts_so_far() -> None:
+    run = epoch(replace_in(SETTINGS, shots=(1,)), n=20)
+    assert [one.step for one in run.spent] == [0, 1, 2]
+    met: set[Asked] = set()
+    for one, call in zip(run.spent, run.judge.calls, strict=True):
+        met |= set(call)
+        assert one.prompts == len(met)
+    assert run.spent[-1].prompts < sum(len(call) for call in run.judge.calls)  # some selections were drawn twice
+    # what is reported of a batch is what its first step says; the epoch's means are over all steps, by queries
+    assert [one.values for one in run.spent] == [values for _, values, _ in run.steps[::2]]
+    for name in ("reward", "kl", "mean_ratio", "ppo_loss"):
+        weighed = sum(values[name] * len(batch) for batch, values, _ in run.steps) / (2 * 20)
+        assert run.values[name] == pytest.approx(weighed, rel=1e-9)
+
+
+def test_the_learning_rate_falls_over_the_horizon() -> None:
+    settings = replace_in(SETTINGS, learning_rate=1e-3, final_learning_rate_share=0.2, horizon_epochs=2)
+    rates = [[rate for _, _, rate in epoch(settings, number=number).steps] for number in (1, 2, 3)]
+    # two batches an epoch, two updates each: progress 0, 1/3, 2/3, 1 and 1 from then on; cos(pi / 3) = 1/2
+    expected = [1.0, 0.2 + 0.8 * 0.75, 0.2 + 0.8 * 0.25, 0.2, 0.2, 0.2]
+    assert [rate for one in rates for rate in one] == pytest.approx([1e-3 * share for share in expected for _ in "ab"])
+    constant = [rate for _, _, rate in epoch(replace_in(SETTINGS, horizon_epochs=2), number=2).steps]
+    assert constant == [1e-2] * 4
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        # rewards 0 0 1 3 and 1 1 1 1: mean 1, unbiased variance (1 + 1 + 0 + 4) / 3 = 2
+        ("standardised", [[-1 / math.sqrt(2)] * 2 + [0, math.sqrt(2)], [0.0] * 4]),
+        ("centred", [[-1, -1, 0, 2], [0.0] * 4]),
+        ("leave_one_out", [[-4 / 3, -4 / 3, 0, 8 / 3], [0.0] * 4]),
+        ("batch", [[-1, -1, 0, 2], [0.0] * 4]),  # each mean is 1, so the other query's too
+    ],
+)
+def test_the_advantages_are_those_of_the_rule(rule: AdvantageName, expected: list[list[float]]) -> None:
+    _, drawn = drawn_of(SETTINGS, n=2)
+    groups = replace(drawn.groups, rewards=torch.tensor([[0.0, 0.0, 1.0, 3.0], [1.0] * 4]))
+    torch.testing.assert_close(advantages_of(groups, replace_in(SETTINGS, advantages=rule)), torch.tensor(expected))
+    moved = replace(groups, rewards=groups.rewards + torch.tensor([[0.0], [1.0]]))
+    if rule == "batch":
+        assert advantages_of(moved, replace_in(SETTINGS, advantages=rule))[0].tolist() == [-2, -2, -1, 1]
+    limits = replace_in(SETTINGS, advantage_std_floor=2.0, advantage_clamp=0.75)
+    if rule == "standardised":
+        assert advantages_of(groups, limits)[0].tolist() == [-0.5, -0.5, 0.0, 0.75]  # 2 / 2 = 1, clamped
+
+
+def test_the_gradient_of_reinforce_is_its_formula() -> None:
+    """Minus the mean of A times the gradient of the log-probability, selection by selection."""
+    settings = replace_in(SETTINGS, advantages="batch", updates=1)
+    policies, drawn = drawn_of(settings, n=4)
+    rewards = drawn.groups.rewards
+    advantages = advantages_of(drawn.groups, settings)
+    step = on_policy_step(policies, table(), drawn.groups, drawn, advantages, kl_beta=0.0, clip_epsilon=None)
+    parameters = list(policies.policy.parameters())
+    found = torch.autograd.grad(step.loss, parameters)
+    expected = [torch.zeros_like(p) for p in parameters]
+    for row in range(4):
+        baseline = rewards[[other for other in range(4) if other != row]].mean()
+        for member in range(4):
+            scores = policies.scores(table(), drawn.groups)[0][row]
+            log_prob, left = scores.new_zeros(()), torch.ones(K, dtype=torch.bool)
+            for pick in drawn.groups.selections[row, member, : 1 + row].tolist():
+                log_prob = log_prob + scores[pick] - scores[left].logsumexp(0)
+                left = left & (torch.arange(K) != pick)
+            for total, gradient in zip(expected, torch.autograd.grad(log_prob, parameters), strict=True):
+                total -= (rewards[row, member] - baseline) * gradient / 16
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)  # float32 sums in another order
+    assert max(float(gradient.abs().max()) for gradient in found) > 0.01
+
+
+def test_only_the_clipped_objective_clips() -> None:
+    settings = replace_in(SETTINGS, clip_epsilon=0.001, learning_rate=0.1, updates=3)
+    assert epoch(settings).values["clip_fraction"] > 0.1
+    assert epoch(settings, clips=False).values["clip_fraction"] == 0.0
+
+
+@pytest.mark.parametrize("head", ["static", "gated"])
+def test_the_same_stream_gives_the_same_bits(head: Head) -> None:
+    first, second = (epoch(SETTINGS, head=head) for _ in range(2))
+    assert first.values == second.values
+    assert first.spent == second.spent
+    assert first.judge.calls == second.judge.calls
+    weights = second.policy.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in first.policy.state_dict().items())
+    assert not torch.equal(weights["query_proj.weight"], selector(0, head).query_proj.weight)
+
+
+def first_picks(module: PointerSelector, n: int) -> Tensor:
+    given = queries(n)
+    return greedy(module.eval(), table().vectors[given.queries], table().vectors[given.pools], 1)[:, 0]
+
+
+def pick_of_least_id(asked: Asked) -> Judged:
+    """Reward a first demonstration with a small id: nothing that the base prefers."""
+    good = float(asked[1][0] < N_EXAMPLES // 4)
+    return Judged(good, good)
+
+
+def test_a_large_beta_keeps_the_policy_at_the_base_and_none_lets_it_go() -> None:
+    agreement = {}
+    for kl_beta in (0.0, 100.0):
+        policy, judge = selector(), Recorder(pick_of_least_id)
+        for number in (1, 2, 3):
+            settings = replace_in(SETTINGS, learning_rate=3e-3)
+            epoch(settings, n=36, policy=policy, judge=judge, kl_beta=kl_beta, number=number)
+        agreement[kl_beta] = float((first_picks(policy, 36) == first_picks(selector(), 36)).float().mean())
+    assert agreement[100.0] > 0.99  # all 36
+    assert agreement[0.0] < 0.75
+
+
+N_KINDS = 4
+
+
+def kinds() -> EmbeddingTable:
+    """Return examples of four kinds, each kind a direction with some noise of its own."""
+    noise = torch.randn(N_EXAMPLES, 6, generator=torch_generator(7)) / 10
+    rows = torch.eye(6)[torch.arange(N_EXAMPLES) % N_KINDS] + noise
+    return EmbeddingTable(nn.functional.normalize(rows, dim=-1))
+
+
+def next_kind(asked: Asked) -> Judged:
+    """Reward by the share of demonstrations whose kind follows the query's."""
+    query, chosen = asked
+    share = sum(example % N_KINDS == (query + 1) % N_KINDS for example in chosen) / len(chosen)
+    return Judged(share, float(share == 1))
+
+
+def of_kinds(n: int) -> Groups:
+    """Return queries of all kinds, each with two candidates of each kind in any order."""
+    base = torch.arange(N_EXAMPLES - 2 * N_KINDS, N_EXAMPLES)
+    pools = torch.stack([base[torch.randperm(len(base), generator=torch_generator(2, i))] for i in range(n)])
+    empty = torch.zeros(n, 1)
+    return Groups(torch.arange(n), pools, torch.zeros(n, 1, 1, dtype=torch.long), empty, empty.bool())
+
+
+def expected_share(module: PointerSelector, groups: Groups) -> float:
+    """Return the exact expected reward of one shot: the probability of a first pick of the right kind."""
+    probabilities = kinds().scores(module, groups).softmax(dim=-1)
+    right = groups.pools % N_KINDS == (groups.queries[:, None] + 1) % N_KINDS
+    return float((probabilities * right).sum(dim=1).mean().detach())
+
+
+@pytest.mark.parametrize(
+    ("rule", "clips"), [("standardised", True), ("leave_one_out", True), ("centred", True), ("batch", False)]
+)
+def test_it_learns_what_the_judge_rewards(rule: AdvantageName, clips: bool) -> None:
+    settings = OnPolicy(batch_queries=8, group=8, shots=(1, 2), learning_rate=2e-2, advantages=rule)
+    settings = replace_in(settings, updates=2 if clips else 1)
+    module, groups = selector(), of_kinds(24)
+    adam = AdamW(module, learning_rate=1.0, weight_decay=0.0)
+    # A quarter of each pool is right, and the untrained policy prefers the query's own kind.
+    before = expected_share(module, groups)
+    assert before < 1 / N_KINDS
+    rewards = []
+    for number in range(1, 13):
+        plan = plan_on_policy_epoch(
+            Policies(module, selector()), adam, kinds(), groups, Recorder(next_kind), settings,
+            epoch=number, kl_beta=0.0, clips=clips, generator=torch_generator(number), on_step=lambda _: None,
+        )  # fmt: skip
+        rewards.append(run_epoch(module, adam, plan, max_gradient_norm=1.0)["reward"])
+    # No ranking that ignores the query is right for more than one kind of four: 1/4 on the average of all queries.
+    # Above 1/2 it has to tell two kinds of queries apart at least.
+    assert expected_share(module, groups) > 1 / 2
+    assert rewards[-1] > 1 / 2 > rewards[0]
