@@ -130,7 +130,6 @@ def test_an_on_policy_beta_more_trains_that_beta_only(smoke: Project) -> None:
     ("name", "old", "rule", "epochs"),
     [
         ("on_policy", "mean_of_group_means(divergences, valid)", "train_on_policy_epoch", ON_POLICY_EPOCHS),
-        ("grpo", "surrogate.loss + kl_beta * penalty", "train_grpo_epoch", GRPO_EPOCHS),
         ("distillation", "torch.special.entr(shares_BK)", "train_distil_epoch", DISTIL_EPOCHS),
     ],
 )
@@ -143,6 +142,14 @@ def test_a_loss_retrains_its_own_mode(smoke: Project, name: str, old: str, rule:
             "score_answers": SEED_SCORES,
             **REPORT,
         }
+
+
+def test_the_offline_loss_retrains_no_on_policy_run(smoke: Project) -> None:
+    old = "surrogate.loss + kl_beta * penalty"
+    with smoke.edited("lever_pipe/losses/grpo.py", old, f"0 * {old}"):
+        planned = smoke.planned()
+    assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
+    assert not planned.keys() & {"train_on_policy_epoch", "train_distil_epoch", "train_rce_epoch", "measure_rewards"}
 
 
 def test_the_title_rebuilds_the_report_only(smoke: Project) -> None:
