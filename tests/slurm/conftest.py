@@ -30,6 +30,7 @@ SETTINGS = {
     "SLB_OVERMEM": "1",
     "SLB_NODE_TIMEOUT": "6",
     "SLB_KILL_WAIT": "2",
+    "SLB_MIN_JOB_AGE": "1800",  # the first job is still known at the end of a slow run
 }
 # What a test cannot wait for; all else is the profile's.
 QUICK = ("--slurm-init-seconds-before-status-checks", "2", "--max-status-checks-per-second", "2", "--latency-wait", "5")

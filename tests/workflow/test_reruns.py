@@ -38,13 +38,17 @@ EMULATED_GRPO_AND_BELOW = {
 }
 SEED_SCORES = RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + DISTIL_EPOCHS
 ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
-GRPO_AND_BELOW = {
+OFFLINE_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
-    "train_on_policy_epoch": ON_POLICY_EPOCHS,
-    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS,
+    "select_demonstrations": GRPO_EPOCHS,
     "answer_prompts": 1,
     "score_answers": SEED_SCORES,
     **REPORT,
+}
+GRPO_AND_BELOW = {
+    **OFFLINE_AND_BELOW,
+    "train_on_policy_epoch": ON_POLICY_EPOCHS,
+    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS,
 }
 ALL_GRPO_AND_BELOW = {
     **GRPO_AND_BELOW,
