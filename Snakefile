@@ -26,7 +26,7 @@ include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 
 
-regard_other_jobs()
+regard_what_is_made()
 
 
 rule all:

@@ -11,14 +11,14 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
-from lever_pipe import gpu_slots, ownership, snapshot
-from lever_pipe.errors import ConfigError, LeverPipeError
+from lever_pipe import gpu_slots, os_faults, ownership, snapshot
+from lever_pipe.errors import ConfigError, LeverPipeError, SnapshotError
 from lever_pipe.parsing import available, nearest, parse_model
 from lever_pipe.stage_configs import Runtime
 
@@ -28,6 +28,9 @@ TOOLS = {
     "compare": "compare_tool",
     "export_rl_data": "tools",
     "ledger": "ledger_tools",
+    "store": "store_tool",
+    "why": "incremental.why_tool",
+    "trace": "incremental.trace_tool",
     "glossary": "glossary_tool",
     "environments": "environments_tool",
     "plan": "cluster.forecast",
@@ -60,15 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words and words[0] in TOOLS:
             return int(import_module(f"lever_pipe.{TOOLS[words[0]]}").main(words))
         options = _parser().parse_intermixed_args(words)
+        os_faults.require_writable(Path(word.partition("=")[2]) for word in options.files if "=" in word)
         with _unwinding_on_sigterm(), _claimed(options) as claim:
             _make(options, words, claim)
     except TerminatedError:
         sys.stderr.write("SIGTERM: ended before the artefact was whole\n")
         return TERMINATED
-    except LeverPipeError as fault:
-        if "--debug" in words:
+    except (LeverPipeError, OSError) as caught:
+        fault = os_faults.named(caught) if isinstance(caught, OSError) else caught
+        if fault is None or "--debug" in words:
             raise
-        sys.stderr.write(f"{type(fault).__name__}: {fault}\n")
+        with suppress(OSError):  # the log may be on the very disk that is full
+            sys.stderr.write(f"{type(fault).__name__}: {fault}\n")
         return 2
     return 0
 
@@ -117,8 +123,50 @@ def run_stage(options: argparse.Namespace) -> object:
         ConfigError: unknown stage, unknown or missing file names, or a malformed spec.
     """
     call = call_of(options)
-    _require_planned(options, call.config, call.runtime.code)
-    return call.function(**call.files, config=call.config, runtime=call.runtime)
+    frozen = _require_planned(options, call.config, call.runtime.code)
+    if os.environ.get("RANK", "0") != "0":  # the first process of several writes the card
+        return call.function(**call.files, config=call.config, runtime=call.runtime)
+    from lever_pipe import run_card
+
+    if frozen is not None:
+        _require_models(options.stage, call)
+    with run_card.watched(options.stage, call.files):
+        made = call.function(**call.files, config=call.config, runtime=call.runtime)
+    if frozen is not None:
+        _keep(frozen, options.spec, call.files["card"])
+    return made
+
+
+def _require_models(stage: str, call: Call) -> None:
+    """Refuse a model folder that is not the one of the job's identity any more.
+
+    Raises:
+        SnapshotError: it was exchanged after the invocation began.
+    """
+    from lever_pipe.contents import model_identity
+
+    planned = {"lvlm": getattr(call.config, "lvlm", None), "encoder": call.config}
+    for name in planned.keys() & call.files.keys():
+        folder, identity = call.files[name], getattr(planned[name], "model_identity", None)
+        found = model_identity(str(folder))
+        if identity is not None and found != identity:
+            raise SnapshotError(
+                f"{stage}: expected the model {identity} in {folder}, as planned when this invocation began",
+                found=f"model {found}",
+                do=snapshot.PLAN_AGAIN,
+            )
+
+
+def _keep(frozen: snapshot.Snapshot, spec: str, card: Any) -> None:
+    """Put what a job of an invocation has made into the store, if the configuration has one."""
+    settings = frozen.config.get("store")
+    if settings:
+        from lever_pipe import storage, store
+        from lever_pipe.records import RunCard
+
+        made = storage.read_row(card, RunCard)
+        outputs = {name: Path(made.paths[name]) for name in made.outputs}
+        store.opened(settings).put(store.key_of(made.stage, spec, made.inputs), made, outputs)
 
 
 def is_made(options: argparse.Namespace) -> bool:
@@ -153,20 +201,21 @@ def call_of(options: argparse.Namespace) -> Call:
     return Call(function, _files(options.stage, function, options.files), config, runtime)
 
 
-def _require_planned(options: argparse.Namespace, config: Any, code: str) -> None:
-    """Refuse a job that is not as its invocation planned it.
+def _require_planned(options: argparse.Namespace, config: Any, code: str) -> snapshot.Snapshot | None:
+    """Return the invocation that this job belongs to, if any; refuse a job that is not as it was planned.
 
     Raises:
         SnapshotError: another configuration, model or code.
     """
     frozen = snapshot.require_planned(options.stage, options.spec)
     if frozen is None or frozen.package == snapshot.package_digest():
-        return
+        return frozen
     # Some source file changed, maybe a comment: what counts is the code of this stage.
     from lever_pipe.plan import members_of
     from lever_pipe.provenance import code_of
 
     snapshot.require_code(options.stage, planned=code, found=code_of(options.stage, members_of(config)))
+    return frozen
 
 
 def stage_function(name: str) -> Any:
@@ -274,9 +323,9 @@ def _unwinding_on_sigterm() -> Iterator[None]:
 
 def _leave(status: int) -> NoReturn:
     """End the process at once: every file is closed, and tearing down torch takes as long as a short stage."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
+        with suppress(OSError):  # a log on a full disk
+            flush()
     os._exit(status)
 
 

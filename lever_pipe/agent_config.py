@@ -269,7 +269,7 @@ class AgentEvaluation(Section):
 class AgentArm(Section):
     """One setting of the factors, with its seeds."""
 
-    name: str = Field(pattern="^[a-z][a-z0-9_]*$")
+    name: str = Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)
     kl: float = Field(0.0, ge=0, le=100)
     """Coefficient of k3 to the frozen start policy."""
     entropy: float = Field(0.0, ge=0, le=100)

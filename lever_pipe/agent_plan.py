@@ -8,7 +8,8 @@ from typing import Any
 
 from lever_pipe import agent_stage_configs as stages
 from lever_pipe.agent_config import AgentArm, AgentEvaluation, AgentModel, Intention
-from lever_pipe.provenance import canonical_json, model_identity
+from lever_pipe.contents import model_identity
+from lever_pipe.provenance import canonical_json
 from lever_pipe.sections import Section
 from lever_pipe.stage_configs import ClaimArm
 

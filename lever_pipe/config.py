@@ -7,6 +7,7 @@ world overrides them in `config.yaml`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from string import Formatter
 from typing import Annotated, Literal
@@ -102,6 +103,8 @@ class Data(Section):
 
 def _filled(template: str, **values: object) -> str | None:
     """Return the template with its fields filled, or None when it cannot be filled with them."""
+    if re.search(r"\{[^}]*\d{4}", template):  # a width that may not fit into memory
+        return None
     try:
         return template.format(**values)
     except (LookupError, ValueError, AttributeError, TypeError):
@@ -516,6 +519,15 @@ class Emulate(Section):
         if self.other_base_rce_epoch == self.base_rce_epoch:
             bound = f"must differ from base_rce_epoch={self.base_rce_epoch}"
             yield ("other_base_rce_epoch",), f"{bound}, got {self.other_base_rce_epoch}. Change one of them."
+
+
+class Store(Section):
+    """Where finished work is kept beyond `results`, so that it comes back without being computed; changes no number."""
+
+    folder: str = Field(".lever_pipe/store", min_length=1)
+    """Kept jobs and the ledger of LVLM answers; several working directories and users may share one. `~` works."""
+    max_gb: float = Field(20.0, gt=0)
+    """How much the kept jobs may take; beyond it those go that were not used for the longest time."""
 
 
 class Report(Section):

@@ -11,6 +11,8 @@ LeverPipeError                 every foreseeable fault: one line, no traceback f
 |- ComparisonError             rows of a table that differ in more than the compared factor
 |- WorldError                  the embedded world's models do not show the mechanism they must show
 |- SnapshotError               a job that the running invocation did not plan: configuration, code or model changed
+|- MachineError                the machine refuses a file: a full disk, a read-only folder, a limit
+|- StoreError                  a store of finished work that this version cannot use
 |- PreflightError              what would make a run fail or never end, found before its first job
 |- DeviceError                 fewer GPUs than a job was to have
 |- SimulatorError              a simulated user that cannot be asked: its endpoint, key, cassette or kind
@@ -70,6 +72,14 @@ class WorldError(LeverPipeError):
 
 class SnapshotError(LeverPipeError):
     """A job is not what the invocation planned at its start; the message says what changed."""
+
+
+class MachineError(LeverPipeError):
+    """The machine refuses a file; the message names it, why it was refused, and what to change."""
+
+
+class StoreError(LeverPipeError):
+    """A store of finished work has another format, or is none."""
 
 
 class PreflightError(LeverPipeError):

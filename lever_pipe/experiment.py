@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from lever_pipe.agent_config import Intention
-from lever_pipe.config import Arm, Baselines, Data, Emulate, Encoder, Evaluation, Lvlm, Pools, Preset, Report, RlData
-from lever_pipe.parsing import MEMBER_REMEDY, available, read_section, require_none, unknown_member
+from lever_pipe.config import (
+    Arm,
+    Baselines,
+    Data,
+    Emulate,
+    Encoder,
+    Evaluation,
+    Lvlm,
+    Pools,
+    Preset,
+    Report,
+    RlData,
+    Store,
+)
+from lever_pipe.parsing import (
+    MEMBER_REMEDY,
+    available,
+    cut,
+    read_section,
+    require_none,
+    require_plain,
+    shown,
+    unknown_member,
+)
 from lever_pipe.sections import Fault, Path, Rule, Section, dotted
 
 MEMBERS: Mapping[tuple[str, ...], str] = {
@@ -23,6 +45,21 @@ MEMBERS: Mapping[tuple[str, ...], str] = {
     ("intention", "model", "codec"): "intention/codecs",
 }
 """Keys that name a module, and the folder that holds it."""
+PATHS = (
+    ("results",),
+    ("store", "folder"),
+    ("data", "files"),
+    ("encoder", "model"),
+    ("lvlm", "model"),
+    ("rl_data", "import_from"),
+    ("intention", "tasks", "files"),
+    ("intention", "model", "folder"),
+    ("intention", "execution", "cassette"),
+    ("intention", "verl", "logs"),
+)
+"""Keys that name a file or folder, and sections whose every key does."""
+LONGEST_NAME = 200  # bytes, of the 255 that file systems allow; temporary files have longer names than whole ones
+LONGEST_PATH = 1000  # bytes
 
 
 class Experiment(Section):
@@ -30,6 +67,8 @@ class Experiment(Section):
 
     results: str = "results"
     """Folder of all outputs."""
+    store: Store | None = Store()
+    """null for a run that keeps and takes nothing beyond `results`."""
     studies: tuple[Literal["lever", "intention"], ...] = Field(("lever", "intention"), min_length=1)
     """Which studies run and stand in the report."""
     data: Data = Data()
@@ -51,6 +90,9 @@ class Experiment(Section):
     def rules(self) -> tuple[Rule, ...]:
         """Return: presets name folders; arms name presets; no count exceeds what there is."""
         return (
+            self._paths_can_be_paths,
+            self._results_have_a_name,
+            self._address_holds_no_secret,
             self._presets_name_folders,
             self._arms_name_presets,
             self._arms_differ,
@@ -61,10 +103,30 @@ class Experiment(Section):
             self._emulation_has_its_preset,
         )
 
+    def _paths_can_be_paths(self) -> Iterator[Fault]:
+        """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
+        for place, text in _texts_at(self, PATHS):
+            if not _is_path(text):
+                bounds = f"at most {LONGEST_PATH} bytes, {LONGEST_NAME} a name"
+                kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
+                yield place, f"{kind}, got {shown(text)}. Rename it, or link to it."
+
+    def _results_have_a_name(self) -> Iterator[Fault]:
+        if not self.results.strip("/ "):
+            yield ("results",), f"must name a folder, got {self.results!r}. Name one."
+
+    def _address_holds_no_secret(self) -> Iterator[Fault]:
+        url = self.intention.execution.connection.base_url
+        if "@" in url or "?" in url:
+            remedy = "Export the key in the variable that intention.execution.connection.api_key_variable names."
+            place = ("intention", "execution", "connection", "base_url")
+            yield place, f"must hold no name, password or query, got one that does (not shown). {remedy}"
+
     def _presets_name_folders(self) -> Iterator[Fault]:
         for name in self.presets:
-            if not re.fullmatch("[A-Za-z0-9_]+", name):
-                yield ("presets", name), f"must be named by letters, digits and _ (a folder), got {name!r}. Rename it."
+            if not re.fullmatch("[A-Za-z0-9_]{1,64}", name):
+                bound = "must be named by 1 to 64 letters, digits and _ (a folder)"
+                yield ("presets", cut(name)), f"{bound}, got {shown(name)}. Rename it."
 
     def _arms_name_presets(self) -> Iterator[Fault]:
         for place, name in self._presets_of_arms():
@@ -146,6 +208,9 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
         ConfigError: any fault, unknown members included; all of them, each with dotted path, value seen, what is
             expected and a remedy.
     """
+    require_plain(values, source=source)
+    if isinstance(values, Mapping):  # on Snakemake's command line (`--config store=null`) null is a text
+        values = {key: None if value == "null" else value for key, value in values.items()}
     experiment, lines = read_section(Experiment, values)
     require_none([*lines, *_unknown_members(experiment)], source)
     return experiment
@@ -161,3 +226,30 @@ def _unknown_members(experiment: Experiment) -> list[str]:
             seen = unknown_member(kind, name)
             lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
     return lines
+
+
+def _texts_at(value: Any, places: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield the texts at some keys of a section, and all texts below them; what is missing or faulty is passed over."""
+    for place in places:
+        found: Any = value
+        for key in place:
+            found = getattr(found, str(key), None)
+        if isinstance(found, str):
+            yield place, found
+        elif isinstance(found, Section):
+            yield from _texts_below(found, place)
+
+
+def _texts_below(section: Section, place: Path) -> Iterator[tuple[Path, str]]:
+    for key, value in vars(section).items():
+        if isinstance(value, str):
+            yield (*place, key), value
+        elif isinstance(value, tuple):
+            yield from (((*place, key, index), item) for index, item in enumerate(value) if isinstance(item, str))
+
+
+def _is_path(text: str) -> bool:
+    is_short = len(text.encode()) <= LONGEST_PATH and all(
+        len(part.encode()) <= LONGEST_NAME for part in text.split("/")
+    )
+    return is_short and not text.startswith("-") and not any(letter in "{}" or ord(letter) < 32 for letter in text)

@@ -3,6 +3,11 @@
 A ledger is a folder of JSON-lines files, one file a writer, so no writer ever waits for another and no lock is needed
 on a shared file system. A row is a flat JSON object; mappings inside it (log-probabilities by answer) grow by union.
 
+A line ends in the digest of its own bytes, `..."sha256":"<16 hexadecimal digits>"}`: the beginning of the sha256 of all
+bytes before `,"sha256"`. Whoever reads compares, so an answer that a disk, a copy or an editor has changed is never
+used. 64 bits let one of 2**64 changed lines pass, where a CRC of 32 bits lets one of 2**32 pass, and hashing is a
+tenth of what parsing costs. The digest has no key: it tells of accidents, not of forgers.
+
 `ledger_tools.merge` may replace the files by one at any time. Readers and writers bear it without a lock: a reader
 whose file is gone lists the folder again, and a writer whose file is gone goes on in a new one.
 """
@@ -10,6 +15,7 @@ whose file is gone lists the folder again, and a writer whose file is gone goes 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -22,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from lever_pipe import temporaries
 from lever_pipe.errors import RecordError
 
 log = logging.getLogger(__name__)
@@ -29,6 +36,11 @@ log = logging.getLogger(__name__)
 ROWS_PER_CHUNK = 256  # a killed job loses at most these
 LOG_PROB_TOLERANCE = 1e-4  # nats; one prompt in two fp32 batches differs by about 1e-5
 DELETE_LINE = "Delete this line; its prompt is answered again."
+SHOWN = 200  # characters of a faulty line in a message
+DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
+DIGEST_LENGTH = 16
+END = b'"}\n'
+SEAL_LENGTH = len(DIGEST) + DIGEST_LENGTH + len(END)
 GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of a network file system
 
 Row = dict[str, Any]
@@ -53,7 +65,7 @@ class Ledger:
         self.disagreements = 0
         self.torn = 0
         self._rows: dict[str, Row] = {}
-        self._pending: list[str] = []
+        self._pending: list[bytes] = []
         self._path: Path | None = None
         self.reload()
         if self.disagreements:
@@ -79,7 +91,8 @@ class Ledger:
         own = {name: dict(value) if isinstance(value, Mapping) else value for name, value in row.items()}
         if not self._merge(key, own) or self.folder is None:
             return
-        self._pending.append(json.dumps({"key": key, **row}, separators=(",", ":"), allow_nan=False) + "\n")
+        text = json.dumps({"key": key, **row}, separators=(",", ":"), allow_nan=False)
+        self._pending.append(sealed_line(text))
         if len(self._pending) >= ROWS_PER_CHUNK:
             self.flush()
 
@@ -87,7 +100,7 @@ class Ledger:
         """Append all queued rows to this writer's file and force them to disk."""
         if not self._pending or self.folder is None:
             return
-        content = "".join(self._pending).encode()
+        content = b"".join(self._pending)
         # A write that fails may leave a torn line, which must stay the last of its file: hence forget the file first.
         path, self._path = self._path, None
         kept = path is not None and _append(path, content, mode="r+b")
@@ -133,7 +146,7 @@ class Ledger:
                 self.torn += 1
                 log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
             else:
-                self._merge(*parse_row(line, f"{path}:{number}"))
+                self._merge(*parse_row(line, path, number))
 
 
 def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
@@ -168,19 +181,36 @@ def is_torn(line: bytes) -> bool:
     return not line.endswith(b"\n")
 
 
-def parse_row(line: bytes, where: str) -> tuple[str, Row]:
+def sealed_line(text: str) -> bytes:
+    """Return the line of a row's JSON object, its digest included."""
+    content = text[:-1].encode()
+    return content + DIGEST + _digest_of(content) + END
+
+
+def parse_row(line: bytes, path: Path, number: int, *, sealed: bool = True) -> tuple[str, Row]:
     """Return the key and the row of a line.
 
+    Args:
+        line: with its end.
+        path: the file that holds it.
+        number: its place there, from 1.
+        sealed: False for a line that was written before lines had digests.
+
     Raises:
-        RecordError: the line is no JSON object with a key; the message begins with `where`.
+        RecordError: the line was changed since it was written, or is no JSON object with a key; the message names file
+            and line.
     """
+    if sealed and line[-SEAL_LENGTH:] != DIGEST + _digest_of(line[:-SEAL_LENGTH]) + END:
+        raise _changed(line, path, number)
     try:
         row = json.loads(line)
         key = row.pop("key")
-    except (ValueError, KeyError, AttributeError, TypeError) as fault:
-        raise _no_row(where, repr(fault)) from None
+        if sealed:
+            del row["sha256"]
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as fault:
+        raise _no_row(path, number, repr(fault)[:SHOWN]) from None
     if not isinstance(key, str):
-        raise _no_row(where, f"the key {json.dumps(key)}")
+        raise _no_row(path, number, f"the key {json.dumps(key)}"[:SHOWN])
     return key, row
 
 
@@ -205,7 +235,7 @@ def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
     aside and then compares its size: it sees these bytes, or it moved the file before the last look below.
     """
     try:
-        with path.open(mode) as handle:
+        with temporaries.blamed_on(path, path), path.open(mode) as handle:
             handle.seek(0, os.SEEK_END)
             handle.write(content)
             handle.flush()
@@ -230,8 +260,25 @@ def _union(known: Row, row: Row, inside: Field, disagree: Disagree) -> Iterator[
             disagree(field, known[name], value)
 
 
-def _no_row(where: str, found: str) -> RecordError:
-    return RecordError(f"{where}: expected a ledger row with a key", found=found, do=DELETE_LINE)
+def _digest_of(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH].encode()
+
+
+def _changed(line: bytes, path: Path, number: int) -> RecordError:
+    drop, seal = (f"python -m lever_pipe ledger merge {path.parent} {option}" for option in ("--drop", "--seal"))
+    if DIGEST in line:
+        found, earlier = "another: the line was changed since it was written", ""
+    else:
+        found, earlier = "no digest", f" A ledger that was written before lines had digests takes one command: {seal}"
+    return RecordError(
+        f"{path}:{number}: expected a ledger row with the digest of its content",
+        found=found,
+        do=f"{DELETE_LINE} All such lines at once: {drop}.{earlier}",
+    )
+
+
+def _no_row(path: Path, number: int, found: str) -> RecordError:
+    return RecordError(f"{path}:{number}: expected a ledger row with a key", found=found, do=DELETE_LINE)
 
 
 def _agree(one: Any, other: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import re
 import secrets
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 from lever_pipe import storage
 from lever_pipe.errors import DataError, LeverPipeError, RecordError
-from lever_pipe.ledger import DELETE_LINE, Field, Row, is_torn, merge_into, parse_row, read_files
+from lever_pipe.ledger import DELETE_LINE, DIGEST, Field, Row, is_torn, merge_into, parse_row, read_files, sealed_line
 from lever_pipe.provenance import canonical_json
 
 KEY = re.compile(r"[0-9a-f]{64}")
@@ -31,6 +30,8 @@ Replace all files of FOLDER by one with one row a key, sorted by key. Of two val
 
 Running jobs may go on writing: the merged file is complete on disk before a file is removed, a file that has grown or
 appeared meanwhile stays, and a job whose file was removed goes on in a new one. A killed merge loses nothing.
+
+A line that was changed since it was written stops the merge, and so does one without a digest.
 """
 
 
@@ -39,6 +40,7 @@ class Survey:
     """What was read of one or more ledgers, line by line. A faulty line is noted and reading goes on.
 
     Attributes:
+        seal: whether files without any digest, as they were once written, are taken as they stand.
         rows: merged rows by key, as `Ledger` merges them.
         sizes: bytes read of each file.
         lines: whole lines that hold a row.
@@ -49,6 +51,7 @@ class Survey:
         disagreements: values that two rows of one key state differently; `told` describes the first `SHOWN`.
     """
 
+    seal: bool = False
     rows: dict[str, Row] = field(default_factory=dict)
     sizes: dict[Path, int] = field(default_factory=dict)
     lines: int = 0
@@ -89,12 +92,13 @@ class Survey:
     def read(self, path: Path, content: bytes) -> None:
         """Add a file."""
         self.sizes[path] = len(content)
+        sealed = not self.seal or DIGEST in content  # one writer wrote the file, so all of its lines or none
         for number, line in enumerate(BytesIO(content), start=1):
             if is_torn(line):
                 self.torn.append(f"{path}:{number}")
                 continue
             try:
-                key, row = parse_row(line, f"{path}:{number}")
+                key, row = parse_row(line, path, number) if sealed else _unsealed_row(line, path, number)
             except RecordError as fault:
                 self.unreadable.append(fault)
                 continue
@@ -114,8 +118,9 @@ class Survey:
             first = next(self._stated[key, part] for part in outer if (key, part) in self._stated)
             self.told.append(
                 RecordError(
-                    f"{_where(place)}: key {key}: expected {_name(name)} {json.dumps(kept)} as in {_where(first)}",
-                    found=json.dumps(other),
+                    f"{_where(place)}: key {storage.shortened(key)}: "
+                    f"expected {_name(name)} {storage.shortened(json.dumps(kept))} as in {_where(first)}",
+                    found=storage.shortened(json.dumps(other)),
                     do="The first is used. Delete all rows of the key to have its prompt answered again.",
                 )
             )
@@ -157,13 +162,28 @@ def main(words: Sequence[str]) -> int:
         ) from None
 
 
-def read_ledgers(folders: Iterable[Path]) -> Survey:
+def _unsealed_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
+    """Return what a line without digest says, if it can be read in one way only."""
+    try:
+        storage.strict_json(line)
+    except ValueError as fault:
+        raise RecordError(
+            f"{path}:{number}: expected a ledger row", found=storage.shortened(str(fault)), do=DELETE_LINE
+        ) from None
+    return parse_row(line, path, number, sealed=False)
+
+
+def read_ledgers(folders: Iterable[Path], *, seal: bool = False) -> Survey:
     """Read all files of ledgers, folder by folder, each by name.
+
+    Args:
+        folders: the ledgers.
+        seal: see `Survey`.
 
     Raises:
         RecordError: folders that are missing or hold no ledger file.
     """
-    survey = Survey()
+    survey = Survey(seal)
     seen: set[Path] = set()
     empty = []
     for folder in folders:
@@ -186,9 +206,10 @@ def read_ledgers(folders: Iterable[Path]) -> Survey:
 
 def ill_values(key: str, row: Row, where: str) -> Iterator[LeverPipeError]:
     """Yield what no engine of this package writes: another key than a digest, impossible log-probabilities."""
-    place = f"{where}: key {key}"
+    place = f"{where}: key {storage.shortened(key)}"
     if not KEY.fullmatch(key):
-        yield RecordError(f"{where}: expected a key of 64 hexadecimal digits", found=f"'{key}'", do=DELETE_LINE)
+        found = storage.shortened(f"'{key}'")
+        yield RecordError(f"{where}: expected a key of 64 hexadecimal digits", found=found, do=DELETE_LINE)
     tokens, token_log_probs = row.get("tokens"), row.get("token_log_probs")
     if isinstance(tokens, list) and isinstance(token_log_probs, list) and len(tokens) != len(token_log_probs):
         yield RecordError(
@@ -201,12 +222,14 @@ def ill_values(key: str, row: Row, where: str) -> Iterator[LeverPipeError]:
         if wrong:
             yield RecordError(
                 f"{place}: expected finite numbers up to 0 in {_name(name)}",
-                found=", ".join(map(json.dumps, wrong)),
+                found=storage.shortened(", ".join(map(json.dumps, wrong))),
                 do=DELETE_LINE,
             )
 
 
-def merge(folder: Path, others: Sequence[Path] = (), *, into: Path | None = None) -> Merged:
+def merge(
+    folder: Path, others: Sequence[Path] = (), *, into: Path | None = None, drop: bool = False, seal: bool = False
+) -> Merged:
     """Write the rows of ledgers into one file, one row a key, and remove the files of `folder` that it replaces.
 
     Equal rows give equal bytes, however they were spread over files. Files are removed from `folder` only, and only if
@@ -216,16 +239,21 @@ def merge(folder: Path, others: Sequence[Path] = (), *, into: Path | None = None
         folder: the ledger to merge; of values that disagree, its own is kept.
         others: ledgers that are read too and stay as they are.
         into: a `.jsonl` file, whose rows are kept if it exists, or a folder; None for `folder`.
+        drop: leave out lines that cannot be read; their prompts are answered again.
+        seal: give digests to the rows of files that have none, if no engine would have written them otherwise.
 
     Raises:
         RecordError: a folder without ledger files, or a target that is neither folder nor `.jsonl` file.
         DataError: lines that cannot be read, or numbers that are not finite. Then nothing is written or removed.
     """
     _require_target(into)
-    survey = read_ledgers([folder, *others])
+    survey = read_ledgers([folder, *others], seal=seal)
     if into is not None and into.is_file() and into.resolve() not in {path.resolve() for path in survey.sizes}:
         survey.read(into, into.read_bytes())
-    _require_readable(survey, folder)
+    if not drop:
+        _require_readable(survey.unreadable, folder)
+    if seal:
+        _require_readable(survey.ill, folder)
     digest = _digest(survey.rows, folder)
     target = _target(into or folder, digest)
     written = not target.exists() or storage.digest(target) != digest
@@ -246,11 +274,12 @@ def _require_target(into: Path | None) -> None:
         )
 
 
-def _require_readable(survey: Survey, folder: Path) -> None:
-    if survey.unreadable:
+def _require_readable(faults: Sequence[LeverPipeError], folder: Path) -> None:
+    if faults:
         raise DataError(
             f"{folder}: expected rows that can be merged",
-            found=f"{_n(len(survey.unreadable), 'line')} that cannot be read",
+            found=f"{_n(len(faults), 'line')} that cannot be read, the first: {faults[0].expected}; "
+            f"found {faults[0].found}",
             do=f"List them: python -m lever_pipe ledger verify {folder}",
         )
 
@@ -273,7 +302,7 @@ def _digest(rows: dict[str, Row], folder: Path) -> str:
 
 
 def _line(key: str, row: Row) -> bytes:
-    return canonical_json({"key": key, **row}).encode() + b"\n"
+    return sealed_line(canonical_json({"key": key, **row}))
 
 
 def _target(place: Path, digest: str) -> Path:
@@ -340,8 +369,9 @@ def _run_verify(options: argparse.Namespace) -> int:
 
 
 def _run_merge(options: argparse.Namespace) -> int:
-    merged = merge(options.folder, options.others, into=options.into)
+    merged = merge(options.folder, options.others, into=options.into, drop=options.drop, seal=options.seal)
     survey = merged.survey
+    sys.stdout.writelines(f"left out: {fault}\n" for fault in survey.unreadable)
     sys.stdout.writelines(f"{fault}\n" for fault in survey.told)
     _tell_untold(survey)
     sys.stdout.write(
@@ -383,6 +413,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE_OR_FOLDER",
         help="put the merged file here instead; outside FOLDER, then FOLDER keeps its files",
     )
+    joined.add_argument(
+        "--drop", action="store_true", help="leave out lines that cannot be read; their prompts are answered again"
+    )
+    joined.add_argument(
+        "--seal", action="store_true", help="take files that were written before lines had digests, and give them some"
+    )
     return parser
 
 
@@ -397,7 +433,7 @@ def _log_probs(row: Row) -> Iterator[tuple[Field, Any]]:
 
 def _is_log_prob(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value <= ROUNDING
+    return number and -sys.float_info.max <= value <= ROUNDING
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -409,7 +445,7 @@ def _n(count: int, noun: str) -> str:
 
 
 def _name(name: Field) -> str:
-    return ".".join(f"'{part}'" for part in name)
+    return storage.shortened(".".join(f"'{part}'" for part in name))
 
 
 def _where(place: tuple[Path, int]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lever_pipe.storage import header_of, strict_json
+
 INDEX = "model.safetensors.index.json"
-LARGE_HEADER = 100_000_000  # bytes; the format allows no more
 LARGE_JSON = 1_000_000  # bytes beyond which only the first and last are looked at
 POINTER = b"version https://git-lfs"
 
@@ -51,7 +50,7 @@ def _weight_faults(folder: Path) -> Iterator[str]:
 def _shards(folder: Path) -> set[str]:
     """Return the files that the index names; none without a readable index."""
     try:
-        return set(map(str, json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
+        return set(map(str, strict_json((folder / INDEX).read_bytes())["weight_map"].values()))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return set()
 
@@ -69,27 +68,22 @@ def _json_faults(path: Path) -> Iterator[str]:
 
 def _safetensors_faults(path: Path) -> Iterator[str]:
     """Compare a file's length with the one that its header states: 8 bytes, the header, the last tensor's end."""
-    size = path.stat().st_size
     with path.open("rb") as handle:
-        first = handle.read(len(POINTER))
-        if first == POINTER:
+        if handle.read(len(POINTER)) == POINTER:
             yield f"{path.name} is a git-lfs pointer"
             return
-        length = struct.unpack("<Q", first[:8])[0] if len(first) >= 8 else LARGE_HEADER
-        handle.seek(8)
-        header: Any = _json(handle.read(length)) if length < LARGE_HEADER else None
     try:
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        whole = 8 + length + max(ends, default=0)
-    except (AttributeError, LookupError, TypeError):
+        begin, tensors = header_of(path)
+    except ValueError:
         yield f"{path.name} has no readable header"
         return
+    size, whole = path.stat().st_size, begin + (tensors[-1].end if tensors else 0)
     if size != whole:
         yield f"{path.name} has {size} of {whole} bytes"
 
 
 def _json(content: bytes) -> Any:
     try:
-        return json.loads(content)
+        return strict_json(content)
     except ValueError:
         return None

@@ -13,6 +13,7 @@ and finds the lock in other hands: a lost job is made again, two writers spoil a
 from __future__ import annotations
 
 import errno
+import glob
 import logging
 import os
 import secrets
@@ -31,18 +32,19 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from lever_pipe.run_card import flat, is_external
+
 log = logging.getLogger(__name__)
 
 HANDED = "LEVER_PIPE_OWNER"
 """Environment variable by which a process that becomes a launcher names its lock to the processes it starts."""
-EXTERNAL = frozenset(("lvlm", "encoder", "train_images", "eval_images", "state"))
-"""Files of stages that are no rule's output: their content is part of the spec, or nobody's input."""
 RUNNING = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
 """States of a SLURM job whose processes may still write."""
+ABANDONED_S = 7 * 24 * 3600.0
+"""Age at which what another machine left behind is nobody's."""
 LOST = 75  # EX_TEMPFAIL: the same call may succeed later
 LINKS_UNKNOWN = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-FILE_TIME_SLACK_S = 2.0  # file systems round times differently from clocks
 
 Files = Mapping[str, Path | tuple[Path, ...]]
 
@@ -231,7 +233,19 @@ class Claim:
         self._own.unlink(missing_ok=True)
         lock = _read(self._lock)
         if lock is not None and self._is_own(lock):
+            self._remove_litter(lock)
             self._lock.unlink(missing_ok=True)
+
+    def _remove_litter(self, own: _Lock) -> None:
+        """Remove the files from which killed processes of this machine were about to make a lock, and old ones."""
+        for path in self._lock.parent.glob(f"{glob.escape(self._lock.name)}.*"):
+            left = _read(path)
+            if left is None:
+                continue
+            is_near = left.owner is not None and left.owner.machine == self._owner.machine
+            is_dead = is_near and left.owner is not None and _is_running(left.owner) is False
+            if is_dead or own.beat - left.beat > ABANDONED_S:
+                path.unlink(missing_ok=True)
 
     def _take(self) -> bool:
         """Return whether the lock is this process's; try to make it so."""
@@ -325,34 +339,42 @@ class Claim:
             self._thread.join()
 
 
-def is_complete(card: Path, files: Files, *, stage: str, config: Mapping[str, Any], code: str) -> bool:
+def is_complete(
+    card: Path,
+    files: Files,
+    *,
+    stage: str,
+    config: Mapping[str, Any],
+    code: str,
+    digest: Callable[[Path], str] | None = None,
+) -> bool:
     """Return whether an artefact is whole and what this very call would make.
 
-    The run card must name the same stage, config, code and input contents, and every output must exist. What the card
-    does not list is an output. Where that is uncertain the answer is no: making a thing twice costs time only.
+    The run card must name the same stage, config and code, and all files of the call with the contents they have now.
+    Where that is uncertain the answer is no: making a thing twice costs time only.
+
+    Args:
+        card: the run card.
+        files: inputs and outputs of the call by name.
+        stage: name of the stage.
+        config: the stage's config as JSON.
+        code: fingerprint of the stage's code.
+        digest: gives a path's content; None reads each file.
     """
-    from lever_pipe import storage
-    from lever_pipe.errors import RecordError
+    from lever_pipe import contents, storage
+    from lever_pipe.errors import LeverPipeError
     from lever_pipe.records import RunCard
 
+    digest = digest or contents.digest
     try:
         made = storage.read_row(card, RunCard)
-        written = card.stat().st_mtime
-    except (RecordError, OSError):
+        if (made.stage, made.config, made.code) != (stage, dict(config), code):
+            return False
+        given = flat({name: value for name, value in files.items() if name != "card" and not is_external(stage, name)})
+        known = made.inputs | made.outputs | made.replaced
+        return given.keys() == known.keys() and all(digest(path) == known[name] for name, path in given.items())
+    except (LeverPipeError, OSError):
         return False
-    if (made.stage, made.config, made.code) != (stage, dict(config), code):
-        return False
-    listed = {name.partition("[")[0] for name in made.inputs}
-    inputs = _flat({name: value for name, value in files.items() if name in listed})
-    outputs = {name: value for name, value in files.items() if name not in listed | EXTERNAL}
-    if inputs.keys() != made.inputs.keys() or not all(path.exists() for path in _flat(outputs).values()):
-        return False
-    # A list that the card does not name is a list of outputs, or inputs of which there were none when it was written.
-    lists = _flat({name: value for name, value in outputs.items() if isinstance(value, tuple)})
-    begun = written - made.seconds - FILE_TIME_SLACK_S
-    if not all(begun <= path.stat().st_mtime <= written + FILE_TIME_SLACK_S for path in lists.values()):
-        return False
-    return all(path.exists() and storage.digest(path) == made.inputs[name] for name, path in inputs.items())
 
 
 def slurm_state(job: str) -> str:
@@ -435,14 +457,6 @@ def _touched(path: Path) -> float:
     os.utime(path)
     with path.open(encoding="utf-8") as handle:
         return os.fstat(handle.fileno()).st_mtime
-
-
-def _flat(files: Files) -> dict[str, Path]:
-    flat: dict[str, Path] = {}
-    for name, value in files.items():
-        several = {f"{name}[{i}]": path for i, path in enumerate(value)} if isinstance(value, tuple) else {name: value}
-        flat.update(several)
-    return flat
 
 
 def _die_with_parent() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
@@ -13,11 +13,19 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from lever_pipe.errors import ConfigError, UnknownMemberError
-from lever_pipe.sections import RULE_FAULT, Section, dotted
+from lever_pipe.sections import RULE_FAULT, Fault, Section, dotted
 
 S = TypeVar("S", bound=Section)
 
 FAULTY = object()
+
+MOST_VALUES = 100_000  # of a configuration; a few lines of YAML with aliases may stand for any number
+DEEPEST = 32
+LARGEST = 2**63 - 1
+LONGEST_TEXT = 10_000
+SHOWN = 200  # characters of a key or value in a message
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 MEMBER_REMEDY = "Name one of them, or add the module."
 
@@ -62,7 +70,8 @@ def unknown_member(kind: str, name: str) -> str:
     """Return what was found where a module was expected, with the nearest one there is."""
     members = available(kind)
     near = nearest(name, members)
-    return f"'{name}'" + (f" (did you mean '{near}'?)" if near else "") + f", which is none of {', '.join(members)}"
+    told = f" (did you mean '{near}'?)" if near else ""
+    return f"'{cut(name)}'{told}, which is none of {', '.join(members)}"
 
 
 def require_none(lines: list[str], source: str) -> None:
@@ -76,8 +85,85 @@ def require_none(lines: list[str], source: str) -> None:
         )
 
 
+def require_plain(values: Any, *, source: str) -> None:
+    """Refuse values that JSON could not hold, and more of them than anyone writes.
+
+    YAML has dates, sets, bytes, NaN and aliases: a few lines may stand for more values than memory holds, or for a
+    mapping that contains itself.
+
+    Raises:
+        ConfigError: all foreign values, or too many or too deeply nested ones.
+    """
+    lines: list[str] = []
+    waiting: list[tuple[tuple[int | str, ...], Any]] = [((), values)]
+    count = 0
+    while waiting:
+        path, value = waiting.pop()
+        count += 1
+        if count > MOST_VALUES or len(path) > DEEPEST:
+            raise ConfigError(
+                f"{source}: expected at most {MOST_VALUES} values, nested at most {DEEPEST} deep",
+                found="more",
+                do="Write lists and mappings out; an alias (*name) repeats all that it stands for.",
+            )
+        fault = _foreign(value)
+        if fault:
+            lines.append(f"{cut(dotted(path))}: {fault}, got {shown(value)}. Quote it, or write another value.")
+        elif isinstance(value, Mapping):
+            waiting += [((*path, str(key)), item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [((*path, index), item) for index, item in enumerate(value)]
+    require_none(sorted(lines)[:SHOWN], source)
+
+
+def _foreign(value: Any) -> str:
+    """Return what a value must be, or nothing if it is that."""
+    if isinstance(value, Mapping):
+        return "" if all(isinstance(key, str) for key in value) else "must have texts as keys"
+    if isinstance(value, str):
+        is_text = len(value) <= LONGEST_TEXT and "\0" not in value and not _HALF.search(value)
+        return "" if is_text else f"must be text of at most {LONGEST_TEXT} whole characters without NUL"
+    if isinstance(value, int | float):
+        return "" if -LARGEST <= value <= LARGEST else "must be a finite number within 64 bits"
+    return "" if value is None or isinstance(value, list | tuple) else "must be a text, number, list, mapping or null"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it."""
+    try:
+        return cut(repr(value))
+    except ValueError:  # an integer of thousands of digits
+        return "a number of thousands of digits"
+
+
+def cut(text: str) -> str:
+    """Return a text as a message shows it, cut where it is long."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
+
+
 def read_section(model: type[S], values: Any) -> tuple[S, list[str]]:
     """Return the section and a line for each fault; with faults, the section lacks what is faulty."""
+    section, lines = _read_section(model, values)
+    return section, [*lines, *(f"{dotted(path)}: {text}" for path, text in _misread(values, section, ()))]
+
+
+def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[Fault]:
+    """Yield truth values that pydantic took for numbers, the reverse, and endless numbers that texts spell."""
+    if isinstance(values, Mapping) and isinstance(parsed, Section | dict):
+        fields = parsed if isinstance(parsed, dict) else vars(parsed)
+        for key in values.keys() & fields.keys():
+            yield from _misread(values[key], fields[key], (*path, key))
+    elif isinstance(values, list | tuple) and isinstance(parsed, tuple):
+        for index, (value, item) in enumerate(zip(values, parsed, strict=False)):
+            yield from _misread(value, item, (*path, index))
+    elif isinstance(values, bool) is not isinstance(parsed, bool):
+        kind = "true or false" if isinstance(parsed, bool) else "a number or a text"
+        yield path, f"must be {kind}, got {shown(values)}. Write it so; YAML reads a bare yes, no, on or off as truth."
+    elif isinstance(parsed, int | float) and not -LARGEST <= parsed <= LARGEST:  # of a text
+        yield path, f"must be a number within 64 bits, got {shown(values)}. Write a smaller one."
+
+
+def _read_section(model: type[S], values: Any) -> tuple[S, list[str]]:
     try:
         return model.model_validate(values), []
     except ValidationError as fault:
@@ -129,13 +215,13 @@ def _section_in(annotation: Any) -> type[Section] | None:
 
 
 def _line(model: type[Section], error: ErrorDetails) -> str:
-    path = dotted(error["loc"])
+    path = cut(dotted(error["loc"]))
     if error["type"] == "extra_forbidden":
         siblings = _fields_at(model, error["loc"][:-1])
         near = nearest(str(error["loc"][-1]), siblings)
         remedy = f"did you mean '{near}'?" if near else f"known keys: {', '.join(sorted(siblings))}."
         return f"{path}: unknown key; {remedy}"
-    seen = "" if error["type"] == "missing" else f", got {error['input']!r}"
+    seen = "" if error["type"] == "missing" else f", got {shown(error['input'])}"
     message = error["msg"].removeprefix("Value error, ")
     return f"{path}: {message[0].lower()}{message[1:]}{seen}. {_remedy(error)}"
 

@@ -6,7 +6,6 @@ read, whose digests belong to the identity of the stages that load them.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -18,10 +17,12 @@ from typing import Any
 from lever_pipe import agent_plan, faults
 from lever_pipe import stage_configs as stages
 from lever_pipe.config import Arm, Emulate, OnPolicy, Preset, Reward
+from lever_pipe.contents import model_identity
 from lever_pipe.experiment import Experiment
-from lever_pipe.provenance import canonical_json, code_of, model_identity
+from lever_pipe.provenance import canonical_json, code_of
 from lever_pipe.records import PolicyRef, base_of, beta_text, mode_of
 from lever_pipe.sections import Section
+from lever_pipe.storage import header_of
 
 Wildcards = Mapping[str, str]
 
@@ -33,6 +34,12 @@ SIMILARITIES = ("similar_image", "similar_question", "similar_both")
 def put_this_interpreter_first() -> None:
     """Make `python` in a job's shell the interpreter that runs the workflow, also without an activated environment."""
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def ledger_folder(experiment: Experiment) -> str:
+    """Return the folder of LVLM answers: in the store, so that it outlives `results`, or without a store in these."""
+    store = experiment.store
+    return f"{experiment.results}/ledger" if store is None else str(Path(store.folder).expanduser() / "ledger")
 
 
 def baselines(experiment: Experiment) -> list[str]:
@@ -526,13 +533,8 @@ def _scale(experiment: Experiment) -> str:
 @cache
 def parameters_of(folder: str) -> int:
     """Return how many weights the headers of a model folder's safetensors name; 0 where there is none to read."""
-    total = 0
-    for path in sorted(Path(folder).glob("*.safetensors")):
-        with path.open("rb") as handle:
-            size = int.from_bytes(handle.read(8), "little")
-            try:
-                header = json.loads(handle.read(size))
-            except (ValueError, OverflowError, MemoryError):
-                return 0
-        total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    return total
+    try:
+        headers = [header_of(path) for path in sorted(Path(folder).glob("*.safetensors"))]
+    except (OSError, ValueError):
+        return 0
+    return sum(math.prod(tensor.shape) for _, tensors in headers for tensor in tensors)

@@ -7,15 +7,18 @@ import hashlib
 import json
 import subprocess
 import sys
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PACKAGE = Path(__file__).parent
+MODULE_DIGITS = 8
+"""Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of syntax trees that hold statements, or what holds statements; of an `if`, the first is what it decides."""
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
-SMALL_FILE_BYTES = 16_000_000
-SAMPLE_BYTES = 1_000_000
 
 
 def canonical_json(value: Any) -> str:
@@ -34,7 +37,7 @@ def closure_of(module: str, members: tuple[str, ...] = (), *, root: Path = PACKA
         if name in seen or _path_of(name, root) is None:
             continue
         seen.add(name)
-        todo.extend(_imports_of(name, root))
+        todo.extend(_module(name, root).imports)
     return sorted(seen)
 
 
@@ -44,7 +47,15 @@ def code_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) 
     Docstrings and comments are stripped, so prose costs no rerun while a changed sign does. `members` are the
     modules that the configuration selects by name (a sampler, an LVLM), as `samplers.uniform`.
     """
-    return _code_of(stage, members, root)
+    return _code_of(stage, members, root).fingerprint
+
+
+def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> dict[str, str]:
+    """Return the modules behind `code_of`, without the package's name, with the digest of each one's syntax tree.
+
+    They are read at the same moment as the fingerprint. The package itself is called `__init__`.
+    """
+    return dict(_code_of(stage, members, root).modules)
 
 
 def engine_code(member: str, *, root: Path = PACKAGE) -> str:
@@ -53,37 +64,40 @@ def engine_code(member: str, *, root: Path = PACKAGE) -> str:
     Answers that outlive a run are kept under it: what other code computed is not an answer of this code.
     """
     part = member.rpartition(".")[0]
-    return _fingerprint([name for name in closure_of(member, root=root) if name.startswith(part)], root)
+    return _fingerprint([name for name in closure_of(member, root=root) if name.startswith(part)], root).fingerprint
+
+
+class _Code(NamedTuple):
+    """The code of some modules, by one reading of them: module -> digest, and the fingerprint of all."""
+
+    fingerprint: str
+    modules: dict[str, str]
 
 
 @cache
-def _code_of(stage: str, members: tuple[str, ...], root: Path) -> str:
+def _code_of(stage: str, members: tuple[str, ...], root: Path) -> _Code:
     package = root.name
     names = closure_of(f"{package}.stages.{stage}", tuple(f"{package}.{m}" for m in members), root=root)
     return _fingerprint(names, root)
 
 
-def _fingerprint(names: list[str], root: Path) -> str:
-    trees = [f"{name}\n{_stripped_tree(_require_path(name, root))}" for name in names]
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return hashlib.sha256("\n".join([version, *trees]).encode()).hexdigest()[:16]
+def _fingerprint(names: list[str], root: Path) -> _Code:
+    trees = {name: _module(name, root).tree for name in names}
+    parts = [python_version(), *(f"{name}\n{tree}" for name, tree in trees.items())]
+    modules = {name.removeprefix(root.name).lstrip(".") or "__init__": _sha256(tree) for name, tree in trees.items()}
+    return _Code(
+        fingerprint=_sha256("\n".join(parts))[:16],
+        modules={name: found[:MODULE_DIGITS] for name, found in modules.items()},
+    )
 
 
-def model_identity(folder: str) -> str:
-    """Return a digest of a model folder's files, or `absent`.
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
-    Files beyond 16 MB are sampled (size, head, middle and tail), so that parsing a workflow stays fast; weights that
-    differ in training differ in nearly every byte. Times do not enter, so a copied folder keeps its identity; nor do
-    hidden files and folders, where download tools keep their notes.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        return "absent"
-    digest = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(root))):
-        digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
-        digest.update(_sample(path))
-    return digest.hexdigest()[:16]
+
+def python_version() -> str:
+    """Return the part of Python's version that code is compiled by, as `3.11`: it enters every fingerprint."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def commit_of(folder: Path = PACKAGE) -> tuple[str, bool]:
@@ -113,22 +127,6 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _is_hidden(relative: Path) -> bool:
-    return any(part.startswith(".") for part in relative.parts)
-
-
-def _sample(path: Path) -> bytes:
-    size = path.stat().st_size
-    with path.open("rb") as handle:
-        if size <= SMALL_FILE_BYTES:
-            return hashlib.file_digest(handle, "sha256").digest()
-        digest = hashlib.sha256()
-        for offset in (0, size // 2, size - SAMPLE_BYTES):
-            handle.seek(offset)
-            digest.update(handle.read(SAMPLE_BYTES))
-        return digest.digest()
-
-
 def _path_of(name: str, root: Path) -> Path | None:
     parts = name.split(".")
     if parts[0] != root.name:
@@ -146,9 +144,28 @@ def _require_path(name: str, root: Path) -> Path:
     return path
 
 
-def _imports_of(name: str, root: Path) -> list[str]:
+class _Module(NamedTuple):
+    """What a module's text says: what it imports, and its syntax tree without docstrings."""
+
+    imports: tuple[str, ...]
+    tree: str
+
+
+def _module(name: str, root: Path) -> _Module:
+    return _parsed(_require_path(name, root).read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> _Module:
+    """Return what a text says; most modules belong to many stages, and parsing them again takes seconds in all."""
+    tree = ast.parse(text)
+    imports = tuple(_imports_in(tree))
+    return _Module(imports, _stripped(tree))
+
+
+def _imports_in(tree: ast.AST) -> list[str]:
     found: list[str] = []
-    for node in _running_nodes(ast.parse(_require_path(name, root).read_text(encoding="utf-8"))):
+    for node in _statements(tree, running=True):
         if isinstance(node, ast.Import):
             found.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -157,23 +174,28 @@ def _imports_of(name: str, root: Path) -> list[str]:
     return found
 
 
-def _running_nodes(tree: ast.AST) -> list[ast.AST]:
-    nodes: list[ast.AST] = []
-    for child in ast.iter_child_nodes(tree):
-        never_runs = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
-        branch = ast.Module(child.orelse, []) if never_runs else child  # type: ignore[attr-defined]
-        nodes.append(branch)
-        nodes.extend(_running_nodes(branch))
-    return nodes
+def _statements(tree: ast.AST, *, running: bool) -> Iterator[ast.AST]:
+    """Yield the statements of a tree and what holds them; if `running`, none that only type checkers read.
+
+    Expressions, most of a tree, hold neither imports nor docstrings.
+    """
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        never_runs = running and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for field in BLOCKS[1:] if never_runs else BLOCKS:
+            block = getattr(node, field, None)
+            if isinstance(block, list):
+                todo.extend(block)
 
 
-def _stripped_tree(path: Path) -> str:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+def _stripped(tree: ast.AST) -> str:
+    """Return a syntax tree as text, and take its docstrings out."""
+    for node in _statements(tree, running=False):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and not isinstance(node, ast.Lambda | ast.IfExp):
-            kept = [s for s in body if not _is_docstring(s)]
-            node.body = kept  # type: ignore[attr-defined]
+        if isinstance(body, list):
+            node.body = [s for s in body if not _is_docstring(s)]  # type: ignore[attr-defined]
     return ast.dump(tree, annotate_fields=False)
 
 

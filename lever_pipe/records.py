@@ -233,7 +233,7 @@ class RunCard(Row):
 
     stage: str
     config: dict[str, Any]
-    inputs: dict[str, str]  # name -> sha256 of the file, or of a folder's listing
+    inputs: dict[str, str]  # name -> digest of the content (`contents.digest`)
     code: str
     commit: str
     dirty: bool
@@ -241,3 +241,7 @@ class RunCard(Row):
     device: str
     threads: int
     seconds: float
+    outputs: dict[str, str] = {}  # likewise
+    replaced: dict[str, str] = {}  # name of an output -> digest of what somebody put in its place since
+    tensors: dict[str, dict[str, str]] = {}  # name of an input -> tensor -> dtype, shape and digest
+    paths: dict[str, str] = {}  # name -> where the file lay

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from lever_pipe.errors import RecordError
-from lever_pipe.records import Example, RlGroup, RlQuery, Trajectory
-from lever_pipe.storage import read_json, read_rows, write_text
+from lever_pipe.records import Example, RlGroup, RlQuery, Row, Trajectory
+from lever_pipe.storage import read_json, read_rows, shortened, write_text
 
 FIX_VERSION = "v3"
 GROUP_KEYS = ("query", "candidate_pool_ids", "pointer_candidates")
@@ -31,6 +31,7 @@ IGNORED_FIELDS = ("aug_type", "aug_round", "proxy_score", "raw_generation", "pro
 DEFAULTS = {"vqa_gt_logprob": None, "eval_failed": False}  # absent from files that predate them
 SHOWN = 5
 
+M = TypeVar("M", bound=Row)
 RewardOf = Callable[[Trajectory], float]
 
 
@@ -67,7 +68,10 @@ def import_original(path: Path) -> tuple[list[RlGroup], ImportReport]:
     document = read_json(path)
     if not isinstance(document, dict):
         raise _fault(path, [f"a JSON {type(document).__name__} instead of an object of queries"])
-    report = ImportReport(meta=dict(document.get("_meta") or {}))
+    meta = document.get("_meta") or {}
+    if not isinstance(meta, dict):
+        raise _fault(path, ["'_meta': no object"])
+    report = ImportReport(meta=meta)
     blocks = {key: block for key, block in document.items() if key != "_meta"}
     _refuse_v4(path, blocks)
     groups: list[RlGroup] = []
@@ -188,9 +192,9 @@ def _group(key: str, block: Any, report: ImportReport) -> RlGroup | None:
     rows = [_row(f"{where}: pointer_candidates[{i}]", row, report) for i, row in enumerate(block["pointer_candidates"])]
     kept = [row for row in rows if row is not None]
     try:
-        query = RlQuery.model_validate(block["query"])
+        query = _strictly(RlQuery, block["query"])
         candidates = [{**row, "query_id": query.query_id} for row in kept]
-        group = RlGroup.model_validate({**block, "query": query, "pointer_candidates": candidates})
+        group = _strictly(RlGroup, {**block, "pointer_candidates": candidates})
     except ValidationError as fault:
         raise _BlockError([f"{where}: {line}" for line in _describe(fault)]) from None
     _check_group(key, group)
@@ -200,6 +204,11 @@ def _group(key: str, block: Any, report: ImportReport) -> RlGroup | None:
         report.empty_queries.append(query.query_id)
         return None
     return group
+
+
+def _strictly(model: type[M], value: Any) -> M:
+    """Return what JSON spells as a row, where "3" and 3.0 are no 3."""
+    return model.model_validate_json(json.dumps(value), strict=True)
 
 
 def _check_group(key: str, group: RlGroup) -> None:
@@ -220,8 +229,10 @@ def _row(where: str, row: Any, report: ImportReport) -> dict[str, Any] | None:
     """Return a row with known keys only, or None if its evaluation had failed."""
     if not isinstance(row, dict):
         raise _BlockError([f"{where}: no object"])
-    mode = row.get("vqa_eval_mode")
-    if row.get("eval_failed") or mode in FAILED_MODES:
+    mode, has_failed = row.get("vqa_eval_mode"), row.get("eval_failed", False)
+    if not isinstance(has_failed, bool):
+        raise _BlockError([f"{where}: 'eval_failed': neither true nor false"])
+    if has_failed or mode in FAILED_MODES:
         report.dropped_rows[mode if mode in FAILED_MODES else "eval_failed"] += 1
         return None
     report.dropped_fields.update(name for name in IGNORED_FIELDS if name in row)
@@ -257,8 +268,10 @@ def _refuse_v4(path: Path, blocks: Mapping[str, Any]) -> None:
 
 
 def _has_no_pool(block: Mapping[str, Any]) -> bool:
-    rows = block.get("pointer_candidates") or []
-    no_global = any(isinstance(row, dict) and "pointer" in row and "pointer_global" not in row for row in rows)
+    rows = block.get("pointer_candidates")
+    no_global = isinstance(rows, list) and any(
+        isinstance(row, dict) and "pointer" in row and "pointer_global" not in row for row in rows
+    )
     return "candidate_pool_ids" not in block or no_global
 
 
@@ -289,7 +302,7 @@ def _fault(path: Path, faults: Sequence[str]) -> RecordError:
 def _several(faults: Sequence[str]) -> str:
     rest = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
     count = f"{len(faults)} fault" + ("s" if len(faults) > 1 else "")
-    return f"{count}:\n  " + "\n  ".join([*faults[:SHOWN], *rest]) + "\n"
+    return f"{count}:\n  " + "\n  ".join([*map(shortened, faults[:SHOWN]), *rest]) + "\n"
 
 
 def _percent(part: int, whole: int) -> float:

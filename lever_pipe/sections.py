@@ -20,7 +20,9 @@ RULE_FAULT = "rule_fault"
 class Section(BaseModel):
     """A frozen section of the configuration that refuses unknown keys and broken rules."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False, allow_inf_nan=False
+    )
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the rules that tie several fields, or go beyond a field's type and bounds."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from lever_pipe import temporaries
 from lever_pipe.errors import RecordError
 
 if TYPE_CHECKING:
@@ -19,25 +22,33 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=BaseModel)
 
+LARGE_HEADER = 100_000_000  # bytes of a safetensors file; the format allows no more
+SHOWN = 200  # characters of a foreign text in a message
+HALVES = ("\\ud", "\\uD")  # how JSON spells a half of a character that needs two
+
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Call `write` on a sibling temporary file, flush it to disk and rename it to `path`.
 
     A killed process or a power failure leaves the former file, or none, but never half of one. When this returns the
     name is on disk too, so what is written last says that all is there.
+
+    Raises:
+        OSError: the system refuses; it names `path`, which is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as handle:
-            write(handle)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+    temporary = temporaries.beside(path)
+    with temporaries.blamed_on(path, temporary):
+        try:
+            with temporary.open("wb") as handle:
+                temporaries.remove_abandoned(path, own=temporary)
+                write(handle)
+                handle.flush()
+                os.fsync(handle.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+        finally:
+            temporaries.remove(temporary)
 
 
 def sync_folder(path: Path) -> None:
@@ -60,18 +71,88 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
+class _NoNumberError(ValueError):
+    pass
+
+
+def strict_json(content: bytes, *, halves: bool = False) -> Any:
+    """Return the value of a JSON text that has one reading only.
+
+    Python's own reader takes the last of several equal keys, numbers that are none or beyond a float, and halves of
+    characters, which no file can hold again.
+
+    With `halves`, those may stand, for a caller who looks at each text.
+
+    Raises:
+        ValueError: any of these, another encoding, no JSON, or nesting beyond what Python bears.
+    """
+    text = content.decode()
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("values nested too deeply") from None
+    except _NoNumberError as fault:
+        raise ValueError(f"{_key_of_no_number(text)}{fault}") from None
+    if not halves and any(half in text for half in HALVES):
+        json.dumps(value, ensure_ascii=False).encode()  # refuses what has no other half
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        raise ValueError(f"the key {shortened(repr(counts.most_common(1)[0][0]))} twice in one object")
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(text)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise _NoNumberError(f"{float(text)} is no finite number")
+
+
+def _key_of_no_number(text: str) -> str:
+    """Return the first key whose value is no finite number or lists one, or nothing."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for key, value in pairs:
+            values = value if isinstance(value, list) else [value]
+            found.extend(key for each in values if isinstance(each, float) and not math.isfinite(each))
+        return {}
+
+    with suppress(ValueError, RecursionError):  # it may be no JSON besides
+        json.loads(text, object_pairs_hook=look)
+    return f"{shortened(repr(found[0]))}: " if found else ""
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a file or a message can hold a text: JSON and YAML can spell halves of a character."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def shortened(text: str) -> str:
+    """Return a text as a message shows it, cut where it is long."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
+
+
 def read_json(path: Path) -> Any:
     """Return the JSON value of a file.
 
     Raises:
-        RecordError: the file is missing or not JSON.
+        RecordError: the file cannot be read or is not JSON that has one reading (see `strict_json`).
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise _missing(path) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
-        raise RecordError(f"{path}: expected JSON", found=str(fault), do="Restore or rebuild the file.") from None
+        return strict_json(path.read_bytes())
+    except OSError as fault:
+        raise _unreadable(path, fault) from None
+    except ValueError as fault:
+        found = shortened(str(fault))
+        raise RecordError(f"{path}: expected JSON", found=found, do="Restore or rebuild the file.") from None
 
 
 def write_rows(path: Path, rows: Iterable[BaseModel]) -> None:
@@ -88,18 +169,13 @@ def read_rows(path: Path, model: type[M]) -> list[M]:
     """Return all rows of a JSON-lines file as `model`.
 
     Raises:
-        RecordError: missing file, or a line that breaks the contract (file:line: key).
+        RecordError: a file that cannot be read, or a line that breaks the contract (file:line: key).
     """
-    rows: list[M] = []
     try:
-        with path.open(encoding="utf-8") as handle:
-            for number, line in enumerate(handle, start=1):
-                rows.append(_parse(model, line, f"{path}:{number}"))
-    except FileNotFoundError:
-        raise _missing(path) from None
-    except UnicodeDecodeError as fault:
-        raise _not_text(f"{path}:{len(rows) + 1}", fault) from None
-    return rows
+        with path.open("rb") as handle:
+            return [_parse(model, line, f"{path}:{number}") for number, line in enumerate(handle, start=1)]
+    except OSError as fault:
+        raise _unreadable(path, fault) from None
 
 
 def write_row(path: Path, row: BaseModel) -> None:
@@ -111,15 +187,13 @@ def read_row(path: Path, model: type[M]) -> M:
     """Return the single model of a JSON file.
 
     Raises:
-        RecordError: missing file, or a key that breaks the contract.
+        RecordError: a file that cannot be read, or a key that breaks the contract.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise _missing(path) from None
-    except UnicodeDecodeError as fault:
-        raise _not_text(str(path), fault) from None
-    return _parse(model, text, str(path))
+        content = path.read_bytes()
+    except OSError as fault:
+        raise _unreadable(path, fault) from None
+    return _parse(model, content, str(path))
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
@@ -141,43 +215,85 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     from safetensors.numpy import load_file
 
     try:
+        header_of(path)  # the library takes the last of several equal names
         return dict(load_file(path))
-    except FileNotFoundError:
-        raise _missing(path) from None
-    except SafetensorError as fault:
-        raise RecordError(f"{path}: expected safetensors", found=str(fault), do="Rebuild the file.") from None
+    except OSError as fault:
+        raise _unreadable(path, fault) from None
+    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as fault:  # numpy knows fewer types
+        found = shortened(f"{type(fault).__name__}: {fault}")
+        raise RecordError(f"{path}: expected safetensors", found=found, do="Rebuild the file.") from None
+
+
+class StoredTensor(NamedTuple):
+    """Where a tensor lies in a safetensors file: bytes after the header, from `begin` to before `end`."""
+
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def header_of(path: Path) -> tuple[int, list[StoredTensor]]:
+    """Return where the tensors begin in a safetensors file, and which there are, in the order of their bytes.
+
+    Raises:
+        OSError: no such file.
+        ValueError: no header, or one that states no tensors one behind another.
+    """
+    with path.open("rb") as handle:
+        length = int.from_bytes(handle.read(8), "little")
+        if not 2 <= length <= min(LARGE_HEADER, path.stat().st_size - 8):
+            raise ValueError(f"a header of {length} bytes")
+        header: Any = strict_json(handle.read(length))
+    entries = header.items() if isinstance(header, dict) else [("header", header)]
+    tensors = [_stored(entry) for name, entry in entries if name != "__metadata__"]
+    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
+    ends = [0, *(tensor.end for tensor in tensors)]
+    if any(tensor.begin != end for tensor, end in zip(tensors, ends, strict=False)):
+        raise ValueError("tensors that overlap or leave a gap")
+    return 8 + length, tensors
+
+
+def _stored(entry: Any) -> StoredTensor:
+    try:
+        shape, (begin, end) = entry["shape"], entry["data_offsets"]
+        numbers = [*shape, begin, end]
+    except (LookupError, TypeError, ValueError):
+        raise ValueError("a tensor without shape and place") from None
+    if not isinstance(shape, list) or not all(type(number) is int and number >= 0 for number in numbers) or begin > end:
+        raise ValueError("a shape or place that holds no counts")
+    return StoredTensor(tuple(shape), begin, end)
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 of a file, or of the sorted names and digests below a folder."""
-    if path.is_dir():
-        listing = (f"{p.relative_to(path)}\0{digest(p)}" for p in sorted(path.rglob("*")) if p.is_file())
-        return hashlib.sha256("\n".join(listing).encode()).hexdigest()
+    """Return the sha256 of a file's bytes; of what a file holds, see `contents`."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _parse(model: type[M], text: str, where: str) -> M:
+def _parse(model: type[M], content: bytes, where: str) -> M:
     try:
-        return model.model_validate_json(text, strict=True)
+        strict_json(content)  # pydantic takes the last of several equal keys
+        return model.model_validate_json(content, strict=True)
     except ValidationError as fault:
-        raise RecordError(
-            f"{where}: expected a {model.__name__} row", found=_describe(fault), do="Mend or rebuild the file."
-        ) from None
+        found = _describe(fault)
+    except UnicodeDecodeError as fault:
+        raise RecordError(f"{where}: expected UTF-8 text", found=str(fault), do="Mend or rebuild the file.") from None
+    except ValueError as fault:
+        found = f"'row': Invalid JSON: {shortened(str(fault))}"
+    raise RecordError(f"{where}: expected a {model.__name__} row", found=found, do="Mend or rebuild the file.")
 
 
 def _describe(fault: ValidationError) -> str:
     parts = []
     for error in fault.errors(include_url=False, include_context=False)[:5]:
-        key = ".".join(str(part) for part in error["loc"]) or "row"
+        key = shortened(".".join(str(part) for part in error["loc"]) or "row")
         kind = {"missing": "missing", "extra_forbidden": "unknown key"}.get(error["type"], error["msg"])
         parts.append(f"'{key}': {kind}")
     return "; ".join(parts)
 
 
-def _not_text(where: str, fault: UnicodeDecodeError) -> RecordError:
-    return RecordError(f"{where}: expected UTF-8 text", found=str(fault), do="Mend or rebuild the file.")
-
-
-def _missing(path: Path) -> RecordError:
-    return RecordError(f"{path}: expected a file", found="none", do="Run the rule that makes it.")
+def _unreadable(path: Path, fault: OSError) -> RecordError:
+    if isinstance(fault, FileNotFoundError):
+        return RecordError(f"{path}: expected a file", found="none", do="Run the rule that makes it.")
+    found = fault.strerror or str(fault)
+    return RecordError(f"{path}: expected a file that can be read", found=found, do="Mend the path or its permissions.")

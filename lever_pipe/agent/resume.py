@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lever_pipe import storage
+from lever_pipe import contents, storage
 from lever_pipe.agent.processes import Processes, is_main
 from lever_pipe.agent_records import EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.checkpoints import load_tensors, require_same_tensors
@@ -74,7 +74,7 @@ class Place(Row):
 
 def identity_of(config: BaseModel, inputs: Inputs, code: str) -> str:
     """Return the digest of all that a run's numbers follow from; a checkpoint serves no other run."""
-    files = {name: [storage.digest(path) for path in _paths(value)] for name, value in inputs.items()}
+    files = {name: [contents.digest(path) for path in _paths(value)] for name, value in inputs.items()}
     parts = {"config": config.model_dump(mode="json"), "files": files, "code": code}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 

@@ -172,7 +172,7 @@ def _understood(words: Sequence[str]) -> Call:
     from snakemake.common.configfile import load_configfile
     from snakemake.settings.types import ConfigSettings
     from snakemake.utils import update_config
-    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry  # type: ignore[import-untyped]
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
     _, args = parse_args(list(words))
     laid_over = ConfigSettings(config=parse_config(args.config), configfiles=args.configfile or ())

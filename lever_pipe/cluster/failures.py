@@ -110,12 +110,16 @@ class Invocation(logging.Handler):
 
     Args:
         folder: where `write_table` puts the table for machines.
+
+    Attributes:
+        spared: rule -> how many of its jobs were not run, because they are made already.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(logging.INFO)
         self.table = folder / TABLE
         self.planned: Counter[str] = Counter()
+        self.spared: Counter[str] = Counter()
         self.was_interrupted = False
         self._jobs: dict[int, _Job] = {}
         self._starved: Counter[_Key] = Counter()
@@ -162,8 +166,8 @@ class Invocation(logging.Handler):
 
     @property
     def remaining(self) -> Counter[str]:
-        """Return, by rule, how many planned jobs neither finished nor failed."""
-        left = self.planned - self._finished() - Counter(row.rule for row in self.failed)
+        """Return, by rule, how many planned jobs neither finished, nor failed, nor were made already."""
+        left = self.planned - self._finished() - Counter(row.rule for row in self.failed) - self.spared
         left.pop(TARGET, None)
         return left
 

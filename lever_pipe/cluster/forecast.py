@@ -1,6 +1,7 @@
 """`python -m lever_pipe plan [words for Snakemake]`: what would run, why, and how long by the benchmark records.
 
-The words are those of the run itself: targets, `--configfile`, `--workflow-profile`. Nothing is run, locked or written.
+The words are those of the run itself: targets, `--configfile`, `--workflow-profile`. Nothing is run or locked, and no
+result is written; Snakemake's records and times of files are brought in line with the run cards, as in any dry run.
 A rule's seconds are the median of the records that jobs of this rule left on the same kind of device under the same
 results folder. A rule without a record is no part of the estimate; its requested runtime is shown as an upper bound.
 `--json` prints the same for programs.
@@ -143,7 +144,8 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
     """Return the jobs that Snakemake would run with these words, targets that make nothing aside.
 
     Runs Snakemake's dry run in this process, so it must not be called from within a run. Like every dry run it leaves
-    a cache of file times below `.snakemake`, which the next run removes, and nothing else.
+    a cache of file times below `.snakemake`, which the next run removes, one of digests, and Snakemake's records as
+    the run cards have them.
 
     Raises:
         UnplannableError: Snakemake fails.

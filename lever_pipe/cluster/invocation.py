@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import snapshot
-from lever_pipe.cluster import adoption
+from lever_pipe import contents, snapshot
+from lever_pipe.errors import LeverPipeError
 from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.incremental import code_records, sparing, why
+from lever_pipe.store import Store, opened
 
 SLURM = "slurm"
+
+log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 
 Workflow = Any  # snakemake.workflow.Workflow
 
@@ -35,8 +41,13 @@ def gpu_request(workflow: Workflow) -> str:
     return str(getattr(found, "raw", None) or "gpu")
 
 
-def begin(workflow: Workflow, experiment: Experiment) -> None:
-    """Freeze what this invocation will compute, check what it needs, and guard what it waits for.
+def store_of(experiment: Experiment) -> Store | None:
+    """Return the store that the configuration names, if any."""
+    return None if experiment.store is None else opened(experiment.store.model_dump())
+
+
+def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> None:
+    """Freeze what this invocation will compute, check what it needs, spare what is made, guard what it waits for.
 
     Raises:
         LeverPipeError: something that jobs would fail on, or that the run would wait for without end.
@@ -46,13 +57,34 @@ def begin(workflow: Workflow, experiment: Experiment) -> None:
     jobs, snakefile = list(workflow.dag.needrun_jobs()), Path(workflow.main_snakefile)
     # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
     snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), snakefile=snakefile)
+    _record_code(experiment, jobs)
+    contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
     _check(workflow, experiment, jobs)
     workflow.config_settings.configfiles = ()  # a job's own Snakemake must not read what is edited meanwhile
-    adoption.begin()
+    sparing.attach(_executors(workflow), made)
     if _executor(workflow) == SLURM:
         from lever_pipe.cluster import watchdog
 
         watchdog.watch(workflow.executor_plugin.executor)
+
+
+def end(experiment: Experiment) -> None:
+    """Remember the contents that were read, and keep the store within its bound."""
+    contents.remembered().save()
+    kept = store_of(experiment)
+    if kept is not None:
+        try:
+            kept.trim()
+        except (LeverPipeError, OSError) as fault:  # the summary of the run comes first
+            log.warning(f"{kept.folder}: not trimmed: {fault}")
+
+
+def _record_code(experiment: Experiment, jobs: list[Any]) -> None:
+    """Keep of which modules each planned fingerprint of code is, so that `why` can name those that differ."""
+    for stage, specs in snapshot.planned_specs(jobs).items():
+        of_code = {identity["code"]: identity["config"] for identity in map(json.loads, specs)}
+        for code, config in of_code.items():
+            code_records.record(Path(experiment.results), stage, why.members_of(stage, config), code)
 
 
 def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
@@ -63,6 +95,13 @@ def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
     attempts = 1 + workflow.execution_settings.retries
     settings = SlurmSettings.of(workflow.executor_settings, attempts=attempts) if executor == SLURM else None
     doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), slurm=settings)
+
+
+def _executors(workflow: Workflow) -> set[type]:
+    """Return the executor of the run, and the one for rules that run where Snakemake does."""
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+    return {workflow.executor_plugin.executor, ExecutorPluginRegistry().get_plugin("local").executor}
 
 
 def _executor(workflow: Workflow) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lever_pipe.errors import DataError
+from lever_pipe.storage import shortened
 
 SHOWN = 5
 
@@ -17,7 +18,7 @@ class Faults:
 
     def add(self, kind: str, item: str | int) -> None:
         """Record one fault of a kind, for example `add("missing image", "a.jpg")`."""
-        self._items.setdefault(kind, []).append(str(item))
+        self._items.setdefault(shortened(kind), []).append(shortened(str(item)))
 
     def extend(self, kind: str, items: Iterable[str | int]) -> None:
         """Record several faults of one kind."""

@@ -16,6 +16,8 @@ from lever_pipe.errors import DataError, ImageError
 
 log = logging.getLogger(__name__)
 
+MOST_PIXELS = 2**25  # of an image; one of twice as many takes seconds to decode, and no data set needs it
+
 
 class _HasImage(Protocol):
     @property
@@ -50,7 +52,7 @@ class Images:
         if not self._folder.is_dir():
             faults.add("missing image folder", str(self._folder))
             return
-        missing = [i for i in image_ids if not (self._folder / self.name(i)).is_file()]
+        missing = [i for i in image_ids if not _is_file(self._folder / self.name(i))]
         faults.extend(f"missing image in {self._folder}", map(self.name, missing))
 
     def readable(self, questions: list[Q], on_bad_image: Literal["stop", "skip"], limit: int | None) -> list[Q]:
@@ -84,8 +86,15 @@ class Images:
         return self._digests[image_id]
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
 def digest_of_image(path: Path) -> str | None:
-    """Return the sha256 of an image file's bytes, or None when the image does not decode.
+    """Return the sha256 of an image file's bytes, or None when the image does not decode or has too many pixels.
 
     Raises:
         DataError: there is no such file.
@@ -98,6 +107,8 @@ def digest_of_image(path: Path) -> str | None:
         return None
     try:
         with Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > MOST_PIXELS:
+                return None
             # A JPEG decoder may scale as it decodes: it still reads all bytes but computes less.
             image.draft(None, (max(1, image.width // 8), max(1, image.height // 8)))
             image.load()

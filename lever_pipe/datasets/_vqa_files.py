@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lever_pipe.datasets._faults import Faults
 from lever_pipe.datasets._images import Images
@@ -30,12 +30,15 @@ class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+Id = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class Question(_Entry):
     """An entry of a question file."""
 
-    image_id: int
+    image_id: Id
     question: str
-    question_id: int
+    question_id: Id
 
 
 class Answer(_Entry):
@@ -50,8 +53,8 @@ class Answer(_Entry):
 class Annotation(_Entry):
     """An entry of an annotation file."""
 
-    image_id: int
-    question_id: int
+    image_id: Id
+    question_id: Id
     question_type: str
     answer_type: str
     answers: list[Answer]

@@ -123,7 +123,7 @@ def _open(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
             return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, EOFError) as fault:
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as fault:
         raise ImageError("expected a readable image", found=f"{path}: {fault}", do="Restore the file.") from None
 
 

@@ -9,8 +9,8 @@ from typing import get_type_hints
 import pytest
 
 from lever_pipe.__main__ import path_parameters, stage_function
-from lever_pipe.ownership import EXTERNAL
 from lever_pipe.parsing import available
+from lever_pipe.run_card import EXTERNAL, MADE
 from lever_pipe.sections import Section
 from lever_pipe.stage_configs import Runtime
 
@@ -30,6 +30,19 @@ def test_file_names_of_rule_and_signature_agree(stage: str) -> None:
     wanted = set(path_parameters(stage_function(stage)))
     assert declared <= wanted, declared - wanted
     assert wanted - declared <= EXTERNAL, wanted - declared - EXTERNAL
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_file_is_one_and_a_list_a_list(stage: str) -> None:
+    """The name of an output in the run card and in the store says whether it is a member of a list."""
+    several = path_parameters(stage_function(stage))
+    for name, value in rules()[stage].output.items():
+        assert isinstance(value, str) is not several[name], name
+
+
+def test_an_external_name_is_an_output_of_those_stages_alone_that_say_so() -> None:
+    made = {stage: EXTERNAL & set(rules()[stage].output.keys()) for stage in STAGES}
+    assert {stage: names for stage, names in made.items() if names} == MADE
 
 
 @pytest.mark.parametrize("stage", STAGES)

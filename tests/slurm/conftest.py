@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.workflow.conftest import Project, copy_project
+from tests.workflow.conftest import Project, finished_once
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "loopback.sh"
@@ -296,18 +295,7 @@ def cluster(cluster_of_session: Cluster) -> Cluster:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project whose smoke run is complete, made without a cluster, once for all workers."""
-    top = tmp_path_factory.getbasetemp()
-    folder = (top.parent if "PYTEST_XDIST_WORKER" in os.environ else top) / "finished"
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.with_suffix(".done").exists():
-            return Project(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        project = copy_project(folder)
-        project.snakemake("--cores", "2")
-        folder.with_suffix(".done").touch()
-    return project
+    return finished_once(tmp_path_factory, store=False)
 
 
 def on(cluster: Cluster, project: Project) -> ClusterProject:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.workflow.conftest import Project
-from tests.workflow.test_reruns import OFFLINE_AND_BELOW
+from tests.workflow.counts import OFFLINE_AND_BELOW
 
 from .conftest import ENDED, Cluster, ClusterProject, Fault, on, wait_until
 from .test_failures import STAGE, epoch, whole

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ledger_lines import line, sealed, unsealed
 
 from lever_pipe.errors import RecordError
 from lever_pipe.ledger import LOG_PROB_TOLERANCE, ROWS_PER_CHUNK, Ledger, read_files, writer_name
@@ -113,8 +114,8 @@ def test_the_callers_row_is_not_tied_to_the_ledger() -> None:
 
 
 def test_disagreements_are_counted_and_the_first_file_wins(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"key": KEY, "text": "red", "scores": {"1": [-1.0]}}) + "\n")
-    (tmp_path / "b.jsonl").write_text(json.dumps({"key": KEY, "text": "blue", "scores": {"1": [-1.5]}}) + "\n")
+    (tmp_path / "a.jsonl").write_text(line(KEY, {"text": "red", "scores": {"1": [-1.0]}}))
+    (tmp_path / "b.jsonl").write_text(line(KEY, {"text": "blue", "scores": {"1": [-1.5]}}))
     ledger = Ledger(tmp_path)
     assert ledger.disagreements == 2  # the text and one score
     assert ledger.get(KEY) == {"text": "red", "scores": {"1": [-1.0]}}
@@ -142,12 +143,49 @@ def test_any_cut_of_a_file_loses_only_the_torn_row(tmp_path_factory: pytest.Temp
     assert survivor.torn == int(not kept.endswith(b"\n") and bool(kept))
 
 
-@pytest.mark.parametrize("line", ["{broken", "[1, 2]", '{"text": "no key"}', "3", '{"key": 3}', '{"key": ["a"]}'])
-def test_a_broken_line_inside_a_file_is_named(tmp_path: Path, line: str) -> None:
-    good = json.dumps({"key": KEY, "text": "red"})
-    (tmp_path / "a.jsonl").write_text(f"{good}\n{line}\n{good}\n")
-    with pytest.raises(RecordError, match=r"a\.jsonl:2: expected a ledger row"):
+@pytest.mark.parametrize("bad", ["{broken", "[1, 2]", '{"text": "no key"}', "3", '{"key": 3}', '{"key": ["a"]}'])
+def test_a_broken_line_inside_a_file_is_named(tmp_path: Path, bad: str) -> None:
+    good = line(KEY, {"text": "red"})
+    for shown, text in (("the digest of its content; found no digest", bad + "\n"), ("a key; found ", sealed(bad))):
+        (tmp_path / "a.jsonl").write_text(f"{good}{text}{good}")
+        with pytest.raises(RecordError, match=rf"a\.jsonl:2: expected a ledger row with {shown}"):
+            Ledger(tmp_path)
+
+
+def test_a_line_ends_in_the_digest_of_its_bytes(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.put(KEY, {"text": "é", "scores": {"1 2": [-0.5]}})
+    written = files(tmp_path)[0].read_text()
+    assert written == sealed(f'{{"key":"{KEY}","text":"\\u00e9","scores":{{"1 2":[-0.5]}}}}')
+    assert json.loads(written)["sha256"] == written[-19:-3]
+
+
+@given(data=st.data())
+def test_no_changed_byte_is_used(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("changed")
+    with Ledger(folder) as ledger:
+        for key in (KEY, OTHER):
+            ledger.put(key, {"text": "red", "token_log_probs": [-1.25]})
+    path, truth = files(folder)[0], dict(Ledger(folder)._rows)
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    try:
+        survivor = Ledger(folder)
+    except RecordError as fault:
+        assert str(fault).startswith(f"{path}:{1 + path.read_bytes()[:place].count(10)}: expected a ledger row with")
+        assert "All such lines at once: python -m lever_pipe ledger merge" in fault.do
+    else:  # only the end of the file's last line may go: that is a torn line
+        assert (place, survivor.torn) == (len(content) - 1, 1)
+        assert dict(survivor._rows) == {KEY: truth[KEY]}
+
+
+def test_rows_without_digest_are_refused_with_the_command_that_seals_them(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(unsealed(KEY, {"text": "red"}))
+    with pytest.raises(RecordError, match=r"a\.jsonl:1: .*found no digest") as refusal:
         Ledger(tmp_path)
+    assert refusal.value.do.endswith(f"takes one command: python -m lever_pipe ledger merge {tmp_path} --seal")
 
 
 @given(stored=st.dictionaries(st.integers(0, 9).map("{:064x}".format), rows, max_size=5))
@@ -292,9 +330,9 @@ def test_a_stale_handle_of_a_network_file_system_is_a_missing_file(
 
 @pytest.mark.parametrize("target", ["a.jsonl", "b.jsonl"], ids=["a new file", "a file that was read"])
 def test_a_reader_finds_rows_that_a_merge_moves_meanwhile(tmp_path: Path, target: str) -> None:
-    lines = {name: json.dumps({"key": name * 64, "text": name}) + "\n" for name in "bcd"}
-    for name, line in lines.items():
-        (tmp_path / f"{name}.jsonl").write_text(line)
+    lines = {name: line(name * 64, {"text": name}) for name in "bcd"}
+    for name, text in lines.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
     reader = read_files(tmp_path)
     assert next(reader) == (tmp_path / "b.jsonl", lines["b"].encode())
     (tmp_path / "new").write_text("".join(lines.values()))
@@ -307,7 +345,7 @@ def test_a_reader_finds_rows_that_a_merge_moves_meanwhile(tmp_path: Path, target
 
 def test_a_link_to_nothing_holds_nobody_up(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").symlink_to(tmp_path / "nothing")
-    (tmp_path / "b.jsonl").write_text(json.dumps({"key": KEY, "text": "red"}) + "\n")
+    (tmp_path / "b.jsonl").write_text(line(KEY, {"text": "red"}))
     assert len(Ledger(tmp_path)) == 1
 
 

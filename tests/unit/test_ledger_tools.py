@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ledger_lines import line, sealed, unsealed
 
 from lever_pipe import storage
 from lever_pipe.__main__ import main
@@ -29,10 +29,6 @@ BLUE = {"tokens": [8, 2], "text": "blue", "token_log_probs": [-1.5, -0.125], "be
 
 # One answer of a model: what its rows state, whole or in part, is the same in all files.
 TRUTH = {f"{number:064x}": {**RED, "text": str(number), "scores": {"1": [-1.0], "2": [-2.0]}} for number in range(6)}
-
-
-def line(key: str, row: Mapping[str, Any]) -> str:
-    return json.dumps({"key": key, **row}) + "\n"
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -112,8 +108,8 @@ def test_all_faults_are_told_at_once_with_their_places(tmp_path: Path, capsys: p
     write(
         tmp_path / "a.jsonl",
         line(KEY, RED),
-        "{broken\n",
-        '{"text": "no key"}\n',
+        sealed("{broken"),
+        sealed('{"text": "no key"}'),
         line("AB" * 32, BLUE),
         line(OTHER, {**BLUE, "token_log_probs": [-1.0]}),
     )
@@ -123,6 +119,8 @@ def test_all_faults_are_told_at_once_with_their_places(tmp_path: Path, capsys: p
         line(THIRD, {"tokens": [1], "token_log_probs": [0.5], "beam_score": float("nan")}),
         line("0" * 64, {"scores": {"1": [-1.0, float("-inf")], "2": "x", "3": [None, False]}}),
         line("0" * 65, BLUE),
+        line(KEY, RED).replace("red", "rad"),
+        unsealed(KEY, RED),
     )
     lines = told(capsys, "verify", tmp_path, status=1)
     a, b, delete = tmp_path / "a.jsonl", tmp_path / "b.jsonl", "Delete this line; its prompt is answered again."
@@ -130,6 +128,8 @@ def test_all_faults_are_told_at_once_with_their_places(tmp_path: Path, capsys: p
     expected = [
         (f"{a}:2: expected a ledger row with a key; found JSONDecodeError", delete),
         (f"{a}:3: expected a ledger row with a key; found KeyError('key'). ", delete),
+        (f"{b}:5: expected a ledger row with the digest of its content; found another: the line was", "--drop."),
+        (f"{b}:6: expected a ledger row with the digest of its content; found no digest. ", "--seal"),
         (f"{a}:4: expected a key of 64 hexadecimal digits; found '{'AB' * 32}'. ", delete),
         (f"{a}:5: key {OTHER}: expected one of 'token_log_probs' for each of 2 'tokens'; found 1. ", delete),
         (f"{b}:2: key {THIRD}: {limits} 'token_log_probs'; found 0.5. ", delete),
@@ -139,7 +139,7 @@ def test_all_faults_are_told_at_once_with_their_places(tmp_path: Path, capsys: p
         (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'3'; found null, false. ", delete),
         (f"{b}:4: expected a key of 64 hexadecimal digits; found '{'0' * 65}'. ", delete),
         (f'{b}:1: key {KEY}: expected \'text\' "red" as in {a}:1; found "blue". ', "answered again."),
-        (f"{tmp_path}: 11 faults; 7 rows in 2 files", ""),
+        (f"{tmp_path}: 13 faults; 7 rows in 2 files", ""),
     ]
     assert len(lines) == len(expected)
     for shown, (begin, end) in zip(lines, expected, strict=True):
@@ -204,7 +204,7 @@ def test_a_merge_keeps_the_rows_and_merging_again_changes_nothing(
     ]
     stored = [json.loads(text) for text in path.read_text().splitlines()]
     assert [row["key"] for row in stored] == sorted(before)
-    assert [list(row) for row in stored] == [sorted(row) for row in stored]
+    assert [list(row) for row in stored] == [[*sorted(row.keys() - {"sha256"}), "sha256"] for row in stored]
     state = path.stat()
     lines = told(capsys, "merge", tmp_path)
     assert lines[1] == f"unchanged {path}: 2 rows"
@@ -411,14 +411,17 @@ def test_a_target_that_no_ledger_would_read_is_refused(tmp_path: Path, capsys: p
     assert (path.exists(), notes.read_text()) == (True, "mine")
 
 
-@pytest.mark.parametrize("bad", ["{broken\n", line(OTHER, {"beam_score": float("inf")}), line(OTHER, {"new": 1e999})])
+@pytest.mark.parametrize(
+    "bad", [sealed("{broken"), line(OTHER, {"beam_score": float("inf")}), line(OTHER, {"new": 1e999})]
+)
 def test_what_cannot_be_merged_is_refused_and_nothing_is_touched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], bad: str
 ) -> None:
     write(tmp_path / "a.jsonl", line(KEY, RED), bad, bad)
     write(tmp_path / "b.jsonl", line(THIRD, BLUE))
     text = refused(capsys, "merge", tmp_path)
-    found = "2 lines that cannot be read. List them" if "broken" in bad else f"others in 1 key: {OTHER}. Delete"
+    first = f"2 lines that cannot be read, the first: {tmp_path}/a.jsonl:2: expected a ledger row with a key; found "
+    found = first if "broken" in bad else f"others in 1 key: {OTHER}. Delete"
     assert text.startswith(f"DataError: {tmp_path}: expected ")
     assert f"; found {found}" in text
     assert names(tmp_path) == ["a.jsonl", "b.jsonl"]
@@ -486,3 +489,32 @@ def test_a_merge_raises_what_it_says(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "3\n")
     with pytest.raises(DataError, match="1 line that cannot be read"):
         merge(tmp_path)
+
+
+def test_damaged_lines_are_left_out_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.jsonl", line(KEY, RED), line(OTHER, BLUE).replace("blue", "blub"), line(THIRD, BLUE))
+    assert "1 line that cannot be read" in refused(capsys, "merge", tmp_path)
+    assert path.exists()
+    lines = told(capsys, "merge", tmp_path, "--drop")
+    assert lines[0].startswith(
+        f"left out: {path}:2: expected a ledger row with the digest of its content; found another"
+    )
+    assert rows_of(tmp_path) == {KEY: RED, THIRD: BLUE}
+
+
+def test_a_ledger_without_digests_is_sealed_by_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.jsonl", unsealed(KEY, RED), '{"key": "torn')
+    write(tmp_path / "b.jsonl", line(OTHER, BLUE))
+    assert "found no digest" in refused(capsys, "merge", tmp_path)
+    told(capsys, "merge", tmp_path, "--seal")
+    assert rows_of(tmp_path) == {KEY: RED, OTHER: BLUE}
+    told(capsys, "verify", tmp_path)
+
+
+def test_sealing_trusts_no_line_among_others_with_digests_and_no_ill_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = write(tmp_path / "mixed" / "a.jsonl", line(KEY, RED), unsealed(OTHER, BLUE))
+    assert f"the first: {mixed}:2: " in refused(capsys, "merge", mixed.parent, "--seal")
+    ill = write(tmp_path / "ill" / "a.jsonl", unsealed(KEY, {"scores": {"1": [0.5]}}))
+    assert f"the first: {ill}:1: key {KEY}: " in refused(capsys, "merge", ill.parent, "--seal")

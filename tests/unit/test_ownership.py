@@ -23,7 +23,7 @@ from lever_pipe import ownership, storage
 from lever_pipe.__main__ import _parser, is_made, main
 from lever_pipe.config import Selector
 from lever_pipe.ownership import HANDED, Claim, Owner, Times, is_complete, lock_of, owned, process_start, this_process
-from lever_pipe.run_card import write_card
+from lever_pipe.run_card import watched, write_card
 from lever_pipe.stage_configs import InitialiseSelectorConfig, MergeRlDataConfig, Runtime
 
 FAST = Times(beat_s=0.02, limit_s=0.3, poll_s=0.01, ask_s=0.02, say_s=0.1, launch_s=60)
@@ -507,8 +507,9 @@ def made(folder: Path) -> dict[str, Path | tuple[Path, ...]]:
     for name in ("groups", "shard0", "shard1", "tables/a", "cell0", "cell1"):
         storage.write_text(folder / name, name)
     inputs = {"groups": folder / "groups", "shards": (folder / "shard0", folder / "shard1")}
-    write_card(folder / "card", stage="s", config=CONFIG, inputs=inputs, started=time.perf_counter(),
-               runtime=Runtime(code="c"))  # fmt: skip
+    with watched("s", files):
+        write_card(folder / "card", stage="s", config=CONFIG, inputs=inputs, started=time.perf_counter(),
+                   runtime=Runtime(code="c"))  # fmt: skip
     return files
 
 
@@ -533,8 +534,8 @@ def test_a_missing_file_is_made_again(tmp_path: Path, missing: str) -> None:
     assert not complete(tmp_path, files)
 
 
-@pytest.mark.parametrize("changed", ["groups", "shard1"])
-def test_another_input_is_another_artefact(tmp_path: Path, changed: str) -> None:
+@pytest.mark.parametrize("changed", ["groups", "shard1", "cell0", "tables/a"])
+def test_another_content_is_another_artefact(tmp_path: Path, changed: str) -> None:
     files = made(tmp_path)
     (tmp_path / changed).write_text("other")
     assert not complete(tmp_path, files)
@@ -544,9 +545,7 @@ def test_more_or_fewer_inputs_are_another_artefact(tmp_path: Path) -> None:
     files = made(tmp_path)
     assert not complete(tmp_path, files | {"shards": (tmp_path / "shard0",)})
     assert not complete(tmp_path, files | {"shards": (*files["shards"], tmp_path / "groups")})  # type: ignore[misc]
-    earlier = tmp_path / "shard0"
-    os.utime(earlier, (1, 1))
-    assert not complete(tmp_path, files | {"studies": (earlier,)})  # a list that was empty before
+    assert not complete(tmp_path, files | {"studies": (tmp_path / "shard0",)})  # a list that was empty before
     assert complete(tmp_path, files | {"studies": ()})
 
 
@@ -679,3 +678,17 @@ def test_several_processes_take_the_lock_with_them(artefact: Path, monkeypatch: 
     assert len(handed) == 1
     assert HANDED not in os.environ
     assert not lock_of(artefact / "card").exists()
+
+
+def test_what_a_killed_process_left_before_its_lock_goes_with_the_next_release(card: Path) -> None:
+    """SIGKILL may fall between the file that is to become the lock and the lock."""
+    dead = this_process().model_copy(update={"pid": 2**22 - 1, "token": "dead"})
+    alive = this_process().model_copy(update={"token": "alive"})
+    left = {owner.token: lock_of(card).with_name(f"{lock_of(card).name}.{owner.token}") for owner in (dead, alive)}
+    card.parent.mkdir(exist_ok=True)
+    for owner in (dead, alive):
+        left[owner.token].write_text(owner.model_dump_json())
+    with owned(card):
+        assert left["dead"].exists()
+    assert not left["dead"].exists()
+    assert left["alive"].exists()

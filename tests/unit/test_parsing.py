@@ -120,7 +120,10 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"arms": [{"preset": "worl"}]}, "arms[0].preset: must be one of ['published'], got 'worl'."),
     ({"arms": [ARM, ARM]}, "arms[1].preset: must differ from the presets of earlier arms, got 'published'."),
-    ({"presets": {"published": {}, "a/b": {}}}, "presets.a/b: must be named by letters, digits and _ (a folder), got"),
+    (
+        {"presets": {"published": {}, "a/b": {}}},
+        "presets.a/b: must be named by 1 to 64 letters, digits and _ (a folder), got",
+    ),
     ({"data": {"n_eval": 799}}, "evaluation.samples: must be at most data.n_eval=799, got 800."),
     ({"pools": {"size": 3}}, "evaluation.shots: must be at most pools.size=3, got 4."),
     ({"pools": {"size": 4}, "rl_data": {"shots": 5}}, "rl_data.shots: must be at most pools.size=4, got 5."),

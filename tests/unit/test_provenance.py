@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from lever_pipe.provenance import (
     commit_of,
     engine_code,
     installed_versions,
-    model_identity,
 )
 
 FILES = {
@@ -141,59 +139,6 @@ def test_the_fingerprint_is_the_same_in_every_process() -> None:
         for seed in ("0", "1")
     }
     assert outputs == {f"{code_of('score_answers')}\n".encode()}
-
-
-def folder_of(path: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(content)
-    return path
-
-
-def test_a_model_is_its_content(tmp_path: Path) -> None:
-    files = {"config.json": b"{}", "sub/weights.bin": b"\x00" * 100}
-    first = folder_of(tmp_path / "a", files)
-    identity = model_identity(str(first))
-    assert len(identity) == 16
-    copied = shutil.copytree(first, tmp_path / "b")
-    os.utime(copied / "config.json", (1, 1))
-    assert model_identity(str(copied)) == identity
-    others = [
-        files | {"config.json": b"{ }"},
-        files | {"sub/weights.bin": b"\x00" * 99 + b"\x01"},
-        files | {"extra": b""},
-        {"config.json": b"{}", "weights.bin": b"\x00" * 100},
-    ]
-    identities = {model_identity(str(folder_of(tmp_path / f"c{i}", other))) for i, other in enumerate(others)}
-    assert len(identities | {identity}) == 5
-
-
-def test_the_notes_of_a_download_do_not_matter(tmp_path: Path) -> None:
-    first = folder_of(tmp_path / "a", {"config.json": b"{}"})
-    hidden = {"config.json": b"{}", ".gitattributes": b"x", ".cache/huggingface/config.json.metadata": b"today"}
-    assert model_identity(str(folder_of(tmp_path / "b", hidden))) == model_identity(str(first))
-
-
-def test_a_missing_model_is_absent(tmp_path: Path) -> None:
-    assert model_identity(str(tmp_path / "none")) == "absent"
-
-
-def test_large_files_are_sampled_at_both_ends_and_in_the_middle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(provenance, "SMALL_FILE_BYTES", 100)
-    monkeypatch.setattr(provenance, "SAMPLE_BYTES", 10)
-
-    def identity(changed: int | None = None, size: int = 200) -> str:
-        content = bytearray(size)
-        if changed is not None:
-            content[changed] = 1
-        return model_identity(str(folder_of(tmp_path / f"{changed}-{size}", {"w": bytes(content)})))
-
-    for seen in (0, 9, 100, 109, 190, 199):
-        assert identity(seen) != identity()
-    assert identity(50) == identity()  # between the samples; the price of a fast parse
-    assert identity(size=201) != identity()
 
 
 def test_canonical_json_is_equal_for_equal_values() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from lever_pipe import execution, storage
+from lever_pipe import contents, execution, storage
 from lever_pipe.provenance import code_of
 from lever_pipe.records import RunCard
 from lever_pipe.run_card import write_card
@@ -27,7 +27,7 @@ def test_a_card_says_how_an_artefact_came_to_be(tmp_path: Path) -> None:
     card = storage.read_row(tmp_path / "card", RunCard)
     assert SelectBaselineConfig.model_validate(card.config) == config
     names = {"a": "a", "b[0]": "b0", "b[1]": "b1", "f": "folder"}
-    assert card.inputs == {name: storage.digest(tmp_path / path) for name, path in names.items()}
+    assert card.inputs == {name: contents.digest(tmp_path / path) for name, path in names.items()}
     assert (card.stage, card.device, card.threads) == ("select_baseline", "cuda", 3)
     assert card.code == code_of("select_baseline")
     assert 2 <= card.seconds < 60

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
@@ -94,13 +95,17 @@ class Project:
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def copy_project(folder: Path) -> Project:
+def copy_project(folder: Path, *, store: bool = True) -> Project:
+    """Copy what runs into a folder; without store, the smoke configuration keeps nothing beyond its results."""
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
             shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, folder / part)
+    if not store:
+        with (folder / "config/smoke.yaml").open("a") as config:
+            config.write("store: null\n")
     return Project(folder)
 
 
@@ -110,9 +115,22 @@ def project(tmp_path: Path) -> Project:
     return copy_project(tmp_path)
 
 
+def finished_once(factory: pytest.TempPathFactory, *, store: bool) -> Project:
+    """Return a project whose smoke run is complete, made once for all workers of this session; nobody may change it."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / ("with_store" if store else "without_store")
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.with_suffix(".done").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            copy_project(folder, store=store).snakemake("--cores", "2")
+            folder.with_suffix(".done").touch()
+    return Project(folder)
+
+
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return a project whose smoke run is complete."""
-    project = copy_project(tmp_path_factory.mktemp("project"))
-    project.snakemake("--cores", "2")
-    return project
+    """Return this worker's own project whose smoke run is complete."""
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copytree(finished_once(tmp_path_factory, store=True).folder, folder, dirs_exist_ok=True)
+    return Project(folder)

@@ -15,58 +15,28 @@ from pathlib import Path
 import pytest
 
 from .conftest import Project
+from .counts import (
+    ABOVE_ANSWERS,
+    AGENTS_AND_BELOW,
+    ALL_GRPO_AND_BELOW,
+    BASELINES,
+    BELOW_RL_DATA,
+    DISTIL_EPOCHS,
+    EMULATED_GRPO,
+    EMULATED_RCE,
+    GRPO_AND_BELOW,
+    GRPO_EPOCHS,
+    LONG_ONLY,
+    ON_POLICY_EPOCHS,
+    RCE_EPOCHS,
+    REPORT,
+    SEED_SCORES,
+)
 
 pytestmark = pytest.mark.workflow
 
 SELECTOR = "lever/preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2/selector.safetensors"
 FIRST_RCE = "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
-
-# The smoke configuration: one seed, 2 RCE epochs, betas {0, 0.15} x 2 GRPO epochs, a long run of 3 epochs for 0.15;
-# on-policy betas {0, 1} and REINFORCE x 2 epochs, 2 of distillation.
-RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 2, 4, 1, 6
-ON_POLICY_EPOCHS, DISTIL_EPOCHS = 6, 2
-# Emulated: 2 RCE epochs; three betas from base 2 and 0.15 from base 1, right and with dropout; six arms.
-EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 4, 6
-REPORT = dict.fromkeys(
-    ("collect_results", "collect_lineage", "compare_policies", "measure_agreement", "check_claims"), 1
-) | dict.fromkeys(("tabulate_documents", "tabulate_on_policy", "plot_curves", "build_report"), 1)
-EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, "explain_patterns": 1}
-EMULATED_GRPO_AND_BELOW = {
-    "emulate_grpo_epoch": EMULATED_GRPO,
-    "emulate_untouched": 1,
-    **EMULATION_BELOW_TRAINING,
-}
-SEED_SCORES = RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + DISTIL_EPOCHS
-ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
-OFFLINE_AND_BELOW = {
-    "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
-    "select_demonstrations": GRPO_EPOCHS,
-    "answer_prompts": 1,
-    "score_answers": SEED_SCORES,
-    **REPORT,
-}
-GRPO_AND_BELOW = {
-    **OFFLINE_AND_BELOW,
-    "train_on_policy_epoch": ON_POLICY_EPOCHS,
-    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS,
-}
-ALL_GRPO_AND_BELOW = {
-    **GRPO_AND_BELOW,
-    **EMULATED_GRPO_AND_BELOW,
-    "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO,
-    "answer_prompts": 2,
-}
-AGENT_REPORT = dict.fromkeys(("collect_agents", "compare_arms", "tabulate_agents", "plot_agents"), 1)
-AGENT_REPORT |= {"check_claims": 1, "build_report": 1}
-AGENTS_AND_BELOW = {"train_agent": 2, "evaluate_agent": 2, **AGENT_REPORT}
-BELOW_RL_DATA = {
-    "reward_groups": 2,
-    "measure_rewards": 1,
-    "train_distil_epoch": DISTIL_EPOCHS,
-    "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
-    **ALL_GRPO_AND_BELOW,
-    "select_demonstrations": SEED_SCORES,
-}
 
 
 def test_a_finished_run_has_nothing_to_do(smoke: Project) -> None:
@@ -310,7 +280,7 @@ def test_one_study_alone_is_planned_without_the_other(smoke: Project) -> None:
 
 
 def test_a_killed_agent_goes_on_to_the_same_bits(smoke: Project) -> None:
-    words = ("--config", "results=results/killed_agent", "intention={execution: {checkpoint_every: 1}}")
+    words = ("--config", "results=results/killed_agent", "store=null", "intention={execution: {checkpoint_every: 1}}")
     run, other = "intention/arm~baseline/seed~0", smoke.folder / "results/smoke/intention/arm~baseline/seed~0"
     target = f"results/killed_agent/{run}/done.json"
     for _ in range(2):
@@ -339,9 +309,10 @@ def test_a_killed_agent_goes_on_to_the_same_bits(smoke: Project) -> None:
 
 def kill_after(project: Project, results: str, present: str) -> None:
     """Start a run and kill it with all its jobs once a file is there."""
-    project.snakemake("--unlock", "--config", f"results={results}")  # a killed run leaves its lock
+    words = ("--config", f"results={results}", "store=null")
+    project.snakemake("--unlock", *words)  # a killed run leaves its lock
     run = subprocess.Popen(
-        project.command("--cores", "2", "--config", f"results={results}", "--", f"{results}/{SELECTOR}"),
+        project.command("--cores", "2", *words, "--", f"{results}/{SELECTOR}"),
         cwd=project.folder,
         env=project.environment,
         stdout=subprocess.DEVNULL,
@@ -387,7 +358,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(smoke: Project) -> None:
     kill_after(smoke, results, FIRST_RCE)
     assert require_whole(smoke.folder / results) > 10
     smoke.snakemake("--unlock", "--config", f"results={results}")
-    smoke.snakemake("--cores", "2", "--config", f"results={results}", "--", f"{results}/{SELECTOR}")
+    smoke.snakemake("--cores", "2", "--config", f"results={results}", "store=null", "--", f"{results}/{SELECTOR}")
     done, whole = (smoke.folder / root / SELECTOR for root in (results, "results/smoke"))
     assert done.read_bytes() == whole.read_bytes()
 
@@ -396,7 +367,7 @@ def test_exported_rl_data_import_to_the_same_selector(smoke: Project) -> None:
     rl_data = smoke.folder / "results/smoke/lever/rl_data/rl_data_k64_v3.jsonl"
     original = smoke.folder / "rl_data_k64_v3.json"
     smoke.tool("export_rl_data", str(rl_data), str(original))
-    words = ("--config", "results=results/imported", "rl_data={import_from: rl_data_k64_v3.json}")
+    words = ("--config", "results=results/imported", "store=null", "rl_data={import_from: rl_data_k64_v3.json}")
     planned = smoke.planned(*words)
     assert planned["import_rl_data"] == 1
     assert not planned.keys() & {"generate_rl_data", "propose_trajectories", "merge_rl_data"}
@@ -407,7 +378,7 @@ def test_exported_rl_data_import_to_the_same_selector(smoke: Project) -> None:
 
 def test_two_processes_share_a_job(smoke: Project) -> None:
     rows, shard = {}, "lever/rl_data/shard~0"
-    words = ("--config", "results=results/shared", "--set-resources", "generate_rl_data:processes=2")
+    words = ("--config", "results=results/shared", "store=null", "--set-resources", "generate_rl_data:processes=2")
     smoke.snakemake("--cores", "2", *words, "--", f"results/shared/{shard}/trajectories.jsonl")
     for root in ("results/smoke", "results/shared"):
         lines = (smoke.folder / root / shard / "trajectories.jsonl").read_text().splitlines()

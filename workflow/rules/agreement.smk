@@ -40,7 +40,7 @@ rule collect_lineage:
         "Collect how every policy came to be"
     shell:
         "python -m lever_pipe collect_lineage --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule measure_agreement:
@@ -78,4 +78,4 @@ rule measure_agreement:
         "Measure which policies choose the same demonstrations"
     shell:
         "python -m lever_pipe measure_agreement --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -33,4 +33,4 @@ rule check_claims:
         "Judge every claim of the documents"
     shell:
         "python -m lever_pipe check_claims --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

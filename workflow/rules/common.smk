@@ -3,8 +3,9 @@ import time
 from pathlib import Path
 
 from lever_pipe import agent_plan, plan
-from lever_pipe.cluster import adoption, duplicates, failures, invocation, sizing
+from lever_pipe.cluster import duplicates, failures, invocation, sizing
 from lever_pipe.errors import LeverPipeError
+from lever_pipe.incremental import reconciling, sparing
 from lever_pipe.page import prose
 
 STARTED = time.monotonic()
@@ -14,6 +15,7 @@ plan.put_this_interpreter_first()
 try:
     EXPERIMENT = invocation.experiment_of(workflow, config)
     JOBS = failures.Invocation(Path(EXPERIMENT.results))
+    SPARING = sparing.Sparing(invocation.store_of(EXPERIMENT), by_rule=JOBS.spared)
     room = sizing.rooms(
         EXPERIMENT,
         gpu_request=invocation.gpu_request(workflow),
@@ -27,7 +29,7 @@ if workflow.is_main_process:
 
 RESULTS = EXPERIMENT.results
 LEVER = f"{RESULTS}/lever"
-LEDGER = f"{RESULTS}/ledger"
+LEDGER = plan.ledger_folder(EXPERIMENT)
 TABLES = f"{LEVER}/tables"
 REFERENCE = "resources/reference/lever-plus-published.csv"
 REPORT = f"{RESULTS}/report.md"
@@ -224,21 +226,21 @@ def figure_labels(wildcards):
 def begin_invocation():
     """Freeze and check what this invocation is about to run."""
     try:
-        invocation.begin(workflow, EXPERIMENT)
+        invocation.begin(workflow, EXPERIMENT, SPARING)
     except LeverPipeError as fault:
         raise WorkflowError(str(fault)) from None
 
 
-def regard_other_jobs():
-    """Judge what jobs of a killed run made; in a job's own Snakemake, end it if another job has made its artefact."""
-    adoption.adopt(workflow, Path(RESULTS))
+def regard_what_is_made():
+    """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
+    reconciling.reconcile(workflow, Path(RESULTS))
     duplicates.leave_if_made(workflow, EXPERIMENT)
 
 
 def end_invocation():
-    """Leave the table of failed jobs, if any, and the note that this invocation saw the end of its jobs."""
+    """Leave the table of failed jobs, if any, and keep the store within its bound."""
     JOBS.write_table()
-    adoption.end()
+    invocation.end(EXPERIMENT)
 
 
 def closing_summary():
@@ -248,9 +250,11 @@ def closing_summary():
     tables = ", ".join(f"{folder}/tables/" for folder in folders)
     figures = ", ".join(f"{folder}/figures/" for folder in folders)
     end_invocation()
-    retried = JOBS.summary_of_retries()
+    notes = "".join(
+        f"\n{line}" for line in (SPARING.summary(), JOBS.summary_of_retries()) if line
+    )
     return (
-        f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{retried and chr(10)}{retried}"
+        f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{notes}"
         f"\nReport:  {PAGE}\nTables:  {tables}\nFigures: {figures}\n"
     )
 
@@ -258,4 +262,4 @@ def closing_summary():
 def failure_summary():
     """Return the lines that end a failed run: what failed and why, what remains, and how to go on."""
     end_invocation()
-    return f"\n{JOBS.summary_of_failures()}"
+    return f"\n{JOBS.summary_of_failures()}{SPARING.summary()}\n"

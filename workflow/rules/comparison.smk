@@ -28,4 +28,4 @@ rule compare_policies:
         "Compare all policies: intervals and tests"
     shell:
         "python -m lever_pipe compare_policies --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -40,7 +40,7 @@ if WORLD:
             **QUESTIONS,
             train_images=directory(IMAGES["train_images"]),
             eval_images=directory(IMAGES["eval_images"]),
-            image_listing=IMAGE_LISTING,
+            image_listing=IMAGE_LISTING[0],
             card=f"{RAW}/run.json",
         log:
             f"{RAW}/log.txt",
@@ -57,7 +57,7 @@ if WORLD:
             "Generate the world: questions, annotations, images"
         shell:
             "python -m lever_pipe generate_world --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule prepare_examples:
@@ -83,7 +83,7 @@ rule prepare_examples:
         "Read the questions and check every annotation and image"
     shell:
         "python -m lever_pipe prepare_examples --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule embed_examples:
@@ -108,7 +108,7 @@ rule embed_examples:
         "Embed images and questions"
     shell:
         "python -m lever_pipe embed_examples --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule sample_pools:
@@ -133,4 +133,4 @@ rule sample_pools:
         "Sample a pool of candidates for each query"
     shell:
         "python -m lever_pipe sample_pools --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -36,7 +36,7 @@ if EMULATE:
             "Emulate GRPO with dropout, epoch {wildcards.epoch}: base {wildcards.base}, beta {wildcards.beta}"
         shell:
             "python -m lever_pipe emulate_grpo_epoch --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule emulate_untouched:
         input:
@@ -65,7 +65,7 @@ if EMULATE:
             "Emulate GRPO without a single update"
         shell:
             "python -m lever_pipe emulate_untouched --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule emulate_selections:
         input:
@@ -94,7 +94,7 @@ if EMULATE:
             "Emulate the published evaluation: {wildcards.arm}"
         shell:
             "python -m lever_pipe emulate_selections --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule score_emulation:
         input:
@@ -129,7 +129,7 @@ if EMULATE:
             "Score the emulated policies"
         shell:
             "python -m lever_pipe score_emulation --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule explain_patterns:
         input:
@@ -159,4 +159,4 @@ if EMULATE:
             "Explain the published patterns"
         shell:
             "python -m lever_pipe explain_patterns --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"

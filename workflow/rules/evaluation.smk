@@ -26,7 +26,7 @@ rule select_demonstrations:
         "Select demonstrations: {wildcards.trained}"
     shell:
         "python -m lever_pipe select_demonstrations --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule select_baseline:
@@ -52,7 +52,7 @@ rule select_baseline:
         "Select demonstrations: baseline {wildcards.baseline}"
     shell:
         "python -m lever_pipe select_baseline --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule answer_prompts:
@@ -81,7 +81,7 @@ rule answer_prompts:
     shell:
         "python -m lever_pipe answer_prompts --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --processes {resources.processes} --threads {threads}"
-        " --ledger {params.ledger:q} > {log} 2>&1"
+        " --ledger {params.ledger:q} > {log:q} 2>&1"
 
 
 rule score_answers:
@@ -109,7 +109,7 @@ rule score_answers:
         "Score {wildcards.policy}"
     shell:
         "python -m lever_pipe score_answers --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule measure_pools:
@@ -135,7 +135,7 @@ rule measure_pools:
         "Measure what the evaluation pools hold"
     shell:
         "python -m lever_pipe measure_pools --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule check_world:
@@ -161,4 +161,4 @@ rule check_world:
         "Check that the embedded LVLM reads its demonstrations"
     shell:
         "python -m lever_pipe check_world --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -45,7 +45,7 @@ rule prepare_tasks:
         "Prepare the agent's tasks"
     shell:
         "python -m lever_pipe prepare_tasks --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule warm_start_agent:
@@ -73,7 +73,7 @@ rule warm_start_agent:
     shell:
         "python -m lever_pipe warm_start_agent --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --threads {threads} --agent {resources.agent:q}"
-        " > {log} 2>&1"
+        " > {log:q} 2>&1"
 
 
 if IS_NATIVE:
@@ -110,7 +110,7 @@ if IS_NATIVE:
         shell:
             "python -m lever_pipe train_agent --spec {params.spec:q} {params.files:q}"
             " --device {resources.device} --threads {threads} --agent {resources.agent:q}"
-            " --processes {resources.processes} --launcher={resources.launcher:q} > {log} 2>&1"
+            " --processes {resources.processes} --launcher={resources.launcher:q} > {log:q} 2>&1"
 
     rule evaluate_agent:
         input:
@@ -141,7 +141,7 @@ if IS_NATIVE:
         shell:
             "python -m lever_pipe evaluate_agent --spec {params.spec:q} {params.files:q}"
             " --device {resources.device} --threads {threads} --agent {resources.agent:q}"
-            " > {log} 2>&1"
+            " > {log:q} 2>&1"
 
 else:
 
@@ -164,7 +164,7 @@ else:
             "Render the original trainer's launch files: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
             "python -m lever_pipe render_verl --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule convert_verl:
         input:
@@ -190,7 +190,7 @@ else:
             "Convert the original trainer's log: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
             "python -m lever_pipe convert_verl --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule launch:
         input:
@@ -226,7 +226,7 @@ rule collect_agents:
         "Collect the agents' curves"
     shell:
         "python -m lever_pipe collect_agents --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule compare_arms:
@@ -254,7 +254,7 @@ rule compare_arms:
         "Compare the agents' arms"
     shell:
         "python -m lever_pipe compare_arms --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule tabulate_agents:
@@ -286,7 +286,7 @@ rule tabulate_agents:
         "Build every table of study intention"
     shell:
         "python -m lever_pipe tabulate_agents --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule plot_agents:
@@ -320,4 +320,4 @@ rule plot_agents:
         "Draw every figure of study intention"
     shell:
         "python -m lever_pipe plot_agents --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -28,4 +28,4 @@ rule tabulate_on_policy:
         "Build the tables of on-policy GRPO"
     shell:
         "python -m lever_pipe tabulate_on_policy --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -61,7 +61,7 @@ rule collect_results:
         "Collect all scores and training metrics"
     shell:
         "python -m lever_pipe collect_results --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule tabulate_documents:
@@ -99,7 +99,7 @@ rule tabulate_documents:
         "Build every table"
     shell:
         "python -m lever_pipe tabulate_documents --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule plot_curves:
@@ -135,7 +135,7 @@ rule plot_curves:
         "Draw every figure"
     shell:
         "python -m lever_pipe plot_curves --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule build_report:
@@ -172,4 +172,4 @@ rule build_report:
         "Write the report"
     shell:
         "python -m lever_pipe build_report --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

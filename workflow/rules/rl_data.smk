@@ -28,7 +28,7 @@ rule propose_trajectories:
         "Propose trajectories for each RL query"
     shell:
         "python -m lever_pipe propose_trajectories --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule generate_rl_data:
@@ -60,7 +60,7 @@ rule generate_rl_data:
     shell:
         "python -m lever_pipe generate_rl_data --spec {params.spec:q} {params.files:q}"
         " --device {resources.device} --processes {resources.processes} --threads {threads}"
-        " --ledger {params.ledger:q} > {log} 2>&1"
+        " --ledger {params.ledger:q} > {log:q} 2>&1"
 
 
 if IMPORTED:
@@ -88,7 +88,7 @@ if IMPORTED:
             "Import existing RL data"
         shell:
             "python -m lever_pipe import_rl_data --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 else:
 
@@ -116,7 +116,7 @@ else:
             "Merge the shards of RL data"
         shell:
             "python -m lever_pipe merge_rl_data --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule measure_rewards:
@@ -140,4 +140,4 @@ rule measure_rewards:
         "Measure how many groups each reward leaves without a gradient"
     shell:
         "python -m lever_pipe measure_rewards --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -19,7 +19,7 @@ rule reward_groups:
         "Reward each trajectory: {wildcards.preset}"
     shell:
         "python -m lever_pipe reward_groups --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule initialise_selector:
@@ -45,7 +45,7 @@ rule initialise_selector:
         "Initialise the selector: {wildcards.preset}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe initialise_selector --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_rce_epoch:
@@ -74,7 +74,7 @@ rule train_rce_epoch:
         "Train RCE epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe train_rce_epoch --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_grpo_epoch:
@@ -104,7 +104,7 @@ rule train_grpo_epoch:
         "Train GRPO epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe train_grpo_epoch --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_on_policy_epoch:
@@ -141,7 +141,7 @@ rule train_on_policy_epoch:
         "Train {wildcards.objective} epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe train_on_policy_epoch --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log:q} 2>&1"
 
 
 rule train_distil_epoch:
@@ -171,4 +171,4 @@ rule train_distil_epoch:
         "Train distillation epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe train_distil_epoch --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -16,6 +16,7 @@ from lever_pipe.agent_records import MissingDetail, Task
 from lever_pipe.errors import CheckpointError
 from lever_pipe.intention.codecs._messages import CHOICES, TOOL, TOOL_NAME, opening, told
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.storage import is_unicode, shortened, strict_json
 
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 THOUGHT_END = "</think>"
@@ -176,12 +177,12 @@ def _end_ids(path: Path) -> list[int]:
     if not path.is_file():
         return []
     try:
-        value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-    except (ValueError, AttributeError) as fault:
-        raise _no_end_ids(path, str(fault)) from None
+        value = strict_json(path.read_bytes()).get("eos_token_id")
+    except (OSError, ValueError, AttributeError) as fault:
+        raise _no_end_ids(path, shortened(str(fault))) from None
     found = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(each) is int and each >= 0 for each in found):
-        raise _no_end_ids(path, f"eos_token_id {value!r}")
+        raise _no_end_ids(path, f"eos_token_id {shortened(repr(value))}")
     return found
 
 
@@ -203,4 +204,4 @@ def _call_in(text: str) -> ToolCall | None:
     if not isinstance(arguments, dict) or arguments.get("choice") not in CHOICES:
         return None
     content = arguments.get("content")
-    return ToolCall(arguments["choice"], content) if isinstance(content, str) else None
+    return ToolCall(arguments["choice"], content) if isinstance(content, str) and is_unicode(content) else None

@@ -20,6 +20,7 @@ from lever_pipe.errors import RecordError, SimulatorError
 from lever_pipe.intention.simulators._prompted import ChatRequest
 from lever_pipe.intention.simulators._prompts import UnreadableError
 from lever_pipe.records import Row
+from lever_pipe.storage import shortened, strict_json
 
 T = TypeVar("T")
 
@@ -114,7 +115,8 @@ class Cassette:
         """Read the whole lines that were added since, and return where they end."""
         handle.seek(self._offset)
         whole, newline, _ = handle.read().rpartition(b"\n")
-        for number, line in enumerate((whole + newline).splitlines(), start=self._lines + 1):
+        lines = whole.split(b"\n") if newline else []
+        for number, line in enumerate(lines, start=self._lines + 1):
             take = self._parse(line, number)
             self._known.setdefault(take.request, take.response)
             self._lines += 1
@@ -123,10 +125,14 @@ class Cassette:
 
     def _parse(self, line: bytes, number: int) -> Take:
         try:
+            strict_json(line)  # pydantic takes the last of several equal keys
             return Take.model_validate_json(line, strict=True)
         except ValidationError as fault:
-            raise RecordError(
-                f"{self.path}:{number}: expected a request's hash with its response",
-                found=fault.errors(include_url=False)[0]["msg"],
-                do="Record the cassette anew, or drop the line.",
-            ) from None
+            found = fault.errors(include_url=False)[0]["msg"]
+        except ValueError as fault:
+            found = shortened(str(fault))
+        raise RecordError(
+            f"{self.path}:{number}: expected a request's hash with its response",
+            found=found,
+            do="Record the cassette anew, or drop the line.",
+        )

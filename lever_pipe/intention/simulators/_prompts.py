@@ -16,6 +16,7 @@ from string import Template
 from lever_pipe.agent_records import Task
 from lever_pipe.errors import SimulatorError
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement
+from lever_pipe.storage import is_unicode
 
 PROMPTS_DIGEST = "9c7514996d2857b2"
 """Of `prompts/reply.txt` and `prompts/judge.txt`; whoever edits one of them changes this line too."""
@@ -89,7 +90,7 @@ def read_reply(text: str) -> str:
         reply: object = text
     else:
         reply = _object_in(text).get("response")
-    if not isinstance(reply, str) or not reply.strip():
+    if not isinstance(reply, str) or not reply.strip() or not is_unicode(reply):
         raise UnreadableError("a reply without words")
     return reply.strip()
 

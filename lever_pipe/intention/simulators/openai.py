@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,6 +14,7 @@ from lever_pipe.intention.simulators._http import LARGEST_BODY, post_json
 from lever_pipe.intention.simulators._prompted import ChatRequest, PromptedUser
 from lever_pipe.intention.simulators._prompts import UnreadableError
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
+from lever_pipe.storage import strict_json
 
 T = TypeVar("T")
 
@@ -103,23 +103,14 @@ def _content_of(body: bytes) -> str:
     if len(body) > LARGEST_BODY:
         raise UnreadableError(f"an answer of more than {LARGEST_BODY} bytes")
     try:
-        content = json.loads(body)["choices"][0]["message"]["content"]
-    except (ValueError, RecursionError):
+        content = strict_json(body)["choices"][0]["message"]["content"]
+    except ValueError:
         raise UnreadableError("an answer that is not JSON") from None
     except (LookupError, TypeError):
         raise UnreadableError("an answer without choices[0].message.content") from None
-    if not isinstance(content, str) or not _is_unicode(content):
+    if not isinstance(content, str):
         raise UnreadableError("an answer whose content is not text")
     return content
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether text can leave this process: JSON can spell halves of a character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _describe(fault: Exception) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from lever_pipe.agent_records import MissingDetail, Task
 from lever_pipe.errors import DataError
+from lever_pipe.storage import is_unicode, strict_json
 
 _SHOWN = 20
 _WIDTH = 60
@@ -70,12 +70,10 @@ def read_tasks(paths: Iterable[Path], faults: TaskFaults) -> dict[str, Task]:
 
 def _list_of(path: Path, faults: TaskFaults) -> list[Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = strict_json(path.read_bytes(), halves=True)
     except OSError as fault:
         faults.add(str(path), f"cannot be read: {fault.strerror}")
-    except RecursionError:
-        faults.add(str(path), "must be JSON, is nested too deeply")
-    except ValueError as fault:  # not JSON, not UTF-8, or a number of thousands of digits
+    except ValueError as fault:  # not JSON, or nothing that has one reading
         faults.add(str(path), f"must be JSON: {str(fault)[:_WIDTH]}")
     else:
         if isinstance(found, list):
@@ -152,10 +150,4 @@ def _text(record: Mapping[str, Any], key: str, prefix: str, faults: TaskFaults) 
 
 
 def _is_text(value: Any) -> bool:
-    if not isinstance(value, str) or not value.strip():
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # half of a character, which JSON can spell
-        return False
-    return True
+    return isinstance(value, str) and bool(value.strip()) and is_unicode(value)

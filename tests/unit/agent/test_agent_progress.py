@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
 
-from lever_pipe import storage
+from lever_pipe import contents
 from lever_pipe.agent import resume
 from lever_pipe.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, drop_progress, identity_of
 from lever_pipe.checkpoints import load_tensors
@@ -37,7 +37,7 @@ def assert_same_files(found: Path, expected: Path) -> None:
     for name in ("evaluations.jsonl", "episodes.jsonl", "done.json"):
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name
     for folder in ("last", "best"):
-        assert storage.digest(found / folder) == storage.digest(expected / folder), folder
+        assert contents.digest(found / folder) == contents.digest(expected / folder), folder
     assert measured(read_run(found).metrics) == measured(read_run(expected).metrics)
     assert not (found / "state").exists()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lever_pipe import ownership, plan, snapshot, storage
+from lever_pipe import contents, ownership, plan, snapshot, storage
 from lever_pipe.cluster import duplicates
 from lever_pipe.cluster.duplicates import Target
 from lever_pipe.experiment import Experiment, parse_experiment
@@ -82,8 +82,8 @@ class TestMade:
         for path in (*shards, *(path for path in files.values() if isinstance(path, Path))):
             path.write_text(path.name)
         spec = json.loads(plan.spec_of(experiment, "merge_rl_data", {}))
-        inputs = {f"trajectories[{i}]": storage.digest(path) for i, path in enumerate(shards)}
-        inputs |= {name: storage.digest(tmp_path / name) for name in ("train_pools", "train_examples")}
+        inputs = {f"trajectories[{i}]": contents.digest(path) for i, path in enumerate(shards)}
+        inputs |= {name: contents.digest(tmp_path / name) for name in ("train_pools", "train_examples")}
         row = RunCard(
             stage="merge_rl_data",
             config=spec["config"],
@@ -95,6 +95,7 @@ class TestMade:
             device="cpu",
             threads=1,
             seconds=1.0,
+            outputs={name: contents.digest(tmp_path / name) for name in ("rl_data", "summary")},
         )
         storage.write_row(tmp_path / "card", row)
         frozen = tmp_path / "snapshot.json"

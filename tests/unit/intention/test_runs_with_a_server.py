@@ -11,7 +11,7 @@ import pytest
 from endpoint_double import Act, hang, say, send, serve
 from trained_world import CODE, evaluation_of, files_of, measured, read_run, training, world
 
-from lever_pipe import storage
+from lever_pipe import contents, storage
 from lever_pipe.agent_config import AgentExecution, Connection
 from lever_pipe.agent_stage_configs import TrainAgentConfig
 from lever_pipe.errors import SimulatorError, TrainingError
@@ -51,7 +51,7 @@ def test_a_recorded_run_is_replayed_and_its_cassette_is_an_input(tmp_path: Path)
     assert replayed[1:] == recorded[1:]
     assert replayed.metrics[0].values["reward_max"] > 0
     card = storage.read_row(tmp_path / "replayed" / "run.json", RunCard)
-    assert card.inputs["cassette[0]"] == storage.digest(tape)
+    assert card.inputs["cassette[0]"] == contents.digest(tape)
     run = tmp_path / "replayed"
     held_out: dict[str, Any] = {"test_tasks": world() / "val.jsonl", "last": run / "last", "best": run / "last"}
     outputs = {"evaluations": run / "e.jsonl", "episodes": run / "p.jsonl", "card": run / "c.json"}

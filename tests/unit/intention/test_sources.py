@@ -193,7 +193,7 @@ def test_all_faults_are_told_at_once_up_to_twenty(tmp_path: Path) -> None:
         (b'[{"id": "a",', "must be JSON"),
         (b"\xff\xfe", "must be JSON"),
         (b"", "must be JSON"),
-        (b"[" * 100_000, "must be JSON, is nested too deeply"),
+        (b"[" * 100_000, "must be JSON: values nested too deeply"),
         (b"[" + b"9" * 5000 + b"]", "must be JSON"),
         (None, "cannot be read: No such file"),
     ],

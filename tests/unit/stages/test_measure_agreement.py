@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from builders import example, ids
 
-from lever_pipe import storage
+from lever_pipe import contents, storage
 from lever_pipe.errors import ComparisonError, RecordError
 from lever_pipe.records import ExampleId, Selection
 from lever_pipe.shapes import ShapeError
@@ -204,9 +204,9 @@ def test_the_tables_come_from_the_files(files: dict[str, Any]) -> None:
 
 def test_a_run_writes_the_same_bytes_again(files: dict[str, Any]) -> None:
     run(files)
-    before = {name: storage.digest(files[name]) for name in OUTPUTS if name != "card"}
+    before = {name: contents.digest(files[name]) for name in OUTPUTS if name != "card"}
     run(files)
-    assert {name: storage.digest(files[name]) for name in before} == before
+    assert {name: contents.digest(files[name]) for name in before} == before
 
 
 def test_selections_of_other_queries_are_refused(files: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from builders import example, pool, trajectory
 
-from lever_pipe import storage
+from lever_pipe import contents, storage
 from lever_pipe.config import Reward
 from lever_pipe.errors import RecordError
 from lever_pipe.records import RewardTies, RlGroup, RunCard
@@ -52,7 +52,7 @@ def measured(folder: Path, groups: Sequence[RlGroup], *rewards: Reward) -> list[
     assert storage.read_rows(files["ties"], RewardTies) == rows
     card = storage.read_row(files["card"], RunCard)
     assert (card.stage, card.config) == ("measure_rewards", config.model_dump(mode="json"))
-    assert card.inputs == {"rl_data": storage.digest(files["rl_data"])}
+    assert card.inputs == {"rl_data": contents.digest(files["rl_data"])}
     return rows
 
 

@@ -12,7 +12,7 @@ from builders import example
 from chains import execution, same_weights
 from on_policy_chain import LVLM, ON_POLICY, TRAINED, DrawnChain, lvlm_config, world
 
-from lever_pipe import storage
+from lever_pipe import contents, storage
 from lever_pipe.answering import Prompter, load_lvlm, read_examples
 from lever_pipe.checkpoints import load_tensors
 from lever_pipe.config import OnPolicy, Reward
@@ -194,9 +194,9 @@ def test_metrics_and_card_are_those_of_the_epoch(first: First) -> None:
         card = storage.read_row(files["card"], RunCard)
         assert card.stage == "train_on_policy_epoch"
         assert card.config == first.chain.on_policy_config(epoch).model_dump(mode="json")
-        assert card.inputs["reference"] == storage.digest(first.chain.outputs("rce1")["selector"])
+        assert card.inputs["reference"] == contents.digest(first.chain.outputs("rce1")["selector"])
         before = first.chain.outputs("drawn1" if epoch == 2 else "rce1")
-        assert card.inputs["start"] == storage.digest(before["selector"])
+        assert card.inputs["start"] == contents.digest(before["selector"])
         written = [
             path for path in files["card"].parent.iterdir() if path.suffix in (".json", ".jsonl", ".safetensors")
         ]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from chains import Chain, Straight, same_weights
 
-from lever_pipe import storage
+from lever_pipe import contents, storage
 from lever_pipe.checkpoints import load_tensors
 from lever_pipe.config import AdaptiveKl, Grpo, Rce
 from lever_pipe.records import EpochMetrics, RunCard
@@ -120,7 +120,7 @@ def test_the_card_is_written_last_and_names_the_inputs(chain: Chain) -> None:
     assert card.stage == "train_rce_epoch"
     assert card.config == chain.rce_config(1).model_dump(mode="json")
     assert card.inputs.keys() == {"groups", "embeddings", "start", "start_optimiser"}
-    assert card.inputs["start"] == storage.digest(chain.outputs("rce0")["selector"])
+    assert card.inputs["start"] == contents.digest(chain.outputs("rce0")["selector"])
     assert max(files.values(), key=lambda path: path.stat().st_mtime_ns) == files["card"]
 
 

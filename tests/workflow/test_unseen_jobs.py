@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe.cluster import adoption
+from lever_pipe.incremental import reconciling
 
 from .conftest import Project
 
@@ -27,17 +27,10 @@ def planned(project: Project, *words: str) -> set[str]:
     return set(project.planned(*words, "--", TARGET))
 
 
-def kill_main_process(project: Project) -> None:
-    """Leave what a main process leaves that got SIGKILL: its note, and no record of what its jobs did since."""
-    marker = project.folder / adoption.MARKER
-    owner = {"host": "h", "machine": "m", "pid": 1, "started": "0", "job": "", "since": "", "token": "t"}
-    marker.write_text(json.dumps(owner))
-
-
 @pytest.fixture
 def made_meanwhile(project: Project, request: pytest.FixtureRequest) -> Project:
     """Return a project whose examples a job made with `skip`, unseen; before it, with `stop`, or never."""
-    records, before = project.folder / adoption.RECORDS, project.folder / "before"
+    records, before = project.folder / reconciling.RECORDS, project.folder / "before"
     make(project)
     shutil.copytree(records, before)
     time.sleep(0.01)
@@ -45,7 +38,6 @@ def made_meanwhile(project: Project, request: pytest.FixtureRequest) -> Project:
     shutil.rmtree(records)
     if request.param == "older record":
         shutil.copytree(before, records, copy_function=shutil.copy2)
-    kill_main_process(project)
     return project
 
 
@@ -55,25 +47,6 @@ def test_an_unseen_job_counts_for_its_own_configuration_only(made_meanwhile: Pro
     assert planned(made_meanwhile) == {"prepare_examples"}
     make(made_meanwhile)
     assert planned(made_meanwhile) == set()
-    assert not (made_meanwhile.folder / adoption.MARKER).exists()
-
-
-@pytest.mark.parametrize("made_meanwhile", ["older record"], indirect=True)
-def test_without_the_note_snakemake_would_trust_it(made_meanwhile: Project) -> None:
-    """The reason for all this; when Snakemake mends it, adoption may go."""
-    (made_meanwhile.folder / adoption.MARKER).unlink()
-    assert planned(made_meanwhile) == set()
-
-
-def test_an_orderly_run_leaves_nothing_to_adopt(project: Project) -> None:
-    make(project)
-    assert not (project.folder / adoption.MARKER).exists()
-    before = Path.cwd()
-    os.chdir(project.folder)
-    try:
-        assert list(adoption.unrecorded(Path("results"))) == []
-    finally:
-        os.chdir(before)
 
 
 def test_records_lie_where_snakemake_looks(project: Project) -> None:
@@ -83,7 +56,7 @@ def test_records_lie_where_snakemake_looks(project: Project) -> None:
     before = Path.cwd()
     os.chdir(project.folder)
     try:
-        assert json.loads(adoption.record_of(TARGET).read_text())["rule"] == "prepare_examples"
+        assert json.loads(reconciling.record_of(TARGET).read_text())["rule"] == "prepare_examples"
     finally:
         os.chdir(before)
-    assert adoption.FORMAT == RECORD_FORMAT_VERSION
+    assert reconciling.FORMAT == RECORD_FORMAT_VERSION

@@ -1,0 +1,64 @@
+"""Whatever a value of the configuration, a path or a wildcard holds, a rule's command takes it as one word."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from string import Formatter
+
+import pytest
+from snakemake.iocontainers import Namedlist
+from snakemake.utils import format as render
+
+from lever_pipe.cluster.sizing import rooms
+from lever_pipe.experiment import parse_experiment
+from tests.contracts.workflow_model import rules
+
+HOSTILE = (
+    "a b", "a'b", 'a"b', "a;touch pwned", "$(touch pwned)", "`touch pwned`", "a\ntouch pwned", "a&touch pwned&", "a|b",
+    "a>pwned", "$HOME", "${IFS}", "*", "~", "!!", "\\", "#", "-rf", "--help", "../../x", "a\\'; touch pwned; '", "{x}",
+    "\t", "é", "x" * 3000,
+)  # fmt: skip
+UNQUOTED = {"threads", "resources.device", "resources.processes"}  # numbers, and a word that `sizing` chooses
+COMMANDS = {name: rule.shellcmd for name, rule in rules().items() if rule.shellcmd}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_value_in_a_command_is_quoted(name: str) -> None:
+    fields = [(field, spec) for _, field, spec, _ in Formatter().parse(COMMANDS[name]) if field]
+    assert [(field, spec) for field, spec in fields if spec != "q" and field not in UNQUOTED] == []
+
+
+def test_what_is_not_quoted_is_a_number_or_a_word() -> None:
+    room = rooms(parse_experiment({}))
+    for name in COMMANDS:
+        threads, resources = room(name)
+        assert (type(threads), resources["device"]) in ((int, "cpu"), (int, "cuda"))
+        assert type(resources.get("processes", 1)) is int
+
+
+def words_of(command: str, folder: Path, **values: object) -> list[str]:
+    """Run a command with a `python` that only tells its words, and return those that came into its log."""
+    text = render(command, **values)
+    script = "python() { printf '%s\\0' \"$@\"; }\n" + text
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, check=True, timeout=20)
+    (log,) = [path for path in folder.rglob("*") if path.is_file()]
+    return log.read_text(encoding="utf-8").split("\0")[:-1]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: ascii(text)[:20])
+@pytest.mark.parametrize("name", ["answer_prompts", "train_agent", "generate_world"])
+def test_a_hostile_value_stays_one_word(tmp_path: Path, name: str, hostile: str) -> None:
+    log = "log " + hostile.replace("/", "_")[:200]  # a file name; a path is tried below
+    values = {
+        "params": Namedlist(fromdict={"spec": hostile, "files": [f"a={hostile}", f"b={hostile}"], "ledger": hostile}),
+        "resources": Namedlist(fromdict={"device": "cpu", "processes": 1, "agent": hostile, "launcher": hostile}),
+        "log": Namedlist([log]),
+        "threads": 1,
+    }
+    words = words_of(COMMANDS[name], tmp_path, **values)
+    assert words[:6] == ["-m", "lever_pipe", name, "--spec", hostile, f"a={hostile}"]
+    assert words[6] == f"b={hostile}"
+    if name != "generate_world":
+        assert any(word in (hostile, f"--launcher={hostile}") for word in words[7:])
+    assert [path.name for path in tmp_path.iterdir()] == [log]

@@ -1,0 +1,135 @@
+"""SIGKILL at random moments of every stage and of the whole run: the end has the bytes of a run undisturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.same_bytes import differences
+from tests.workflow.conftest import Project, copy_project, finished_once
+
+pytestmark = pytest.mark.faults
+
+RESULTS = "results/smoke"
+LEAST_KILLS, WHOLE_RUNS = 50, 3
+LONGEST_S = 900.0
+"""After this the run counts as hanging."""
+EDGES = re.compile(r"-m lever_pipe (\w+) ")
+EARLIEST_S, AT_LEAST_S, FIRST_SHARE = 0.1, 0.5, 0.4
+"""A kill falls between the first of these and as long after as the stage takes, but no less than the second; the first
+kill of a rule within this share of it, as a job that ends before cannot be killed again."""
+
+
+class Killer(threading.Thread):
+    """Kills jobs of a run at random moments, up to a number of each rule.
+
+    Args:
+        run: the process whose descendants the jobs are.
+        seconds: rule -> how long its jobs take; a kill falls into a uniformly drawn moment of it.
+        limit: kills of one rule, at most.
+    """
+
+    def __init__(self, run: psutil.Process, seconds: dict[str, float], *, limit: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.kills: Counter[str] = Counter()
+        self.stop = threading.Event()
+        self._run, self._seconds, self._limit = run, seconds, limit
+        self._draw = random.Random(seed)
+        self._seen: set[int] = set()
+
+    def run(self) -> None:
+        while not self.stop.wait(0.02) and self._run.is_running():
+            for job, rule in self._young_jobs():
+                self._seen.add(job.pid)
+                if self.kills[rule] < self._limit:
+                    takes = max(AT_LEAST_S, self._seconds.get(rule, 1.0))
+                    share = 1.0 if self.kills[rule] else FIRST_SHARE
+                    delay = EARLIEST_S + self._draw.uniform(0, share * takes)
+                    threading.Timer(delay, self._kill, (job, rule)).start()
+
+    def _young_jobs(self) -> Iterator[tuple[psutil.Process, str]]:
+        with suppress(psutil.Error):
+            for process in self._run.children(recursive=True):
+                with suppress(psutil.Error):
+                    found = EDGES.search(" ".join(process.cmdline()))
+                    is_stage = found and Path(process.exe()).name.startswith("python")
+                    if found and is_stage and process.pid not in self._seen:
+                        yield process, found[1]
+
+    def _kill(self, job: psutil.Process, rule: str) -> None:
+        with suppress(psutil.Error):
+            if job.is_running() and job.status() != psutil.STATUS_ZOMBIE:
+                job.kill()
+                self.kills[rule] += 1
+
+
+def seconds_by_rule(project: Project) -> dict[str, float]:
+    """Return how long the stages of a finished run took, by their run cards."""
+    cards = [json.loads(path.read_text()) for path in (project.folder / RESULTS).rglob("*run.json")]
+    return {card["stage"]: card["seconds"] for card in cards}
+
+
+def start(project: Project, *words: str) -> subprocess.Popen[bytes]:
+    with (project.folder / "said.txt").open("ab") as said:
+        return subprocess.Popen(
+            project.command("--cores", "2", "--retries", "30", *words),
+            cwd=project.folder,
+            env=project.environment,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def kill_run(run: subprocess.Popen[bytes]) -> None:
+    """Kill the main process and all its jobs at once."""
+    with suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+
+
+def test_no_kill_loses_or_spoils_anything(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    finished = finished_once(tmp_path_factory, store=False)
+    seconds = seconds_by_rule(finished)
+    project = copy_project(tmp_path)
+    draw, kills, whole_runs = random.Random(0), Counter[str](), 0
+    end = time.monotonic() + LONGEST_S
+    while True:
+        run = start(project)
+        killer = Killer(psutil.Process(run.pid), seconds, limit=2, seed=whole_runs)
+        killer.kills.update(kills)
+        killer.start()
+        try:
+            run.wait(draw.uniform(10, 30) if whole_runs < WHOLE_RUNS else end - time.monotonic())
+        except subprocess.TimeoutExpired:
+            assert whole_runs < WHOLE_RUNS, "the run hangs"
+        killer.stop.set()
+        kills = killer.kills
+        if run.returncode is not None:
+            break
+        kill_run(run)
+        whole_runs += 1
+        subprocess.run(project.command("--unlock"), cwd=project.folder, env=project.environment, check=True)
+    said = (project.folder / "said.txt").read_text()
+    assert run.returncode == 0, said[-6000:]
+    assert project.planned() == {}
+    assert differences(project.folder / RESULTS, finished.folder / RESULTS) == []
+    told = f"{sum(kills.values())} kills of jobs, {whole_runs} of the whole run; by rule: {dict(kills)}"
+    sys.stderr.write(f"\n{told}\n")
+    assert sum(kills.values()) >= LEAST_KILLS, told
+    assert set(kills) == set(seconds), "every stage"
+    assert not [path for path in (project.folder / RESULTS).rglob(".*") if path.suffix in (".tmp", ".owner", ".former")]

@@ -1,0 +1,279 @@
+"""Harm for valid documents, an independent strict reading of what comes out, and the law that every reader keeps."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, NamedTuple, NoReturn
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from lever_pipe.errors import LeverPipeError
+
+MANY = "LEVER_PIPE_FUZZ"
+"""The environment variable that asks for so many random inputs a test; without it each has a few, always the same."""
+FEW = 60
+inputs = settings(
+    max_examples=int(os.environ.get(MANY, FEW)),
+    derandomize=MANY not in os.environ,
+    deadline=None,  # `law_of` has its own
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),  # one folder serves all inputs of a test
+)
+fewer_inputs = settings(inputs, max_examples=max(20, inputs.max_examples // 10))
+"""Of targets that take tens of milliseconds an input."""
+SECONDS = 5.0  # one input of a few kilobytes takes milliseconds; a hundred times that is a hang
+LONGEST_MESSAGE = 20_000  # characters; a message is read on a terminal
+DEPTH = 100_000
+TRIED: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+"""Target -> inputs refused, inputs taken."""
+
+
+class Raw(str):
+    """Text that stands in a document as it is."""
+
+
+class Pairs(list[Any]):
+    """A JSON object as a list of [key, value], so that a key may stand twice."""
+
+
+NASTY: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 7, 1.0, 0.5, -0.0, 1e308, 2**31, 2**63, 2**64, -(10**30), 10**400,
+    math.nan, math.inf, -math.inf, Raw("1e999"), Raw("-1e999"), Raw("1" * 5000), Raw("01"), Raw("1."),
+    "", " ", "1", "1e-5", "nan", "true", "null", "\ud800", "\udc00x", "\U0001f600", "\0", "a\nb", "../x", "-x", "$(x)",
+    "x" * 100_000, "COCO_val2014_000000000001.png",
+    [], [[]], [None], [1, 1], Pairs(), Pairs([["", 0]]), Pairs([["key", 1], ["key", 2]]),
+    Raw("[" * DEPTH + "]" * DEPTH), Raw('{"a":' * DEPTH + "1" + "}" * DEPTH), Raw("[" * 300 + "]" * 300),
+)  # fmt: skip
+INSERTED: tuple[bytes, ...] = (
+    b"\xef\xbb\xbf", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\0", b"\n", b"\r", b"{", b"}", b"[", b"]", b'"', b",", b":",
+    b"-", b"0", b"9", b"e9", b".5", b"NaN", b"Infinity", b"1e999", b"null", b"\\ud800", b"\\", b"//", b"#", b" ", b"\t",
+    b"\xe2\x80\xa8", b"[" * 2000, b"9" * 5000,
+)  # fmt: skip
+
+
+class Harm(NamedTuple):
+    """One change: what is done, where (modulo the places that there are), and with which of the nasty values."""
+
+    kind: str
+    place: int
+    value: int
+
+
+STRUCTURAL = ("drop", "twice", "rename", "replace", "exchange", "wrap", "text", "number", "first", "last")
+BYTES = ("flip", "cut", "insert", "remove", "repeat")
+
+
+def _harms(kinds: Sequence[str], most: int) -> st.SearchStrategy[list[Harm]]:
+    harm = st.builds(Harm, st.sampled_from(kinds), st.integers(0, 2**20), st.integers(0, 2**12))
+    return st.lists(harm, max_size=most)
+
+
+@st.composite
+def harmed(draw: st.DrawFn, document: Any) -> bytes:
+    """Return a JSON document with some harm to its structure, to its bytes, or to both."""
+    tree = to_tree(document)
+    for harm in draw(_harms(STRUCTURAL, 2)):
+        _harm_tree(tree, harm)
+    return harm_bytes(to_text(tree), draw(_harms(BYTES, 2)))
+
+
+def harmed_bytes(content: bytes) -> st.SearchStrategy[bytes]:
+    """Return strategies for a file of another kind."""
+    return _harms(BYTES, 3).map(lambda harms: harm_bytes(content, harms))
+
+
+def to_tree(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Pairs([key, to_tree(item)] for key, item in value.items())
+    return [to_tree(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def to_text(tree: Any) -> bytes:
+    return _written(tree).encode("utf-8", "surrogatepass")
+
+
+def _written(tree: Any) -> str:
+    if isinstance(tree, Raw):
+        return str(tree)
+    if isinstance(tree, Pairs):
+        return "{" + ",".join(f"{_written(key)}:{_written(value)}" for key, value in tree) + "}"
+    if isinstance(tree, list):
+        return "[" + ",".join(map(_written, tree)) + "]"
+    return json.dumps(tree)
+
+
+def _places(tree: Any) -> Iterator[tuple[list[Any], int]]:
+    """Yield every list with the index of a value in it; a pair's value is its second item."""
+    if isinstance(tree, Pairs):
+        for pair in tree:
+            yield pair, 1
+            yield from _places(pair[1])
+    elif isinstance(tree, list):
+        for index, item in enumerate(tree):
+            yield tree, index
+            yield from _places(item)
+
+
+def _harm_tree(tree: Any, harm: Harm) -> None:
+    places = list(_places(tree))
+    if not places:
+        return
+    holder, index = places[harm.place % len(places)]
+    value = deepcopy(NASTY[harm.value % len(NASTY)])
+    owner, at = _owner(tree, holder, index)
+    old = holder[index]
+    if harm.kind == "drop":
+        del owner[at]
+    elif harm.kind == "twice":
+        owner.insert(at + harm.value % 2, [owner[at][0], value] if isinstance(owner, Pairs) else deepcopy(owner[at]))
+    elif harm.kind == "rename" and isinstance(owner, Pairs):
+        keys = [pair[0] for pair, _ in places if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)]
+        owner[at][0] = ["", "x", owner[at][0] + " ", keys[harm.value % len(keys)]][harm.value % 4]
+    elif harm.kind == "exchange":
+        other, place = places[(harm.place + harm.value) % len(places)]
+        if not _holds(old, other) and not _holds(other[place], holder):
+            holder[index], other[place] = other[place], old
+    else:
+        holder[index] = _changed(harm.kind, old, value)
+
+
+def _changed(kind: str, old: Any, value: Any) -> Any:
+    if kind == "wrap":
+        return [old]
+    if kind == "text":
+        return json.dumps(old) if isinstance(old, int | float) else [old]
+    if kind == "number" and isinstance(old, int | float) and abs(old) < 1e9:
+        return float(old) if isinstance(old, int) else int(old)
+    if kind in ("first", "last") and isinstance(old, list) and old:
+        kept = deepcopy(old[0 if kind == "first" else -1])
+        return Pairs([kept]) if isinstance(old, Pairs) else [kept, deepcopy(kept)]
+    return value
+
+
+def _owner(tree: Any, holder: list[Any], index: int) -> tuple[list[Any], int]:
+    """Return the list whose item a place is: of a pair's value, the object that has the pair."""
+    for candidate in [tree, *(each[i] for each, i in _places(tree))]:
+        if isinstance(candidate, Pairs):
+            for at, pair in enumerate(candidate):
+                if pair is holder:
+                    return candidate, at
+    return holder, index
+
+
+def _holds(tree: Any, part: Any) -> bool:
+    return tree is part or (isinstance(tree, list) and any(_holds(item, part) for item in tree))
+
+
+def harm_bytes(content: bytes, harms: Sequence[Harm]) -> bytes:
+    for kind, place, value in harms:
+        at = place % (len(content) + 1)
+        if kind == "flip" and content:
+            at %= len(content)
+            content = content[:at] + bytes([content[at] ^ (1 << value % 8)]) + content[at + 1 :]
+        elif kind == "cut":
+            content = content[:at]
+        elif kind == "insert":
+            content = content[:at] + INSERTED[value % len(INSERTED)] + content[at:]
+        elif kind == "remove":
+            content = content[:at] + content[at + 1 + value % 64 :]
+        elif kind == "repeat":
+            content = content[: at + value % 64] + content[at:]
+    return content
+
+
+class NoOneReading(Exception):
+    """A text that is no JSON, or has several readings."""
+
+
+def only_reading(content: bytes) -> Any:
+    """Return the value of a JSON text, read by RFC 8259 and I-JSON to the letter; written apart from the package's.
+
+    Raises:
+        NoOneReading: no UTF-8 or JSON, a byte order mark, a repeated key, no finite double, half a character.
+    """
+
+    def refuse(*_: object) -> NoReturn:
+        raise NoOneReading
+
+    def number(text: str) -> float:
+        return float(text) if math.isfinite(float(text)) else refuse()
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return dict(items) if len({key for key, _ in items}) == len(items) else refuse()
+
+    try:
+        value = json.loads(content.decode("utf-8"), parse_constant=refuse, parse_float=number, object_pairs_hook=pairs)
+    except (ValueError, RecursionError):
+        raise NoOneReading from None
+    return _whole(value)
+
+
+def _whole(value: Any) -> Any:
+    texts = [value] if isinstance(value, str) else value if isinstance(value, dict) else []
+    if any(0xD800 <= ord(letter) <= 0xDFFF for text in texts for letter in text):
+        raise NoOneReading
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _whole(item)
+    return value
+
+
+def same(result: Any, given: Any) -> bool:
+    """Return whether a value is what was given: equal, an int where an int was given, a truth value where one was."""
+    if isinstance(given, dict) and isinstance(result, dict):
+        return given.keys() <= result.keys() and all(same(result[key], given[key]) for key in given)
+    if isinstance(given, list) and isinstance(result, list | tuple):
+        return len(given) == len(result) and all(map(same, result, given))
+    if isinstance(given, bool) or isinstance(result, bool) or isinstance(given, float):
+        return type(result) is type(given) and bool(result == given)
+    if isinstance(given, int) and isinstance(result, float):
+        return result == float(given)
+    return type(result) is type(given) and bool(result == given)
+
+
+class TooSlowError(BaseException):
+    """An input that takes too long; no reader may swallow it."""
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Let no input take longer than `SECONDS`."""
+
+    def end(*_: object) -> NoReturn:
+        raise TooSlowError(f"more than {SECONDS} seconds")
+
+    former = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def law_of(target: str, read: Callable[[], Any], *, names: str) -> tuple[bool, Any]:
+    """Return whether a reader took its input, and what it read.
+
+    Anything but a value or an error of three parts that names `names` fails the test, and so does a hang.
+    """
+    with in_time():
+        try:
+            value = read()
+        except LeverPipeError as fault:
+            parts = (fault.expected, fault.found, fault.do)
+            assert all(isinstance(part, str) and part.strip() for part in parts), parts
+            assert names in str(fault), (names, str(fault)[:500])
+            assert len(str(fault)) <= LONGEST_MESSAGE, len(str(fault))
+            str(fault).encode()  # it goes to a terminal and a log
+            TRIED[target][0] += 1
+            return False, fault
+    TRIED[target][1] += 1
+    return True, value

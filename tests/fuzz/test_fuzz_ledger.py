@@ -1,0 +1,86 @@
+"""Ledger files: what a flipped, cut or rewritten line says is never used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from bad_input import harmed, harmed_bytes, inputs, law_of, only_reading, same
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe import ledger_tools
+from lever_pipe.errors import LeverPipeError
+from lever_pipe.ledger import Ledger, parse_row
+
+ROWS = {
+    f"{number:064x}": {
+        "tokens": [7, number],
+        "text": "r\u00e9d",
+        "token_log_probs": [-0.5, -0.25],
+        "scores": {"7": [-0.5]},
+    }
+    for number in range(3)
+}
+
+
+def line(content: str) -> str:
+    """Return a line with the digest that its content has."""
+    return f'{content[:-1]},"sha256":"{hashlib.sha256(content[:-1].encode()).hexdigest()[:16]}"}}\n'
+
+
+WHOLE = "".join(line(json.dumps({"key": key, **row})) for key, row in ROWS.items()).encode()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ledger") / "a.jsonl"
+
+
+@inputs
+@given(content=harmed_bytes(WHOLE))
+def test_only_rows_that_were_written_are_used(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    taken, ledger = law_of("ledger bytes", lambda: Ledger(path.parent), names=f"{path}:")
+    if taken:
+        assert all(ROWS[key] == row for key, row in ledger._rows.items())
+    survey = ledger_tools.read_ledgers([path.parent])
+    assert bool(survey.unreadable) is not taken
+    assert all(ROWS[key] == row for key, row in survey.rows.items())
+    merged, _ = law_of(
+        "ledger merge", lambda: ledger_tools.merge(path.parent, into=path.parent.parent), names=path.name
+    )
+    assert merged is taken
+
+
+@inputs
+@given(content=harmed({"key": "ab" * 32, **ROWS[f"{0:064x}"]}), sealed=st.booleans())
+def test_a_line_is_a_row_with_a_key(path: Path, content: bytes, sealed: bool) -> None:
+    body = content.removesuffix(b"}")
+    digest = hashlib.sha256(body).hexdigest()[:16].encode()
+    whole = (body + b',"sha256":"' + digest + b'"}' if sealed else content) + b"\n"
+    taken, found = law_of("ledger line", lambda: parse_row(whole, path, 5, sealed=sealed), names=f"{path}:5: ")
+    if taken and sealed:
+        key, row = found
+        assert isinstance(key, str)
+        assert "sha256" not in row
+
+
+@inputs
+@given(content=harmed({"key": "ab" * 32, **ROWS[f"{0:064x}"]}))
+def test_only_rows_with_one_reading_are_sealed(path: Path, content: bytes) -> None:
+    folder = path.parent / "unsealed"
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    (folder / "a.jsonl").write_bytes(content + b"\n")
+    taken, merged = law_of("ledger seal", lambda: ledger_tools.merge(folder, seal=True), names=str(folder))
+    if taken and merged.survey.rows:
+        (row,) = merged.survey.rows.values()
+        assert same(row, {key: value for key, value in only_reading(content).items() if key != "key"})
+        try:
+            assert len(Ledger(folder)) == 1
+        except LeverPipeError as fault:
+            pytest.fail(f"sealed, but unreadable: {fault}")

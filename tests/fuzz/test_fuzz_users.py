@@ -1,0 +1,119 @@
+"""What a server, a judge or a cassette says: a reply is its very words, or it is counted as none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bad_input import TRIED, harmed, harmed_bytes, in_time, inputs, law_of, only_reading
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe.agent_config import Connection
+from lever_pipe.errors import SimulatorError
+from lever_pipe.intention.codecs import hf
+from lever_pipe.intention.simulators import _prompts, openai
+from lever_pipe.intention.simulators._cassette import Cassette
+from lever_pipe.intention.simulators._endpoint import Access
+from lever_pipe.intention.simulators._http import LARGEST_BODY, Answer, Target
+
+WORDS = json.dumps({"response": "red \u00e9", "covered_detail_indices": [0, "2"], "is_task_related": True})
+BODY = {
+    "id": "x", "object": "chat.completion", "created": 1, "model": "m", "usage": {"total_tokens": 3},
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": WORDS}}],
+}  # fmt: skip
+ACCESS = Access(
+    Target(False, "127.0.0.1", 1, "/v1/chat/completions"), "http://127.0.0.1:1/v1", {"Authorization": "KEY"}
+)
+
+
+@inputs
+@given(body=harmed(BODY), status=st.sampled_from([200] * 6 + [100, 204, 301, 400, 401, 404, 429, 500, 503, 999]))
+def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> None:
+    chat = openai.EndpointChat(ACCESS, Connection(retries=1), sleep=lambda seconds: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai, "post_json", lambda *_: Answer(status, body))
+        taken, words = law_of("endpoint reply", lambda: chat.answer({}, str), names="http://127.0.0.1:1/v1")
+    if not taken:
+        assert status in openai._REMEDIES
+    elif words is not None:
+        assert status == 200
+        assert words == only_reading(body)["choices"][0]["message"]["content"]
+    else:
+        assert chat.counts.failures == 1
+        assert "KEY" not in chat.counts.last_fault
+        assert len(chat.counts.last_fault) < 1000
+
+
+@inputs
+@given(
+    text=harmed(json.loads(WORDS)), around=st.sampled_from([("", ""), ("so: ", "."), ("{", ""), ("```json\n", "\n```")])
+)
+def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]) -> None:
+    said = around[0] + text.decode("utf-8", "replace") + around[1]
+    for name, read in (("judgement", _prompts.read_judgement), ("reply", _prompts.read_reply)):
+        with in_time():
+            try:
+                found: Any = read(said)
+            except _prompts.UnreadableError as fault:
+                TRIED[name][0] += 1
+                assert len(str(fault)) < 1000
+                continue
+        TRIED[name][1] += 1
+        if name == "reply":
+            assert found
+            assert found == found.strip()
+            found.encode()
+        else:
+            assert all(type(index) is int and index >= 0 for index in found.indices)
+            truth = json.loads(said[said.find("{") : said.rfind("}") + 1])  # the published rule, of equal keys the last
+            assert found.related == bool(truth.get("is_task_related", True))
+
+
+@inputs
+@given(text=harmed({"name": "interact_with_env", "arguments": {"choice": "action", "content": "red?"}}))
+def test_a_call_is_what_the_agent_says(text: bytes) -> None:
+    said = text.decode("utf-8", "replace")
+    with in_time():
+        call = hf._call_in(said)
+    TRIED["tool call"][call is not None] += 1
+    if call is not None:
+        truth = json.loads(said)  # as UserRL reads its model's calls
+        call.content.encode()
+        assert (call.choice, call.content) == (truth["arguments"]["choice"], truth["arguments"]["content"])
+
+
+TAKES = [{"request": f"{number:064x}", "response": f"r\u00e9 {number}"} for number in range(3)]
+CASSETTE = "".join(json.dumps(take) + "\n" for take in TAKES).encode()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cassette") / "takes.jsonl"
+
+
+@inputs
+@given(content=st.one_of(harmed_bytes(CASSETTE), harmed(TAKES[1]).map(lambda line: CASSETTE + line + b"\n" + CASSETTE)))
+def test_a_cassette_says_what_stands_in_it(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    taken, cassette = law_of("cassette", lambda: Cassette(path, is_writable=False), names=str(path))
+    if taken:
+        truth: dict[str, str] = {}
+        for line in content.split(b"\n")[:-1]:
+            take = only_reading(line)
+            truth.setdefault(take["request"], take["response"])
+        assert cassette._known == truth
+
+
+def test_a_larger_answer_is_none() -> None:
+    with pytest.raises(_prompts.UnreadableError, match="more than"):
+        openai._content_of(b" " * (LARGEST_BODY + 1))
+
+
+def test_a_remedy_never_shows_the_key() -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SimulatorError) as refusal:
+        patch.setattr(openai, "post_json", lambda *_: Answer(401, b"KEY"))
+        openai.EndpointChat(ACCESS, Connection(retries=0)).answer({}, str)
+    assert "KEY" not in str(refusal.value)

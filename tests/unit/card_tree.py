@@ -1,0 +1,107 @@
+"""Small results folders: files with the run cards that state how they were made, all of them a while ago."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from lever_pipe import contents, storage
+from lever_pipe.cluster.forecast import PlannedJob
+from lever_pipe.records import RunCard
+from lever_pipe.run_card import TENSOR_DIGITS
+
+LONG_AGO = 1_700_000_000
+CODE = "0123456789abcdef"
+
+Paths = str | list[str]
+
+
+def write(path: str | Path, content: Any, *, now: bool = False) -> Path:
+    """Write text, or tensors as safetensors; long ago, unless it is to look like an edit."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".safetensors":
+        save_file({name: np.asarray(values, dtype=np.float32) for name, values in content.items()}, path)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    if not now:
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    return path
+
+
+def make(
+    card: str,
+    stage: str,
+    outputs: Mapping[str, tuple[str, Any]],
+    *,
+    inputs: Mapping[str, Paths] | None = None,
+    config: Mapping[str, Any] | None = None,
+    **said: Any,
+) -> Path:
+    """Write an artefact: `outputs` maps a name to path and content, `inputs` to what is there already."""
+    made = {name: write(path, content) for name, (path, content) in outputs.items()}
+    read = flat(inputs or {})
+    tensors = {n: contents.tensors_of(Path(p)) for n, p in read.items() if p.endswith(".safetensors")}
+    row = {
+        "stage": stage,
+        "config": dict(config or {}),
+        "inputs": {name: contents.digest(Path(path)) for name, path in read.items()},
+        "code": CODE,
+        "commit": "c0ffee" * 6 + "beef",
+        "dirty": False,
+        "versions": {"python": "3.11.7"},
+        "device": "cpu",
+        "threads": 1,
+        "seconds": 1.5,
+        "outputs": {name: contents.digest(path) for name, path in made.items()},
+        "tensors": {n: {k: v[: v.index(" ") + 1 + TENSOR_DIGITS] for k, v in of.items()} for n, of in tensors.items()},
+        "paths": {**read, **{name: str(path) for name, path in made.items()}, "card": card},
+    }
+    storage.write_row(Path(card), RunCard.model_validate(row | said))
+    os.utime(card, (LONG_AGO, LONG_AGO))
+    return Path(card)
+
+
+def flat(inputs: Mapping[str, Paths]) -> dict[str, str]:
+    """Return each input under one name, those of a list with their place."""
+    found: dict[str, str] = {}
+    for name, paths in inputs.items():
+        found |= {name: paths} if isinstance(paths, str) else {f"{name}[{i}]": path for i, path in enumerate(paths)}
+    return found
+
+
+def planned(
+    rule: str,
+    outputs: Mapping[str, str],
+    *,
+    inputs: Mapping[str, Paths] | None = None,
+    config: Mapping[str, Any] | None = None,
+    code: str = CODE,
+    reason: str = "Params have changed since last execution",
+) -> PlannedJob:
+    """Return a job as Snakemake's dry run tells it; `outputs` hold the card."""
+    given = inputs or {}
+    words = [
+        f"{name}={path}" for name, paths in given.items() for path in ([paths] if isinstance(paths, str) else paths)
+    ]
+    words += [f"{name}={path}" for name, path in outputs.items()]
+    spec = json.dumps({"code": code, "config": dict(config or {})}, sort_keys=True)
+    command = shlex.join(["python", "-m", "lever_pipe", rule, "--spec", spec, *words]) + " --device cpu > log.txt 2>&1"
+    return PlannedJob(
+        rule=rule,
+        wildcards={},
+        reason=reason,
+        threads=1,
+        resources={},
+        benchmark="",
+        inputs=tuple(flat(given).values()),
+        outputs=tuple(outputs.values()),
+        command=command,
+    )

@@ -1,0 +1,50 @@
+"""Scripts that run in a mount namespace of their own: what they mount nobody else sees, and it ends with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+UNIT = Path(__file__).parents[1]
+ROOT = UNIT.parents[1]
+
+
+@cache
+def _prefix() -> tuple[str, ...]:
+    """Return how a command gets such a namespace here: as root, or as root of a user namespace; empty if neither."""
+    for words in (("unshare", "--mount"), ("unshare", "--map-root-user", "--mount")):
+        try:
+            tried = subprocess.run(
+                [*words, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, timeout=20, check=False
+            )
+        except (OSError, subprocess.SubprocessError):
+            continue
+        if tried.returncode == 0:
+            return words
+    return ()
+
+
+def privately(*command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a command that may mount; skip the test where this machine lets nobody do that."""
+    if not _prefix():
+        pytest.skip("needs leave to mount (root, or user namespaces)")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(UNIT)))}
+    return subprocess.run(
+        [*_prefix(), *command],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=environment,
+        cwd=ROOT,
+    )
+
+
+def python(script: Path, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a Python script as `privately` does."""
+    return privately(sys.executable, str(script), *words, timeout=timeout)

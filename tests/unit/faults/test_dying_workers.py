@@ -1,0 +1,108 @@
+"""One of the processes that share a job dies: the job fails soon and says so, and no answer is lost or asked again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from answering_job import Job, environment, make_job
+from private_mounts import ROOT
+
+from lever_pipe import storage
+from lever_pipe.ledger import ROWS_PER_CHUNK
+
+BOUND_S = 40  # to end after a death; the launcher looks ten times a second, and tearing down takes seconds
+# Stops one process when its first answers are on disk, so that the others come to where they wait for it.
+STOPPING = """
+import os, signal, threading, time
+from pathlib import Path
+
+def watch():
+    while not any(path.stat().st_size for path in Path(os.environ["STOP_IN"]).glob(f"*-{os.getpid()}-*.jsonl")):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+if os.environ.get("RANK") == os.environ.get("STOP_RANK"):
+    threading.Thread(target=watch, daemon=True).start()
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """Return a job of more than two chunks of answers for each of two processes."""
+    return make_job(tmp_path_factory.mktemp("job"), n_queries=40, n_selections=20)
+
+
+@contextmanager
+def started(job: Job, run: str, rank: int) -> Iterator[subprocess.Popen[str]]:
+    """Run two processes of which one stops in the middle of its wave."""
+    place = job.folder / run / "site"
+    storage.write_text(place / "sitecustomize.py", STOPPING)
+    values = environment(place, STOP_RANK=str(rank), STOP_IN=str(job.ledger(run)))
+    with subprocess.Popen(
+        job.command(run, 2), cwd=ROOT, env=values, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def until(happened: Callable[[], bool], what: str, bound_s: float = 90) -> None:
+    deadline = time.monotonic() + bound_s
+    while not happened():
+        assert time.monotonic() < deadline, f"expected within {bound_s} s: {what}"
+        time.sleep(0.02)
+
+
+def stopped(ledger: Path) -> int:
+    """Return the number of the writer that is stopped, or 0."""
+    for path in ledger.glob("*.jsonl"):
+        pid = int(path.stem.split("-")[-2])
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state in "Tt":
+            return pid
+    return 0
+
+
+def answered(ledger: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in ledger.glob("*.jsonl"))
+
+
+def test_a_worker_that_dies_while_another_waits_for_it(job: Job) -> None:
+    expected = job.here("alone")
+    asked = answered(job.ledger("alone"))
+    ledger = job.ledger("killed")
+    with started(job, "killed", rank=1) as process:
+        until(lambda: stopped(ledger) > 0, "a stopped worker")
+        victim = stopped(ledger)
+        until(lambda: any(path.stem.split("-")[-2] != str(victim) for path in ledger.glob("*.jsonl")), "answers")
+        # All that is the other's: it has written its last chunk, a shorter one, and waits.
+        others = [path for path in ledger.glob("*.jsonl") if path.stem.split("-")[-2] != str(victim)]
+        until(lambda: others[0].read_bytes().count(b"\n") % ROWS_PER_CHUNK != 0, "the other's last chunk")
+        time.sleep(0.3)
+        assert process.poll() is None
+        died = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        _, said = process.communicate(timeout=BOUND_S)
+    assert time.monotonic() - died < BOUND_S
+    assert process.returncode == 1
+    assert f"Signal 9 (SIGKILL) received by PID {victim}" in said
+    assert not job.files("killed")["card"].exists()
+    assert not job.files("killed")["trajectories"].exists()
+    kept = answered(ledger)
+    assert ROWS_PER_CHUNK < kept < asked  # the other's share and a chunk of the dead one's
+    assert job.here("killed") == expected
+    counters = storage.read_json(job.files("killed")["counters"])
+    assert counters["prompts_from_ledger"] == kept
+    assert answered(ledger) == asked  # none twice

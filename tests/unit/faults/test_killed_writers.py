@@ -1,0 +1,214 @@
+"""Writers that are killed at any moment: the former content or the whole later one, and no litter after the next."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from private_mounts import ROOT
+
+from lever_pipe import folders, storage, temporaries
+
+N_KILLS = 100  # of each kind
+# A process that writes one content after the other, all of one letter, as fast as it can. It says when it begins, and
+# is a fork of one that has imported all already: 200 interpreters would take minutes.
+WRITER = """
+import os, signal, sys
+from pathlib import Path
+from lever_pipe import folders, storage
+target, kind = Path(sys.argv[1]), sys.argv[2]
+
+def in_parts(write, letter):
+    for _ in range(8):
+        write(letter * 8192)
+
+def fill(folder, letter):
+    for name in ("one", "two"):
+        with (folder / name).open("wb") as handle:
+            in_parts(handle.write, letter)
+
+def write(letter):
+    if kind == "file":
+        storage.write_atomically(target, lambda handle: in_parts(handle.write, letter))
+    else:
+        folders.write_folder(target, lambda folder: fill(folder, letter))
+
+for _ in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the entry unwinds
+        for turn in range(1000000):
+            write(b"ba"[turn % 2:][:1])
+    print(child, flush=True)
+    os.waitpid(child, 0)
+    print("dead", flush=True)
+"""
+
+
+def content(target: Path) -> set[bytes]:
+    paths = [target / "one", target / "two"] if target.is_dir() else [target]
+    return {path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_writer_leaves_the_former_content_or_the_later(
+    tmp_path: Path, kind: str, signal_number: signal.Signals
+) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    target = folder / "target"
+    whole = ({b"a" * 65536}, {b"b" * 65536})
+    if kind == "file":
+        target.write_bytes(b"a" * 65536)
+    else:
+        target.mkdir()
+        for name in ("one", "two"):
+            (target / name).write_bytes(b"a" * 65536)
+    delays = np.random.default_rng(0).uniform(0.002, 0.012, N_KILLS // 2)
+    command = [sys.executable, "-c", WRITER, str(target), kind]
+    found: Counter[str] = Counter()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        for delay in delays:
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+            child = int(parent.stdout.readline())
+            time.sleep(float(delay))
+            os.kill(child, signal_number)
+            assert parent.stdout.readline() == "dead\n"
+            names = {path.name for path in folder.iterdir()}
+            found["half"] += len(names - {"target"})
+            assert "target" in names
+            assert content(target) in whole
+            found["later"] += content(target) == whole[1]
+        parent.stdin.close()
+    # Kills hit writers at work, or behind it; who is asked to end clears up, and a slow disk may let nobody finish.
+    assert signal_number == signal.SIGTERM or found["half"] + found["later"] >= 3
+    if kind == "file":
+        storage.write_text(target, "whole")
+    else:
+        folders.write_folder(target, lambda inside: storage.write_text(inside / "one", "whole"))
+    assert [path.name for path in folder.iterdir()] == ["target"]
+
+
+def dead_process() -> int:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    return process.pid
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_the_next_writer_of_the_name_removes_what_killed_ones_left_and_nothing_else(tmp_path: Path, kind: str) -> None:
+    here = temporaries.beside(tmp_path / "a").name.split(".")[2]
+    dead, living = dead_process(), os.getppid()
+    old = time.time() - temporaries.ABANDONED_AFTER_S - 60
+    young, future = old + 3600, time.time() + 10 * temporaries.ABANDONED_AFTER_S
+    expected = {
+        f".a.{here}.{dead}.tmp": (young, False),
+        f".a.{here}.{dead}.former": (young, False),
+        f".a.{here}.{dead}.other": (old, True),
+        f".a.{here}.{living}.tmp": (old, True),  # stopped, maybe, but alive
+        f".a.0badcafe.{dead}.tmp": (young, True),  # a number of another machine says nothing here
+        f".a.0badcafe.{living}.tmp": (old, False),
+        f".a.0badcafe.{living + 1}.tmp": (future, True),  # written by a clock that is ahead
+        f".a.{dead}.tmp": (old, False),
+        f".a.b.{here}.{dead}.tmp": (old, True),  # the name is "a.b"
+        f".ab.{here}.{dead}.tmp": (old, True),
+        f"a.{here}.{dead}.tmp": (old, True),
+        ".a.run.json.owner": (old, True),
+    }
+    for name, (when, _) in expected.items():
+        if kind == "folder":
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "half").touch()
+        else:
+            (tmp_path / name).touch()
+        os.utime(tmp_path / name, (when, when))
+    if kind == "folder":
+        folders.write_folder(tmp_path / "a", lambda inside: storage.write_text(inside / "one", "whole"))
+    else:
+        storage.write_text(tmp_path / "a", "whole")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"a", *(name for name, (_, stays) in expected.items() if stays)}
+
+
+def test_a_namesake_of_a_killed_writer_writes_over_its_half(tmp_path: Path) -> None:
+    """A process number is used again some day."""
+    half = temporaries.beside(tmp_path / "a")
+    half.mkdir()
+    (half / "stale").touch()
+    folders.write_folder(tmp_path / "a", lambda inside: storage.write_text(inside / "one", "whole"))
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["one"]
+    temporaries.beside(tmp_path / "b").write_text("much longer than what follows")
+    storage.write_text(tmp_path / "b", "whole")
+    assert (tmp_path / "b").read_text() == "whole"
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+
+
+def write(folder: Path, text: str) -> None:
+    folders.write_folder(folder, lambda inside: storage.write_text(inside / text, text))
+
+
+def test_a_file_system_that_cannot_exchange_names_gets_the_later_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    write(tmp_path / "a", "one")
+    write(tmp_path / "a", "two")
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/two"]
+
+
+def test_a_folder_that_cannot_take_the_place_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    write(tmp_path / "a", "one")
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name.endswith(".tmp"):
+            raise OSError(28, "No space left on device", str(self), None, str(target))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write(tmp_path / "a", "two")
+    assert caught.value.filename == str(tmp_path / "a")
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/one"]
+
+
+def test_a_folder_replaces_a_file_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("file")
+    write(tmp_path / "a", "one")
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/one"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the call is Linux's")
+def test_a_folder_is_exchanged_in_one_step(tmp_path: Path) -> None:
+    """So no kill comes between two renames: a moment too short for the kills above to hit it surely."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of {name}").touch()
+    assert folders._exchange(tmp_path / "a", tmp_path / "b"), "the file system of the temporary folder cannot"
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
+        "a", "a/of b", "b", "b/of a",
+    ]  # fmt: skip
+    shutil.rmtree(tmp_path / "b")
+    assert not folders._exchange(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_folder_that_is_there_is_replaced_by_an_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a", "one")
+    exchanged: list[Path] = []
+    exchange = folders._exchange
+    monkeypatch.setattr(folders, "_exchange", lambda one, other: exchanged.append(other) or exchange(one, other))
+    write(tmp_path / "a", "two")
+    assert exchanged == [tmp_path / "a"]

@@ -1,0 +1,260 @@
+"""Short trainings through the stages themselves, step by step, and the files that hold what they gave before."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from builders import example
+from chains import SELECTOR, Chain
+from on_policy_chain import CODE, LVLM, N_TRAIN, DrawnChain
+from torch import nn
+from trained_world import measured, read_run, train_here, training
+
+from lever_pipe import storage
+from lever_pipe.config import Grpo, OnPolicy, Rce
+from lever_pipe.seeding import torch_generator
+from lever_pipe.stage_configs import Runtime
+from lever_pipe.stages import train_on_policy_epoch, train_rce_epoch
+from lever_pipe.training import grpo_epoch
+from lever_pipe.training.groups import Groups
+from lever_pipe.training.loop import Optimiser, Step, run_epoch
+from lever_pipe.training.on_policy import Asked, Judged
+
+FOLDER = Path(__file__).parents[1] / "golden" / "curves"
+REWRITE = "LEVER_PIPE_REWRITE_GOLDEN"
+COMMAND = f"{REWRITE}=1 python -m pytest tests/unit/training/test_golden_curves.py"
+N_STEPS, N_EPOCHS = 20, 5
+# Kernels of another processor add in another order: float32 differs in its last bits, 1e-7 of a value, and twenty steps
+# of AdamW make that grow. Four kinds of kernels differ by at most 1.5e-5; a changed computation by far more than this.
+OTHER_KERNELS = 2e-4
+Terms = dict[str, float]
+Curve = dict[str, Terms]
+"""Where (a step or an epoch) -> term -> value, in order."""
+
+
+class Golden(NamedTuple):
+    """A curve as it was recorded, and the kernels that it was computed with."""
+
+    kernels: str
+    curve: Curve
+
+
+def rce(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
+    """Return a run with dropout, a falling learning rate and temperature, and a last batch of one query."""
+    settings = Rce(batch_queries=5, learning_rate=1e-2, horizon_epochs=N_EPOCHS, final_learning_rate_share=0.2)
+    chain = Chain(folder, rce=settings)
+    chain.initialise()
+    return recorded(chain.rce_epoch, train_rce_epoch, patch)
+
+
+def grpo(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
+    """Return a run from RCE epoch 1 that clips ratios and gradients."""
+    chain = Chain(folder, grpo=Grpo(batch_queries=5, learning_rate=2e-2))
+    chain.initialise()
+    chain.rce_epoch(1)
+    return recorded(chain.grpo_epoch, grpo_epoch, patch)
+
+
+def on_policy(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
+    """Return a run whose selections a rule rewards in the place of the LVLM."""
+    settings = OnPolicy(batch_queries=8, group=4, learning_rate=2e-2, final_learning_rate_share=0.2)
+    chain = DrawnChain(folder, on_policy=settings, selector=SELECTOR)
+    chain.begin()
+    examples = folder / "examples.jsonl"
+    storage.write_rows(examples, [example(i) for i in range(N_TRAIN)])
+
+    def epoch(number: int) -> Any:
+        start, out = chain.outputs(f"drawn{number - 1}" if number > 1 else "rce1"), chain.outputs(f"drawn{number}")
+        return train_on_policy_epoch.train_on_policy_epoch(
+            **chain.files, **out, start=start["selector"], start_optimiser=start["optimiser"],
+            reference=chain.outputs("rce1")["selector"], train_examples=examples, train_images=folder, lvlm=LVLM,
+            steps=folder / "steps.jsonl", counters=folder / "counters.json",
+            config=chain.on_policy_config(number), runtime=Runtime(code=CODE),
+        )  # fmt: skip
+
+    patch.setattr(train_on_policy_epoch, "load_lvlm", lambda *_: SimpleNamespace(counters={}))
+    patch.setattr(train_on_policy_epoch, "LvlmJudge", RuleJudge)
+    return recorded(epoch, train_on_policy_epoch, patch)
+
+
+def agent(folder: Path, _: pytest.MonkeyPatch) -> Curve:
+    """Return a run with a penalty, an entropy bonus, a warm-up, two updates a step, and gradients long and short."""
+    schedule = {"kind": "cosine", "warmup_steps": 2}
+    arm = {"kl": 0.1, "entropy": 0.01, "schedule": schedule}
+    train_here(folder, training(steps=N_STEPS, max_gradient_norm=0.3, arm=arm, evaluation={"every": N_STEPS // 2}))
+    files = read_run(folder)
+    curve = {f"step {row.step}": values for row, values in zip(files.metrics, measured(files.metrics), strict=True)}
+    evaluated = {f"evaluation {row.mode} at step {row.step}": row.values for row in files.evaluations}
+    return curve | evaluated
+
+
+CURVES: Mapping[str, Callable[[Path, pytest.MonkeyPatch], Curve]] = {
+    "rce": rce,
+    "grpo": grpo,
+    "on_policy": on_policy,
+    "agent": agent,
+}
+
+
+class RuleJudge:
+    """Rewards a selection by arithmetic on query, demonstrations and their order, as no LVLM would."""
+
+    def __init__(self, *_: object) -> None:
+        self._met: set[Asked] = set()
+
+    @property
+    def prompts(self) -> int:
+        """Return how many different prompts were asked so far."""
+        return len(self._met)
+
+    def __call__(self, asked: Sequence[Asked]) -> list[Judged]:
+        self._met.update(asked)
+        return [self._judged(query, chosen) for query, chosen in asked]
+
+    def _judged(self, query: int, chosen: Sequence[int]) -> Judged:
+        code = query + sum((place + 1) * (one + 1) for place, one in enumerate(chosen))
+        return Judged(code * 37 % 101 / 100, float(code % 3 == 0))
+
+
+class _Recorder:
+    """Stands before an optimiser and the plan of an epoch, and notes what each step computes and moves."""
+
+    def __init__(self, module: nn.Module, optimiser: Optimiser) -> None:
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._optimiser = optimiser
+        self.rows: list[Terms] = []
+
+    def watched(
+        self, plan: Iterable[tuple[Groups, Callable[[Groups], Step]]]
+    ) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+        for groups, step in plan:
+
+            def noted(batch: Groups, step: Callable[[Groups], Step] = step) -> Step:
+                taken = step(batch)
+                self.rows.append({"queries": float(len(batch)), **taken.values, "loss": float(taken.loss.detach())})
+                return taken
+
+            yield groups, noted
+
+    def step(self) -> None:
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        self.rows[-1]["clipped_grad_norm"] = _norm(gradients)
+        self._optimiser.step()
+        self.rows[-1]["weights_norm"] = _norm(self._parameters)
+        self.rows[-1]["weights_sum"] = math.fsum(value for p in self._parameters for value in p.flatten().tolist())
+
+
+def recorded(epoch: Callable[[int], Any], module: Any, patch: pytest.MonkeyPatch) -> Curve:
+    """Run the epochs of a stage whose module calls `run_epoch`; return all their steps, and each epoch's own row."""
+    curve: Curve = {}
+
+    def run(selector: Any, optimiser: Optimiser, plan: Any, **options: float) -> Terms:
+        recorder = _Recorder(selector, optimiser)
+        values = run_epoch(selector, recorder, recorder.watched(plan), **options)
+        for row in recorder.rows:
+            curve[f"step {sum(where.startswith('step') for where in curve) + 1}"] = row
+        return values
+
+    patch.setattr(module, "run_epoch", run)
+    for number in range(1, N_EPOCHS + 1):
+        row = epoch(number)
+        curve[f"epoch {number}"] = row.values
+    return curve
+
+
+def difference(golden: Curve, found: Curve, tolerance: float) -> str:
+    """Return where and how two curves differ first, in words; nothing where they do not.
+
+    A value may be off by `tolerance` times itself, or times one where it is smaller than one.
+    """
+    for where in dict.fromkeys((*golden, *found)):
+        mine, theirs = golden.get(where), found.get(where)
+        if mine is None or theirs is None:
+            return f"{where}: {'not recorded' if mine is None else 'recorded, but no longer computed'}"
+        for term in dict.fromkeys((*mine, *theirs)):
+            expected, value = mine.get(term), theirs.get(term)
+            if expected is None or value is None or not _near(expected, value, tolerance):
+                return f"{where}, {term}: recorded {expected!r}, found {value!r}"
+    return ""
+
+
+def verdict(name: str, golden: Golden, found: Curve, kernels: str) -> str:
+    """Return what a failing test says, the first difference and what to do; nothing where a curve is as recorded."""
+    same = golden.kernels == kernels
+    said = difference(golden.curve, found, 0.0 if same else OTHER_KERNELS)
+    if not said:
+        return ""
+    how = "by the same kernels" if same else f"recorded with {golden.kernels}, computed with {kernels}"
+    return (
+        f"the training curve of {name} is another one ({how}).\nFirst difference: {said}.\n"
+        f"If this change of the computation is meant, run\n  {COMMAND}\n"
+        f"and commit {FOLDER.name}/{name}.csv together with the change and its reason. If not, the change has a fault."
+    )
+
+
+def write(name: str, kernels: str, curve: Curve, folder: Path = FOLDER) -> None:
+    """Write a curve, one row a step or epoch; `repr` of a float gives every bit back."""
+    terms = list(dict.fromkeys(term for values in curve.values() for term in values))
+    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as handle:
+        handle.write(f"# {kernels}\n")
+        writer = csv.writer(handle, lineterminator="\n")
+        writer.writerow(["at", *terms])
+        for where, values in curve.items():
+            writer.writerow([where, *(repr(values[term]) if term in values else "" for term in terms)])
+
+
+def read(name: str, folder: Path = FOLDER) -> Golden:
+    """Return a curve as it was written."""
+    with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
+        kernels = handle.readline().removeprefix("# ").strip()
+        rows = [{term: text for term, text in row.items() if text} for row in csv.DictReader(handle)]
+    return Golden(kernels, {row.pop("at"): {term: float(text) for term, text in row.items()} for row in rows})
+
+
+@cache
+def kernels_here() -> str:
+    """Return torch's version, its instruction set here, and a digest of what its kernels make of fixed numbers.
+
+    The instruction set alone does not say how sums are ordered: the matrix library chooses by the processor's make.
+    What is computed is torch's own, so no edit of this project changes the digest.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        digest = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in _computed()))
+    return f"torch {torch.__version__.partition('+')[0]} {torch.backends.cpu.get_cpu_capability()} {digest.hexdigest()}"
+
+
+def _computed() -> Iterator[torch.Tensor]:
+    """Yield results of the kinds of kernels that the trainings use, of their sizes, forward and backward."""
+    for width, rows in ((12, 9), (16, 40), (32, 7), (64, 13)):
+        layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.1, batch_first=True)
+        moved = [p for p in layer.parameters() if p.requires_grad]
+        optimiser = torch.optim.AdamW(moved, lr=1e-2, fused=True)
+        for _ in range(3):
+            inputs = torch.randn(rows, 8, width, generator=torch_generator(0))
+            logits = nn.functional.silu(layer(inputs)) @ torch.randn(width, width)
+            scores = logits.log_softmax(dim=-1)
+            loss = (scores.exp() * scores).sum(dim=-1).mean() + logits.logsumexp(dim=1).tanh().std()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            yield loss
+        yield from moved
+        yield torch.randperm(rows)
+
+
+def _near(expected: float, value: float, tolerance: float) -> bool:
+    return expected == value or abs(expected - value) <= tolerance * max(1.0, abs(expected))
+
+
+def _norm(tensors: Iterable[torch.Tensor]) -> float:
+    return math.sqrt(math.fsum(value * value for tensor in tensors for value in tensor.flatten().tolist()))

@@ -1,0 +1,371 @@
+"""Why jobs would run: each kind of root cause, consequences, and how they are told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import card_tree as tree
+import pytest
+
+from lever_pipe import agent_plan, contents, plan, provenance
+from lever_pipe.cluster.forecast import PlannedJob, UnplannableError
+from lever_pipe.errors import ConfigError, UnknownMemberError
+from lever_pipe.experiment import Experiment
+from lever_pipe.incremental import code_records, why, why_names, why_text, why_tool
+from lever_pipe.incremental.artefacts import cards_below, judge, read_artefact
+from lever_pipe.incremental.why_inputs import Cause
+
+RESULTS = Path("results")
+RCE = "results/lever/preset~world/rce/seed~1/epoch~5"
+GRPO = "results/lever/preset~world/grpo/base~5/beta~0.15/seed~1/epoch~"
+CONFIG = {"epoch": 1, "grpo": {"learning_rate": 0.1, "top_k": 3}, "selector": {"heads": 1}}
+TENSORS = {"head.weight": [1, 2], "head.bias": [3], "body": [4, 5, 6]}
+
+
+@pytest.fixture(autouse=True)
+def _study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make an RCE epoch and the two GRPO epochs that start from it, all as their cards say."""
+    monkeypatch.chdir(tmp_path)
+    contents._remembered.cache_clear()
+    tree.write("raw.json", "{}")
+    selector = (f"{RCE}/selector.safetensors", TENSORS)
+    tree.make(
+        f"{RCE}/run.json", "train_rce_epoch", {"selector": selector}, inputs={"groups": "raw.json"}, config=CONFIG
+    )
+    for epoch in (1, 2):
+        chosen = (f"{GRPO}{epoch}/selector.safetensors", {"body": [epoch]})
+        tree.make(
+            f"{GRPO}{epoch}/run.json", "train_grpo_epoch", {"selector": chosen}, inputs=reads(epoch), config=CONFIG
+        )
+
+
+def reads(epoch: int) -> dict[str, tree.Paths]:
+    start = RCE if epoch == 1 else f"{GRPO}{epoch - 1}"
+    return {"start": f"{start}/selector.safetensors", "reference": f"{RCE}/selector.safetensors"}
+
+
+def rce(**changed: Any) -> PlannedJob:
+    outputs = {"selector": f"{RCE}/selector.safetensors", "card": f"{RCE}/run.json"}
+    return tree.planned("train_rce_epoch", outputs, **{"inputs": {"groups": "raw.json"}, "config": CONFIG} | changed)
+
+
+def grpo(epoch: int = 1, **changed: Any) -> PlannedJob:
+    outputs = {"selector": f"{GRPO}{epoch}/selector.safetensors", "card": f"{GRPO}{epoch}/run.json"}
+    return tree.planned("train_grpo_epoch", outputs, **{"inputs": reads(epoch), "config": CONFIG} | changed)
+
+
+def explained(*jobs: PlannedJob) -> list[why.Explained]:
+    digests = contents.Digests()
+    verdicts = [judge(read_artefact(card), digests) for card in cards_below(RESULTS)]
+    return why.explain(jobs, verdicts, results=RESULTS, digests=digests)
+
+
+def causes(job: PlannedJob) -> list[Cause]:
+    return list(explained(job)[0].causes)
+
+
+def only(job: PlannedJob) -> Cause:
+    found = causes(job)
+    assert len(found) == 1, found
+    return found[0]
+
+
+class TestRootCauses:
+    def test_a_job_whose_artefact_is_as_made_has_none(self) -> None:
+        found = explained(grpo())[0]
+        assert (found.status, found.causes, found.follows) == (why.AS_MADE, (), {})
+
+    def test_tensors_that_differ_are_named_and_a_replaced_file_is_called_so(self) -> None:
+        tree.write(f"{RCE}/selector.safetensors", TENSORS | {"head.weight": [9, 2], "body": [4, 5, 7]}, now=True)
+        found = only(grpo(2))
+        assert found.kind == "input_replaced"
+        assert found.details["tensors"] == {"differ": ["body", "head.weight"], "of": len(TENSORS)}
+        assert "2 of 3 differ (body, head.weight)" in found.text
+        assert "RCE epoch 5 of seed 1" in found.text
+        assert found.details["input"] == "reference", "epoch 2 starts from epoch 1, and only its reference differs"
+
+    def test_tensors_that_came_or_went_count(self) -> None:
+        tree.write(f"{RCE}/selector.safetensors", {"body": [4, 5, 6], "tail": [1], "head.bias": [3]}, now=True)
+        found = causes(grpo())[0]
+        assert found.details["tensors"]["differ"] == ["head.weight, which is gone", "tail, which was not there"]
+
+    def test_an_input_that_its_rule_made_anew_is_not_called_replaced(self) -> None:
+        selector = (f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})
+        tree.make(f"{RCE}/run.json", "train_rce_epoch", {"selector": selector}, inputs={"groups": "raw.json"})
+        found = only(grpo(2))
+        assert found.kind == "input_content"
+        assert "train_rce_epoch made it anew" in found.text
+
+    def test_a_raw_file_was_changed_outside_the_workflow(self) -> None:
+        tree.write("raw.json", '{"a": 1}', now=True)
+        found = only(rce())
+        assert (found.kind, found.details["path"]) == ("input_content", "raw.json")
+        assert "outside the workflow" in found.text
+
+    def test_an_input_that_is_gone_is_named(self) -> None:
+        Path("raw.json").unlink()
+        assert (only(rce()).kind, only(rce()).details["path"]) == ("input_missing", "raw.json")
+
+    def test_each_key_of_the_configuration_is_named_with_both_values(self) -> None:
+        changed = {"epoch": 1, "grpo": {"learning_rate": 0.2, "clip": 1}, "selector": {"heads": 1}}
+        found = {cause.details["key"]: cause for cause in causes(grpo(config=changed))}
+        assert sorted(found) == ["grpo.clip", "grpo.learning_rate", "grpo.top_k"]
+        assert "grpo.learning_rate is 0.2, was 0.1" in found["grpo.learning_rate"].text
+        assert found["grpo.clip"].details == {"key": "grpo.clip", "is": 1}
+        assert found["grpo.top_k"].details == {"key": "grpo.top_k", "was": 3}
+
+    def test_values_that_swap_places_are_two_differences(self) -> None:
+        found = causes(grpo(config=CONFIG | {"grpo": {"learning_rate": 3, "top_k": 0.1}}))
+        assert [cause.details["key"] for cause in found] == ["grpo.learning_rate", "grpo.top_k"]
+
+    def test_another_model_folder_is_no_setting(self) -> None:
+        card = f"{RCE}/answers.run.json"
+        was = {"lvlm": {"model_identity": "aaaa", "dtype": "x"}}
+        tree.make(card, "answer_prompts", {"answers": (f"{RCE}/answers.jsonl", "")}, config=was)
+        outputs = {"answers": f"{RCE}/answers.jsonl", "card": card}
+        found = only(tree.planned("answer_prompts", outputs, config={"lvlm": {"model_identity": "bbbb", "dtype": "x"}}))
+        assert (found.kind, found.details["was"], found.details["is"]) == ("model", "aaaa", "bbbb")
+
+    def test_a_missing_output_and_a_damaged_one_are_told_apart(self) -> None:
+        (Path(RCE) / "selector.safetensors").unlink()
+        assert only(rce()).kind == "missing_output"
+        tree.write(f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})  # at the time of its card
+        assert only(rce()).kind == "damaged_output"
+
+    def test_what_was_never_made_is_not_what_lost_its_card(self) -> None:
+        (Path(RCE) / "run.json").unlink()
+        assert only(rce()).kind == "no_card"
+        (Path(RCE) / "selector.safetensors").unlink()
+        assert only(rce()).kind == "never_made"
+        tree.write(f"{RCE}/run.json", "{")
+        assert only(rce()).kind == "unreadable_card"
+
+    def test_force_and_an_edited_command_come_from_snakemake(self) -> None:
+        assert only(grpo(reason="Forced execution")).kind == "forced"
+        assert only(grpo(reason="Code has changed since last execution")).kind == "command"
+        quoted = "Params have changed since last execution: before 'Forced execution'"
+        assert causes(grpo(reason=quoted)) == [], "a parameter may say anything"
+
+    def test_inputs_that_came_or_went_are_named(self) -> None:
+        card, table = "results/lever/tables/run.json", "results/lever/tables/scores.csv"
+        cells = [tree.write(f"results/lever/cells{i}.jsonl", str(i)).as_posix() for i in range(4)]
+        tree.make(card, "collect_results", {"scores": (table, "x")}, inputs={"cells": cells[:3]})
+        outputs = {"scores": table, "card": card}
+        found = only(tree.planned("collect_results", outputs, inputs={"cells": [cells[3], *cells[1:3]]}))
+        assert (found.kind, found.details) == ("inputs_changed", {"added": [cells[3]], "removed": [cells[0]]})
+
+    def test_another_file_of_the_same_content_is_no_cause(self) -> None:
+        same = tree.write("elsewhere/selector.safetensors", TENSORS).as_posix()
+        assert causes(grpo(inputs=reads(1) | {"start": same})) == []
+        other = tree.write("elsewhere/selector.safetensors", TENSORS | {"body": [0, 0, 0]}, now=True).as_posix()
+        found = only(grpo(inputs=reads(1) | {"start": other}))
+        assert found.kind == "input_content"
+        assert other in found.text
+
+    def test_a_command_that_tells_nothing_is_said_to_be_so(self) -> None:
+        found = only(grpo()._replace(command="true", reason="Params have changed"))
+        assert (found.kind, found.details) == ("unknown", {"reason": "Params have changed"})
+
+
+class TestCode:
+    def test_without_a_record_the_code_differs(self) -> None:
+        found = only(grpo(code="f" * 16))
+        assert (found.kind, found.details) == ("code", {"was": tree.CODE, "is": "f" * 16})
+        assert "no record" in found.text
+
+    def test_with_a_record_the_modules_are_named(self) -> None:
+        modules = provenance.modules_of("train_grpo_epoch")
+        then = {name: digest for name, digest in modules.items() if name != "losses.grpo"} | {"losses.kl": "0" * 8}
+        record = code_records.CodeRecord(python=provenance.python_version(), modules=then | {"gone": "1" * 8})
+        tree.write(f"results/code/{tree.CODE}.json", record.model_dump())
+        found = only(grpo(code="f" * 16))
+        assert found.details["changed"] == ("losses.kl",)
+        assert (found.details["added"], found.details["removed"]) == (("losses.grpo",), ("gone",))
+        assert "losses.kl changed" in found.text
+
+    def test_members_are_those_of_the_plan(self) -> None:
+        experiment = Experiment()
+        for stage in ("sample_pools", "prepare_examples", "embed_examples", "answer_prompts"):
+            config = plan.stage_config(experiment, stage, {"batch": "baseline"})
+            found = why.members_of(stage, config.model_dump(mode="json"))
+            assert found == plan.members_of(config) != ()
+        agent = agent_plan.stage_config(experiment.intention, "prepare_tasks", {})
+        assert agent is not None
+        assert why.members_of("prepare_tasks", agent.model_dump(mode="json")) == plan.members_of(agent)
+        assert why.members_of("no_such_stage", {}) == ()
+
+
+class TestConsequences:
+    def test_a_job_below_one_that_runs_has_no_cause_of_its_own(self) -> None:
+        above, below, last = explained(rce(reason="Forced execution"), grpo(1), grpo(2))
+        assert above.status == why.RUNS
+        assert (below.status, below.follows) == (why.ONLY_IF, {0: ("start", "reference")})
+        assert last.follows == {1: ("start",), 0: ("reference",)}
+
+    def test_a_damaged_input_is_the_cause_of_the_job_that_makes_it_again(self) -> None:
+        tree.write(f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})  # at the time of its card
+        above, below = explained(rce(), grpo(1))
+        assert [cause.kind for cause in above.causes] == ["damaged_output"]
+        assert below.status == why.ONLY_IF
+
+    def test_the_chain_is_told_nearest_first_and_each_cause_once(self) -> None:
+        jobs = explained(grpo(2), rce(config=CONFIG | {"epoch": 9}), grpo(1, config=CONFIG | {"epoch": 9}))
+        said = why_text.sentences(jobs, [0])
+        assert len(said) == 2
+        assert said[0].startswith("GRPO beta 0.15 epoch 2 of seed 1 (world, base 5) runs only if one of ")
+        cause = "because the configuration differs: epoch is 9, was 1."
+        assert said[1] == (
+            "GRPO beta 0.15 epoch 1 of seed 1 (world, base 5) and RCE epoch 5 of seed 1 (world) run " + cause
+        )
+
+    def test_distant_consequences_of_a_rule_are_told_together(self) -> None:
+        def job(i: int, **changed: Any) -> PlannedJob:
+            outputs = {"selector": f"{GRPO}{i}/selector.safetensors", "card": f"{GRPO}{i}/run.json"}
+            start = f"{GRPO}{i - 1}/selector.safetensors" if i > 1 else f"{RCE}/selector.safetensors"
+            return tree.planned("train_grpo_epoch", outputs, **{"inputs": {"start": start}, "config": CONFIG} | changed)
+
+        for i in range(1, 7):
+            start = f"{GRPO}{i - 1}/selector.safetensors" if i > 1 else f"{RCE}/selector.safetensors"
+            chosen = (f"{GRPO}{i}/selector.safetensors", {"body": [i]})
+            tree.make(
+                f"{GRPO}{i}/run.json", "train_grpo_epoch", {"selector": chosen}, inputs={"start": start}, config=CONFIG
+            )
+        said = why_text.sentences(explained(*map(job, range(1, 7)), rce(reason="Forced execution")), [5])
+        assert len(said) == 4
+        assert "epoch 6" in said[0]
+        assert "epoch 5" in said[1]
+        assert said[2] == (
+            "4 jobs of train_grpo_epoch run only if RCE epoch 5 of seed 1 (world) comes out with other content."
+        )
+        assert said[3] == "RCE epoch 5 of seed 1 (world) runs because this is forced."
+
+    def test_jobs_beside_the_target_are_not_told(self) -> None:
+        jobs = explained(grpo(1, config={}), rce(reason="Forced execution"))
+        assert [place for place, _ in why.walk(jobs, [1])] == [1]
+
+    def test_as_data_jobs_refer_to_each_other(self) -> None:
+        jobs = explained(grpo(1), rce(reason="Forced execution"))
+        found = json.loads(json.dumps(why_text.as_object(jobs, [0], [])))
+        assert [(job["status"], job["distance"]) for job in found["jobs"]] == [("only if", 0), ("runs", 1)]
+        assert found["jobs"][0]["follows"] == {"1": ["start", "reference"]}
+        assert [cause["kind"] for cause in found["jobs"][1]["causes"]] == ["forced"]
+
+
+class TestTool:
+    @pytest.fixture
+    def plans(self, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+        """Let Snakemake plan both GRPO epochs; return the words that it was called with."""
+        called: list[Sequence[str]] = []
+
+        def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
+            called.append(words)
+            return [grpo(2), grpo(1, config=CONFIG | {"epoch": 9})]
+
+        monkeypatch.setattr(why_tool, "planned_jobs", planned_jobs)
+        return called
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            f"{GRPO}2/selector.safetensors",
+            f"{GRPO}2",
+            f"{GRPO}2/",
+            "preset~world/grpo/base~5/beta~0.15/seed~1/epoch~2",
+            "preset~world/grpo/base~5/beta~0.15/epoch~2",
+            "lever/preset~world/grpo/base~5/beta~0.15/seed~1/epoch~2/run.json",
+        ],
+    )
+    def test_a_target_has_many_names(self, plans: list[Sequence[str]], target: str) -> None:
+        found, places, made = why_tool.reasons(target, ["--config", "x=1"])
+        assert [found[place].job.outputs[0] for place in places] == [f"{GRPO}2/selector.safetensors"]
+        assert made == []
+        assert plans == [["--config", "x=1"]]
+
+    @pytest.mark.usefixtures("plans")
+    def test_a_rule_means_all_its_jobs(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert why_tool.main(["why", "train_grpo_epoch", "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["jobs"]) == 2
+
+    @pytest.mark.usefixtures("plans")
+    def test_what_does_not_run_says_what_it_was_made_from(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert why_tool.main(["why", RCE]) == 0
+        said = capsys.readouterr().out
+        assert "RCE epoch 5 of seed 1 (world) does not run: everything is as it was made." in said
+        assert f"code {tree.CODE}, commit c0ffeec0ffee, on cpu" in said
+        (Path(RCE) / "selector.safetensors").unlink()
+        assert why_tool.main(["why", RCE]) == 0
+        assert "nothing that would run needs it anew (missing: selector)" in capsys.readouterr().out
+
+    def test_a_name_that_nothing_has_is_asked_of_snakemake_and_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
+            if "--" in words:
+                raise UnplannableError(1, "", "MissingRuleException: no rule to make it")
+            return [grpo(1)]
+
+        monkeypatch.setattr(why_tool, "planned_jobs", planned_jobs)
+        with pytest.raises(UnknownMemberError, match="train_grpo_epoch"):
+            why_tool.reasons("train_grpo_epochs", [])
+
+    def test_a_target_comes_first(self) -> None:
+        with pytest.raises(ConfigError, match="expected a target"):
+            why_tool.main(["why", "--configfile", "x.yaml"])
+
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ([], "default"),
+            (["--configfile", "a.yaml"], "of_a"),
+            (["--configfile=a.yaml", "b.yaml"], "of_a"),
+            (["--configfile", "a.yaml", "b.yaml", "--cores", "c.yaml"], "of_b"),
+            (["--configfile", "a.yaml", "--config", "results=mine", "x=1"], "mine"),
+            (["--config", "x=1", "--", "results=target"], "default"),
+        ],
+    )
+    def test_the_results_folder_is_that_of_the_run(self, words: list[str], expected: str) -> None:
+        for name, results in (("config", "default"), ("a", "of_a"), ("b", "of_b"), ("c", "of_c")):
+            tree.write(f"{name}.yaml", f"results: {results}\n")
+        assert why_tool.results_folder(words) == Path(expected)
+
+    def test_nothing_is_written(self, plans: list[Sequence[str]], tmp_path: Path) -> None:
+        def state() -> dict[str, int]:
+            return {str(path): path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*"))}
+
+        before = state()
+        why_tool.reasons(f"{GRPO}2", [])
+        assert state() == before
+        assert len(plans) == 1
+        assert os.listdir() != []  # noqa: PTH208 - the current folder
+
+
+@pytest.mark.parametrize(
+    ("stage", "path", "expected"),
+    [
+        ("train_rce_epoch", f"{RCE}/run.json", "RCE epoch 5 of seed 1 (world)"),
+        (
+            "select_demonstrations",
+            f"{RCE}/selections.run.json",
+            "select_demonstrations of RCE epoch 5 of seed 1 (world)",
+        ),
+        (
+            "select_baseline",
+            "results/lever/baseline/random-1/selections.run.json",
+            "select_baseline of baseline random-1",
+        ),
+        ("answer_prompts", "r/lever/answers/preset~a/seed~2/run.json", "answer_prompts (preset a, seed 2)"),
+        ("answer_prompts", "r/lever/answers/baseline/run.json", "answer_prompts (baseline)"),
+        ("generate_rl_data", "r/lever/rl_data/shard~3/run.json", "generate_rl_data (shard 3)"),
+        ("train_agent", "r/intention/arm~bundle/seed~0/run.json", "arm bundle of seed 0"),
+        ("build_report", "r/lever/report.run.json", "build_report"),
+        (
+            "emulate_grpo_epoch",
+            "r/lever/emulation/dropout/base~2/beta~0.1/seed~0/epoch~1/run.json",
+            "GRPO with dropout beta 0.1 epoch 1 of seed 0 (base 2)",
+        ),
+    ],
+)
+def test_artefacts_have_names(stage: str, path: str, expected: str) -> None:
+    assert why_names.label(stage, path) == expected

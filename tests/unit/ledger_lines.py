@@ -1,0 +1,24 @@
+"""Lines of an answer ledger, written without the package's own writer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def unsealed(key: str, row: Mapping[str, Any]) -> str:
+    """Return a line as it was written before lines had digests."""
+    return json.dumps({"key": key, **row}) + "\n"
+
+
+def line(key: str, row: Mapping[str, Any]) -> str:
+    """Return a whole line with its digest."""
+    return sealed(unsealed(key, row))
+
+
+def sealed(text: str) -> str:
+    """Return a line whose digest fits whatever it holds."""
+    content = text.rstrip("\n").removesuffix("}")
+    return f'{content},"sha256":"{hashlib.sha256(content.encode()).hexdigest()[:16]}"}}\n'

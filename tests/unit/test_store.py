@@ -1,0 +1,980 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finished_work import (
+    GB,
+    VERSIONS,
+    a_card,
+    a_store,
+    blob_bytes,
+    blob_of,
+    blobs,
+    entries,
+    kept,
+    key,
+    targets,
+    tree,
+    work,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lever_pipe import contents, storage
+from lever_pipe.errors import StoreError
+from lever_pipe.store import Store, key_of, opened
+from lever_pipe.storing import entries as store_entries
+from lever_pipe.storing import files
+
+SPEC = '{"code":"c0de","config":{"beta":0.15,"seed":3}}'
+HOUR = 3600
+
+
+@pytest.fixture(autouse=True)
+def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test asks of the store does not depend on when the disk has it, and waiting takes most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return a_store(tmp_path / "store")
+
+
+def restored(store: Store, folder: Path, number: int = 0) -> dict[str, Any] | None:
+    """Return the tree that a job's work is restored to, or None."""
+    folder.mkdir(exist_ok=True)
+    card = store.restore(key(number), targets(folder), versions=VERSIONS)
+    return tree(folder) if card is not None else None
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    caplog.clear()
+    return found
+
+
+def aged(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def sealed(entry: dict[str, Any]) -> bytes:
+    """Return an entry's file as its documentation has it, written independently."""
+    body = json.dumps(entry, ensure_ascii=False).encode()
+    return b'{"sha256":"%s","entry":%s}\n' % (hashlib.sha256(body).hexdigest().encode(), body)
+
+
+# Keys
+
+
+def test_a_key_is_the_digest_of_stage_spec_and_inputs() -> None:
+    inputs = {"cells[1]": "bb", "cells[0]": "aa"}
+    text = (
+        '{"inputs":{"cells[0]":"aa","cells[1]":"bb"},'
+        '"spec":{"code":"c0de","config":{"beta":0.15,"seed":3}},"stage":"score_answers"}'
+    )
+    assert key_of("score_answers", SPEC, inputs) == hashlib.sha256(text.encode()).hexdigest()
+    other_text = '{ "config": {"seed": 3, "beta": 0.15},\n "code": "c0de" }'
+    assert key_of("score_answers", other_text, dict(reversed(inputs.items()))) == key_of("score_answers", SPEC, inputs)
+
+
+def test_each_part_of_a_key_counts() -> None:
+    inputs = {"start": "aa", "cells[0]": "bb", "cells[1]": "cc"}
+    variants = [
+        ("a", SPEC, inputs),
+        ("b", SPEC, inputs),
+        ("a", SPEC.replace("0.15", "0.12"), inputs),
+        ("a", SPEC.replace("c0de", "c0df"), inputs),
+        ("a", '{"code":"c0de","config":{"beta":3,"seed":0.15}}', inputs),  # two values that swap places
+        ("a", SPEC, {**inputs, "start": "dd"}),
+        ("a", SPEC, {"start": "aa", "cells[0]": "cc", "cells[1]": "bb"}),
+        ("a", SPEC, {"begin": "aa", "cells[0]": "bb", "cells[1]": "cc"}),
+        ("a", SPEC, {"start": "aa", "cells[0]": "bb"}),
+    ]
+    assert len({key_of(*variant) for variant in variants}) == len(variants)
+
+
+# Put and restore
+
+
+def test_making_a_store_or_missing_in_it_touches_nothing(tmp_path: Path) -> None:
+    store = opened({"folder": str(tmp_path / "store"), "max_gb": 0.5})
+    assert (store.folder, store.max_bytes) == (tmp_path / "store", GB // 2)
+    assert restored(store, tmp_path / "results") is None
+    assert store.verify() == []
+    assert (store.stats().entries, store.stats().bytes, store.trim().bytes) == (0, 0, 0)
+    assert not store.folder.exists()
+    assert tree(tmp_path / "results") == {}
+
+
+def test_a_home_folder_may_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert opened({"folder": "~/store", "max_gb": 1}).folder == tmp_path / "store"
+
+
+def test_work_comes_back_with_its_card(store: Store, tmp_path: Path) -> None:
+    outputs = work(tmp_path / "made")
+    card = a_card(outputs)
+    assert store.put(key(0), card, outputs)
+    before = tree(tmp_path / "made")
+    shutil.rmtree(tmp_path / "made")
+    assert store.restore(key(0), targets(tmp_path / "a" / "b"), versions=VERSIONS) == card
+    assert tree(tmp_path / "a" / "b") == before
+    assert store.restore(key(1), targets(tmp_path / "c"), versions=VERSIONS) is None
+    assert not (tmp_path / "c").exists()
+    assert tree(store.folder / "staging") == {}
+
+
+def test_the_layout_is_the_documented_one(store: Store, tmp_path: Path) -> None:
+    kept(store, tmp_path / "made")
+    identity = hashlib.sha256(b'{"python":"3.11.9","torch":"2.13.0"}').hexdigest()[:16]
+    assert entries(store) == [store.folder / "entries" / key(0)[:2] / key(0) / f"{identity}.json"]
+    held = [blob_bytes(0, 3000), b"0", b"", b"the same for all"]
+    assert blobs(store) == sorted(blob_of(store, content) for content in held)
+    assert (store.folder / "VERSION").read_text() == "1\n"
+    content = entries(store)[0].read_bytes()
+    assert sealed(json.loads(content)["entry"]).startswith(b'{"sha256":"')
+    assert json.loads(content)["sha256"] == hashlib.sha256(content[85:-2]).hexdigest()  # 11 + 64 + 10 bytes before it
+
+
+def test_an_entry_is_stored_once_and_contents_are_shared(store: Store, tmp_path: Path) -> None:
+    outputs = kept(store, tmp_path / "a", 0)
+    assert not store.put(key(0), a_card(outputs), outputs)
+    kept(store, tmp_path / "b", 1)
+    assert len(blobs(store)) == 6  # twice weights and number; once the empty file and the shared one
+    stats = store.stats()
+    assert (stats.entries, stats.contents, stats.bytes) == (2, 6, 2 * 3000 + 2 + len("the same for all"))
+    assert stats.stages == {"train_rce_epoch": 2}
+
+
+def test_an_incomplete_entry_is_stored_again(store: Store, tmp_path: Path) -> None:
+    outputs = kept(store, tmp_path / "a")
+    blob_of(store, b"0").unlink()
+    assert store.put(key(0), a_card(outputs), outputs)
+    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
+
+
+def test_a_store_keeps_nothing_larger_than_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outputs = work(tmp_path / "a")
+    size = 3000 + 1 + len("the same for all")
+    assert not a_store(tmp_path / "small", max_bytes=size - 1).put(key(0), a_card(outputs), outputs)
+    assert not (tmp_path / "small").exists()
+    assert a_store(tmp_path / "large", max_bytes=size).put(key(0), a_card(outputs), outputs)
+    assert warnings(caplog) == []
+
+
+names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=255).filter(
+    lambda name: not name.startswith(".") and len(name.encode()) <= 255
+)
+trees = st.recursive(
+    st.binary(max_size=20), lambda inner: st.dictionaries(names, inner, max_size=4), max_leaves=6
+)  # bytes are files, dictionaries folders
+
+
+def grow(path: Path, content: Any) -> None:
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+        return
+    path.mkdir()
+    for name, inner in content.items():
+        grow(path / name, inner)
+
+
+def files_in(path: Path) -> dict[str, bytes] | bytes:
+    if path.is_file():
+        return path.read_bytes()
+    return {str(found.relative_to(path)): found.read_bytes() for found in contents.files_below(path)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(made=st.dictionaries(names, trees, min_size=1, max_size=3))
+def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, made: dict[str, Any]) -> None:
+    folder = tmp_path_factory.mktemp("trees")
+    store = a_store(folder / "store")
+    (folder / "made").mkdir()
+    for name, content in made.items():
+        grow(folder / "made" / name, content)
+    outputs = {f"name {name}": folder / "made" / name for name in made}
+    card = a_card(outputs)
+    assert store.put(key(0), card, outputs)
+    back = {name: folder / "back" / path.name for name, path in outputs.items()}
+    assert store.restore(key(0), back, versions=VERSIONS) == card
+    for name, path in outputs.items():
+        assert files_in(back[name]) == files_in(path)
+        assert contents.digest(back[name]) == card.outputs[name]
+        assert back[name].is_dir() == path.is_dir()
+    assert len(list((folder / "back").iterdir())) == len(made)  # and nothing temporary
+    assert store.verify() == []
+    shutil.rmtree(folder)
+
+
+def test_notes_of_tools_are_no_content(store: Store, tmp_path: Path) -> None:
+    outputs = work(tmp_path / "a")
+    (outputs["last"] / ".snakemake_timestamp").write_text("x")
+    (outputs["last"] / ".cache").mkdir()
+    (outputs["last"] / ".cache" / "link").symlink_to("/etc/passwd")
+    assert store.put(key(0), a_card(outputs), outputs)
+    found = restored(store, tmp_path / "b")
+    assert found is not None
+    assert not any(".snakemake" in name or ".cache" in name for name in found)
+
+
+def _changed_output(outputs: dict[str, Path]) -> None:
+    outputs["weights"].write_bytes(b"other")
+
+
+def _added_file(outputs: dict[str, Path]) -> None:
+    (outputs["last"] / "more").write_bytes(b"other")
+
+
+def _vanished(outputs: dict[str, Path]) -> None:
+    outputs["weights"].unlink()
+
+
+def _link_inside(outputs: dict[str, Path]) -> None:
+    (outputs["last"] / "shared.txt").rename(outputs["last"].parent / "moved")
+    (outputs["last"] / "shared.txt").symlink_to(outputs["last"].parent / "moved")
+
+
+def _linked_folder(outputs: dict[str, Path]) -> None:
+    (outputs["last"] / "more").symlink_to("/usr")
+
+
+def _link(outputs: dict[str, Path]) -> None:
+    moved = outputs["weights"].rename(outputs["weights"].with_name("moved"))
+    outputs["weights"].symlink_to(moved)
+
+
+def _pipe(outputs: dict[str, Path]) -> None:
+    outputs["weights"].unlink()
+    os.mkfifo(outputs["weights"])
+
+
+def _unnamed(outputs: dict[str, Path]) -> None:
+    outputs["more"] = outputs["weights"]
+
+
+def _no_text(outputs: dict[str, Path]) -> None:
+    os.rename(os.fsencode(outputs["last"] / "empty"), os.fsencode(outputs["last"]) + b"/\xff")  # noqa: PTH104
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [_changed_output, _added_file, _vanished, _link_inside, _linked_folder, _link, _pipe, _unnamed, _no_text],
+)
+def test_what_differs_from_its_card_is_not_kept(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[dict[str, Path]], None]
+) -> None:
+    outputs = work(tmp_path / "a")
+    card = a_card(outputs)
+    spoil(outputs)
+    assert not store.put(key(0), card, outputs)
+    (said,) = warnings(caplog)
+    assert str(store.folder) in said
+    assert "train_rce_epoch" in said
+    assert (entries(store), blobs(store)) == ([], [])
+    assert tree(store.folder).get("staging", None) is None
+    assert restored(store, tmp_path / "b") is None
+
+
+def test_an_output_that_changes_while_it_is_copied_is_not_kept(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outputs = work(tmp_path / "a")
+    card = a_card(outputs)
+    open_file = files.open_file
+
+    def changing(path: Path) -> Any:
+        if path != outputs["weights"]:
+            return open_file(path)
+        right = path.read_bytes()
+        path.write_bytes(b"other")
+        handle = open_file(path)
+        path.unlink()
+        path.write_bytes(right)  # who looks again sees nothing
+        return handle
+
+    monkeypatch.setattr(files, "open_file", changing)
+    assert not store.put(key(0), card, outputs)
+    assert f"{outputs['weights']}: expected the content that the run card states" in warnings(caplog)[0]
+    assert entries(store) == []
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o077])
+def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        store = a_store(tmp_path / "store")
+        kept(store, tmp_path / "a")
+        restored(store, tmp_path / "b")
+    finally:
+        os.umask(before)
+    found = [path for top in ("store", "b") for path in (tmp_path / top, *(tmp_path / top).rglob("*"))]
+    for path in found:
+        assert path.stat().st_mode & 0o777 == (0o777 if path.is_dir() else 0o666) & ~umask, path
+    assert len(found) > 15
+
+
+@pytest.mark.parametrize("shares_blocks", [False, True])
+def test_an_edit_of_a_result_stays_outside(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares_blocks: bool
+) -> None:
+    calls = []
+
+    def clone(target: int, request: int, source: int) -> None:
+        calls.append(request)
+        if not shares_blocks:
+            raise OSError(errno.EOPNOTSUPP, "no shared blocks here")
+        os.pwrite(target, os.pread(source, 10**6, 0), 0)
+
+    monkeypatch.setattr(fcntl, "ioctl", clone)
+    outputs = kept(store, tmp_path / "a")
+    outputs["weights"].write_bytes(b"edited")
+    back = restored(store, tmp_path / "b")
+    assert back is not None
+    assert back["weights.bin"] == blob_bytes(0, 3000)
+    with (tmp_path / "b" / "weights.bin").open("r+b") as handle:
+        handle.write(b"edited")
+    assert store.verify() == []
+    assert restored(store, tmp_path / "c") == back
+    assert set(calls) == {0x40049409}
+
+
+def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path) -> None:
+    made = kept(store, tmp_path / "made")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("stays")
+    for number, (weights, last) in enumerate([("file", "folder"), ("link", "link"), ("folder", "file")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for kind, path in ((weights, folder / "weights.bin"), (last, folder / "last")):
+            if kind == "file":
+                path.write_text("old")
+            elif kind == "link":
+                path.symlink_to(outside)
+            else:
+                (path / "old").mkdir(parents=True)
+        assert restored(store, folder) == tree(made["last"].parent)
+    assert tree(outside) == {"precious": b"stays"}
+
+
+def test_versions_must_agree_where_both_name_a_package(store: Store, tmp_path: Path) -> None:
+    kept(store, tmp_path / "a")
+    for versions, hit in [
+        ({"python": "3.11.9"}, True),
+        ({"python": "3.11.9", "numpy": "2.0"}, True),
+        ({}, True),
+        ({"python": "3.11.9", "torch": "2.14.0"}, False),
+        ({"python": "3.11.8", "torch": "2.13.0"}, False),
+    ]:
+        assert (store.restore(key(0), targets(tmp_path / "b"), versions=versions) is not None) == hit, versions
+
+
+def test_entries_of_one_key_are_told_apart_by_versions(store: Store, tmp_path: Path) -> None:
+    cards = {}
+    for number, torch in enumerate(("2.13.0", "2.14.0")):
+        outputs = work(tmp_path / torch, number)
+        cards[torch] = a_card(outputs, versions={"torch": torch})
+        assert store.put(key(0), cards[torch], outputs)
+    for torch in cards:
+        back = targets(tmp_path / f"back {torch}")
+        assert store.restore(key(0), back, versions={"torch": torch}) == cards[torch]
+        assert tree(tmp_path / f"back {torch}") == tree(tmp_path / torch)
+
+
+def test_names_of_outputs_must_match(store: Store, tmp_path: Path) -> None:
+    kept(store, tmp_path / "a")
+    wanted = targets(tmp_path / "b")
+    for names in (["weights"], ["weights", "last", "more"], ["weights", "first"]):
+        outputs = {name: wanted.get(name, tmp_path / "b" / name) for name in names}
+        assert store.restore(key(0), outputs, versions=VERSIONS) is None
+    assert len(entries(store)) == 1
+    assert not (tmp_path / "b").exists()
+
+
+def test_nothing_is_replaced_before_all_is_known_to_be_right(store: Store, tmp_path: Path) -> None:
+    kept(store, tmp_path / "a")
+    seen = []
+    old = work(tmp_path / "b", 7)
+    before = tree(tmp_path / "b")
+
+    def look() -> None:
+        seen.append({name: value for name, value in tree(tmp_path / "b").items() if not name.startswith(".")})
+
+    assert store.restore(key(0), old, versions=VERSIONS, placing=look) is not None
+    assert seen == [before]
+    assert tree(tmp_path / "b") == tree(tmp_path / "a")
+
+
+# Damage
+
+
+def _flip(path: Path, at: int, bit: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def _to_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _to_link(path: Path) -> None:
+    path.symlink_to(path.rename(path.parents[3] / "elsewhere"))
+
+
+def _to_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "first bit": lambda path: _flip(path, 0),
+    "middle bit": lambda path: _flip(path, 1500, 7),
+    "last bit": lambda path: _flip(path, 2999),
+    "truncated": lambda path: os.truncate(path, 2999),
+    "empty": lambda path: os.truncate(path, 0),
+    "extended": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "zeros": lambda path: path.write_bytes(bytes(3000)),
+    "missing": lambda path: path.unlink(),
+    "folder": _to_folder,
+    "link": _to_link,
+    "pipe": _to_pipe,
+    "sparse, huge": lambda path: os.truncate(path, 10**15) if path.stat().st_size else None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_content_is_named_and_never_used(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    outputs = kept(store, tmp_path / "a")
+    blob = blob_of(store, blob_bytes(0, 3000))
+    try:
+        DAMAGES[damage](blob)
+    except OSError:
+        assert damage == "sparse, huge"  # not every file system holds such a file
+        os.truncate(blob, 10**10)
+    work(tmp_path / "b", 7)
+    before = tree(tmp_path / "b")
+    assert restored(store, tmp_path / "b") is None
+    (said,) = warnings(caplog)
+    assert str(blob) in said
+    if damage in ("missing", "truncated", "empty", "extended", "zeros"):
+        sizes = {"missing": "none", "truncated": "2999 bytes", "empty": "0 bytes", "extended": "3001 bytes"}
+        zeros = f"3000 bytes with the sha256 {hashlib.sha256(bytes(3000)).hexdigest()}"
+        assert f"; found {sizes.get(damage, zeros)}." in said
+    assert tree(tmp_path / "b") == before
+    assert entries(store) == []
+    assert restored(store, tmp_path / "b") is None  # a miss as any other
+    assert warnings(caplog) == []
+    assert store.put(key(0), a_card(outputs), outputs)
+    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
+    assert store.verify() == []
+
+
+def test_a_flipped_bit_of_an_entry_is_never_believed(store: Store, tmp_path: Path) -> None:
+    kept(store, tmp_path / "a")
+    (path,) = entries(store)
+    loaded = store_entries.load(path)
+    whole = loaded.content
+    flipped = [whole[:at] + bytes([whole[at] ^ mask]) + whole[at + 1 :] for at in range(len(whole)) for mask in (1, 32)]
+    for content in [*flipped, *(whole[:length] for length in range(len(whole)))]:
+        with pytest.raises(StoreError, match="expected a store's entry as it was written"):
+            store_entries.parse(loaded._replace(content=content))
+    assert store_entries.parse(loaded).key == key(0)
+
+
+@pytest.mark.parametrize("spoil", [b"", b"{}", b"\xff\xfe", b'{"sha256":"', b"[" * 10_000])
+def test_a_damaged_entry_is_named_removed_and_a_miss(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: bytes
+) -> None:
+    outputs = kept(store, tmp_path / "a")
+    (path,) = entries(store)
+    path.write_bytes(spoil)
+    assert restored(store, tmp_path / "b") is None
+    (said,) = warnings(caplog)
+    assert said.startswith(f"{path}: expected a store's entry as it was written; found ")
+    assert ("no digest of it" if spoil[:2] != b'{"' or spoil == b"{}" else "other content than its digest says") in said
+    assert tree(tmp_path / "b") == {}
+    assert entries(store) == []
+    assert store.put(key(0), a_card(outputs), outputs)
+
+
+def test_a_sound_entry_beside_a_damaged_one_is_found(store: Store, tmp_path: Path) -> None:
+    outputs = work(tmp_path / "a")
+    for torch in "23456":
+        assert store.put(key(0), a_card(outputs, versions={"numpy": torch}), outputs)
+    for path in entries(store)[:-1]:
+        _flip(path, 300)
+    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
+    assert len(entries(store)) == 1
+
+
+def test_a_damaged_entry_is_no_obstacle_to_a_sound_one(store: Store, tmp_path: Path) -> None:
+    outputs = kept(store, tmp_path / "a")
+    _flip(entries(store)[0], 200)
+    assert store.put(key(0), a_card(outputs), outputs)
+    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
+
+
+def test_an_entry_belongs_to_its_key_and_versions(store: Store, tmp_path: Path) -> None:
+    kept(store, tmp_path / "a")
+    (path,) = entries(store)
+    for other in (
+        store.folder / "entries" / key(1)[:2] / key(1) / path.name,
+        path.with_name("0" * 16 + ".json"),
+    ):
+        other.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, other)
+        assert [str(fault.fault).startswith(f"{other}:") for fault in store.verify()] == [True]
+        assert restored(store, tmp_path / "b", int(other.parent != path.parent)) is None or not other.exists()
+        assert store.verify(mend=True) == [] or not other.exists()
+    assert entries(store) == [path]
+
+
+EVIL = ["../out", "/out", "a/../../out", "a//b", "./a", "a/.", "..", ".", ".hidden", "a/.hidden/b", "", "a/", "a\0b"]
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_an_entry_leads_nowhere_else(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, evil: str) -> None:
+    kept(store, tmp_path / "a")
+    (path,) = entries(store)
+    entry = json.loads(path.read_bytes())["entry"]
+    path.write_bytes(sealed(entry))
+    assert restored(store, tmp_path / "b") is not None  # this file's own seal is the store's
+    entry["outputs"]["last"]["files"][0]["path"] = evil
+    path.write_bytes(sealed(entry))
+    shutil.rmtree(tmp_path / "b")
+    before = tree(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    assert restored(store, tmp_path / "b" / "c") is None
+    assert str(path) in warnings(caplog)[0]
+    assert tree(tmp_path / "b") == {"c": None}
+    assert tree(tmp_path / "a") == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "store"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda entry: entry["outputs"]["last"]["files"].append(entry["outputs"]["last"]["files"][0]),
+        lambda entry: entry["outputs"]["last"]["files"].append(
+            {**entry["outputs"]["last"]["files"][0], "path": "shared.txt/below"}
+        ),
+        lambda entry: entry["outputs"]["weights"]["files"][0].update(path="name"),
+        lambda entry: entry["outputs"]["weights"].update(files=[]),
+        lambda entry: entry["outputs"]["weights"].update(kind="link"),
+        lambda entry: entry["outputs"]["weights"]["files"][0].update(sha256="../../../etc/passwd"),
+        lambda entry: entry["outputs"]["weights"]["files"][0].update(size=-1),
+        lambda entry: entry["card"].pop("versions"),
+        lambda entry: entry.update(more=1),
+    ],
+)
+def test_an_impossible_entry_is_damaged(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[dict[str, Any]], object]
+) -> None:
+    kept(store, tmp_path / "a")
+    (path,) = entries(store)
+    entry = json.loads(path.read_bytes())["entry"]
+    change(entry)
+    path.write_bytes(sealed(entry))
+    assert restored(store, tmp_path / "b") is None
+    assert str(path) in warnings(caplog)[0]
+    assert tree(tmp_path / "b") == {}
+
+
+@given(spoiled=st.binary(max_size=200))
+def test_any_bytes_are_no_entry(tmp_path_factory: pytest.TempPathFactory, spoiled: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "store" / "entries" / "ab" / key(0) / "0.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for content in (spoiled, b'{"sha256":"%s","entry":%s}\n' % (hashlib.sha256(spoiled).hexdigest().encode(), spoiled)):
+        path.write_bytes(content)
+        with pytest.raises(StoreError):
+            store_entries.parse(store_entries.load(path))
+
+
+def test_an_endless_entry_is_not_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(store, tmp_path / "a")
+    monkeypatch.setattr(store_entries, "LARGEST_ENTRY", 100)
+    with pytest.raises(StoreError, match="more than 100 bytes"):
+        store_entries.load(entries(store)[0])
+
+
+@pytest.mark.parametrize(("text", "found"), [("2\n", "'2'"), ("", "an empty file"), ("\0\0", r"'\x00\x00'")])
+def test_another_format_is_refused_and_named(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, found: str
+) -> None:
+    outputs = kept(store, tmp_path / "a")
+    (store.folder / "VERSION").write_text(text)
+    before = tree(store.folder)
+    for call in (lambda: restored(store, tmp_path / "b"), store.trim, store.stats, store.verify):
+        with pytest.raises(StoreError) as refusal:
+            call()
+        assert refusal.value.found == found
+        assert str(store.folder / "VERSION") in refusal.value.expected
+    assert not store.put(key(1), a_card(outputs), outputs)
+    assert found in warnings(caplog)[0]
+    assert tree(store.folder) == before
+
+
+def test_a_folder_without_a_format_is_not_cleaned(tmp_path: Path) -> None:
+    store = a_store(tmp_path / "cache", max_bytes=0)
+    blob = store.folder / "blobs" / "ab" / ("ab" * 32)
+    blob.mkdir(parents=True)
+    (blob / "data").write_text("another program's")
+    for call in (store.trim, lambda: store.verify(mend=True)):
+        with pytest.raises(StoreError, match="no such file"):
+            call()
+    assert (blob / "data").exists()
+
+
+def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[tuple[int, int]] = set()
+    rename, named = Path.rename, []
+
+    def sync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        synced.add((found.st_ino, found.st_size if not os.path.isdir(descriptor) else -1))  # noqa: PTH112
+
+    def renamed(path: Path, target: Path) -> Path:
+        for each in [path, *path.rglob("*")]:
+            found = each.stat()
+            assert (found.st_ino, -1 if each.is_dir() else found.st_size) in synced, each
+        named.append(target)
+        return rename(path, target)
+
+    def folder_synced(path: Path) -> bool:
+        return (path.stat().st_ino, -1) in synced
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "rename", renamed)
+    outputs = kept(store, tmp_path / "a")
+    assert named == [store.folder / "VERSION", *named[1:-1], *entries(store)]  # last the entry
+    assert sorted(named[1:-1]) == blobs(store)
+    assert all(folder_synced(path.parent) for path in named)
+    synced.clear()
+    named.clear()
+    restored(store, tmp_path / "b")
+    assert sorted(named) == sorted(targets(tmp_path / "b").values())
+    assert folder_synced(tmp_path / "b")
+    assert outputs.keys() == targets(tmp_path / "b").keys()
+
+
+# Room
+
+
+def used(path: Path, seconds_ago: float) -> None:
+    aged(path, seconds_ago)
+
+
+def stocked(tmp_path: Path, count: int) -> tuple[Store, list[Path]]:
+    """Return a store of jobs, job 0 used last, with their entries; each needs 3001 bytes and shares 16."""
+    store = a_store(tmp_path / "store")
+    found = []
+    for number in range(count):
+        kept(store, tmp_path / str(number), number)
+        (path,) = (path for path in entries(store) if path.parent.name == key(number))
+        used(path, 100 * (1 + number))
+        found.append(path)
+    return store, found
+
+
+def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
+    store, paths = stocked(tmp_path, 4)
+    assert restored(store, tmp_path / "hit", 3) is not None  # now the most recently used
+    store.max_bytes = 3 * 3001 + 15  # one byte less than three need: what they share is freed by none of them
+    trimmed = store.trim()
+    assert entries(store) == sorted((paths[0], paths[3]))
+    assert (trimmed.entries, trimmed.contents, trimmed.bytes) == (2, 4, 2 * 3001)
+    assert (trimmed.entries_left, trimmed.bytes_left) == (2, 2 * 3001 + 16)
+    assert (store.stats().bytes, store.stats().unnamed_contents) == (2 * 3001 + 16, 0)
+    assert store.verify() == []
+    assert restored(store, tmp_path / "left", 0) == tree(tmp_path / "0")
+    assert restored(store, tmp_path / "gone", 1) is None
+    assert store.trim() == trimmed._replace(entries=0, contents=0, bytes=0)
+    store.max_bytes = 2 * 3001 + 16
+    assert store.trim().entries == 0
+    store.max_bytes -= 1
+    assert store.trim().entries == 1
+    store.max_bytes = 0
+    store.trim()
+    assert (entries(store), blobs(store), tree(store.folder / "staging")) == ([], [], {})
+
+
+def test_what_nobody_names_has_an_hour(tmp_path: Path) -> None:
+    store, _ = stocked(tmp_path, 1)
+    for name, content, age in (("young", b"young", HOUR - 60), ("old", b"old", HOUR + 60)):
+        blob = blob_of(store, content)
+        blob.parent.mkdir(exist_ok=True)
+        blob.write_bytes(content)
+        aged(blob, age)
+        left = store.folder / "staging" / f"{files.MARK}{name}"
+        left.mkdir()
+        (left / "part").write_bytes(b"part")
+        for path in (left / "part", left):
+            aged(path, age)
+    working = store.folder / "staging" / f"{files.MARK}at work"
+    working.mkdir()
+    (working / "part").write_bytes(b"grows")
+    aged(working, 5 * HOUR)
+    assert store.stats().unnamed_contents == 2
+    trimmed = store.trim()
+    assert (trimmed.contents, trimmed.bytes, trimmed.temporary) == (1, len(b"old"), 1)
+    assert blob_of(store, b"young").exists()
+    left_over = sorted(path.name for path in (store.folder / "staging").iterdir())
+    assert left_over == [f"{files.MARK}at work", f"{files.MARK}young"]
+    assert restored(store, tmp_path / "b") == tree(tmp_path / "0")
+
+
+def test_answers_beside_the_store_stay(tmp_path: Path) -> None:
+    store, _ = stocked(tmp_path, 1)
+    ledger = store.folder / "ledger" / "ab" / "host-1.jsonl"
+    ledger.parent.mkdir(parents=True)
+    ledger.write_bytes(b"x" * 123)
+    aged(ledger, 5 * HOUR)
+    assert (store.stats().ledger_bytes, store.stats().bytes) == (123, 3017)
+    store.max_bytes = 0
+    store.trim()
+    store.verify(mend=True)
+    assert ledger.exists()
+
+
+def test_a_damaged_entry_goes_with_what_it_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store, paths = stocked(tmp_path, 2)
+    _flip(paths[0], 200)
+    for blob in blobs(store):
+        aged(blob, 2 * HOUR)
+    trimmed = store.trim()
+    assert (trimmed.entries, trimmed.contents, trimmed.entries_left) == (1, 2, 1)
+    assert str(paths[0]) in warnings(caplog)[0]
+    assert store.verify() == []
+
+
+def test_a_writer_that_comes_in_between_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _ = stocked(tmp_path, 1)
+    store.max_bytes = 0
+    move = files.move
+    outputs = work(tmp_path / "other", 0)
+    put: list[bool] = []
+
+    def interrupted(path: Path, aside: Path) -> bool:
+        if not put:  # after the collector has listed entries and contents, before it takes the first
+            monkeypatch.setattr(files, "move", move)
+            put.append(a_store(store.folder).put(key(9), a_card(outputs), outputs))
+        return move(path, aside)
+
+    monkeypatch.setattr(files, "move", interrupted)
+    store.trim()
+    assert put == [True]
+    assert restored(store, tmp_path / "b", 0) is None
+    assert restored(store, tmp_path / "b", 9) == tree(tmp_path / "other")
+    assert store.verify() == []
+
+
+def test_a_writer_notices_that_a_collector_was_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = a_store(tmp_path / "store")
+    outputs = work(tmp_path / "a")
+    place = files.place
+    taken: list[Path] = []
+
+    def interrupted(temporary: Path, target: Path) -> None:
+        place(temporary, target)
+        if "entries" in target.parts and not taken:
+            taken.append(blob_of(store, b"0"))
+            taken[0].unlink()
+
+    monkeypatch.setattr(files, "place", interrupted)
+    assert store.put(key(0), a_card(outputs), outputs)
+    assert len(taken) == 1
+    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
+
+
+def test_an_entry_that_is_used_while_room_is_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, paths = stocked(tmp_path, 2)
+    identity = store_entries.identity_of(paths[1])
+    loaded = store_entries.load(paths[1])
+    assert loaded.identity == identity
+    time.sleep(0.02)  # beyond the grain of the kernel's clock, 10 ms at most
+    assert restored(store, tmp_path / "hit", 1) is not None
+    assert not store_entries.discard(loaded)
+    assert paths[1].exists()
+
+
+# Check
+
+
+def test_verify_names_everything_and_mends_it(tmp_path: Path) -> None:
+    store, paths = stocked(tmp_path, 6)
+    assert store.verify() == []
+    _flip(paths[0], 200)
+    _flip(blob_of(store, blob_bytes(1, 3000)), 9)
+    blob_of(store, b"2").unlink()
+    os.truncate(blob_of(store, blob_bytes(3, 3000)), 0)
+    stranger = store.folder / "blobs" / "ab" / "note.txt"
+    stranger.parent.mkdir(exist_ok=True)
+    stranger.write_text("not a digest")
+    spoiled = {
+        paths[0]: "other content than its digest says",
+        blob_of(store, blob_bytes(1, 3000)): "3000 bytes with the sha256",
+        blob_of(store, b"2"): f"none, though {paths[2]} needs it",
+        blob_of(store, blob_bytes(3, 3000)): "0 bytes with the sha256",
+        stranger: "12 bytes with the sha256",
+    }
+    before = tree(store.folder)
+    faults = store.verify()
+    assert tree(store.folder) == before
+    assert {str(fault.fault).split(": expected")[0] for fault in faults} == {str(path) for path in spoiled}
+    assert len(faults) == len(spoiled)
+    for fault in faults:
+        assert not fault.mended
+        assert "\n" not in str(fault)
+        assert fault.fault.found.startswith(spoiled[Path(str(fault.fault).split(": expected")[0])])
+    mended = store.verify(mend=True)
+    assert [fault.fault.expected for fault in mended] == [fault.fault.expected for fault in faults]
+    assert all(fault.mended and str(fault).startswith("removed: ") for fault in mended)
+    assert store.verify() == []
+    assert entries(store) == sorted(paths[4:])
+    assert restored(store, tmp_path / "b", 4) == tree(tmp_path / "4")
+
+
+# Faults of the machine
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
+    """Let all operations that need room fail from the at-th on; return what was asked for."""
+    asked: list[str] = []
+
+    def guard(owner: Any, name: str) -> None:
+        do = getattr(owner, name)
+
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            if name == "open" and "r" in (arguments[1:] or ("r",))[0]:
+                return do(*arguments, **options)
+            asked.append(name)
+            if len(asked) > at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return do(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, guarded)
+
+    for owner, name in ((os, "fsync"), (Path, "rename"), (Path, "replace"), (Path, "mkdir"), (Path, "open")):
+        guard(owner, name)
+    return asked
+
+
+def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outputs = work(tmp_path / "a")
+    card, stored, steps = a_card(outputs), False, 0
+    while not stored:
+        store = a_store(tmp_path / f"store {steps}")
+        with monkeypatch.context() as patch:
+            asked = failing(patch, steps)
+            stored = store.put(key(0), card, outputs)
+            whole = len(asked) <= steps
+        said = warnings(caplog)
+        assert stored == (said == [])
+        if not stored:
+            assert "No space left" in said[0] or "expected to find" in said[0]
+            assert not whole
+        assert tree(store.folder).keys() & {"staging"} == set() or tree(store.folder / "staging") == {}
+        faults = store.verify()
+        assert faults == []
+        assert (restored(store, tmp_path / "b") is not None) == bool(entries(store))
+        shutil.rmtree(tmp_path / "b", ignore_errors=True)
+        steps += 1
+    assert steps > 20
+
+
+def test_targets_on_a_disk_that_fills_stay_as_they_were(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept(store, tmp_path / "a")
+    new, old = tree(tmp_path / "a"), None
+    for steps in range(100):
+        folder = tmp_path / f"b {steps}"
+        work(folder, 7)
+        old = tree(folder)
+        with monkeypatch.context() as patch:
+            asked = failing(patch, steps)
+            done = store.restore(key(0), targets(folder), versions=VERSIONS)
+        found = tree(folder)
+        assert entries(store)  # a full results disk is no fault of the store
+        if done is not None:  # at the latest when nothing failed; a file system may not be able to flush a folder
+            assert found == new
+            if len(asked) <= steps:
+                break
+            continue
+        assert any("No space left" in text for text in warnings(caplog))
+        for name, whole in found.items():
+            assert whole in (old.get(name), new.get(name)), name
+        if asked.count("rename") == 0:
+            assert found == old
+    else:
+        pytest.fail("never done")
+    assert steps > 10
+
+
+def test_contents_beyond_a_limit_are_not_kept(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import resource
+
+    outputs = work(tmp_path / "a", size=100_000)
+    card = a_card(outputs)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        done = store.put(key(0), card, outputs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not done
+    assert "File too large" in warnings(caplog)[0]
+    assert (entries(store), blobs(store), tree(store.folder / "staging")) == ([], [], {})
+
+
+def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: Path) -> None:
+    kept(store, tmp_path / "a")
+    old, young = tmp_path / "b" / f"{files.MARK}old", tmp_path / "b" / f"{files.MARK}young"
+    for path in (old, young):
+        path.mkdir(parents=True)
+    aged(old, 2 * HOUR)
+    restored(store, tmp_path / "b")
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_a_clock_that_is_wrong_removes_nothing_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _ = stocked(tmp_path, 1)
+    blob = blob_of(store, b"young")
+    blob.parent.mkdir(exist_ok=True)
+    blob.write_bytes(b"young")
+    monkeypatch.setattr(time, "time", lambda: 4e9)  # ages are differences of the file system's own times
+    assert store.trim().contents == 0
+    assert blob.exists()
+
+
+def test_storage_of_cards_is_that_of_run_cards(store: Store, tmp_path: Path) -> None:
+    outputs = work(tmp_path / "a")
+    tensors = {"start": {"a.weight": "F32[2,3] 0f5a"}}
+    card = a_card(outputs, tensors=tensors, paths={"weights": "é/ü"}, config={"x": [1, 2.5, None, "ö"]})
+    store.put(key(0), card, outputs)
+    back = store.restore(key(0), targets(tmp_path / "b"), versions=VERSIONS)
+    assert back == card
+    storage.write_row(tmp_path / "one.json", card)
+    assert back is not None
+    storage.write_row(tmp_path / "two.json", back)
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()

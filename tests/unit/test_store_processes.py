@@ -1,0 +1,306 @@
+"""Several processes at one store, processes that are killed, another user, a disk that is full."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finished_work import VERSIONS, a_card, a_store, blob_bytes, blob_of, blobs, entries, kept, key, targets, tree, work
+
+from lever_pipe.store import Store
+from lever_pipe.storing import files, trimming
+
+JOBS = 12
+ENOUGH_BYTES = 10 * 3001
+"""Room for fewer jobs than there are, so that collectors have work."""
+
+# A process that shares this one's imports starts within milliseconds.
+fork = multiprocessing.get_context("fork")
+
+
+@contextmanager
+def running(*calls: Callable[[], Any]) -> Iterator[list[BaseProcess]]:
+    """Run functions in processes of their own; none is left afterwards."""
+    processes = [fork.Process(target=_quiet, args=(call,)) for call in calls]
+    try:
+        for process in processes:
+            process.start()
+        yield list(processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _quiet(call: Callable[[], Any]) -> None:
+    """Leave a process by its result alone: nothing of the test's own process is flushed or torn down in it."""
+    logging.disable(logging.CRITICAL)
+    try:
+        call()
+    except BaseException:  # noqa: BLE001 - whatever it is, the test must hear of it
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def made(folder: Path) -> list[dict[str, Path]]:
+    """Write the outputs of all jobs once; their trees are what a restore must give."""
+    return [work(folder / str(number), number) for number in range(JOBS)]
+
+
+def hammer(store: Store, folder: Path, act: str, until: float, number: int) -> None:
+    """Write, read or collect until a time; a reader ends with a fault if it ever gets what is not right."""
+    draw = random.Random(number)
+    expected = [tree(folder / "made" / str(job)) for job in range(JOBS)]
+    outputs = [targets(folder / "made" / str(job)) for job in range(JOBS)]
+    cards = [a_card(each) for each in outputs]
+    hits = done = 0
+    while time.monotonic() < until:
+        job = draw.randrange(JOBS)
+        if act == "write":
+            done += store.put(key(job), cards[job], outputs[job])
+        elif act == "collect":
+            done += store.trim().entries
+        else:
+            back = folder / f"back {number}"
+            if store.restore(key(job), targets(back), versions=VERSIONS) is not None:
+                hits += 1
+                assert tree(back) == expected[job], (job, tree(back).keys())
+    (folder / f"{act} {number}").write_text(str(hits or done))
+
+
+@pytest.mark.parametrize("stale_s", [3600.0, 0.0])
+def test_writers_readers_and_collectors_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale_s: float
+) -> None:
+    # Without the hour of grace all depends on who looks last: a collector takes what a writer is about to name.
+    monkeypatch.setattr(trimming, "STALE_S", stale_s)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # waiting for the disk makes meetings rare
+    made(tmp_path / "made")
+    store = a_store(tmp_path / "store", max_bytes=ENOUGH_BYTES)
+    acts = ["write"] * 3 + ["read"] * 2 + ["collect"] * 2
+    until = time.monotonic() + 2.5
+
+    def actor(number: int, act: str) -> Callable[[], None]:
+        return lambda: hammer(store, tmp_path, act, until, number)
+
+    with running(*(actor(number, act) for number, act in enumerate(acts))) as processes:
+        for process in processes:
+            process.join(60)
+        assert [process.exitcode for process in processes] == [0] * len(acts)
+    for number, act in enumerate(acts):
+        assert int((tmp_path / f"{act} {number}").read_text()) > 0, act  # each of them did something
+    damaged = [fault for fault in store.verify() if not fault.fault.found.startswith("none")]
+    assert damaged == []  # at most something is missing, and that is a miss
+    store.verify(mend=True)
+    assert store.verify() == []
+    assert store.trim().bytes_left <= ENOUGH_BYTES
+    monkeypatch.setattr(trimming, "STALE_S", -1.0)
+    monkeypatch.setattr(files, "STALE_S", -1.0)
+    store.trim()
+    assert tree(store.folder / "staging") == {}
+    assert store.stats().unnamed_contents == 0
+
+
+def churn(store: Store, folder: Path) -> None:
+    """Put, restore and collect without end."""
+    outputs = [targets(folder / "made" / str(job)) for job in range(JOBS)]
+    cards = [a_card(each) for each in outputs]
+    draw = random.Random(os.getpid())
+    while True:
+        job = draw.randrange(JOBS)
+        store.put(key(job), cards[job], outputs[job])
+        store.restore(key(job), targets(folder / "back" / str(job)), versions=VERSIONS)
+        if draw.random() < 0.2:
+            store.trim()
+
+
+def test_kills_leave_whole_entries_and_whole_targets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outputs = made(tmp_path / "made")
+    store = a_store(tmp_path / "store", max_bytes=ENOUGH_BYTES)
+    draw = random.Random(8)
+    expected = [tree(tmp_path / "made" / str(job)) for job in range(JOBS)]
+    (tmp_path / "back").mkdir()
+    for _ in range(60):
+        with running(lambda: churn(store, tmp_path)) as (process,):
+            time.sleep(0.01 + 0.05 * draw.random())
+            assert process.is_alive()  # and is killed now, wherever it is
+        for job, whole in enumerate(expected):
+            found = tree(tmp_path / "back" / str(job)) if (tmp_path / "back" / str(job)).exists() else {}
+            for name, content in found.items():
+                if not name.startswith(files.MARK):
+                    assert content == whole[name], name
+            if "last" in found:  # a folder is there as a whole
+                assert {name for name in found if name.startswith("last")} == {n for n in whole if n.startswith("last")}
+    assert [str(fault) for fault in store.verify() if not fault.fault.found.startswith("none")] == []
+    restored = 0
+    for job, whole in enumerate(expected):
+        back = tmp_path / "end" / str(job)
+        if store.restore(key(job), targets(back), versions=VERSIONS) is not None:
+            restored += 1
+            assert tree(back) == whole
+    assert restored > 0
+    caplog.clear()
+    for job, each in enumerate(outputs):
+        a_store(store.folder).put(key(job), a_card(each), each)
+        assert a_store(store.folder).restore(key(job), targets(tmp_path / "last" / str(job)), versions=VERSIONS)
+    assert store.verify() == []
+
+
+def test_a_terminated_process_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    outputs = work(tmp_path / "made", size=30_000_000)
+    card = a_card(outputs)
+
+    def put() -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the command line has it
+        a_store(folder).put(key(0), card, outputs)
+
+    with running(put) as (process,):
+        deadline = time.monotonic() + 20
+        while not any((folder / "staging").glob("*/*/*")) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        process.terminate()
+        process.join(20)
+    assert tree(folder) == {"VERSION": b"1\n", "staging": None}
+
+
+# Another user, and no room
+
+
+def as_nobody(call: Callable[[], Any]) -> Callable[[], Any]:
+    def act() -> None:
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        call()
+
+    return act
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that other users reach; those of the tests are private."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    folder = Path(tempfile.mkdtemp(prefix="lever-pipe-store-"))
+    folder.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        yield folder
+    finally:
+        os.umask(before)
+        shutil.rmtree(folder)
+
+
+def test_a_store_that_may_only_be_read(public: Path) -> None:
+    store = a_store(public / "store", max_bytes=0)
+    kept(a_store(public / "store"), public / "made", 0)
+    kept(a_store(public / "store"), public / "other", 1)
+    blob_of(store, blob_bytes(1, 3000)).write_bytes(bytes(3000))
+    for path in (public / "made").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    expected, before = tree(public / "made"), tree(store.folder)
+    home = public / "home"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+
+    def act() -> None:
+        said: list[str] = []
+        logging.disable(logging.NOTSET)
+        handler = logging.Handler()
+        handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("lever_pipe").addHandler(handler)
+        assert store.restore(key(0), targets(home / "a"), versions=VERSIONS) is not None
+        assert tree(home / "a") == expected
+        assert said == []
+        assert store.restore(key(1), targets(home / "b"), versions=VERSIONS) is None
+        assert len(said) == 1
+        assert said[0].endswith("stays: it cannot be removed here.")
+        assert tree(home / "b") == {}
+        outputs = work(home / "c", 2)
+        assert not a_store(public / "store").put(key(2), a_card(outputs), outputs)
+        assert "Permission denied" in said[1]
+        trimmed = store.trim()
+        assert (trimmed.entries, trimmed.contents, trimmed.entries_left) == (0, 0, 2)
+        assert len(store.verify(mend=True)) == 1
+        assert not store.verify(mend=True)[0].mended
+        assert store.stats().entries == 2
+
+    with running(as_nobody(act)) as (process,):
+        process.join(30)
+        assert process.exitcode == 0
+    assert tree(store.folder) == before
+
+
+def test_a_store_that_may_not_even_be_read_is_a_miss(public: Path) -> None:
+    kept(a_store(public / "store"), public / "made", 0)
+    (public / "store" / "entries").chmod(0o700)
+    home = public / "home"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+
+    def act() -> None:
+        assert a_store(public / "store").restore(key(0), targets(home / "a"), versions=VERSIONS) is None
+
+    with running(as_nobody(act)) as (process,):
+        process.join(30)
+        assert process.exitcode == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a file system")
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk(small_disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = a_store(small_disk / "store")
+    outputs = [work(tmp_path / str(number), number, size=300_000) for number in range(5)]
+    stored = [store.put(key(number), a_card(each), each) for number, each in enumerate(outputs)]
+    fit = sum(stored)
+    assert stored == [True] * fit + [False] * (5 - fit)
+    assert fit in (2, 3)  # of 300 kB in 1 MB, with 4 kB a file
+    assert sum("No space left on device: '" in record.getMessage() for record in caplog.records) == 5 - fit
+    assert len(entries(store)) == fit
+    assert tree(store.folder / "staging") == {}
+    assert store.verify() == []
+    caplog.clear()
+    work(small_disk / "b", 7, size=10)
+    before = tree(small_disk / "b")
+    (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    for number in range(fit):
+        assert store.restore(key(number), targets(small_disk / "b"), versions=VERSIONS) is None
+        assert tree(small_disk / "b") == before
+        assert store.restore(key(number), targets(tmp_path / "b"), versions=VERSIONS) is not None
+        assert tree(tmp_path / "b") == tree(tmp_path / str(number))
+    assert len(entries(store)) == fit
+    store.max_bytes = 300_100
+    assert store.trim().entries_left == 1
+    assert len(blobs(store)) == 4

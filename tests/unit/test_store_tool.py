@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finished_work import a_store, blob_bytes, blob_of, entries, kept, tree
+
+from lever_pipe.__main__ import main
+from lever_pipe.store import Store
+
+SIZE = 3001  # bytes of a job's own; all share 16 more
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store of three jobs in a working directory with a configuration that names it; job 2 was used last."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("store: {folder: kept/here, max_gb: 0.5}\n")
+    store = a_store(Path("kept/here"))
+    for number in range(3):
+        kept(store, tmp_path / str(number), number, stage=f"stage_{number % 2}")
+    for path in entries(store):
+        stage = json.loads(path.read_bytes())["entry"]["outputs"]["weights"]["files"][0]["sha256"]
+        number = next(n for n in range(3) if blob_of(store, blob_bytes(n, 3000)).name == stage)
+        os.utime(path, (1e9 + number, 1e9 + number))
+    return store
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object, status: int = 0) -> str:
+    assert main(["store", *map(str, words)]) == status
+    return capsys.readouterr().out
+
+
+def object_of(capsys: pytest.CaptureFixture[str], *words: object, status: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(told(capsys, *words, "--json", status=status))
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(["store", *map(str, words)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_stats_count_what_there_is(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    (store.folder / "ledger").mkdir()
+    (store.folder / "ledger" / "a.jsonl").write_bytes(b"x" * 1234)
+    lines = [line.split() for line in told(capsys, "stats").splitlines()]
+    assert lines[0] == ["kept/here"]
+    assert ["stage_0", "2"] in lines
+    assert ["stage_1", "1"] in lines
+    assert ["bytes", f"{3 * SIZE + 16:,}"] in lines
+    assert ["ledger", "bytes", "1,234"] in lines
+    assert ["max", "bytes", "500,000,000"] in lines
+    found = object_of(capsys, "stats")
+    assert found == {
+        "folder": "kept/here",
+        "entries": 3,
+        "stages": {"stage_0": 2, "stage_1": 1},
+        "damaged": 0,
+        "contents": 8,
+        "bytes": 3 * SIZE + 16,
+        "unnamed_contents": 0,
+        "unnamed_bytes": 0,
+        "temporary": 0,
+        "ledger_bytes": 1234,
+        "max_bytes": 500_000_000,
+    }
+
+
+def test_verify_tells_one_line_a_fault_and_mends(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    sound = f"kept/here: sound; 3 finished jobs, 8 files of {3 * SIZE + 16:,} bytes\n"
+    assert told(capsys, "verify") == sound
+    assert object_of(capsys, "verify")["faults"] == []
+    blob, other = blob_of(store, blob_bytes(1, 3000)), blob_of(store, b"2")
+    blob.write_bytes(bytes(3000))
+    other.unlink()
+    before = tree(store.folder)
+    lines = told(capsys, "verify", status=1).splitlines()
+    assert [line.split(":")[0] for line in lines[:-1]] == [str(other), str(blob)]
+    assert lines[-1].startswith("kept/here: 2 faults; 3 finished jobs")
+    assert "python -m lever_pipe store verify --mend kept/here" in lines[0]
+    found = object_of(capsys, "verify", status=1)["faults"]
+    assert [sorted(fault) for fault in found] == [["do", "expected", "found", "removed"]] * 2
+    assert tree(store.folder) == before
+    lines = told(capsys, "verify", "--mend").splitlines()
+    assert [line.split(":")[0] for line in lines[:-1]] == ["removed"] * 2
+    assert lines[-1] == "kept/here: sound; 1 finished job, 6 files of 6,018 bytes"  # two of them unnamed now
+    assert told(capsys, "verify").startswith("kept/here: sound")
+
+
+def test_gc_keeps_to_the_bound(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "gc").startswith("removed 0 finished jobs, 0 files of 0 bytes and 0 leftovers\n")
+    bound = (2 * SIZE + 16) / 1e9
+    assert told(capsys, "gc", "--max-gb", bound) == (
+        f"removed 1 finished job, 2 files of {SIZE:,} bytes and 0 leftovers\n"
+        f"kept/here: 2 finished jobs of {2 * SIZE + 16:,} bytes; {2 * SIZE + 16:,} are allowed\n"
+    )
+    found = object_of(capsys, "gc", "--max-gb", f"{bound - 1e-9:.9f}")
+    assert (found["entries"], found["entries_left"], found["max_bytes"]) == (1, 1, 2 * SIZE + 15)
+    assert blob_of(store, blob_bytes(2, 3000)).exists()  # used last
+    found = object_of(capsys, "gc", "--all")
+    assert (found["entries"], found["entries_left"], found["bytes"], found["bytes_left"]) == (1, 0, SIZE + 16, 0)
+    assert store.stats().contents == 0
+
+
+def test_the_folder_comes_from_words_or_configuration(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    other = a_store(Path("other"))
+    kept(other, Path("made"), 7)
+    assert object_of(capsys, "stats", "other")["entries"] == 1
+    Path("more.yaml").write_text("store: {folder: other}\n")
+    found = object_of(capsys, "stats", "--configfile", "more.yaml")
+    assert (found["folder"], found["max_bytes"]) == ("other", 500_000_000)  # laid over, as for a run
+    Path("config.yaml").write_text("store: null\n")
+    assert object_of(capsys, "stats", "other")["max_bytes"] == 20_000_000_000
+    assert "found store: null" in refused(capsys, "stats")
+    Path("config.yaml").unlink()
+    assert object_of(capsys, "stats", "other")["entries"] == 1
+    assert ".lever_pipe/store: expected a store of finished work; found no folder" in refused(capsys, "gc")
+
+
+def test_what_is_no_store_is_refused(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "found another file" in refused(capsys, "verify", "config.yaml")
+    assert "found no folder" in refused(capsys, "stats", "nowhere")
+    (store.folder / "VERSION").write_text("9\n")
+    for tool in ("stats", "verify", "gc"):
+        assert "found '9'" in refused(capsys, tool)
+    assert "No such file" in refused(capsys, "stats", "--configfile", "nowhere.yaml")
+    Path("config.yaml").write_text("store: {folders: a}\n")
+    assert main(["store", "stats"]) == 2
+    assert "store.folders" in capsys.readouterr().err
+    Path("config.yaml").write_text("store: [\n")
+    assert main(["store", "stats"]) == 2
+    assert "expected configuration files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["gc", "--max-gb", "-1"], ["gc", "--max-gb", "nan"], ["gc", "--max-gb", "x"], []])
+def test_words_that_make_no_sense(store: Store, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["store", *words])
+    assert end.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert store.stats().entries == 3
+
+
+def test_all_and_a_bound_exclude_each_other(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["store", "gc", "--all", "--max-gb", "1"])
+    assert "not allowed with" in capsys.readouterr().err

@@ -1,0 +1,50 @@
+"""How many jobs of each rule an edit of the smoke experiment reruns."""
+
+from __future__ import annotations
+
+# The smoke configuration: one seed, 2 RCE epochs, betas {0, 0.15} x 2 GRPO epochs, a long run of 3 epochs for 0.15;
+# on-policy betas {0, 1} and REINFORCE x 2 epochs, 2 of distillation.
+RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 2, 4, 1, 6
+ON_POLICY_EPOCHS, DISTIL_EPOCHS = 6, 2
+# Emulated: 2 RCE epochs; three betas from base 2 and 0.15 from base 1, right and with dropout; six arms.
+EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 4, 6
+REPORT = dict.fromkeys(
+    ("collect_results", "collect_lineage", "compare_policies", "measure_agreement", "check_claims"), 1
+) | dict.fromkeys(("tabulate_documents", "tabulate_on_policy", "plot_curves", "build_report"), 1)
+EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, "explain_patterns": 1}
+EMULATED_GRPO_AND_BELOW = {
+    "emulate_grpo_epoch": EMULATED_GRPO,
+    "emulate_untouched": 1,
+    **EMULATION_BELOW_TRAINING,
+}
+SEED_SCORES = RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + DISTIL_EPOCHS
+ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
+OFFLINE_AND_BELOW = {
+    "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
+    "select_demonstrations": GRPO_EPOCHS,
+    "answer_prompts": 1,
+    "score_answers": SEED_SCORES,
+    **REPORT,
+}
+GRPO_AND_BELOW = {
+    **OFFLINE_AND_BELOW,
+    "train_on_policy_epoch": ON_POLICY_EPOCHS,
+    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS,
+}
+ALL_GRPO_AND_BELOW = {
+    **GRPO_AND_BELOW,
+    **EMULATED_GRPO_AND_BELOW,
+    "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO,
+    "answer_prompts": 2,
+}
+AGENT_REPORT = dict.fromkeys(("collect_agents", "compare_arms", "tabulate_agents", "plot_agents"), 1)
+AGENT_REPORT |= {"check_claims": 1, "build_report": 1}
+AGENTS_AND_BELOW = {"train_agent": 2, "evaluate_agent": 2, **AGENT_REPORT}
+BELOW_RL_DATA = {
+    "reward_groups": 2,
+    "measure_rewards": 1,
+    "train_distil_epoch": DISTIL_EPOCHS,
+    "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
+    **ALL_GRPO_AND_BELOW,
+    "select_demonstrations": SEED_SCORES,
+}

@@ -1,0 +1,301 @@
+"""Content decides what runs again: not times, not Snakemake's records, and not that something above was made anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .conftest import Project, copy_project
+from .counts import (
+    ARMS,
+    BASELINES,
+    DISTIL_EPOCHS,
+    GRPO_AND_BELOW,
+    GRPO_EPOCHS,
+    LONG_ONLY,
+    OFFLINE_AND_BELOW,
+    ON_POLICY_EPOCHS,
+    RCE_EPOCHS,
+    REPORT,
+    SEED_SCORES,
+)
+
+pytestmark = pytest.mark.workflow
+
+RESULTS = "results/smoke"
+RCE = f"{RESULTS}/lever/preset~world/rce/seed~0/epoch~2/selector.safetensors"
+GRPO = f"{RESULTS}/lever/preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2/selector.safetensors"
+EMBEDDINGS = f"{RESULTS}/lever/embeddings/embeddings.safetensors"
+BELOW_RCE = GRPO_AND_BELOW | {
+    "train_distil_epoch": DISTIL_EPOCHS,
+    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS + DISTIL_EPOCHS + 1,  # and the checkpoint's own
+}
+BELOW_EMBEDDINGS = {"train_rce_epoch", "train_grpo_epoch", "train_on_policy_epoch", "sample_pools", "select_baseline"}
+STARTED = re.compile(r"^Job (\d+): ", re.MULTILINE)  # a spared job is never started
+FINISHED = re.compile(r"^Finished jobid: (\d+) \(Rule: (\w+)\)", re.MULTILINE)
+LONG_AGO = 1_600_000_000
+
+
+def ran(said: str) -> dict[str, int]:
+    """Return how many jobs of each rule were started, by what Snakemake said."""
+    rules = dict(FINISHED.findall(said))
+    return dict(Counter(rules[job] for job in STARTED.findall(said)))
+
+
+def run(project: Project, *words: str) -> dict[str, int]:
+    """Run and return how many jobs of each rule were started."""
+    return ran(project.snakemake("--cores", "2", *words))
+
+
+@contextmanager
+def kept(path: Path) -> Iterator[bytes]:
+    """Put a file back as it was, with its time, after the block."""
+    content, stat = path.read_bytes(), path.stat()
+    try:
+        yield content
+    finally:
+        path.write_bytes(content)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@contextmanager
+def flipped(path: Path) -> Iterator[None]:
+    """Flip the last bit of the last tensor for the time of the block."""
+    with kept(path) as content:
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        yield
+
+
+@pytest.fixture
+def forgotten(smoke: Project) -> Project:
+    """Return the finished project without all that Snakemake keeps."""
+    shutil.rmtree(smoke.folder / ".snakemake")
+    return smoke
+
+
+class TestContent:
+    @pytest.mark.parametrize("time_s", [None, LONG_AGO])
+    def test_another_checkpoint_of_any_time_reruns_exactly_what_reads_it(
+        self, smoke: Project, time_s: int | None
+    ) -> None:
+        path = smoke.folder / RCE
+        with flipped(path):
+            if time_s is not None:
+                os.utime(path, (time_s, time_s))
+            assert smoke.planned() == BELOW_RCE
+        assert smoke.planned() == {}
+
+    def test_other_embeddings_of_an_older_time_rerun_exactly_what_reads_them(self, smoke: Project) -> None:
+        path = smoke.folder / EMBEDDINGS
+        with flipped(path):
+            os.utime(path, (LONG_AGO, LONG_AGO))
+            planned = smoke.planned()
+        assert planned.keys() >= BELOW_EMBEDDINGS
+        assert not planned.keys() & {"embed_examples", "prepare_examples", "generate_world", "train_agent"}
+
+    def test_raw_data_of_an_older_time_are_read_again(self, smoke: Project) -> None:
+        path = smoke.folder / RESULTS / "world/mscoco_val2014_annotations.json"
+        with kept(path) as content:
+            path.write_bytes(content.replace(b'"maybe"', b'"yes"') + b"\n")
+            os.utime(path, (LONG_AGO, LONG_AGO))
+            planned = smoke.planned()
+        assert planned["prepare_examples"] == 1
+        assert "generate_world" not in planned
+
+    def test_the_same_tensors_in_another_file_rerun_nothing(self, smoke: Project) -> None:
+        from safetensors.numpy import load_file, save_file
+
+        path = smoke.folder / RCE
+        with kept(path) as content:
+            save_file(load_file(path), path, metadata={"written": "by another program"})
+            assert path.read_bytes() != content
+            assert smoke.planned() == {}
+
+    def test_damage_is_named_and_made_good(self, smoke: Project) -> None:
+        """Another content at the time of the job is nobody's wish; a file that ends early neither."""
+        path = smoke.folder / RCE
+        content, stat = path.read_bytes(), path.stat()
+        for damage in (content[:-1] + bytes([content[-1] ^ 1]), content[: len(content) // 2]):
+            path.write_bytes(damage)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+            planned = smoke.planned()
+            assert planned["train_rce_epoch"] == 1
+            said = smoke.snakemake("--cores", "2")
+            assert f"{RCE}: expected what its run card says; found damage" in said
+            assert ran(said) == {}, "all is in the store or unchanged"
+            assert path.read_bytes() == content
+            assert smoke.planned() == {}
+            stat = path.stat()
+
+
+class TestCutOff:
+    def test_a_rerun_that_yields_the_same_bytes_stops_there(self, smoke: Project) -> None:
+        planned = smoke.planned("--forcerun", "train_rce_epoch")
+        assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + 4
+        assert run(smoke, "--forcerun", "train_rce_epoch") == {"train_rce_epoch": RCE_EPOCHS + 2}
+        assert smoke.planned() == {}
+
+    def test_without_a_store_it_stops_there_too(self, smoke: Project) -> None:
+        (smoke.folder / Path(RCE).with_name("benchmark.jsonl")).unlink()  # or Snakemake would remove the outputs
+        words = ("--config", "store=null", "--forcerun", "embed_examples")
+        assert run(smoke, *words) == {"embed_examples": 1}
+        assert smoke.planned() == {}
+
+    def test_what_somebody_replaced_outlives_a_rerun_above_it(self, smoke: Project) -> None:
+        with flipped(smoke.folder / RCE):
+            replaced = (smoke.folder / RCE).read_bytes()
+            assert smoke.planned("--", RCE) == {}
+            assert run(smoke, "--forcerun", "embed_examples", "--", RCE) == {"embed_examples": 1}
+            assert (smoke.folder / RCE).read_bytes() == replaced
+            assert smoke.planned() == BELOW_RCE
+        assert smoke.planned() == {}
+
+    def test_a_forced_job_runs_although_it_is_made(self, smoke: Project) -> None:
+        assert run(smoke, "--force", "--", GRPO) == {"train_grpo_epoch": 1}
+
+
+class TestRecords:
+    def test_without_snakemakes_records_nothing_is_lost(self, forgotten: Project) -> None:
+        assert forgotten.planned() == {}
+
+    def test_without_snakemakes_records_nothing_is_trusted_falsely(self, forgotten: Project) -> None:
+        with forgotten.edited("config/smoke.yaml", "warm_start: {steps: 40}", "warm_start: {steps: 41}"):
+            assert forgotten.planned()["warm_start_agent"] == 1
+        shutil.rmtree(forgotten.folder / ".snakemake")
+        with flipped(forgotten.folder / RCE):
+            os.utime(forgotten.folder / RCE, (LONG_AGO, LONG_AGO))
+            assert forgotten.planned() == BELOW_RCE
+
+    def test_without_records_a_touched_file_reruns_nothing(self, forgotten: Project) -> None:
+        (forgotten.folder / EMBEDDINGS).touch()
+        assert forgotten.planned() == {}
+
+    def test_records_are_rebuilt_as_snakemake_wrote_them(self, smoke: Project) -> None:
+        def records() -> dict[str, tuple[object, ...]]:
+            found = [json.loads(path.read_text()) for path in sorted(folder.rglob("*")) if path.is_file()]
+            return {str(row["rule"]) + str(row["params"]): (sorted(row["input"]), row["rule"]) for row in found}
+
+        folder = smoke.folder / ".snakemake/metadata"
+        smoke.planned()
+        before = records()
+        shutil.rmtree(smoke.folder / ".snakemake")
+        smoke.planned()
+        assert {key: before[key] for key in records()} == records()
+        assert len(records()) > 90
+
+    def test_files_without_their_card_are_not_trusted(self, smoke: Project) -> None:
+        """As after a kill between them; Snakemake itself misses no file that nobody reads."""
+        card = smoke.folder / Path(RCE).with_name("run.json")
+        card.unlink()
+        assert smoke.planned()["train_rce_epoch"] == 1
+        assert run(smoke) == {}  # from the store
+        assert card.exists()
+        assert smoke.planned() == {}
+
+    def test_an_unreadable_card_is_made_again(self, smoke: Project) -> None:
+        card = smoke.folder / Path(GRPO).parent / "run.json"
+        with kept(card):
+            card.write_text("{")
+            assert smoke.planned()["train_grpo_epoch"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        pytest.param(
+            "config/smoke.yaml", "shots: [1, 2]\n  n_random", "shots: [1, 2, 3]\n  n_random",
+            {
+                "select_demonstrations": SEED_SCORES, "select_baseline": BASELINES, "emulate_selections": ARMS,
+                "answer_prompts": 3, "score_answers": SEED_SCORES + BASELINES, "score_emulation": 1,
+                "explain_patterns": 1, "measure_pools": 1, **REPORT,
+            },
+            id="a shot more trains nothing",
+        ),
+        pytest.param(
+            "config/smoke.yaml", "samples: [20, 40]", "samples: [20, 30, 40]",
+            {"score_answers": SEED_SCORES + BASELINES, "score_emulation": 1, "explain_patterns": 1, "measure_pools": 1,
+             **REPORT},
+            id="a sample count more asks nothing",
+        ),
+        pytest.param(
+            "config/smoke.yaml", "seeds: [0]\n    rce", "seeds: [0, 1]\n    rce",
+            {"initialise_selector": 1, "train_rce_epoch": RCE_EPOCHS, "train_grpo_epoch": GRPO_EPOCHS,
+             "select_demonstrations": RCE_EPOCHS + GRPO_EPOCHS, "answer_prompts": 1,
+             "score_answers": RCE_EPOCHS + GRPO_EPOCHS, **REPORT},
+            id="a seed more runs that seed",
+        ),
+        pytest.param(
+            "config.yaml", "    rce:\n      learn", "    reward: {mode: soft_only}\n    rce:\n      learn",
+            {"reward_groups": 1, "measure_rewards": 1, "train_distil_epoch": DISTIL_EPOCHS,
+             "train_rce_epoch": RCE_EPOCHS, **GRPO_AND_BELOW, "select_demonstrations": SEED_SCORES},
+            id="another reward trains its preset",
+        ),
+        pytest.param(
+            "config.yaml", "    grpo: {learning_rate: 1.0e-4,",
+            "    grpo: {clip_epsilon: 0.1, advantage_std_floor: 0.2, learning_rate: 1.0e-4,",
+            {"measure_rewards": 1, **OFFLINE_AND_BELOW},
+            id="two values that change places",
+        ),
+    ],
+)  # fmt: skip
+def test_one_changed_value_reruns_exactly_its_jobs(
+    smoke: Project, name: str, old: str, new: str, expected: dict[str, int]
+) -> None:
+    with smoke.edited(name, old, new):
+        assert smoke.planned() == expected
+
+
+class TestStore:
+    def test_results_that_were_deleted_come_back_without_computing(self, smoke: Project) -> None:
+        selector = (smoke.folder / GRPO).read_bytes()
+        page = (smoke.folder / RESULTS / "report.html").read_bytes()
+        shutil.rmtree(smoke.folder / RESULTS)
+        assert run(smoke) == {}
+        assert (smoke.folder / GRPO).read_bytes() == selector
+        assert (smoke.folder / RESULTS / "report.html").read_bytes() == page
+        assert smoke.planned() == {}
+
+    def test_a_value_there_and_back_is_computed_once(self, smoke: Project) -> None:
+        before = (smoke.folder / GRPO).read_bytes()
+        edit = ("config.yaml", "grpo: {learning_rate: 1.0e-4", "grpo: {learning_rate: 2.0e-4")
+        with smoke.edited(*edit):
+            assert run(smoke, "--", GRPO) == {"train_grpo_epoch": 2}
+            other = (smoke.folder / GRPO).read_bytes()
+        assert run(smoke, "--", GRPO) == {}
+        assert (smoke.folder / GRPO).read_bytes() == before != other
+        with smoke.edited(*edit):
+            assert run(smoke, "--", GRPO) == {}
+            assert (smoke.folder / GRPO).read_bytes() == other
+        assert run(smoke) == {}
+
+    def test_a_second_working_directory_computes_nothing(self, smoke: Project, tmp_path: Path) -> None:
+        second = copy_project(tmp_path)
+        words = ("--config", f"store={{folder: {smoke.folder}/.lever_pipe/store}}")
+        assert run(second, *words, "--", GRPO) == {}
+        assert (second.folder / GRPO).read_bytes() == (smoke.folder / GRPO).read_bytes()
+        card = json.loads((second.folder / Path(GRPO).parent / "run.json").read_text())
+        assert card["paths"]["selector"] == GRPO
+
+    def test_one_line_switches_it_off(self, project: Project) -> None:
+        target = f"{RESULTS}/lever/examples/summary.json"
+        project.snakemake("--cores", "2", "--config", "store=null", "--", target)
+        assert not (project.folder / ".lever_pipe").exists()
+
+    def test_a_damaged_entry_is_never_used(self, smoke: Project) -> None:
+        blobs = [path for path in (smoke.folder / ".lever_pipe/store/blobs").rglob("*") if path.is_file()]
+        selector = (smoke.folder / GRPO).read_bytes()
+        mine = [path for path in blobs if path.stat().st_size == len(selector) and path.read_bytes() == selector]
+        assert len(mine) == 1
+        mine[0].chmod(0o644)
+        mine[0].write_bytes(selector[:-1] + bytes([selector[-1] ^ 1]))
+        (smoke.folder / GRPO).unlink()
+        assert run(smoke, "--", GRPO) == {"train_grpo_epoch": 1}
+        assert (smoke.folder / GRPO).read_bytes() == selector

@@ -1,0 +1,99 @@
+"""`why` and `trace` on a finished smoke run: true of the real plan, tables and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from .conftest import Project
+
+pytestmark = pytest.mark.workflow
+
+SMOKE = ("--configfile", "config/smoke.yaml")
+RESULTS = "results/smoke"
+LEVER = f"{RESULTS}/lever"
+GRPO = "preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2"
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[None]:
+    """Put a selector with two other tensors in a file's place for the time of the block."""
+    kept = path.with_suffix(".kept")
+    shutil.copy2(path, kept)
+    tensors = load_file(path)
+    for name in sorted(tensors)[:2]:
+        tensors[name] = np.asarray(tensors[name]) + 1
+    save_file(tensors, path)
+    try:
+        yield
+    finally:
+        os.replace(kept, path)  # noqa: PTH105 - with its times
+
+
+def why(project: Project, *words: str) -> str:
+    return project.tool("why", *words, *SMOKE)
+
+
+def test_nothing_runs_and_the_target_says_what_it_was_made_from(smoke: Project) -> None:
+    said = why(smoke, GRPO)
+    assert "GRPO beta 0.15 epoch 2 of seed 0 (world, base 2) does not run: everything is as it was made." in said
+    card = json.loads((smoke.folder / LEVER / GRPO / "run.json").read_text())
+    assert f"code {card['code']}" in said
+    assert f"start {card['inputs']['start'][:16]}" in said
+
+
+def test_a_replaced_checkpoint_is_the_cause_of_what_reads_it(smoke: Project) -> None:
+    base = smoke.folder / LEVER / "preset~world/rce/seed~0/epoch~2/selector.safetensors"
+    count = len(load_file(base))
+    with replaced(base):
+        found = json.loads(why(smoke, f"{LEVER}/{GRPO}/scores/cells.jsonl", "--json"))
+    status = {job["name"]: job["status"] for job in found["jobs"]}
+    assert next(iter(status.items())) == (
+        "score_answers of GRPO beta 0.15 epoch 2 of seed 0 (world, base 2)",
+        "only if",
+    )
+    own = next(job for job in found["jobs"] if job["outputs"][0].startswith(f"{LEVER}/{GRPO}/selector"))
+    assert [cause["kind"] for cause in own["causes"]] == ["input_replaced"]
+    assert own["causes"][0]["details"]["tensors"]["of"] == count
+    assert len(own["causes"][0]["details"]["tensors"]["differ"]) == 2
+    assert status.get("RCE epoch 2 of seed 0 (world)") is None, "what somebody put there is not made again"
+
+
+def test_a_setting_and_an_edit_are_named(smoke: Project) -> None:
+    with smoke.edited(
+        "lever_pipe/losses/kl.py", "torch.expm1(log_ratio) - log_ratio", "torch.expm1(log_ratio) + log_ratio"
+    ):
+        found = json.loads(
+            why(smoke, GRPO, "--json", "--config", 'presets={"world":{"grpo":{"learning_rate":0.0002}}}')
+        )
+    causes = {cause["kind"]: cause["details"] for cause in found["jobs"][0]["causes"]}
+    assert causes["config"] == {"key": "grpo.learning_rate", "was": 0.0001, "is": 0.0002}
+    assert tuple(causes["code"]["changed"]) == ("losses.kl",)
+
+
+def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project) -> None:
+    tables = json.loads((smoke.folder / LEVER / "tables/on_policy.json").read_text())
+    table = next(table for table in tables if table["id"] == "on-policy-gains")
+    row = next(i for i, group in enumerate(table["groups"]) if "/on_policy/" in group and "beta~1/" in group)
+    found = json.loads(smoke.tool("trace", f"on-policy-gains:{row + 1}:Accuracy", "--results", RESULTS, "--json"))
+    assert [source["input"] for source in found["sources"]] == ["intervals"]
+    printed = re.match(r"[0-9.]+", found["value"])
+    assert printed is not None
+    assert abs(float(found["sources"][0]["value"]) - float(printed[0])) <= 0.005, "two digits are printed"
+    trained = [step["card"] for step in found["steps"] if step["stage"].startswith("train_")]
+    folder = f"{LEVER}/preset~world"
+    own = [f"{folder}/on_policy/base~2/beta~1/seed~0/epoch~{epoch}/run.json" for epoch in (1, 2)]
+    assert sorted(trained) == sorted([*own, *(f"{folder}/rce/seed~0/epoch~{epoch}/run.json" for epoch in (1, 2))])
+    assert {file["state"] for step in found["steps"] for file in step["outputs"].values()} == {"as made"}
+    raw = [file for step in found["steps"] for file in step["inputs"].values() if file["made_by"] is None]
+    assert raw == [], "the embedded world is made by a rule of its own"
+    assert {digest for step in found["steps"] for digest in step["models"].values()}
