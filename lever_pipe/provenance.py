@@ -1,4 +1,8 @@
-"""What an artefact's identity consists of: canonical config, code of its stage, digests of its models."""
+"""What an artefact's identity consists of: canonical config, code of its stage, digests of its models.
+
+What the text of a module says, its imports and the digest of its syntax tree, is remembered by the text's digest:
+Snakemake starts anew for each run and for each job of a cluster, and parsing the package takes longer than its plan.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,22 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from lever_pipe import storage
+from lever_pipe.errors import LeverPipeError
 
 PACKAGE = Path(__file__).parent
 MODULE_DIGITS = 8
 """Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """Fields of syntax trees that hold statements, or what holds statements; of an `if`, the first is what it decides."""
+MEMORY = Path(".snakemake/lever_pipe/modules.json")
+"""Where a working directory remembers what the texts of modules say."""
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
 
 
@@ -34,10 +44,10 @@ def closure_of(module: str, members: tuple[str, ...] = (), *, root: Path = PACKA
     todo, seen = [module, *members], set()
     while todo:
         name = todo.pop()
-        if name in seen or _path_of(name, root) is None:
-            continue
-        seen.add(name)
-        todo.extend(_module(name, root).imports)
+        found = None if name in seen else _module(name, root)
+        if found is not None:
+            seen.add(name)
+            todo.extend(found.imports)
     return sorted(seen)
 
 
@@ -82,12 +92,12 @@ def _code_of(stage: str, members: tuple[str, ...], root: Path) -> _Code:
 
 
 def _fingerprint(names: list[str], root: Path) -> _Code:
-    trees = {name: _module(name, root).tree for name in names}
-    parts = [python_version(), *(f"{name}\n{tree}" for name, tree in trees.items())]
-    modules = {name.removeprefix(root.name).lstrip(".") or "__init__": _sha256(tree) for name, tree in trees.items()}
+    trees = {name: module.tree for name in names if (module := _module(name, root)) is not None}
+    parts = [python_version(), *(f"{name} {tree}" for name, tree in trees.items())]
+    short = {name.removeprefix(root.name).lstrip(".") or "__init__": tree for name, tree in trees.items()}
     return _Code(
         fingerprint=_sha256("\n".join(parts))[:16],
-        modules={name: found[:MODULE_DIGITS] for name, found in modules.items()},
+        modules={name: tree[:MODULE_DIGITS] for name, tree in short.items()},
     )
 
 
@@ -138,29 +148,83 @@ def _path_of(name: str, root: Path) -> Path | None:
     return None
 
 
-def _require_path(name: str, root: Path) -> Path:
-    path = _path_of(name, root)
-    assert path is not None, name
-    return path
-
-
-class _Module(NamedTuple):
-    """What a module's text says: what it imports, and its syntax tree without docstrings."""
+class Module(NamedTuple):
+    """What a module's text says: what it imports, and the digest of its syntax tree without docstrings."""
 
     imports: tuple[str, ...]
     tree: str
 
 
-def _module(name: str, root: Path) -> _Module:
-    return _parsed(_require_path(name, root).read_text(encoding="utf-8"))
+class Modules:
+    """What texts of modules say, by the digest of the text.
+
+    Args:
+        memory: a file that keeps it between processes; None forgets. What this Python and this module did not write
+            counts for nothing.
+
+    Attributes:
+        parsed: how many texts were parsed.
+    """
+
+    def __init__(self, memory: Path | None = None) -> None:
+        self.parsed = 0
+        self._memory = memory
+        self._reader = f"{sys.version} {_sha256(Path(__file__).read_text(encoding='utf-8'))}"
+        self._used: dict[str, Module] = {}
+        self._known: dict[str, Module] = {}
+        if memory is not None:
+            with suppress(OSError, ValueError, TypeError, AttributeError, LookupError):
+                content = json.loads(memory.read_bytes())
+                known = content["modules"] if content["reader"] == self._reader else {}
+                self._known = {
+                    text: Module(tuple(map(str, imports)), str(tree)) for text, (imports, tree) in known.items()
+                }
+
+    def of(self, text: str) -> Module:
+        """Return what a text says.
+
+        Raises:
+            SyntaxError: it is no Python.
+        """
+        key = _sha256(text)
+        found = self._used.get(key) or self._known.get(key)
+        if found is None:
+            self.parsed += 1
+            found = _parsed(text)
+        self._used[key] = found
+        return found
+
+    def save(self) -> None:
+        """Write what this process used to the memory; where it cannot be written, texts are parsed again next time."""
+        if self._memory is None or self._used == self._known:
+            return
+        content = json.dumps({"reader": self._reader, "modules": dict(sorted(self._used.items()))})
+        with suppress(OSError, LeverPipeError):
+            storage.write_atomically(self._memory, lambda handle: handle.write(content.encode()))
+            self._known = dict(self._used)
 
 
-@lru_cache(maxsize=1024)
-def _parsed(text: str) -> _Module:
-    """Return what a text says; most modules belong to many stages, and parsing them again takes seconds in all."""
+def remembered() -> Modules:
+    """Return this process's memory of modules, kept in the working directory once something saves it."""
+    return _remembered(Path.cwd() / MEMORY)
+
+
+@cache
+def _remembered(memory: Path) -> Modules:
+    return Modules(memory)
+
+
+@cache
+def _module(name: str, root: Path) -> Module | None:
+    """Return what a module of the package says; read once in a process: all its fingerprints are of one moment."""
+    path = _path_of(name, root)
+    return None if path is None else remembered().of(path.read_text(encoding="utf-8"))
+
+
+def _parsed(text: str) -> Module:
     tree = ast.parse(text)
     imports = tuple(_imports_in(tree))
-    return _Module(imports, _stripped(tree))
+    return Module(imports, _sha256(_stripped(tree)))
 
 
 def _imports_in(tree: ast.AST) -> list[str]:

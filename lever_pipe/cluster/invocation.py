@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import contents, snapshot
+from lever_pipe import contents, provenance, snapshot
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.incremental import code_records, sparing, why
@@ -59,6 +59,7 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
     snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), snakefile=snakefile)
     _record_code(experiment, jobs)
     contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
+    provenance.remembered().save()  # and for the same code
     _check(workflow, experiment, jobs)
     workflow.config_settings.configfiles = ()  # a job's own Snakemake must not read what is edited meanwhile
     sparing.attach(_executors(workflow), made)

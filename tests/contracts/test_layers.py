@@ -23,12 +23,12 @@ LAYERS = [
         "experiment",
         "faults",
         "stage_configs",
-        "provenance",
         "parsing",
     },
     {"losses", "metrics", "statistics", "rewards", "prompts"},
     {
         "storage",
+        "provenance",
         "folders",
         "checkpoints",
         "ledger",

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from lever_pipe import provenance
 from lever_pipe.provenance import (
+    Modules,
     canonical_json,
     closure_of,
     code_of,
@@ -46,6 +49,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def _forget_fingerprints() -> None:
     provenance._code_of.cache_clear()
+    provenance._module.cache_clear()
 
 
 def package(folder: Path, **changed: str) -> Path:
@@ -139,6 +143,54 @@ def test_the_fingerprint_is_the_same_in_every_process() -> None:
         for seed in ("0", "1")
     }
     assert outputs == {f"{code_of('score_answers')}\n".encode()}
+
+
+def test_a_text_is_parsed_once_for_all_processes(tmp_path: Path) -> None:
+    text, memory = FILES["stages/train.py"], tmp_path / "folder" / "modules.json"
+    first = Modules(memory)
+    said = first.of(text)
+    assert [first.of(text), first.parsed] == [said, 1]
+    first.save()
+    second = Modules(memory)
+    assert [second.of(text), second.parsed] == [said, 0]
+    second.of(FILES["deep.py"])
+    assert second.parsed == 1
+    second.save()
+    third = Modules(memory)
+    third.of(FILES["deep.py"])
+    third.save()
+    assert set(json.loads(memory.read_text())["modules"]) == {sha256(FILES["deep.py"].encode()).hexdigest()}
+
+
+def spoiled(memory: Path) -> dict[str, bytes]:
+    content = json.loads(memory.read_text())
+    (entry,) = content["modules"].items()
+    return {
+        "nothing": b"",
+        "half": memory.read_bytes()[:50],
+        "another reader": json.dumps(content | {"reader": "3.10"}).encode(),
+        "no modules": json.dumps({"reader": content["reader"]}).encode(),
+        "another shape": json.dumps(content | {"modules": {entry[0]: entry[1][:1]}}).encode(),
+        "a list": b"[]",
+    }
+
+
+@pytest.mark.parametrize("how", ["nothing", "half", "another reader", "no modules", "another shape", "a list"])
+def test_a_memory_that_cannot_be_used_counts_for_nothing(tmp_path: Path, how: str) -> None:
+    memory = tmp_path / "modules.json"
+    first = Modules(memory)
+    said = first.of("import fake.loss\n")
+    first.save()
+    memory.write_bytes(spoiled(memory)[how])
+    second = Modules(memory)
+    assert [second.of("import fake.loss\n"), second.parsed] == [said, 1]
+
+
+def test_a_memory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    modules = Modules(tmp_path / "file" / "modules.json")
+    modules.of("x = 1\n")
+    modules.save()
 
 
 def test_canonical_json_is_equal_for_equal_values() -> None:

@@ -23,6 +23,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def _forget_fingerprints() -> None:
     provenance._code_of.cache_clear()
+    provenance._module.cache_clear()
 
 
 @pytest.fixture
@@ -41,6 +42,7 @@ def edit(root: Path, name: str, text: str) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text(text)
     provenance._code_of.cache_clear()
+    provenance._module.cache_clear()
 
 
 def differing(root: Path) -> code_records.CodeDifference | None:
