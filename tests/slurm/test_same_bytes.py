@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,4 +51,4 @@ def test_the_cluster_changes_no_byte(
     if others:  # a fault of the machine; the bytes are the same all the same, and the user is told
         assert "finished at a further attempt" in said, run.told()
         with capsys.disabled():
-            print(f"\nfurther attempts after {others}\n{run.told()}")
+            sys.stderr.write(f"\nfurther attempts after {others}\n{run.told()}\n")
