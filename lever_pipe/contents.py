@@ -14,19 +14,18 @@ import errno
 import hashlib
 import json
 import os
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from stat import S_ISREG
-from typing import IO, NamedTuple
+from typing import IO
 
 from lever_pipe import storage
 from lever_pipe.errors import CheckpointError, LeverPipeError
+from lever_pipe.storage import StoredTensor
 
-LARGEST_HEADER = 100_000_000  # bytes; the format allows no more
 CHUNK = 1 << 22  # bytes
 RACY_NS = 2_000_000_000
 """A file that changed this shortly before it was read may change again without another time, on a coarse clock."""
@@ -37,15 +36,6 @@ MEMORY = Path(".snakemake/lever_pipe/digests.json")
 FORMAT = 1
 """Of this memory and of what a digest is taken of: a digest that is defined otherwise is another one."""
 REMEDY = "Delete the file: the next run makes it again."
-
-
-class Tensor(NamedTuple):
-    """One entry of a safetensors header; `begin` and `end` are bytes behind it."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
 
 
 def digest(path: Path) -> str:
@@ -79,13 +69,13 @@ def tensors_of(path: Path) -> dict[str, str]:
         FileNotFoundError: nothing of this name.
         CheckpointError: the file is not whole.
     """
-    found = {}
+    start, tensors = _header(path)
     with path.open("rb") as handle:
-        start, tensors = _header(handle, path)
-        for name, tensor in sorted(tensors.items()):
-            shape = ",".join(map(str, tensor.shape))
-            found[name] = f"{tensor.dtype}[{shape}] {_of_range(handle, start + tensor.begin, start + tensor.end)}"
-    return found
+        return {
+            tensor.name: f"{tensor.dtype}[{','.join(map(str, tensor.shape))}] "
+            + _of_range(handle, start + tensor.begin, start + tensor.end)
+            for tensor in sorted(tensors)
+        }
 
 
 def of_tensors(tensors: dict[str, str]) -> str:
@@ -198,29 +188,16 @@ def _of_range(handle: IO[bytes], begin: int, end: int) -> str:
     return whole.hexdigest()
 
 
-def _header(handle: IO[bytes], path: Path) -> tuple[int, dict[str, Tensor]]:
+def _header(path: Path) -> tuple[int, list[StoredTensor]]:
     """Return where the tensors begin, and the entries of a header that fits its file."""
-    size = os.fstat(handle.fileno()).st_size
     try:
-        length = struct.unpack("<Q", handle.read(8))[0]
-        if length > min(LARGEST_HEADER, size):
-            raise _damaged(path, f"a header of {length} bytes in a file of {size}")
-        header = json.loads(handle.read(length))
-        tensors = {
-            name: Tensor(str(entry["dtype"]), tuple(map(int, entry["shape"])), *map(int, entry["data_offsets"]))
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
-    except (struct.error, ValueError, TypeError, LookupError, AttributeError, RecursionError) as fault:
-        raise _damaged(path, f"no readable header ({fault})") from None
-    ends = 0
-    for tensor in sorted(tensors.values(), key=lambda tensor: tensor.begin):
-        if tensor.begin != ends or tensor.end < tensor.begin:
-            raise _damaged(path, "tensors that overlap or leave gaps")
-        ends = tensor.end
-    if 8 + length + ends != size:
-        raise _damaged(path, f"{size} of {8 + length + ends} bytes")
-    return 8 + length, tensors
+        begin, tensors = storage.header_of(path)
+    except ValueError as fault:
+        raise _damaged(path, f"no readable header ({storage.shortened(str(fault))})") from None
+    size, whole = path.stat().st_size, begin + (tensors[-1].end if tensors else 0)
+    if size != whole:
+        raise _damaged(path, f"{size} of {whole} bytes")
+    return begin, tensors
 
 
 def _damaged(path: Path, found: str) -> CheckpointError:

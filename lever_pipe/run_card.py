@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -98,6 +99,11 @@ def write_card(card: Path, *, stage: str, config: BaseModel, inputs: Inputs, sta
 def is_external(stage: str, name: str) -> bool:
     """Return whether a stage's file is nobody's output and has no digest of its own in the run card."""
     return name in EXTERNAL - MADE.get(stage, frozenset())
+
+
+def files_of(named: Any) -> dict[str, Path | tuple[Path, ...]]:
+    """Return the files that a job or its rule names, of Snakemake's own kinds of lists."""
+    return {name: Path(value) if isinstance(value, str) else tuple(map(Path, value)) for name, value in named.items()}
 
 
 def flat(files: Inputs) -> dict[str, Path]:

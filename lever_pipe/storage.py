@@ -227,6 +227,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 class StoredTensor(NamedTuple):
     """Where a tensor lies in a safetensors file: bytes after the header, from `begin` to before `end`."""
 
+    name: str
+    dtype: str
     shape: tuple[int, ...]
     begin: int
     end: int
@@ -245,7 +247,7 @@ def header_of(path: Path) -> tuple[int, list[StoredTensor]]:
             raise ValueError(f"a header of {length} bytes")
         header: Any = strict_json(handle.read(length))
     entries = header.items() if isinstance(header, dict) else [("header", header)]
-    tensors = [_stored(entry) for name, entry in entries if name != "__metadata__"]
+    tensors = [_stored(name, entry) for name, entry in entries if name != "__metadata__"]
     tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
     ends = [0, *(tensor.end for tensor in tensors)]
     if any(tensor.begin != end for tensor, end in zip(tensors, ends, strict=False)):
@@ -253,15 +255,15 @@ def header_of(path: Path) -> tuple[int, list[StoredTensor]]:
     return 8 + length, tensors
 
 
-def _stored(entry: Any) -> StoredTensor:
+def _stored(name: str, entry: Any) -> StoredTensor:
     try:
-        shape, (begin, end) = entry["shape"], entry["data_offsets"]
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         numbers = [*shape, begin, end]
     except (LookupError, TypeError, ValueError):
-        raise ValueError("a tensor without shape and place") from None
+        raise ValueError("a tensor without type, shape and place") from None
     if not isinstance(shape, list) or not all(type(number) is int and number >= 0 for number in numbers) or begin > end:
         raise ValueError("a shape or place that holds no counts")
-    return StoredTensor(tuple(shape), begin, end)
+    return StoredTensor(name, str(dtype), tuple(shape), begin, end)
 
 
 def digest(path: Path) -> str:

@@ -14,18 +14,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe import ownership, plan, snapshot
 from lever_pipe.experiment import Experiment
+from lever_pipe.run_card import files_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in SLURM's log of the job
 SECONDS_BETWEEN_LOOKS = 10.0
 
 Workflow = Any  # snakemake.workflow.Workflow
-Files = dict[str, Path | tuple[Path, ...]]
 
 
 class Target(NamedTuple):
@@ -33,7 +33,7 @@ class Target(NamedTuple):
 
     rule: str
     wildcards: dict[str, str]
-    files: Files
+    files: ownership.Files
     """Inputs and outputs by name."""
 
 
@@ -65,7 +65,7 @@ def targets_of(workflow: Workflow, words: Sequence[str]) -> list[Target]:
         rule, wildcards = workflow.get_rule(name), Wildcards(fromdict=values)
         outputs, inputs = rule.expand_output(values)[0], rule.expand_input(wildcards)[0]
         if "card" in outputs.keys():  # noqa: SIM118 (a named list iterates its values)
-            targets.append(Target(name, dict(values), _paths(inputs.items()) | _paths(outputs.items())))
+            targets.append(Target(name, dict(values), files_of(inputs) | files_of(outputs)))
     return targets
 
 
@@ -98,7 +98,3 @@ def is_made(target: Target, experiment: Experiment) -> bool:
         return False
     spec = json.loads(plan.spec_of(experiment, target.rule, target.wildcards))
     return ownership.is_complete(card, target.files, stage=target.rule, config=spec["config"], code=spec["code"])
-
-
-def _paths(items: Iterable[tuple[str, Any]]) -> Files:
-    return {name: Path(value) if isinstance(value, str) else tuple(map(Path, value)) for name, value in items}

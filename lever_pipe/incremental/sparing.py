@@ -23,7 +23,7 @@ from lever_pipe import contents, ownership, provenance, storage
 from lever_pipe.contents import Digests
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.records import RunCard
-from lever_pipe.run_card import flat, is_external
+from lever_pipe.run_card import files_of, flat, is_external
 from lever_pipe.store import Store, key_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -33,7 +33,6 @@ LOOKS_BETWEEN_TRIMS = 200
 
 Executor = Any  # a plugin's executor
 Job = Any  # snakemake.jobs.Job
-Files = dict[str, Path | tuple[Path, ...]]
 RunJobs = Callable[[Executor, list[Job]], None]
 
 
@@ -60,10 +59,10 @@ class Sparing:
     def spare(self, job: Job) -> bool:
         """Return whether a job's artefact is there, or put there from the store."""
         self._keep_bound()
-        if job.is_group() or CARD not in set(job.output.keys()) or _is_wanted(job):
+        if job.is_group() or CARD not in set(job.output.keys()):
             return False
         try:
-            why = self._found(job)
+            why = "" if _is_wanted(job) else self._found(job)
         except Exception as fault:  # noqa: BLE001 - a look that fails must not end all other jobs
             log.warning(f"{job.rule.name}: cannot tell whether it is made already, so it runs: {fault!r}")
             return False
@@ -146,11 +145,6 @@ def attach(executor_classes: Iterable[type], sparing: Sparing) -> None:
     for executor_class in executor_classes:
         present: Any = executor_class.run_jobs  # type: ignore[attr-defined]
         executor_class.run_jobs = _sparing_run_jobs(getattr(present, "unspared", present), sparing)  # type: ignore[attr-defined]
-
-
-def files_of(named: Any) -> Files:
-    """Return the named files of a job."""
-    return {name: Path(value) if isinstance(value, str) else tuple(map(Path, value)) for name, value in named.items()}
 
 
 def _sparing_run_jobs(run_jobs: RunJobs, sparing: Sparing) -> RunJobs:
