@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from lever_pipe.claims.lever_side import LeverSide
-from lever_pipe.claims.quantities import Quantity, printed
+from lever_pipe.claims.quantities import Quantity, percent_of, printed
 from lever_pipe.claims.texts import named
 from lever_pipe.claims.verdicts import Check, Measured
 from lever_pipe.tables.evidence import p_text
@@ -67,7 +67,7 @@ def spread_is_below(side: LeverSide, *, epoch: int, metric: str, betas: Betas, p
     """Hold the range of a metric over betas, in percent of its smallest value, against a bound."""
     values = _row(side, epoch, metric, betas)
     low, high = min(values.values(), key=_size), max(values.values(), key=_size)
-    spread = 100 * (high.value - low.value) / low.value
+    spread = percent_of(high.value - low.value, low.value)
     text = f"100 x ({high} - {low}) / {low} = {number(spread, 2)}, bound {percent:g}"
     return Measured(text, (Check(percent - spread),))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lever_pipe.claims.lever_side import LeverSide, Statistic
-from lever_pipe.claims.quantities import Quantity, printed
+from lever_pipe.claims.quantities import Quantity, percent_of, printed
 from lever_pipe.claims.texts import named
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
 from lever_pipe.statistics.curve_tests import f_test
@@ -132,7 +132,7 @@ def curve_converged(side: LeverSide, *, metric: str, betas: tuple[float, ...], p
         if values.size < 2 * END:
             raise NotTestable(f"Fewer than {2 * END} epochs were trained.")
         before, end = float(values[-2 * END : -END].mean()), float(values[-END:].mean())
-        change = 100 * abs(end - before) / abs(before)
+        change = percent_of(abs(end - before), abs(before))
         checks.append(Check(percent - change))
         texts.append(f"{beta_text(beta)}: last {END} epochs against the {END} before {number(change, 2)} %")
     return Measured(f"{'; '.join(texts)}; bound {percent:g} %", tuple(checks))
@@ -146,7 +146,7 @@ def beta_moves_penalty_more_than_kl(side: LeverSide, *, left: float, right: floa
     shares = {}
     for metric in ("kl_loss", "kl"):
         a, b = side.curve(left, metric, "mean"), side.curve(right, metric, "mean")
-        shares[metric] = abs(100 * (a.value - b.value) / b.value)
+        shares[metric] = abs(percent_of(a.value - b.value, b.value))
     half = shares["kl_loss"] / 2
     text = f"KL loss differs by {number(shares['kl_loss'], 1)} %, KL by {number(shares['kl'], 1)} %"
     checks = (Check(shares["kl_loss"] - shares["kl"]), Check(half - shares["kl"]))

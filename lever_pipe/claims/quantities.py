@@ -6,11 +6,13 @@ import math
 from decimal import Decimal
 from typing import NamedTuple
 
+from lever_pipe.claims.verdicts import NotTestable
 from lever_pipe.tables.text import number
 
 MEASURED_ROUNDING = 1e-6
 """Relative error of a logged number: float32 sums over some hundred groups, written with nine digits."""
 SIGNIFICANT = 6
+WHOLE_IS_ZERO = "The comparison needs a share of a number that is zero."
 
 
 class Quantity(NamedTuple):
@@ -43,6 +45,17 @@ def decimals_of(text: str) -> int:
 def exact(value: float, digits: int) -> Quantity:
     """Return a number without rounding, such as a count or a setting."""
     return Quantity(value, digits, 0.0)
+
+
+def percent_of(part: float, whole: float) -> float:
+    """Return a share or relative change in percent.
+
+    Raises:
+        NotTestable: of zero there is none.
+    """
+    if not whole:
+        raise NotTestable(WHOLE_IS_ZERO)
+    return 100 * part / whole
 
 
 def measured(value: float) -> Quantity:

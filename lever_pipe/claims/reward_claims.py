@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from lever_pipe.claims.quantities import Quantity, printed
+from lever_pipe.claims.quantities import Quantity, percent_of, printed
 from lever_pipe.claims.reward_runs import OVER_SEEDS_LEAD, RewardRuns
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
 from lever_pipe.statistics.curve_tests import half_width
@@ -95,7 +95,7 @@ def best_difference_in_percent_is(runs: RewardRuns, *, of: str, claimed: str) ->
     """Hold the difference of the best rewards, in percent of one of them, against a printed percentage."""
     runs.require_print()
     said, best = printed(claimed), {run: runs.curve(run).most for run in RUNS}
-    share = 100 * abs(best["kl"] - best["nokl"]) / best[of]
+    share = percent_of(abs(best["kl"] - best["nokl"]), best[of])
     gap = number(abs(best["kl"] - best["nokl"]), 3)
     text = f"100 x {gap} / {number(best[of], 3)} = {number(share, 2)}, printed {said}"
     return Measured(text, (Check(share - said.value, said.rounding),))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,6 +42,14 @@ def n_evaluations(rows: pd.DataFrame) -> int:
     """Return at how many steps every run of a reference was measured."""
     measured = rows[rows["metric"] == REWARD]
     return len(set.intersection(*(set(measured.loc[measured["run"] == run, "step"]) for run in RUNS)))
+
+
+class _Row(NamedTuple):
+    """What is stated of a run's metric; a filter of a frame costs as much as a hundred of these."""
+
+    source_file: str
+    step: str
+    value: str
 
 
 @dataclass(frozen=True)
@@ -127,7 +137,7 @@ class RewardRuns:
 
     def curve(self, run: str) -> CurveStatistics:
         """Return the statistics of a run's measured rewards."""
-        return curve_statistics(self.steps, self.rewards(run))
+        return self._curves[run]
 
     @cached_property
     def comparison(self) -> CurveComparison:
@@ -137,7 +147,7 @@ class RewardRuns:
     def series(self, run: str, metric: str) -> dict[int, Quantity]:
         """Return the values of a metric by step in order, as this document prints them."""
         rows = self._of(run, metric)
-        found = {int(step): self._quantity(value, metric) for step, value in _pairs(rows) if step and value}
+        found = {int(row.step): self._quantity(row.value, metric) for row in rows if row.step and row.value}
         return dict(sorted(found.items()))
 
     def fact(self, run: str, metric: str) -> Quantity:
@@ -146,14 +156,12 @@ class RewardRuns:
 
     def text(self, run: str, metric: str) -> str:
         """Return a text that is stated of a run as a whole, this document's first."""
-        rows = self._everywhere(run, metric)
-        here = rows[rows["source_file"].str.startswith(self.document)]
-        rows = here if len(here) else rows
-        values = [value for value in rows["value"] if value]
+        rows = self._of(run, metric) or self._everywhere(run, metric)
+        values = [row.value for row in rows if row.value]
         if not values:
             owner = f" of `{LABELS[run]}`" if run else ""
             raise self.lacking(f"Not published: {named(metric)}{owner}.")
-        return str(values[0])
+        return values[0]
 
     def only(self, run: str, metric: str) -> tuple[int, Quantity]:
         """Return the one value of a metric that this document prints, with its step."""
@@ -173,30 +181,35 @@ class RewardRuns:
             if len(set(values.values())) > 1
         )
 
+    @cached_property
+    def _curves(self) -> Mapping[str, CurveStatistics]:
+        return {run: curve_statistics(self.steps, self.rewards(run)) for run in RUNS}
+
     def _measured(self, run: str) -> dict[int, Quantity]:
         return self._rewards[run]
 
     @cached_property
     def _rewards(self) -> Mapping[str, dict[int, Quantity]]:
         rows = {run: self._everywhere(run, REWARD) for run in RUNS}
-        return {run: {int(s): self._quantity(v, REWARD) for s, v in _pairs(of)} for run, of in rows.items()}
+        return {run: {int(row.step): self._quantity(row.value, REWARD) for row in of} for run, of in rows.items()}
 
     def _setting(self, run: str, name: str) -> str:
-        values = [value for value in self._everywhere(run, name)["value"] if value]
+        values = [row.value for row in self._everywhere(run, name) if row.value]
         return values[0] if values else NONE_STATED
 
-    def _of(self, run: str, metric: str) -> pd.DataFrame:
-        rows = self._everywhere(run, metric)
-        return rows[rows["source_file"].str.startswith(self.document)]
+    def _of(self, run: str, metric: str) -> list[_Row]:
+        return [row for row in self._everywhere(run, metric) if row.source_file.startswith(self.document)]
 
-    def _everywhere(self, run: str, metric: str) -> pd.DataFrame:
-        return self._by_metric.get((run, metric), self.rows.iloc[:0])
+    def _everywhere(self, run: str, metric: str) -> list[_Row]:
+        return self._by_metric.get((run, metric), [])
 
     @cached_property
-    def _by_metric(self) -> Mapping[tuple[str, str], pd.DataFrame]:
-        return {
-            (str(run), str(metric)): rows for (run, metric), rows in self.rows.groupby(["run", "metric"], sort=False)
-        }
+    def _by_metric(self) -> Mapping[tuple[str, str], list[_Row]]:
+        found: defaultdict[tuple[str, str], list[_Row]] = defaultdict(list)
+        columns = ("run", "metric", *_Row._fields)
+        for run, metric, *row in zip(*(self.rows[name] for name in columns), strict=True):
+            found[run, metric].append(_Row(*row))
+        return found
 
     @cached_property
     def _decimals(self) -> Mapping[str, int]:
@@ -209,7 +222,3 @@ class RewardRuns:
             value = float(text)
             return Quantity(value, self.digits if abs(value) < _LARGE else 0, 0.0)
         return printed(text, self._decimals.get(metric))
-
-
-def _pairs(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    return list(zip(rows["step"], rows["value"], strict=True))

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from lever_pipe.claims.quantities import Quantity
+from lever_pipe.claims.quantities import Quantity, percent_of
 from lever_pipe.claims.reward_runs import FEWEST, RewardRuns
 from lever_pipe.claims.texts import named
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
@@ -26,7 +26,7 @@ def changes_in_percent_are(runs: RewardRuns, *, run: str) -> Measured:
     texts, checks = [], []
     for step, said in claimed.items():
         change = runs.change(run, step)
-        change *= 100 / (runs.reward(run, step).value - change)
+        change = percent_of(change, runs.reward(run, step).value - change)
         checks.append(Check(change - said.value, said.rounding))
         texts.append(f"step {step} {signed(change, 1)}, printed {said}")
     return Measured("; ".join(texts), tuple(checks))
@@ -115,7 +115,7 @@ def metric_rises(runs: RewardRuns, *, run: str, metric: str) -> Measured:
     if len(series) < 2:
         raise runs.lacking(f"Fewer than two values of {named(metric)} are printed.")
     values = [series[step] for step in sorted(series)]
-    share = 100 * (values[-1].value / values[0].value - 1)
+    share = percent_of(values[-1].value - values[0].value, values[0].value)
     texts = [f"step {step} {series[step]}" for step in sorted(series)]
     checks = [Check(after.value - before.value) for before, after in pairwise(values)]
     return Measured(f"{', '.join(texts)}; {signed(share, 1)} % in all", tuple(checks))
@@ -147,8 +147,9 @@ def varies_less(runs: RewardRuns, *, metric: str, steadier: str, than: str) -> M
         raise runs.lacking(f"The printed values of {named(metric)} cover different steps ({spans}).")
     if min(map(len, series.values())) >= FEWEST:
         return _spreads_less(runs, {run: [value.value for value in of.values()] for run, of in series.items()})
-    shares = {run: abs(of[max(of)].value / of[min(of)].value - 1) for run, of in series.items()}
-    text = "; ".join(f"{runs.labels[run]} {number(100 * share, 1)} %" for run, share in shares.items())
+    ends = {run: (of[min(of)].value, of[max(of)].value) for run, of in series.items()}
+    shares = {run: abs(percent_of(last - first, first)) for run, (first, last) in ends.items()}
+    text = "; ".join(f"{runs.labels[run]} {number(share, 1)} %" for run, share in shares.items())
     return Measured(text, (Check(shares[than] - shares[steadier]),), runs.differs())
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from datetime import datetime, timedelta
 
+from lever_pipe.claims.quantities import percent_of
 from lever_pipe.claims.reward_claims import ends, middle
 from lever_pipe.claims.reward_runs import RewardRuns
 from lever_pipe.claims.verdicts import Check, Measured, NotTestable
@@ -152,6 +153,6 @@ def _apart(runs: RewardRuns, metric: str, lower: str, higher: str, *, digits: in
     """Return how far the middles of two printed ranges lie apart, the sum of their half widths, and both as text."""
     gap = middle(runs, higher, metric) - middle(runs, lower, metric)
     needed = sum((high.value - low.value) / 2 for low, high in (ends(runs, run, metric) for run in (lower, higher)))
-    share = 100 * gap / middle(runs, "nokl", metric)  # the earlier run is what the documents compare with
+    share = percent_of(gap, middle(runs, "nokl", metric))  # the earlier run is what the documents compare with
     middles = f"the middles differ by {number(gap, digits)} ({number(share, 1)} %)"
     return gap, needed, f"{middles}, the half widths add up to {number(needed, digits)}"

@@ -105,7 +105,11 @@ def judge(sides: Mapping[str, Side], ours: Mapping[str, Side] | None = None) -> 
 
 def our_sides(folder: Path, of: Ours) -> dict[str, Side]:
     """Write the files of a configuration and read them back as the sides of documents 000 to 002."""
-    files = write_ours(folder, of)
+    return sides_of(write_ours(folder, of))
+
+
+def sides_of(files: Mapping[str, Path]) -> dict[str, Side]:
+    """Read files as `write_ours` writes them."""
     scores, training = frames.read_scores(files["scores"]), frames.read_training(files["training"])
     evidence = read_evidence(files["intervals"], files["comparisons"])
     results = Results(scores, training, choose_base(scores, training, None), PRESET, evidence)

@@ -3,11 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from claim_files import Ours, judge, our_sides, published
+from claim_files import Ours, judge, our_sides, published, sides_of, write_ours
 
 from lever_pipe.claims.evaluate import JudgedClaim, no_run
-from lever_pipe.claims.verdicts import VERDICTS
+from lever_pipe.claims.quantities import WHOLE_IS_ZERO
+from lever_pipe.claims.verdicts import VERDICTS, Finding
 
 SUPPORTED, UNDECIDED, CONTRADICTED, UNTESTABLE = VERDICTS
 
@@ -143,6 +145,15 @@ def test_selections_are_compared_at_the_first_demonstration(full: dict[str, Judg
     assert full["000-weights-too-small"].ours.numbers.startswith(f"90.00 % of selections agree ({where});")
     found = of(tmp_path, replace(FULL, shots=(2, 4)))["000-same-selections"].ours
     assert (found.verdict, found.numbers) == (UNTESTABLE, "Shot 1 is not part of this configuration.")
+
+
+def test_no_share_is_taken_of_zero(tmp_path: Path) -> None:
+    files = write_ours(tmp_path, Ours())
+    rows = pd.read_csv(files["training"])
+    rows.assign(value=0.0).to_csv(files["training"], index=False)
+    found = judge(published(), sides_of(files))
+    for name in ("000-beta-acts-on-penalty", "000-converged", "001-kl-spread"):
+        assert found[name].ours == Finding("not testable", WHOLE_IS_ZERO)
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:

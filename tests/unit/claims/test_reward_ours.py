@@ -15,6 +15,7 @@ from agent_runs import ARMS, Study
 from claim_files import NOISE, judge, published
 
 from lever_pipe.claims.evaluate import JudgedClaim
+from lever_pipe.claims.quantities import WHOLE_IS_ZERO
 from lever_pipe.claims.reward_ours import OurRewards, together
 from lever_pipe.claims.reward_runs import DOCUMENTS, NONE_OF_OURS
 from lever_pipe.claims.texts import PRINTED_ONLY
@@ -166,6 +167,14 @@ def test_insignificance_is_a_question_to_the_seeds(stepped: Mapping[str, JudgedC
 def test_a_p_over_evaluations_is_of_the_two_runs(stepped: Mapping[str, JudgedClaim]) -> None:
     assert "p is for these two curves only" in stepped["003-small-difference"].ours.numbers
     assert "p is for these two curves only" not in stepped["003-small-difference"].published.numbers
+
+
+def test_no_share_is_taken_of_zero(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("entropy", "seconds_step", "tokens_per_second_per_device"), 0.0)
+    found = judged(tmp_path, Study(metrics=nothing, skill=lambda arm, seed, step: 0.0))
+    assert {of.ours.verdict for of in found.values()} <= {*VERDICTS}
+    for name in ("003-entropy-rises", "003-throughput"):
+        assert found[name].ours == Finding(UNTESTABLE, WHOLE_IS_ZERO)
 
 
 def test_a_short_run_names_what_it_lacks(tmp_path: Path) -> None:
