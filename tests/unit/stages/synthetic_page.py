@@ -34,10 +34,12 @@ OTHERS = (
 )
 
 
-def write_inputs(folder: Path, size: synthetic.Size, *, data: str = "world") -> dict[str, Any]:
-    """Write tables and figures below `folder` and return the files that `build_report` takes."""
+def write_inputs(
+    folder: Path, size: synthetic.Size, *, data: str = "world", figures: Path | None = None
+) -> dict[str, Any]:
+    """Write tables and, unless they are drawn already, figures below `folder`; return what `build_report` takes."""
     tabulate(folder, size, data)
-    figures = plot(folder, size)
+    figures = figures or plot(folder, size)
     tables = [
         Table(name, section, "Mean", "Mean over seeds.", pd.DataFrame(rows, columns=columns))
         for name, section, columns, rows in OTHERS

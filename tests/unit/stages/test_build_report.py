@@ -5,6 +5,8 @@ import json
 import logging
 import re
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import synthetic_page
 import synthetic_results as synthetic
 from synthetic_page import build
+from test_plot_curves import plot
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
@@ -45,8 +48,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def inputs(folder: Path) -> dict[str, Any]:
-    return synthetic_page.write_inputs(folder, synthetic.FULL)
+def figures_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[synthetic.Size], Path]:
+    """Return the folder of the figures of a size, drawn once."""
+    return cache(lambda size: plot(tmp_path_factory.mktemp("figures"), size))
+
+
+@pytest.fixture(scope="module")
+def inputs(folder: Path, figures_of: Callable[[synthetic.Size], Path]) -> dict[str, Any]:
+    return synthetic_page.write_inputs(folder, synthetic.FULL, figures=figures_of(synthetic.FULL))
 
 
 @pytest.fixture(scope="module")
@@ -275,8 +284,9 @@ def test_a_page_of_one_study_does_not_speak_of_the_other(tmp_path: Path, inputs:
         assert (text in other) is not of_lever
 
 
-def test_production_and_a_small_configuration(tmp_path: Path) -> None:
-    small = synthetic_page.write_inputs(tmp_path, synthetic.SMOKE, data="files")
+def test_production_and_a_small_configuration(tmp_path: Path, figures_of: Callable[[synthetic.Size], Path]) -> None:
+    figures = figures_of(synthetic.SMOKE)
+    small = synthetic_page.write_inputs(tmp_path, synthetic.SMOKE, data="files", figures=figures)
     page = build(small, tmp_path / "page", studies=production())
     html = page.read_text(encoding="utf-8")
     assert "<strong>Production.</strong>" in html
@@ -304,9 +314,13 @@ def test_the_chinese_page_has_the_same_numbers(html: str, translated: str) -> No
 @pytest.mark.parametrize("size", [synthetic.FULL, synthetic.SMOKE])
 @pytest.mark.parametrize("data", ["world", "files"])
 def test_no_text_is_left_in_english(
-    tmp_path: Path, size: synthetic.Size, data: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    size: synthetic.Size,
+    data: str,
+    caplog: pytest.LogCaptureFixture,
+    figures_of: Callable[[synthetic.Size], Path],
 ) -> None:
-    found = synthetic_page.write_inputs(tmp_path, size, data=data)
+    found = synthetic_page.write_inputs(tmp_path, size, data=data, figures=figures_of(size))
     with caplog.at_level(logging.WARNING):
         build(found, tmp_path / "zh", language="zh", studies=production())
     assert [record.getMessage() for record in caplog.records] == []
