@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+
+from lever_pipe import contents, storage
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
@@ -109,6 +112,13 @@ def copy_project(folder: Path, *, store: bool = True) -> Project:
     return Project(folder)
 
 
+def _digest_of_parts() -> str:
+    parts = [ROOT / part for part in PARTS]
+    files = [path for part in parts for path in ([part] if part.is_file() else contents.files_below(part))]
+    told = [f"{path.relative_to(ROOT)} {storage.digest(path)}" for path in files if "__pycache__" not in path.parts]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """Return a project in which nothing has run."""
@@ -116,9 +126,15 @@ def project(tmp_path: Path) -> Project:
 
 
 def finished_once(factory: pytest.TempPathFactory, *, store: bool) -> Project:
-    """Return a project whose smoke run is complete, made once for all workers of this session; nobody may change it."""
-    own = factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / ("with_store" if store else "without_store")
+    """Return a project whose smoke run is complete; nobody may change it.
+
+    It is made once for all workers of this session, or, in a folder that `LEVER_PIPE_FINISHED` names, once for all
+    sessions of the same files.
+    """
+    own, kept = factory.getbasetemp(), os.environ.get("LEVER_PIPE_FINISHED")
+    session = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder = (Path(kept) / _digest_of_parts() if kept else session) / ("with_store" if store else "without_store")
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not folder.with_suffix(".done").exists():
             shutil.rmtree(folder, ignore_errors=True)
