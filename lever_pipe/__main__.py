@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words and words[0] in TOOLS:
             return int(import_module(f"lever_pipe.{TOOLS[words[0]]}").main(words))
         options = _parser().parse_intermixed_args(words)
-        os_faults.require_writable(Path(word.partition("=")[2]) for word in options.files if "=" in word)
+        os_faults.require_writable(_results_of(options))
         with _unwinding_on_sigterm(), _claimed(options) as claim:
             _make(options, words, claim)
     except TerminatedError:
@@ -77,6 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"{type(fault).__name__}: {fault}\n")
         return 2
     return 0
+
+
+def _results_of(options: argparse.Namespace) -> Iterator[Path]:
+    """Yield the files of a call, which may be results, and what would be a new file of the ledger."""
+    yield from (Path(word.partition("=")[2]) for word in options.files if "=" in word)
+    if options.ledger:
+        yield Path(options.ledger) / "answers.jsonl"
 
 
 def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Claim | None]:
@@ -130,10 +137,13 @@ def run_stage(options: argparse.Namespace) -> object:
 
     if frozen is not None:
         _require_models(options.stage, call)
+    card = call.files["card"]
+    assert isinstance(card, Path)  # a name that every stage has, once
+    card.unlink(missing_ok=True)  # first: no card may stand beside the files of two jobs
     with run_card.watched(options.stage, call.files):
         made = call.function(**call.files, config=call.config, runtime=call.runtime)
     if frozen is not None:
-        _keep(frozen, options.spec, call.files["card"])
+        _keep(frozen, options.spec, card)
     return made
 
 
@@ -144,12 +154,16 @@ def _require_models(stage: str, call: Call) -> None:
         SnapshotError: it was exchanged after the invocation began.
     """
     from lever_pipe.contents import model_identity
+    from lever_pipe.run_card import start_model
 
-    planned = {"lvlm": getattr(call.config, "lvlm", None), "encoder": call.config}
-    for name in planned.keys() & call.files.keys():
-        folder, identity = call.files[name], getattr(planned[name], "model_identity", None)
+    folders = {"lvlm": call.files.get("lvlm"), "encoder": call.files.get("encoder"), "policy": start_model(call.files)}
+    for name, folder in folders.items():
+        of = call.config if name == "encoder" else getattr(call.config, name, None)
+        identity = getattr(of, "model_identity", None)
+        if folder is None or identity is None:
+            continue
         found = model_identity(str(folder))
-        if identity is not None and found != identity:
+        if found != identity:
             raise SnapshotError(
                 f"{stage}: expected the model {identity} in {folder}, as planned when this invocation began",
                 found=f"model {found}",

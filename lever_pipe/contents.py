@@ -114,7 +114,7 @@ class Digests:
         """Write what is known to the memory; where it cannot be written, files are read again next time."""
         if self._memory is None or self._is_saved:
             return
-        known = {name: [stat, found] for name, (stat, found) in sorted(self._known.items())}
+        known = {name: of for name, of in sorted(self._known.items()) if os.path.lexists(name)}
         content = json.dumps({"format": FORMAT, "digests": known})
         with suppress(OSError, LeverPipeError):
             storage.write_atomically(self._memory, lambda handle: handle.write(content.encode()))

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from lever_pipe.run_card import flat, is_external
+from lever_pipe.run_card import digested
 
 log = logging.getLogger(__name__)
 
@@ -370,7 +370,7 @@ def is_complete(
         made = storage.read_row(card, RunCard)
         if (made.stage, made.config, made.code) != (stage, dict(config), code):
             return False
-        given = flat({name: value for name, value in files.items() if name != "card" and not is_external(stage, name)})
+        given = digested(stage, {name: value for name, value in files.items() if name != "card"})
         known = made.inputs | made.outputs | made.replaced
         return given.keys() == known.keys() and all(digest(path) == known[name] for name, path in given.items())
     except (LeverPipeError, OSError):

@@ -23,6 +23,8 @@ from lever_pipe.stage_configs import Runtime
 Inputs = Mapping[str, Path | tuple[Path, ...]]
 EXTERNAL = frozenset(("lvlm", "encoder", "train_images", "eval_images", "state"))
 """Files of stages that are no rule's output: their content is part of the spec, or nobody's input."""
+START = "start"
+"""The policy that an agent's training starts from."""
 MADE = {"generate_world": frozenset(("train_images", "eval_images"))}
 """Stage -> those of them that it makes itself."""
 TENSOR_DIGITS = 16
@@ -33,7 +35,7 @@ class _Call:
     """The files of a running stage, as they were before it began."""
 
     def __init__(self, stage: str, files: Inputs) -> None:
-        self.files = flat({name: value for name, value in files.items() if not is_external(stage, name)})
+        self.files = digested(stage, files)
         self.before = {path: contents.digest(path) for path in self.files.values() if path.exists()}
 
     def made(self, read: Mapping[str, Path]) -> dict[str, Path]:
@@ -70,7 +72,7 @@ def write_card(card: Path, *, stage: str, config: BaseModel, inputs: Inputs, sta
         CheckpointError: an input or output is no whole safetensors file.
     """
     commit, dirty = provenance.commit_of()
-    call, read = _CALL.get(), flat(inputs)
+    call, read = _CALL.get(), digested(stage, inputs)
     tensors = {name: contents.tensors_of(path) for name, path in read.items() if path.suffix == ".safetensors"}
     digests = {name: contents.digest(path) for name, path in read.items() if name not in tensors}
     digests |= {name: contents.of_tensors(found) for name, found in tensors.items()}
@@ -96,9 +98,16 @@ def write_card(card: Path, *, stage: str, config: BaseModel, inputs: Inputs, sta
     storage.write_row(card, row)
 
 
-def is_external(stage: str, name: str) -> bool:
-    """Return whether a stage's file is nobody's output and has no digest of its own in the run card."""
-    return name in EXTERNAL - MADE.get(stage, frozenset())
+def digested(stage: str, files: Inputs) -> dict[str, Path]:
+    """Return each file of a call that has a digest of its own in the run card, under one name."""
+    external = EXTERNAL - MADE.get(stage, frozenset()) | ({START} if start_model(files) else set())
+    return flat({name: value for name, value in files.items() if name not in external})
+
+
+def start_model(files: Inputs) -> Path | None:
+    """Return the model folder that an agent's training starts from; None where it starts from files of a rule."""
+    start = files.get(START)
+    return start[0] if isinstance(start, tuple) and len(start) == 1 and start[0].is_dir() else None
 
 
 def files_of(named: Any) -> dict[str, Path | tuple[Path, ...]]:

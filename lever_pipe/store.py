@@ -290,7 +290,8 @@ class Store:
 
 
 def _agree(made_with: Mapping[str, str], here: Mapping[str, str]) -> bool:
-    return all(here[name] == version for name, version in made_with.items() if name in here)
+    """Return whether the packages that both have are the same; Python's version is in the fingerprint."""
+    return all(here[name] == version for name, version in made_with.items() if name in here and name != "python")
 
 
 def _size(path: Path) -> int | None:

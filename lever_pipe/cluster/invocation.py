@@ -29,6 +29,8 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any]) -> Experiment:
         SnapshotError: a job without a snapshot, or whose rules were edited after the invocation began.
     """
     if workflow.is_main_process:
+        # What will be frozen is read before any fingerprint: an edit while the plan is made is none of this invocation.
+        snapshot.package_digest(), snapshot.workflow_digest(Path(workflow.main_snakefile))
         return parse_experiment(config, source=" + ".join(map(str, workflow.configfiles)))
     frozen = snapshot.thaw_config(snakefile=Path(workflow.main_snakefile))
     return parse_experiment(frozen, source=f"the snapshot of {snapshot.VARIABLE}")

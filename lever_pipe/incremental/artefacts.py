@@ -89,6 +89,8 @@ def read_artefact(card: Path) -> Artefact:
         made = storage.read_row(card, RunCard)
     except (RecordError, OSError):
         return Artefact(card, None, {})
+    if any("\0" in path for path in made.paths.values()):  # no file has such a name
+        return Artefact(card, None, {})
     return Artefact(card, made, _moved(made.paths, card))
 
 
@@ -115,7 +117,7 @@ def accept(verdict: Verdict, digests: Digests) -> None:
     if made is None:
         return
     replaced = {name: digests.of(verdict.artefact.paths[name]) for name in verdict.replaced}
-    if replaced != made.replaced:
+    if replaced != made.replaced and read_artefact(card).made == made:  # else a job has made it again meanwhile
         time_ns = _time_ns(card)
         storage.write_row(card, made.model_copy(update={"replaced": replaced}))
         _set_time(card, time_ns)

@@ -126,12 +126,13 @@ def _record_all(rule: Any, outputs: list[str], params: list[str], values: dict[s
     An output that a wider configuration adds needs a record, too, or Snakemake compares nothing.
     """
     known = [_read(output) for output in outputs]
-    if all(found.get("params") == params and found.get("rule") == rule.name for found in known):
+    said = {"rule": rule.name, "params": params, **{name: values[name] for name in ("input",) if name in values}}
+    if all(found.get(name) == value for found in known for name, value in said.items()):
         return
-    fresh = {"rule": rule.name, "record_format_version": FORMAT, "incomplete": False, **values}
+    fresh = {"record_format_version": FORMAT, "incomplete": False, **values}
     for output, found in zip(outputs, known, strict=True):
         kept = found if found.get("rule") == rule.name else {}
-        _write(record_of(output), json.dumps(fresh | kept | {"params": params}))
+        _write(record_of(output), json.dumps(fresh | kept | said))
 
 
 def without_card(workflow: Workflow, results: Path, known: set[Path]) -> Iterator[tuple[Any, list[str]]]:

@@ -23,7 +23,7 @@ from lever_pipe import contents, ownership, provenance, storage
 from lever_pipe.contents import Digests
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.records import RunCard
-from lever_pipe.run_card import files_of, flat, is_external
+from lever_pipe.run_card import digested, files_of, flat
 from lever_pipe.store import Store, key_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -95,7 +95,7 @@ class Sparing:
             return UNCHANGED
         if self._store is None or ownership.owner_of(card) is not None:  # a job of a killed run may write there still
             return ""
-        read = flat({name: value for name, value in inputs.items() if not is_external(stage, name)})
+        read = digested(stage, inputs)
         made = {name: path for name, path in flat(outputs).items() if name != CARD}
         key = key_of(stage, spec, {name: of(path) for name, path in read.items()})
         drop = partial(card.unlink, missing_ok=True)  # first: no card may stand beside the files of two jobs
@@ -118,7 +118,15 @@ def _is_wanted(job: Job) -> bool:
     settings = dag.workflow.dag_settings
     by_name = job.rule.name in settings.forcerun or not settings.forcerun.isdisjoint(job.output)
     is_target = settings.forcetargets and job in dag.targetjobs
-    return bool(settings.forceall or by_name or is_target or dag.reason(job).code_changed)
+    return bool(settings.forceall or by_name or is_target or _has_another_command(job))
+
+
+def _has_another_command(job: Job) -> bool:
+    """Return whether a rule's command was edited since; Snakemake asks this of no job that follows from another one."""
+    from snakemake.settings.types import RerunTrigger
+
+    workflow = job.dag.workflow
+    return RerunTrigger.CODE in workflow.rerun_triggers and any(workflow.persistence.code_changed(job))
 
 
 def _let_stand(job: Job, card: Path) -> None:

@@ -201,6 +201,15 @@ class TestMemory:
         assert later.of(old) == digest(old)
         assert later.read_bytes == 0
 
+    def test_what_was_deleted_is_forgotten(self, old: Path, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        other.write_text("gone soon")
+        digests = Digests(tmp_path / "memory.json")
+        digests.of(old), digests.of(other)
+        other.unlink()
+        digests.save()
+        assert list(json.loads((tmp_path / "memory.json").read_text())["digests"]) == [str(old)]
+
     @pytest.mark.parametrize("time_s", [1, 2_000_000_000])
     def test_another_content_of_any_time_is_read(self, old: Path, time_s: int) -> None:
         digests = Digests()

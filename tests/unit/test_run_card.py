@@ -8,7 +8,7 @@ import torch
 from lever_pipe import contents, execution, storage
 from lever_pipe.provenance import code_of
 from lever_pipe.records import RunCard
-from lever_pipe.run_card import write_card
+from lever_pipe.run_card import digested, start_model, write_card
 from lever_pipe.stage_configs import MergeRlDataConfig, Runtime, SelectBaselineConfig
 
 
@@ -37,6 +37,19 @@ def test_a_card_without_config_or_inputs(tmp_path: Path) -> None:
     write_card(tmp_path / "card", stage="merge_rl_data", config=MergeRlDataConfig(), inputs={}, started=0.0,
                runtime=Runtime())  # fmt: skip
     assert storage.read_row(tmp_path / "card", RunCard).config == {}
+
+
+def test_a_policy_is_an_input_if_a_rule_made_it(tmp_path: Path) -> None:
+    files = (tmp_path / "config.json", tmp_path / "model.safetensors")
+    for path in files:
+        path.touch()
+    assert digested("train_agent", {"start": files}) == {"start[0]": files[0], "start[1]": files[1]}
+    assert digested("train_agent", {"start": (tmp_path,)}) == {}
+    assert (start_model({"start": (tmp_path,)}), start_model({"start": files}), start_model({})) == (
+        tmp_path,
+        None,
+        None,
+    )
 
 
 def test_a_process_has_its_threads_and_deterministic_kernels() -> None:

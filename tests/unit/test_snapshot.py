@@ -136,6 +136,15 @@ def test_only_a_jobs_own_snakemake_reads_the_snapshot(tmp_path: Path) -> None:
     assert invocation.experiment_of(workflow(is_main=False), edited) == planned
 
 
+def test_what_is_frozen_is_read_before_any_fingerprint() -> None:
+    for digest in (snapshot.package_digest, snapshot.workflow_digest):
+        digest.cache_clear()
+    invocation.experiment_of(workflow(is_main=True), {})
+    assert (snapshot.package_digest.cache_info().misses, snapshot.workflow_digest.cache_info().misses) == (1, 1)
+    snapshot.package_digest(), snapshot.workflow_digest(ROOT / "Snakefile")
+    assert (snapshot.package_digest.cache_info().misses, snapshot.workflow_digest.cache_info().misses) == (1, 1)
+
+
 class TestStageCalls:
     """`python -m lever_pipe STAGE` in a copy of the package that is edited after the snapshot was taken."""
 

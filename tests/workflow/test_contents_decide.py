@@ -161,6 +161,13 @@ class TestCutOff:
     def test_a_forced_job_runs_although_it_is_made(self, smoke: Project) -> None:
         assert run(smoke, "--force", "--", GRPO) == {"train_grpo_epoch": 1}
 
+    def test_another_command_runs_although_what_it_reads_comes_out_the_same(self, smoke: Project) -> None:
+        line = "python -m lever_pipe train_grpo_epoch --spec"
+        with smoke.edited("workflow/rules/training.smk", line, line.replace(" --spec", "  --spec")):
+            above = ("--forcerun", "embed_examples")
+            assert run(smoke, *above, "--", GRPO) == {"embed_examples": 1, "train_grpo_epoch": 2}
+        assert run(smoke) == {"train_grpo_epoch": 2}
+
 
 class TestRecords:
     def test_without_snakemakes_records_nothing_is_lost(self, forgotten: Project) -> None:
@@ -199,6 +206,29 @@ class TestRecords:
         assert run(smoke) == {}  # from the store
         assert card.exists()
         assert smoke.planned() == {}
+
+    def test_an_artefact_of_fewer_inputs_is_made_again(self, smoke: Project) -> None:
+        """As one that a user puts back from before a beta was added, or copies from another seed."""
+        path = smoke.folder / RESULTS / "lever/answers/preset~world/seed~0/run.json"
+        with kept(path) as content:
+            card = json.loads(content)
+            last = max(name for name in card["inputs"] if name.startswith("selections["))
+            del card["inputs"][last], card["paths"][last]
+            path.write_text(json.dumps(card))
+            assert smoke.planned()["answer_prompts"] == 1
+        assert smoke.planned() == {}
+
+    def test_an_agent_of_a_model_folder_is_made_once(self, smoke: Project) -> None:
+        shutil.copytree(smoke.folder / RESULTS / "intention/warm_start/policy", smoke.folder / "models/policy")
+        of = ("results=results/model", "intention={model: {folder: models/policy}}")
+        target = "results/model/intention/arm~baseline/seed~0/done.json"
+        assert run(smoke, "--config", *of, "--", target) == {"prepare_tasks": 1, "train_agent": 1}
+        above = ("--forcerun", "prepare_tasks")
+        assert run(smoke, "--config", *of, *above, "--", target) == {"prepare_tasks": 1}
+        shutil.rmtree(smoke.folder / ".snakemake")
+        assert smoke.planned("--config", *of, "--", target) == {}
+        shutil.rmtree(smoke.folder / "results/model")
+        assert run(smoke, "--config", *of, "--", target) == {}, "all is in the store"
 
     def test_an_unreadable_card_is_made_again(self, smoke: Project) -> None:
         card = smoke.folder / Path(GRPO).parent / "run.json"

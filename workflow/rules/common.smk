@@ -2,7 +2,7 @@ import json
 import time
 from pathlib import Path
 
-from lever_pipe import agent_plan, plan
+from lever_pipe import agent_plan, os_faults, plan
 from lever_pipe.cluster import duplicates, failures, invocation, sizing
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.incremental import reconciling, sparing
@@ -227,8 +227,11 @@ def begin_invocation():
     """Freeze and check what this invocation is about to run."""
     try:
         invocation.begin(workflow, EXPERIMENT, SPARING)
-    except LeverPipeError as fault:
-        raise WorkflowError(str(fault)) from None
+    except (LeverPipeError, OSError) as fault:
+        told = os_faults.named(fault) if isinstance(fault, OSError) else fault
+        if told is None:
+            raise
+        raise WorkflowError(str(told)) from None
 
 
 def regard_what_is_made():
