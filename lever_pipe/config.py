@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from string import Formatter
 from typing import Annotated, Literal
 
@@ -528,6 +529,16 @@ class Store(Section):
     """Kept jobs and the ledger of LVLM answers; several working directories and users may share one. `~` works."""
     max_gb: float = Field(20.0, gt=0)
     """How much the kept jobs may take; beyond it those go that were not used for the longest time."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: `~` is somebody's home."""
+        return (self._home_is_known,)
+
+    def _home_is_known(self) -> Iterator[Fault]:
+        try:
+            Path(self.folder).expanduser()
+        except RuntimeError:
+            yield ("folder",), f"must begin with a known home, got {self.folder}. Write the whole path."
 
 
 class Report(Section):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lever_pipe import agent_plan, gpu_slots, model_folders
+from lever_pipe import agent_plan, gpu_slots, model_folders, plan
 from lever_pipe.cluster.findings import Finding, fault, ok, warning
 from lever_pipe.cluster.requests import whole
 from lever_pipe.experiment import Experiment
@@ -72,9 +72,8 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     """
     needed = [model for model in models(experiment) if rules is None or model.rules & set(rules)]
     weights = sum(model_folders.bytes_of(folder / name) for name in {model.folder for model in needed})
-    yield from disks(
-        folder / experiment.results, folder / SNAKEMAKE, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights
-    )
+    written = (folder / path for path in (experiment.results, SNAKEMAKE, plan.ledger_folder(experiment)))
+    yield from disks(*written, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
     for model in needed:
         yield model_folder(model, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
@@ -134,18 +133,16 @@ def _disk(folder: Path, there: Path, *, needed: int) -> Finding:
             check,
             expected="a folder to write to",
             found=refusal.strerror or str(refusal),
-            do="Mend its permission or quota.",
+            do="Mend its permission or quota, or name another folder (`results`, `store.folder`).",
         )
     free, state = shutil.disk_usage(there).free, os.statvfs(there)
     complaint = fault if free < NO_ROOM else warning
     if free < needed:
-        remedy = "Make room, or lay `results` elsewhere."
+        remedy = "Make room, or lay `results` or `store.folder` elsewhere."
         return complaint(check, expected=f"about {_bytes(needed)} free", found=_bytes(free), do=remedy)
     if state.f_files and state.f_favail < INODES:  # some file systems count none
-        found = f"{state.f_favail}"
-        return warning(
-            check, expected=f"{INODES} free inodes", found=found, do="Remove files, or lay `results` elsewhere."
-        )
+        remedy = "Remove files, or lay `results` or `store.folder` elsewhere."
+        return warning(check, expected=f"{INODES} free inodes", found=str(state.f_favail), do=remedy)
     return ok(check, f"{_bytes(free)} free")
 
 

@@ -167,6 +167,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
         {"presets": {"published": {"selector": {"head": "gated"}}}},
         "emulate.preset: must name a preset with selector.head: static, got 'published'.",
     ),
+    ({"store": {"folder": "~nobody at all/x"}}, "store.folder: must begin with a known home, got ~nobody at all/x."),
 ]
 
 
@@ -190,6 +191,7 @@ def test_a_broken_rule_is_the_one_fault_and_says_what_to_do(values: dict[str, An
         {"rl_data": NO_PROPOSER | {"import_from": "rl.json", "n_queries": 2}},  # imported data are not proposed
         {"rl_data": {"n_queries": 4, "n_shards": 4}},
         {"lvlm": {"prompt": {"query": "{{{question}}}"}}},
+        {"store": {"folder": "~/store"}},
         {"pools": {"size": 4}},
         {"data": {"train_image_name": "{image_id}"}},
         drawing({"shots": [1, 16]}) | {"pools": {"size": 16}},

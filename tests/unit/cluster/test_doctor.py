@@ -21,6 +21,7 @@ from lever_pipe import model_folders
 from lever_pipe.cluster import compute, doctor, local_checks, orphans, requests, slurm, slurm_checks
 from lever_pipe.cluster.findings import Finding, Level, fault, ok, warning
 from lever_pipe.cluster.slurm_checks import SlurmSettings
+from lever_pipe.config import Store
 from lever_pipe.errors import PreflightError
 from lever_pipe.experiment import Experiment, parse_experiment
 
@@ -343,6 +344,12 @@ def test_a_sound_world_run_passes_here(experiment: Experiment, folder: Path) -> 
     found = list(local_checks.check(experiment, rules=None, folder=folder))
     assert complaints(found) == []
     assert [finding.check.split(" ")[0] for finding in found] == ["disk", "encoder.model", "lvlm.model"]
+
+
+def test_a_store_that_takes_no_file_is_a_fault(experiment: Experiment, folder: Path) -> None:
+    elsewhere = experiment.model_copy(update={"store": Store(folder="/proc/store")})
+    found = complaints(list(local_checks.check(elsewhere, rules=None, folder=folder)))
+    assert found == [("fault", "disk of /proc/store/ledger")]
 
 
 def test_a_broken_model_is_a_fault_only_for_rules_that_load_it(experiment: Experiment, folder: Path) -> None:
