@@ -26,7 +26,8 @@ INODES = 20_000
 DATA_RULES = {"generate_world", "prepare_examples", "embed_examples", "generate_rl_data", "answer_prompts"}
 DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
-TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
+TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
+"""Of each member of `lever_pipe/intention/codecs`, the files of which it reads one."""
 
 
 class Model(NamedTuple):
@@ -56,9 +57,8 @@ def models(experiment: Experiment) -> list[Model]:
     intention = experiment.intention
     if "intention" in experiment.studies and intention.engine == "native" and intention.model.folder:
         playing = frozenset({"train_agent", "evaluate_agent"})
-        found.append(
-            Model("intention.model.folder", intention.model.folder, playing, ("config.json",), any_of=TOKENIZERS)
-        )
+        of_codec = TOKENIZERS.get(intention.model.codec, ())
+        found.append(Model("intention.model.folder", intention.model.folder, playing, ("config.json",), of_codec))
     return found
 
 

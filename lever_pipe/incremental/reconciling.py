@@ -126,13 +126,27 @@ def _record_all(rule: Any, outputs: list[str], params: list[str], values: dict[s
     An output that a wider configuration adds needs a record, too, or Snakemake compares nothing.
     """
     known = [_read(output) for output in outputs]
-    said = {"rule": rule.name, "params": params, **{name: values[name] for name in ("input",) if name in values}}
-    if all(found.get(name) == value for found in known for name, value in said.items()):
+    said = {"rule": rule.name, "params": params}
+    differs = [found for found in known if not _same_files(found.get("input"), values.get("input"))]
+    if not differs and all(found.get(name) == value for found in known for name, value in said.items()):
         return
+    if differs:
+        said["input"] = values["input"]
     fresh = {"record_format_version": FORMAT, "incomplete": False, **values}
     for output, found in zip(outputs, known, strict=True):
         kept = found if found.get("rule") == rule.name else {}
         _write(record_of(output), json.dumps(fresh | kept | said))
+
+
+def _same_files(recorded: Any, made_from: list[str] | None) -> bool:
+    """Return whether a record names a card's inputs, if these are known; Snakemake keeps paths as a user wrote them."""
+    if made_from is None or recorded == made_from:
+        return True
+    return isinstance(recorded, list) and sorted(map(_plain, recorded)) == sorted(map(_plain, made_from))
+
+
+def _plain(path: Any) -> str:
+    return os.path.normpath(str(path))
 
 
 def without_card(workflow: Workflow, results: Path, known: set[Path]) -> Iterator[tuple[Any, list[str]]]:

@@ -230,6 +230,21 @@ class TestRecords:
         shutil.rmtree(smoke.folder / "results/model")
         assert run(smoke, "--config", *of, "--", target) == {}, "all is in the store"
 
+    def test_a_raw_file_may_be_named_in_several_ways(self, smoke: Project) -> None:
+        world = f"{RESULTS}/world"
+        names = {
+            "train_questions": f"./{world}/OpenEnded_mscoco_train2014_questions.json",
+            "train_annotations": f"{world}/mscoco_train2014_annotations.json",
+            "eval_questions": f"{smoke.folder}/{world}/OpenEnded_mscoco_val2014_questions.json",
+            "eval_annotations": f"{world}/../world/mscoco_val2014_annotations.json",
+            "train_images": f"{world}/train2014",
+            "eval_images": f"./{world}/val2014",
+        }
+        words = ("--config", "results=results/files", f"data={json.dumps({'source': 'files', 'files': names})}")
+        target = ("--", "results/files/lever/examples/summary.json")
+        assert run(smoke, *words, *target) == {"prepare_examples": 1}
+        assert smoke.planned(*words, *target) == {}
+
     def test_an_unreadable_card_is_made_again(self, smoke: Project) -> None:
         card = smoke.folder / Path(GRPO).parent / "run.json"
         with kept(card):

@@ -379,6 +379,8 @@ def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
     assert {*encoder.files, "model.safetensors"} == set(constant("encoders/clip.py", "FILES"))
     assert set(lvlm.files) == set(constant("lvlms/_folder.py", "REQUIRED"))
     assert agent.any_of == constant("intention/codecs/hf.py", "_FILES")
+    of_words = parse_experiment({**WORLD, "intention": {"model": {"codec": "word"}}})
+    assert local_checks.models(of_words)[-1].any_of == (constant("intention/codecs/word.py", "FILE"),)
 
 
 def test_rules_that_load_models_or_images_exist() -> None:
