@@ -14,7 +14,9 @@ from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.incremental import code_records, sparing, why
 from lever_pipe.store import Store, opened
 
-SLURM = "slurm"
+LOCAL, SLURM = "local", "slurm"
+USUAL_RATE = (100, 1)
+"""Jobs and seconds of Snakemake's `--max-jobs-per-timespan` where nobody gives one."""
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 
@@ -65,10 +67,23 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
     _check(workflow, experiment, jobs)
     workflow.config_settings.configfiles = ()  # a job's own Snakemake must not read what is edited meanwhile
     sparing.attach(_executors(workflow), made)
+    if _executor(workflow) == LOCAL:
+        leave_pace_to_cores(workflow.scheduler)
     if _executor(workflow) == SLURM:
         from lever_pipe.cluster import watchdog
 
         watchdog.watch(workflow.executor_plugin.executor)
+
+
+def leave_pace_to_cores(scheduler: Any) -> None:
+    """Let cores alone bound the jobs of this machine, unless a user asks for another rate than Snakemake's own.
+
+    Under a rate, each look of the scheduler at the ready jobs begins another one a second later, so that N finished
+    jobs cost N looks a second: half a core after some hundred jobs.
+    """
+    rate = scheduler.job_rate_limiter
+    if rate is not None and (rate.max_jobs, rate.timespan) == USUAL_RATE:
+        scheduler.job_rate_limiter = None
 
 
 def end(experiment: Experiment) -> None:
