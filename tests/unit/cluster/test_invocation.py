@@ -23,7 +23,7 @@ rule all:
 
 rule one:
     output: "{n}"
-    shell: "sleep 0.1; touch {output}"
+    shell: "sleep 0.2; touch {output}"
 
 onstart:
     PACE
