@@ -1,3 +1,7 @@
 """Reproduce the result tables of two reinforcement-learning studies with one Snakemake workflow."""
 
+from lever_pipe import numerics
+
 __version__ = "0.1.0"
+
+numerics.choose()  # whatever of the package is imported, this runs first

@@ -209,8 +209,8 @@ def call_of(options: argparse.Namespace) -> Call:
     config_class = get_type_hints(function)["config"]
     values = _json_object(options.spec, source=f"{options.stage} --spec")
     code = str(values.get("code", "")) if "config" in values else ""
-    execution = {"device": options.device, "threads": options.threads, "ledger": options.ledger, "agent": options.agent}
-    runtime = Runtime(**execution, code=code)
+    execution = ("device", "threads", "ledger", "ask_again", "agent")
+    runtime = Runtime(**{name: getattr(options, name) for name in execution}, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     return Call(function, _files(options.stage, function, options.files), config, runtime)
 
@@ -301,6 +301,7 @@ def _parser() -> argparse.ArgumentParser:
         "--launcher", default="", help="accelerate's configuration of those processes; empty: each has the whole model"
     )
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
+    parser.add_argument("--ask-again", action="store_true", help="ask although the ledger has another engine's answers")
     parser.add_argument("--agent", default="", help="the execution settings of study intention, as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     return parser

@@ -32,6 +32,7 @@ def load_lvlm(
         device=runtime.device,
         threads=runtime.threads,
         ledger=Path(runtime.ledger) if runtime.ledger else None,
+        ask_again=runtime.ask_again,
     )
     return lvlm
 

@@ -190,6 +190,9 @@ class Lvlm(Section):
     them in pages, the partly filled ones come on top."""
     prompt: Prompt = Prompt()
     decode: Decode = Decode()
+    ask_again: bool = False
+    """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
+    path gave for this model; execution, not identity."""
 
 
 class RlData(Section):

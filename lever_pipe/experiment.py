@@ -23,6 +23,7 @@ from lever_pipe.config import (
     RlData,
     Store,
 )
+from lever_pipe.numerics import Mode
 from lever_pipe.parsing import (
     MEMBER_REMEDY,
     available,
@@ -69,6 +70,9 @@ class Experiment(Section):
     """Folder of all outputs."""
     store: Store | None = Store()
     """null for a run that keeps and takes nothing beyond `results`."""
+    numerics: Mode = "same_everywhere"
+    """Which instructions CPUs compute with: the same bits on every Intel CPU with AVX2, or the widest; execution, not
+    identity, but answers and stored work of two paths never mix."""
     studies: tuple[Literal["lever", "intention"], ...] = Field(("lever", "intention"), min_length=1)
     """Which studies run and stand in the report."""
     data: Data = Data()

@@ -8,6 +8,9 @@ bytes before `,"sha256"`. Whoever reads compares, so an answer that a disk, a co
 used. 64 bits let one of 2**64 changed lines pass, where a CRC of 32 bits lets one of 2**32 pass, and hashing is a
 tenth of what parsing costs. The digest has no key: it tells of accidents, not of forgers.
 
+A key begins with the digest of the engine that answered (`ENGINE_DIGITS`): model, code, libraries, numeric path. What
+that was stands beside the rows in `engine-<digest>.json`, so that a ledger can tell whose answers it holds.
+
 `ledger_tools.merge` may replace the files by one at any time. Readers and writers bear it without a lock: a reader
 whose file is gone lists the folder again, and a writer whose file is gone goes on in a new one.
 """
@@ -21,6 +24,7 @@ import logging
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
@@ -28,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from lever_pipe import temporaries
+from lever_pipe import storage, temporaries
 from lever_pipe.errors import RecordError
 
 log = logging.getLogger(__name__)
@@ -39,6 +43,7 @@ DELETE_LINE = "Delete this line; its prompt is answered again."
 SHOWN = 200  # characters of a faulty line in a message
 DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
 DIGEST_LENGTH = 16
+ENGINE_DIGITS = 16
 END = b'"}\n'
 SEAL_LENGTH = len(DIGEST) + DIGEST_LENGTH + len(END)
 GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of a network file system
@@ -85,6 +90,24 @@ class Ledger:
     def get(self, key: str) -> Row | None:
         """Return the merged row of `key`, or None."""
         return self._rows.get(key)
+
+    def rows_by_engine(self) -> Counter[str]:
+        """Return how many rows each engine has answered, by the digest that begins its keys."""
+        return Counter(key[:ENGINE_DIGITS] for key in self._rows)
+
+    def engines(self) -> dict[str, dict[str, Any]]:
+        """Return what the engines are, as far as files tell; a ledger of earlier keys tells of none."""
+        found = {}
+        for path in sorted(self.folder.glob("engine-*.json")) if self.folder is not None else ():
+            with suppress(OSError, ValueError):  # a description decides nothing but what a message says
+                found[path.stem.removeprefix("engine-")] = dict(json.loads(path.read_text(encoding="utf-8")))
+        return found
+
+    def introduce(self, digest: str, identity: Mapping[str, Any]) -> None:
+        """Say what the engine of a digest is, for those who read this folder later."""
+        path = None if self.folder is None else self.folder / f"engine-{digest}.json"
+        if path is not None and not path.exists():
+            storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
 
     def put(self, key: str, row: Mapping[str, Any]) -> None:
         """Merge a row into memory and queue it for disk; a full chunk is written at once."""

@@ -227,7 +227,7 @@ def _identity(folder: str) -> str:
 
 
 def _lvlm(experiment: Experiment) -> stages.LvlmConfig:
-    values = experiment.lvlm.model_dump(exclude={"model"})
+    values = experiment.lvlm.model_dump(exclude={"model", "ask_again"})
     return stages.LvlmConfig(model_identity=_identity(experiment.lvlm.model), **values)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from lever_pipe import contents, provenance, storage
+from lever_pipe import contents, numerics, provenance, storage
 from lever_pipe.errors import RecordError
 from lever_pipe.records import RunCard
 from lever_pipe.stage_configs import Runtime
@@ -87,7 +87,7 @@ def write_card(card: Path, *, stage: str, config: BaseModel, inputs: Inputs, sta
         code=runtime.code or provenance.code_of(stage),
         commit=commit,
         dirty=dirty,
-        versions=provenance.installed_versions(),
+        versions=provenance.installed_versions() | ({"numerics": numerics.path()} if runtime.device == "cpu" else {}),
         device=runtime.device,
         threads=runtime.threads,
         seconds=round(time.perf_counter() - started, 3),

@@ -36,6 +36,8 @@ class Runtime(Section):
     threads: int = 1
     ledger: str = ""
     """Folder of the answer ledger; empty for none."""
+    ask_again: bool = False
+    """`lvlm.ask_again`."""
     code: str = ""
     """Fingerprint of the code as the workflow planned this job; empty to compute it."""
     agent: str = ""

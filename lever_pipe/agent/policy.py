@@ -15,6 +15,7 @@ from lever_pipe.agent_config import TinyQwen3
 from lever_pipe.errors import CheckpointError
 from lever_pipe.folders import write_folder
 from lever_pipe.intention.codecs.protocol import ChatCodec
+from lever_pipe.rowwise import rowwise
 from lever_pipe.seeding import ambient_stream
 from lever_pipe.storage import write_atomically
 
@@ -51,7 +52,7 @@ def build_tiny(config: TinyQwen3, vocabulary_size: int, seed: int) -> PreTrained
         attn_implementation=ATTENTION,
     )
     with ambient_stream(seed, "policy"):
-        return Qwen3ForCausalLM(settings).eval()
+        return rowwise(Qwen3ForCausalLM(settings).eval())
 
 
 def load_policy(folder: Path, dtype: str, device: torch.device | str) -> PreTrainedModel:
@@ -87,7 +88,7 @@ def load_policy(folder: Path, dtype: str, device: torch.device | str) -> PreTrai
             found="other layers",
             do="Set use_sliding_window to false in config.json where the model allows it, or use another model.",
         )
-    policy: PreTrainedModel = model.to(device).eval()
+    policy: PreTrainedModel = rowwise(model.to(device).eval())
     return policy
 
 

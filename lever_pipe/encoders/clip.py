@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
 from lever_pipe.errors import CheckpointError, ImageError
+from lever_pipe.rowwise import rowwise
 
 T = TypeVar("T", bound=Hashable)
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
@@ -105,7 +106,7 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
     except (OSError, ValueError, RuntimeError, SafetensorError) as fault:
         raise _fault(folder, str(fault).strip().splitlines()[0]) from None
     _require_tensors(folder, info)
-    return ClipEncoder(model.eval().to(device), tokenizer, processor, batch_size)
+    return ClipEncoder(rowwise(model.eval().to(device)), tokenizer, processor, batch_size)
 
 
 def _features(output: Any) -> torch.Tensor:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import contents, ownership, provenance, storage
+from lever_pipe import contents, numerics, ownership, provenance, storage
 from lever_pipe.contents import Digests
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.records import RunCard
@@ -54,7 +54,7 @@ class Sparing:
         self._store = store
         self._by_rule = by_rule
         self._digests = digests or contents.remembered()
-        self._versions = provenance.installed_versions()
+        self._versions = provenance.installed_versions() | {"numerics": numerics.path()}
 
     def spare(self, job: Job) -> bool:
         """Return whether a job's artefact is there, or put there from the store."""

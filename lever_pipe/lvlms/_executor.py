@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lever_pipe.lvlms._decoding import Decoded
-from lever_pipe.lvlms._layers import in_company
 from lever_pipe.lvlms._planner import Node
 from lever_pipe.lvlms._requests import Request, Result, Scores
 
@@ -40,7 +39,7 @@ def with_requests(wave: Sequence[Node]) -> list[tuple[Node, Request]]:
 
 def log_probs(model: Any, hidden: Tensor) -> Tensor:
     """Return natural log-probabilities [..., V] in single precision."""
-    return torch.log_softmax(in_company(model.lm_head, hidden).float(), dim=-1)
+    return torch.log_softmax(model.lm_head(hidden).float(), dim=-1)
 
 
 def read_out(model: Any, hidden: Tensor, asked: Sequence[Request]) -> tuple[list[tuple[Scores, ...]], Tensor]:

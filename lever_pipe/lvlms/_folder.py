@@ -17,6 +17,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.utils import logging as transformers_logging
 
 from lever_pipe.errors import CheckpointError
+from lever_pipe.rowwise import rowwise
 from lever_pipe.storage import digest
 
 ATTENTION = "sdpa"
@@ -57,7 +58,7 @@ def load_parts(folder: Path, *, dtype: str, device: str) -> Parts:
     model.eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    return Parts(model, tokenizer, processor)
+    return Parts(rowwise(model), tokenizer, processor)
 
 
 def weights_digest(folder: Path) -> str:

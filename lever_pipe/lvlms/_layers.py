@@ -6,7 +6,6 @@ a padded batch [B, n, ...] and a packed row [n, ...] of the tokens of many promp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -14,11 +13,6 @@ from torch import Tensor
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import rotate_half
 
 Index = tuple[Tensor, ...]
-
-LEAST_ROWS = 32
-"""Rows of a matrix product on a CPU, at least. A product of few rows takes another path there and rounds differently;
-from here on a token's numbers do not depend on how many others are computed beside it, nor its answer on what the
-ledger knows already."""
 
 
 class Attention(Protocol):
@@ -65,27 +59,18 @@ def run_layers(
 
 def _store(layer: Any, index: int, hidden: Tensor, rotary: tuple[Tensor, ...], attention: Attention) -> Tensor:
     normed = torch.as_tensor(layer.input_layernorm(hidden))
-    keys = _heads(layer, in_company(layer.self_attn.k_proj, normed))
-    attention.store(index, _rotate(keys, rotary), _heads(layer, in_company(layer.self_attn.v_proj, normed)))
+    keys = _heads(layer, layer.self_attn.k_proj(normed))
+    attention.store(index, _rotate(keys, rotary), _heads(layer, layer.self_attn.v_proj(normed)))
     return normed
 
 
 def _queries(layer: Any, normed: Tensor, rotary: tuple[Tensor, ...]) -> Tensor:
-    return _rotate(_heads(layer, in_company(layer.self_attn.q_proj, normed)), rotary)
+    return _rotate(_heads(layer, layer.self_attn.q_proj(normed)), rotary)
 
 
 def _finish(layer: Any, hidden: Tensor, read: Tensor) -> Tensor:
-    hidden = hidden + in_company(layer.self_attn.o_proj, read.flatten(-2))
-    return hidden + in_company(layer.mlp, layer.post_attention_layernorm(hidden))
-
-
-def in_company(rowwise: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Return what a map of each row `[..., H]` gives, on a CPU computed with rows of zeros beside too few of them."""
-    count = rows[..., 0].numel()
-    if count >= LEAST_ROWS or rows.device.type != "cpu":
-        return rowwise(rows)
-    filled = torch.cat([rows.reshape(count, -1), rows.new_zeros(LEAST_ROWS - count, rows.shape[-1])])
-    return rowwise(filled)[:count].view(*rows.shape[:-1], -1)
+    hidden = hidden + layer.self_attn.o_proj(read.flatten(-2))
+    return torch.as_tensor(hidden + layer.mlp(layer.post_attention_layernorm(hidden)))
 
 
 def _heads(layer: Any, projected: Tensor) -> Tensor:

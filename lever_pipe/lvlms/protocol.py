@@ -37,6 +37,7 @@ COUNTERS = (
     "tokens_prefilled",  # prompt tokens that went through the language model
     "tokens_padded",  # padding that went along
     "forwards",  # passes of the language model, decoding included
+    "products_tiled",  # tiles of matrix products, where a whole product would round a row by its company
     "flop",  # work on real tokens and images, padding excluded
     "seconds",  # wall time inside `run`
 )

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from lever_pipe import numerics, rowwise
 from lever_pipe.errors import ConfigError, DataError
-from lever_pipe.ledger import Ledger
+from lever_pipe.ledger import ENGINE_DIGITS, Ledger
 from lever_pipe.lvlms._assembly import build_engine
+from lever_pipe.lvlms._consent import require_consent
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._flop import flop_per_second
 from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
@@ -38,6 +40,7 @@ def load(
     device: str,
     threads: int,
     ledger: Path | None,
+    ask_again: bool = False,
 ) -> Qwen25Vl:
     """Return the model of a local folder.
 
@@ -48,6 +51,7 @@ def load(
         device: a torch device.
         threads: CPU threads of torch.
         ledger: folder of the answer ledger; None to remember answers in this process only.
+        ask_again: whether a GPU may answer although the ledger holds many answers of another engine of this model.
 
     Raises:
         CheckpointError: a file is missing, or tensors differ from the architecture.
@@ -67,13 +71,16 @@ def load(
         "weights": weights_digest(folder),
         "dtype": options.dtype,
         "device": torch.device(device).type,
+        "numerics": numerics.path() if torch.device(device).type == "cpu" else "",
         "image_processor": settings_of(parts.image_processor),
         "eos": parts.eos,
         "num_beams": options.num_beams,
         "max_new_tokens": options.max_new_tokens,
         "length_penalty": options.length_penalty,
     }
-    return Qwen25Vl(parts, options=options, images=images, ledger=Ledger(ledger), identity=identity, team=team)
+    return Qwen25Vl(
+        parts, options=options, images=images, ledger=Ledger(ledger), identity=identity, team=team, ask_again=ask_again
+    )
 
 
 class Qwen25Vl:
@@ -88,6 +95,7 @@ class Qwen25Vl:
         ledger: Ledger,
         identity: Mapping[str, Any],
         team: Team,
+        ask_again: bool = False,
     ) -> None:
         self._parts = parts
         self._images = images
@@ -124,7 +132,9 @@ class Qwen25Vl:
             kv_tokens=options.kv_tokens,
             counters=self._work,
         )
-        self._identity = canonical_json({**identity, "backend": self._engine.backend}).encode()
+        self._identity = {**identity, "backend": self._engine.backend}
+        self._engine_digest = hashlib.sha256(canonical_json(self._identity).encode()).hexdigest()[:ENGINE_DIGITS]
+        self._ask_again = ask_again
 
     @property
     def leads(self) -> bool:
@@ -150,7 +160,8 @@ class Qwen25Vl:
         processes each computes a shard; they call `run` with the same requests and get the same replies.
 
         Raises:
-            ConfigError: `kv_tokens` has no room for a prompt.
+            ConfigError: `kv_tokens` has no room for a prompt, or a GPU would answer again what the ledger holds of
+                another engine of the model.
             DataError: a prompt with its answer exceeds the model's context, or holds a control token.
             ImageError: an image cannot be read.
         """
@@ -167,7 +178,12 @@ class Qwen25Vl:
             self._ledger.put(keys[request.prompt], self._to_row(request, result))
             progress.advance()
 
+        if missing:
+            require_consent(self._ledger, self._engine_digest, self._identity, len(missing), ask_again=self._ask_again)
+        if missing and self.leads:
+            self._ledger.introduce(self._engine_digest, self._identity)
         share = self._share_of(merged, missing)
+        tiles = rowwise.WORK["tiles"]
         try:
             with Progress(len(share), "answer prompts") as progress:
                 self._engine.run(share, on_result=keep)
@@ -175,6 +191,7 @@ class Qwen25Vl:
             raise self._too_long(fault) from None
         finally:
             self._ledger.flush()
+        self._work["products_tiled"] += rowwise.WORK["tiles"] - tiles
         self._gather()
         replies = [self._to_reply(request, keys[request.prompt]) for request in asked]
         self._seconds += time.perf_counter() - begin
@@ -207,11 +224,11 @@ class Qwen25Vl:
 
     def key(self, prompt: Prompt) -> str:
         """Return the ledger key: everything that an answer depends on, and nothing else."""
-        digest = hashlib.sha256(self._identity)
+        digest = hashlib.sha256()
         for segment in prompt.segments:
             digest.update(f"\0{len(segment.ids)}\0{' '.join(segment.images)}\0".encode())
             digest.update(array("q", segment.ids).tobytes())
-        return digest.hexdigest()
+        return self._engine_digest + digest.hexdigest()[ENGINE_DIGITS:]
 
     def _gap(self, request: Request, key: str) -> Request | None:
         row = self._ledger.get(key) or {}

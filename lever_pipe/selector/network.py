@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lever_pipe.rowwise import linear, rowwise
 from lever_pipe.seeding import ambient_stream
 from lever_pipe.shapes import require_shapes
 
@@ -147,13 +148,12 @@ def attend(attention: nn.MultiheadAttention, query_B1H: Tensor, candidates_BKH: 
     shape = (heads, width // heads, width)
     w_q, w_k, w_v = attention.in_proj_weight.chunk(3)
     b_q, _, b_v = attention.in_proj_bias.chunk(3)
-    q = F.linear(query_B1H[:, 0], w_q, b_q).view(-1, *shape[:2])
+    q = linear(query_B1H[:, 0], w_q, b_q).view(-1, *shape[:2])
     q = torch.einsum("bhd,hdw->bhw", q, w_k.view(shape)) / math.sqrt(shape[1])
     weights_BhK = F.dropout((q @ candidates_BKH.transpose(1, 2)).softmax(dim=-1), attention.dropout, attention.training)
     values = torch.einsum("bhw,hdw->bhd", weights_BhK @ candidates_BKH, w_v.view(shape))
     values = values + b_v.view(shape[:2]) * weights_BhK.sum(dim=-1, keepdim=True)
-    attended: Tensor = attention.out_proj(values.flatten(1))[:, None]
-    return attended
+    return linear(values.flatten(1), attention.out_proj.weight, attention.out_proj.bias)[:, None]
 
 
 def rows_at(vectors_BKH: Tensor, positions_BG: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ def rows_at(vectors_BKH: Tensor, positions_BG: Tensor) -> Tensor:
 def build_selector(architecture: Architecture) -> PointerSelector:
     """Return a selector whose weights mean nothing yet: `initialise` or a checkpoint fills them."""
     with ambient_stream(0, "construction"):  # the library draws weights from the global stream, which nobody may use
-        return PointerSelector(architecture)
+        return rowwise(PointerSelector(architecture))
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from lever_pipe.selector.network import PointerSelector
 from lever_pipe.training.embeddings import EmbeddingTable
 
 BATCH = 256
-"""Queries scored at one time."""
+"""Queries scored at one time. The last batch is filled up: products of one shape round a query alike in any company."""
 
 Decode = Callable[[PointerSelector, Tensor, Tensor, int], Tensor]
 """Turns a module, queries `[B, D]`, pools `[B, K, D]` and shots into pool positions `[B, S]`."""
@@ -33,9 +33,10 @@ def choose(
     rows: list[Selection] = []
     for part in torch.arange(len(pools)).split(BATCH):  # type: ignore[no-untyped-call]
         batch = [pools[i] for i in part.tolist()]
-        candidates = torch.tensor([pool.candidates for pool in batch])
-        query = queries.vectors[torch.tensor([pool.query_id for pool in batch])]
+        filled = batch + batch[-1:] * (BATCH - len(batch))
+        candidates = torch.tensor([pool.candidates for pool in filled])
+        query = queries.vectors[torch.tensor([pool.query_id for pool in filled])]
         ranked = decode(module, query, train.vectors[candidates], shots).cpu()
         chosen = candidates.gather(1, ranked).tolist()
-        rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=True)]
+        rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=False)]
     return rows

@@ -12,7 +12,7 @@ from lever_pipe.provenance import closure_of
 PACKAGE = Path(__file__).parents[2] / "lever_pipe"
 
 LAYERS = [
-    {"errors", "shapes", "seeding", "progress"},
+    {"errors", "shapes", "seeding", "progress", "numerics"},
     {
         "records",
         "sections",
@@ -25,7 +25,7 @@ LAYERS = [
         "stage_configs",
         "parsing",
     },
-    {"losses", "metrics", "statistics", "rewards", "prompts"},
+    {"losses", "metrics", "statistics", "rewards", "prompts", "rowwise"},
     {
         "storage",
         "provenance",
@@ -68,7 +68,7 @@ LAYERS = [
 PURE = {"losses", "metrics", "statistics", "rewards", "prompts"}
 PARTS = LAYERS[4]
 # The largest import closures that the identity of a stage may have; growth is a deliberate edit.
-CLOSURES = {"score_answers": 18, "train_rce_epoch": 32, "train_grpo_epoch": 36, "answer_prompts": 18}
+CLOSURES = {"score_answers": 19, "train_rce_epoch": 34, "train_grpo_epoch": 38, "answer_prompts": 19}
 
 
 def rank(name: str) -> int:
@@ -115,9 +115,10 @@ def test_a_stage_imports_no_other_stage() -> None:
 
 
 def test_package_files_hold_a_docstring_only() -> None:
+    """The root's own also chooses the numeric path (`tests/unit/test_numerics.py`)."""
     for path in PACKAGE.rglob("__init__.py"):
         body = ast.parse(path.read_text()).body
-        extra = [s for s in body if not isinstance(s, ast.Expr | ast.Assign)]
+        extra = [s for s in body if not isinstance(s, ast.Expr | ast.Assign) and path.parent != PACKAGE]
         assert not extra, path
 
 

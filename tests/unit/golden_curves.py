@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -19,9 +17,8 @@ from on_policy_chain import CODE, LVLM, N_TRAIN, DrawnChain
 from torch import nn
 from trained_world import measured, read_run, train_here, training
 
-from lever_pipe import storage
+from lever_pipe import numerics, storage
 from lever_pipe.config import Grpo, OnPolicy, Rce
-from lever_pipe.seeding import torch_generator
 from lever_pipe.stage_configs import Runtime
 from lever_pipe.stages import train_on_policy_epoch, train_rce_epoch
 from lever_pipe.training import grpo_epoch
@@ -31,20 +28,20 @@ from lever_pipe.training.on_policy import Asked, Judged
 
 FOLDER = Path(__file__).parents[1] / "golden" / "curves"
 REWRITE = "LEVER_PIPE_REWRITE_GOLDEN"
-COMMAND = f"{REWRITE}=1 python -m pytest tests/unit/training/test_golden_curves.py"
+COMMAND = f"{REWRITE}=1 tests/emulated/run.sh Haswell"
 N_STEPS, N_EPOCHS = 20, 5
-# Kernels of another processor add in another order: float32 differs in its last bits, 1e-7 of a value, and twenty steps
-# of AdamW make that grow. Four kinds of kernels differ by at most 1.5e-5; a changed computation by far more than this.
-OTHER_KERNELS = 2e-4
+# Another numeric path adds in another order: float32 differs in its last bits, 1e-7 of a value, and twenty steps of
+# AdamW make that grow. Four paths differ by at most 1.5e-5; a changed computation by far more than this.
+OTHER_PATHS = 2e-4
 Terms = dict[str, float]
 Curve = dict[str, Terms]
 """Where (a step or an epoch) -> term -> value, in order."""
 
 
 class Golden(NamedTuple):
-    """A curve as it was recorded, and the kernels that it was computed with."""
+    """A curve as it was recorded, and the numeric path on which it was computed."""
 
-    kernels: str
+    path: str
     curve: Curve
 
 
@@ -187,13 +184,13 @@ def difference(golden: Curve, found: Curve, tolerance: float) -> str:
     return ""
 
 
-def verdict(name: str, golden: Golden, found: Curve, kernels: str) -> str:
+def verdict(name: str, golden: Golden, found: Curve, path: str) -> str:
     """Return what a failing test says, the first difference and what to do; nothing where a curve is as recorded."""
-    same = golden.kernels == kernels
-    said = difference(golden.curve, found, 0.0 if same else OTHER_KERNELS)
+    same = golden.path == path
+    said = difference(golden.curve, found, 0.0 if same else OTHER_PATHS)
     if not said:
         return ""
-    how = "by the same kernels" if same else f"recorded with {golden.kernels}, computed with {kernels}"
+    how = "on the same path" if same else f"recorded on {golden.path}, computed on {path}"
     return (
         f"the training curve of {name} is another one ({how}).\nFirst difference: {said}.\n"
         f"If this change of the computation is meant, run\n  {COMMAND}\n"
@@ -201,11 +198,11 @@ def verdict(name: str, golden: Golden, found: Curve, kernels: str) -> str:
     )
 
 
-def write(name: str, kernels: str, curve: Curve, folder: Path = FOLDER) -> None:
+def write(name: str, path: str, curve: Curve, folder: Path = FOLDER) -> None:
     """Write a curve, one row a step or epoch; `repr` of a float gives every bit back."""
     terms = list(dict.fromkeys(term for values in curve.values() for term in values))
     with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as handle:
-        handle.write(f"# {kernels}\n")
+        handle.write(f"# {path}\n")
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(["at", *terms])
         for where, values in curve.items():
@@ -215,41 +212,14 @@ def write(name: str, kernels: str, curve: Curve, folder: Path = FOLDER) -> None:
 def read(name: str, folder: Path = FOLDER) -> Golden:
     """Return a curve as it was written."""
     with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
-        kernels = handle.readline().removeprefix("# ").strip()
+        path = handle.readline().removeprefix("# ").strip()
         rows = [{term: text for term, text in row.items() if text} for row in csv.DictReader(handle)]
-    return Golden(kernels, {row.pop("at"): {term: float(text) for term, text in row.items()} for row in rows})
+    return Golden(path, {row.pop("at"): {term: float(text) for term, text in row.items()} for row in rows})
 
 
-@cache
-def kernels_here() -> str:
-    """Return torch's version, its instruction set here, and a digest of what its kernels make of fixed numbers.
-
-    The instruction set alone does not say how sums are ordered: the matrix library chooses by the processor's make.
-    What is computed is torch's own, so no edit of this project changes the digest.
-    """
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        digest = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in _computed()))
-    return f"torch {torch.__version__.partition('+')[0]} {torch.backends.cpu.get_cpu_capability()} {digest.hexdigest()}"
-
-
-def _computed() -> Iterator[torch.Tensor]:
-    """Yield results of the kinds of kernels that the trainings use, of their sizes, forward and backward."""
-    for width, rows in ((12, 9), (16, 40), (32, 7), (64, 13)):
-        layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.1, batch_first=True)
-        moved = [p for p in layer.parameters() if p.requires_grad]
-        optimiser = torch.optim.AdamW(moved, lr=1e-2, fused=True)
-        for _ in range(3):
-            inputs = torch.randn(rows, 8, width, generator=torch_generator(0))
-            logits = nn.functional.silu(layer(inputs)) @ torch.randn(width, width)
-            scores = logits.log_softmax(dim=-1)
-            loss = (scores.exp() * scores).sum(dim=-1).mean() + logits.logsumexp(dim=1).tanh().std()
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            yield loss
-        yield from moved
-        yield torch.randperm(rows)
+def path_here() -> str:
+    """Return torch's version and the numeric path of this process."""
+    return f"torch {torch.__version__.partition('+')[0]}, {numerics.path()}"
 
 
 def _near(expected: float, value: float, tolerance: float) -> bool:

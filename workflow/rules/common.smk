@@ -2,7 +2,7 @@ import json
 import time
 from pathlib import Path
 
-from lever_pipe import agent_plan, os_faults, plan
+from lever_pipe import agent_plan, numerics, os_faults, plan
 from lever_pipe.cluster import duplicates, failures, invocation, sizing
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.incremental import reconciling, sparing
@@ -14,6 +14,7 @@ plan.put_this_interpreter_first()
 
 try:
     EXPERIMENT = invocation.experiment_of(workflow, config)
+    numerics.choose(EXPERIMENT.numerics)  # jobs inherit it
     JOBS = failures.Invocation(Path(EXPERIMENT.results))
     SPARING = sparing.Sparing(invocation.store_of(EXPERIMENT), by_rule=JOBS.spared)
     room = sizing.rooms(
@@ -77,7 +78,7 @@ def named_files(wildcards, input, output):
 
 def ledger_folder(wildcards, input):
     """Return the folder of LVLM answers; derived, because where it lies changes no number."""
-    return LEDGER
+    return [LEDGER, *(["--ask-again"] if EXPERIMENT.lvlm.ask_again else [])]
 
 
 def arguments(files):

@@ -2,77 +2,126 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
+import subprocess
+import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
+from golden_curves import REWRITE, path_here
 from on_policy_chain import LVLM, lvlm_config, world
+from PIL import Image
 
+from lever_pipe import numerics, rowwise
 from lever_pipe.answering import Prompter, load_lvlm, read_examples
-from lever_pipe.lvlms._layers import LEAST_ROWS, in_company
+from lever_pipe.datasets._images import digest_of_image
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest
+from lever_pipe.records import Example
 from lever_pipe.stage_configs import Runtime
 from lever_pipe.trajectories import references_of
 
-needs_world = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
+pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
+GOLDEN = Path(__file__).parents[2] / "golden" / "answers.sha256"
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (LEAST_ROWS - 1, 3), (LEAST_ROWS, 3), (2, 5, 3), (4, LEAST_ROWS, 3)])
-def test_few_rows_get_company_that_leaves_no_trace(shape: tuple[int, ...]) -> None:
-    seen: list[int] = []
+@cache
+def examples() -> tuple[list[Example], Path]:
+    """Return examples and their images, of which the first ten have sizes of their own."""
+    train, images = read_examples(world() / "train.jsonl"), Path(tempfile.mkdtemp())
+    for number, row in enumerate(train):
+        with Image.open(world() / "train_images" / row.image) as image:
+            width, height = image.size
+            wider = image.resize((width + 16 * number, height + 8 * (number % 3))) if number < 10 else image
+            wider.save(images / f"{number}.png")
+        digest = digest_of_image(images / f"{number}.png")
+        train[number] = row.model_copy(update={"image": f"{number}.png", "image_digest": digest})
+    return train, images
 
-    def doubled(rows: torch.Tensor) -> torch.Tensor:
-        seen.append(rows[..., 0].numel())
-        return torch.cat([2 * rows, rows], dim=-1)
 
-    rows = torch.arange(float(torch.Size(shape).numel())).view(shape)
-    assert torch.equal(in_company(doubled, rows), torch.cat([2 * rows, rows], dim=-1))
-    assert seen == [max(LEAST_ROWS, torch.Size(shape[:-1]).numel())]
-
-
-@pytest.fixture(scope="module")
+@cache
 def requests() -> list[LvlmRequest]:
-    """Return 40 prompts of ten queries with 1 to 4 demonstrations."""
-    train = read_examples(world() / "train.jsonl")
+    """Return 40 prompts of ten queries with 1 to 4 demonstrations, among them images of other sizes."""
+    train, _ = examples()
     prompter, draw = Prompter(lvlm_config(), train), random.Random(0)
-    chosen = [(q, draw.sample([j for j in range(64) if j != q], 1 + i)) for q in range(10) for i in range(4)]
+    chosen = [(q, draw.sample([j for j in range(24) if j != q], 1 + i)) for q in range(10) for i in range(4)]
     return [LvlmRequest(prompter(train[q], ids), references_of(train[q])) for q, ids in chosen]
 
 
 def load(ledger: Path | None = None) -> Lvlm:
-    train = read_examples(world() / "train.jsonl")
-    runtime = Runtime(ledger=str(ledger or ""))
-    return load_lvlm(lvlm_config(), LVLM, [(train, world() / "train_images")], runtime)
+    return load_lvlm(lvlm_config(), LVLM, [examples()], Runtime(ledger=str(ledger or "")))
 
 
 @pytest.fixture(scope="module")
-def together(requests: list[LvlmRequest]) -> list[LvlmReply]:
-    return load().run(requests)
+def together() -> list[LvlmReply]:
+    return load().run(requests())
 
 
-@needs_world
-@pytest.mark.parametrize("size", [1, 2, 7])
-def test_a_prompt_answered_in_any_company_has_the_same_bits(
-    requests: list[LvlmRequest], together: list[LvlmReply], size: int
-) -> None:
-    model = load()
-    order = list(range(len(requests)))
+def by_parts(size: int) -> list[LvlmReply]:
+    """Return the replies in order, asked `size` at a time in a shuffled order."""
+    model, asked = load(), requests()
+    order = list(range(len(asked)))
     random.Random(size).shuffle(order)
     replies: dict[int, LvlmReply] = {}
     for begin in range(0, len(order), size):
         part = order[begin : begin + size]
-        replies |= dict(zip(part, model.run([requests[number] for number in part]), strict=True))
-    assert [replies[number] for number in range(len(requests))] == together
+        replies |= dict(zip(part, model.run([asked[number] for number in part]), strict=True))
+    if not numerics.path().startswith("given"):
+        assert model.counters["products_tiled"] == 0
+    return [replies[number] for number in range(len(asked))]
 
 
-@needs_world
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 40])
+def test_a_prompt_answered_in_any_company_has_the_same_bits(together: list[LvlmReply], size: int) -> None:
+    assert by_parts(size) == together
+
+
 @pytest.mark.parametrize("unknown", [1, 2, 20])
-def test_what_the_ledger_knows_changes_no_bit(
-    requests: list[LvlmRequest], together: list[LvlmReply], tmp_path: Path, unknown: int
-) -> None:
-    load(tmp_path).run(requests[unknown:])
+def test_what_the_ledger_knows_changes_no_bit(together: list[LvlmReply], tmp_path: Path, unknown: int) -> None:
+    asked = requests()
+    load(tmp_path).run(asked[unknown:])
     model = load(tmp_path)
-    assert model.run(requests) == together
-    assert model.counters["prompts_from_ledger"] == len(requests) - unknown
+    assert model.run(asked) == together
+    assert model.counters["prompts_from_ledger"] == len(asked) - unknown
     assert model.counters["forwards"] > 0
+
+
+@pytest.mark.parametrize("size", [1, 3, 40])
+def test_so_it_is_in_tiles(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rowwise, "keeps_rows", lambda *_: False)
+    asked = requests()[:12]
+    whole, parts = load(), load()
+    together = whole.run(asked)
+    assert [reply for i in range(0, 12, size) for reply in parts.run(asked[i : i + size])] == together
+    assert whole.counters["products_tiled"] > 0
+
+
+def require_no_company(way: str) -> None:
+    """Fail where a reply depends on its company; `way` begins the name of this process's path."""
+    assert numerics.path().split()[0] == way
+    together = load().run(requests())
+    assert all(by_parts(size) == together for size in (1, 3, 7))
+
+
+@pytest.mark.parametrize("way", ["fastest", "given"])
+def test_so_it_is_with_other_instructions(way: str) -> None:
+    """The widest instructions that this machine has, and whatever torch takes by itself."""
+    kept = {name: value for name, value in os.environ.items() if name not in numerics.SAME_EVERYWHERE}
+    kept[numerics.MODE] = "fastest"
+    first = "torch" if way == "given" else "lever_pipe"
+    here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    code = f"import {first}, sys; sys.path[:0] = {here!r}; import test_company; test_company.require_no_company({way!r})"
+    done = subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_intel_cpu_gives_the_same_answers(together: list[LvlmReply]) -> None:
+    if numerics.path() != "same_everywhere":
+        pytest.skip(f"computed on the path '{numerics.path()}', recorded on 'same_everywhere'")
+    found = f"{hashlib.sha256(repr(together).encode()).hexdigest()}  {path_here()}\n"
+    if os.environ.get(REWRITE) == "1":
+        GOLDEN.write_text(found, encoding="utf-8")
+    assert GOLDEN.read_text(encoding="utf-8") == found

@@ -44,7 +44,7 @@ def prompts(paths: dict[str, Path]) -> list[TextPrompt]:
 @pytest.mark.parametrize("name", MEMBERS)
 def test_load_has_the_agreed_signature(name: str) -> None:
     parameters = inspect.signature(import_module(f"lever_pipe.lvlms.{name}").load).parameters
-    assert list(parameters) == ["folder", "options", "images", "device", "threads", "ledger"]
+    assert list(parameters) == ["folder", "options", "images", "device", "threads", "ledger", "ask_again"]
     keyword_only = [p.name for p in parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
     assert keyword_only == list(parameters)[1:]
 

@@ -1,0 +1,131 @@
+"""The numeric path of a process: which instructions its libraries compute with, chosen before they are imported.
+
+MKL, ATen, oneDNN, OpenBLAS and NumPy look at the CPU and take the widest instructions that it has; each kind adds in
+another order, and MKL takes another kernel for few rows than for many. They read the variables below when they are
+first used, so the package sets them when it is imported, before anything of it can import torch. Children inherit them.
+
+`same_everywhere` holds all of them to AVX2 and MKL to kernels whose rows do not depend on each other (its `STRICT`
+mode): Intel CPUs with AVX2 then compute the same bits. CPUs of other vendors, for which MKL has no such mode, compute
+bits of their own, the same in each run. `fastest` takes the widest instructions, still `STRICT`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, MutableMapping
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+Mode = Literal["same_everywhere", "fastest"]
+Level = Literal["avx512", "avx2", "less"]
+
+MODE = "LEVER_PIPE_NUMERICS"
+"""Names the mode to child processes."""
+SAME_EVERYWHERE: Mapping[str, str] = {
+    "MKL_CBWR": "AVX2,STRICT",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+}
+STRICT_512 = "AVX512,STRICT"
+AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl"}
+CPUINFO = Path(os.environ.get("LEVER_PIPE_CPUINFO", "/proc/cpuinfo"))
+"""What describes the CPU; another file for an emulated one, to which an emulator shows the host's."""
+
+
+class Cpu(NamedTuple):
+    """What of a CPU decides which bits it computes."""
+
+    vendor: str
+    model: str  # family and model
+    level: Level
+
+
+class Choice(NamedTuple):
+    """A numeric path: its name, and the variables of a process that takes it."""
+
+    name: str
+    variables: dict[str, str]
+
+
+def settings(mode: str, level: Level) -> dict[str, str]:
+    """Return the variables of a mode on a CPU."""
+    if mode == "fastest":
+        return {"MKL_CBWR": STRICT_512 if level == "avx512" else SAME_EVERYWHERE["MKL_CBWR"]}
+    return dict(SAME_EVERYWHERE)
+
+
+def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> Choice:
+    """Return the path of a mode in an environment: what its user has set stays, and is part of the name.
+
+    What an ancestor of this process has set is not its user's.
+    """
+    wanted, inherited = settings(mode, cpu.level), _set_by_ancestors(environment.get(MODE, ""))
+    own = {name: environment[name] for name in SAME_EVERYWHERE if name in environment}
+    own = {name: value for name, value in own.items() if (name, value) not in inherited}
+    differing = [f"{name}={value}" for name, value in sorted(own.items()) if wanted.get(name) != value]
+    covered = mode == "same_everywhere" and cpu.vendor == "GenuineIntel" and cpu.level != "less" and not differing
+    return Choice(mode if covered else " ".join([mode, *_words(cpu), *differing]), {**wanted, **own, MODE: mode})
+
+
+def choose(mode: str | None = None) -> None:
+    """Set the variables of a mode for this process and its children; by default the mode of the parent process.
+
+    Where torch is imported already nothing is set: the libraries have looked, and the path is `given`.
+    """
+    if "torch" in sys.modules:
+        return
+    found = chosen(mode or os.environ.get(MODE) or "same_everywhere", os.environ, cpu_here())
+    _apply(found, os.environ)
+    _PATH[0] = found.name
+
+
+def path() -> str:
+    """Return the name of the numeric path: processes of one name compute the same bits.
+
+    `same_everywhere` alone stands for every Intel CPU with AVX2; elsewhere the CPU is part of the name, and what the
+    user's environment says otherwise.
+    """
+    return _PATH[0]
+
+
+@cache
+def cpu_here() -> Cpu:
+    """Return this machine's CPU."""
+    try:
+        return cpu_of(CPUINFO.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return cpu_of("")
+
+
+def cpu_of(cpuinfo: str) -> Cpu:
+    """Return what the first processor of Linux's `/proc/cpuinfo` is; where it says nothing, the machine's type."""
+    lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
+    values = {name.strip(): value.strip() for name, _, value in lines}
+    flags = set(values.get("flags", "").split())
+    level: Level = "avx512" if flags >= AVX512 else "avx2" if "avx2" in flags else "less"
+    model = "-".join(values[name] for name in ("cpu family", "model") if name in values)
+    return Cpu(values.get("vendor_id") or platform.machine(), model, level)
+
+
+def _apply(found: Choice, environment: MutableMapping[str, str]) -> None:
+    for name in SAME_EVERYWHERE.keys() - found.variables.keys():
+        environment.pop(name, None)
+    environment.update(found.variables)
+
+
+def _set_by_ancestors(mode: str) -> set[tuple[str, str]]:
+    """Return what a mode sets on one CPU or another; nothing without a mode."""
+    levels: tuple[Level, ...] = ("avx512", "avx2") if mode else ()
+    return {pair for level in levels for pair in settings(mode, level).items()}
+
+
+def _words(cpu: Cpu) -> list[str]:
+    return [word for word in cpu if word]
+
+
+_PATH = [" ".join(["given", *_words(cpu_here())])]

@@ -1,0 +1,144 @@
+"""The numeric path is chosen before torch is imported, whatever of the package comes first; the user's word wins."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lever_pipe import numerics
+from lever_pipe.numerics import MODE, SAME_EVERYWHERE, STRICT_512, Cpu, chosen, cpu_of
+
+PACKAGE = Path(numerics.__file__).parent
+XEON = Cpu("GenuineIntel", "6-143", "avx512")
+HASWELL = Cpu("GenuineIntel", "6-60", "avx2")
+EPYC = Cpu("AuthenticAMD", "25-1", "avx2")
+OLD = Cpu("GenuineIntel", "6-42", "less")
+
+EVERY_MODULE = """
+import os, sys
+
+class Before:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            assert os.environ.get("MKL_CBWR") == "AVX2,STRICT", "torch is imported before the path is chosen"
+            print("torch met")
+
+sys.meta_path.insert(0, Before())
+import importlib, pkgutil
+import lever_pipe
+for module in pkgutil.walk_packages(lever_pipe.__path__, "lever_pipe."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+import benchmarks.answering
+"""
+
+
+def run(code: str, **environment: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if name not in (*SAME_EVERYWHERE, MODE)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env=kept | environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nothing_of_the_package_imports_torch_before_the_path_is_chosen() -> None:
+    assert "torch met" in run(EVERY_MODULE)
+
+
+def test_what_runs_before_the_choice_imports_nothing_but_the_standard_library() -> None:
+    """Python runs `__init__.py` before any module of the package; it imports `numerics` alone."""
+    assert imports_of(PACKAGE / "__init__.py") == {"lever_pipe.numerics"}
+    outside = {name.partition(".")[0] for name in imports_of(PACKAGE / "numerics.py")} - sys.stdlib_module_names
+    assert not outside
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+TELL = "import lever_pipe; from lever_pipe import numerics; print(numerics.path())"
+SPAWN = "import lever_pipe, subprocess, sys; subprocess.run([sys.executable, '-c', {!r}], check=True)"
+
+
+def test_every_way_into_the_package_takes_the_same_path_and_so_do_its_children() -> None:
+    own = run(TELL)
+    assert own.startswith("same_everywhere")
+    assert run(SPAWN.format(TELL)) == own
+    assert run(SPAWN.format("import os; print(os.environ['MKL_CBWR'])")) == "AVX2,STRICT\n"
+
+
+def test_where_torch_is_there_already_nothing_is_set() -> None:
+    code = f"import torch, os; {TELL}; print(*[n for n in {list(SAME_EVERYWHERE)} if n in os.environ])"
+    path, variables = run(code).splitlines()
+    assert path.startswith("given ")
+    assert variables == ""
+
+
+@pytest.mark.parametrize("cpu", [XEON, HASWELL])
+def test_intel_cpus_share_one_path_whatever_else_they_can(cpu: Cpu) -> None:
+    assert chosen("same_everywhere", {}, cpu) == ("same_everywhere", {**SAME_EVERYWHERE, MODE: "same_everywhere"})
+
+
+@pytest.mark.parametrize(
+    ("cpu", "name"), [(EPYC, "same_everywhere AuthenticAMD 25-1 avx2"), (OLD, "same_everywhere GenuineIntel 6-42 less")]
+)
+def test_other_cpus_name_themselves(cpu: Cpu, name: str) -> None:
+    assert chosen("same_everywhere", {}, cpu).name == name
+
+
+@pytest.mark.parametrize(("cpu", "bits"), [(XEON, STRICT_512), (HASWELL, "AVX2,STRICT")])
+def test_the_fastest_path_takes_the_widest_instructions_and_stays_strict(cpu: Cpu, bits: str) -> None:
+    name, variables = chosen("fastest", {}, cpu)
+    assert variables == {"MKL_CBWR": bits, MODE: "fastest"}
+    assert name == f"fastest {cpu.vendor} {cpu.model} {cpu.level}"
+
+
+def test_what_the_user_has_set_stays_and_is_part_of_the_name() -> None:
+    name, variables = chosen("same_everywhere", {"MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Haswell"}, XEON)
+    assert variables == {**SAME_EVERYWHERE, "MKL_CBWR": "COMPATIBLE", MODE: "same_everywhere"}
+    assert name == "same_everywhere GenuineIntel 6-143 avx512 MKL_CBWR=COMPATIBLE"
+
+
+@pytest.mark.parametrize("of", [XEON, HASWELL])
+@pytest.mark.parametrize("before", ["same_everywhere", "fastest"])
+@pytest.mark.parametrize("after", ["same_everywhere", "fastest"])
+def test_what_an_ancestor_has_set_is_not_the_users(of: Cpu, before: str, after: str) -> None:
+    """A job may run on another CPU than the process that submitted it, and in another mode than its default."""
+    inherited = chosen(before, {}, of).variables
+    assert chosen(after, inherited, HASWELL) == chosen(after, {}, HASWELL)
+
+
+def test_a_mode_that_sets_less_takes_back_what_another_has_set() -> None:
+    code = "import os, lever_pipe; from lever_pipe import numerics; numerics.choose('fastest'); print(dict(os.environ))"
+    assert {name for name in SAME_EVERYWHERE if f"'{name}'" in run(code)} == {"MKL_CBWR"}
+
+
+CPUINFO = """processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 143
+flags\t\t: fpu avx2 avx512f avx512dq avx512bw avx512vl
+
+processor\t: 1
+vendor_id\t: AuthenticAMD
+"""
+
+
+def test_a_cpu_is_what_its_first_processor_is() -> None:
+    assert cpu_of(CPUINFO) == XEON
+    assert cpu_of(CPUINFO.replace(" avx512vl", "")) == XEON._replace(level="avx2")
+    assert cpu_of("").level == "less"
+    assert cpu_of("").vendor

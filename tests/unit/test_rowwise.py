@@ -1,0 +1,104 @@
+"""A row's product has the same bits in any company."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from lever_pipe import rowwise
+from lever_pipe.rowwise import LEAST_ROWS, TILE_ROWS, WORK, linear
+from lever_pipe.seeding import torch_generator
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch_generator(0, *shape))
+
+
+@pytest.fixture
+def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rowwise, "keeps_rows", lambda *_: False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 150), st.integers(2, 80), st.integers(1, 70), st.integers(1, 40), st.booleans())
+def test_rows_alone_are_rows_in_company(inner: int, outer: int, count: int, first: int, biased: bool) -> None:
+    weight, bias = drawn(outer, inner), drawn(outer) if biased else None
+    rows = drawn(120, inner)
+    assert torch.equal(linear(rows[first : first + count], weight, bias), linear(rows, weight, bias)[first:][:count])
+
+
+@pytest.mark.parametrize("count", [1, LEAST_ROWS, TILE_ROWS - 1, TILE_ROWS, TILE_ROWS + 1, 100])
+def test_tiles_have_one_shape_and_leave_no_trace(count: int, tiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Size] = []
+
+    def watched(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        seen.append(rows.shape)
+        return nn.functional.linear(rows, weight, bias)
+
+    monkeypatch.setattr(rowwise, "product", watched)
+    rows, weight, bias = drawn(count, 24), drawn(10, 24), drawn(10)
+    before = WORK["tiles"]
+    found = linear(rows, weight, bias)
+    assert set(seen) == {torch.Size((TILE_ROWS, 24))}
+    assert WORK["tiles"] - before == len(seen) == -(-count // TILE_ROWS)
+    # float32 sums of 24 products of magnitude 1 in another order
+    torch.testing.assert_close(found, nn.functional.linear(rows, weight, bias), atol=1e-5, rtol=0)
+
+
+def test_this_machine_needs_no_tiles() -> None:
+    """The counter of tiles stays where it is: `STRICT`, or enough rows, does it."""
+    torch.set_num_threads(1)
+    before = WORK["tiles"]
+    for inner, outer in ((16, 8), (64, 64), (96, 384), (256, 64), (384, 96), (2048, 512)):
+        linear(drawn(2, inner), drawn(outer, inner))
+    assert WORK["tiles"] == before
+
+
+@pytest.mark.parametrize("shape", [(24,), (1, 24), (2, 3, 24), (0, 24)])
+def test_the_result_has_the_shape_of_the_rows(shape: tuple[int, ...]) -> None:
+    layer = rowwise.rowwise(nn.Linear(24, 10))
+    assert layer(drawn(*shape)).shape == (*shape[:-1], 10)
+
+
+def test_gradients_are_those_of_the_plain_product() -> None:
+    """Float64, so that the order of sums does not matter at 1e-12."""
+    weight, bias, row = drawn(10, 24).double(), drawn(10).double(), drawn(1, 24).double()
+    given = [part.clone().requires_grad_() for part in (row, weight, bias)]
+    plain = [part.clone().requires_grad_() for part in (row, weight, bias)]
+    (linear(*given) ** 2).sum().backward()
+    (nn.functional.linear(*plain) ** 2).sum().backward()
+    for one, other in zip(given, plain, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-12, rtol=0)
+
+
+def test_only_plain_linear_layers_are_changed_and_keep_their_weights() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.MultiheadAttention(4, 1), nn.LayerNorm(4))
+    names = list(model.state_dict())
+    rowwise.rowwise(model)
+    assert [type(module) for module in model] == [rowwise.RowwiseLinear, nn.MultiheadAttention, nn.LayerNorm]
+    assert list(model.state_dict()) == names
+
+
+def test_a_machine_that_fails_the_self_test_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def by_company(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return nn.functional.linear(rows, weight, bias) + 1e-7 * (len(rows) % 2)
+
+    monkeypatch.setattr(rowwise, "product", by_company)
+    for cached in (rowwise.keeps_rows, rowwise._tell_once):
+        cached.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert not rowwise.keeps_rows(torch.Size((8, 8)), torch.float32, False, torch.get_num_threads())
+            assert not rowwise.keeps_rows(torch.Size((8, 9)), torch.float32, True, torch.get_num_threads())
+    finally:
+        for cached in (rowwise.keeps_rows, rowwise._tell_once):
+            cached.cache_clear()
+    assert len(caplog.records) == 1
+    assert "tiles of 32 rows" in caplog.text
