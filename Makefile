@@ -9,7 +9,7 @@ CORES ?= all
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup reproduce smoke test test-faults test-slurm check format schema world gpu bench clean-results lock
+.PHONY: help setup reproduce smoke test test-emulated test-faults test-slurm check format schema world gpu bench clean-results lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,9 @@ smoke: setup ## the whole workflow at toy size, about a minute
 
 test: setup ## set-up and all tests that need neither GPU nor SLURM
 	$(BIN)/pytest -n 2 --dist loadfile -m "not gpu and not slurm and not faults"
+
+test-emulated: setup ## answers and training curves under emulated CPUs (Debian's qemu-user; installs it as root)
+	tests/emulated/run.sh Haswell EPYC
 
 test-faults: setup ## jobs and runs killed at random moments, then the bytes compared
 	$(BIN)/pytest -s -m faults tests/faults

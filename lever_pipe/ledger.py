@@ -95,20 +95,6 @@ class Ledger:
         """Return how many rows each engine has answered, by the digest that begins its keys."""
         return Counter(key[:ENGINE_DIGITS] for key in self._rows)
 
-    def engines(self) -> dict[str, dict[str, Any]]:
-        """Return what the engines are, as far as files tell; a ledger of earlier keys tells of none."""
-        found = {}
-        for path in sorted(self.folder.glob("engine-*.json")) if self.folder is not None else ():
-            with suppress(OSError, ValueError):  # a description decides nothing but what a message says
-                found[path.stem.removeprefix("engine-")] = dict(json.loads(path.read_text(encoding="utf-8")))
-        return found
-
-    def introduce(self, digest: str, identity: Mapping[str, Any]) -> None:
-        """Say what the engine of a digest is, for those who read this folder later."""
-        path = None if self.folder is None else self.folder / f"engine-{digest}.json"
-        if path is not None and not path.exists():
-            storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
-
     def put(self, key: str, row: Mapping[str, Any]) -> None:
         """Merge a row into memory and queue it for disk; a full chunk is written at once."""
         own = {name: dict(value) if isinstance(value, Mapping) else value for name, value in row.items()}
@@ -197,6 +183,23 @@ def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
             if identity not in read:
                 read.add(identity)
                 yield path, content
+
+
+def engines_of(folder: Path | None) -> dict[str, dict[str, Any]]:
+    """Return what the engines of a ledger are, as far as files tell; a ledger of earlier keys tells of none."""
+    found = {}
+    for path in sorted(folder.glob("engine-*.json")) if folder is not None else ():
+        with suppress(OSError, ValueError):  # a description decides nothing but what a message says
+            found[path.stem.removeprefix("engine-")] = dict(json.loads(path.read_text(encoding="utf-8")))
+    return found
+
+
+def introduce(folder: Path, engines: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say what engines are, by digest, for those who read a ledger later."""
+    for digest, identity in engines.items():
+        path = folder / f"engine-{digest}.json"
+        if not path.exists():
+            storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
 
 
 def is_torn(line: bytes) -> bool:

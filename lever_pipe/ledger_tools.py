@@ -17,7 +17,19 @@ from typing import Any
 
 from lever_pipe import storage
 from lever_pipe.errors import DataError, LeverPipeError, RecordError
-from lever_pipe.ledger import DELETE_LINE, DIGEST, Field, Row, is_torn, merge_into, parse_row, read_files, sealed_line
+from lever_pipe.ledger import (
+    DELETE_LINE,
+    DIGEST,
+    Field,
+    Row,
+    engines_of,
+    introduce,
+    is_torn,
+    merge_into,
+    parse_row,
+    read_files,
+    sealed_line,
+)
 from lever_pipe.provenance import canonical_json
 
 KEY = re.compile(r"[0-9a-f]{64}")
@@ -260,6 +272,8 @@ def merge(
     if written:
         lines = (_line(key, survey.rows[key]) for key in sorted(survey.rows))
         storage.write_atomically(target, lambda handle: handle.writelines(lines))
+    for source in (folder, *others):
+        introduce(target.parent, engines_of(source))
     # The content and its new name are on disk before an old file goes.
     removed, stayed = _remove_merged(folder, target, survey.sizes)
     return Merged(target, written, removed, stayed, survey)

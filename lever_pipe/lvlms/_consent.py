@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lever_pipe.errors import ConfigError
-from lever_pipe.ledger import Ledger
+from lever_pipe.ledger import Ledger, engines_of
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def require_consent(
     Raises:
         ConfigError: many answers are there, this engine runs on a GPU, and `ask_again` is false.
     """
-    counts, engines = ledger.rows_by_engine(), ledger.engines()
+    counts, engines = ledger.rows_by_engine(), engines_of(ledger.folder)
     if counts[digest]:
         return
     # Rows of a ledger without descriptions are of earlier keys, whose model nobody can tell.

@@ -15,7 +15,7 @@ import torch
 
 from lever_pipe import numerics, rowwise
 from lever_pipe.errors import ConfigError, DataError
-from lever_pipe.ledger import ENGINE_DIGITS, Ledger
+from lever_pipe.ledger import ENGINE_DIGITS, Ledger, introduce
 from lever_pipe.lvlms._assembly import build_engine
 from lever_pipe.lvlms._consent import require_consent
 from lever_pipe.lvlms._decoding import DecodeOptions
@@ -180,8 +180,8 @@ class Qwen25Vl:
 
         if missing:
             require_consent(self._ledger, self._engine_digest, self._identity, len(missing), ask_again=self._ask_again)
-        if missing and self.leads:
-            self._ledger.introduce(self._engine_digest, self._identity)
+        if missing and self.leads and self._ledger.folder is not None:
+            introduce(self._ledger.folder, {self._engine_digest: self._identity})
         share = self._share_of(merged, missing)
         tiles = rowwise.WORK["tiles"]
         try:

@@ -18,7 +18,7 @@ from ledger_lines import line, sealed, unsealed
 from lever_pipe import storage
 from lever_pipe.__main__ import main
 from lever_pipe.errors import DataError, RecordError
-from lever_pipe.ledger import Ledger
+from lever_pipe.ledger import Ledger, engines_of, introduce
 from lever_pipe.ledger_tools import ROUNDING, SHOWN, merge
 
 KEY = "ab" * 32
@@ -518,3 +518,14 @@ def test_sealing_trusts_no_line_among_others_with_digests_and_no_ill_value(
     assert f"the first: {mixed}:2: " in refused(capsys, "merge", mixed.parent, "--seal")
     ill = write(tmp_path / "ill" / "a.jsonl", unsealed(KEY, {"scores": {"1": [0.5]}}))
     assert f"the first: {ill}:1: key {KEY}: " in refused(capsys, "merge", ill.parent, "--seal")
+
+
+def test_a_merge_takes_the_descriptions_of_engines_along(tmp_path: Path) -> None:
+    one, other, into = (tmp_path / name for name in ("one", "other", "into"))
+    for folder, engine in ((one, "a" * 16), (other, "b" * 16)):
+        with Ledger(folder) as ledger:
+            ledger.put(engine + "0" * 48, {"text": "red"})
+        introduce(folder, {engine: {"weights": engine}})
+    into.mkdir()
+    merge(one, [other], into=into)
+    assert {digest: found["weights"] for digest, found in engines_of(into).items()} == {c * 16: c * 16 for c in "ab"}

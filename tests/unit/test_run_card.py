@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from lever_pipe import contents, execution, storage
+from lever_pipe import contents, execution, numerics, storage
 from lever_pipe.provenance import code_of
 from lever_pipe.records import RunCard
 from lever_pipe.run_card import digested, start_model, write_card
@@ -30,13 +30,16 @@ def test_a_card_says_how_an_artefact_came_to_be(tmp_path: Path) -> None:
     assert card.inputs == {name: contents.digest(tmp_path / path) for name, path in names.items()}
     assert (card.stage, card.device, card.threads) == ("select_baseline", "cuda", 3)
     assert card.code == code_of("select_baseline")
+    assert "numerics" not in card.versions  # of a GPU
     assert 2 <= card.seconds < 60
 
 
 def test_a_card_without_config_or_inputs(tmp_path: Path) -> None:
     write_card(tmp_path / "card", stage="merge_rl_data", config=MergeRlDataConfig(), inputs={}, started=0.0,
                runtime=Runtime())  # fmt: skip
-    assert storage.read_row(tmp_path / "card", RunCard).config == {}
+    card = storage.read_row(tmp_path / "card", RunCard)
+    assert card.config == {}
+    assert card.versions["numerics"] == numerics.path()
 
 
 def test_a_policy_is_an_input_if_a_rule_made_it(tmp_path: Path) -> None:

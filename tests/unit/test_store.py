@@ -378,6 +378,7 @@ def test_versions_must_agree_where_both_name_a_package(store: Store, tmp_path: P
         ({"python": "3.11.9", "numpy": "2.0"}, True),
         ({}, True),
         ({"python": "3.11.9", "torch": "2.14.0"}, False),
+        ({"python": "3.11.9", "numerics": "fastest"}, True),  # work that tells no numeric path is of any
         ({"python": "3.11.8", "torch": "2.13.0"}, True),  # 3.11, which counts, stands in every fingerprint
     ]:
         assert (store.restore(key(0), targets(tmp_path / "b"), versions=versions) is not None) == hit, versions

@@ -159,6 +159,24 @@ def test_execution_reruns_nothing(smoke: Project) -> None:
     assert smoke.planned("--set-threads", "train_rce_epoch=2", "--set-resources", "answer_prompts:mem_mb=9000") == {}
     with smoke.edited("profiles/default/profile.yaml", "cores: all", "cores: 1"):
         assert smoke.planned() == {}
+    assert smoke.planned("--config", "numerics=fastest", "lvlm={ask_again: true}") == {}
+
+
+def test_jobs_take_the_configured_path_and_their_cards_tell_it(smoke: Project) -> None:
+    """The configuration's mode reaches jobs whatever mode the process that called Snakemake is in."""
+    card = next(smoke.folder.rglob("rl_data/run.json"))
+    assert json.loads(card.read_text())["versions"]["numerics"].startswith("same_everywhere")
+    forced = ("--forcerun", "merge_rl_data", "--until", "merge_rl_data")
+    smoke.snakemake("--config", "numerics=fastest", *forced)
+    assert json.loads(card.read_text())["versions"]["numerics"].startswith("fastest")
+    smoke.snakemake(*forced)
+    assert json.loads(card.read_text())["versions"]["numerics"].startswith("same_everywhere")
+
+
+def test_consent_to_ask_again_reaches_the_jobs(smoke: Project) -> None:
+    words = ("--dry-run", "--printshellcmds", "--forcerun", "answer_prompts", "--until", "answer_prompts")
+    assert "--ask-again" not in smoke.snakemake(*words)
+    assert "--ask-again" in smoke.snakemake(*words, "--config", "lvlm={ask_again: true}")
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,9 @@ def test_so_it_is_with_other_instructions(way: str) -> None:
     kept[numerics.MODE] = "fastest"
     first = "torch" if way == "given" else "lever_pipe"
     here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    code = f"import {first}, sys; sys.path[:0] = {here!r}; import test_company; test_company.require_no_company({way!r})"
+    code = (
+        f"import {first}, sys; sys.path[:0] = {here!r}; import test_company; test_company.require_no_company({way!r})"
+    )
     done = subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

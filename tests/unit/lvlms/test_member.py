@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lever_pipe import numerics
 from lever_pipe.errors import CheckpointError, ConfigError, DataError, ImageError
+from lever_pipe.ledger import Ledger, engines_of
 from lever_pipe.lvlms import qwen2_5_vl
 from lever_pipe.lvlms._planner import cut_shards
 from lever_pipe.lvlms._requests import merge_requests
@@ -336,3 +338,18 @@ def _asked(member: qwen2_5_vl.Qwen25Vl, requests: list[LvlmRequest]):
 def _prompts(member: qwen2_5_vl.Qwen25Vl, requests: list[LvlmRequest]):
     member._tokenize(requests)
     return [member._to_prompt(request.prompt) for request in requests]
+
+
+def test_answers_of_two_paths_never_mix(load, requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the member itself: the second path computes all, and both stand in one ledger with their descriptions."""
+    load(tmp_path).run(requests)
+    here = numerics.path()
+    monkeypatch.setattr(numerics, "path", lambda: "another")
+    member = load(tmp_path)
+    member.run(requests)
+    assert member.counters["prompts_from_ledger"] == 0
+    engines = engines_of(tmp_path)
+    assert sorted(one["numerics"] for one in engines.values()) == sorted(["another", here])
+    counts = Ledger(tmp_path).rows_by_engine()
+    assert counts.keys() == engines.keys()
+    assert len(set(counts.values())) == 1
