@@ -73,6 +73,8 @@ class Experiment(Section):
     numerics: Mode = "same_everywhere"
     """Which instructions CPUs compute with: the same bits on every Intel CPU with AVX2, or the widest; execution, not
     identity, but answers and stored work of two paths never mix."""
+    forked_jobs: bool = True
+    """Whether jobs of this machine are forks of one process that has imported what they need; execution."""
     studies: tuple[Literal["lever", "intention"], ...] = Field(("lever", "intention"), min_length=1)
     """Which studies run and stand in the report."""
     data: Data = Data()

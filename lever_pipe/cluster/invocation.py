@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import contents, provenance, snapshot
+from lever_pipe import contents, forks, provenance, snakemake_adapter, snapshot
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.incremental import code_records, sparing, why
 from lever_pipe.store import Store, opened
 
 LOCAL, SLURM = "local", "slurm"
+WORTH_A_SERVER = 8
+"""Planned jobs, from which on their starts take longer than that of a server."""
 USUAL_RATE = (100, 1)
 """Jobs and seconds of Snakemake's `--max-jobs-per-timespan` where nobody gives one."""
 
@@ -69,10 +73,27 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
     sparing.attach(_executors(workflow), made)
     if _executor(workflow) == LOCAL:
         leave_pace_to_cores(workflow.scheduler)
+        if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
+            fork_jobs(jobs)
     if _executor(workflow) == SLURM:
         from lever_pipe.cluster import watchdog
 
         watchdog.watch(workflow.executor_plugin.executor)
+
+
+def fork_jobs(jobs: list[Any]) -> None:
+    """Let the jobs of this process start as forks of a server that has imported what they will import."""
+    pool = forks.Pool(modules_of(jobs))
+    atexit.register(pool.close)
+    snakemake_adapter.start_calls_by(
+        lambda call, environment: pool.start(call.words, log=call.log, environment=environment)
+    )
+
+
+def modules_of(jobs: list[Any]) -> list[str]:
+    """Return the stages of jobs, and the members that their configurations name."""
+    names = {name for stage, _, members in _codes_of(jobs) for name in (f"stages.{stage}", *members)}
+    return sorted(f"{provenance.PACKAGE.name}.{name}" for name in names)
 
 
 def leave_pace_to_cores(scheduler: Any) -> None:
@@ -99,10 +120,16 @@ def end(experiment: Experiment) -> None:
 
 def _record_code(experiment: Experiment, jobs: list[Any]) -> None:
     """Keep of which modules each planned fingerprint of code is, so that `why` can name those that differ."""
+    for stage, code, members in _codes_of(jobs):
+        code_records.record(Path(experiment.results), stage, members, code)
+
+
+def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield each stage with each of its fingerprints and the members that its configuration names."""
     for stage, specs in snapshot.planned_specs(jobs).items():
         of_code = {identity["code"]: identity["config"] for identity in map(json.loads, specs)}
         for code, config in of_code.items():
-            code_records.record(Path(experiment.results), stage, why.members_of(stage, config), code)
+            yield stage, code, why.members_of(stage, config)
 
 
 def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
