@@ -113,7 +113,8 @@ class Forks:
         self._numbers = count()
         self._jobs: dict[int, Job] = {}
         self._gone = False
-        threading.Thread(target=self._listen, name="forks", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="forks", daemon=True)
+        self._listener.start()
 
     @property
     def ready(self) -> bool:
@@ -143,6 +144,8 @@ class Forks:
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_WR)
         self._server.wait()
+        self._listener.join()
+        self._channel.close()
 
     def _listen(self) -> None:
         with suppress(OSError):

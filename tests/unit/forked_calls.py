@@ -1,0 +1,39 @@
+"""Imported by a server under test: its jobs do what their words say instead of running a stage."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import lever_pipe.__main__
+
+
+def main(words: list[str]) -> int:
+    """Do one thing and return the exit status."""
+    what, *rest = words
+    if what == "say":
+        sys.stdout.write(f"{os.environ.get('SAID')} {Path.cwd()} {' '.join(rest)}\n")
+    if what == "spoil":
+        os.environ["SAID"] = "spoilt"
+        os.chdir("/")
+        sys.modules.pop("json")
+    if what == "raise":
+        raise RuntimeError("broken")
+    if what == "exit":
+        sys.exit(int(rest[0]))
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "sleep":
+        sys.stderr.write("asleep\n")
+        sys.stderr.flush()
+        time.sleep(float(rest[0]))
+    if what == "unwind":
+        with lever_pipe.__main__._unwinding_on_sigterm():
+            return main(["sleep", *rest])
+    return 0
+
+
+lever_pipe.__main__.main = main
