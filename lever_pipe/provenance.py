@@ -11,7 +11,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -28,6 +28,8 @@ BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """Fields of syntax trees that hold statements, or what holds statements; of an `if`, the first is what it decides."""
 MEMORY = Path(".snakemake/lever_pipe/modules.json")
 """Where a working directory remembers what the texts of modules say."""
+PRODUCTS = "rowwise"
+"""The module that makes matrix products: part of every engine."""
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
 
 
@@ -54,8 +56,9 @@ def closure_of(module: str, members: tuple[str, ...] = (), *, root: Path = PACKA
 def code_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> str:
     """Return the fingerprint of a stage's code: a hash over the syntax trees of its import closure.
 
-    Docstrings and comments are stripped, so prose costs no rerun while a changed sign does. `members` are the
-    modules that the configuration selects by name (a sampler, an LVLM), as `samplers.uniform`.
+    Docstrings and comments are stripped, so prose costs no rerun while a changed sign does. Where a module lies does
+    not count, nor how its imports are written and ordered: a name that is imported counts as what it stands for.
+    `members` are the modules that the configuration selects by name (a sampler, an LVLM), as `samplers.uniform`.
     """
     return _code_of(stage, members, root).fingerprint
 
@@ -69,12 +72,13 @@ def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAG
 
 
 def engine_code(member: str, *, root: Path = PACKAGE) -> str:
-    """Return the fingerprint of a member's own part of the package: of all `lvlms`, say, that one of them imports.
+    """Return the fingerprint of what a member computes with: all of its own part of the package that it imports.
 
-    Answers that outlive a run are kept under it: what other code computed is not an answer of this code.
+    Of an LVLM that is all of `lvlms` that it imports, and how products are made. Answers that outlive a run are kept
+    under it: what other code computed is not an answer of this code.
     """
-    part = member.rpartition(".")[0]
-    return _fingerprint([name for name in closure_of(member, root=root) if name.startswith(part)], root).fingerprint
+    own = (member.rpartition(".")[0], f"{root.name}.{PRODUCTS}")
+    return _fingerprint([name for name in closure_of(member, root=root) if name.startswith(own)], root).fingerprint
 
 
 class _Code(NamedTuple):
@@ -92,13 +96,31 @@ def _code_of(stage: str, members: tuple[str, ...], root: Path) -> _Code:
 
 
 def _fingerprint(names: list[str], root: Path) -> _Code:
-    trees = {name: module.tree for name in names if (module := _module(name, root)) is not None}
-    parts = [python_version(), *(f"{name} {tree}" for name, tree in trees.items())]
-    short = {name.removeprefix(root.name).lstrip(".") or "__init__": tree for name, tree in trees.items()}
+    modules = {name: module for name in names if (module := _module(name, root)) is not None}
+    texts = {
+        "\n".join([module.tree, *(_meant(one, modules, root) for one in module.bindings)])
+        for module in modules.values()
+    }
+    short = {name.removeprefix(root.name).lstrip(".") or "__init__": module for name, module in modules.items()}
     return _Code(
-        fingerprint=_sha256("\n".join(parts))[:16],
-        modules={name: tree[:MODULE_DIGITS] for name, tree in short.items()},
+        fingerprint=_sha256("\n\n".join([python_version(), *sorted(texts)]))[:16],
+        modules={name: _sha256(json.dumps([m.tree, m.bindings]))[:MODULE_DIGITS] for name, m in short.items()},
     )
+
+
+def _meant(binding: Binding, modules: Mapping[str, Module], root: Path) -> str:
+    """Return what a name stands for: something of one of these modules, wherever that lies, or of another package.
+
+    Of modules that are not asked for, only the name counts.
+    """
+    scope, local, module, name = binding
+    inside = f"{module}.{name}"
+    if inside in modules:
+        return f"{scope} {local} {modules[inside].tree}"
+    if module in modules:
+        return f"{scope} {local} {modules[module].tree} {name}"
+    is_own = module.partition(".")[0] == root.name
+    return f"{scope} {local} {name or module.rpartition('.')[2] if is_own else inside}"
 
 
 def _sha256(text: str) -> str:
@@ -148,11 +170,22 @@ def _path_of(name: str, root: Path) -> Path | None:
     return None
 
 
+Binding = tuple[str, str, str, str]
+"""A name that an import binds: in which function or class, the name, the module, the name there or nothing."""
+
+
 class Module(NamedTuple):
-    """What a module's text says: what it imports, and the digest of its syntax tree without docstrings."""
+    """What a module's text says.
+
+    Attributes:
+        imports: dotted names of what may be modules.
+        tree: digest of its syntax tree without docstrings and imports.
+        bindings: what its imports bind, by scope and name; of one name in the order of the text.
+    """
 
     imports: tuple[str, ...]
     tree: str
+    bindings: tuple[Binding, ...]
 
 
 class Modules:
@@ -176,9 +209,7 @@ class Modules:
             with suppress(OSError, ValueError, TypeError, AttributeError, LookupError):
                 content = json.loads(memory.read_bytes())
                 known = content["modules"] if content["reader"] == self._reader else {}
-                self._known = {
-                    text: Module(tuple(map(str, imports)), str(tree)) for text, (imports, tree) in known.items()
-                }
+                self._known = {text: _remembered_module(*said) for text, said in known.items()}
 
     def of(self, text: str) -> Module:
         """Return what a text says.
@@ -221,46 +252,53 @@ def _module(name: str, root: Path) -> Module | None:
     return None if path is None else remembered().of(path.read_text(encoding="utf-8"))
 
 
+def _remembered_module(imports: Any, tree: Any, bindings: Any) -> Module:
+    return Module(
+        tuple(map(str, imports)), str(tree), tuple((str(s), str(n), str(m), str(o)) for s, n, m, o in bindings)
+    )
+
+
 def _parsed(text: str) -> Module:
     tree = ast.parse(text)
-    imports = tuple(_imports_in(tree))
-    return Module(imports, _sha256(_stripped(tree)))
+    bindings = tuple(sorted(_bindings(tree, ""), key=lambda binding: binding[:2]))
+    modules = [name for _, _, module, name in bindings for name in (module, f"{module}.{name}" if name else module)]
+    return Module(tuple(dict.fromkeys(modules)), _sha256(_stripped(tree)), bindings)
 
 
-def _imports_in(tree: ast.AST) -> list[str]:
-    found: list[str] = []
-    for node in _statements(tree, running=True):
-        if isinstance(node, ast.Import):
-            found.extend(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.append(node.module)
-            found.extend(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+def _bindings(node: ast.AST, scope: str) -> Iterator[Binding]:
+    """Yield what the imports inside a node bind, but for those that only type checkers read."""
+    if isinstance(node, ast.Import):
+        yield from ((scope, alias.asname or alias.name, alias.name, "") for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield from ((scope, alias.asname or alias.name, node.module, alias.name) for alias in node.names)
+    inner = f"{scope}.{node.name}" if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else scope
+    for field in BLOCKS[1:] if _only_checked(node) else BLOCKS:
+        for statement in getattr(node, field, None) or ():
+            yield from _bindings(statement, inner) if isinstance(statement, ast.AST) else ()
 
 
-def _statements(tree: ast.AST, *, running: bool) -> Iterator[ast.AST]:
-    """Yield the statements of a tree and what holds them; if `running`, none that only type checkers read.
-
-    Expressions, most of a tree, hold neither imports nor docstrings.
-    """
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        yield node
-        never_runs = running and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for field in BLOCKS[1:] if never_runs else BLOCKS:
-            block = getattr(node, field, None)
-            if isinstance(block, list):
-                todo.extend(block)
+def _only_checked(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def _stripped(tree: ast.AST) -> str:
-    """Return a syntax tree as text, and take its docstrings out."""
-    for node in _statements(tree, running=False):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [s for s in body if not _is_docstring(s)]  # type: ignore[attr-defined]
+    """Return a syntax tree as text, and take docstrings and imports out, and what only type checkers read."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        for field in BLOCKS:
+            block = getattr(node, field, None)
+            if isinstance(block, list):
+                setattr(node, field, [one for one in block if not _says_nothing(one)])
+                todo.extend(getattr(node, field))
     return ast.dump(tree, annotate_fields=False)
+
+
+def _says_nothing(statement: ast.AST) -> bool:
+    """Return whether a statement computes nothing: prose, an import, or for type checkers."""
+    is_import = isinstance(statement, ast.Import | ast.ImportFrom)
+    only_checked = isinstance(statement, ast.If) and _only_checked(statement) and not statement.orelse
+    return is_import or only_checked or (isinstance(statement, ast.stmt) and _is_docstring(statement))
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

@@ -46,6 +46,9 @@ FILES = {
 }
 
 
+TRAIN = FILES["stages/train.py"].partition("Hint\n")[2]
+
+
 @pytest.fixture(autouse=True)
 def _forget_fingerprints() -> None:
     provenance._code_of.cache_clear()
@@ -81,8 +84,13 @@ def test_the_closure_holds_what_runs(tmp_path: Path) -> None:
         {"unrelated": "VALUE = 2\n"},
         {"hints": "class Hint:\n    x = 1\n"},
         {"samplers__uniform": "def draw():\n    return 3\n"},
+        {"stages__train": "from fake.loss import sign\nfrom typing import TYPE_CHECKING\n" + TRAIN},
+        {"stages__train": "from typing import TYPE_CHECKING\nfrom fake.loss import sign\n" + TRAIN},
     ],
-    ids=["comment", "formatting", "docstrings", "new docstring", "unrelated", "type checking", "no member"],
+    ids=[
+        *("comment", "formatting", "docstrings", "new docstring", "unrelated", "type checking", "no member"),
+        *("order of imports", "hints"),
+    ],
 )
 def test_what_changes_no_number_changes_no_fingerprint(tmp_path: Path, changed: dict[str, str]) -> None:
     assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b", **changed)
@@ -101,11 +109,52 @@ def test_what_changes_no_number_changes_no_fingerprint(tmp_path: Path, changed: 
         },
         {"loss": FILES["loss.py"].replace("def sign(x)", "def sign(x=1)")},
         {"deep": 'def one(x):\n    y = "text"\n    return x\n'},
+        {"stages__train": FILES["stages/train.py"].replace("import sign", "import other as sign")},
+        {"stages__train": FILES["stages/train.py"].replace("fake.loss import", "fake.deep import")},
+        {"stages__train": FILES["stages/train.py"].replace("from fake import late", "from fake import deep as late")},
+        {"stages__train": FILES["stages/train.py"].replace("from fake import late", "import numpy as late")},
     ],
-    ids=["sign", "two imports away", "import in a function", "another import", "default", "text that is no docstring"],
+    ids=[
+        *("sign", "two imports away", "import in a function", "another import", "default", "text that is no docstring"),
+        *("another name", "another module", "another module by its name", "another package"),
+    ],
 )
 def test_what_may_change_a_number_changes_the_fingerprint(tmp_path: Path, changed: dict[str, str]) -> None:
     assert fingerprint(tmp_path / "a") != fingerprint(tmp_path / "b", **changed)
+
+
+def test_a_moved_or_renamed_module_changes_no_fingerprint(tmp_path: Path) -> None:
+    moved = tmp_path / "b"
+    train = (
+        FILES["stages/train.py"]
+        .replace("from fake.loss", "from fake.house.room")
+        .replace("import late", "import soon as late")
+    )
+    loss = (
+        FILES["loss.py"]
+        .replace("import fake.deep", "from fake.house import deeper")
+        .replace("fake.deep.one", "deeper.one")
+    )
+    plain = (
+        FILES["loss.py"]
+        .replace("import fake.deep", "from fake import deep as deeper")
+        .replace("fake.deep.one", "deeper.one")
+    )
+    house = {"house__room": loss, "house__deeper": FILES["deep.py"], "house____init__": '"""Rooms."""\n'}
+    found = fingerprint(moved, stages__train=train, soon=FILES["late.py"], **house)
+    assert found == fingerprint(tmp_path / "a", loss=plain)
+    assert {"fake.house.room", "fake.house.deeper", "fake.soon"} <= set(
+        closure_of("fake.stages.train", root=moved / "fake")
+    )
+
+
+def test_two_functions_that_swap_what_they_import_change_the_fingerprint(tmp_path: Path) -> None:
+    deep, late = "from fake.deep import one", "from fake.late import late as one"
+    one, two = (
+        f"def a():\n    {first}\n    return one\ndef b():\n    {second}\n    return one\n"
+        for first, second in ((deep, late), (late, deep))
+    )
+    assert fingerprint(tmp_path / "a", stages__train=one) != fingerprint(tmp_path / "b", stages__train=two)
 
 
 def test_the_branch_beside_type_checking_runs(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import itertools
 import json
 import time
 from pathlib import Path
@@ -60,6 +61,21 @@ wildcard_constraints:
     policy=f"baseline/[^/]+|{TRAINED}",
     arm="[a-z][a-z0-9_]*",
     batch="baseline|emulation|preset~[^/]+/seed~[0-9]+",
+
+
+# What the longest chain of jobs waits for starts first, then runs that are one long job each; the rest fills the gaps.
+CHAIN, SHORT_CHAIN, LONG_JOB = 100, 60, 50
+
+
+def grpo_priority(wildcards):
+    """Return the priority of an epoch: long runs are the longest chain of the whole workflow."""
+    run = int(wildcards.seed), float(wildcards.beta)
+    is_long = any(
+        arm.preset == wildcards.preset
+        and run in itertools.product(arm.long_seeds, arm.long_kl_betas)
+        for arm in EXPERIMENT.arms
+    )
+    return CHAIN if is_long else SHORT_CHAIN
 
 
 def spec(stage):

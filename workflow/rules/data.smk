@@ -46,6 +46,7 @@ if WORLD:
             f"{RAW}/log.txt",
         benchmark:
             f"{RAW}/benchmark.jsonl"
+        priority: CHAIN
         conda:
             "../../envs/cpu.yaml"
         resources:
@@ -72,6 +73,7 @@ rule prepare_examples:
         f"{LEVER}/examples/log.txt",
     benchmark:
         f"{LEVER}/examples/benchmark.jsonl"
+    priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
     resources:
@@ -96,6 +98,7 @@ rule embed_examples:
         f"{LEVER}/embeddings/log.txt",
     benchmark:
         f"{LEVER}/embeddings/benchmark.jsonl"
+    priority: CHAIN
     conda:
         "../../envs/gpu.yaml"
     threads: room("embed_examples").threads
@@ -122,6 +125,7 @@ rule sample_pools:
         f"{LEVER}/pools/log.txt",
     benchmark:
         f"{LEVER}/pools/benchmark.jsonl"
+    priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
     resources:

@@ -25,6 +25,7 @@ if EMULATE:
             f"{NOISY}/log.txt",
         benchmark:
             f"{NOISY}/benchmark.jsonl"
+        priority: SHORT_CHAIN
         conda:
             "../../envs/cpu.yaml"
         resources:

@@ -34,6 +34,7 @@ rule prepare_tasks:
         f"{AGENTS}/tasks/log.txt",
     benchmark:
         f"{AGENTS}/tasks/benchmark.jsonl"
+    priority: LONG_JOB
     conda:
         "../../envs/cpu.yaml"
     resources:
@@ -59,6 +60,7 @@ rule warm_start_agent:
         f"{AGENTS}/warm_start/log.txt",
     benchmark:
         f"{AGENTS}/warm_start/benchmark.jsonl"
+    priority: LONG_JOB
     conda:
         "../../envs/gpu.yaml"
     threads: room("warm_start_agent").threads
@@ -96,6 +98,7 @@ if IS_NATIVE:
             f"{RUN}/log.txt",
         benchmark:
             f"{RUN}/benchmark.jsonl"
+        priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
         threads: room("train_agent").threads
@@ -127,6 +130,7 @@ if IS_NATIVE:
             f"{RUN}/test/log.txt",
         benchmark:
             f"{RUN}/test/benchmark.jsonl"
+        priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
         threads: room("evaluate_agent").threads

@@ -17,6 +17,7 @@ rule propose_trajectories:
         f"{LEVER}/rl_data/proposals.log.txt",
     benchmark:
         f"{LEVER}/rl_data/proposals.benchmark.jsonl"
+    priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
     resources:
@@ -44,6 +45,7 @@ rule generate_rl_data:
         f"{LEVER}/rl_data/shard~{{shard}}/log.txt",
     benchmark:
         f"{LEVER}/rl_data/shard~{{shard}}/benchmark.jsonl"
+    priority: CHAIN
     conda:
         "../../envs/gpu.yaml"
     threads: room("generate_rl_data").threads
@@ -77,6 +79,7 @@ if IMPORTED:
             f"{LEVER}/rl_data/log.txt",
         benchmark:
             f"{LEVER}/rl_data/benchmark.jsonl"
+        priority: CHAIN
         conda:
             "../../envs/cpu.yaml"
         resources:
@@ -105,6 +108,7 @@ else:
             f"{LEVER}/rl_data/log.txt",
         benchmark:
             f"{LEVER}/rl_data/benchmark.jsonl"
+        priority: CHAIN
         conda:
             "../../envs/cpu.yaml"
         resources:

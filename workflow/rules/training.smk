@@ -8,6 +8,7 @@ rule reward_groups:
         f"{LEVER}/preset~{{preset}}/groups.log.txt",
     benchmark:
         f"{LEVER}/preset~{{preset}}/groups.benchmark.jsonl"
+    priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
     resources:
@@ -34,6 +35,7 @@ rule initialise_selector:
         f"{INIT}/log.txt",
     benchmark:
         f"{INIT}/benchmark.jsonl"
+    priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
     resources:
@@ -63,6 +65,7 @@ rule train_rce_epoch:
         f"{RCE}/log.txt",
     benchmark:
         f"{RCE}/benchmark.jsonl"
+    priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
     resources:
@@ -93,6 +96,7 @@ rule train_grpo_epoch:
         f"{GRPO}/log.txt",
     benchmark:
         f"{GRPO}/benchmark.jsonl"
+    priority: grpo_priority
     conda:
         "../../envs/cpu.yaml"
     resources:
@@ -126,6 +130,7 @@ rule train_on_policy_epoch:
         f"{ON_POLICY}/log.txt",
     benchmark:
         f"{ON_POLICY}/benchmark.jsonl"
+    priority: SHORT_CHAIN
     conda:
         "../../envs/gpu.yaml"
     threads: room("train_on_policy_epoch").threads
@@ -160,6 +165,7 @@ rule train_distil_epoch:
         f"{DISTIL}/log.txt",
     benchmark:
         f"{DISTIL}/benchmark.jsonl"
+    priority: SHORT_CHAIN
     conda:
         "../../envs/cpu.yaml"
     resources:
