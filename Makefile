@@ -9,7 +9,7 @@ CORES ?= all
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup reproduce smoke test test-emulated test-faults test-slurm check format schema world gpu bench clean-results lock
+.PHONY: help setup reproduce smoke test test-emulated test-faults test-slurm check format schema world gpu bench bench-run lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ gpu: setup ## tests that need a CUDA device
 
 bench: setup ## engine against plain answering, in turns; writes docs/benchmarks.md
 	$(BIN)/python -m benchmarks.answering
+
+bench-run: setup ## whole commands on a fresh clone; writes docs/pace.md
+	$(BIN)/python -m benchmarks.pace
 
 lock: setup ## pin what is installed now
 	{ echo "# Exact versions of everything that runs, tests and checks this project; made by: make lock"; \
