@@ -61,6 +61,8 @@ LAYERS = [
         "cluster",
         "incremental",
         "store_tool",
+        "forks",
+        "snakemake_adapter",
         "__main__",
         "__init__",
     },
