@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lever_pipe.agent.layers import is_plain, run_layers
+from lever_pipe.agent.layers import Places, is_plain, run_layers
 
 GROWTH = 64
 """Places that a memory grows by at least: the states held so far are copied once for all of them."""
@@ -40,46 +40,49 @@ def remember(model: Any, n_rows: int, pad_id: int) -> Rows:
 class PlainRows:
     """The memory of a Qwen3: each row's tokens stand from place 0 on.
 
-    A shorter text is filled at its right end. What fills it is stored behind the row's last token, where no query
-    looks before a token of the next text stands there.
+    The texts of one pass are laid end to end, so that none is filled up. Prompts that are equal, as those of one task's
+    episodes, are read once.
     """
 
     def __init__(self, model: Any, n_rows: int, pad_id: int) -> None:
+        del pad_id
         self._model = model
-        self._pad_id = pad_id
         self._lengths = [0] * n_rows
         self._states: _States = {}
 
     @torch.inference_mode()
     def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
         """As `Rows` says."""
-        device, width = self._model.device, max(map(len, texts))
-        begins = [self._lengths[row] for row in rows]
-        for row, text in zip(rows, texts, strict=True):
-            self._lengths[row] += len(text)
-        ids_nW = torch.tensor([[*text, *[self._pad_id] * (width - len(text))] for text in texts], device=device)
-        places_nW = torch.tensor(begins, device=device)[:, None] + torch.arange(width, device=device)
-        attention = _Attention(
-            self._states,
-            torch.tensor(rows, device=device),
-            places_nW,
-            n_rows=len(self._lengths),
-            n_places=max(self._lengths[row] for row in rows),
-            room=max(begins) + width,
-        )
-        ends = torch.arange(len(rows), device=device), torch.tensor([len(text) - 1 for text in texts], device=device)
-        logits_nV: Tensor = self._model.lm_head(run_layers(self._model, ids_nW, places_nW, attention, ends)).float()
-        return logits_nV
+        if self._states or len(rows) < len(self._lengths):
+            return self._read(rows, texts)
+        first = {tuple(text): index for index, text in enumerate(dict.fromkeys(map(tuple, texts)))}
+        self._lengths = [0] * len(first)
+        logits_nV = self._read(range(len(first)), list(first))
+        index = [first[tuple(text)] for text in texts]
+        self.keep(index)
+        return logits_nV[torch.tensor(index, device=logits_nV.device)]
 
     @torch.inference_mode()
     def keep(self, rows: Sequence[int]) -> None:
         """As `Rows` says."""
-        if len(rows) == len(self._lengths):
-            return
         self._lengths = [self._lengths[row] for row in rows]
         index = torch.tensor(rows, device=self._model.device)
         for name, states in self._states.items():
-            self._states[name] = states[index]
+            self._states[name] = states.index_select(0, index)
+
+    def _read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
+        device = self._model.device
+        sizes = torch.tensor([len(text) for text in texts], device=device)
+        ids_1T = torch.tensor([[token for text in texts for token in text]], device=device)
+        begins = torch.tensor([self._lengths[row] for row in rows], device=device)
+        for row, text in zip(rows, texts, strict=True):
+            self._lengths[row] += len(text)
+        n_places = max(self._lengths[row] for row in rows)
+        attention = _Attention(self._states, torch.tensor(rows, device=device), sizes, begins, self._lengths, n_places)
+        last = torch.zeros_like(sizes), sizes.cumsum(0) - 1
+        hidden_nH = run_layers(self._model, ids_1T, attention.places_T[None], attention, last)
+        logits_nV: Tensor = self._model.lm_head(hidden_nH).float()
+        return logits_nV
 
 
 _States = dict[tuple[int, str], Tensor]
@@ -87,47 +90,69 @@ _States = dict[tuple[int, str], Tensor]
 
 
 class _Attention:
-    """The attention of one pass: n of B rows store W places each and read what stands up to them."""
+    """The attention of one pass: n of B rows store T tokens, laid end to end, and read what stands up to them."""
 
     def __init__(
-        self, states: _States, rows_n: Tensor, places_nW: Tensor, *, n_rows: int, n_places: int, room: int
+        self, states: _States, rows_n: Tensor, sizes_n: Tensor, begins_n: Tensor, lengths: Sequence[int], n_places: int
     ) -> None:
         self._states = states
         self._rows_n = rows_n
-        self._places_nW = places_nW
-        self._n_rows = n_rows
+        self._n_rows = len(lengths)
         self._n_places = n_places
-        self._room = room
-        self._is_later_nWS = torch.arange(n_places, device=rows_n.device) > places_nW[:, :, None]
-        self._mask: Tensor | None = None
+        n_tokens, width = int(sizes_n.sum()), int(sizes_n.max())
+        texts_n = torch.arange(len(rows_n), device=rows_n.device)
+        self._text_T = texts_n.repeat_interleave(sizes_n, output_size=n_tokens)
+        starts_n = sizes_n.cumsum(0) - sizes_n
+        self._column_T = torch.arange(n_tokens, device=rows_n.device) - starts_n[self._text_T]
+        self.places_T = begins_n[self._text_T] + self._column_T
+        columns_W = torch.arange(width, device=rows_n.device)
+        # Behind a shorter text stands its last token again, as a query whose answer nobody reads.
+        self._token_nW = starts_n[:, None] + torch.minimum(columns_W, sizes_n[:, None] - 1)
+        self._mask_nWS: Tensor | None = None
 
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Return what the queries read, the heads that share keys and values as further queries of one head."""
-        n, width, n_heads, depth = queries.shape
-        n_kv = keys.shape[2]
-        queries = queries.view(n, width, n_kv, -1, depth).transpose(1, 2).reshape(n, n_kv, -1, depth)
-        stored = self._stored((layer, "keys"), keys), self._stored((layer, "values"), values)
-        read = scaled_dot_product_attention(queries, *stored, attn_mask=self._masked(queries, n_heads // n_kv))
-        return read.view(n, n_kv, width, -1, depth).transpose(1, 2).reshape(n, width, -1)
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
+        """As `layers.Attention` says of one row [1, T], wanted at the end of each text."""
+        stored = self._stored((layer, "keys"), keys[0]), self._stored((layer, "values"), values[0])
+        if self._mask_nWS is None:
+            self._mask_nWS = self._masked(queries)
+        is_packed = self._token_nW.shape[1] > 1  # else each text is a single token, as it stands
+        if wanted is not None:
+            return _attend(queries[wanted][:, None], *stored, self._mask_nWS[:, -1:])[:, 0]
+        if not is_packed:
+            return _attend(queries.transpose(0, 1), *stored, self._mask_nWS).transpose(0, 1)
+        read_nW = _attend(queries[0, self._token_nW], *stored, self._mask_nWS)
+        return read_nW[self._text_T, self._column_T][None]
 
     def _stored(self, name: tuple[int, str], found: Tensor) -> Tensor:
-        """Store states [n, W, kv heads, D] and return those of the rows up to now, [n, kv heads, S, D]."""
+        """Store states [T, kv heads, D] and return those of the rows up to now, [n, kv heads, S, D]."""
         states = self._states.get(name)
-        if states is None or states.shape[1] < self._room:
-            grown = found.new_zeros(self._n_rows, self._room + GROWTH, *found.shape[2:])
+        if states is None or states.shape[1] < self._n_places:
+            grown = found.new_zeros(self._n_rows, self._n_places + GROWTH, *found.shape[1:])
             if states is not None:
                 grown[:, : states.shape[1]] = states
             states = self._states[name] = grown
-        states[self._rows_n[:, None], self._places_nW] = found
+        states[self._rows_n[self._text_T], self.places_T] = found
         states = states[:, : self._n_places]
-        return (states if len(self._rows_n) == self._n_rows else states[self._rows_n]).transpose(1, 2)
+        return (states if len(self._rows_n) == self._n_rows else states.index_select(0, self._rows_n)).transpose(1, 2)
 
-    def _masked(self, queries: Tensor, n_shared: int) -> Tensor:
-        """Return minus infinity where a query must not look, [n, 1, W * n_shared, S], alike in every layer."""
-        if self._mask is None:
-            later = self._is_later_nWS.repeat_interleave(n_shared, dim=1)[:, None]
-            self._mask = torch.zeros_like(later, dtype=queries.dtype).masked_fill_(later, -torch.inf)
-        return self._mask
+    def _masked(self, queries: Tensor) -> Tensor:
+        """Return minus infinity where a query must not look, [n, W, S]; alike in every layer."""
+        places_nW = self.places_T[self._token_nW]
+        later_nWS = torch.arange(self._n_places, device=places_nW.device) > places_nW[:, :, None]
+        return torch.zeros_like(later_nWS, dtype=queries.dtype).masked_fill_(later_nWS, -torch.inf)
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask_nWS: Tensor) -> Tensor:
+    """Return what queries [n, W, heads, D] read, [n, W, heads * D].
+
+    Heads that share keys and values [n, kv heads, S, D] are further queries of one head: nothing is repeated.
+    """
+    n, width, n_heads, depth = queries.shape
+    n_kv = keys.shape[1]
+    shared = queries.view(n, width, n_kv, -1, depth).transpose(1, 2).reshape(n, n_kv, -1, depth)
+    mask = mask_nWS[:, :, None].expand(-1, -1, n_heads // n_kv, -1).reshape(n, 1, shared.shape[2], -1)
+    read = scaled_dot_product_attention(shared, keys, values, attn_mask=mask)
+    return read.view(n, n_kv, width, -1, depth).transpose(1, 2).reshape(n, width, -1)
 
 
 class StockRows:
