@@ -71,16 +71,19 @@ class PlainRows:
             self._states[name] = states.index_select(0, index)
 
     def _read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
-        device = self._model.device
-        sizes = torch.tensor([len(text) for text in texts], device=device)
-        ids_1T = torch.tensor([[token for text in texts for token in text]], device=device)
-        begins = torch.tensor([self._lengths[row] for row in rows], device=device)
+        begins = [self._lengths[row] for row in rows]
         for row, text in zip(rows, texts, strict=True):
             self._lengths[row] += len(text)
-        n_places = max(self._lengths[row] for row in rows)
-        attention = _Attention(self._states, torch.tensor(rows, device=device), sizes, begins, self._lengths, n_places)
-        last = torch.zeros_like(sizes), sizes.cumsum(0) - 1
-        hidden_nH = run_layers(self._model, ids_1T, attention.places_T[None], attention, last)
+        attention = _Attention(
+            self._states,
+            rows,
+            begins,
+            [len(text) for text in texts],
+            n_rows=len(self._lengths),
+            device=self._model.device,
+        )
+        ids_1T = torch.tensor([[token for text in texts for token in text]], device=self._model.device)
+        hidden_nH = run_layers(self._model, ids_1T, attention.places_T[None], attention, attention.ends)
         logits_nV: Tensor = self._model.lm_head(hidden_nH).float()
         return logits_nV
 
@@ -93,20 +96,27 @@ class _Attention:
     """The attention of one pass: n of B rows store T tokens, laid end to end, and read what stands up to them."""
 
     def __init__(
-        self, states: _States, rows_n: Tensor, sizes_n: Tensor, begins_n: Tensor, lengths: Sequence[int], n_places: int
+        self,
+        states: _States,
+        rows: Sequence[int],
+        begins: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        n_rows: int,
+        device: torch.device,
     ) -> None:
         self._states = states
-        self._rows_n = rows_n
-        self._n_rows = len(lengths)
-        self._n_places = n_places
-        n_tokens, width = int(sizes_n.sum()), int(sizes_n.max())
-        texts_n = torch.arange(len(rows_n), device=rows_n.device)
-        self._text_T = texts_n.repeat_interleave(sizes_n, output_size=n_tokens)
+        self._n_rows = n_rows
+        self._n_places = max(begin + size for begin, size in zip(begins, sizes, strict=True))
+        self._rows_n, begins_n, sizes_n = torch.tensor([rows, begins, sizes], device=device)
+        texts_n = torch.arange(len(rows), device=device)
         starts_n = sizes_n.cumsum(0) - sizes_n
-        self._column_T = torch.arange(n_tokens, device=rows_n.device) - starts_n[self._text_T]
+        self._text_T = texts_n.repeat_interleave(sizes_n, output_size=sum(sizes))
+        self._column_T = torch.arange(sum(sizes), device=device) - starts_n[self._text_T]
         self.places_T = begins_n[self._text_T] + self._column_T
-        columns_W = torch.arange(width, device=rows_n.device)
+        self.ends = torch.zeros_like(sizes_n), starts_n + sizes_n - 1
         # Behind a shorter text stands its last token again, as a query whose answer nobody reads.
+        columns_W = torch.arange(max(sizes), device=device)
         self._token_nW = starts_n[:, None] + torch.minimum(columns_W, sizes_n[:, None] - 1)
         self._mask_nWS: Tensor | None = None
 
