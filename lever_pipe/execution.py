@@ -12,4 +12,6 @@ def prepare(runtime: Runtime) -> torch.device:
     torch.set_num_threads(runtime.threads)
     # Not `use_deterministic_algorithms`, which imports the compiler: as long as a whole short job.
     torch.set_deterministic_debug_mode("error" if runtime.device == "cpu" else "default")
+    # What that mode does besides: it fills the memory of every result before the result is written there.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device(runtime.device)

@@ -69,7 +69,7 @@ class RolloutCounts:
 
     forwards: int = 0
     prefill_tokens: int = 0
-    """Tokens of prompts, feedback and ends of turns that were read."""
+    """Tokens of prompts, feedback and ends of turns, of each dialogue: also where equal prompts are read once."""
     decode_tokens: int = 0
     """Sampled tokens that were read one by one."""
     requests: int = 0

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lever_pipe.agent.episodes import ASKED, NO_TURN, Episode, Request, RolloutCounts, Rollouts, RolloutSettings
-from lever_pipe.agent.generation import CachedRows, Decoding, Reading, Sampled, speak
+from lever_pipe.agent.generation import Decoding, Reading, Sampled, speak
+from lever_pipe.agent.memory import remember
 from lever_pipe.agent.sampling import uniforms
 from lever_pipe.agent_config import Environment, Simulator
 from lever_pipe.agent_records import EndReason
@@ -142,8 +143,8 @@ def _hold(
     progress: Progress | None,
 ) -> None:
     """Hold dialogues to their ends, turn by turn."""
-    rows = CachedRows(model, len(dialogues))
-    decoding = Decoding(codec.end_ids, codec.pad_id, settings.temperature, settings.greedy)
+    rows = remember(model, len(dialogues), codec.pad_id)
+    decoding = Decoding(codec.end_ids, settings.temperature, settings.greedy)
     running = list(dialogues)
     for turn in range(settings.max_turns):
         is_last = turn == settings.max_turns - 1

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lever_pipe.agent.layers import causal, is_plain, run_layers
 from lever_pipe.losses.tokens import token_entropies, token_log_probs
 
 
@@ -49,10 +50,19 @@ def score(
     rows = torch.repeat_interleave(torch.arange(len(places)), torch.tensor([len(each) for each in places]))
     columns = torch.cat(list(places))
     targets_1n = ids_BL[rows, columns][None].to(device)
-    with _only_before(model, rows.to(device), columns.to(device)):
-        logits_1nV = model(input_ids=ids_BL.to(device), use_cache=False).logits
+    logits_1nV = _logits_before(model, ids_BL.to(device), rows.to(device), columns.to(device))
     log_probs_1n = token_log_probs(logits_1nV, targets_1n, temperature)
     return Scored(log_probs_1n[0], token_entropies(logits_1nV, temperature)[0] if entropies else None)
+
+
+def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the logits [1, n, V] before the n places."""
+    if is_plain(model) and not torch.is_grad_enabled():
+        positions_1L = torch.arange(ids_BL.shape[1], device=ids_BL.device)[None]
+        hidden_nH = run_layers(model, ids_BL, positions_1L, causal, (rows, columns - 1))
+        return torch.as_tensor(model.lm_head(hidden_nH[None]))
+    with _only_before(model, rows, columns):
+        return torch.as_tensor(model(input_ids=ids_BL, use_cache=False).logits)
 
 
 @contextmanager

@@ -59,3 +59,4 @@ def test_a_process_has_its_threads_and_deterministic_kernels() -> None:
     assert execution.prepare(Runtime(threads=2)) == torch.device("cpu")
     assert torch.get_num_threads() == 2
     assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]

@@ -1,0 +1,87 @@
+"""One pass through the layers of a Qwen3, attention left to the caller.
+
+The stock forward pass makes masks, caches and outputs of every place, whoever reads them. Here the states of wanted
+places alone go through what follows the last attention; a row's numbers are those of the stock pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+Places = tuple[Tensor, Tensor]
+"""Rows and columns, int64 [n] each, no place twice."""
+Rotary = tuple[Tensor, Tensor]
+"""Cosines and sines, [B or 1, L, 1, D] each."""
+
+
+class Attention(Protocol):
+    """What the queries of one layer read."""
+
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None, /) -> Tensor:
+        """Return what is read at every place [B, L, heads * D], or at the wanted ones [n, heads * D].
+
+        Args:
+            layer: its number.
+            queries: [B, L, heads, D].
+            keys: [B, L, kv heads, D].
+            values: as keys.
+            wanted: None for every place.
+        """
+        ...
+
+
+def is_plain(model: Any) -> bool:
+    """Return whether these layers are the model's: a whole Qwen3, not one in parts, which has a class of its own."""
+    from transformers import Qwen3ForCausalLM
+
+    return type(model) is Qwen3ForCausalLM
+
+
+def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attention, wanted: Places) -> Tensor:
+    """Return the normalised hidden states [n, H] of the wanted places.
+
+    Args:
+        model: one that `is_plain`.
+        ids_BL: int64 [B, L].
+        positions_BL: int64 [B or 1, L], where each token stands in its text.
+        attend: the attention of every layer.
+        wanted: at least one place.
+    """
+    decoder = model.model
+    hidden = decoder.embed_tokens(ids_BL)
+    cos, sin = decoder.rotary_emb(hidden, positions_BL)
+    rotary = cos.unsqueeze(2), sin.unsqueeze(2)
+    last = len(decoder.layers) - 1
+    for index, layer in enumerate(decoder.layers):
+        chosen = wanted if index == last else None
+        states = _heads(layer.self_attn, layer.input_layernorm(hidden), rotary)
+        if chosen is not None:
+            hidden = hidden[chosen]
+        hidden = hidden + layer.self_attn.o_proj(attend(index, *states, chosen))
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+    return torch.as_tensor(decoder.norm(hidden))
+
+
+def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
+    """As `Attention` says, for whole texts: a query reads all up to its own place."""
+    q, k, v = (states.transpose(1, 2) for states in (queries, keys, values))
+    read = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
+    return read if wanted is None else read[wanted]
+
+
+def _heads(module: Any, normed: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values of an attention module."""
+    shape = (*normed.shape[:-1], -1, module.head_dim)
+    queries = _rotate(module.q_norm(module.q_proj(normed).view(shape)), rotary)
+    keys = _rotate(module.k_norm(module.k_proj(normed).view(shape)), rotary)
+    return queries, keys, module.v_proj(normed).view(shape)
+
+
+def _rotate(heads: Tensor, rotary: Rotary) -> Tensor:
+    cos, sin = rotary
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cos + torch.cat((-second, first), dim=-1) * sin

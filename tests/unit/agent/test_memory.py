@@ -1,0 +1,139 @@
+"""What a model remembers of dialogues, against plain forward passes over the whole of each; work is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from agent_doubles import CODEC
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lever_pipe.agent.layers import is_plain
+from lever_pipe.agent.memory import GROWTH, PlainRows, StockRows, remember
+from lever_pipe.agent.policy import build_tiny
+from lever_pipe.agent.scoring import score
+from lever_pipe.agent_config import TinyQwen3
+from lever_pipe.rowwise import rowwise
+
+# The published bound for float32.
+BOUND = 1e-4
+PROMPTS = [[5, 6, 7], [5, 6, 7], [9] * 12, [5, 6, 7]]
+PASSES = [
+    ([0, 2, 3], [[8], [1], [2]]),
+    ([2], [[3]]),
+    ([0, 1, 2, 3], [[4, 4, 4], [11], [12, 13], [1] * (GROWTH + 9)]),
+    ([1, 3], [[2], [3]]),
+]
+"""Which rows read what, after the prompts: unequal texts, rows that wait, and more than the memory had room for."""
+
+
+def qwen3(**sizes: int) -> Any:
+    return build_tiny(TinyQwen3(**sizes), CODEC.vocabulary_size, 0)
+
+
+def llama() -> Any:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return rowwise(LlamaForCausalLM(LlamaConfig(vocab_size=CODEC.vocabulary_size, **sizes)).eval())
+
+
+@contextmanager
+def tokens_read(model: Any) -> Iterator[list[int]]:
+    """Count the tokens of each forward pass."""
+    counts: list[int] = []
+    handle = model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: counts.append(inputs[0].numel()))
+    yield counts
+    handle.remove()
+
+
+@torch.no_grad()
+def logits_behind(model: Any, text: Sequence[int]) -> torch.Tensor:
+    return torch.as_tensor(model(input_ids=torch.tensor([list(text)])).logits[0, -1])
+
+
+@pytest.mark.parametrize(
+    "make", [qwen3, lambda: qwen3(layers=3, heads=4, kv_heads=4), lambda: qwen3(layers=1, heads=6, kv_heads=2), llama]
+)
+def test_rows_read_what_a_plain_forward_pass_reads(make: Any) -> None:
+    model = make()
+    rows, texts = remember(model, len(PROMPTS), 0), [list(prompt) for prompt in PROMPTS]
+    found = rows.read(range(len(texts)), texts)
+    for chosen, more in PASSES:
+        for row, text in zip(chosen, more, strict=True):
+            texts[row] += text
+        found = rows.read(chosen, more)
+        expected = torch.stack([logits_behind(model, texts[row]) for row in chosen])
+        assert torch.allclose(found, expected, rtol=0, atol=BOUND)
+    rows.keep([1, 3])
+    expected = torch.stack([logits_behind(model, [*texts[row], 7, 8]) for row in (1, 3)])
+    assert torch.allclose(rows.read([0, 1], [[7, 8]] * 2), expected, rtol=0, atol=BOUND)
+
+
+def test_the_first_logits_are_those_of_each_prompt() -> None:
+    model = qwen3()
+    found = remember(model, len(PROMPTS), 0).read(range(len(PROMPTS)), PROMPTS)
+    expected = torch.stack([logits_behind(model, prompt) for prompt in PROMPTS])
+    assert torch.allclose(found, expected, rtol=0, atol=BOUND)
+
+
+def test_equal_prompts_are_read_once_and_rows_that_wait_not_at_all() -> None:
+    model = qwen3()
+    rows = remember(model, len(PROMPTS), 0)
+    with tokens_read(model) as counts:
+        rows.read(range(len(PROMPTS)), PROMPTS)
+        for chosen, texts in PASSES:
+            rows.read(chosen, texts)
+    assert counts == [3 + 12, *(sum(map(len, texts)) for _, texts in PASSES)]
+
+
+def test_a_row_does_not_depend_on_who_reads_beside_it() -> None:
+    model = qwen3()
+    both, alone = remember(model, 2, 0), remember(model, 1, 0)
+    both.read([0, 1], [[5, 6, 7], [9] * 12])
+    alone.read([0], [[5, 6, 7]])
+    both.read([1], [[8, 8]])
+    assert torch.allclose(both.read([0], [[8]]), alone.read([0], [[8]]), rtol=0, atol=1e-6)
+
+
+def test_only_a_whole_qwen3_is_run_layer_by_layer() -> None:
+    class Parts(type(qwen3())):  # type: ignore[misc]
+        """As a model becomes that is spread over devices."""
+
+    model = qwen3()
+    assert is_plain(model)
+    assert isinstance(remember(model, 1, 0), PlainRows)
+    model.__class__ = Parts
+    for other in (model, llama()):
+        assert not is_plain(other)
+        assert isinstance(remember(other, 1, 0), StockRows)
+
+
+def test_scores_without_gradients_are_the_bits_of_those_with_and_end_at_the_chosen_places() -> None:
+    model = qwen3()
+    sequences = [torch.tensor([5, 6, 7, 8, 9, 1, 2, 3]), torch.tensor([9, 1, 2, 3, 9])]
+    places = [torch.tensor([3, 7]), torch.tensor([1, 4, 3])]
+    seen: list[int] = []
+    for layer in model.model.layers:
+        layer.mlp.register_forward_hook(
+            lambda _, inputs, __: seen.append(inputs[0].numel() // model.config.hidden_size)
+        )
+    scored = partial(score, model, sequences, places, pad_id=0, temperature=0.7, entropies=True)
+    with_gradients = scored()
+    with torch.no_grad():
+        without = scored()
+    assert seen == [16, 16, 16, 5]
+    assert with_gradients.log_probs.requires_grad
+    assert torch.equal(torch.stack(tuple(without)), torch.stack(tuple(with_gradients)))  # type: ignore[arg-type]
+
+
+def test_half_precision_is_that_of_the_stock_pass() -> None:
+    model = qwen3()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rows = remember(model, 2, 0)
+        rows.read([0, 1], [[5, 6, 7], [9] * 12])
+        found = rows.read([0, 1], [[8], [1, 2]])
+        expected = torch.stack([logits_behind(model, text) for text in ([5, 6, 7, 8], [*[9] * 12, 1, 2])])
+    assert torch.allclose(found, expected.float(), rtol=0, atol=0.02)
