@@ -88,7 +88,7 @@ class _Reading:
 
     def attend(self, pool: SlotPool, layer: int, queries: Tensor) -> Tensor:
         """Return what the queries [n, heads, D] of all groups read."""
-        stored = [part.split(self.sizes) for part in pool.read(layer, self.slots)]
+        stored = [torch.split(part, self.sizes) for part in pool.read(layer, self.slots)]
         read = []
         for group, *parts in zip(self.groups, *stored, strict=True):
             keys, values = (part.view(group.rows, -1, *part.shape[1:]).transpose(1, 2) for part in parts)
@@ -155,13 +155,13 @@ class _PlacedWave:
             node = nodes[0]
             width = node.size + node.n_branches
             context = self._contexts(nodes, self._new[begin : begin + len(nodes) * width].reshape(len(nodes), width))
-            mask = prompt_mask(node.size, node.past, node.branches)
-            group = _Group(begin, len(nodes), width, context, self._folded(mask))
+            mask = prompt_mask(node.size, node.past, node.branches, self._memory.shared).to(self._device)
+            group = _Group(begin, len(nodes), width, context, mask.flatten(0, 1))
             groups.append(group)
             begin = group.end
             if node.request is not None:
                 read = 1 + node.n_branches
-                own = self._folded(mask[-read:]) if read > 1 else None
+                own = mask[:, -read:].flatten(0, 1) if read > 1 else None
                 wanted.append(_Group(begin_wanted, len(nodes), read, context, own))
                 begin_wanted = wanted[-1].end
         return groups, wanted
@@ -191,24 +191,22 @@ class _PlacedWave:
             mask = None
             if width > 1:
                 all_prompt = torch.ones(rows, 1, width, length, dtype=torch.bool, device=self._device)
-                mask = self._folded(torch.cat([all_prompt, visible[at : at + rows, None]], dim=-1))
+                own = torch.cat([all_prompt, visible[at : at + rows, None]], dim=-1)
+                mask = own.repeat(1, 1, self._memory.shared, 1)
             yield _Group(begin, rows, width, context, mask)
             begin, at = begin + rows * width, at + rows
-
-    def _folded(self, mask: Tensor) -> Tensor:
-        """Return the mask once for each of the query heads that share keys."""
-        return mask.to(self._device).repeat(*(1 for _ in mask.shape[:-2]), self._memory.shared, 1)
 
     def _tensor(self, array: Slots) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
 
 @lru_cache(maxsize=256)
-def prompt_mask(size: int, past: int, branches: tuple[int, ...]) -> Tensor:
-    """Return which tokens a node's tokens see, bool [size + answer tokens, past + size + answer tokens].
+def prompt_mask(size: int, past: int, branches: tuple[int, ...], shared: int = 1) -> Tensor:
+    """Return which tokens a node's tokens see, bool [shared, size + answer tokens, past + size + answer tokens].
 
     A prompt token sees what is before it; an answer token sees the prompt and its own answer's tokens before it.
     """
     branch = np.repeat(np.arange(len(branches) + 1), [size, *branches])
     seen = np.tril((branch[:, None] == branch) | (branch == 0))
-    return torch.from_numpy(np.concatenate([np.ones((len(branch), past), dtype=bool), seen], axis=1))
+    mask = torch.from_numpy(np.concatenate([np.ones((len(branch), past), dtype=bool), seen], axis=1))
+    return mask.repeat(shared, 1, 1)  # once for each of the query heads that share keys

@@ -146,8 +146,9 @@ def test_two_jobs_are_one_run(first: First) -> None:
             judge = LvlmJudge(train, model, Prompter(lvlm_config(), train), chain.on_policy.reward)
             spent: list[Spent] = []
             plan = plan_on_policy_epoch(
-                Policies(module, FrozenSelector(anchor, data.table)), adam, data.table, data.train, judge, chain.on_policy, epoch=epoch,
-                kl_beta=0.15, clips=True, generator=torch_generator(0, "on policy", epoch), on_step=spent.append,
+                Policies(module, FrozenSelector(anchor, data.table)), adam, data.table, data.train, judge,
+                chain.on_policy, epoch=epoch, kl_beta=0.15, clips=True,
+                generator=torch_generator(0, "on policy", epoch), on_step=spent.append,
             )  # fmt: skip
             values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
             values |= {"val_loss": validation_loss(module, data.table, data.validation), "kl_beta": 0.15}
