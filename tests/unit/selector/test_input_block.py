@@ -80,7 +80,7 @@ def test_query_and_candidates_pass_the_same_block() -> None:
     module = opened(selector())
     query, pool = inputs()
     pool[:, 3] = query
-    torch.testing.assert_close(module.project(pool)[:, 3], module._project(query))
+    torch.testing.assert_close(module.project(pool)[:, 3], module.project(query))
     attention = module.cross_attn_layers[0]
     assert isinstance(attention, nn.MultiheadAttention)
     nn.init.zeros_(attention.out_proj.weight)  # what is left of the query is its own normalised vector
