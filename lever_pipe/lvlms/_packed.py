@@ -115,7 +115,7 @@ class PackedExecutor:
         hidden = run_layers(
             self._text,
             self._embed(wave),
-            self._tensor(self._positions(wave)),
+            self._tensor(self._rotary_positions(wave)),
             placed.attention,
             (self._tensor(wanted),) if asked else None,
         )
@@ -128,7 +128,7 @@ class PackedExecutor:
             return _executor.join(asked, scores, ())
         return _executor.join(asked, scores, decode(_Rows(self, placed, nodes), first, self._options))
 
-    def _positions(self, wave: Sequence[Node]) -> _positions.Array:
+    def _rotary_positions(self, wave: Sequence[Node]) -> _positions.Array:
         """Return the rotary positions of a packed row [3, tokens]."""
         relative = [part for node in wave for part in (node.layout.positions, self._branches(node.branches))]
         starts = [start for node in wave for start in (node.start, node.end)]
