@@ -38,6 +38,8 @@ TOOLS = {
 }
 """Name of a tool -> module that holds it."""
 TERMINATED = 128 + signal.SIGTERM
+RARELY = 20_000
+"""Objects that a stage makes, beyond those it has dropped, between two scans for cycles."""
 
 log = logging.getLogger("lever_pipe")
 
@@ -309,12 +311,16 @@ def _parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Import without collector: what a heavy package creates stays anyway, and scanning it takes long."""
+    """Import without collector: what a heavy package creates stays anyway, and scanning it takes long.
+
+    Afterwards it runs rarely: a stage makes many rows and few cycles, and each scan would pass over all rows again.
+    """
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
+        gc.set_threshold(RARELY)
         gc.enable()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lever_pipe import storage
 from lever_pipe.lvlms.protocol import ImageSource, Lvlm, LvlmOptions
-from lever_pipe.prompts import PromptStyle, TextPrompt, build_prompt
+from lever_pipe.prompts import PromptStyle, TextPrompt, TextSegment, asked, opening, shown
 from lever_pipe.records import Example, ExampleId
 from lever_pipe.stage_configs import LvlmConfig, Runtime
 
@@ -38,15 +38,24 @@ def load_lvlm(
 
 
 class Prompter:
-    """Prompts of queries with demonstrations from the train split."""
+    """Prompts of queries with demonstrations from the train split; each example becomes text once in a role."""
 
     def __init__(self, config: LvlmConfig, train: Sequence[Example]) -> None:
         self._style = prompt_style(config)
         self._train = train
+        self._opening = opening(self._style)
+        self._shown: dict[ExampleId, TextSegment] = {}
+        self._asked: dict[tuple[str, str, str], TextSegment] = {}  # by all that a query's segment is made of
 
     def __call__(self, query: Example, demonstrations: Sequence[ExampleId]) -> TextPrompt:
         """Return the prompt with the demonstrations in the given order, the first one farthest from the query."""
-        return build_prompt(query, [self._train[i] for i in demonstrations], self._style)
+        for i in demonstrations:
+            if i not in self._shown:
+                self._shown[i] = shown(self._train[i], self._style)
+        made_of = (query.question, query.answer, query.image_digest)
+        if made_of not in self._asked:
+            self._asked[made_of] = asked(query, self._style)
+        return TextPrompt((*self._opening, *(self._shown[i] for i in demonstrations), self._asked[made_of]))
 
 
 def prompt_style(config: LvlmConfig) -> PromptStyle:

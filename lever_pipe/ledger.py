@@ -28,9 +28,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from lever_pipe import storage, temporaries
 from lever_pipe.errors import RecordError
@@ -41,6 +42,7 @@ ROWS_PER_CHUNK = 256  # a killed job loses at most these
 LOG_PROB_TOLERANCE = 1e-4  # nats; one prompt in two fp32 batches differs by about 1e-5
 DELETE_LINE = "Delete this line; its prompt is answered again."
 SHOWN = 200  # characters of a faulty line in a message
+KEY = b'{"key":"'  # how a writer begins a line
 DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
 DIGEST_LENGTH = 16
 ENGINE_DIGITS = 16
@@ -53,8 +55,19 @@ Field = tuple[str, ...]  # the names that lead to a value inside a row; () is th
 Disagree = Callable[[Field, Any, Any], object]  # hears of a field, the value kept and the other one
 
 
+class Line(NamedTuple):
+    """A line, and the place that a message names."""
+
+    content: bytes
+    path: Path
+    number: int  # from 1
+
+
 class Ledger:
     """Rows by key: loaded once at the start, extended in memory and on disk.
+
+    Loading compares every line with its digest and parses none but those that share a key: a job asks for few of the
+    rows that all jobs have left.
 
     Args:
         folder: where the files lie; None keeps the rows in memory only.
@@ -63,13 +76,16 @@ class Ledger:
         disagreements: values that two rows of one key state differently. The first one met (files by name, lines in
             order) is kept; values are never averaged.
         torn: incomplete last lines of killed writers; their rows are lost and computed again.
+        parsed: lines parsed so far.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.disagreements = 0
         self.torn = 0
+        self.parsed = 0
         self._rows: dict[str, Row] = {}
+        self._unread: dict[str, Line] = {}  # of other keys than `_rows`
         self._pending: list[bytes] = []
         self._path: Path | None = None
         self.reload()
@@ -82,18 +98,24 @@ class Ledger:
             )
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows) + len(self._unread)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._rows
+        return key in self._rows or key in self._unread
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self._rows, self._unread)
 
     def get(self, key: str) -> Row | None:
         """Return the merged row of `key`, or None."""
+        line = self._unread.pop(key, None)
+        if line is not None:
+            self._rows[key] = self._parse(line)[1]
         return self._rows.get(key)
 
     def rows_by_engine(self) -> Counter[str]:
         """Return how many rows each engine has answered, by the digest that begins its keys."""
-        return Counter(key[:ENGINE_DIGITS] for key in self._rows)
+        return Counter(key[:ENGINE_DIGITS] for key in self)
 
     def put(self, key: str, row: Mapping[str, Any]) -> None:
         """Merge a row into memory and queue it for disk; a full chunk is written at once."""
@@ -144,18 +166,28 @@ class Ledger:
 
     def _merge(self, key: str, row: Row) -> bool:
         """Return whether the row said anything that was not known."""
+        self.get(key)
         return bool(merge_into(self._rows, key, row, disagree=self._count))
 
     def _count(self, *_: object) -> None:
         self.disagreements += 1
+
+    def _parse(self, line: Line) -> tuple[str, Row]:
+        self.parsed += 1
+        return parse_row(*line)
 
     def _read(self, path: Path, content: bytes) -> None:
         for number, line in enumerate(BytesIO(content), start=1):
             if is_torn(line):
                 self.torn += 1
                 log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
+                continue
+            key, found = _key_of(line), Line(line, path, number)
+            if not key or (key in self and self._unread.get(key) != found):
+                self._merge(*self._parse(found))
             else:
-                self._merge(*parse_row(line, path, number))
+                _require_whole(*found)
+                self._unread[key] = found
 
 
 def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
@@ -226,8 +258,8 @@ def parse_row(line: bytes, path: Path, number: int, *, sealed: bool = True) -> t
         RecordError: the line was changed since it was written, or is no JSON object with a key; the message names file
             and line.
     """
-    if sealed and line[-SEAL_LENGTH:] != DIGEST + _digest_of(line[:-SEAL_LENGTH]) + END:
-        raise _changed(line, path, number)
+    if sealed:
+        _require_whole(line, path, number)
     try:
         row = json.loads(line)
         key = row.pop("key")
@@ -238,6 +270,12 @@ def parse_row(line: bytes, path: Path, number: int, *, sealed: bool = True) -> t
     if not isinstance(key, str):
         raise _no_row(path, number, f"the key {json.dumps(key)}"[:SHOWN])
     return key, row
+
+
+def _key_of(line: bytes) -> str:
+    """Return the key of a line as a ledger writes it; nothing where only parsing tells."""
+    key = line[len(KEY) : line.find(b'",', len(KEY))]
+    return key.decode() if line.startswith(KEY) and key.isalnum() else ""
 
 
 def merge_into(rows: dict[str, Row], key: str, row: Row, *, disagree: Disagree) -> list[Field]:
@@ -288,6 +326,12 @@ def _union(known: Row, row: Row, inside: Field, disagree: Disagree) -> Iterator[
 
 def _digest_of(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH].encode()
+
+
+def _require_whole(line: bytes, path: Path, number: int) -> None:
+    """Refuse a line that was changed since it was written, or that states no digest."""
+    if line[-SEAL_LENGTH:] != DIGEST + _digest_of(line[:-SEAL_LENGTH]) + END:
+        raise _changed(line, path, number)
 
 
 def _changed(line: bytes, path: Path, number: int) -> RecordError:

@@ -71,26 +71,39 @@ def build_prompt(query: Example, demonstrations: Sequence[Example], style: Promp
     Raises:
         DataError: a question or an answer contains a control token such as `<|im_end|>`.
     """
+    return TextPrompt((*opening(style), *(shown(d, style) for d in demonstrations), asked(query, style)))
+
+
+def opening(style: PromptStyle) -> tuple[TextSegment, ...]:
+    """Return what stands before the first demonstration: one segment or none."""
+    text = _system_turn(style) + (USER if style.layout == "single_turn" else "")
+    return (TextSegment(text),) if text else ()
+
+
+def shown(demonstration: Example, style: PromptStyle) -> TextSegment:
+    """Return a demonstration with its answer.
+
+    Raises:
+        DataError: its question or answer contains a control token.
+    """
     if style.layout == "single_turn":
-        return TextPrompt(_single_turn(query, demonstrations, style))
-    return TextPrompt(_turns(query, demonstrations, style))
+        text = IMAGE + _fill(style.demonstration, demonstration)
+    else:
+        text = _question_turn(demonstration, style) + ASSISTANT + _fill("{answer}", demonstration) + END
+    return TextSegment(text, (demonstration.image_digest,))
 
 
-def _single_turn(query: Example, demonstrations: Sequence[Example], style: PromptStyle) -> tuple[TextSegment, ...]:
-    shown = [TextSegment(IMAGE + _fill(style.demonstration, d), (d.image_digest,)) for d in demonstrations]
-    asked = TextSegment(IMAGE + _fill(style.query, query) + END + ASSISTANT, (query.image_digest,))
-    return (TextSegment(_system_turn(style) + USER), *shown, asked)
+def asked(query: Example, style: PromptStyle) -> TextSegment:
+    """Return what is asked, up to where the answer begins.
 
-
-def _turns(query: Example, demonstrations: Sequence[Example], style: PromptStyle) -> tuple[TextSegment, ...]:
-    system = _system_turn(style)
-    head = (TextSegment(system),) if system else ()
-    shown = [
-        TextSegment(_question_turn(d, style) + ASSISTANT + _fill("{answer}", d) + END, (d.image_digest,))
-        for d in demonstrations
-    ]
-    asked = TextSegment(_question_turn(query, style) + ASSISTANT, (query.image_digest,))
-    return (*head, *shown, asked)
+    Raises:
+        DataError: its question or answer contains a control token.
+    """
+    if style.layout == "single_turn":
+        text = IMAGE + _fill(style.query, query) + END
+    else:
+        text = _question_turn(query, style)
+    return TextSegment(text + ASSISTANT, (query.image_digest,))
 
 
 def _system_turn(style: PromptStyle) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.selector.network import PointerSelector
-from lever_pipe.training.embeddings import EmbeddingTable
+from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.training.groups import Groups
 from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.training.policies import PolicyPair
@@ -23,14 +23,11 @@ class NoisyPolicies:
     """The trained policy with dropout and its reference without: the ratio is off 1 before any update."""
 
     policy: PointerSelector
-    reference: PointerSelector
+    reference: FrozenSelector
 
     def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
         """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
-        scores = table.scores(self.policy.train(), batch)
-        with torch.no_grad():
-            anchor = table.scores(self.reference.eval(), batch)
-        return scores, anchor
+        return table.scores(self.policy.train(), batch), self.reference.scores(batch)
 
 
 @torch.no_grad()

@@ -57,19 +57,44 @@ class _Group:
         begin: first token.
         rows: nodes.
         width: tokens a node.
-        context: slots that each node sees [rows x n], the masked ones included.
+        context: slots that each node sees [rows, n], the masked ones included.
         mask: [..., heads that share keys x width, n]; None if every token sees all.
     """
 
     begin: int
     rows: int
     width: int
-    context: Tensor
+    context: Slots
     mask: Tensor | None
 
     @property
     def end(self) -> int:
         return self.begin + self.rows * self.width
+
+
+class _Reading:
+    """What a pass reads in a layer: keys and values of all groups are fetched in one go, then attended group by group.
+
+    Args:
+        groups: in the order of their tokens.
+        device: of the pool.
+    """
+
+    def __init__(self, groups: Iterable[_Group], device: torch.device) -> None:
+        self.groups = tuple(groups)
+        self.sizes = [group.context.size for group in self.groups]
+        contexts = [group.context.ravel() for group in self.groups]
+        self.slots = torch.from_numpy(np.concatenate(contexts) if contexts else np.empty(0, dtype=np.int64)).to(device)
+
+    def attend(self, pool: SlotPool, layer: int, queries: Tensor) -> Tensor:
+        """Return what the queries [n, heads, D] of all groups read."""
+        stored = [torch.split(part, self.sizes) for part in pool.read(layer, self.slots)]
+        read = []
+        for group, *parts in zip(self.groups, *stored, strict=True):
+            keys, values = (part.view(group.rows, -1, *part.shape[1:]).transpose(1, 2) for part in parts)
+            own = queries[group.begin : group.end].view(group.rows, group.width, *queries.shape[1:])
+            read.append(_attend(own, keys, values, group.mask).flatten(0, 1))
+        return torch.cat(read) if len(read) > 1 else read[0]
 
 
 @dataclass(frozen=True)
@@ -78,19 +103,14 @@ class _SlotAttention:
 
     pool: SlotPool
     slots: Tensor
-    groups: tuple[_Group, ...]
-    wanted: tuple[_Group, ...]
+    all: _Reading
+    wanted: _Reading
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
         self.pool.store(layer, self.slots, keys, values)
 
     def attend(self, layer: int, queries: Tensor, *, wanted: bool) -> Tensor:
-        read = []
-        for group in self.wanted if wanted else self.groups:
-            keys, values = self.pool.read(layer, group.context, group.rows)
-            part = queries[group.begin : group.end].view(group.rows, group.width, *queries.shape[1:])
-            read.append(_attend(part, keys, values, group.mask).flatten(0, 1))
-        return torch.cat(read) if len(read) > 1 else read[0]
+        return (self.wanted if wanted else self.all).attend(self.pool, layer, queries)
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -113,13 +133,13 @@ class _PlacedWave:
         self._spare = memory.pool.take(len(generating) * memory.spare).reshape(len(generating), memory.spare)
         self._prompts: list[Slots] = []  # of generating nodes
         self._temporary: list[Slots] = [self._spare.ravel()]
-        groups, wanted = self._groups(wave)
-        self.attention = _SlotAttention(memory.pool, self._tensor(self._new), tuple(groups), tuple(wanted))
+        groups, wanted = (_Reading(groups, self._device) for groups in self._groups(wave))
+        self.attention = _SlotAttention(memory.pool, self._tensor(self._new), groups, wanted)
 
     def step(self, alive: Sequence[int], step: int, visible: Tensor) -> _SlotAttention:
         width, columns = visible.shape[1:]
         spare = self._spare[list(alive)]
-        groups = tuple(self._step_groups(alive, spare[:, :columns], visible))
+        groups = _Reading(self._step_groups(alive, spare[:, :columns], visible), self._device)
         return _SlotAttention(self._memory.pool, self._tensor(spare[:, step * width : columns].ravel()), groups, groups)
 
     def leave(self) -> None:
@@ -135,18 +155,18 @@ class _PlacedWave:
             node = nodes[0]
             width = node.size + node.n_branches
             context = self._contexts(nodes, self._new[begin : begin + len(nodes) * width].reshape(len(nodes), width))
-            mask = prompt_mask(node.size, node.past, node.branches)
-            group = _Group(begin, len(nodes), width, context, self._folded(mask))
+            mask = prompt_mask(node.size, node.past, node.branches, self._memory.shared).to(self._device)
+            group = _Group(begin, len(nodes), width, context, mask.flatten(0, 1))
             groups.append(group)
             begin = group.end
             if node.request is not None:
                 read = 1 + node.n_branches
-                own = self._folded(mask[-read:]) if read > 1 else None
+                own = mask[:, -read:].flatten(0, 1) if read > 1 else None
                 wanted.append(_Group(begin_wanted, len(nodes), read, context, own))
                 begin_wanted = wanted[-1].end
         return groups, wanted
 
-    def _contexts(self, nodes: Sequence[Node], new: Slots) -> Tensor:
+    def _contexts(self, nodes: Sequence[Node], new: Slots) -> Slots:
         """Return the slots that nodes of one shape see, and note what becomes of their own ones."""
         node = nodes[0]
         contexts = np.empty((len(nodes), node.past + new.shape[1]), dtype=np.int64)
@@ -159,7 +179,7 @@ class _PlacedWave:
             if node.kept:
                 self._memory.paths[node] = row[: node.length].copy()
             self._temporary.append(row[node.length if node.kept else node.past :])
-        return self._tensor(contexts.ravel())
+        return contexts
 
     def _step_groups(self, alive: Sequence[int], spare: Slots, visible: Tensor) -> Iterator[_Group]:
         width = visible.shape[1]
@@ -171,24 +191,22 @@ class _PlacedWave:
             mask = None
             if width > 1:
                 all_prompt = torch.ones(rows, 1, width, length, dtype=torch.bool, device=self._device)
-                mask = self._folded(torch.cat([all_prompt, visible[at : at + rows, None]], dim=-1))
-            yield _Group(begin, rows, width, self._tensor(context.ravel()), mask)
+                own = torch.cat([all_prompt, visible[at : at + rows, None]], dim=-1)
+                mask = own.repeat(1, 1, self._memory.shared, 1)
+            yield _Group(begin, rows, width, context, mask)
             begin, at = begin + rows * width, at + rows
-
-    def _folded(self, mask: Tensor) -> Tensor:
-        """Return the mask once for each of the query heads that share keys."""
-        return mask.to(self._device).repeat(*(1 for _ in mask.shape[:-2]), self._memory.shared, 1)
 
     def _tensor(self, array: Slots) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
 
 @lru_cache(maxsize=256)
-def prompt_mask(size: int, past: int, branches: tuple[int, ...]) -> Tensor:
-    """Return which tokens a node's tokens see, bool [size + answer tokens, past + size + answer tokens].
+def prompt_mask(size: int, past: int, branches: tuple[int, ...], shared: int = 1) -> Tensor:
+    """Return which tokens a node's tokens see, bool [shared, size + answer tokens, past + size + answer tokens].
 
     A prompt token sees what is before it; an answer token sees the prompt and its own answer's tokens before it.
     """
     branch = np.repeat(np.arange(len(branches) + 1), [size, *branches])
     seen = np.tril((branch[:, None] == branch) | (branch == 0))
-    return torch.from_numpy(np.concatenate([np.ones((len(branch), past), dtype=bool), seen], axis=1))
+    mask = torch.from_numpy(np.concatenate([np.ones((len(branch), past), dtype=bool), seen], axis=1))
+    return mask.repeat(shared, 1, 1)  # once for each of the query heads that share keys

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -88,6 +89,7 @@ class PackedExecutor:
         self._options = options
         self._counters = counters
         self._flop = TextFlop(model)
+        self._branches = lru_cache(maxsize=4096)(_branch_positions)
 
     @torch.inference_mode()
     def run(self, wave: Sequence[Node]) -> list[tuple[Request, Result]]:
@@ -113,7 +115,7 @@ class PackedExecutor:
         hidden = run_layers(
             self._text,
             self._embed(wave),
-            self._tensor(np.concatenate([_node_positions(node) for node in wave], axis=1)),
+            self._tensor(self._rotary_positions(wave)),
             placed.attention,
             (self._tensor(wanted),) if asked else None,
         )
@@ -125,6 +127,14 @@ class PackedExecutor:
         if not nodes:
             return _executor.join(asked, scores, ())
         return _executor.join(asked, scores, decode(_Rows(self, placed, nodes), first, self._options))
+
+    def _rotary_positions(self, wave: Sequence[Node]) -> _positions.Array:
+        """Return the rotary positions of a packed row [3, tokens]."""
+        relative = [part for node in wave for part in (node.layout.positions, self._branches(node.branches))]
+        starts = [start for node in wave for start in (node.start, node.end)]
+        moved: _positions.Array = np.concatenate(relative, axis=1)
+        moved += np.repeat(starts, [part.shape[1] for part in relative])
+        return moved
 
     def _embed(self, wave: Sequence[Node]) -> Tensor:
         ids = self._tensor(np.concatenate([part for node in wave for part in _node_ids(node)]))
@@ -194,12 +204,10 @@ def _node_ids(node: Node) -> list[_positions.Array]:
     return [node.layout.ids, np.asarray(branches, dtype=np.int64)] if branches else [node.layout.ids]
 
 
-def _node_positions(node: Node) -> _positions.Array:
-    own = node.layout.positions + node.start
-    branches = [_positions.answer_positions(node.end, count) for count in node.branches if count]
-    if not branches:
-        return own
-    return np.concatenate([own, np.broadcast_to(np.concatenate(branches), (3, node.n_branches))], axis=1)
+def _branch_positions(branches: tuple[int, ...]) -> _positions.Array:
+    """Return the positions of answer tokens behind a prompt, relative to its end [3, answer tokens]."""
+    counted = [_positions.answer_positions(0, count) for count in (0, *branches)]
+    return np.broadcast_to(np.concatenate(counted), (3, sum(branches)))
 
 
 def _wanted(wave: Sequence[Node]) -> _positions.Array:

@@ -86,13 +86,9 @@ class SlotPool:
         self.keys[layer].index_copy_(0, slots, keys)
         self.values[layer].index_copy_(0, slots, values)
 
-    def read(self, layer: int, slots: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values [rows, kv heads, n, width] of slots [rows x n]."""
-        keys, values = (
-            stored[layer].index_select(0, slots).view(rows, -1, *stored.shape[2:]).transpose(1, 2)
-            for stored in (self.keys, self.values)
-        )
-        return keys, values
+    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values [n, kv heads, width] of slots [n]."""
+        return self.keys[layer].index_select(0, slots), self.values[layer].index_select(0, slots)
 
 
 def _longer(stored: Tensor, more: int) -> Tensor:

@@ -135,6 +135,7 @@ class Qwen25Vl:
         self._identity = {**identity, "backend": self._engine.backend}
         self._engine_digest = hashlib.sha256(canonical_json(self._identity).encode()).hexdigest()[:ENGINE_DIGITS]
         self._ask_again = ask_again
+        self._has_begun = False
 
     @property
     def leads(self) -> bool:
@@ -178,10 +179,8 @@ class Qwen25Vl:
             self._ledger.put(keys[request.prompt], self._to_row(request, result))
             progress.advance()
 
-        if missing:
-            require_consent(self._ledger, self._engine_digest, self._identity, len(missing), ask_again=self._ask_again)
-        if missing and self.leads and self._ledger.folder is not None:
-            introduce(self._ledger.folder, {self._engine_digest: self._identity})
+        if missing and not self._has_begun:
+            self._begin(len(missing))
         share = self._share_of(merged, missing)
         tiles = rowwise.WORK["tiles"]
         try:
@@ -196,6 +195,13 @@ class Qwen25Vl:
         replies = [self._to_reply(request, keys[request.prompt]) for request in asked]
         self._seconds += time.perf_counter() - begin
         return replies
+
+    def _begin(self, n_missing: int) -> None:
+        """See to what comes before this engine's first answer."""
+        require_consent(self._ledger, self._engine_digest, self._identity, n_missing, ask_again=self._ask_again)
+        if self.leads and self._ledger.folder is not None:
+            introduce(self._ledger.folder, {self._engine_digest: self._identity})
+        self._has_begun = True
 
     def _share_of(self, merged: list[Request], missing: list[Request]) -> list[Request]:
         """Return what this process computes.

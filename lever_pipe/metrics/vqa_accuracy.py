@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
 from lever_pipe.errors import DataError
@@ -56,6 +57,7 @@ you'dve=you'd've youll=you'll youre=you're youve=you've
 _CONTRACTIONS = dict(pair.split("=") for pair in _CONTRACTION_TABLE.split())
 
 
+@cache
 def normalise_answer(text: str) -> str:
     """Return an answer as the benchmark compares it: lower case, digits, no articles.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lever_pipe.selector.network import PointerSelector, rank_pool, rows_at
+from lever_pipe.selector.network import Encoded, PointerSelector, rank_pool, rows_at
 from lever_pipe.shapes import ShapeError, require_shapes
 
 
@@ -23,25 +23,22 @@ def greedy(module: PointerSelector, query_BD: Tensor, pool_BKD: Tensor, shots: i
     _require_enough(pool_BKD.shape[1], shots)
     if module.gate is None:
         return rank_pool(module(query_BD, pool_BKD), shots)
-    return _pick(module, query_BD, pool_BKD, 1, shots, lambda logits_BGK, _: logits_BGK).squeeze(1)
+    return _pick(module, module.encode(query_BD, pool_BKD), 1, shots, lambda logits_BGK, _: logits_BGK).squeeze(1)
 
 
 @torch.no_grad()
-def draw(module: PointerSelector, query_BD: Tensor, pool_BKD: Tensor, noise_BGSK: Tensor) -> Tensor:
+def draw(module: PointerSelector, encoded: Encoded, noise_BGSK: Tensor) -> Tensor:
     """Return G selections a query, `[B, G, S]` pool positions: at each step the largest logit + noise not yet chosen.
 
     With standard Gumbel noise (`gumbel`) they are exact draws from the policy (Plackett-Luce, without repeats):
-    P(argmax of logit + noise = k) = softmax(logit)_k over the candidates that are left. Dropout follows the module's
-    mode.
+    P(argmax of logit + noise = k) = softmax(logit)_k over the candidates that are left.
 
     Raises:
         ShapeError: fewer candidates than shots, or noise of another shape.
     """
-    sizes = require_shapes(("pool", "B K D", pool_BKD), ("noise", "B G S K", noise_BGSK))
+    sizes = require_shapes(("candidates", "B K H", encoded.candidates), ("noise", "B G S K", noise_BGSK))
     _require_enough(sizes["K"], sizes["S"])
-    return _pick(
-        module, query_BD, pool_BKD, sizes["G"], sizes["S"], lambda logits_BGK, step: logits_BGK + noise_BGSK[:, :, step]
-    )
+    return _pick(module, encoded, sizes["G"], sizes["S"], lambda logits_BGK, step: logits_BGK + noise_BGSK[:, :, step])
 
 
 def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -52,13 +49,12 @@ def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 def _pick(
     module: PointerSelector,
-    query_BD: Tensor,
-    pool_BKD: Tensor,
+    encoded: Encoded,
     group: int,
     shots: int,
     utilities: Callable[[Tensor, int], Tensor],
 ) -> Tensor:
-    u, v = module.encode(query_BD, pool_BKD)
+    u, v = encoded
     u = u[:, None].expand(-1, group, -1)
     logits_BGK = module.logits(u, v)
     chosen_BGK = torch.zeros_like(logits_BGK, dtype=torch.bool)

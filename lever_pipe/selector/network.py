@@ -72,22 +72,31 @@ class PointerSelector(nn.Module):
 
     def forward(self, query_BD: Tensor, pool_BKD: Tensor) -> Tensor:
         """Return the logits `[B, K]` of the first pick (cosine over the temperature)."""
-        u, v = self.encode(query_BD, pool_BKD)
+        return self.first(self.encode(query_BD, pool_BKD))
+
+    def first(self, encoded: Encoded) -> Tensor:
+        """Return the logits `[B, K]` of the first pick."""
+        u, v = encoded
         scores: Tensor = (v @ u[:, None].transpose(1, 2)).squeeze(-1) / self.architecture.temperature
         return scores
 
     def encode(self, query_BD: Tensor, pool_BKD: Tensor) -> Encoded:
         """Return the vectors of the first pick; dropout, if the module trains, follows the head's publication."""
         require_shapes(("query", "B D", query_BD), ("pool", "B K D", pool_BKD))
-        q, candidates = self._project(query_BD)[:, None], self._project(pool_BKD)
+        query_BH, pool_BKH = self.project(query_BD), self.project(pool_BKD)
+        return Encoded(self.as_query(query_BH, pool_BKH), self.as_candidates(pool_BKH))
+
+    def as_query(self, query_BH: Tensor, pool_BKH: Tensor) -> Tensor:
+        """Return the unit vectors `[B, H]` of projected queries that have looked at their projected pools."""
+        q = query_BH[:, None]
         for attention, norm in zip(self.cross_attn_layers, self.attn_norms, strict=True):
             assert isinstance(attention, nn.MultiheadAttention)
-            q = norm(attend(attention, q, candidates) + q)
-        if self.gate is None:
-            u, v = self._drop(self.query_proj(q)), self._drop(self.cand_proj(candidates))
-        else:
-            u, v = self.query_proj(self._drop(q)), self.cand_proj(self._drop(candidates))
-        return Encoded(F.normalize(u, dim=-1).squeeze(1), F.normalize(v, dim=-1))
+            q = norm(attend(attention, q, pool_BKH) + q)
+        return F.normalize(self._mapped(self.query_proj, q), dim=-1).squeeze(1)
+
+    def as_candidates(self, projected: Tensor) -> Tensor:
+        """Return the unit vectors `[..., H]` of projected candidates; each depends on itself alone."""
+        return F.normalize(self._mapped(self.cand_proj, projected), dim=-1)
 
     def after(self, queries_GH: Tensor, chosen_GH: Tensor) -> Tensor:
         """Return the unit vectors `[..., H]` of queries after a pick: `norm(g u + (1 - g) v)`, g from the gate.
@@ -105,8 +114,12 @@ class PointerSelector(nn.Module):
         `selections_BGS` are pool positions in 0..K-1. For a static head all `[K]` of a query are alike, and `forward`
         says the same in less.
         """
-        require_shapes(("pool", "B K D", pool_BKD), ("selections", "B G S", selections_BGS))
-        u, v = self.encode(query_BD, pool_BKD)
+        return self.following(self.encode(query_BD, pool_BKD), selections_BGS)
+
+    def following(self, encoded: Encoded, selections_BGS: Tensor) -> Tensor:
+        """Return the logits `[B, G, S, K]` of each step of given selections, nothing masked yet."""
+        u, v = encoded
+        require_shapes(("candidates", "B K H", v), ("selections", "B G S", selections_BGS))
         states = [u[:, None].expand(-1, selections_BGS.shape[1], -1)]
         for picks_BG in selections_BGS.unbind(dim=-1)[:-1]:
             states.append(self.after(states[-1], rows_at(v, picks_BG)))
@@ -123,8 +136,8 @@ class PointerSelector(nn.Module):
             if module is not None:
                 module.requires_grad_(False)
 
-    def _project(self, x: Tensor) -> Tensor:
-        """Return an example as the network compares it: query and candidate alike."""
+    def project(self, x: Tensor) -> Tensor:
+        """Return examples `[..., H]` as the network compares them: query and candidate alike, each by itself."""
         h: Tensor = self.input_proj(x)
         if self.input_up is None or self.input_down is None:
             return h
@@ -132,6 +145,13 @@ class PointerSelector(nn.Module):
         hidden = F.gelu(self.input_up(h * math.sqrt(self.architecture.width)))
         block: Tensor = self.input_down(hidden)
         return h + block
+
+    def _mapped(self, projection: nn.Module, x: Tensor) -> Tensor:
+        """Return a projection with dropout, which the static head has behind it and the gated one before."""
+        if self.gate is None:
+            return self._drop(projection(x))
+        mapped: Tensor = projection(self._drop(x))
+        return mapped
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.architecture.dropout, self.training)

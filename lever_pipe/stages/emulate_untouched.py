@@ -16,7 +16,7 @@ from lever_pipe.run_card import write_card
 from lever_pipe.seeding import ambient_stream, torch_generator
 from lever_pipe.stage_configs import EmulateUntouchedConfig, Runtime
 from lever_pipe.training import state
-from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.training.grpo_epoch import Pairing, kept_in_epoch
 from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
 from lever_pipe.training.policies import Policies
@@ -63,12 +63,13 @@ def _rows(
 ) -> Iterator[EpochMetrics]:
     architecture = architecture_of(config.selector, data.table)
     module, anchor = (state.load_selector(reference, architecture).to(device) for _ in range(2))
+    frozen = FrozenSelector(anchor, data.table)
     for arm, pairing in PAIRINGS.items():
         for epoch in EPOCHS:
             ref = _ref(arm, epoch, config)
             with ambient_stream(config.seed, ref.name):
                 values = epoch_without_updates(
-                    pairing(module, anchor),
+                    pairing(module, frozen),
                     data.table,
                     kept_in_epoch(data.train, config.grpo, epoch),
                     clip_epsilon=config.grpo.clip_epsilon,

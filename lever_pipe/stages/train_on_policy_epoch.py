@@ -16,7 +16,7 @@ from lever_pipe.run_card import write_card
 from lever_pipe.seeding import torch_generator
 from lever_pipe.stage_configs import Runtime, TrainOnPolicyEpochConfig
 from lever_pipe.training import state
-from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
 from lever_pipe.training.loop import run_epoch, validation_loss
 from lever_pipe.training.on_policy import Asked, Judged, Spent, plan_on_policy_epoch
@@ -105,7 +105,8 @@ def train_on_policy_epoch(
         inputs=config.selector.inputs,
     )
     architecture = architecture_of(config.selector, data.table)
-    policies = Policies(*(state.load_selector(path, architecture).to(device) for path in (start, reference)))
+    module, anchor = (state.load_selector(path, architecture).to(device) for path in (start, reference))
+    policies = Policies(module, FrozenSelector(anchor, data.table))
     if config.on_policy.freeze_projections:
         policies.policy.freeze_projections()
     adam = AdamW(

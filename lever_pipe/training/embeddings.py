@@ -11,7 +11,7 @@ from torch import Tensor
 from lever_pipe import storage
 from lever_pipe.config import Selector
 from lever_pipe.selector.features import INPUTS
-from lever_pipe.selector.network import Architecture, PointerSelector
+from lever_pipe.selector.network import Architecture, Encoded, PointerSelector
 
 if TYPE_CHECKING:
     from lever_pipe.training.groups import Groups
@@ -24,9 +24,39 @@ class EmbeddingTable(NamedTuple):
 
     def scores(self, module: PointerSelector, groups: Groups) -> Tensor:
         """Return the selector's logits for a batch of groups: `[B, K]`, or `[B, G, S, K]` if they follow the picks."""
-        query, pool = self.vectors[groups.queries], self.vectors[groups.pools]
-        scores: Tensor = module(query, pool) if module.gate is None else module.along(query, pool, groups.selections)
-        return scores
+        return scores_of(module, self.encoded(module, groups), groups)
+
+    def encoded(self, module: PointerSelector, groups: Groups) -> Encoded:
+        """Return the queries and pools of a batch as the selector compares them."""
+        return module.encode(self.vectors[groups.queries], self.vectors[groups.pools])
+
+
+class FrozenSelector:
+    """A selector that does not change: what it makes of an example alone is computed once for a whole table.
+
+    On a CPU its logits are, bit by bit, those of `EmbeddingTable.scores`; a GPU's matrix products round by their size.
+
+    Args:
+        module: runs without dropout and without gradients.
+        table: the examples that it will be asked for.
+    """
+
+    @torch.no_grad()
+    def __init__(self, module: PointerSelector, table: EmbeddingTable) -> None:
+        self._module = module.eval()
+        self._projected_NH = module.project(table.vectors)
+        self._candidates_NH = module.as_candidates(self._projected_NH)
+
+    @torch.no_grad()
+    def scores(self, groups: Groups) -> Tensor:
+        """Return the logits for a batch of groups, as `EmbeddingTable.scores`."""
+        queries = self._module.as_query(self._projected_NH[groups.queries], self._projected_NH[groups.pools])
+        return scores_of(self._module, Encoded(queries, self._candidates_NH[groups.pools]), groups)
+
+
+def scores_of(module: PointerSelector, encoded: Encoded, groups: Groups) -> Tensor:
+    """Return the logits of an encoded batch: `[B, K]`, or `[B, G, S, K]` if they follow the picks."""
+    return module.first(encoded) if module.gate is None else module.following(encoded, groups.selections)
 
 
 def read_table(embeddings: Path, split: str, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:

@@ -16,7 +16,7 @@ from lever_pipe.seeding import torch_generator
 from lever_pipe.selector.network import PointerSelector
 from lever_pipe.stage_configs import TrainGrpoEpochConfig
 from lever_pipe.training import state
-from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.training.groups import Groups, keep_best
 from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.training.inputs import read_training_inputs
@@ -24,7 +24,7 @@ from lever_pipe.training.loop import run_epoch, validation_loss
 from lever_pipe.training.optimiser import AdamW
 from lever_pipe.training.policies import PolicyPair, trained_share
 
-Pairing = Callable[[PointerSelector, PointerSelector], PolicyPair]
+Pairing = Callable[[PointerSelector, FrozenSelector], PolicyPair]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def advance(
     limits = grpo.adaptive_kl.model_dump() if grpo.adaptive_kl else None
     beta = BetaController(config.kl_beta if resumed is None else resumed, limits)
     plan = plan_grpo_epoch(
-        pairing(module, anchor),
+        pairing(module, FrozenSelector(anchor, data.table)),
         data.table,
         kept_in_epoch(data.train, grpo, config.epoch),
         beta,

@@ -23,7 +23,7 @@ from lever_pipe.losses.schedules import cosine
 from lever_pipe.losses.sequence import step_log_probs, step_logits
 from lever_pipe.records import ExampleId
 from lever_pipe.selector.decoding import draw, gumbel
-from lever_pipe.training.embeddings import EmbeddingTable
+from lever_pipe.training.embeddings import EmbeddingTable, scores_of
 from lever_pipe.training.groups import Groups, batches
 from lever_pipe.training.loop import Step, policy_entropy
 from lever_pipe.training.optimiser import AdamW
@@ -151,7 +151,8 @@ def draw_groups(
     longest = max(settings.shots)
     noise = gumbel((len(queries), settings.group, longest, n_pool), generator).to(device)
     module = policies.policy.eval()
-    selections = draw(module, table.vectors[queries.queries], table.vectors[queries.pools], noise)
+    encoded = table.encoded(module, queries)
+    selections = draw(module, encoded, noise)
     turns = range(first, first + len(queries))
     lengths = torch.tensor([settings.shots[turn % len(settings.shots)] for turn in turns], device=device)
     taken = (torch.arange(longest, device=device) < lengths[:, None, None]).expand_as(selections)
@@ -159,7 +160,7 @@ def draw_groups(
     verdicts = torch.tensor(judge(asked), dtype=torch.float32, device=device)
     rewards, accuracies = verdicts.view(len(queries), settings.group, len(Judged._fields)).unbind(dim=-1)
     groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
-    steps = step_log_probs(table.scores(module, groups), selections)
+    steps = step_log_probs(scores_of(module, encoded, groups), selections)
     return Drawn(groups, taken, accuracies, masked(steps, taken).sum(dim=-1))
 
 

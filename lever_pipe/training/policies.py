@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from lever_pipe.selector.network import PointerSelector
-from lever_pipe.training.embeddings import EmbeddingTable
+from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.training.groups import Groups
 
 
@@ -28,14 +27,11 @@ class Policies:
     """
 
     policy: PointerSelector
-    reference: PointerSelector
+    reference: FrozenSelector
 
     def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
         """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
-        scores = table.scores(self.policy.eval(), batch)
-        with torch.no_grad():
-            anchor = table.scores(self.reference.eval(), batch)
-        return scores, anchor
+        return table.scores(self.policy.eval(), batch), self.reference.scores(batch)
 
 
 def trained_share(module: PointerSelector) -> float:

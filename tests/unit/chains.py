@@ -25,7 +25,7 @@ from lever_pipe.stages.reward_groups import reward_groups
 from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
 from lever_pipe.stages.train_rce_epoch import train_rce_epoch
 from lever_pipe.training import state
-from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.training.groups import keep_best
 from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
@@ -134,7 +134,7 @@ class Straight:
             module.freeze_projections()
         adam = AdamW(module, learning_rate=chain.grpo.learning_rate, weight_decay=chain.grpo.weight_decay)
         beta = BetaController(kl_beta, chain.grpo.adaptive_kl.model_dump() if chain.grpo.adaptive_kl else None)
-        policies = Policies(module, anchor)
+        policies = Policies(module, FrozenSelector(anchor, data.table))
         with execution():
             for epoch in range(1, epochs + 1):
                 k = chain.grpo.top_k_first_epoch if epoch == 1 else chain.grpo.top_k

@@ -36,6 +36,11 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jsonl"))
 
 
+def rows_of(folder: Path) -> dict[str, object]:
+    ledger = Ledger(folder)
+    return {key: ledger.get(key) for key in list(ledger)}
+
+
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     """Run a script that begins with a Ledger of its first argument as `ledger`."""
     head = (
@@ -85,6 +90,29 @@ def test_flush_forces_rows_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ledger.flush()  # nothing queued, nothing to force
     assert len(synced) == 1
     assert len(Ledger(tmp_path)) == 1
+
+
+def test_only_rows_that_are_asked_for_or_share_a_key_are_parsed(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as first, Ledger(tmp_path) as second:
+        for number in range(9):
+            first.put(f"{number:064x}", {"text": str(number)})
+        second.put(f"{8:064x}", {"scores": {"1": [-1.0]}})
+    ledger = Ledger(tmp_path)
+    assert (len(ledger), ledger.parsed) == (9, 2)
+    assert [ledger.get(f"{number:064x}") for number in (3, 3)] == [{"text": "3"}] * 2
+    assert ledger.get(f"{8:064x}") == {"text": "8", "scores": {"1": [-1.0]}}
+    assert (len(ledger), ledger.parsed) == (9, 3)
+    assert ledger.rows_by_engine() == {"0" * 16: 9}
+
+
+def test_a_second_reading_finds_what_came_and_nothing_twice(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as writer:
+        writer.put(KEY, {"text": "red"})
+        writer.flush()
+        ledger = Ledger(tmp_path)
+        writer.put(OTHER, {"text": "blue"})
+    ledger.reload()
+    assert (len(ledger), ledger.parsed) == (2, 0)
 
 
 def test_new_answers_extend_a_row(tmp_path: Path) -> None:
@@ -166,7 +194,7 @@ def test_no_changed_byte_is_used(tmp_path_factory: pytest.TempPathFactory, data:
     with Ledger(folder) as ledger:
         for key in (KEY, OTHER):
             ledger.put(key, {"text": "red", "token_log_probs": [-1.25]})
-    path, truth = files(folder)[0], dict(Ledger(folder)._rows)
+    path, truth = files(folder)[0], rows_of(folder)
     content = bytearray(path.read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= 1 << data.draw(st.integers(0, 7))
@@ -178,7 +206,7 @@ def test_no_changed_byte_is_used(tmp_path_factory: pytest.TempPathFactory, data:
         assert "All such lines at once: python -m lever_pipe ledger merge" in fault.do
     else:  # only the end of the file's last line may go: that is a torn line
         assert (place, survivor.torn) == (len(content) - 1, 1)
-        assert dict(survivor._rows) == {KEY: truth[KEY]}
+        assert len(survivor) == 1 and survivor.get(KEY) == truth[KEY]
 
 
 def test_rows_without_digest_are_refused_with_the_command_that_seals_them(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def names(folder: Path) -> list[str]:
 
 
 def rows_of(folder: Path) -> dict[str, Any]:
-    return dict(Ledger(folder)._rows)
+    ledger = Ledger(folder)
+    return {key: ledger.get(key) for key in list(ledger)}
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: object, status: int = 0) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 from builders import embedding_arrays
 
 from lever_pipe import storage
-from lever_pipe.__main__ import main, path_parameters, stage_function
+from lever_pipe.__main__ import RARELY, _no_garbage_collection, main, path_parameters, stage_function
 from lever_pipe.config import Selector
 from lever_pipe.errors import ConfigError, RecordError
 from lever_pipe.records import EpochMetrics
@@ -190,3 +191,19 @@ def test_several_processes_go_through_the_launcher_once(monkeypatch: pytest.Monk
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert main(given) == 2  # one of them: it runs the stage, which lacks its files
     assert len(calls) == 1
+
+
+def test_the_rows_of_a_stage_are_scanned_rarely() -> None:
+    former = gc.get_threshold()
+    try:
+        with _no_garbage_collection():
+            pass
+        assert gc.isenabled()
+        before = sum(generation["collections"] for generation in gc.get_stats())
+        rows = [[number] for number in range(10 * RARELY)]
+        scans = sum(generation["collections"] for generation in gc.get_stats()) - before
+    finally:
+        gc.set_threshold(*former)
+        gc.unfreeze()
+    assert len(rows) == 10 * RARELY
+    assert 1 <= scans <= 11

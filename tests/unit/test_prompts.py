@@ -5,10 +5,13 @@ from pathlib import Path
 import jinja2
 import pytest
 
+from lever_pipe import answering, prompts
+from lever_pipe.answering import Prompter
 from lever_pipe.config import Prompt as PromptConfig
 from lever_pipe.errors import ConfigError, DataError
-from lever_pipe.prompts import PromptStyle, TextPrompt, build_prompt
+from lever_pipe.prompts import PromptStyle, TextPrompt, TextSegment, build_prompt
 from lever_pipe.records import Example, ExampleId
+from lever_pipe.stage_configs import LvlmConfig
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "prompts"
@@ -154,3 +157,29 @@ def test_tokens_equal_the_world_tokenizers_chat_template(layout: str, system: st
     pieces = [tokenizer(s.text, add_special_tokens=False).input_ids for s in prompt(layout, 4, system=system).segments]
     expected = tokenizer(whole, add_special_tokens=False).input_ids
     assert [token for piece in pieces for token in piece] == expected
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    worded: list[tuple[str, int]] = []
+    for role in ("shown", "asked"):
+
+        def counted(one: Example, chosen: PromptStyle, role: str = role) -> TextSegment:
+            worded.append((role, one.example_id))
+            return getattr(prompts, role)(one, chosen)
+
+        monkeypatch.setattr(answering, role, counted)
+    config = LvlmConfig.model_construct(prompt=PromptConfig(layout=layout))
+    train = [*DEMONSTRATIONS, QUERY]
+    prompter = Prompter(config, train)
+    for query, chosen in ((4, (0, 1)), (4, (1, 0, 2)), (0, (4, 1)), (4, ())):
+        expected = build_prompt(train[query], [train[i] for i in chosen], style(layout))
+        assert prompter(train[query], [ExampleId(i) for i in chosen]) == expected
+    assert sorted(worded) == [("asked", 1), ("asked", 9), *(("shown", i) for i in (1, 2, 3, 9))]
+
+
+def test_a_prompter_tells_queries_of_two_splits_apart() -> None:
+    config = LvlmConfig.model_construct(prompt=PromptConfig())
+    prompter = Prompter(config, DEMONSTRATIONS)
+    other = QUERY.model_copy(update={"question": "What is the cat riding?"})  # of the same number
+    assert prompter(QUERY, []) != prompter(other, [])

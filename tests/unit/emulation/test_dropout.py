@@ -16,7 +16,7 @@ from lever_pipe.selector.network import PointerSelector
 from lever_pipe.stage_configs import EmulateGrpoEpochConfig
 from lever_pipe.stages.emulate_grpo_epoch import emulate_grpo_epoch
 from lever_pipe.training import state
-from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.training.grpo_epoch import kept_in_epoch
 from lever_pipe.training.loop import run_epoch
@@ -43,11 +43,12 @@ def noisy_epoch(chain: Chain, epoch: int, *, kl_beta: float = 0.15) -> EpochMetr
     )  # fmt: skip
 
 
-def pair_of(chain: Chain) -> tuple[PointerSelector, PointerSelector]:
-    architecture = architecture_of(chain.selector, chain.inputs().table)
+def pair_of(chain: Chain) -> tuple[PointerSelector, FrozenSelector]:
+    table = chain.inputs().table
+    architecture = architecture_of(chain.selector, table)
     base = chain.outputs("rce1")["selector"]
     policy, reference = (state.load_selector(base, architecture) for _ in range(2))
-    return policy, reference
+    return policy, FrozenSelector(reference.train(), table)
 
 
 def untouched(chain: Chain, pair: PolicyPair, epoch: int, stream: int = 0) -> dict[str, float]:
@@ -95,7 +96,7 @@ def test_means_do_not_depend_on_the_batch(tmp_path: Path, monkeypatch: pytest.Mo
 def test_only_the_policy_has_dropout(tmp_path: Path) -> None:
     chain = trained(tmp_path)
     policy, reference = pair_of(chain)
-    data, pair = chain.inputs(), NoisyPolicies(policy, reference.train())
+    data, pair = chain.inputs(), NoisyPolicies(policy, reference)
     drawn = []
     for name in ("a", "b"):
         with ambient_stream(0, name):

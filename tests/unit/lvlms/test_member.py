@@ -18,6 +18,7 @@ from lever_pipe.ledger import Ledger, engines_of
 from lever_pipe.lvlms import qwen2_5_vl
 from lever_pipe.lvlms._planner import cut_shards
 from lever_pipe.lvlms._requests import merge_requests
+from lever_pipe.lvlms._slots import SlotPool
 from lever_pipe.lvlms._stock import _inputs
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmRequest
 from lever_pipe.prompts import PromptStyle, TextPrompt, TextSegment, build_prompt
@@ -118,6 +119,34 @@ def test_identical_prompts_are_answered_once(load, requests) -> None:
     assert again == replies[:2]
     assert member.counters["forwards"] == counters["forwards"]
     assert set(member.counters) == set(COUNTERS)
+
+
+def test_keys_and_values_are_fetched_once_a_layer_however_many_shapes_attend(
+    load, requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, read = Counter[int](), SlotPool.read
+
+    def counted(pool: SlotPool, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        reads[layer] += 1
+        return read(pool, layer, slots)
+
+    monkeypatch.setattr(SlotPool, "read", counted)
+    member = load()
+    member.run(requests)
+    *before, last = (reads[layer] for layer in sorted(reads))
+    assert set(before) == {member.counters["forwards"]}
+    assert 0 < last < member.counters["forwards"]  # nobody reads the last layer of a beginning
+
+
+def test_what_others_have_answered_is_looked_at_before_the_first_answer_alone(
+    load, requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(qwen2_5_vl, "require_consent", lambda *words, **_: asked.append(words[3]))
+    member = load(tmp_path)
+    member.run(requests[:2])
+    member.run(requests)
+    assert asked == [2]
 
 
 def test_every_image_is_encoded_once(load, requests) -> None:

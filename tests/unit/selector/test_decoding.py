@@ -83,7 +83,10 @@ def test_permuting_the_pool_permutes_the_picks(head: Head, seed: int, order: lis
     # in float64 two candidates never come as near to each other as rounding
     assert torch.equal(moved[greedy(module, query, pool[:, moved], 4)], greedy(module, query, pool, 4))
     noise = gumbel((2, 3, 4, 7), torch_generator(seed))
-    assert torch.equal(moved[draw(module, query, pool[:, moved], noise[..., moved])], draw(module, query, pool, noise))
+    assert torch.equal(
+        moved[draw(module, module.encode(query, pool[:, moved]), noise[..., moved])],
+        draw(module, module.encode(query, pool), noise),
+    )
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -95,7 +98,7 @@ def test_ties_keep_pool_order(head: Head) -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_without_noise_a_draw_is_greedy(head: Head) -> None:
     module, (query, pool) = selector(head), inputs(5, 9)
-    drawn = draw(module, query, pool, torch.zeros(5, 2, 4, 9))
+    drawn = draw(module, module.encode(query, pool), torch.zeros(5, 2, 4, 9))
     assert torch.equal(drawn, greedy(module, query, pool, 4)[:, None].expand(-1, 2, -1))
 
 
@@ -121,22 +124,24 @@ BOUND = float(chi2.isf(1e-6, 24 - 1))
 @pytest.mark.parametrize("head", HEADS)
 def test_draws_have_the_enumerated_probabilities(head: Head) -> None:
     module = selector(head)
-    assert max(chi_squares(module, lambda q, p, noise: draw(module, q, p, noise))) < BOUND
+    assert max(chi_squares(module, lambda q, p, noise: draw(module, module.encode(q, p), noise))) < BOUND
 
 
 def test_the_frequencies_tell_a_draw_that_forgets_the_history() -> None:
     module, static = selector("gated"), selector("gated")
     static.gate = None
-    assert min(chi_squares(module, lambda q, p, noise: draw(static, q, p, noise))) > BOUND
+    assert min(chi_squares(module, lambda q, p, noise: draw(static, static.encode(q, p), noise))) > BOUND
     # one noise for all steps is exact for a static head only
-    reused = chi_squares(module, lambda q, p, noise: draw(module, q, p, noise[:, :, :1].expand_as(noise)))
+    reused = chi_squares(
+        module, lambda q, p, noise: draw(module, module.encode(q, p), noise[:, :, :1].expand_as(noise))
+    )
     assert min(reused) > BOUND
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_a_whole_pool_may_be_drawn(head: Head) -> None:
     module, (query, pool) = selector(head), inputs(3, 6)
-    drawn = draw(module, query, pool, gumbel((3, 10, 6, 6), torch_generator(0)))
+    drawn = draw(module, module.encode(query, pool), gumbel((3, 10, 6, 6), torch_generator(0)))
     assert drawn.shape == (3, 10, 6)
     assert drawn.dtype == torch.int64
     assert drawn.sort(dim=-1).values.tolist() == [[list(range(6))] * 10] * 3
@@ -149,20 +154,20 @@ def test_more_shots_than_candidates_are_refused(head: Head) -> None:
     with pytest.raises(ShapeError, match="K=3 candidates, got 4"):
         greedy(module, query, pool, 4)
     with pytest.raises(ShapeError, match="K=3 candidates, got 4"):
-        draw(module, query, pool, torch.zeros(2, 1, 4, 3))
+        draw(module, module.encode(query, pool), torch.zeros(2, 1, 4, 3))
     with pytest.raises(ShapeError, match=r"noise must be \[B G S K\]"):
-        draw(module, query, pool, torch.zeros(2, 1, 2, 4))
+        draw(module, module.encode(query, pool), torch.zeros(2, 1, 2, 4))
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_decoding_draws_from_no_stream_and_keeps_no_gradient(head: Head) -> None:
     module, (query, pool) = selector(head), inputs(2, 5)
     before, noise = torch.get_rng_state(), gumbel((2, 3, 2, 5), torch_generator(0))
-    first = greedy(module, query, pool, 2), draw(module, query, pool, noise)
+    first = greedy(module, query, pool, 2), draw(module, module.encode(query, pool), noise)
     assert torch.equal(torch.get_rng_state(), before)
     assert not any(picks.requires_grad for picks in first)
     with ambient_stream(1):
-        assert torch.equal(draw(module, query, pool, noise), first[1])
+        assert torch.equal(draw(module, module.encode(query, pool), noise), first[1])
 
 
 def test_noise_is_standard_gumbel() -> None:

@@ -58,7 +58,7 @@ def test_the_block_is_its_formula() -> None:
     module = opened(selector())
     w = {name: value.double().numpy() for name, value in module.state_dict().items()}
     query, _ = inputs()
-    for row, found in zip(query.double().numpy(), module._project(query).detach(), strict=True):
+    for row, found in zip(query.double().numpy(), module.project(query).detach(), strict=True):
         h = w["input_proj.weight"] @ row
         hidden = w["input_up.weight"] @ h * math.sqrt(16) + w["input_up.bias"]
         gelu = np.array([value * (1 + math.erf(value / math.sqrt(2))) / 2 for value in hidden])
@@ -80,14 +80,14 @@ def test_query_and_candidates_pass_the_same_block() -> None:
     module = opened(selector())
     query, pool = inputs()
     pool[:, 3] = query
-    torch.testing.assert_close(module._project(pool)[:, 3], module._project(query))
+    torch.testing.assert_close(module.project(pool)[:, 3], module.project(query))
     attention = module.cross_attn_layers[0]
     assert isinstance(attention, nn.MultiheadAttention)
     nn.init.zeros_(attention.out_proj.weight)  # what is left of the query is its own normalised vector
     found = module.encode(query, pool)
-    candidates = module.cand_proj(module._project(pool))
+    candidates = module.cand_proj(module.project(pool))
     torch.testing.assert_close(found.candidates, nn.functional.normalize(candidates, dim=-1))
-    own = module.query_proj(module.attn_norms[0](module._project(query)))
+    own = module.query_proj(module.attn_norms[0](module.project(query)))
     torch.testing.assert_close(found.queries, nn.functional.normalize(own, dim=-1))
     with torch.no_grad():
         plain = selector(PLAIN)(query, pool)
@@ -115,7 +115,7 @@ def test_a_block_learns_through_every_tensor() -> None:
 
 def test_draws_see_the_block() -> None:
     noise = gumbel((3, 5, 2, 8), torch_generator(4))
-    plain, block = (draw(module, *inputs(), noise) for module in (selector(PLAIN), opened(selector())))
+    plain, block = (draw(module, module.encode(*inputs()), noise) for module in (selector(PLAIN), opened(selector())))
     assert not torch.equal(plain, block)
 
 

@@ -23,7 +23,7 @@ from lever_pipe.seeding import torch_generator
 from lever_pipe.stage_configs import Runtime
 from lever_pipe.stages.train_on_policy_epoch import LvlmJudge
 from lever_pipe.training import state
-from lever_pipe.training.embeddings import architecture_of
+from lever_pipe.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.training.loop import run_epoch, validation_loss
 from lever_pipe.training.on_policy import Asked, Spent, plan_on_policy_epoch
 from lever_pipe.training.optimiser import AdamW
@@ -146,8 +146,9 @@ def test_two_jobs_are_one_run(first: First) -> None:
             judge = LvlmJudge(train, model, Prompter(lvlm_config(), train), chain.on_policy.reward)
             spent: list[Spent] = []
             plan = plan_on_policy_epoch(
-                Policies(module, anchor), adam, data.table, data.train, judge, chain.on_policy, epoch=epoch,
-                kl_beta=0.15, clips=True, generator=torch_generator(0, "on policy", epoch), on_step=spent.append,
+                Policies(module, FrozenSelector(anchor, data.table)), adam, data.table, data.train, judge,
+                chain.on_policy, epoch=epoch, kl_beta=0.15, clips=True,
+                generator=torch_generator(0, "on policy", epoch), on_step=spent.append,
             )  # fmt: skip
             values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
             values |= {"val_loss": validation_loss(module, data.table, data.validation), "kl_beta": 0.15}

@@ -22,7 +22,7 @@ from lever_pipe.selector.decoding import greedy
 from lever_pipe.selector.network import PROJECTIONS, Architecture, Head, PointerSelector, build_selector, initialise
 from lever_pipe.training import state
 from lever_pipe.training.choice import choose
-from lever_pipe.training.embeddings import EmbeddingTable, architecture_of
+from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of
 from lever_pipe.training.groups import Groups
 from lever_pipe.training.grpo import exact_kl, grpo_step
 from lever_pipe.training.loop import Step, policy_entropy, run_epoch, validation_loss
@@ -112,7 +112,7 @@ def test_entropy_and_divergence_are_those_of_the_steps() -> None:
 
 
 def test_nothing_differs_before_the_first_step() -> None:
-    policies = Policies(selector(), selector())
+    policies = Policies(selector(), FrozenSelector(selector(), table()))
     step = grpo_step(policies, table(), groups(), groups().rewards - 0.5, kl_beta=0.15, clip_epsilon=0.2)
     assert step.values["kl"] == step.values["kl_exact"] == step.values["clip_fraction"] == 0.0
     assert step.values["mean_ratio"] == 1.0

@@ -11,7 +11,7 @@ from lever_pipe.config import AdaptiveKl, Grpo
 from lever_pipe.losses.sequence import selection_log_probs
 from lever_pipe.seeding import ambient_stream, torch_generator
 from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.training.embeddings import EmbeddingTable
+from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.training.groups import Groups, keep_best
 from lever_pipe.training.grpo import BetaController, grpo_step
 from lever_pipe.training.policies import Policies
@@ -46,7 +46,7 @@ def take_step(
     batch: Groups, *, policy: PointerSelector, kl_beta: float = 0.15, k: int = 5
 ) -> tuple[torch.Tensor, dict[str, float]]:
     kept, advantages = keep_best(batch, k, **LIMITS)
-    policies = Policies(policy, selector())
+    policies = Policies(policy, FrozenSelector(selector(), table()))
     step = grpo_step(policies, table(), kept, advantages, kl_beta=kl_beta, clip_epsilon=0.2)
     return step.loss, step.values
 
@@ -62,7 +62,7 @@ def test_nothing_differs_before_the_first_step() -> None:
 
 
 def test_neither_policy_runs_with_dropout() -> None:
-    policies = Policies(selector(3).train(), selector().train())
+    policies = Policies(selector(3).train(), FrozenSelector(selector().train(), table()))
     with ambient_stream(0, "a"):
         first = policies.scores(table(), groups([LEVELS]))
     with ambient_stream(0, "b"):

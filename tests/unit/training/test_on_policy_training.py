@@ -17,7 +17,7 @@ from lever_pipe.records import ExampleId
 from lever_pipe.seeding import torch_generator
 from lever_pipe.selector.decoding import greedy
 from lever_pipe.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
-from lever_pipe.training.embeddings import EmbeddingTable
+from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.training.groups import Groups
 from lever_pipe.training.loop import run_epoch
 from lever_pipe.training.on_policy import (
@@ -110,7 +110,7 @@ def epoch(
     seen: list[tuple[Groups, dict[str, float], float]] = []
     generator = torch_generator(0, "on policy", number)
     plan = plan_on_policy_epoch(
-        Policies(module, selector(0, head)), adam, table(), queries(n), judge, settings,
+        Policies(module, FrozenSelector(selector(0, head), table())), adam, table(), queries(n), judge, settings,
         epoch=number, kl_beta=kl_beta, clips=clips, generator=generator, on_step=spent.append,
     )  # fmt: skip
 
@@ -130,7 +130,7 @@ def epoch(
 
 def drawn_of(settings: OnPolicy, *, n: int = 8, head: Head = "static", seed: int = 3) -> tuple[Policies, Drawn]:
     """Return policies that differ and the groups that the trained one draws."""
-    policies = Policies(selector(seed, head), selector(0, head))
+    policies = Policies(selector(seed, head), FrozenSelector(selector(0, head), table()))
     with torch.no_grad():
         return policies, draw_groups(policies, table(), queries(n), Recorder(), settings, torch_generator(5))
 
@@ -271,7 +271,7 @@ def test_the_selections_are_those_of_the_policy_as_it_then_is() -> None:
     module = selector()
     adam = AdamW(module, learning_rate=1.0, weight_decay=0.0)
     plan = plan_on_policy_epoch(
-        Policies(module, selector()), adam, table(), queries(16), Recorder(), SETTINGS,
+        Policies(module, FrozenSelector(selector(), table())), adam, table(), queries(16), Recorder(), SETTINGS,
         epoch=1, kl_beta=0.0, clips=True, generator=torch_generator(0), on_step=lambda _: None,
     )  # fmt: skip
     again = torch_generator(0)
@@ -284,7 +284,14 @@ def test_the_selections_are_those_of_the_policy_as_it_then_is() -> None:
                 part, state = queries(16).take(rows[number // SETTINGS.updates]), again.get_state()
                 for policy in (selector(), module):
                     again.set_state(state)
-                    drawn = draw_groups(Policies(policy, selector()), table(), part, Recorder(), SETTINGS, again)
+                    drawn = draw_groups(
+                        Policies(policy, FrozenSelector(selector(), table())),
+                        table(),
+                        part,
+                        Recorder(),
+                        SETTINGS,
+                        again,
+                    )
                     same.append(torch.equal(drawn.groups.selections, batch.selections))
             yield batch, step
 
@@ -475,7 +482,7 @@ def test_it_learns_what_the_judge_rewards(rule: AdvantageName, clips: bool) -> N
     rewards = []
     for number in range(1, 13):
         plan = plan_on_policy_epoch(
-            Policies(module, selector()), adam, kinds(), groups, Recorder(next_kind), settings,
+            Policies(module, FrozenSelector(selector(), kinds())), adam, kinds(), groups, Recorder(next_kind), settings,
             epoch=number, kl_beta=0.0, clips=clips, generator=torch_generator(number), on_step=lambda _: None,
         )  # fmt: skip
         rewards.append(run_epoch(module, adam, plan, max_gradient_norm=1.0)["reward"])
