@@ -19,6 +19,9 @@ from lever_pipe.store import Store, opened
 LOCAL, SLURM = "local", "slurm"
 WORTH_A_SERVER = 8
 """Planned jobs, from which on their starts take longer than that of a server."""
+OF_AGENTS = ("accelerate", "transformers.models.qwen3.modeling_qwen3")
+LATE = dict.fromkeys(("stages.train_agent", "stages.evaluate_agent", "stages.warm_start_agent"), OF_AGENTS)
+"""What stages import when they run, so that nothing else has to wait for it: worth seconds a job."""
 USUAL_RATE = (100, 1)
 """Jobs and seconds of Snakemake's `--max-jobs-per-timespan` where nobody gives one."""
 
@@ -91,9 +94,10 @@ def fork_jobs(jobs: list[Any]) -> None:
 
 
 def modules_of(jobs: list[Any]) -> list[str]:
-    """Return the stages of jobs, and the members that their configurations name."""
+    """Return the stages of jobs, the members that their configurations name, and what they import late."""
     names = {name for stage, _, members in _codes_of(jobs) for name in (f"stages.{stage}", *members)}
-    return sorted(f"{provenance.PACKAGE.name}.{name}" for name in names)
+    late = {module for name in names for module in LATE.get(name, ())}
+    return [*sorted(f"{provenance.PACKAGE.name}.{name}" for name in names), *sorted(late)]
 
 
 def leave_pace_to_cores(scheduler: Any) -> None:

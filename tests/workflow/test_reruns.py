@@ -159,7 +159,7 @@ def test_execution_reruns_nothing(smoke: Project) -> None:
     assert smoke.planned("--set-threads", "train_rce_epoch=2", "--set-resources", "answer_prompts:mem_mb=9000") == {}
     with smoke.edited("profiles/default/profile.yaml", "cores: all", "cores: 1"):
         assert smoke.planned() == {}
-    assert smoke.planned("--config", "numerics=fastest", "lvlm={ask_again: true}") == {}
+    assert smoke.planned("--config", "numerics=fastest", "lvlm={ask_again: True}") == {}
 
 
 def test_jobs_take_the_configured_path_and_their_cards_tell_it(smoke: Project) -> None:
@@ -176,7 +176,7 @@ def test_jobs_take_the_configured_path_and_their_cards_tell_it(smoke: Project) -
 def test_consent_to_ask_again_reaches_the_jobs(smoke: Project) -> None:
     words = ("--dry-run", "--printshellcmds", "--forcerun", "answer_prompts", "--until", "answer_prompts")
     assert "--ask-again" not in smoke.snakemake(*words)
-    assert "--ask-again" in smoke.snakemake(*words, "--config", "lvlm={ask_again: true}")
+    assert "--ask-again" in smoke.snakemake(*words, "--config", "lvlm={ask_again: True}")
 
 
 @pytest.mark.parametrize(

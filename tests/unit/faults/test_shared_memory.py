@@ -17,4 +17,4 @@ def test_answers_of_two_processes_without_shared_memory(tmp_path: Path) -> None:
     done = privately("bash", "-c", f"{FULL} && {IS_FULL} && exec {shlex.join(job.command('two', 2))}")
     assert done.returncode == 0, done.stderr[-3000:]
     assert job.files("two")["trajectories"].read_bytes() == job.here("one")
-    assert len(list(job.ledger("two").iterdir())) == 2  # both processes answered
+    assert len(list(job.ledger("two").glob("*.jsonl"))) == 2  # both processes answered
