@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.records import ExampleId, Pool
-from lever_pipe.selector.network import PointerSelector
+from lever_pipe.selector.network import Encoded, PointerSelector
 
 
 def first_items(pools: Sequence[Pool], n: int) -> list[Pool]:
@@ -17,9 +17,9 @@ def first_items(pools: Sequence[Pool], n: int) -> list[Pool]:
     return [Pool(query_id=pool.query_id, candidates=items) for pool in pools]
 
 
-def decode_with_repeats(module: PointerSelector, query_BD: Tensor, pool_BKD: Tensor, shots: int) -> Tensor:
+def decode_with_repeats(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
     """Return what `greedy_with_repeats` makes of a static head's scores; the published networks had no other."""
-    return greedy_with_repeats(module(query_BD, pool_BKD), shots)
+    return greedy_with_repeats(module.first(encoded), shots)
 
 
 def greedy_with_repeats(scores_BK: Tensor, shots: int) -> Tensor:

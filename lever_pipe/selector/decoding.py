@@ -20,10 +20,16 @@ def greedy(module: PointerSelector, query_BD: Tensor, pool_BKD: Tensor, shots: i
     Raises:
         ShapeError: fewer candidates than shots.
     """
-    _require_enough(pool_BKD.shape[1], shots)
+    return best_of(module, module.encode(query_BD, pool_BKD), shots)
+
+
+@torch.no_grad()
+def best_of(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
+    """Return what `greedy` returns for what the module has encoded."""
+    _require_enough(encoded.candidates.shape[1], shots)
     if module.gate is None:
-        return rank_pool(module(query_BD, pool_BKD), shots)
-    return _pick(module, module.encode(query_BD, pool_BKD), 1, shots, lambda logits_BGK, _: logits_BGK).squeeze(1)
+        return rank_pool(module.first(encoded), shots)
+    return _pick(module, encoded, 1, shots, lambda logits_BGK, _: logits_BGK).squeeze(1)
 
 
 @torch.no_grad()

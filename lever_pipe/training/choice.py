@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from lever_pipe.records import Pool, Selection
-from lever_pipe.selector.decoding import greedy
-from lever_pipe.selector.network import PointerSelector
-from lever_pipe.training.embeddings import EmbeddingTable
+from lever_pipe.selector.decoding import best_of
+from lever_pipe.selector.network import Encoded, PointerSelector
+from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector
 
 BATCH = 256
 """Queries scored at one time. The last batch is filled up: products of one shape round a query alike in any company."""
 
-Decode = Callable[[PointerSelector, Tensor, Tensor, int], Tensor]
-"""Turns a module, queries `[B, D]`, pools `[B, K, D]` and shots into pool positions `[B, S]`."""
+Decode = Callable[[PointerSelector, Encoded, int], Tensor]
+"""Turns a module, what it has encoded, and shots into pool positions `[B, S]`."""
 
 
 @torch.inference_mode()
@@ -27,16 +27,16 @@ def choose(
     pools: Sequence[Pool],
     shots: int,
     *,
-    decode: Decode = greedy,
+    decode: Decode = best_of,
 ) -> list[Selection]:
     """Return the selection of every pool's query."""
-    rows: list[Selection] = []
+    frozen, rows = FrozenSelector(module, train), list[Selection]()
     for part in torch.arange(len(pools)).split(BATCH):  # type: ignore[no-untyped-call]
         batch = [pools[i] for i in part.tolist()]
         filled = batch + batch[-1:] * (BATCH - len(batch))
         candidates = torch.tensor([pool.candidates for pool in filled])
         query = queries.vectors[torch.tensor([pool.query_id for pool in filled])]
-        ranked = decode(module, query, train.vectors[candidates], shots).cpu()
+        ranked = decode(module, frozen.encoded(module.project(query), candidates), shots).cpu()
         chosen = candidates.gather(1, ranked).tolist()
         rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=False)]
     return rows

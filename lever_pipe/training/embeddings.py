@@ -50,8 +50,13 @@ class FrozenSelector:
     @torch.no_grad()
     def scores(self, groups: Groups) -> Tensor:
         """Return the logits for a batch of groups, as `EmbeddingTable.scores`."""
-        queries = self._module.as_query(self._projected_NH[groups.queries], self._projected_NH[groups.pools])
-        return scores_of(self._module, Encoded(queries, self._candidates_NH[groups.pools]), groups)
+        return scores_of(self._module, self.encoded(self._projected_NH[groups.queries], groups.pools), groups)
+
+    @torch.no_grad()
+    def encoded(self, query_BH: Tensor, pools_BK: Tensor) -> Encoded:
+        """Return projected queries and pools, rows of the table, as the selector compares them."""
+        queries = self._module.as_query(query_BH, self._projected_NH[pools_BK])
+        return Encoded(queries, self._candidates_NH[pools_BK])
 
 
 def scores_of(module: PointerSelector, encoded: Encoded, groups: Groups) -> Tensor:
