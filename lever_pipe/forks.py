@@ -2,7 +2,8 @@
 
 Starting Python and importing torch and transformers takes longer than most jobs compute. So a server imports them once,
 computes nothing, and forks a child for each call of `python -m lever_pipe`. The child has the environment, working
-directory, log file, signals and exit status that a fresh process would have, and nothing of an earlier job.
+directory, log file, signals and exit status that a fresh process would have, its stage as its name, and nothing of an
+earlier job.
 
 What instructions and how many threads the libraries take is fixed when they are imported: a server is started with the
 environment of its jobs, and serves those of equal threads. Whoever asks holds the other end of a socket; when that
@@ -32,7 +33,7 @@ from typing import Any, NoReturn
 
 GRACE_SECONDS = 10.0
 """How long children may take to end after SIGTERM, before SIGKILL."""
-PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+PARENT_DEATH_SIGNAL, NAME = 1, 15  # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 Children = dict[int, tuple[int, int]]
@@ -237,6 +238,7 @@ def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) 
     status = 1
     try:
         _die_with(server)
+        ctypes.CDLL(None).prctl(NAME, "".join(asked["words"][:1]).encode())  # what `top` shows of it, 15 bytes
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for descriptor in descriptors:

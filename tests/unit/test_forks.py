@@ -110,6 +110,7 @@ def test_a_job_may_be_measured_by_its_number(start: Start) -> None:
     process = psutil.Process(job.pid)
     assert process.memory_info().rss > 0
     assert process.cpu_times().user < 1  # the server's imports are not the job's work
+    until(lambda: Path(f"/proc/{job.pid}/comm").read_text() == "sleep\n")  # what `top` shows
     job.kill()
     job.wait(SOON)
 
