@@ -67,7 +67,7 @@ class Killer(threading.Thread):
     def _young_jobs(self) -> Iterator[tuple[psutil.Process, str]]:
         with suppress(psutil.Error):
             for process in self._run.children(recursive=True):
-                with suppress(psutil.Error):
+                with suppress(psutil.Error, OSError):  # one that has ended meanwhile
                     rule = self._rule_of(process)
                     if rule and process.pid not in self._seen:
                         yield process, rule
