@@ -237,10 +237,10 @@ def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) 
     """Do in a child what a fresh `python -m lever_pipe` would do, and end."""
     status = 1
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # first: the server ignores what a dying one sends
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         _die_with(server)
         ctypes.CDLL(None).prctl(NAME, "".join(asked["words"][:1]).encode())  # what `top` shows of it, 15 bytes
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         for descriptor in descriptors:
             os.close(descriptor)
         os.chdir(asked["folder"])

@@ -37,6 +37,6 @@ def choose(
         candidates = torch.tensor([pool.candidates for pool in filled])
         query = queries.vectors[torch.tensor([pool.query_id for pool in filled])]
         ranked = decode(module, frozen.encoded(module.project(query), candidates), shots).cpu()
-        chosen = candidates.gather(1, ranked).tolist()
-        rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=False)]
+        chosen = candidates.gather(1, ranked)[: len(batch)].tolist()
+        rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=True)]
     return rows
