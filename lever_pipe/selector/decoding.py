@@ -12,20 +12,12 @@ from lever_pipe.shapes import ShapeError, require_shapes
 
 
 @torch.no_grad()
-def greedy(module: PointerSelector, query_BD: Tensor, pool_BKD: Tensor, shots: int) -> Tensor:
+def greedy(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
     """Return the best candidate at each step, `[B, S]` pool positions; ties keep pool order.
-
-    Dropout follows the module's mode.
 
     Raises:
         ShapeError: fewer candidates than shots.
     """
-    return best_of(module, module.encode(query_BD, pool_BKD), shots)
-
-
-@torch.no_grad()
-def best_of(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
-    """Return what `greedy` returns for what the module has encoded."""
     _require_enough(encoded.candidates.shape[1], shots)
     if module.gate is None:
         return rank_pool(module.first(encoded), shots)

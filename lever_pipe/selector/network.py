@@ -108,16 +108,12 @@ class PointerSelector(nn.Module):
         g = self.gate(torch.cat([queries_GH, chosen_GH], dim=-1)).sigmoid()
         return F.normalize(g * queries_GH + (1 - g) * chosen_GH, dim=-1)
 
-    def along(self, query_BD: Tensor, pool_BKD: Tensor, selections_BGS: Tensor) -> Tensor:
+    def following(self, encoded: Encoded, selections_BGS: Tensor) -> Tensor:
         """Return the logits `[B, G, S, K]` of each step of given selections, nothing masked yet.
 
-        `selections_BGS` are pool positions in 0..K-1. For a static head all `[K]` of a query are alike, and `forward`
+        `selections_BGS` are pool positions in 0..K-1. For a static head all `[K]` of a query are alike, and `first`
         says the same in less.
         """
-        return self.following(self.encode(query_BD, pool_BKD), selections_BGS)
-
-    def following(self, encoded: Encoded, selections_BGS: Tensor) -> Tensor:
-        """Return the logits `[B, G, S, K]` of each step of given selections, nothing masked yet."""
         u, v = encoded
         require_shapes(("candidates", "B K H", v), ("selections", "B G S", selections_BGS))
         states = [u[:, None].expand(-1, selections_BGS.shape[1], -1)]

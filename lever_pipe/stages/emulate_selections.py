@@ -12,7 +12,7 @@ from lever_pipe.emulation.pool import decode_with_repeats, first_items
 from lever_pipe.errors import ConfigError
 from lever_pipe.records import Pool
 from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.selector.decoding import best_of
+from lever_pipe.selector.decoding import greedy
 from lever_pipe.stage_configs import EmulateSelectionsConfig, Runtime
 from lever_pipe.training.choice import choose
 from lever_pipe.training.embeddings import architecture_of, read_table
@@ -42,7 +42,7 @@ def emulate_selections(
         read_table(embeddings, split, device, inputs=config.selector.inputs) for split in ("train", "eval")
     )
     architecture = architecture_of(config.selector, train)
-    pools, decode = storage.read_rows(eval_pools, Pool), best_of
+    pools, decode = storage.read_rows(eval_pools, Pool), greedy
     if config.pool_items is not None:
         pools, decode = first_items(pools, config.pool_items), decode_with_repeats
     for source, target in zip(selectors, selections, strict=True):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.records import Pool, Selection
-from lever_pipe.selector.decoding import best_of
+from lever_pipe.selector.decoding import greedy
 from lever_pipe.selector.network import Encoded, PointerSelector
 from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector
 
@@ -27,7 +27,7 @@ def choose(
     pools: Sequence[Pool],
     shots: int,
     *,
-    decode: Decode = best_of,
+    decode: Decode = greedy,
 ) -> list[Selection]:
     """Return the selection of every pool's query."""
     frozen, rows = FrozenSelector(module, train), list[Selection]()

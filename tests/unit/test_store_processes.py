@@ -15,7 +15,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +119,15 @@ def test_writers_readers_and_collectors_at_once(
     assert store.stats().unnamed_contents == 0
 
 
-def churn(store: Store, folder: Path) -> None:
-    """Put, restore and collect without end."""
+def churn(store: Store, folder: Path, busy: Event) -> None:
+    """Put, restore and collect without end, and say when the first work is kept."""
     outputs = [targets(folder / "made" / str(job)) for job in range(JOBS)]
     cards = [a_card(each) for each in outputs]
     draw = random.Random(os.getpid())
     while True:
         job = draw.randrange(JOBS)
         store.put(key(job), cards[job], outputs[job])
+        busy.set()
         store.restore(key(job), targets(folder / "back" / str(job)), versions=VERSIONS)
         if draw.random() < 0.2:
             store.trim()
@@ -137,8 +140,10 @@ def test_kills_leave_whole_entries_and_whole_targets(tmp_path: Path, caplog: pyt
     expected = [tree(tmp_path / "made" / str(job)) for job in range(JOBS)]
     (tmp_path / "back").mkdir()
     for _ in range(60):
-        with running(lambda: churn(store, tmp_path)) as (process,):
-            time.sleep(0.01 + 0.05 * draw.random())
+        busy = fork.Event()
+        with running(partial(churn, store, tmp_path, busy)) as (process,):
+            assert busy.wait(60)  # how soon depends on the disk
+            time.sleep(0.05 * draw.random())
             assert process.is_alive()  # and is killed now, wherever it is
         for job, whole in enumerate(expected):
             found = tree(tmp_path / "back" / str(job)) if (tmp_path / "back" / str(job)).exists() else {}

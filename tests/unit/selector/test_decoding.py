@@ -38,15 +38,19 @@ def inputs(batch: int, size: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, 6, generator=generator), torch.randn(batch, size, 6, generator=generator)
 
 
+def greedily(module: PointerSelector, query: Tensor, pool: Tensor, shots: int) -> Tensor:
+    return greedy(module, module.encode(query, pool), shots)
+
+
 def logits_along(module: PointerSelector, query: Tensor, pool: Tensor, selections: Tensor) -> Tensor:
     with torch.no_grad():
-        return module.along(query, pool, selections).double()
+        return module.following(module.encode(query, pool), selections).double()
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_greedy_takes_the_best_that_is_left_at_each_step(head: Head) -> None:
     module, (query, pool) = selector(head), inputs(20, 9)
-    picks = greedy(module, query, pool, 9)
+    picks = greedily(module, query, pool, 9)
     scores = logits_along(module, query, pool, picks[:, None])[:, 0]
     for row, scored in zip(picks.tolist(), scores.tolist(), strict=True):
         for step, pick in enumerate(row):
@@ -59,8 +63,8 @@ def test_a_static_head_is_ranked_once_and_a_gated_one_is_not_a_ranking() -> None
     with torch.no_grad():
         static = rank_pool(selector("static")(query, pool), 4)
         gated = rank_pool(selector("gated")(query, pool), 4)
-    assert torch.equal(greedy(selector("static"), query, pool, 4), static)
-    found = greedy(selector("gated"), query, pool, 4)
+    assert torch.equal(greedily(selector("static"), query, pool, 4), static)
+    found = greedily(selector("gated"), query, pool, 4)
     assert torch.equal(found[:, 0], gated[:, 0])
     assert float((found[:, 1] != gated[:, 1]).double().mean()) > 0.2
 
@@ -69,10 +73,10 @@ def test_a_static_head_is_ranked_once_and_a_gated_one_is_not_a_ranking() -> None
 @given(seed=st.integers(0, 1000), size=st.integers(1, 9))
 def test_fewer_shots_are_a_prefix_without_repeats(head: Head, seed: int, size: int) -> None:
     module, (query, pool) = selector(head, seed), inputs(3, size, seed)
-    every = greedy(module, query, pool, size)
+    every = greedily(module, query, pool, size)
     assert every.sort().values.tolist() == [list(range(size))] * 3
     for shots in range(1, size):
-        assert torch.equal(greedy(module, query, pool, shots), every[:, :shots])
+        assert torch.equal(greedily(module, query, pool, shots), every[:, :shots])
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -81,7 +85,7 @@ def test_permuting_the_pool_permutes_the_picks(head: Head, seed: int, order: lis
     module, (query, pool) = selector(head, seed).double(), inputs(2, 7, seed)
     query, pool, moved = query.double(), pool.double(), torch.tensor(order)
     # in float64 two candidates never come as near to each other as rounding
-    assert torch.equal(moved[greedy(module, query, pool[:, moved], 4)], greedy(module, query, pool, 4))
+    assert torch.equal(moved[greedily(module, query, pool[:, moved], 4)], greedily(module, query, pool, 4))
     noise = gumbel((2, 3, 4, 7), torch_generator(seed))
     assert torch.equal(
         moved[draw(module, module.encode(query, pool[:, moved]), noise[..., moved])],
@@ -92,14 +96,14 @@ def test_permuting_the_pool_permutes_the_picks(head: Head, seed: int, order: lis
 @pytest.mark.parametrize("head", HEADS)
 def test_ties_keep_pool_order(head: Head) -> None:
     query, _ = inputs(2, 1)  # candidates without direction have cosine 0 to whatever the query has become
-    assert greedy(selector(head), query, torch.zeros(2, 100, 6), 100).tolist() == [list(range(100))] * 2
+    assert greedily(selector(head), query, torch.zeros(2, 100, 6), 100).tolist() == [list(range(100))] * 2
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_without_noise_a_draw_is_greedy(head: Head) -> None:
     module, (query, pool) = selector(head), inputs(5, 9)
     drawn = draw(module, module.encode(query, pool), torch.zeros(5, 2, 4, 9))
-    assert torch.equal(drawn, greedy(module, query, pool, 4)[:, None].expand(-1, 2, -1))
+    assert torch.equal(drawn, greedily(module, query, pool, 4)[:, None].expand(-1, 2, -1))
 
 
 def chi_squares(module: PointerSelector, drawn: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[float]:
@@ -152,7 +156,7 @@ def test_a_whole_pool_may_be_drawn(head: Head) -> None:
 def test_more_shots_than_candidates_are_refused(head: Head) -> None:
     module, (query, pool) = selector(head), inputs(2, 3)
     with pytest.raises(ShapeError, match="K=3 candidates, got 4"):
-        greedy(module, query, pool, 4)
+        greedily(module, query, pool, 4)
     with pytest.raises(ShapeError, match="K=3 candidates, got 4"):
         draw(module, module.encode(query, pool), torch.zeros(2, 1, 4, 3))
     with pytest.raises(ShapeError, match=r"noise must be \[B G S K\]"):
@@ -163,7 +167,7 @@ def test_more_shots_than_candidates_are_refused(head: Head) -> None:
 def test_decoding_draws_from_no_stream_and_keeps_no_gradient(head: Head) -> None:
     module, (query, pool) = selector(head), inputs(2, 5)
     before, noise = torch.get_rng_state(), gumbel((2, 3, 2, 5), torch_generator(0))
-    first = greedy(module, query, pool, 2), draw(module, module.encode(query, pool), noise)
+    first = greedily(module, query, pool, 2), draw(module, module.encode(query, pool), noise)
     assert torch.equal(torch.get_rng_state(), before)
     assert not any(picks.requires_grad for picks in first)
     with ambient_stream(1):

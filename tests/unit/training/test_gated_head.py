@@ -255,7 +255,7 @@ def trained(head: Head, *, objective: str) -> tuple[float, float]:
     run_epoch(module, adam, rce if objective == "rce" else [(groups, ascend)] * 400, max_gradient_norm=1.0)
     with torch.no_grad():
         drawn = float(expected_reward(table.scores(module.eval(), groups), groups))
-        picks = greedy(module, table.vectors[groups.queries], table.vectors[groups.pools], 2)
+        picks = greedy(module, module.encode(table.vectors[groups.queries], table.vectors[groups.pools]), 2)
     best = [PAIRS.index((a, b)) for a, b in picks.tolist()]
     return drawn, float(groups.rewards.gather(1, torch.tensor(best)[:, None]).mean())
 

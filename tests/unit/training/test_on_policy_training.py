@@ -415,7 +415,8 @@ def test_the_same_stream_gives_the_same_bits(head: Head) -> None:
 
 def first_picks(module: PointerSelector, n: int) -> Tensor:
     given = queries(n)
-    return greedy(module.eval(), table().vectors[given.queries], table().vectors[given.pools], 1)[:, 0]
+    encoded = module.eval().encode(table().vectors[given.queries], table().vectors[given.pools])
+    return greedy(module, encoded, 1)[:, 0]
 
 
 def pick_of_least_id(asked: Asked) -> Judged:
