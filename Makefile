@@ -6,10 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 CORES ?= all
+SAMPLED = $(if $(SAMPLE),--sample=$(1))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup reproduce smoke test test-emulated test-faults test-slurm check format schema world gpu bench bench-run lock
+.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check format schema world gpu bench bench-run lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,15 +33,17 @@ smoke: setup ## the whole workflow at toy size, about a minute
 test: setup ## set-up and all tests that need neither GPU nor SLURM
 	$(BIN)/pytest -n 2 --dist loadfile -m "not gpu and not slurm and not faults"
 
+test-all: check test test-emulated test-faults test-slurm ## all checks of this machine, half an hour
+
 test-emulated: setup ## answers and training curves under emulated CPUs (Debian's qemu-user; installs it as root)
-	tests/emulated/run.sh Haswell EPYC
+	PYTEST_ADDOPTS=$(call SAMPLED,function) tests/emulated/run.sh Haswell EPYC
 
 test-faults: setup ## jobs and runs killed at random moments, then the bytes compared
-	$(BIN)/pytest -s -m faults tests/faults
+	$(BIN)/pytest -s -m faults $(call SAMPLED,function) tests/faults
 
 test-slurm: setup ## the workflow on a SLURM cluster of this machine (Debian; installs its packages as root)
 	SLB_ACCOUNTING=1 tests/slurm/loopback.sh install
-	tests/slurm/loopback.sh within $(BIN)/pytest -n 2 --dist worksteal -m slurm tests/slurm
+	tests/slurm/loopback.sh within $(BIN)/pytest -n 2 --dist worksteal -m slurm $(call SAMPLED,file) tests/slurm
 
 check: setup ## formatting, lint, types, schema drift, workflow lint
 	$(BIN)/ruff check .

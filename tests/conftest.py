@@ -1,3 +1,22 @@
-"""Chooses the numeric path before any test imports torch."""
+"""Chooses the numeric path before any test imports torch, and draws samples of long checks."""
+
+from __future__ import annotations
+
+import pytest
 
 import lever_pipe  # noqa: F401
+
+from .sampling import STRATA, digest_of_code, sample
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "run one test of each function, or of each file, chosen by the digest of the code"
+    parser.addoption("--sample", choices=list(STRATA), help=told)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    by = config.getoption("sample")
+    if by is not None:
+        chosen = sample([item.nodeid for item in items], STRATA[by], digest_of_code())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+        items[:] = [item for item in items if item.nodeid in chosen]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -16,20 +15,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from lever_pipe import contents, storage
+from tests.sampling import CODE, ROOT, digest_of_code
 
-ROOT = Path(__file__).parents[2]
-PARTS = (
-    "Snakefile",
-    "config.yaml",
-    "config",
-    "envs",
-    "lever_pipe",
-    "profiles",
-    "pyproject.toml",
-    "resources",
-    "workflow",
-)
+from . import warm
+
 JOB_COUNT = re.compile(r"^(\w+)\s+(\d+)\s*$", re.MULTILINE)
 
 
@@ -50,31 +39,24 @@ class Project:
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run Snakemake without the smoke configuration; stdout holds everything it said."""
-        return self._run([sys.executable, "-m", "snakemake", *words])
+        return warm.snakemake(list(words), self.folder, self.environment)
 
     def snakemake(self, *words: str) -> str:
         """Run Snakemake on the smoke configuration and return what it said."""
-        return self._checked(self.command(*words))
+        return _checked(self.call("--configfile", "config/smoke.yaml", *words))
 
     def tool(self, *words: str) -> str:
         """Run one tool of the package and return what it said."""
-        return self._checked([sys.executable, "-m", "lever_pipe", *words])
-
-    def _checked(self, command: list[str]) -> str:
-        done = self._run(command)
-        if done.returncode:
-            raise AssertionError(done.stdout[-6000:])
-        return done.stdout
-
-    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
+        return _checked(
+            subprocess.run(
+                [sys.executable, "-m", "lever_pipe", *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
         )
 
     def planned(self, *words: str) -> dict[str, int]:
@@ -98,9 +80,15 @@ class Project:
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
+def _checked(done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode:
+        raise AssertionError(done.stdout[-6000:])
+    return done.stdout
+
+
 def copy_project(folder: Path, *, store: bool = True) -> Project:
     """Copy what runs into a folder; without store, the smoke configuration keeps nothing beyond its results."""
-    for part in PARTS:
+    for part in CODE:
         source = ROOT / part
         if source.is_dir():
             shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -110,13 +98,6 @@ def copy_project(folder: Path, *, store: bool = True) -> Project:
         with (folder / "config/smoke.yaml").open("a") as config:
             config.write("store: null\n")
     return Project(folder)
-
-
-def _digest_of_parts() -> str:
-    parts = [ROOT / part for part in PARTS]
-    files = [path for part in parts for path in ([part] if part.is_file() else contents.files_below(part))]
-    told = [f"{path.relative_to(ROOT)} {storage.digest(path)}" for path in files if "__pycache__" not in path.parts]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
 
 @pytest.fixture
@@ -133,7 +114,7 @@ def finished_once(factory: pytest.TempPathFactory, *, store: bool) -> Project:
     """
     own, kept = factory.getbasetemp(), os.environ.get("LEVER_PIPE_FINISHED")
     session = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    folder = (Path(kept) / _digest_of_parts() if kept else session) / ("with_store" if store else "without_store")
+    folder = (Path(kept) / digest_of_code() if kept else session) / ("with_store" if store else "without_store")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not folder.with_suffix(".done").exists():

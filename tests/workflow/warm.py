@@ -1,0 +1,50 @@
+"""Snakemake as a fork of a process that has imported it: what a command of a test computes, without its imports.
+
+The forking process has imported libraries, and nothing of `lever_pipe`: a command imports that of its own folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+LIBRARIES = ("snakemake.cli", "snakemake_executor_plugin_slurm", "numpy", "pandas", "pydantic", "yaml", "tqdm")
+
+forking = multiprocessing.get_context("forkserver")
+forking.set_forkserver_preload(list(LIBRARIES))
+
+
+def snakemake(words: list[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run `python -m snakemake WORDS` in a folder; stdout holds everything it said."""
+    with tempfile.NamedTemporaryFile() as said:
+        process = forking.Process(target=_become_snakemake, args=(words, folder, dict(environment), said.name))
+        process.start()
+        process.join()
+        text = Path(said.name).read_text()
+    assert process.exitcode is not None
+    return subprocess.CompletedProcess(words, process.exitcode, text)
+
+
+def _become_snakemake(words: list[str], folder: Path, environment: dict[str, str], log: str) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    assert not {name for name in sys.modules if name.partition(".")[0] in ("lever_pipe", "torch")}
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path.insert(0, str(folder))
+    sys.argv = [sys.argv[0], *words]
+    try:
+        runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
+    finally:  # as an interpreter ends, which a process of `multiprocessing` does not
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
