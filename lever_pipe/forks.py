@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -34,6 +35,8 @@ from typing import Any, NoReturn
 GRACE_SECONDS = 10.0
 """How long children may take to end after SIGTERM, before SIGKILL."""
 PARENT_DEATH_SIGNAL, NAME = 1, 15  # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
+FROM_JOB = 3
+"""Which job of a kind starts its server."""
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 Children = dict[int, tuple[int, int]]
@@ -290,7 +293,9 @@ def _lines(channel: socket.socket) -> Iterable[dict[str, Any]]:
 
 
 class Pool:
-    """Servers of equal modules, one for each number of threads, started when the first job of that kind comes.
+    """Servers of equal modules, one for each number of threads, started when a third job of that kind comes.
+
+    A server imports for as long as a few short jobs take, and a run that has no more of them is sooner without.
 
     Args:
         modules: what the servers import.
@@ -299,12 +304,16 @@ class Pool:
     def __init__(self, modules: Iterable[str]) -> None:
         self._modules = list(modules)
         self._servers: dict[str, Forks] = {}
+        self._asked: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Job | None:
         """Fork a call; None until its server is ready, or when it is gone."""
         threads = environment.get("OMP_NUM_THREADS", "")
         with self._lock:
+            self._asked[threads] += 1
+            if self._asked[threads] < FROM_JOB:
+                return None
             if threads not in self._servers:
                 self._servers[threads] = Forks(self._modules, environment)
         return self._servers[threads].start(words, log=log, environment=environment)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 import lever_pipe  # noqa: F401
@@ -12,6 +14,12 @@ from .sampling import STRATA, digest_of_code, sample
 def pytest_addoption(parser: pytest.Parser) -> None:
     told = "run one test of each function, or of each file, chosen by the digest of the code"
     parser.addoption("--sample", choices=list(STRATA), help=told)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all modules of tests import out of the search for garbage, which some libraries start at each call."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

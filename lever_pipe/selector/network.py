@@ -164,6 +164,9 @@ def attend(attention: nn.MultiheadAttention, query_B1H: Tensor, candidates_BKH: 
     shape = (heads, width // heads, width)
     w_q, w_k, w_v = attention.in_proj_weight.chunk(3)
     b_q, _, b_v = attention.in_proj_bias.chunk(3)
+    for weight in (w_q, w_k, w_v) if w_q.requires_grad else ():
+        # Gradients that lie transposed take several times as long to be joined.
+        weight.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
     q = linear(query_B1H[:, 0], w_q, b_q).view(-1, *shape[:2])
     q = torch.einsum("bhd,hdw->bhw", q, w_k.view(shape)) / math.sqrt(shape[1])
     weights_BhK = F.dropout((q @ candidates_BKH.transpose(1, 2)).softmax(dim=-1), attention.dropout, attention.training)

@@ -53,9 +53,10 @@ def _of_call(node: ast.Call) -> Iterator[str]:
             yield argument
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_module_executes_what_it_reads(path: Path) -> None:
-    assert list(faults(ast.parse(path.read_text(encoding="utf-8")))) == []
+def test_no_module_executes_what_it_reads() -> None:
+    assert len(MODULES) > 300
+    found = {str(path.relative_to(ROOT)): [*faults(ast.parse(path.read_text(encoding="utf-8")))] for path in MODULES}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize("path", RULES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -25,6 +25,8 @@ from tests.workflow.conftest import Project, copy_project, finished_once
 pytestmark = pytest.mark.faults
 
 RESULTS = "results/smoke"
+CHECKPOINTS = "intention={execution: {checkpoint_every: 1}}"
+"""A killed agent goes on behind its last step."""
 LEAST_KILLS, WHOLE_RUNS = 50, 3
 LEAST_FORKED_KILLS = 20  # most forked jobs of this size end before a kill
 LONGEST_S = 900.0
@@ -113,6 +115,28 @@ def kill_run(run: subprocess.Popen[bytes]) -> None:
     run.wait()
 
 
+def require_whole(folder: Path) -> int:
+    """Check that every structured file under a folder parses; return how many there are."""
+    from safetensors import safe_open
+
+    checked = 0
+    for path in folder.rglob("*"):
+        if path.name.endswith("benchmark.jsonl") or "ledger" in path.parts:
+            continue
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        elif path.suffix == ".jsonl":
+            for line in path.read_text().splitlines():
+                json.loads(line)
+        elif path.suffix == ".safetensors":
+            with safe_open(path, "pt") as tensors:
+                tensors.keys()
+        else:
+            continue
+        checked += 1
+    return checked
+
+
 @pytest.mark.parametrize(
     ("forked", "least"), [(False, LEAST_KILLS), (True, LEAST_FORKED_KILLS)], ids=["fresh", "forked"]
 )
@@ -125,7 +149,7 @@ def test_no_kill_loses_or_spoils_anything(
     draw, kills, whole_runs = random.Random(0), Counter[str](), 0
     end = time.monotonic() + LONGEST_S
     while True:
-        run = start(project, "--config", f"forked_jobs={forked}")
+        run = start(project, "--config", f"forked_jobs={forked}", CHECKPOINTS)
         killer = Killer(psutil.Process(run.pid), seconds, limit=2, seed=whole_runs, forked=forked)
         killer.kills.update(kills)
         killer.start()
@@ -138,6 +162,7 @@ def test_no_kill_loses_or_spoils_anything(
         if run.returncode is not None:
             break
         kill_run(run)
+        assert require_whole(project.folder / RESULTS) > 0
         whole_runs += 1
         subprocess.run(project.command("--unlock"), cwd=project.folder, env=project.environment, check=True)
     said = (project.folder / "said.txt").read_text()

@@ -183,6 +183,10 @@ def test_when_the_owner_dies_nothing_is_left(word: str, number: int, log: Path) 
 def test_jobs_of_other_threads_have_a_server_of_their_own(log: Path) -> None:
     pool = Pool(MODULES)
     try:
+        for threads in ("1", "2", "1", "2", "3"):
+            asked = {"log": str(log), "environment": ENVIRONMENT | {"OMP_NUM_THREADS": threads}}
+            assert pool.start(["say"], **asked) is None
+        assert pool._servers == {}, "two jobs are sooner without"
         for threads in ("1", "2", "1"):
             pool.start(["say"], log=str(log), environment=ENVIRONMENT | {"OMP_NUM_THREADS": threads})
         assert sorted(pool._servers) == ["1", "2"]
