@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.conftest import Project, copy_project, finished_once
+from tests.workflow.conftest import Project, begin, finished_once
 
 pytestmark = pytest.mark.faults
 
@@ -39,12 +39,8 @@ def wait_for(path: Path, run: subprocess.Popen[str]) -> None:
 @pytest.fixture
 def begun(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project with the world and its examples, of a finished run."""
-    finished = finished_once(tmp_path_factory, store=False)
     (tmp_path / "one").mkdir()
-    project = copy_project(tmp_path / "one")
-    for name in ("world", "lever/examples", "lever/embeddings", "lever/pools"):
-        shutil.copytree(finished.folder / "results/smoke" / name, project.folder / "results/smoke" / name)
-    return project
+    return begin(tmp_path / "one", finished_once(tmp_path_factory, store=False))
 
 
 def test_the_second_in_one_folder_is_refused_and_harms_nothing(

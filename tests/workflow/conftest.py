@@ -100,6 +100,14 @@ def copy_project(folder: Path, *, store: bool = True) -> Project:
     return Project(folder)
 
 
+def begin(folder: Path, finished: Project) -> Project:
+    """Return a project without store that has the world, its examples and pools, of a finished run."""
+    project = copy_project(folder, store=False)
+    for name in ("world", "lever/examples", "lever/embeddings", "lever/pools"):
+        shutil.copytree(finished.folder / "results/smoke" / name, project.folder / "results/smoke" / name)
+    return project
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """Return a project in which nothing has run."""

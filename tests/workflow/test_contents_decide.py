@@ -121,26 +121,28 @@ class TestContent:
 
     def test_damage_is_named_and_made_good(self, smoke: Project) -> None:
         """Another content at the time of the job is nobody's wish; a file that ends early neither."""
-        path = smoke.folder / RCE
-        content, stat = path.read_bytes(), path.stat()
-        for damage in (content[:-1] + bytes([content[-1] ^ 1]), content[: len(content) // 2]):
-            path.write_bytes(damage)
+        contents = {name: (smoke.folder / name).read_bytes() for name in (RCE, GRPO)}
+        rce, grpo = contents.values()
+        for name, damaged in ((RCE, rce[:-1] + bytes([rce[-1] ^ 1])), (GRPO, grpo[: len(grpo) // 2])):
+            path, stat = smoke.folder / name, (smoke.folder / name).stat()
+            path.write_bytes(damaged)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-            planned = smoke.planned()
-            assert planned["train_rce_epoch"] == 1
-            said = smoke.snakemake("--cores", "2")
-            assert f"{RCE}: expected what its run card says; found damage" in said
-            assert ran(said) == {}, "all is in the store or unchanged"
-            assert path.read_bytes() == content
-            assert smoke.planned() == {}
-            stat = path.stat()
+        planned = smoke.planned()
+        assert (planned["train_rce_epoch"], planned["train_grpo_epoch"] > 0) == (1, True)
+        said = smoke.snakemake("--cores", "2")
+        for name, content in contents.items():
+            assert f"{name}: expected what its run card says; found damage" in said
+            assert (smoke.folder / name).read_bytes() == content
+        assert ran(said) == {}, "all is in the store or unchanged"
+        assert smoke.planned() == {}
 
 
 class TestCutOff:
     def test_a_rerun_that_yields_the_same_bytes_stops_there(self, smoke: Project) -> None:
-        planned = smoke.planned("--forcerun", "train_rce_epoch")
+        forced = ("--forcerun", "sample_pools")
+        planned = smoke.planned(*forced)
         assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + 4
-        assert run(smoke, "--forcerun", "train_rce_epoch") == {"train_rce_epoch": RCE_EPOCHS + 2}
+        assert run(smoke, *forced) == {"sample_pools": 1}
         assert smoke.planned() == {}
 
     def test_without_a_store_it_stops_there_too(self, smoke: Project) -> None:
@@ -170,9 +172,6 @@ class TestCutOff:
 
 
 class TestRecords:
-    def test_without_snakemakes_records_nothing_is_lost(self, forgotten: Project) -> None:
-        assert forgotten.planned() == {}
-
     def test_without_snakemakes_records_nothing_is_trusted_falsely(self, forgotten: Project) -> None:
         with forgotten.edited("config/smoke.yaml", "warm_start: {steps: 40}", "warm_start: {steps: 41}"):
             assert forgotten.planned()["warm_start_agent"] == 1
@@ -181,7 +180,7 @@ class TestRecords:
             os.utime(forgotten.folder / RCE, (LONG_AGO, LONG_AGO))
             assert forgotten.planned() == BELOW_RCE
 
-    def test_without_records_a_touched_file_reruns_nothing(self, forgotten: Project) -> None:
+    def test_without_records_nothing_is_lost_though_a_file_is_touched(self, forgotten: Project) -> None:
         (forgotten.folder / EMBEDDINGS).touch()
         assert forgotten.planned() == {}
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
-from .conftest import Project
+from .conftest import Project, begin
 from .counts import (
     ABOVE_ANSWERS,
     AGENTS_AND_BELOW,
@@ -21,7 +23,6 @@ from .counts import (
     DISTIL_EPOCHS,
     EMULATED_GRPO,
     EMULATED_RCE,
-    GRPO_AND_BELOW,
     GRPO_EPOCHS,
     LONG_ONLY,
     ON_POLICY_EPOCHS,
@@ -36,7 +37,6 @@ FIRST_RCE = "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
 
 
 def test_a_finished_run_has_nothing_to_do(smoke: Project) -> None:
-    assert smoke.planned() == {}
     assert "Nothing to be done" in smoke.snakemake("--cores", "1")
 
 
@@ -68,21 +68,6 @@ def test_more_grpo_epochs_train_only_the_further_ones(smoke: Project) -> None:
             "score_answers": SEED_SCORES + 4,
             **REPORT,
         }
-
-
-def test_changed_content_of_the_rce_checkpoint_retrains_all_grpo(smoke: Project) -> None:
-    path = smoke.folder / "results/smoke/lever/preset~world/rce/seed~0/epoch~2/selector.safetensors"
-    content, stat = path.read_bytes(), path.stat()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    try:
-        # The checkpoint's own selections follow, too.
-        assert smoke.planned() == GRPO_AND_BELOW | {
-            "train_distil_epoch": DISTIL_EPOCHS,
-            "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS + DISTIL_EPOCHS + 1,
-        }
-    finally:
-        path.write_bytes(content)
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 def test_an_on_policy_beta_more_trains_that_beta_only(smoke: Project) -> None:
@@ -151,13 +136,45 @@ def test_the_head_seed_of_the_emulation_stays_within_it(smoke: Project) -> None:
     }
 
 
-def test_execution_reruns_nothing(smoke: Project) -> None:
-    assert smoke.planned("--set-threads", "train_rce_epoch=2", "--set-resources", "answer_prompts:mem_mb=9000") == {}
-    with smoke.edited("profiles/default/profile.yaml", "cores: all", "cores: 1"):
-        assert smoke.planned() == {}
-    assert smoke.planned("--config", "numerics=fastest", "forked_jobs=False") == {}
-    with consent(smoke):
-        assert smoke.planned() == {}
+def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
+    """All at once: times of files, how jobs are run and reached, a remark, a member that nobody names."""
+    touched = (
+        "world/mscoco_val2014_annotations.json",
+        "lever/embeddings/embeddings.safetensors",
+        "lever/rl_data/rl_data_k64_v3.jsonl",
+        "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors",
+        "lever/preset~world/rce/seed~0/epoch~2/optimiser.safetensors",
+    )
+    resources = ("--set-threads", "train_rce_epoch=2", "--set-resources", "answer_prompts:mem_mb=9000")
+    execution = "intention:\n  execution: {checkpoint_every: 1, connection: {timeout_seconds: 1, retries: 7}}\n"
+    with ExitStack() as changes:
+        for name in touched:
+            changes.enter_context(another_time(smoke.folder / "results/smoke" / name))
+        changes.enter_context(smoke.edited("profiles/default/profile.yaml", "cores: all", "cores: 1"))
+        changes.enter_context(smoke.edited("config/smoke.yaml", "intention:\n", execution))
+        changes.enter_context(consent(smoke))
+        changes.enter_context(smoke.edited("lever_pipe/losses/kl.py", "import torch\n", "# A remark.\nimport torch\n"))
+        changes.enter_context(added(smoke.folder / "lever_pipe/samplers/nearest.py", '"""A further sampler."""\n'))
+        assert smoke.planned(*resources, "--config", "numerics=fastest", "forked_jobs=False") == {}
+
+
+@contextmanager
+def another_time(path: Path) -> Iterator[None]:
+    stat = path.stat()
+    path.touch()
+    try:
+        yield
+    finally:
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@contextmanager
+def added(path: Path, content: str) -> Iterator[None]:
+    path.write_text(content)
+    try:
+        yield
+    finally:
+        path.unlink()
 
 
 def test_jobs_take_the_configured_path_and_their_cards_tell_it(smoke: Project) -> None:
@@ -183,36 +200,11 @@ def consent(smoke: Project) -> AbstractContextManager[None]:
     return smoke.edited("config/smoke.yaml", results, f"{results}lvlm: {{ask_again: true}}\n")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "world/mscoco_val2014_annotations.json",
-        "lever/embeddings/embeddings.safetensors",
-        "lever/rl_data/rl_data_k64_v3.jsonl",
-        "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors",
-        "lever/preset~world/rce/seed~0/epoch~2/optimiser.safetensors",
-    ],
-)
-def test_touching_a_file_reruns_nothing(smoke: Project, name: str) -> None:
-    path = smoke.folder / "results/smoke" / name
-    stat = path.stat()
-    path.touch()
-    try:
-        assert smoke.planned() == {}
-    finally:
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-
-
 def test_a_changed_sign_in_the_kl_retrains_grpo_but_not_rce(smoke: Project) -> None:
     with smoke.edited(
         "lever_pipe/losses/kl.py", "torch.expm1(log_ratio) - log_ratio", "torch.expm1(log_ratio) + log_ratio"
     ):
         assert smoke.planned() == ALL_GRPO_AND_BELOW | AGENTS_AND_BELOW
-
-
-def test_a_comment_in_the_kl_reruns_nothing(smoke: Project) -> None:
-    with smoke.edited("lever_pipe/losses/kl.py", "import torch\n", "# A remark.\nimport torch\n"):
-        assert smoke.planned() == {}
 
 
 def test_other_pixels_rerun_what_read_them(smoke: Project) -> None:
@@ -226,15 +218,6 @@ def test_other_pixels_rerun_what_read_them(smoke: Project) -> None:
         os.utime(listing, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert planned["prepare_examples"] == 1
     assert "generate_world" not in planned
-
-
-def test_a_member_that_nobody_names_reruns_nothing(smoke: Project) -> None:
-    extra = smoke.folder / "lever_pipe/samplers/nearest.py"
-    extra.write_text('"""A further sampler."""\n')
-    try:
-        assert smoke.planned() == {}
-    finally:
-        extra.unlink()
 
 
 def test_the_metric_rescores_rl_data_and_everything_below(smoke: Project) -> None:
@@ -278,12 +261,6 @@ def test_an_arm_and_a_seed_more_keep_the_finished_runs(smoke: Project) -> None:
         assert smoke.planned() == AGENTS_AND_BELOW | {"plot_agents": 1}
 
 
-def test_how_the_simulator_is_reached_reruns_nothing(smoke: Project) -> None:
-    execution = "intention:\n  execution: {checkpoint_every: 1, connection: {timeout_seconds: 1, retries: 7}}\n"
-    with smoke.edited("config/smoke.yaml", "intention:\n", execution):
-        assert smoke.planned() == {}
-
-
 def test_the_agents_surrogate_retrains_no_selector(smoke: Project) -> None:
     with smoke.edited("lever_pipe/losses/tokens.py", "from __future__ import annotations\n", "X = 1\n"):
         assert smoke.planned() == AGENTS_AND_BELOW
@@ -301,30 +278,30 @@ def test_one_study_alone_is_planned_without_the_other(smoke: Project) -> None:
     assert not planned.keys() & {"prepare_tasks", *AGENTS_AND_BELOW} - {"check_claims", "build_report"}
 
 
-def test_exported_rl_data_import_to_the_same_selector(smoke: Project) -> None:
+def test_exported_rl_data_import_to_the_same_selector(smoke: Project, tmp_path: Path) -> None:
     rl_data = smoke.folder / "results/smoke/lever/rl_data/rl_data_k64_v3.jsonl"
-    original = smoke.folder / "rl_data_k64_v3.json"
-    smoke.tool("export_rl_data", str(rl_data), str(original))
-    words = ("--config", "results=results/imported", "store=null", "rl_data={import_from: rl_data_k64_v3.json}")
-    planned = smoke.planned(*words)
+    project = begin(tmp_path, smoke)
+    smoke.tool("export_rl_data", str(rl_data), str(project.folder / "rl_data_k64_v3.json"))
+    words = ("--config", "rl_data={import_from: rl_data_k64_v3.json}")
+    planned = project.planned(*words)
     assert planned["import_rl_data"] == 1
     assert not planned.keys() & {"generate_rl_data", "propose_trajectories", "merge_rl_data"}
-    smoke.snakemake("--cores", "2", *words, "--", f"results/imported/{FIRST_RCE}")
-    imported, generated = (smoke.folder / root / FIRST_RCE for root in ("results/imported", "results/smoke"))
+    project.snakemake("--cores", "2", *words, "--", f"results/smoke/{FIRST_RCE}")
+    imported, generated = (of.folder / "results/smoke" / FIRST_RCE for of in (project, smoke))
     assert imported.read_bytes() == generated.read_bytes()
 
 
-def test_two_processes_share_a_job(smoke: Project) -> None:
-    rows, shard = {}, "lever/rl_data/shard~0"
-    words = ("--config", "results=results/shared", "store=null", "--set-resources", "generate_rl_data:processes=2")
-    smoke.snakemake("--cores", "2", *words, "--", f"results/shared/{shard}/trajectories.jsonl")
-    for root in ("results/smoke", "results/shared"):
-        lines = (smoke.folder / root / shard / "trajectories.jsonl").read_text().splitlines()
-        rows[root] = [json.loads(line) for line in lines]
-    assert rows["results/smoke"] == rows["results/shared"]
-    counters = {root: json.loads((smoke.folder / root / shard / "counters.json").read_text()) for root in rows}
-    one, other = counters.values()
+def test_two_processes_share_a_job(smoke: Project, tmp_path: Path) -> None:
+    shard = "results/smoke/lever/rl_data/shard~0"
+    project = begin(tmp_path, smoke)
+    words = ("--set-resources", "generate_rl_data:processes=2")
+    project.snakemake("--cores", "2", *words, "--", f"{shard}/trajectories.jsonl")
+    rows, counters = [], []
+    for folder in (smoke.folder / shard, project.folder / shard):
+        rows.append([json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()])
+        counters.append(json.loads((folder / "counters.json").read_text()))
+    assert rows[0] == rows[1]
+    one, other = counters
     assert one["prompts_distinct"] == other["prompts_distinct"]
     assert one["prompt_tokens"] == other["prompt_tokens"]
-    writers = list((smoke.folder / "results/shared/ledger").glob("*.jsonl"))
-    assert len(writers) == 2
+    assert len(list((project.folder / "results/smoke/ledger").glob("*.jsonl"))) == 2

@@ -19,11 +19,12 @@ from lever_pipe.storage import read_rows
 
 ROOT = Path(__file__).parents[3]
 STEPS = 15
+STEPS_OF_STRONG_KL = 5
 
 
-def intention() -> Any:
+def intention(steps: int = STEPS) -> Any:
     values = yaml.safe_load((ROOT / "config.yaml").read_text())
-    changed = {"grpo": {"steps": STEPS}, "evaluation": {"every": STEPS}}
+    changed = {"grpo": {"steps": steps}, "evaluation": {"every": steps}}
     for section, keys in changed.items():
         values["intention"][section] |= keys
     return parse_experiment(values).intention
@@ -59,8 +60,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(start: Path, folder: Path, arm: str) -> Path:
-    config = agent_plan.stage_config(intention(), "train_agent", {"arm": arm, "seed": "0"})
+def train(start: Path, folder: Path, arm: str, steps: int) -> Path:
+    config = agent_plan.stage_config(intention(steps), "train_agent", {"arm": arm, "seed": "0"})
     assert isinstance(config, TrainAgentConfig)
     train_agent(
         train_tasks=start / "train.jsonl",
@@ -86,9 +87,11 @@ def sampled(folder: Path) -> list[float]:
 
 
 def test_the_baseline_learns_and_a_strong_kl_holds_it_back(start: Path, tmp_path: Path) -> None:
-    baseline, strong = (train(start, tmp_path / arm, arm) for arm in ("baseline", "kl_strong"))
+    baseline = train(start, tmp_path / "baseline", "baseline", STEPS)
+    strong = train(start, tmp_path / "kl_strong", "kl_strong", STEPS_OF_STRONG_KL)
     before, after = sampled(baseline)
     assert after - before > 0.3
     assert sampled(strong)[0] == before  # one start for every arm
-    kl = {folder: read_rows(folder / "metrics.jsonl", StepRow)[-1].values["kl"] for folder in (baseline, strong)}
+    steps = {folder: read_rows(folder / "metrics.jsonl", StepRow) for folder in (baseline, strong)}
+    kl = {folder: rows[STEPS_OF_STRONG_KL - 1].values["kl"] for folder, rows in steps.items()}
     assert 0 < kl[strong] < kl[baseline]
