@@ -9,6 +9,8 @@ CORES ?= all
 SAMPLED = $(if $(SAMPLE),--sample=$(1))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
+# Some containers switch bytecode off; every job would then compile what it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check format schema world gpu bench bench-run lock
 
@@ -17,7 +19,7 @@ help: ## show this list
 
 setup: $(STAMP) ## make the virtual environment from the lock file
 
-# Of the libraries' modules one in ten is ever imported: each is compiled when it is.
+# Of the libraries' modules one in ten is ever imported: each is compiled then, and kept.
 $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Expected Python 3.11 as '$(PYTHON)'; found none. Install it, or call: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)

@@ -91,7 +91,7 @@ def copy_project(folder: Path, *, store: bool = True) -> Project:
     for part in CODE:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / part)  # bytecode too, which is valid: times are copied
         else:
             shutil.copy2(source, folder / part)
     if not store:
