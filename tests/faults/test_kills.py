@@ -33,9 +33,9 @@ LONGEST_S = 900.0
 """After this the run counts as hanging."""
 EDGES = re.compile(r"-m lever_pipe (\w+) ")
 SERVER = "-m lever_pipe.forks "
-EARLIEST_S, AT_LEAST_S, FIRST_SHARE = 0.1, 0.5, 0.4
-"""A kill falls between the first of these and as long after as the stage takes, but no less than the second; the first
-kill of a rule within this share of it, as a job that ends before cannot be killed again."""
+AT_LEAST_S, FIRST_SHARE, FIRST_AT_LEAST_S = 0.6, 0.4, 0.1
+"""A kill falls into the time that the stage takes, or into the first of these if that is longer; the first kill of a
+rule into a share of that time, or the last of these: a job that ends before cannot be killed again."""
 
 
 class Killer(threading.Thread):
@@ -49,7 +49,7 @@ class Killer(threading.Thread):
 
     def __init__(self, run: psutil.Process, seconds: dict[str, float], *, limit: int, seed: int, forked: bool) -> None:
         super().__init__(daemon=True)
-        self._earliest_s, self._at_least_s = (0.0, 0.1) if forked else (EARLIEST_S, AT_LEAST_S)
+        self._at_least_s = FIRST_AT_LEAST_S if forked else AT_LEAST_S
         self.kills: Counter[str] = Counter()
         self.stop = threading.Event()
         self._run, self._seconds, self._limit = run, seconds, limit
@@ -61,9 +61,11 @@ class Killer(threading.Thread):
             for job, rule in self._young_jobs():
                 self._seen.add(job.pid)
                 if self.kills[rule] < self._limit:
-                    takes = max(self._at_least_s, self._seconds.get(rule, 1.0))
-                    share = 1.0 if self.kills[rule] else FIRST_SHARE
-                    delay = self._earliest_s + self._draw.uniform(0, share * takes)
+                    takes = self._seconds.get(rule, 1.0)
+                    again = max(self._at_least_s, takes)
+                    delay = self._draw.uniform(
+                        0, again if self.kills[rule] else max(FIRST_AT_LEAST_S, FIRST_SHARE * takes)
+                    )
                     threading.Timer(delay, self._kill, (job, rule)).start()
 
     def _young_jobs(self) -> Iterator[tuple[psutil.Process, str]]:

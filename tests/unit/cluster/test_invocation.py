@@ -28,7 +28,7 @@ rule one:
 onstart:
     PACE
 """
-JOBS = 10
+JOBS = 6
 
 
 def looks(folder: Path, pace: str) -> int:
