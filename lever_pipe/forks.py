@@ -308,7 +308,7 @@ class Pool:
         self._lock = threading.Lock()
 
     def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Job | None:
-        """Fork a call; None until its server is ready, or when it is gone."""
+        """Fork a call; None for the first ones of its kind, until its server is ready, and when it is gone."""
         threads = environment.get("OMP_NUM_THREADS", "")
         with self._lock:
             self._asked[threads] += 1

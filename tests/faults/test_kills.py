@@ -33,9 +33,11 @@ LONGEST_S = 900.0
 """After this the run counts as hanging."""
 EDGES = re.compile(r"-m lever_pipe (\w+) ")
 SERVER = "-m lever_pipe.forks "
-AT_LEAST_S, FIRST_SHARE, FIRST_AT_LEAST_S = 0.6, 0.4, 0.1
-"""A kill falls into the time that the stage takes, or into the first of these if that is longer; the first kill of a
-rule into a share of that time, or the last of these: a job that ends before cannot be killed again."""
+EARLIEST_S, AT_LEAST_S, FIRST_SHARE = 0.1, 0.5, 0.4
+"""A kill falls between the first of these and as long after as the stage takes, but no less than the second; the first
+kill of a rule within this share of it, as a job that ends before cannot be killed again."""
+FURTHER_RUNS = 8
+"""In how many runs at most a rule whose jobs all ended before their kills is forced, to be killed after all."""
 
 
 class Killer(threading.Thread):
@@ -49,7 +51,7 @@ class Killer(threading.Thread):
 
     def __init__(self, run: psutil.Process, seconds: dict[str, float], *, limit: int, seed: int, forked: bool) -> None:
         super().__init__(daemon=True)
-        self._at_least_s = FIRST_AT_LEAST_S if forked else AT_LEAST_S
+        self._earliest_s, self._at_least_s = (0.0, 0.1) if forked else (EARLIEST_S, AT_LEAST_S)
         self.kills: Counter[str] = Counter()
         self.stop = threading.Event()
         self._run, self._seconds, self._limit = run, seconds, limit
@@ -61,11 +63,9 @@ class Killer(threading.Thread):
             for job, rule in self._young_jobs():
                 self._seen.add(job.pid)
                 if self.kills[rule] < self._limit:
-                    takes = self._seconds.get(rule, 1.0)
-                    again = max(self._at_least_s, takes)
-                    delay = self._draw.uniform(
-                        0, again if self.kills[rule] else max(FIRST_AT_LEAST_S, FIRST_SHARE * takes)
-                    )
+                    takes = max(self._at_least_s, self._seconds.get(rule, 1.0))
+                    share = 1.0 if self.kills[rule] else FIRST_SHARE
+                    delay = self._earliest_s + self._draw.uniform(0, share * takes)
                     threading.Timer(delay, self._kill, (job, rule)).start()
 
     def _young_jobs(self) -> Iterator[tuple[psutil.Process, str]]:
@@ -148,11 +148,12 @@ def test_no_kill_loses_or_spoils_anything(
     finished = finished_once(tmp_path_factory, store=False)
     seconds = seconds_by_rule(finished)
     project = copy_project(tmp_path)
-    draw, kills, whole_runs = random.Random(0), Counter[str](), 0
+    draw, kills, whole_runs, further_runs, escaped = random.Random(0), Counter[str](), 0, 0, list[str]()
     end = time.monotonic() + LONGEST_S
     while True:
-        run = start(project, "--config", f"forked_jobs={forked}", CHECKPOINTS)
-        killer = Killer(psutil.Process(run.pid), seconds, limit=2, seed=whole_runs, forked=forked)
+        run = start(project, "--config", f"forked_jobs={forked}", CHECKPOINTS, *escaped)
+        seed = whole_runs + further_runs
+        killer = Killer(psutil.Process(run.pid), seconds, limit=2, seed=seed, forked=forked)
         killer.kills.update(kills)
         killer.start()
         try:
@@ -162,7 +163,11 @@ def test_no_kill_loses_or_spoils_anything(
         killer.stop.set()
         kills = killer.kills
         if run.returncode is not None:
-            break
+            missing = sorted(set(seconds) - set(kills))
+            if forked or run.returncode or not missing or further_runs == FURTHER_RUNS:
+                break
+            escaped, further_runs = ["--forcerun", *missing], further_runs + 1
+            continue
         kill_run(run)
         assert require_whole(project.folder / RESULTS) > 0
         whole_runs += 1
@@ -174,6 +179,5 @@ def test_no_kill_loses_or_spoils_anything(
     told = f"{sum(kills.values())} kills of jobs, {whole_runs} of the whole run; by rule: {dict(kills)}"
     sys.stderr.write(f"\n{told}\n")
     assert sum(kills.values()) >= least, told
-    # On a fast machine the shortest jobs may end between two looks.
-    assert forked or len(set(seconds) - set(kills)) <= len(seconds) // 10, told
+    assert forked or set(kills) == set(seconds), "every stage"
     assert not [path for path in (project.folder / RESULTS).rglob(".*") if path.suffix in (".tmp", ".owner", ".former")]
