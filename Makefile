@@ -19,7 +19,7 @@ help: ## show this list
 
 setup: $(STAMP) ## make the virtual environment from the lock file
 
-# Of the libraries' modules one in ten is ever imported: each is compiled then, and kept.
+# Of the libraries' modules one in four is ever imported: each is compiled then, and kept.
 $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Expected Python 3.11 as '$(PYTHON)'; found none. Install it, or call: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
