@@ -5,10 +5,15 @@ from __future__ import annotations
 import gc
 
 import pytest
+from hypothesis import settings
 
 import lever_pipe  # noqa: F401
 
 from .sampling import STRATA, digest_of_code, sample
+
+# The same examples in every run, and as long as a busy machine needs for them.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

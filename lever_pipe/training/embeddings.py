@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from lever_pipe import storage
 from lever_pipe.config import Selector
@@ -27,8 +28,18 @@ class EmbeddingTable(NamedTuple):
         return scores_of(module, self.encoded(module, groups), groups)
 
     def encoded(self, module: PointerSelector, groups: Groups) -> Encoded:
-        """Return the queries and pools of a batch as the selector compares them."""
-        return module.encode(self.vectors[groups.queries], self.vectors[groups.pools])
+        """Return the queries and pools of a batch as the selector compares them.
+
+        Pools overlap: without dropout each example of a batch is projected once, wherever it stands.
+        """
+        if module.training and module.architecture.dropout:
+            return module.encode(self.vectors[groups.queries], self.vectors[groups.pools])
+        met = torch.cat([groups.queries[:, None], groups.pools], dim=1)
+        distinct, places = met.unique(return_inverse=True)
+        projected = module.project(self.vectors[distinct])
+        query_BH, pool_BKH = embedding(places[:, 0], projected), embedding(places[:, 1:], projected)
+        candidates_BKH = embedding(places[:, 1:], module.as_candidates(projected))
+        return Encoded(module.as_query(query_BH, pool_BKH), candidates_BKH)
 
 
 class FrozenSelector:
@@ -55,8 +66,8 @@ class FrozenSelector:
     @torch.no_grad()
     def encoded(self, query_BH: Tensor, pools_BK: Tensor) -> Encoded:
         """Return projected queries and pools, rows of the table, as the selector compares them."""
-        queries = self._module.as_query(query_BH, self._projected_NH[pools_BK])
-        return Encoded(queries, self._candidates_NH[pools_BK])
+        queries = self._module.as_query(query_BH, embedding(pools_BK, self._projected_NH))
+        return Encoded(queries, embedding(pools_BK, self._candidates_NH))
 
 
 def scores_of(module: PointerSelector, encoded: Encoded, groups: Groups) -> Tensor:

@@ -23,7 +23,6 @@ FEW = 60
 inputs = settings(
     max_examples=int(os.environ.get(MANY, FEW)),
     derandomize=MANY not in os.environ,
-    deadline=None,  # `law_of` has its own
     database=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),  # one folder serves all inputs of a test

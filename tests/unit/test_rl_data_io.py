@@ -233,7 +233,7 @@ def groups_strategy(draw: st.DrawFn) -> list[RlGroup]:
 
 
 @given(groups_strategy())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_import_of_an_export_gives_the_groups_back(tmp_path: Path, groups: list[RlGroup]) -> None:
     write_original(tmp_path / "original.json", groups)
     again, report = import_original(tmp_path / "original.json")

@@ -24,7 +24,7 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rowwise, "keeps_rows", lambda *_: False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 150), st.integers(2, 80), st.integers(1, 70), st.integers(1, 40), st.booleans())
 def test_rows_alone_are_rows_in_company(inner: int, outer: int, count: int, first: int, biased: bool) -> None:
     weight, bias = drawn(outer, inner), drawn(outer) if biased else None

@@ -198,7 +198,7 @@ def files_in(path: Path) -> dict[str, bytes] | bytes:
     return {str(found.relative_to(path)): found.read_bytes() for found in contents.files_below(path)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(made=st.dictionaries(names, trees, min_size=1, max_size=3))
 def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, made: dict[str, Any]) -> None:
     folder = tmp_path_factory.mktemp("trees")

@@ -74,7 +74,7 @@ def test_what_the_agent_did_not_say_is_not_learned() -> None:
     assert not moved[:, -1].any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12),
     shares=st.lists(st.booleans(), min_size=30, max_size=30),

@@ -112,7 +112,7 @@ def test_any_one_published_reward_or_number_may_be_missing() -> None:
 
 
 @given(at=st.sampled_from(used_rows(LEVER)))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_any_one_published_row_of_study_lever_may_be_missing(at: int) -> None:
     for judged in judge_claims(claims_of(LEVER), published(lever=removed(at)), {}):
         assert judged.published.verdict in VERDICTS

@@ -246,7 +246,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(IMPORTANCES, JUDGEMENTS, SETTINGS, st.booleans())
 def test_every_episode_keeps_its_bounds(
     importances: list[int], judgements: list[Judgement], environment: dict[str, Any], duplicates: bool
@@ -266,7 +266,6 @@ def test_every_episode_keeps_its_bounds(
     assert total <= env.ceiling + 1e-9  # sums of rounded tenths
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([1, 2, 3]), max_size=6), SETTINGS)
 def test_order_does_not_matter_and_more_details_pay_no_more(importances: list[int], values: dict[str, Any]) -> None:
     config = Environment(**values)

@@ -243,7 +243,7 @@ NEARLY = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(value=st.lists(NEARLY, max_size=4) | JSON)
 def test_no_json_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     folder = tmp_path_factory.getbasetemp()
@@ -256,7 +256,7 @@ def test_no_json_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, val
     )
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(content=st.binary(max_size=200))
 def test_no_bytes_break_the_readers(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "noise.parquet"

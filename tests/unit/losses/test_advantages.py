@@ -326,7 +326,7 @@ def padded(rewards: list[list[float]]) -> tuple[Tensor, Tensor]:
     return values, ~values.isnan()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rewards=ragged_rewards())
 @pytest.mark.parametrize("function", BASELINES)
 def test_baselines_agree_with_lists(function: Callable[[Tensor, Tensor], Tensor], rewards: list[list[float]]) -> None:
@@ -340,7 +340,7 @@ def test_baselines_agree_with_lists(function: Callable[[Tensor, Tensor], Tensor]
             assert not got[b].any()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), shift=st.floats(-5, 5), scale=st.floats(0.01, 10))
 @pytest.mark.parametrize("function", BASELINES)
 def test_baselines_ignore_a_shift_and_keep_the_scale(

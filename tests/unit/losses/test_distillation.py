@@ -75,7 +75,7 @@ def test_gradient_is_policy_minus_target_and_agrees_with_finite_differences() ->
         assert (up - down) / (2 * step) == pytest.approx(leaf.grad.view(-1)[index].item(), abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), factor=st.floats(0.01, 100), constant=st.floats(-20, 20))
 def test_properties(seed: int, factor: float, constant: float) -> None:
     scores, weights = random_batch(str(seed))

@@ -216,7 +216,7 @@ def test_the_checks_reject_a_broken_loss(name: str, broken: object, monkeypatch:
             check()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(beta=st.floats(0, 10), seed=st.integers(0, 1000))
 def test_total_is_policy_plus_beta_times_penalty_exactly(beta: float, seed: int) -> None:
     terms = terms_of(*random_batch(str(seed)), kl_beta=beta)

@@ -224,7 +224,7 @@ def test_the_checks_reject_a_broken_objective(name: str, broken: object, monkeyp
             check()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(beta=st.floats(0, 100), seed=st.integers(0, 1000), clip=st.sampled_from([None, 0.05, 0.2]))
 def test_properties(beta: float, seed: int, clip: float | None) -> None:
     batch = random_batch(str(seed))

@@ -360,7 +360,7 @@ def test_the_checks_reject_a_broken_loss(mutant: str, monkeypatch: pytest.Monkey
             check()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.permutations(range(6)), st.lists(st.integers(1, 5), max_size=3), st.integers(0, 100))
 def test_any_order_and_any_cut_of_the_rows_gives_the_same_loss(order: list[int], cuts: list[int], seed: int) -> None:
     batch = batch_of(f"any {seed}")
@@ -372,7 +372,7 @@ def test_any_order_and_any_cut_of_the_rows_gives_the_same_loss(order: list[int],
     assert torch.allclose(gradient, gradient_of(batch)[order], atol=ATOL, rtol=0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 1000))
 def test_gradient_is_the_derivative_away_from_the_kinks(seed: int) -> None:
     batch = batch_of(f"kinks {seed}", rows=2, positions=6)
@@ -389,7 +389,7 @@ def test_gradient_is_the_derivative_away_from_the_kinks(seed: int) -> None:
     assert torch.autograd.gradcheck(total, (policy, entropies))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 1000))
 def test_a_token_is_cut_by_one_bound_at_most_and_then_has_no_gradient(seed: int) -> None:
     batch = {**batch_of(f"cut {seed}"), "kl": 0.0, "entropy": 0.0}

@@ -168,7 +168,7 @@ def test_the_entropy_of_equal_logits_is_the_log_of_their_number(n_words: int) ->
     assert entropy.item() == pytest.approx(math.log(n_words), abs=1e-5)  # float32 sum of up to 151,936 terms
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=9), st.floats(-50, 50, width=32))
 def test_entropy_is_bounded_and_probabilities_add_up(row: list[float], shift: float) -> None:
     logits = torch.tensor([[row] * len(row)])

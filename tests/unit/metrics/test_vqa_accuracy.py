@@ -164,13 +164,13 @@ pieces = st.sampled_from(
 texts = st.lists(pieces, max_size=12).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts)
 def test_normalisation_agrees_with_the_oracle(text: str) -> None:
     assert normalise_answer(text) == oracle_normalise(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(["yes", "the yes", "Yes!", "1", "one"]), st.data())
 def test_accuracy_agrees_with_the_oracle(prediction: str, data: st.DataObject) -> None:
     words = st.sampled_from(["yes", "yes.", " yes", "one", "1", "no"])

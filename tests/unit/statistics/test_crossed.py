@@ -142,7 +142,7 @@ def test_a_single_run_counts_as_fixed() -> None:
     assert twins[0].error == pytest.approx(twins[1].error, rel=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 1000), s=st.integers(1, 4), n=st.integers(2, 8), factor=st.floats(0.1, 10))
 def test_order_sign_and_unit_do_not_matter(seed: int, s: int, n: int, factor: float) -> None:
     random = np.random.default_rng(seed)
@@ -276,7 +276,7 @@ def test_questions_that_all_differ_alike_leave_room_for_others(size: float) -> N
 
 
 @given(n=st.integers(2, 120), data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_interval_of_few_differences_agrees_with_their_test(n: int, data: st.DataObject) -> None:
     ahead = data.draw(st.integers(0, min(n, 8)))
     behind = data.draw(st.integers(0, min(n - ahead, 8)))

@@ -178,7 +178,7 @@ LINES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(LINES | st.text(max_size=40), max_size=5), cut=st.integers(0, 400), flips=st.binary(max_size=4))
 def test_no_input_ends_in_a_traceback(tmp_path: Path, parts: list[str], cut: int, flips: bytes) -> None:
     text = bytearray("".join(parts).encode("utf-8", "surrogatepass"))[: cut or None]

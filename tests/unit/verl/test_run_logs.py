@@ -74,7 +74,7 @@ def test_validation_keys(key: str, *, expected: bool) -> None:
     assert is_validation(key) == expected
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     segments=st.lists(st.integers(0, 6), min_size=1, max_size=4),
     back=st.lists(st.integers(0, 6), min_size=4, max_size=4),
