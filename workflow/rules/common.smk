@@ -1,3 +1,4 @@
+import gc
 import itertools
 import json
 import time
@@ -10,6 +11,9 @@ from lever_pipe.incremental import reconciling, sparing
 from lever_pipe.page import prose
 
 STARTED = time.monotonic()
+
+# A plan makes many lasting objects and few cycles; each search for garbage would pass over all of them again.
+gc.set_threshold(50_000)
 
 plan.put_this_interpreter_first()
 
