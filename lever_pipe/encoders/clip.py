@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
-from lever_pipe.errors import CheckpointError, ImageError
+from lever_pipe.errors import CheckpointError
+from lever_pipe.images import read_rgb
 from lever_pipe.rowwise import rowwise
 
 T = TypeVar("T", bound=Hashable)
@@ -68,7 +68,7 @@ class ClipEncoder:
         return table[[rows[item] for item in items]]
 
     def _image_batch(self, paths: list[Path]) -> torch.Tensor:
-        pixels = self._processor(images=[_open(path) for path in paths], return_tensors="pt")
+        pixels = self._processor(images=[read_rgb(path) for path in paths], return_tensors="pt")
         values = pixels["pixel_values"].to(self._model.device)
         return _features(self._model.get_image_features(pixel_values=values))
 
@@ -118,14 +118,6 @@ def _features(output: Any) -> torch.Tensor:
 def _batches(items: list[T], size: int) -> Iterator[list[T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-def _open(path: Path) -> Image.Image:
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as fault:
-        raise ImageError("expected a readable image", found=f"{path}: {fault}", do="Restore the file.") from None
 
 
 def _require_files(folder: Path) -> None:

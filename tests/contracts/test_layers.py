@@ -46,6 +46,7 @@ LAYERS = [
         "storing",
         "temporaries",
         "os_faults",
+        "images",
     },
     {"datasets", "encoders", "samplers", "selector", "lvlms", "proposers", "baselines", "intention"},
     {"training", "world_models", "answering", "emulation", "tables", "figures", "claims", "page", "agent", "verl"},

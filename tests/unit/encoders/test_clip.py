@@ -113,8 +113,8 @@ def test_each_distinct_item_is_encoded_once(
     encoder: clip.ClipEncoder, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Path] = []
-    inner = clip._open
-    monkeypatch.setattr(clip, "_open", lambda path: (opened.append(path), inner(path))[1])
+    inner = clip.read_rgb
+    monkeypatch.setattr(clip, "read_rgb", lambda path: (opened.append(path), inner(path))[1])
     a, b, c = pictures
     rows = encoder.images([b, a, b, c, a])
     assert opened == [b, a, c]
