@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 from lever_pipe.errors import ImageError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL.Image import Image
 
 # As Pillow names them; its reader of JPEG takes MPO too.
@@ -153,7 +155,7 @@ def _has_16_bits(image: Image) -> bool:
     return image.format == "PNG" and image.mode.startswith("I") and "transparency" not in image.info
 
 
-def _upper_bytes(image: Image) -> object:
+def _upper_bytes(image: Image) -> NDArray[np.uint8]:
     import numpy as np
 
     return (np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)

@@ -45,7 +45,7 @@ class Answer(_Entry):
     """One annotator's answer; `answer` is the normalised text that VQA accuracy compares."""
 
     answer: str
-    answer_id: int
+    answer_id: int = 0
     answer_confidence: str = ""
     raw_answer: str = ""
 
@@ -55,8 +55,8 @@ class Annotation(_Entry):
 
     image_id: Id
     question_id: Id
-    question_type: str
-    answer_type: str
+    question_type: str = ""
+    answer_type: str = ""
     answers: list[Answer]
     confidence: float | int | None = None  # OK-VQA
     multiple_choice_answer: str | None = None  # VQAv2
@@ -69,7 +69,7 @@ def read_questions(path: Path) -> list[Question]:
     """Return the questions of one file, sorted by question id.
 
     Raises:
-        DataError: missing file, missing or unknown keys, duplicate question ids; all at once.
+        DataError: missing file, missing or unknown keys, blank questions, duplicate question ids; all at once.
     """
     faults = Faults()
     questions, _ = _read_questions(path, faults)
@@ -139,6 +139,7 @@ def _read_questions(path: Path, faults: Faults) -> tuple[list[Question], set[int
     counts = Counter(question.question_id for question in entries)
     repeated = sorted(i for i, count in counts.items() if count > 1)
     faults.extend(f"duplicate question id in {path.name}", repeated)
+    faults.extend(f"blank question in {path.name}", (q.question_id for q in entries if not q.question.strip()))
     return sorted(entries, key=lambda question: question.question_id), broken
 
 
@@ -210,5 +211,9 @@ def _check_answers(
         if count != n_answers:
             kind = f"wrong answer count, expected {n_answers}"
             faults.add(kind, f"question {question_id}: {count}")
-        elif shown_answer(annotation) is None:
+        elif not any(answer.answer.strip() for answer in annotation.answers):
+            faults.add("blank answers only", f"question {question_id}")
+        elif (shown := shown_answer(annotation)) is None:
             faults.add("no multiple_choice_answer", f"question {question_id}")
+        elif not shown.strip():
+            faults.add("a blank answer to show", f"question {question_id}")
