@@ -7,18 +7,18 @@ The model: Radford et al. 2021, Learning Transferable Visual Models From Natural
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
 from lever_pipe.errors import CheckpointError
 from lever_pipe.images import read_rgb
+from lever_pipe.model_folders import MAKE, readable, require_loaded, require_pixel_settings, require_whole
 from lever_pipe.rowwise import rowwise
 
 T = TypeVar("T", bound=Hashable)
@@ -89,24 +89,42 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
     """Return the CLIP model of a local folder.
 
     Raises:
-        CheckpointError: no folder, a file or tensor is missing, or there are tensors too many.
+        CheckpointError: no folder, a file or tensor is missing, there are tensors too many or untrained ones, or a
+            tokenizer or image processor of another model.
     """
-    _require_files(folder)
-    try:
+    require_whole(folder, "a CLIP model folder", files=FILES)
+    with readable(folder, "CLIP model"):
         model, info = CLIPModel.from_pretrained(
             folder,
             local_files_only=True,
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # _require_tensors refuses them by name
+            ignore_mismatched_sizes=True,  # require_loaded refuses them by name
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         processor = CLIPImageProcessorPil.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as fault:
-        raise _fault(folder, str(fault).strip().splitlines()[0]) from None
-    _require_tensors(folder, info)
+        require_loaded(folder, model, {kind: _named(names) for kind, names in info.items()})
+        require_pixel_settings(folder, processor)
+        _require_fitting_parts(folder, model.config, tokenizer, processor)
     return ClipEncoder(rowwise(model.eval().to(device)), tokenizer, processor, batch_size)
+
+
+def _require_fitting_parts(folder: Path, config: Any, tokenizer: Any, processor: Any) -> None:
+    """Refuse another model's tokenizer or image processor."""
+    faults = []
+    if (largest := max(tokenizer.get_vocab().values())) >= config.text_config.vocab_size:
+        faults.append(f"token {largest} of a vocabulary of {config.text_config.vocab_size}")
+    # The text features are those of the token that ends a text; 2 stood in older configurations, for the last token.
+    if config.text_config.eos_token_id not in (2, tokenizer.eos_token_id):
+        faults.append(f"texts that end in token {tokenizer.eos_token_id} for {config.text_config.eos_token_id}")
+    side = config.vision_config.image_size
+    size = set(dict(processor.crop_size if processor.do_center_crop else processor.size).values())
+    if size != {side}:
+        faults.append(f"images of {sorted(size)} pixels for {side}")
+    if faults:
+        where = f"{folder}: expected tokenizer and image processor of the model that config.json describes"
+        raise CheckpointError(where, found="; ".join(faults), do=MAKE)
 
 
 def _features(output: Any) -> torch.Tensor:
@@ -120,35 +138,10 @@ def _batches(items: list[T], size: int) -> Iterator[list[T]]:
         yield items[start : start + size]
 
 
-def _require_files(folder: Path) -> None:
-    if not folder.is_dir():
-        raise _fault(folder, "no such folder")
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing:
-        raise _fault(folder, "no " + ", no ".join(missing))
-
-
-def _require_tensors(folder: Path, info: dict[str, Any]) -> None:
-    listed = []
-    for kind in ("missing", "unexpected", "mismatched"):
-        names = sorted(_name(entry) for entry in info.get(f"{kind}_keys", ()))
-        names = [name for name in names if not name.endswith(IGNORED_SUFFIX)]
-        if names:
-            listed.append(f"{len(names)} {kind} tensors ({', '.join(names[:5])})")
-    if listed:
-        raise _fault(folder, "; ".join(listed))
-
-
-def _name(entry: str | tuple[str, torch.Size, torch.Size]) -> str:
-    if isinstance(entry, str):
-        return entry
-    name, stored, wanted = entry
-    return f"{name} {list(stored)} for {list(wanted)}"
-
-
-def _fault(folder: Path, found: str) -> CheckpointError:
-    return CheckpointError(
-        f"{folder}: expected a CLIP model folder with {', '.join(FILES)}",
-        found=found,
-        do="Save the model there with save_pretrained (safetensors), with tokenizer and processor.",
-    )
+def _named(entries: Iterable[Any]) -> list[str]:
+    """Return names of tensors, with shapes where they differ."""
+    names = []
+    for entry in entries:
+        name, *shapes = (entry,) if isinstance(entry, str) else entry
+        names.append(" ".join([name, *(f"{list(shape)}" for shape in shapes)]))
+    return [name for name in names if not name.endswith(IGNORED_SUFFIX)]

@@ -46,6 +46,6 @@ def resume_optimiser(path: Path, optimiser: AdamW, *, stage: str) -> float | Non
     tensors, about = load_tensors(path)
     if about.get("stage") != stage:
         return None
-    require_same_tensors(path, tensors, {"kl_beta": torch.tensor(0.0), **optimiser.state()})
+    require_same_tensors(path, tensors, {"kl_beta": torch.tensor(0.0, dtype=torch.float64), **optimiser.state()})
     optimiser.load(tensors)
     return float(tensors["kl_beta"])
