@@ -18,6 +18,8 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 """What weights are stored in; readers would take the integers and bytes of a quantised model for numbers."""
 DEPTHS = ("num_hidden_layers", "depth")
 MAKE = "Download the folder whole, or make it again with save_pretrained (safetensors)."
+LEAST_SHARE = 4
+"""A layer of width H has at least H * H / 4 values: attention alone has about 4 H * H."""
 SHOWN = 5
 
 
@@ -37,7 +39,7 @@ def faults_of(folder: Path, *, files: Iterable[str], any_of: Iterable[str] = ())
         missing.append(f"none of {', '.join(others)}")
     broken = [text for path in sorted(folder.glob("*.json")) for text in _json_faults(path)]
     broken += _weight_faults(folder)
-    return [*missing, *(broken or _size_faults(folder))]
+    return [*missing, *(broken or _size_faults(folder, _settings(folder)))]
 
 
 def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iterable[str] = ()) -> None:
@@ -48,6 +50,16 @@ def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iter
     """
     if faults := faults_of(folder, files=files, any_of=any_of):
         raise CheckpointError(f"{folder}: expected {kind}", found="; ".join(faults), do=MAKE)
+
+
+def require_size(folder: Path, config: Any) -> None:
+    """Refuse settings of a larger model than the weights, defaults of what `config.json` leaves out included.
+
+    Raises:
+        CheckpointError: before memory for that model is taken.
+    """
+    if faults := list(_size_faults(folder, config.to_dict())):
+        raise CheckpointError(f"{folder}: expected settings for these weights", found="; ".join(faults), do=MAKE)
 
 
 @contextmanager
@@ -104,12 +116,25 @@ def require_pixel_settings(folder: Path, processor: Any) -> None:
         }
     except TypeError:
         plausible = {"rescale_factor, image_mean, image_std": False}
+    plausible |= {name: bool(getattr(processor, name)) for name in ("do_resize", "do_rescale", "do_normalize")}
+    plausible["resample"] = processor.resample in range(6)  # as Pillow numbers its filters
     if wrong := [name for name, fits in plausible.items() if not fits]:
         raise CheckpointError(
             f"{folder}/preprocessor_config.json: expected three means and deviations of pixels that are scaled to 0..1",
-            found=f"rescale_factor {scale}, image_mean {mean}, image_std {deviation} ({', '.join(wrong)})",
+            found=", ".join(f"{name} {getattr(processor, name, '')}" for name in wrong),
             do=MAKE,
         )
+
+
+def faults_of_vocabulary(ids: Mapping[str, int], size: int) -> list[str]:
+    """Return what of a tokenizer's ids does not fit a model's embeddings of `size` tokens, which may be padded."""
+    largest = max(ids.values(), default=-1)
+    faults = []
+    if not size // 2 < largest + 1 <= size:
+        faults.append(f"{largest + 1} tokens for a vocabulary of {size}")
+    if n_holes := largest + 1 - len(set(ids.values())):
+        faults.append(f"{n_holes} ids without a token")
+    return faults
 
 
 def _fault_of_values(name: str, tensor: Any) -> str:
@@ -174,26 +199,29 @@ def _safetensors_faults(path: Path) -> Iterator[str]:
         yield f"{path.name} has {size} of {whole} bytes"
 
 
-def _size_faults(folder: Path) -> Iterator[str]:
+def _settings(folder: Path) -> Any:
+    path = folder / "config.json"
+    return _json(path.read_bytes()) if path.is_file() else None
+
+
+def _size_faults(folder: Path, config: Any) -> Iterator[str]:
     """Compare what a configuration counts with all tensors there are, before a model of that size is built."""
-    try:
-        config = strict_json((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return
     tensors = [tensor for path in folder.glob("*.safetensors") for tensor in header_of(path)[1]]
-    most = {True: len(tensors), False: sum(math.prod(tensor.shape) for tensor in tensors)}
-    for key, value in _counts(config):
-        if value > most[key in DEPTHS]:
-            what = "tensors" if key in DEPTHS else "values"
-            yield f"config.json: {key} {value}, and the weights hold {most[key in DEPTHS]} {what}"
+    n_values = sum(math.prod(tensor.shape) for tensor in tensors)
+    for settings in _sections(config):
+        sizes = {key: value for key, value in settings.items() if type(value) is int}
+        depth, width = max(sizes.get(key, 0) for key in DEPTHS), sizes.get("hidden_size", 0)
+        too_large = [key for key, value in sizes.items() if key.endswith("_size") and value > n_values]
+        if too_large or depth > len(tensors) or depth * width**2 > LEAST_SHARE * n_values:
+            told = ", ".join(f"{key} {sizes[key]}" for key in (*too_large, *DEPTHS, "hidden_size") if key in sizes)
+            yield f"config.json: {told}, and weights of {len(tensors)} tensors with {n_values} values"
 
 
-def _counts(config: Any) -> Iterator[tuple[str, int]]:
-    for key, value in config.items() if isinstance(config, dict) else ():
-        if isinstance(value, dict):
-            yield from _counts(value)
-        elif type(value) is int and (key in DEPTHS or key.endswith("_size")):
-            yield key, value
+def _sections(config: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(config, dict):
+        yield config
+        for value in config.values():
+            yield from _sections(value)
 
 
 def _json(content: bytes) -> Any:

@@ -14,7 +14,7 @@ from lever_pipe.agent_config import TinyQwen3
 from lever_pipe.errors import CheckpointError
 from lever_pipe.folders import write_folder
 from lever_pipe.intention.codecs.protocol import ChatCodec
-from lever_pipe.model_folders import readable, require_loaded, require_whole
+from lever_pipe.model_folders import readable, require_loaded, require_size, require_whole
 from lever_pipe.rowwise import rowwise
 from lever_pipe.seeding import ambient_stream
 from lever_pipe.storage import write_atomically
@@ -61,12 +61,13 @@ def load_policy(folder: Path, dtype: str, device: torch.device | str) -> PreTrai
         CheckpointError: missing or unreadable files, tensors that differ from its configuration, or
             attention with a sliding window, which does not fit a cache with holes.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     require_whole(folder, "a model folder", files=(SETTINGS,))
     transformers_logging.disable_progress_bar()
     with readable(folder, "causal language model"):
+        require_size(folder, AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, dtype),

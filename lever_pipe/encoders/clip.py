@@ -14,12 +14,21 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
+from transformers import AutoTokenizer, CLIPConfig, CLIPImageProcessorPil, CLIPModel
 
 from lever_pipe.errors import CheckpointError
 from lever_pipe.images import read_rgb
-from lever_pipe.model_folders import MAKE, readable, require_loaded, require_pixel_settings, require_whole
+from lever_pipe.model_folders import (
+    MAKE,
+    faults_of_vocabulary,
+    readable,
+    require_loaded,
+    require_pixel_settings,
+    require_size,
+    require_whole,
+)
 from lever_pipe.rowwise import rowwise
+from lever_pipe.storage import strict_json
 
 T = TypeVar("T", bound=Hashable)
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
@@ -94,6 +103,11 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
     """
     require_whole(folder, "a CLIP model folder", files=FILES)
     with readable(folder, "CLIP model"):
+        kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
+        if kind != "clip":
+            remedy = "Name the member of encoders that fits this folder."
+            raise CheckpointError(f"{folder}/config.json: expected model_type clip", found=repr(kind), do=remedy)
+        require_size(folder, CLIPConfig.from_pretrained(folder, local_files_only=True))
         model, info = CLIPModel.from_pretrained(
             folder,
             local_files_only=True,
@@ -112,16 +126,17 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
 
 def _require_fitting_parts(folder: Path, config: Any, tokenizer: Any, processor: Any) -> None:
     """Refuse another model's tokenizer or image processor."""
-    faults = []
-    if (largest := max(tokenizer.get_vocab().values())) >= config.text_config.vocab_size:
-        faults.append(f"token {largest} of a vocabulary of {config.text_config.vocab_size}")
+    faults = faults_of_vocabulary(tokenizer.get_vocab(), config.text_config.vocab_size)
+    if tokenizer.pad_token_id is None:
+        faults.append("no pad_token")
     # The text features are those of the token that ends a text; 2 stood in older configurations, for the last token.
     if config.text_config.eos_token_id not in (2, tokenizer.eos_token_id):
         faults.append(f"texts that end in token {tokenizer.eos_token_id} for {config.text_config.eos_token_id}")
     side = config.vision_config.image_size
-    size = set(dict(processor.crop_size if processor.do_center_crop else processor.size).values())
-    if size != {side}:
-        faults.append(f"images of {sorted(size)} pixels for {side}")
+    size, crop = dict(processor.size), dict(processor.crop_size or {}) if processor.do_center_crop else {}
+    found = crop or size
+    if (found.get("height"), found.get("width")) != (side, side) or min(size.values()) < side:
+        faults.append(f"images of size {size}, cropped to {crop or 'none'}, for {side} pixels")
     if faults:
         where = f"{folder}: expected tokenizer and image processor of the model that config.json describes"
         raise CheckpointError(where, found="; ".join(faults), do=MAKE)

@@ -13,7 +13,15 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.utils import logging as transformers_logging
 
 from lever_pipe.errors import CheckpointError
-from lever_pipe.model_folders import MAKE, readable, require_loaded, require_pixel_settings, require_whole
+from lever_pipe.model_folders import (
+    MAKE,
+    faults_of_vocabulary,
+    readable,
+    require_loaded,
+    require_pixel_settings,
+    require_size,
+    require_whole,
+)
 from lever_pipe.rowwise import rowwise
 from lever_pipe.storage import digest, strict_json
 
@@ -48,7 +56,8 @@ def load_parts(folder: Path, *, dtype: str, device: str) -> Parts:
     with readable(folder, "config.json"):
         _require_own_settings(folder, strict_json((folder / "config.json").read_bytes()).get("model_type"))
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        _require_heads_fit(folder, config)
+        require_size(folder, config)
+        _require_shapes_fit(folder, config)
     with readable(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         _require_fitting_tokens(folder, tokenizer, config)
@@ -89,11 +98,11 @@ def _require_fitting_tokens(folder: Path, tokenizer: Any, config: Any) -> None:
         "<|im_start|>": known.get("<|im_start|>", "a token"),
         "<|im_end|>": tokenizer.eos_token_id,
     }
-    faults = [
-        f"{token} is {known.get(token, 'none')} for {id_}" for token, id_ in wanted.items() if known.get(token) != id_
-    ]
-    if (largest := max(known.values())) >= config.text_config.vocab_size:
-        faults.append(f"token {largest} of a vocabulary of {config.text_config.vocab_size}")
+    found = {token: tokenizer(token, add_special_tokens=False).input_ids for token in wanted}
+    faults = [f"{token} is {found[token]} for {number}" for token, number in wanted.items() if found[token] != [number]]
+    if tokenizer.pad_token_id is None:
+        faults.append("no pad_token")
+    faults += faults_of_vocabulary(known, config.text_config.vocab_size)
     if faults:
         where = f"{folder}: expected the tokenizer of the model that config.json describes, turns ending in <|im_end|>"
         raise CheckpointError(where, found="; ".join(faults), do=MAKE)
@@ -116,8 +125,8 @@ def _require_fitting_patches(folder: Path, processor: Any, vision: Any) -> None:
         raise CheckpointError(where, found="; ".join(faults), do=MAKE)
 
 
-def _require_heads_fit(folder: Path, config: Any) -> None:
-    """Refuse numbers of heads that leave the tensors' shapes as they are, and no room for positions."""
+def _require_shapes_fit(folder: Path, config: Any) -> None:
+    """Refuse numbers that no shape of a tensor contradicts and that fit nothing."""
     text, vision = config.text_config, config.vision_config
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     sections = (text.rope_parameters or {}).get("mrope_section") or ()
@@ -128,8 +137,14 @@ def _require_heads_fit(folder: Path, config: Any) -> None:
         faults.append(f"mrope_section {list(sections)} on heads of {width}")
     if vision.hidden_size % vision.num_heads or vision.hidden_size // vision.num_heads % 4:
         faults.append(f"{vision.num_heads} vision heads on {vision.hidden_size}")
+    if not (text.rope_parameters or {}).get("rope_theta", 1) > 0:
+        faults.append(f"rope_theta {text.rope_parameters['rope_theta']}")
+    if vision.window_size < 1 or vision.window_size % (vision.patch_size * vision.spatial_merge_size):
+        faults.append(f"windows of {vision.window_size} pixels for merged patches of {vision.patch_size}")
+    if not all(0 <= index < vision.depth for index in vision.fullatt_block_indexes):
+        faults.append(f"fullatt_block_indexes {vision.fullatt_block_indexes} of {vision.depth} blocks")
     if faults:
-        where = f"{folder}/config.json: expected heads that share the width, and positions that fill a head"
+        where = f"{folder}/config.json: expected heads, positions and windows that fit each other"
         raise CheckpointError(where, found="; ".join(faults), do=MAKE)
 
 

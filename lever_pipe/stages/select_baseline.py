@@ -30,7 +30,7 @@ def select_baseline(
     """
     started = time.perf_counter()
     train, queries = (storage.read_rows(path, Example) for path in (train_examples, eval_examples))
-    arrays = storage.read_arrays(embeddings)
+    arrays = storage.read_embeddings(embeddings)
     rows = []
     for pool in storage.read_rows(eval_pools, Pool):
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
