@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,7 +147,7 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
         compared = {
             "question_id": (query.question_id, example.question_id),
             "image_id": (query.image_id, example.image_id),
-            "question": (query.question.strip(), example.question.strip()),
+            "question": (_plain(query.question), _plain(example.question)),
             "gt_answers_raw": (_comparable(query.gt_answers_raw), _comparable(example.answers)),
         }
         differing = (f"{key} {theirs} against {ours}" for key, (theirs, ours) in compared.items() if theirs != ours)
@@ -207,7 +208,11 @@ class _BlockError(Exception):
 
 
 def _comparable(answers: Sequence[str]) -> list[str]:
-    return sorted(map(normalise_answer, answers))
+    return sorted(normalise_answer(_plain(answer)) for answer in answers)
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFC", text).strip()
 
 
 def _is_scored_otherwise(group: RlGroup, trajectory: Trajectory) -> bool:

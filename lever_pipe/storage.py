@@ -20,6 +20,8 @@ from lever_pipe.errors import RecordError
 if TYPE_CHECKING:
     import numpy as np
 
+    from lever_pipe.records import Example
+
 M = TypeVar("M", bound=BaseModel)
 
 LARGE_HEADER = 100_000_000  # bytes of a safetensors file; the format allows no more
@@ -177,6 +179,29 @@ def read_rows(path: Path, model: type[M]) -> list[M]:
             return [_parse(model, line, f"{path}:{number}") for number, line in enumerate(handle, start=1)]
     except OSError as fault:
         raise _unreadable(path, fault) from None
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Return a split's examples; the list index is the example id.
+
+    Raises:
+        RecordError: as `read_rows`; no example, or ids that are not the places of the examples by rising question id.
+    """
+    from lever_pipe.records import Example
+
+    examples = read_rows(path, Example)
+    earlier = -1
+    for place, example in enumerate(examples):
+        if example.example_id != place or example.question_id <= earlier:
+            raise RecordError(
+                f"{path}:{place + 1}: expected example_id {place} and a question_id above {earlier}",
+                found=f"{example.example_id} and {example.question_id}",
+                do="Rerun prepare_examples, which sorts them.",
+            )
+        earlier = example.question_id
+    if not examples:
+        raise RecordError(f"{path}: expected examples", found="none", do="Rerun prepare_examples.")
+    return examples
 
 
 def write_row(path: Path, row: BaseModel) -> None:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from lever_pipe.datasets._faults import Faults
 from lever_pipe.datasets._images import Images
@@ -30,6 +32,8 @@ class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+Text = Annotated[str, AfterValidator(partial(unicodedata.normalize, "NFC"))]
+"""One spelling of an accented letter, as tokenizers write it: else an answer may miss its own reference."""
 Id = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -37,14 +41,14 @@ class Question(_Entry):
     """An entry of a question file."""
 
     image_id: Id
-    question: str
+    question: Text
     question_id: Id
 
 
 class Answer(_Entry):
     """One annotator's answer; `answer` is the normalised text that VQA accuracy compares."""
 
-    answer: str
+    answer: Text
     answer_id: int = 0
     answer_confidence: str = ""
     raw_answer: str = ""
@@ -59,7 +63,7 @@ class Annotation(_Entry):
     answer_type: str = ""
     answers: list[Answer]
     confidence: float | int | None = None  # OK-VQA
-    multiple_choice_answer: str | None = None  # VQAv2
+    multiple_choice_answer: Text | None = None  # VQAv2
 
 
 M = TypeVar("M", bound=_Entry)

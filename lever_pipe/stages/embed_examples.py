@@ -40,7 +40,7 @@ def embed_examples(
     model = member.load(encoder, device=runtime.device, batch_size=config.batch_size)
     arrays = {}
     for split, path, root in (("train", train_examples, train_images), ("eval", eval_examples, eval_images)):
-        examples = storage.read_rows(path, Example)
+        examples = storage.read_examples(path)
         _require_same_images(examples, root)
         arrays[f"{split}_image"] = model.images([root / example.image for example in examples])
         arrays[f"{split}_question"] = model.texts([example.question for example in examples])

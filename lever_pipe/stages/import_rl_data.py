@@ -7,7 +7,6 @@ from pathlib import Path
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
-from lever_pipe.records import Example
 from lever_pipe.rl_data_io import import_original, require_train_examples, summarise
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import ImportRlDataConfig, Runtime
@@ -41,7 +40,7 @@ def import_rl_data(
             found=f"{len(groups)}, and {len(report.empty_queries)} whose rows have all failed",
             do="Name another file as rl_data.import_from, or leave it empty to generate RL data.",
         )
-    require_train_examples(groups, storage.read_rows(train_examples, Example), source=str(original))
+    require_train_examples(groups, storage.read_examples(train_examples), source=str(original))
     storage.write_rows(rl_data, groups)
     storage.write_json(summary, report.as_dict() | summarise(groups))
     inputs = {"original": original, "train_examples": train_examples}
