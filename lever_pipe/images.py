@@ -55,7 +55,6 @@ def digest_of(path: Path) -> str:
 
     Raises:
         ImageError: it cannot; `found` says why.
-        FileNotFoundError: there is no such file.
     """
     content = _bytes(path)
     with _opening(path, content) as image:
@@ -89,10 +88,7 @@ def read_rgb(path: Path) -> Image:
     Raises:
         ImageError: no such file, or one that shows nothing.
     """
-    try:
-        return rgb(path, _bytes(path))
-    except FileNotFoundError:
-        raise _refused(path, "no such file") from None
+    return rgb(path, _bytes(path))
 
 
 def size_of(path: Path, content: bytes) -> tuple[int, int]:
@@ -110,8 +106,6 @@ def size_of(path: Path, content: bytes) -> tuple[int, int]:
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except FileNotFoundError:
-        raise
     except OSError as fault:
         raise _refused(path, fault.strerror or str(fault)) from None
 

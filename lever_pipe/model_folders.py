@@ -52,6 +52,17 @@ def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iter
         raise CheckpointError(f"{folder}: expected {kind}", found="; ".join(faults), do=MAKE)
 
 
+def require_keys(path: Path, *keys: str) -> None:
+    """Refuse a file that leaves settings to a library's defaults, as another file under its name does.
+
+    Raises:
+        CheckpointError: names the file and what it lacks.
+    """
+    settings = _json(path.read_bytes())
+    if missing := [key for key in keys if not isinstance(settings, dict) or key not in settings]:
+        raise CheckpointError(f"{path}: expected {', '.join(keys)}", found=f"no {', '.join(missing)}", do=MAKE)
+
+
 def require_size(folder: Path, config: Any) -> None:
     """Refuse settings of a larger model than the weights, defaults of what `config.json` leaves out included.
 

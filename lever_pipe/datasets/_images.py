@@ -85,11 +85,11 @@ class Images:
         """Return why an image cannot be shown; empty for one that can. Each is looked at once."""
         if image_id not in self._digests and image_id not in self._refusals:
             path = self._folder / self.name(image_id)
+            if not _is_file(path):
+                where = "expected an image for every question"
+                raise DataError(where, found=f"no {path}", do="Restore the file.")
             try:
                 self._digests[image_id] = images.digest_of(path)
-            except FileNotFoundError:
-                where = "expected an image for every question"
-                raise DataError(where, found=f"no {path}", do="Restore the file.") from None
             except ImageError as fault:
                 self._refusals[image_id] = fault.found
         return self._refusals.get(image_id, "")

@@ -108,7 +108,7 @@ def read_split(
     _check_answers(annotations, options.n_answers, shown_answer, faults)
     images = Images(files.images, options.image_name)
     images.find(dict.fromkeys(q.image_id for q in questions[: options.limit]), faults)
-    where = f"expected complete and consistent {files.questions.name} and {files.annotations.name}"
+    where = f"expected complete and consistent {files.questions} and {files.annotations}"
     faults.raise_any(where, do=MEND)
     kept = images.readable(questions, options.on_bad_image, options.limit)
     examples = []

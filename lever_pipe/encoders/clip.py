@@ -22,6 +22,7 @@ from lever_pipe.model_folders import (
     MAKE,
     faults_of_vocabulary,
     readable,
+    require_keys,
     require_loaded,
     require_pixel_settings,
     require_size,
@@ -31,7 +32,7 @@ from lever_pipe.rowwise import rowwise
 from lever_pipe.storage import strict_json
 
 T = TypeVar("T", bound=Hashable)
-FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
+FILES = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
 # Older exports store this constant buffer; it holds 0, 1, 2, ... and no weight.
 IGNORED_SUFFIX = ".position_ids"
 
@@ -116,6 +117,8 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # require_loaded refuses them by name
         )
+        require_keys(folder / "tokenizer_config.json", "tokenizer_class")
+        require_keys(folder / "preprocessor_config.json", "image_mean", "image_std", "size")
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         processor = CLIPImageProcessorPil.from_pretrained(folder, local_files_only=True)
         require_loaded(folder, model, {kind: _named(names) for kind, names in info.items()})

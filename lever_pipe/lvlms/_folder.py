@@ -17,6 +17,7 @@ from lever_pipe.model_folders import (
     MAKE,
     faults_of_vocabulary,
     readable,
+    require_keys,
     require_loaded,
     require_pixel_settings,
     require_size,
@@ -63,6 +64,7 @@ def load_parts(folder: Path, *, dtype: str, device: str) -> Parts:
         _require_fitting_tokens(folder, tokenizer, config)
     # The PIL processor by name: the automatic one needs torchvision, and the two resize slightly differently.
     with readable(folder, "image processor"):
+        require_keys(folder / "preprocessor_config.json", "image_mean", "image_std", "patch_size", "merge_size")
         processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
         _require_fitting_patches(folder, processor, config.vision_config)
     model = _load_model(folder, dtype).to(device)

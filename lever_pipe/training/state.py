@@ -45,7 +45,10 @@ def resume_optimiser(path: Path, optimiser: AdamW, *, stage: str) -> float | Non
         CheckpointError: missing file, moments of other parameters, or a negative beta.
     """
     tensors, about = load_tensors(path)
-    if about.get("stage") != stage:
+    if "stage" not in about:
+        found = "a state that tells no stage"
+        raise CheckpointError(f"{path}: expected the optimiser state of a stage", found=found, do="Rerun its rule.")
+    if about["stage"] != stage:
         return None
     require_same_tensors(path, tensors, {"kl_beta": torch.tensor(0.0, dtype=torch.float64), **optimiser.state()})
     if (beta := float(tensors["kl_beta"])) < 0:
