@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lever_pipe import plan
-from lever_pipe.answering import prompt_style, read_examples
+from lever_pipe.answering import prompt_style
 from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.lvlms._folder import Parts, load_parts
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
@@ -21,6 +21,7 @@ from lever_pipe.seeding import ambient_stream, generator
 from lever_pipe.stage_configs import CheckWorldConfig
 from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.prepare_examples import prepare_examples
+from lever_pipe.storage import read_examples
 
 if TYPE_CHECKING:
     from PIL.Image import Image

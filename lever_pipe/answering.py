@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from lever_pipe import storage
 from lever_pipe.lvlms.protocol import ImageSource, Lvlm, LvlmOptions
 from lever_pipe.prompts import PromptStyle, TextPrompt, TextSegment, asked, opening, shown
 from lever_pipe.records import Example, ExampleId
@@ -61,8 +60,3 @@ class Prompter:
 def prompt_style(config: LvlmConfig) -> PromptStyle:
     """Return the configured way in which a question with demonstrations becomes text."""
     return PromptStyle(**config.prompt.model_dump())
-
-
-def read_examples(path: Path) -> list[Example]:
-    """Return a split's examples; the list index is the example id."""
-    return storage.read_rows(path, Example)

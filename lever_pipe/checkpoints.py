@@ -57,10 +57,10 @@ def _about_of(path: Path, metadata: Mapping[str, str]) -> dict[str, str | int | 
 
 
 def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Refuse a checkpoint of another architecture.
+    """Refuse a checkpoint of another architecture or precision, or one that diverged.
 
     Raises:
-        CheckpointError: lists missing, extra and differently shaped tensors.
+        CheckpointError: lists missing, extra and differently shaped or typed tensors, and those with NaN or infinity.
     """
     faults = [f"missing {name}" for name in sorted(expected.keys() - found.keys())]
     faults += [f"extra {name}" for name in sorted(found.keys() - expected.keys())]
@@ -69,6 +69,12 @@ def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapp
         for name in sorted(found.keys() & expected.keys())
         if found[name].shape != expected[name].shape
     ]
+    faults += [
+        f"{name} is {found[name].dtype}, expected {expected[name].dtype}".replace("torch.", "")
+        for name in sorted(found.keys() & expected.keys())
+        if found[name].dtype != expected[name].dtype
+    ]
+    faults += [f"{name} is not finite" for name, tensor in sorted(found.items()) if not bool(tensor.isfinite().all())]
     if faults:
         raise CheckpointError(
             f"{path}: expected the {len(expected)} tensors of the configured architecture",

@@ -79,15 +79,18 @@ class Data(Section):
     n_eval: int = Field(800, ge=1)
     """Evaluated queries: the first in question-id order, as published."""
     n_answers: int = Field(10, ge=1, le=100)
-    """Annotators a question; another count is a fault of the data."""
+    """Annotators a question; another count is a fault of the data. With 2 or 3 VQA accuracy could not reach 1."""
     on_bad_image: Literal["stop", "skip"] = "stop"
     """`skip` drops and counts the questions of unreadable images."""
+    on_split_overlap: Literal["stop", "count"] = "stop"
+    """What happens where evaluation questions are train questions too, on the same image: `count` evaluates them
+    nevertheless, and the report says how many there are."""
     world: WorldData = WorldData()
     files: VqaFiles = VqaFiles()
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return: image names tell images apart; the world has the questions that are evaluated."""
-        return self._image_names_tell_images_apart, self._world_is_large_enough
+        """Return: image names tell images apart; the world has the questions that are evaluated; accuracies reach 1."""
+        return self._image_names_tell_images_apart, self._world_is_large_enough, self._accuracy_reaches_one
 
     def _image_names_tell_images_apart(self) -> Iterator[Fault]:
         for key, example in (("train_image_name", "COCO_train2014_"), ("eval_image_name", "COCO_val2014_")):
@@ -100,6 +103,10 @@ class Data(Section):
         if self.source == "world" and self.n_eval > self.world.n_eval:
             bound = f"data.world.n_eval={self.world.n_eval}"
             yield ("n_eval",), f"must be at most {bound}, got {self.n_eval}. Lower it or raise data.world.n_eval."
+
+    def _accuracy_reaches_one(self) -> Iterator[Fault]:
+        if self.n_answers in (2, 3):
+            yield ("n_answers",), f"must be 1 or at least 4, got {self.n_answers}. Keep one answer a question."
 
 
 def _filled(template: str, **values: object) -> str | None:

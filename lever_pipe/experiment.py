@@ -106,6 +106,7 @@ class Experiment(Section):
             self._shots_fit_into_pools,
             self._drawn_shots_fit_into_pools,
             self._world_has_rl_queries,
+            self._world_fills_pools,
             self._emulation_has_its_preset,
         )
 
@@ -185,6 +186,12 @@ class Experiment(Section):
                 ("rl_data", "n_queries"),
                 f"must be at most data.world.n_train={n_train}, got {n_queries}. Lower it or raise data.world.n_train.",
             )
+
+    def _world_fills_pools(self) -> Iterator[Fault]:
+        n_train, size = self.data.world.n_train, self.pools.size
+        if self.data.source == "world" and size >= n_train:
+            bound = f"must be below data.world.n_train={n_train}, as no query is in its own pool"
+            yield ("pools", "size"), f"{bound}, got {size}. Lower it or raise data.world.n_train."
 
     def _emulation_has_its_preset(self) -> Iterator[Fault]:
         place, emulate = ("emulate", "preset"), self.emulate

@@ -59,7 +59,7 @@ class Survey:
         duplicates: those among them that add nothing to the rows before them.
         torn: places of incomplete last lines.
         unreadable: lines that are no row, and that `Ledger` refuses.
-        ill: rows that no engine of this package writes.
+        ill: what is wrong with rows that no engine of this package writes; `rows` has none of them.
         disagreements: values that two rows of one key state differently; `told` describes the first `SHOWN`.
     """
 
@@ -114,11 +114,13 @@ class Survey:
             except RecordError as fault:
                 self.unreadable.append(fault)
                 continue
-            self.ill += ill_values(key, row, f"{path}:{number}")
-            self._add(key, row, (path, number))
+            self.lines += 1
+            ill = list(ill_values(key, row, f"{path}:{number}"))
+            self.ill += ill
+            if not ill:
+                self._add(key, row, (path, number))
 
     def _add(self, key: str, row: Row, place: tuple[Path, int]) -> None:
-        self.lines += 1
         added = merge_into(self.rows, key, row, disagree=partial(self._disagree, key, place))
         self.duplicates += not added
         self._stated.update(dict.fromkeys(((key, name) for name in added), place))
@@ -251,21 +253,20 @@ def merge(
         folder: the ledger to merge; of values that disagree, its own is kept.
         others: ledgers that are read too and stay as they are.
         into: a `.jsonl` file, whose rows are kept if it exists, or a folder; None for `folder`.
-        drop: leave out lines that cannot be read; their prompts are answered again.
-        seal: give digests to the rows of files that have none, if no engine would have written them otherwise.
+        drop: leave out lines that `verify` finds at fault; their prompts are answered again.
+        seal: give digests to the rows of files that have none.
 
     Raises:
         RecordError: a folder without ledger files, or a target that is neither folder nor `.jsonl` file.
-        DataError: lines that cannot be read, or numbers that are not finite. Then nothing is written or removed.
+        DataError: lines that cannot be read, rows that no engine writes, numbers that are not finite. Then nothing is
+            written or removed.
     """
     _require_target(into)
     survey = read_ledgers([folder, *others], seal=seal)
     if into is not None and into.is_file() and into.resolve() not in {path.resolve() for path in survey.sizes}:
         survey.read(into, into.read_bytes())
     if not drop:
-        _require_readable(survey.unreadable, folder)
-    if seal:
-        _require_readable(survey.ill, folder)
+        _require_readable([*survey.unreadable, *survey.ill], folder)
     digest = _digest(survey.rows, folder)
     target = _target(into or folder, digest)
     written = not target.exists() or storage.digest(target) != digest
@@ -292,9 +293,8 @@ def _require_readable(faults: Sequence[LeverPipeError], folder: Path) -> None:
     if faults:
         raise DataError(
             f"{folder}: expected rows that can be merged",
-            found=f"{_n(len(faults), 'line')} that cannot be read, the first: {faults[0].expected}; "
-            f"found {faults[0].found}",
-            do=f"List them: python -m lever_pipe ledger verify {folder}",
+            found=f"{_n(len(faults), 'fault')}, the first: {faults[0].expected}; found {faults[0].found}",
+            do=f"List them: python -m lever_pipe ledger verify {folder}; or leave their lines out: ledger merge --drop",
         )
 
 
@@ -385,7 +385,7 @@ def _run_verify(options: argparse.Namespace) -> int:
 def _run_merge(options: argparse.Namespace) -> int:
     merged = merge(options.folder, options.others, into=options.into, drop=options.drop, seal=options.seal)
     survey = merged.survey
-    sys.stdout.writelines(f"left out: {fault}\n" for fault in survey.unreadable)
+    sys.stdout.writelines(f"left out: {fault}\n" for fault in (*survey.unreadable, *survey.ill))
     sys.stdout.writelines(f"{fault}\n" for fault in survey.told)
     _tell_untold(survey)
     sys.stdout.write(
@@ -428,7 +428,7 @@ def _parser() -> argparse.ArgumentParser:
         help="put the merged file here instead; outside FOLDER, then FOLDER keeps its files",
     )
     joined.add_argument(
-        "--drop", action="store_true", help="leave out lines that cannot be read; their prompts are answered again"
+        "--drop", action="store_true", help="leave out lines that are at fault; their prompts are answered again"
     )
     joined.add_argument(
         "--seal", action="store_true", help="take files that were written before lines had digests, and give them some"

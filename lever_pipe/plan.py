@@ -276,8 +276,8 @@ def _merge_rl_data(_experiment: Experiment, _: Wildcards) -> Section:
     return stages.MergeRlDataConfig()
 
 
-def _import_rl_data(_experiment: Experiment, _: Wildcards) -> Section:
-    return stages.ImportRlDataConfig()
+def _import_rl_data(experiment: Experiment, _: Wildcards) -> Section:
+    return stages.ImportRlDataConfig(pool_size=experiment.pools.size)
 
 
 def _reward_groups(experiment: Experiment, wildcards: Wildcards) -> Section:

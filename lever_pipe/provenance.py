@@ -28,8 +28,8 @@ BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """Fields of syntax trees that hold statements, or what holds statements; of an `if`, the first is what it decides."""
 MEMORY = Path(".snakemake/lever_pipe/modules.json")
 """Where a working directory remembers what the texts of modules say."""
-PRODUCTS = "rowwise"
-"""The module that makes matrix products: part of every engine."""
+ANSWERING = ("images", "rowwise")
+"""Modules that are part of every engine: what images show, and how matrix products are made."""
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
 
 
@@ -74,10 +74,10 @@ def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAG
 def engine_code(member: str, *, root: Path = PACKAGE) -> str:
     """Return the fingerprint of what a member computes with: all of its own part of the package that it imports.
 
-    Of an LVLM that is all of `lvlms` that it imports, and how products are made. Answers that outlive a run are kept
-    under it: what other code computed is not an answer of this code.
+    Of an LVLM that is all of `lvlms` that it imports, what images show, and how products are made. Answers that outlive
+    a run are kept under it: what other code computed is not an answer of this code.
     """
-    own = (member.rpartition(".")[0], f"{root.name}.{PRODUCTS}")
+    own = (member.rpartition(".")[0], *(f"{root.name}.{name}" for name in ANSWERING))
     return _fingerprint([name for name in closure_of(member, root=root) if name.startswith(own)], root).fingerprint
 
 

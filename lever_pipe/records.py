@@ -7,12 +7,15 @@ query's pool. The type checker keeps the two apart, because exchanging them stil
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, NewType, Self
+from typing import Annotated, Any, Literal, NewType, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ExampleId = NewType("ExampleId", int)
 PoolPosition = NewType("PoolPosition", int)
+
+LogProb = Annotated[float, Field(le=1e-6)]
+"""In nats; rounding may lift that of what is certain above 0."""
 
 Split = Literal["train", "eval"]
 
@@ -59,7 +62,7 @@ class Proposal(Row):
     gen_method: str
     beam_rank: int | None = None
     beam_score: float | None = None
-    logprob_score: float | None = None
+    logprob_score: LogProb | None = None
     temperature: float | None = None
     similarity_score: float | None = None
 
@@ -72,13 +75,20 @@ class Trajectory(Proposal):
     vqa_correct: int = Field(ge=0, le=1)
     vqa_acc_score: float = Field(ge=0, le=1)
     vqa_gt_prob: float = Field(ge=0)  # expected VQA accuracy over the distinct reference answers
-    vqa_gt_logprob: float | None  # log-probability of the demonstration answer's tokens and turn end
-    vqa_rel_token_f1: float
-    vqa_rel_edit_sim: float
-    vqa_rel_score: float
+    vqa_gt_logprob: LogProb | None  # log-probability of the demonstration answer's tokens and turn end
+    vqa_rel_token_f1: float = Field(ge=0, le=1)
+    vqa_rel_edit_sim: float = Field(ge=0, le=1)
+    vqa_rel_score: float = Field(ge=0, le=1)
     vqa_eval_mode: str
     eval_split_used: str
     eval_failed: bool
+
+    @model_validator(mode="after")
+    def _correct_means_some_accuracy(self) -> Self:
+        if self.vqa_correct != (self.vqa_acc_score > 0):
+            found = f"vqa_correct is {self.vqa_correct} and vqa_acc_score {self.vqa_acc_score}"
+            raise ValueError(f"{found}; it is 1 where that is above 0, else 0")
+        return self
 
 
 class RlQuery(Row):

@@ -11,15 +11,17 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
 from lever_pipe.errors import RecordError
+from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
 from lever_pipe.records import Example, RlGroup, RlQuery, Row, Trajectory
 from lever_pipe.storage import read_json, read_rows, shortened, write_text
 
@@ -29,6 +31,7 @@ FAILED_MODES = ("error", "fallback")  # `vqa_eval_mode` of rows whose scores are
 # Fields of later generators that no stage reads, and the stale positions.
 IGNORED_FIELDS = ("aug_type", "aug_round", "proxy_score", "raw_generation", "prompt_text", "pointer_pos")
 DEFAULTS = {"vqa_gt_logprob": None, "eval_failed": False}  # absent from files that predate them
+ACCURACY_TOLERANCE = 0.005  # files round accuracies and probabilities
 SHOWN = 5
 
 M = TypeVar("M", bound=Row)
@@ -46,24 +49,29 @@ class ImportReport:
     dropped_fields: Counter[str] = field(default_factory=Counter)  # field -> rows that had it
     filled_fields: Counter[str] = field(default_factory=Counter)  # field -> rows that lacked it
     empty_queries: list[int] = field(default_factory=list)  # dropped, for no row of theirs was kept
-    pools_with_query: list[int] = field(default_factory=list)  # kept, although a query may not show itself
+    other_accuracies: int = 0  # rows whose accuracy no normalisation of their answer gives
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as flat JSON values."""
         counts: dict[str, Any] = {"queries": self.queries, "trajectories": self.trajectories}
         for name in ("dropped_rows", "dropped_fields", "filled_fields"):
             counts |= {f"{name}_{key}": n for key, n in sorted(getattr(self, name).items())}
-        return counts | {name: len(getattr(self, name)) for name in ("empty_queries", "pools_with_query")}
+        return counts | {"empty_queries": len(self.empty_queries), "other_accuracies": self.other_accuracies}
 
 
-def import_original(path: Path) -> tuple[list[RlGroup], ImportReport]:
+def import_original(path: Path, *, pool_size: int | None = None) -> tuple[list[RlGroup], ImportReport]:
     """Return the groups of an original file in the file's order, and what was dropped on the way.
 
     Rows that failed (`eval_failed`, or the mode "error" or "fallback") are dropped and counted, and so are queries
-    without any other row.
+    without any other row. Rows whose accuracy does not follow from their answer are kept and counted: the original
+    project's tools score in more than one way.
+
+    Args:
+        path: the file.
+        pool_size: K, where all pools must have one size.
 
     Raises:
-        RecordError: no such file, a v4 file, or unknown, missing or contradictory keys; names query and key.
+        RecordError: no such file, another version, or unknown, missing or contradictory keys; names query and key.
     """
     document = read_json(path)
     if not isinstance(document, dict):
@@ -73,19 +81,23 @@ def import_original(path: Path) -> tuple[list[RlGroup], ImportReport]:
         raise _fault(path, ["'_meta': no object"])
     report = ImportReport(meta=meta)
     blocks = {key: block for key, block in document.items() if key != "_meta"}
-    _refuse_v4(path, blocks)
+    _refuse_other_versions(path, meta, blocks)
     groups: list[RlGroup] = []
     faults: list[str] = []
     for key, block in blocks.items():
         try:
-            group = _group(key, block, report)
+            group = _group(key, block, report, pool_size)
         except _BlockError as fault:
             faults += fault.faults
         else:
             groups += [group] if group else []
+    shots = Counter(len(t.pointer) for group in groups for t in group.pointer_candidates)
+    if len(shots) > 1:
+        faults.append(f"selections of several lengths: {dict(sorted(shots.items()))}")
     if faults:
         raise _fault(path, faults)
     report.queries = len(groups)
+    report.other_accuracies = sum(_is_scored_otherwise(group, t) for group in groups for t in group.pointer_candidates)
     report.trajectories = sum(len(group.pointer_candidates) for group in groups)
     return groups, report
 
@@ -117,10 +129,12 @@ def write_original(path: Path, groups: Sequence[RlGroup], meta: Mapping[str, Any
 
 
 def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], *, source: str) -> None:
-    """Check that imported ids mean this train split: every position exists and every query has its question id.
+    """Check that imported ids mean this train split: every position exists, every query is the example that it names.
+
+    Answers are compared as VQA accuracy compares them, in any order.
 
     Raises:
-        RecordError: the groups count another split, or the same one in another order.
+        RecordError: the groups count another split, the same one in another order, or other questions.
     """
     faults = []
     for group in groups:
@@ -128,9 +142,16 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
         beyond = [i for i in (query.query_id, *group.candidate_pool_ids) if not 0 <= i < len(train)]
         if beyond:
             faults.append(f"query {query.query_id}: no train example {beyond[0]}")
-        elif train[query.query_id].question_id != query.question_id:
-            ids = f"{query.question_id} against {train[query.query_id].question_id}"
-            faults.append(f"query {query.query_id}: question_id {ids}")
+            continue
+        example = train[query.query_id]
+        compared = {
+            "question_id": (query.question_id, example.question_id),
+            "image_id": (query.image_id, example.image_id),
+            "question": (_plain(query.question), _plain(example.question)),
+            "gt_answers_raw": (_comparable(query.gt_answers_raw), _comparable(example.answers)),
+        }
+        differing = (f"{key} {theirs} against {ours}" for key, (theirs, ours) in compared.items() if theirs != ours)
+        faults += [f"query {query.query_id}: {difference}" for difference in list(differing)[:1]]
     if faults:
         raise RecordError(
             f"{source}: expected positions in the {len(train)} train examples sorted by question id",
@@ -186,7 +207,22 @@ class _BlockError(Exception):
         self.faults = faults
 
 
-def _group(key: str, block: Any, report: ImportReport) -> RlGroup | None:
+def _comparable(answers: Sequence[str]) -> list[str]:
+    return sorted(normalise_answer(_plain(answer)) for answer in answers)
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def _is_scored_otherwise(group: RlGroup, trajectory: Trajectory) -> bool:
+    answers, said = group.query.gt_answers_raw, trajectory.vqa_pred_answer
+    ways = get_args(Normalisation) if answers else ()
+    accuracies = [vqa_accuracy(said, answers, normalise_references=way) for way in ways]
+    return all(abs(accuracy - trajectory.vqa_acc_score) > ACCURACY_TOLERANCE for accuracy in accuracies)
+
+
+def _group(key: str, block: Any, report: ImportReport, pool_size: int | None) -> RlGroup | None:
     where = f"query {key}"
     _require_keys(where, block, GROUP_KEYS)
     rows = [_row(f"{where}: pointer_candidates[{i}]", row, report) for i, row in enumerate(block["pointer_candidates"])]
@@ -197,9 +233,7 @@ def _group(key: str, block: Any, report: ImportReport) -> RlGroup | None:
         group = _strictly(RlGroup, {**block, "pointer_candidates": candidates})
     except ValidationError as fault:
         raise _BlockError([f"{where}: {line}" for line in _describe(fault)]) from None
-    _check_group(key, group)
-    if query.query_id in group.candidate_pool_ids:
-        report.pools_with_query.append(query.query_id)
+    _check_group(key, group, pool_size)
     if not kept:
         report.empty_queries.append(query.query_id)
         return None
@@ -211,8 +245,13 @@ def _strictly(model: type[M], value: Any) -> M:
     return model.model_validate_json(json.dumps(value), strict=True)
 
 
-def _check_group(key: str, group: RlGroup) -> None:
+def _check_group(key: str, group: RlGroup, pool_size: int | None) -> None:
     faults = []
+    size = len(group.candidate_pool_ids)
+    if pool_size not in (None, size):
+        faults.append(f"query {key}: candidate_pool_ids has {size} entries, pools.size is {pool_size}")
+    if group.query.query_id in group.candidate_pool_ids:
+        faults.append(f"query {key}: candidate_pool_ids holds the query itself")
     if str(group.query.query_id) != key:
         faults.append(f"query {key}: query.query_id is {group.query.query_id}")
     repeated = [i for i, count in Counter(group.candidate_pool_ids).items() if count > 1]
@@ -221,6 +260,8 @@ def _check_group(key: str, group: RlGroup) -> None:
     for rank, trajectory in enumerate(group.pointer_candidates):
         if not 0 < len(set(trajectory.pointer)) == len(trajectory.pointer):
             faults.append(f"query {key}: kept row {rank}: pointer is empty or repeats: {list(trajectory.pointer)}")
+        if trajectory.vqa_gt_prob > 1 + ACCURACY_TOLERANCE:
+            faults.append(f"query {key}: kept row {rank}: vqa_gt_prob is no probability: {trajectory.vqa_gt_prob}")
     if faults:
         raise _BlockError(faults)
 
@@ -256,7 +297,14 @@ def _block(group: RlGroup) -> dict[str, Any]:
     }
 
 
-def _refuse_v4(path: Path, blocks: Mapping[str, Any]) -> None:
+def _refuse_other_versions(path: Path, meta: Mapping[str, Any], blocks: Mapping[str, Any]) -> None:
+    version = meta.get("fix_version", FIX_VERSION)
+    if version != FIX_VERSION:
+        raise RecordError(
+            f"{path}: expected _meta.fix_version {FIX_VERSION}",
+            found=shortened(repr(version)),
+            do="Convert the file to k64 v3 with the original project's pool script, or let the workflow generate it.",
+        )
     without = [key for key, block in blocks.items() if isinstance(block, dict) and _has_no_pool(block)]
     if without:
         raise RecordError(

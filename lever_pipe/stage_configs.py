@@ -59,6 +59,7 @@ class PrepareExamplesConfig(Section):
     n_eval: int
     n_answers: int
     on_bad_image: Literal["stop", "skip"]
+    on_split_overlap: Literal["stop", "count"]
 
 
 class EmbedExamplesConfig(Section):
@@ -120,7 +121,10 @@ class MergeRlDataConfig(Section):
 
 
 class ImportRlDataConfig(Section):
-    """Identity of `import_rl_data`: none beyond its inputs."""
+    """Identity of `import_rl_data`."""
+
+    pool_size: int
+    """K: what each pool must hold."""
 
 
 class RewardGroupsConfig(Section):

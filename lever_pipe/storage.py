@@ -20,10 +20,13 @@ from lever_pipe.errors import RecordError
 if TYPE_CHECKING:
     import numpy as np
 
+    from lever_pipe.records import Example
+
 M = TypeVar("M", bound=BaseModel)
 
 LARGE_HEADER = 100_000_000  # bytes of a safetensors file; the format allows no more
 SHOWN = 200  # characters of a foreign text in a message
+UNIT_TOLERANCE = 1e-3  # of a vector's length; float32 rounds it by 1e-6
 HALVES = ("\\ud", "\\uD")  # how JSON spells a half of a character that needs two
 
 
@@ -178,6 +181,29 @@ def read_rows(path: Path, model: type[M]) -> list[M]:
         raise _unreadable(path, fault) from None
 
 
+def read_examples(path: Path) -> list[Example]:
+    """Return a split's examples; the list index is the example id.
+
+    Raises:
+        RecordError: as `read_rows`; no example, or ids that are not the places of the examples by rising question id.
+    """
+    from lever_pipe.records import Example
+
+    examples = read_rows(path, Example)
+    earlier = -1
+    for place, example in enumerate(examples):
+        if example.example_id != place or example.question_id <= earlier:
+            raise RecordError(
+                f"{path}:{place + 1}: expected example_id {place} and a question_id above {earlier}",
+                found=f"{example.example_id} and {example.question_id}",
+                do="Rerun prepare_examples, which sorts them.",
+            )
+        earlier = example.question_id
+    if not examples:
+        raise RecordError(f"{path}: expected examples", found="none", do="Rerun prepare_examples.")
+    return examples
+
+
 def write_row(path: Path, row: BaseModel) -> None:
     """Write one model as an indented JSON file, atomically."""
     write_json(path, row.model_dump(mode="json"))
@@ -209,19 +235,55 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return the named numpy arrays of a safetensors file.
 
     Raises:
-        RecordError: missing or damaged file.
+        RecordError: missing or damaged file, or numbers that are not finite.
     """
+    import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
         header_of(path)  # the library takes the last of several equal names
-        return dict(load_file(path))
+        arrays = dict(load_file(path))
+        endless = [name for name, array in sorted(arrays.items()) if not np.isfinite(array).all()]
     except OSError as fault:
         raise _unreadable(path, fault) from None
     except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as fault:  # numpy knows fewer types
         found = shortened(f"{type(fault).__name__}: {fault}")
         raise RecordError(f"{path}: expected safetensors", found=found, do="Rebuild the file.") from None
+    if endless:
+        raise RecordError(f"{path}: expected finite numbers", found=f"others in {', '.join(endless)}", do="Rebuild it.")
+    return arrays
+
+
+def read_embeddings(path: Path, **n_examples: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Return `{split}_image` and `{split}_question` of both splits, float32 [N, D], each row of length 1.
+
+    Args:
+        path: the file.
+        n_examples: N of the splits that are known, as `train=2000`.
+
+    Raises:
+        RecordError: other arrays, or another number of rows.
+    """
+    import numpy as np
+
+    arrays = read_arrays(path)
+    names = {f"{split}_{part}" for split in ("train", "eval") for part in ("image", "question")}
+    faults = [f"the arrays {sorted(arrays)}"] if arrays.keys() != names else []
+    widths = {array.shape[1:] for array in arrays.values()}
+    for name, array in sorted(arrays.items()):
+        n = n_examples.get(name.partition("_")[0], len(array) if array.ndim else 0)
+        if array.dtype != np.float32 or array.ndim != 2 or len(array) != n or len(widths) > 1:
+            faults.append(f"{name} {array.dtype} {list(array.shape)} for {n} examples")
+        elif array.size and not np.allclose(np.linalg.norm(array, axis=1), 1, rtol=0, atol=UNIT_TOLERANCE):
+            faults.append(f"{name} with rows of another length than 1")
+    if faults:
+        raise RecordError(
+            f"{path}: expected {', '.join(sorted(names))}: float32, one unit row an example, one width",
+            found="; ".join(faults),
+            do="Rerun embed_examples, or make them so.",
+        )
+    return arrays
 
 
 class StoredTensor(NamedTuple):

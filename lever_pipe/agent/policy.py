@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from lever_pipe.agent_config import TinyQwen3
 from lever_pipe.errors import CheckpointError
 from lever_pipe.folders import write_folder
 from lever_pipe.intention.codecs.protocol import ChatCodec
+from lever_pipe.model_folders import readable, require_loaded, require_size, require_whole
 from lever_pipe.rowwise import rowwise
 from lever_pipe.seeding import ambient_stream
 from lever_pipe.storage import write_atomically
@@ -27,7 +27,6 @@ ATTENTION = "sdpa"
 INITIAL_DEVIATION = 0.03
 """Of the tiny policy's weights. With the stock 0.02 at so small a width, chance decides whether the warm start learns
 to read what a request already states; with 0.05 it learns so soon that greedy decoding is perfect from the start."""
-MAKE = "Download the folder whole, or make it again with save_pretrained (safetensors)."
 
 
 def build_tiny(config: TinyQwen3, vocabulary_size: int, seed: int) -> PreTrainedModel:
@@ -62,12 +61,13 @@ def load_policy(folder: Path, dtype: str, device: torch.device | str) -> PreTrai
         CheckpointError: missing or unreadable files, tensors that differ from its configuration, or
             attention with a sliding window, which does not fit a cache with holes.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
-    _require_files(folder)
+    require_whole(folder, "a model folder", files=(SETTINGS,))
     transformers_logging.disable_progress_bar()
-    with _readable(folder):
+    with readable(folder, "causal language model"):
+        require_size(folder, AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, dtype),
@@ -78,10 +78,7 @@ def load_policy(folder: Path, dtype: str, device: torch.device | str) -> PreTrai
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below by name, as every other difference
         )
-    faults = {name: sorted(map(str, info[name])) for name in info if info[name]}
-    if faults:
-        found = "; ".join(f"{name}: {', '.join(keys[:5])} ({len(keys)})" for name, keys in faults.items())
-        raise CheckpointError(f"{folder}: expected exactly the tensors of its config.json", found=found, do=MAKE)
+    require_loaded(folder, model, info)
     if any(kind != "full_attention" for kind in getattr(model.config, "layer_types", None) or ()):
         raise CheckpointError(
             f"{folder}: expected full attention in every layer",
@@ -153,25 +150,3 @@ def _fill(folder: Path, model: PreTrainedModel, codec: ChatCodec, state: Mapping
 
 def _copy(source: Path, target: Path) -> None:
     write_atomically(target, lambda handle: handle.write(source.read_bytes()))
-
-
-def _require_files(folder: Path) -> None:
-    missing = [] if (folder / SETTINGS).is_file() else [SETTINGS]
-    if not any(folder.glob("*.safetensors")):
-        missing.append(WEIGHTS)
-    if missing:
-        raise CheckpointError(f"{folder}: expected a model folder", found=f"no {', '.join(missing)}", do=MAKE)
-
-
-@contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """Turn what the libraries say of a broken file, as half a download is, into one line."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as fault:
-        said = str(fault).strip().partition("\n")[0].rstrip(".")
-        raise CheckpointError(
-            f"{folder}: expected a readable causal language model", found=f"{type(fault).__name__}: {said}", do=MAKE
-        ) from None

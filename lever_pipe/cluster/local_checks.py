@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe import agent_plan, gpu_slots, model_folders, plan
-from lever_pipe.cluster.findings import Finding, fault, ok, warning
+from lever_pipe.cluster.findings import Finding, Level, fault, ok, warning
 from lever_pipe.cluster.requests import whole
+from lever_pipe.datasets.okvqa import read_questions
+from lever_pipe.errors import LeverPipeError
 from lever_pipe.experiment import Experiment
 
 SNAKEMAKE = Path(".snakemake")
@@ -164,11 +166,31 @@ def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: P
     """Yield whether the raw files and image folders of the configured studies are there."""
     if "lever" in experiment.studies and experiment.data.source == "files" and _any(rules, DATA_RULES):
         places = experiment.data.files.model_dump()
-        yield _present("data.files", list(places.values()), folder)
+        found = _present("data.files", list(places.values()), folder)
+        yield found
+        if found.level is Level.OK:
+            yield _train_questions(experiment, folder)
     if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
         files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
         if files:
             yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder)
+
+
+def _train_questions(experiment: Experiment, folder: Path) -> Finding:
+    """Return whether there are as many train questions as pools and RL queries need, before an image is embedded."""
+    name = experiment.data.files.train_questions
+    try:
+        number = len(read_questions(folder / name))
+    except LeverPipeError:  # prepare_examples tells of every fault
+        return warning(f"questions {name}", expected="an official VQA question file", found="another", do="Mend it.")
+    needed = {"pools.size": experiment.pools.size + 1}
+    if not experiment.rl_data.import_from:
+        needed["rl_data.n_queries"] = experiment.rl_data.n_queries
+    if short := {key: count for key, count in needed.items() if count > number}:
+        wanted = ", ".join(f"{count} for {key}" for key, count in short.items())
+        remedy = f"Lower {' and '.join(short)}, or add train questions."
+        return fault(f"questions {name}", expected=f"at least {wanted}", found=str(number), do=remedy)
+    return ok(f"questions {name}", f"{number:,}")
 
 
 def _present(key: str, names: list[str], folder: Path) -> Finding:

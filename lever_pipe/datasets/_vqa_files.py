@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from lever_pipe.datasets._faults import Faults
 from lever_pipe.datasets._images import Images
@@ -30,6 +32,8 @@ class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+Text = Annotated[str, AfterValidator(partial(unicodedata.normalize, "NFC"))]
+"""One spelling of an accented letter, as tokenizers write it: else an answer may miss its own reference."""
 Id = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -37,15 +41,15 @@ class Question(_Entry):
     """An entry of a question file."""
 
     image_id: Id
-    question: str
+    question: Text
     question_id: Id
 
 
 class Answer(_Entry):
     """One annotator's answer; `answer` is the normalised text that VQA accuracy compares."""
 
-    answer: str
-    answer_id: int
+    answer: Text
+    answer_id: int = 0
     answer_confidence: str = ""
     raw_answer: str = ""
 
@@ -55,11 +59,11 @@ class Annotation(_Entry):
 
     image_id: Id
     question_id: Id
-    question_type: str
-    answer_type: str
+    question_type: str = ""
+    answer_type: str = ""
     answers: list[Answer]
     confidence: float | int | None = None  # OK-VQA
-    multiple_choice_answer: str | None = None  # VQAv2
+    multiple_choice_answer: Text | None = None  # VQAv2
 
 
 M = TypeVar("M", bound=_Entry)
@@ -69,7 +73,7 @@ def read_questions(path: Path) -> list[Question]:
     """Return the questions of one file, sorted by question id.
 
     Raises:
-        DataError: missing file, missing or unknown keys, duplicate question ids; all at once.
+        DataError: missing file, missing or unknown keys, blank questions, duplicate question ids; all at once.
     """
     faults = Faults()
     questions, _ = _read_questions(path, faults)
@@ -104,7 +108,7 @@ def read_split(
     _check_answers(annotations, options.n_answers, shown_answer, faults)
     images = Images(files.images, options.image_name)
     images.find(dict.fromkeys(q.image_id for q in questions[: options.limit]), faults)
-    where = f"expected complete and consistent {files.questions.name} and {files.annotations.name}"
+    where = f"expected complete and consistent {files.questions} and {files.annotations}"
     faults.raise_any(where, do=MEND)
     kept = images.readable(questions, options.on_bad_image, options.limit)
     examples = []
@@ -139,6 +143,7 @@ def _read_questions(path: Path, faults: Faults) -> tuple[list[Question], set[int
     counts = Counter(question.question_id for question in entries)
     repeated = sorted(i for i, count in counts.items() if count > 1)
     faults.extend(f"duplicate question id in {path.name}", repeated)
+    faults.extend(f"blank question in {path.name}", (q.question_id for q in entries if not q.question.strip()))
     return sorted(entries, key=lambda question: question.question_id), broken
 
 
@@ -210,5 +215,9 @@ def _check_answers(
         if count != n_answers:
             kind = f"wrong answer count, expected {n_answers}"
             faults.add(kind, f"question {question_id}: {count}")
-        elif shown_answer(annotation) is None:
+        elif not any(answer.answer.strip() for answer in annotation.answers):
+            faults.add("blank answers only", f"question {question_id}")
+        elif (shown := shown_answer(annotation)) is None:
             faults.add("no multiple_choice_answer", f"question {question_id}")
+        elif not shown.strip():
+            faults.add("a blank answer to show", f"question {question_id}")

@@ -1,7 +1,7 @@
 """OK-VQA: official question and annotation files with COCO 2014 images.
 
 The files carry no single reference answer; a demonstration shows the most frequent of the
-annotators' answers.
+annotators' answers that are not blank.
 Source: Marino 2019 (OK-VQA)
 """
 
@@ -24,4 +24,4 @@ def read(files: VqaFilePaths, options: ReadOptions) -> ReadResult:
 
 
 def _shown_answer(annotation: Annotation) -> str:
-    return most_frequent(answer.answer for answer in annotation.answers)
+    return most_frequent(answer.answer for answer in annotation.answers if answer.answer.strip())

@@ -7,22 +7,32 @@ The model: Radford et al. 2021, Learning Transferable Visual Models From Natural
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
-from safetensors import SafetensorError
-from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
+from transformers import AutoTokenizer, CLIPConfig, CLIPImageProcessorPil, CLIPModel
 
-from lever_pipe.errors import CheckpointError, ImageError
+from lever_pipe.errors import CheckpointError
+from lever_pipe.images import read_rgb
+from lever_pipe.model_folders import (
+    MAKE,
+    faults_of_vocabulary,
+    readable,
+    require_keys,
+    require_loaded,
+    require_pixel_settings,
+    require_size,
+    require_whole,
+)
 from lever_pipe.rowwise import rowwise
+from lever_pipe.storage import strict_json
 
 T = TypeVar("T", bound=Hashable)
-FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
+FILES = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
 # Older exports store this constant buffer; it holds 0, 1, 2, ... and no weight.
 IGNORED_SUFFIX = ".position_ids"
 
@@ -68,7 +78,7 @@ class ClipEncoder:
         return table[[rows[item] for item in items]]
 
     def _image_batch(self, paths: list[Path]) -> torch.Tensor:
-        pixels = self._processor(images=[_open(path) for path in paths], return_tensors="pt")
+        pixels = self._processor(images=[read_rgb(path) for path in paths], return_tensors="pt")
         values = pixels["pixel_values"].to(self._model.device)
         return _features(self._model.get_image_features(pixel_values=values))
 
@@ -89,24 +99,50 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
     """Return the CLIP model of a local folder.
 
     Raises:
-        CheckpointError: no folder, a file or tensor is missing, or there are tensors too many.
+        CheckpointError: no folder, a file or tensor is missing, there are tensors too many or untrained ones, or a
+            tokenizer or image processor of another model.
     """
-    _require_files(folder)
-    try:
+    require_whole(folder, "a CLIP model folder", files=FILES)
+    with readable(folder, "CLIP model"):
+        kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
+        if kind != "clip":
+            remedy = "Name the member of encoders that fits this folder."
+            raise CheckpointError(f"{folder}/config.json: expected model_type clip", found=repr(kind), do=remedy)
+        require_size(folder, CLIPConfig.from_pretrained(folder, local_files_only=True))
         model, info = CLIPModel.from_pretrained(
             folder,
             local_files_only=True,
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # _require_tensors refuses them by name
+            ignore_mismatched_sizes=True,  # require_loaded refuses them by name
         )
+        require_keys(folder / "tokenizer_config.json", "tokenizer_class")
+        require_keys(folder / "preprocessor_config.json", "image_mean", "image_std", "size")
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         processor = CLIPImageProcessorPil.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as fault:
-        raise _fault(folder, str(fault).strip().splitlines()[0]) from None
-    _require_tensors(folder, info)
+        require_loaded(folder, model, {kind: _named(names) for kind, names in info.items()})
+        require_pixel_settings(folder, processor)
+        _require_fitting_parts(folder, model.config, tokenizer, processor)
     return ClipEncoder(rowwise(model.eval().to(device)), tokenizer, processor, batch_size)
+
+
+def _require_fitting_parts(folder: Path, config: Any, tokenizer: Any, processor: Any) -> None:
+    """Refuse another model's tokenizer or image processor."""
+    faults = faults_of_vocabulary(tokenizer.get_vocab(), config.text_config.vocab_size)
+    if tokenizer.pad_token_id is None:
+        faults.append("no pad_token")
+    # The text features are those of the token that ends a text; 2 stood in older configurations, for the last token.
+    if config.text_config.eos_token_id not in (2, tokenizer.eos_token_id):
+        faults.append(f"texts that end in token {tokenizer.eos_token_id} for {config.text_config.eos_token_id}")
+    side = config.vision_config.image_size
+    size, crop = dict(processor.size), dict(processor.crop_size or {}) if processor.do_center_crop else {}
+    found = crop or size
+    if (found.get("height"), found.get("width")) != (side, side) or min(size.values()) < side:
+        faults.append(f"images of size {size}, cropped to {crop or 'none'}, for {side} pixels")
+    if faults:
+        where = f"{folder}: expected tokenizer and image processor of the model that config.json describes"
+        raise CheckpointError(where, found="; ".join(faults), do=MAKE)
 
 
 def _features(output: Any) -> torch.Tensor:
@@ -120,43 +156,10 @@ def _batches(items: list[T], size: int) -> Iterator[list[T]]:
         yield items[start : start + size]
 
 
-def _open(path: Path) -> Image.Image:
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as fault:
-        raise ImageError("expected a readable image", found=f"{path}: {fault}", do="Restore the file.") from None
-
-
-def _require_files(folder: Path) -> None:
-    if not folder.is_dir():
-        raise _fault(folder, "no such folder")
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing:
-        raise _fault(folder, "no " + ", no ".join(missing))
-
-
-def _require_tensors(folder: Path, info: dict[str, Any]) -> None:
-    listed = []
-    for kind in ("missing", "unexpected", "mismatched"):
-        names = sorted(_name(entry) for entry in info.get(f"{kind}_keys", ()))
-        names = [name for name in names if not name.endswith(IGNORED_SUFFIX)]
-        if names:
-            listed.append(f"{len(names)} {kind} tensors ({', '.join(names[:5])})")
-    if listed:
-        raise _fault(folder, "; ".join(listed))
-
-
-def _name(entry: str | tuple[str, torch.Size, torch.Size]) -> str:
-    if isinstance(entry, str):
-        return entry
-    name, stored, wanted = entry
-    return f"{name} {list(stored)} for {list(wanted)}"
-
-
-def _fault(folder: Path, found: str) -> CheckpointError:
-    return CheckpointError(
-        f"{folder}: expected a CLIP model folder with {', '.join(FILES)}",
-        found=found,
-        do="Save the model there with save_pretrained (safetensors), with tokenizer and processor.",
-    )
+def _named(entries: Iterable[Any]) -> list[str]:
+    """Return names of tensors, with shapes where they differ."""
+    names = []
+    for entry in entries:
+        name, *shapes = (entry,) if isinstance(entry, str) else entry
+        names.append(" ".join([name, *(f"{list(shape)}" for shape in shapes)]))
+    return [name for name in names if not name.endswith(IGNORED_SUFFIX)]

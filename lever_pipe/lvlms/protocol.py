@@ -11,19 +11,17 @@ a `CheckpointError`) and that never reaches for the network.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from lever_pipe import images
 from lever_pipe.errors import ImageError
 from lever_pipe.prompts import TextPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-T = TypeVar("T")
 
 COUNTERS = (
     "images_shown",  # images in all prompts asked
@@ -120,7 +118,7 @@ class ImageSource:
         Raises:
             ImageError: no file has this digest, its file cannot be decoded, or its bytes are others by now.
         """
-        return self._read(digest, lambda image: image.convert("RGB"))
+        return images.rgb(*self._read(digest))
 
     def size(self, digest: str) -> tuple[int, int]:
         """Return width and height of an image without decoding it.
@@ -128,11 +126,9 @@ class ImageSource:
         Raises:
             ImageError: as `open`, as far as the file's beginning tells.
         """
-        return self._read(digest, lambda image: (image.width, image.height))
+        return images.size_of(*self._read(digest))
 
-    def _read(self, digest: str, take: Callable[[Image], T]) -> T:
-        from PIL import Image, UnidentifiedImageError
-
+    def _read(self, digest: str) -> tuple[Path, bytes]:
         path = self._paths.get(digest)
         if path is None:
             raise ImageError(
@@ -142,15 +138,11 @@ class ImageSource:
             )
         try:
             content = path.read_bytes()
-            _require_digest(path, content, digest)
-            with Image.open(BytesIO(content)) as image:
-                return take(image)
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as fault:
-            raise ImageError(
-                f"{path}: expected a readable image",
-                found=str(fault) or type(fault).__name__,
-                do="Restore the file, or set data.on_bad_image to skip.",
-            ) from None
+        except OSError as fault:
+            found = fault.strerror or str(fault)
+            raise ImageError(f"{path}: expected a readable image", found=found, do="Restore the file.") from None
+        _require_digest(path, content, digest)
+        return path, content
 
 
 def _require_digest(path: Path, content: bytes, digest: str) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lever_pipe import numerics, rowwise
-from lever_pipe.errors import ConfigError, DataError
+from lever_pipe.errors import CheckpointError, ConfigError, DataError
 from lever_pipe.ledger import ENGINE_DIGITS, Ledger, introduce
 from lever_pipe.lvlms._assembly import build_engine
 from lever_pipe.lvlms._consent import require_consent
@@ -30,6 +32,7 @@ from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmRe
 from lever_pipe.progress import Progress
 from lever_pipe.prompts import TextPrompt, TextSegment
 from lever_pipe.provenance import canonical_json, engine_code, installed_versions
+from lever_pipe.storage import digest
 
 
 def load(
@@ -69,6 +72,7 @@ def load(
         "code": engine_code(__name__),
         "libraries": {name: installed_versions()[name] for name in ("torch", "transformers", "tokenizers")},
         "weights": weights_digest(folder),
+        "tokenizer": digest(folder / "tokenizer.json"),
         "dtype": options.dtype,
         "device": torch.device(device).type,
         "numerics": numerics.path() if torch.device(device).type == "cpu" else "",
@@ -165,6 +169,7 @@ class Qwen25Vl:
                 another engine of the model.
             DataError: a prompt with its answer exceeds the model's context, or holds a control token.
             ImageError: an image cannot be read.
+            CheckpointError: the model gives numbers that are not finite.
         """
         begin = time.perf_counter()
         self._team.wait()  # nobody writes to the ledger before everybody has read it
@@ -254,6 +259,13 @@ class Qwen25Vl:
         )
 
     def _to_row(self, request: Request, result: Result) -> dict[str, Any]:
+        log_probs = [*result.token_log_probs, *chain.from_iterable(result.scores)]
+        if not all(map(math.isfinite, log_probs)):
+            raise CheckpointError(
+                f"{self._parts.folder}: expected a model that gives finite log-probabilities",
+                found=f"{', '.join(map(str, log_probs[:5]))} for the prompt of {len(request.prompt.images)} images",
+                do="Mend its config.json or weights, or set lvlm.dtype to float32.",
+            )
         row: dict[str, Any] = {}
         if request.generate:
             row["tokens"] = list(result.tokens)

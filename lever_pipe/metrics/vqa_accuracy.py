@@ -82,7 +82,8 @@ def vqa_accuracy(
     mean_i min(1, matches among the references other than i / 3)
 
     With ten references, 0, 1, 2, 3 and 4 or more matches give 0, .3, .6, .9 and 1. OK-VQA stores
-    five annotators twice each, so that only 0, .6 and 1 occur.
+    five annotators twice each, so that only 0, .6 and 1 occur. A single reference, which leaves no others, gives 1
+    where it matches; both sides are normalised then.
 
     Args:
         prediction: the model's answer, after `answer_cut.cut_answer`.
@@ -107,6 +108,8 @@ def vqa_accuracy(
     prediction, references = _compared(prediction, answers, normalise_references)
     n_references = len(references)
     n_matches = references.count(prediction)
+    if n_references == 1:
+        return float(n_matches)
     thirds_if_match_left_out = n_matches * min(3, n_matches - 1)
     thirds_if_other_left_out = (n_references - n_matches) * min(3, n_matches)
     return (thirds_if_match_left_out + thirds_if_other_left_out) / (3 * n_references)
@@ -119,7 +122,7 @@ def _compared(prediction: str, answers: Sequence[str], normalisation: Normalisat
         references = [_process_punctuation(text) if disagree else text for text in answers]
         return normalise_answer(prediction), references
     references = [_clean_spaces(text) for text in answers]
-    if normalisation == "when_they_disagree" and len(set(references)) == 1:
+    if normalisation == "when_they_disagree" and len(set(references)) == 1 < len(references):
         return _clean_spaces(prediction), references
     return normalise_answer(prediction), [normalise_answer(text) for text in references]
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from lever_pipe import execution, storage
-from lever_pipe.answering import Prompter, load_lvlm, read_examples
+from lever_pipe.answering import Prompter, load_lvlm
 from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.records import AnswerRow, ExampleId, Selection
@@ -36,7 +36,7 @@ def answer_prompts(
     """
     started = time.perf_counter()
     execution.prepare(runtime)
-    train, queries = read_examples(train_examples), read_examples(eval_examples)
+    train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
     prompter = Prompter(config.lvlm, train)
     wanted = distinct_prompts(selections, config.shots)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe import execution, storage
-from lever_pipe.answering import load_lvlm, prompt_style, read_examples
+from lever_pipe.answering import load_lvlm, prompt_style
 from lever_pipe.errors import WorldError
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
@@ -41,7 +41,7 @@ def check_world(
     """
     started = time.perf_counter()
     execution.prepare(runtime)
-    train, queries = read_examples(train_examples), read_examples(eval_examples)
+    train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
     probes = build_probes(queries, train, seed=config.seed)
     requests = _requests(probes, config)

@@ -79,7 +79,7 @@ def compare_policies(
         raise ComparisonError(
             "evaluation.samples: expected at least 2 questions, for an interval", found="1", do="Drop this count."
         )
-    examples = storage.read_rows(eval_examples, Example)
+    examples = storage.read_examples(eval_examples)
     questions = [example.example_id for example in examples]
     groups = read_groups(config.policies, per_question, questions=questions, shots=config.shots)
     draws = Draws(config.seed, config.n_resamples)

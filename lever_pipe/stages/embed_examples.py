@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+
 from lever_pipe import execution, storage
-from lever_pipe.errors import ImageError
+from lever_pipe.errors import CheckpointError, ImageError
 from lever_pipe.records import Example
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import EmbedExamplesConfig, Runtime
@@ -29,7 +31,7 @@ def embed_examples(
     """Write `{split}_image` and `{split}_question`, each `[N, D]` float32 with unit rows; return their shapes.
 
     Raises:
-        CheckpointError: the encoder's folder is missing or incomplete.
+        CheckpointError: the encoder's folder is missing, incomplete or damaged.
         ImageError: an image cannot be read, or is not the one that the examples were prepared with.
     """
     started = time.perf_counter()
@@ -38,10 +40,13 @@ def embed_examples(
     model = member.load(encoder, device=runtime.device, batch_size=config.batch_size)
     arrays = {}
     for split, path, root in (("train", train_examples, train_images), ("eval", eval_examples, eval_images)):
-        examples = storage.read_rows(path, Example)
+        examples = storage.read_examples(path)
         _require_same_images(examples, root)
         arrays[f"{split}_image"] = model.images([root / example.image for example in examples])
         arrays[f"{split}_question"] = model.texts([example.question for example in examples])
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        where = f"{encoder}: expected an encoder that gives finite vectors"
+        raise CheckpointError(where, found="others", do="Mend its weights or config.json.")
     storage.write_arrays(embeddings, arrays)
     inputs = {"train_examples": train_examples, "eval_examples": eval_examples}
     write_card(card, stage="embed_examples", config=config, inputs=inputs, started=started, runtime=runtime)

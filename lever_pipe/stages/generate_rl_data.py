@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe import execution, storage
-from lever_pipe.answering import Prompter, load_lvlm, read_examples
+from lever_pipe.answering import Prompter, load_lvlm
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.proposers import diversity_fill
 from lever_pipe.records import Example, ExampleId, Pool, Proposal, Trajectory
@@ -38,7 +38,7 @@ def generate_rl_data(
     """
     started = time.perf_counter()
     execution.prepare(runtime)
-    train = read_examples(train_examples)
+    train = storage.read_examples(train_examples)
     pools = storage.read_rows(train_pools, Pool)[config.shard :: config.n_shards]
     mine = {pool.query_id for pool in pools}
     wanted = [p for p in storage.read_rows(proposals, Proposal) if p.query_id in mine]

@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 
 from lever_pipe import storage
-from lever_pipe.records import Example
+from lever_pipe.errors import RecordError
 from lever_pipe.rl_data_io import import_original, require_train_examples, summarise
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import ImportRlDataConfig, Runtime
+
+LEAST = 2
 
 
 def import_rl_data(
@@ -27,11 +29,18 @@ def import_rl_data(
     `summary` also counts what the import dropped and filled in.
 
     Raises:
-        RecordError: a malformed file, or one whose positions do not mean these train examples.
+        RecordError: a malformed file, pools of another size, too few queries, or queries and positions that are not
+            those of these train examples.
     """
     started = time.perf_counter()
-    groups, report = import_original(original)
-    require_train_examples(groups, storage.read_rows(train_examples, Example), source=str(original))
+    groups, report = import_original(original, pool_size=config.pool_size)
+    if len(groups) < LEAST:
+        raise RecordError(
+            f"{original}: expected at least {LEAST} queries with a row that has not failed: some train, some validate",
+            found=f"{len(groups)}, and {len(report.empty_queries)} whose rows have all failed",
+            do="Name another file as rl_data.import_from, or leave it empty to generate RL data.",
+        )
+    require_train_examples(groups, storage.read_examples(train_examples), source=str(original))
     storage.write_rows(rl_data, groups)
     storage.write_json(summary, report.as_dict() | summarise(groups))
     inputs = {"original": original, "train_examples": train_examples}

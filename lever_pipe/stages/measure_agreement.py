@@ -54,7 +54,7 @@ def measure_agreement(
         ComparisonError: `config.guard` is `strict` and policies differ in more than what they are.
     """
     started = time.perf_counter()
-    queries = storage.read_rows(eval_examples, Example)
+    queries = storage.read_examples(eval_examples)
     chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
     compared = list(_compare_parameters(config, selectors))
     totals = [ParameterRow(policy, base, _sum(found)) for policy, base, found in compared]

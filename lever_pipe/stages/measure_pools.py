@@ -8,7 +8,7 @@ from pathlib import Path
 from lever_pipe import storage
 from lever_pipe.baselines import holds_exact_demonstration
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
-from lever_pipe.records import Example, Pool, QuestionScore
+from lever_pipe.records import Pool, QuestionScore
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import MeasurePoolsConfig, Runtime
 
@@ -31,7 +31,7 @@ def measure_pools(
     and of the answer without demonstrations, since some questions need none.
     """
     started = time.perf_counter()
-    train, queries = (storage.read_rows(path, Example) for path in (train_examples, eval_examples))
+    train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     alone = {score.query_id: score.accuracy for score in storage.read_rows(zero_shot, QuestionScore)}
     pools = storage.read_rows(eval_pools, Pool)
     exact: list[float] = []

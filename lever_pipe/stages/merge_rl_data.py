@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lever_pipe import storage
 from lever_pipe.errors import RecordError
-from lever_pipe.records import Example, ExampleId, Pool, Trajectory
+from lever_pipe.records import ExampleId, Pool, Trajectory
 from lever_pipe.rl_data_io import summarise
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import MergeRlDataConfig, Runtime
@@ -33,7 +33,7 @@ def merge_rl_data(
             pool does not hold.
     """
     started = time.perf_counter()
-    train = storage.read_rows(train_examples, Example)
+    train = storage.read_examples(train_examples)
     by_query: dict[ExampleId, list[Trajectory]] = {}
     for path in trajectories:
         for row in storage.read_rows(path, Trajectory):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 from lever_pipe import storage
 from lever_pipe.datasets.protocol import Reader, ReadOptions, VqaFilePaths
 from lever_pipe.errors import DataError
+from lever_pipe.records import Example
 from lever_pipe.run_card import Inputs, write_card
 from lever_pipe.stage_configs import PrepareExamplesConfig, Runtime
 
@@ -32,10 +34,11 @@ def prepare_examples(
     """Write both splits in question-id order and return their sizes.
 
     `image_listing` names digests of images where the source has such a file: other images, another run. `summary`
-    counts what was kept and skipped.
+    counts what was kept and skipped, and the evaluation questions that are train questions too where they may be.
 
     Raises:
-        DataError: incomplete or contradictory files; all faults at once with counts.
+        DataError: incomplete or contradictory files; all faults at once with counts. Splits that overlap, unless that
+            is allowed.
         ImageError: an unreadable image, unless such images are skipped.
     """
     started = time.perf_counter()
@@ -43,19 +46,27 @@ def prepare_examples(
     raw_train = VqaFilePaths(questions=train_questions, annotations=train_annotations, images=train_images)
     raw_eval = VqaFilePaths(questions=eval_questions, annotations=eval_annotations, images=eval_images)
     counts: dict[str, int] = {}
-    for split, raw, name, limit, target in (
-        ("train", raw_train, config.train_image_name, None, train_examples),
-        ("eval", raw_eval, config.eval_image_name, config.n_eval, eval_examples),
+    splits: list[list[Example]] = []
+    for split, raw, name, limit in (
+        ("train", raw_train, config.train_image_name, None),
+        ("eval", raw_eval, config.eval_image_name, config.n_eval),
     ):
         options = ReadOptions(
             image_name=name, n_answers=config.n_answers, on_bad_image=config.on_bad_image, limit=limit
         )
         result = reader.read(raw, options)
         _require_count(len(result.examples), limit, raw.questions)
-        storage.write_rows(target, result.examples)
+        splits.append(result.examples)
         counts[f"{split}_questions"] = len(result.examples)
         counts[f"{split}_skipped_questions"] = result.n_skipped_questions
         counts[f"{split}_skipped_images"] = len(result.skipped_images)
+    shared = shared_questions(*splits)
+    if shared and config.on_split_overlap == "stop":
+        raise _overlap(eval_questions, train_questions, shared)
+    if config.on_split_overlap == "count":
+        counts["eval_questions_in_train"] = len(shared)
+    for target, examples in zip((train_examples, eval_examples), splits, strict=True):
+        storage.write_rows(target, examples)
     storage.write_json(summary, counts)
     inputs: Inputs = {
         "train_questions": train_questions,
@@ -66,6 +77,30 @@ def prepare_examples(
     }
     write_card(card, stage="prepare_examples", config=config, inputs=inputs, started=started, runtime=runtime)
     return counts["train_questions"], counts["eval_questions"]
+
+
+def shared_questions(train: Sequence[Example], queries: Sequence[Example]) -> list[int]:
+    """Return the question ids of the queries that a train example asks too, of the same image.
+
+    The same image has the same bytes, or the same id where the question has too; case and blanks of a question do not
+    count.
+    """
+    seen = {mark for example in train for mark in _marks(example)}
+    return [query.question_id for query in queries if not seen.isdisjoint(_marks(query))]
+
+
+def _marks(example: Example) -> tuple[tuple[object, ...], ...]:
+    text = " ".join(example.question.casefold().split())
+    return (text, example.image_digest), (text, example.question_id, example.image_id)
+
+
+def _overlap(eval_questions: Path, train_questions: Path, shared: Sequence[int]) -> DataError:
+    first = ", ".join(map(str, shared[:5]))
+    return DataError(
+        f"{eval_questions}: expected questions that are not in {train_questions} on the same image",
+        found=f"{len(shared)} that are (question ids {first}{', ...' if len(shared) > 5 else ''})",
+        do='Take them out of one split, or set data.on_split_overlap to "count".',
+    )
 
 
 def _require_count(found: int, wanted: int | None, questions: Path) -> None:

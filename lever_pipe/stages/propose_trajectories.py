@@ -25,7 +25,7 @@ def propose_trajectories(
 ) -> int:
     """Write the proposals of all RL queries and return how many there are."""
     started = time.perf_counter()
-    arrays = storage.read_arrays(embeddings)
+    arrays = storage.read_embeddings(embeddings)
     vectors = fuse(arrays["train_image"], arrays["train_question"])
     options = ProposalOptions(**config.model_dump(exclude={"seed"}))
     rows: list[Proposal] = []

@@ -39,8 +39,8 @@ def sample_pools(
         PoolError: a query has fewer than K eligible examples.
     """
     started = time.perf_counter()
-    train, queries = (storage.read_rows(path, Example) for path in (train_examples, eval_examples))
-    arrays = storage.read_arrays(embeddings)
+    train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
+    arrays = storage.read_embeddings(embeddings, train=len(train), eval=len(queries))
     chosen = [train[i] for i in rl_queries(len(train), config.n_rl_queries, config.rl_seed)]
     rl_rows = build_pools(chosen, "train", train, arrays, config)
     eval_rows = build_pools(queries, "eval", train, arrays, config)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lever_pipe import storage
 from lever_pipe.metrics.cells import build_cells, score_questions
-from lever_pipe.records import AnswerRow, Cell, Example, Selection
+from lever_pipe.records import AnswerRow, Cell, Selection
 from lever_pipe.run_card import write_card
 from lever_pipe.stage_configs import Runtime, ScoreAnswersConfig
 
@@ -30,7 +30,7 @@ def score_answers(
         RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
     """
     started = time.perf_counter()
-    queries = storage.read_rows(eval_examples, Example)
+    queries = storage.read_examples(eval_examples)
     chosen = {row.query_id: row.demonstrations for row in storage.read_rows(selections, Selection)}
     said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(answers, AnswerRow)}
     files = (str(selections), str(answers))

@@ -53,7 +53,7 @@ def score_emulation(
         policy: {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
         for policy, path in zip(config.policies, selections, strict=True)
     }
-    score_lines = list(_score_lines(selected, storage.read_rows(eval_examples, Example), answers, config))
+    score_lines = list(_score_lines(selected, storage.read_examples(eval_examples), answers, config))
     rows = [storage.read_row(path, EpochMetrics) for path in metrics] + storage.read_rows(untouched, EpochMetrics)
     for path, columns, lines in (
         (scores, EMULATED_SCORES_COLUMNS, score_lines),

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from lever_pipe import baselines, storage
-from lever_pipe.records import Example, Pool, Selection
+from lever_pipe.records import Pool, Selection
 from lever_pipe.run_card import write_card
 from lever_pipe.seeding import generator
 from lever_pipe.stage_configs import Runtime, SelectBaselineConfig
@@ -29,8 +29,8 @@ def select_baseline(
         UnknownMemberError: no such baseline.
     """
     started = time.perf_counter()
-    train, queries = (storage.read_rows(path, Example) for path in (train_examples, eval_examples))
-    arrays = storage.read_arrays(embeddings)
+    train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
+    arrays = storage.read_embeddings(embeddings)
     rows = []
     for pool in storage.read_rows(eval_pools, Pool):
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 from lever_pipe import execution, storage
-from lever_pipe.answering import read_examples
 from lever_pipe.records import EpochMetrics, PolicyRef
 from lever_pipe.run_card import write_card
 from lever_pipe.seeding import ambient_stream, torch_generator
@@ -57,7 +56,7 @@ def train_distil_epoch(
             module,
             data.table,
             data.train,
-            oracle_targets(read_examples(train_examples), data.train),
+            oracle_targets(storage.read_examples(train_examples), data.train),
             batch_queries=config.distil.batch_queries,
             passes=config.distil.passes,
             generator=torch_generator(config.seed, "distil", config.epoch),

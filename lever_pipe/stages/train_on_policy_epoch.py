@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe import execution, storage
-from lever_pipe.answering import Prompter, load_lvlm, read_examples
+from lever_pipe.answering import Prompter, load_lvlm
 from lever_pipe.config import Reward
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.progress import Progress
@@ -113,7 +113,7 @@ def train_on_policy_epoch(
         policies.policy, learning_rate=config.on_policy.learning_rate, weight_decay=config.on_policy.weight_decay
     )
     state.resume_optimiser(start_optimiser, adam, stage=config.objective)
-    train = read_examples(train_examples)
+    train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     judge = LvlmJudge(train, model, Prompter(config.lvlm, train), config.on_policy.reward)
     values, spent = _epoch(policies, adam, data, judge, config)

@@ -79,9 +79,9 @@ def read_table(embeddings: Path, split: str, device: torch.device, *, inputs: st
     """Return what the selector sees of a split, `[N, D]`; `inputs` is a key of `selector.features.INPUTS`.
 
     Raises:
-        RecordError: a missing or damaged file.
+        RecordError: a missing or damaged file, or other arrays.
     """
-    arrays = storage.read_arrays(embeddings)
+    arrays = storage.read_embeddings(embeddings)
     seen = INPUTS[inputs](arrays[f"{split}_image"], arrays[f"{split}_question"])
     return EmbeddingTable(torch.from_numpy(seen).to(device))
 

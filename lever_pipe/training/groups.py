@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -41,9 +42,13 @@ def pad_groups(groups: Sequence[RlGroup], reward_of: Callable[[Trajectory], floa
     """Return RL groups, in query-id order, as tensors padded to the largest group.
 
     Raises:
-        RecordError: no group, an empty one, or selections or pools of unequal length.
+        RecordError: no group, an empty one, two of one query, or selections or pools of unequal length.
     """
     ordered = sorted(groups, key=lambda group: group.query.query_id)
+    for one, other in pairwise(ordered):
+        if one.query.query_id == other.query.query_id:
+            where = f"RL data: query {one.query.query_id}: expected one group"
+            raise RecordError(where, found="two", do="Rebuild the RL data.")
     shots = _one_size("selection", (len(t.pointer) for g in ordered for t in g.pointer_candidates))
     _one_size("pool", (len(group.candidate_pool_ids) for group in ordered))
     widest = max(len(group.pointer_candidates) for group in ordered)

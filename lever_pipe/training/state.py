@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from lever_pipe.checkpoints import load_tensors, require_same_tensors, save_tensors
+from lever_pipe.errors import CheckpointError
 from lever_pipe.selector.network import Architecture, PointerSelector, build_selector
 from lever_pipe.training.optimiser import AdamW
 
@@ -41,11 +42,16 @@ def resume_optimiser(path: Path, optimiser: AdamW, *, stage: str) -> float | Non
     A phase starts with a fresh optimiser, as published: a state of another stage is left alone and None returned.
 
     Raises:
-        CheckpointError: missing file, or moments of other parameters.
+        CheckpointError: missing file, moments of other parameters, or a negative beta.
     """
     tensors, about = load_tensors(path)
-    if about.get("stage") != stage:
+    if "stage" not in about:
+        found = "a state that tells no stage"
+        raise CheckpointError(f"{path}: expected the optimiser state of a stage", found=found, do="Rerun its rule.")
+    if about["stage"] != stage:
         return None
-    require_same_tensors(path, tensors, {"kl_beta": torch.tensor(0.0), **optimiser.state()})
+    require_same_tensors(path, tensors, {"kl_beta": torch.tensor(0.0, dtype=torch.float64), **optimiser.state()})
+    if (beta := float(tensors["kl_beta"])) < 0:
+        raise CheckpointError(f"{path}: expected a kl_beta of at least 0", found=str(beta), do="Rerun its rule.")
     optimiser.load(tensors)
-    return float(tensors["kl_beta"])
+    return beta

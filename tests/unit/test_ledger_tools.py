@@ -421,8 +421,9 @@ def test_what_cannot_be_merged_is_refused_and_nothing_is_touched(
     write(tmp_path / "a.jsonl", line(KEY, RED), bad, bad)
     write(tmp_path / "b.jsonl", line(THIRD, BLUE))
     text = refused(capsys, "merge", tmp_path)
-    first = f"2 lines that cannot be read, the first: {tmp_path}/a.jsonl:2: expected a ledger row with a key; found "
-    found = first if "broken" in bad else f"others in 1 key: {OTHER}. Delete"
+    first = f"2 faults, the first: {tmp_path}/a.jsonl:2: expected a ledger row with a key; found "
+    ill = f"2 faults, the first: {tmp_path}/a.jsonl:2: key {OTHER}: expected finite numbers up to 0 in 'beam_score'"
+    found = first if "broken" in bad else ill if "beam_score" in bad else f"others in 1 key: {OTHER}. Delete"
     assert text.startswith(f"DataError: {tmp_path}: expected ")
     assert f"; found {found}" in text
     assert names(tmp_path) == ["a.jsonl", "b.jsonl"]
@@ -488,13 +489,13 @@ def test_a_merge_raises_what_it_says(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no folder"):
         merge(tmp_path / "missing")
     write(tmp_path / "a.jsonl", "3\n")
-    with pytest.raises(DataError, match="1 line that cannot be read"):
+    with pytest.raises(DataError, match="1 fault, the first"):
         merge(tmp_path)
 
 
 def test_damaged_lines_are_left_out_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.jsonl", line(KEY, RED), line(OTHER, BLUE).replace("blue", "blub"), line(THIRD, BLUE))
-    assert "1 line that cannot be read" in refused(capsys, "merge", tmp_path)
+    assert "1 fault, the first" in refused(capsys, "merge", tmp_path)
     assert path.exists()
     lines = told(capsys, "merge", tmp_path, "--drop")
     assert lines[0].startswith(

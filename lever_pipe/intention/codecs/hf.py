@@ -16,6 +16,7 @@ from lever_pipe.agent_records import MissingDetail, Task
 from lever_pipe.errors import CheckpointError
 from lever_pipe.intention.codecs._messages import CHOICES, TOOL, TOOL_NAME, opening, told
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.model_folders import readable
 from lever_pipe.storage import is_unicode, shortened, strict_json
 
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
@@ -160,15 +161,8 @@ def load(folder: Path) -> HfCodec:
         raise CheckpointError(
             f"{folder}: expected a tokenizer", found=f"none of {', '.join(_FILES)}", do="Download the folder whole."
         )
-    try:
+    with readable(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as fault:  # noqa: BLE001 - the tokenizers library raises bare exceptions for broken files
-        said = str(fault).strip().partition("\n")[0].rstrip(".")
-        raise CheckpointError(
-            f"{folder}: expected a readable tokenizer",
-            found=f"{type(fault).__name__}: {said}",
-            do="Download the folder whole.",
-        ) from None
     return HfCodec(tokenizer, str(folder), _end_ids(folder / _GENERATION))
 
 

@@ -146,8 +146,8 @@ DAMAGE: list[tuple[str, Callable[[Path], object]]] = [
     ("missing_keys: model.norm.weight", edit_weights(lambda t: t.pop("model.norm.weight"))),
     ("unexpected_keys: extra", edit_weights(lambda t: t.update(extra=torch.zeros(1)))),
     ("mismatched_keys: .*model.norm.weight", edit_weights(lambda t: t.update({"model.norm.weight": torch.ones(3)}))),
-    ("expected a readable causal language model", lambda folder: halve(folder / "model.safetensors")),
-    ("expected a readable causal language model", lambda folder: halve(folder / "config.json")),
+    ("model.safetensors has 11116 of 22232 bytes", lambda folder: halve(folder / "model.safetensors")),
+    ("config.json is no JSON", lambda folder: halve(folder / "config.json")),
     ("expected a readable causal language model", edit_config(model_type="no such model")),
     (
         "full attention in every layer; found other layers",

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lever_pipe.datasets import _images, okvqa, vqav2
+from lever_pipe import images
+from lever_pipe.datasets import okvqa, vqav2
 from lever_pipe.datasets._vqa_files import most_frequent
 from lever_pipe.datasets.protocol import ReadOptions, VqaFilePaths
 from lever_pipe.errors import DataError, ImageError
@@ -125,8 +126,8 @@ def test_most_frequent_equals_a_plain_search(answers: list[str]) -> None:
 
 def test_hashes_and_decodes_each_image_once(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    inner = _images.digest_of_image
-    monkeypatch.setattr(_images, "digest_of_image", lambda path: (seen.append(path.name), inner(path))[1])
+    inner = images.digest_of
+    monkeypatch.setattr(images, "digest_of", lambda path: (seen.append(path.name), inner(path))[1])
     okvqa.read(raw.write(), ReadOptions(NAME))
     assert sorted(seen) == [NAME.format(image_id=i) for i in (7, 8, 9)]
 

@@ -113,8 +113,8 @@ def test_each_distinct_item_is_encoded_once(
     encoder: clip.ClipEncoder, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Path] = []
-    inner = clip._open
-    monkeypatch.setattr(clip, "_open", lambda path: (opened.append(path), inner(path))[1])
+    inner = clip.read_rgb
+    monkeypatch.setattr(clip, "read_rgb", lambda path: (opened.append(path), inner(path))[1])
     a, b, c = pictures
     rows = encoder.images([b, a, b, c, a])
     assert opened == [b, a, c]
@@ -170,8 +170,8 @@ def test_missing_and_unexpected_tensors_are_listed(folder: Path, tmp_path: Path)
     save_file(tensors, path, metadata={"format": "pt"})
     with pytest.raises(CheckpointError) as caught:
         clip.load(tmp_path, device="cpu", batch_size=2)
-    assert "1 missing tensors (visual_projection.weight)" in str(caught.value)
-    assert "1 unexpected tensors (visual.weight)" in str(caught.value)
+    assert "missing_keys: visual_projection.weight (1)" in str(caught.value)
+    assert "unexpected_keys: visual.weight (1)" in str(caught.value)
 
 
 def test_a_tensor_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_tensor_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> N
     tensors = load_file(path)
     tensors["visual_projection.weight"] = tensors["visual_projection.weight"][:8].contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"1 mismatched .*\.weight \[8, 16\] for \[16, 16\]"):
+    with pytest.raises(CheckpointError, match=r"mismatched_keys: .*\.weight \[8, 16\] \[16, 16\]"):
         clip.load(tmp_path, device="cpu", batch_size=2)
 
 

@@ -17,11 +17,12 @@ from on_policy_chain import LVLM, lvlm_config, world
 from PIL import Image
 
 from lever_pipe import numerics, rowwise
-from lever_pipe.answering import Prompter, load_lvlm, read_examples
-from lever_pipe.datasets._images import digest_of_image
+from lever_pipe.answering import Prompter, load_lvlm
+from lever_pipe.images import digest_of
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest
 from lever_pipe.records import Example
 from lever_pipe.stage_configs import Runtime
+from lever_pipe.storage import read_examples
 from lever_pipe.trajectories import references_of
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
@@ -37,7 +38,7 @@ def examples() -> tuple[list[Example], Path]:
             width, height = image.size
             wider = image.resize((width + 16 * number, height + 8 * (number % 3))) if number < 10 else image
             wider.save(images / f"{number}.png")
-        digest = digest_of_image(images / f"{number}.png")
+        digest = digest_of(images / f"{number}.png")
         train[number] = row.model_copy(update={"image": f"{number}.png", "image_digest": digest})
     return train, images
 

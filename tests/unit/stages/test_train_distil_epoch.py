@@ -8,12 +8,12 @@ from chains import execution, same_weights
 from on_policy_chain import DISTIL, DrawnChain, world
 
 from lever_pipe import storage
-from lever_pipe.answering import read_examples
 from lever_pipe.checkpoints import load_tensors
 from lever_pipe.config import Selector
 from lever_pipe.errors import CheckpointError
 from lever_pipe.records import EpochMetrics, RunCard
 from lever_pipe.seeding import ambient_stream, torch_generator
+from lever_pipe.storage import read_examples
 from lever_pipe.training import state
 from lever_pipe.training.distil import oracle_targets, plan_distil_epoch
 from lever_pipe.training.embeddings import architecture_of

@@ -13,7 +13,7 @@ from chains import execution, same_weights
 from on_policy_chain import LVLM, ON_POLICY, TRAINED, DrawnChain, lvlm_config, world
 
 from lever_pipe import contents, storage
-from lever_pipe.answering import Prompter, load_lvlm, read_examples
+from lever_pipe.answering import Prompter, load_lvlm
 from lever_pipe.checkpoints import load_tensors
 from lever_pipe.config import OnPolicy, Reward
 from lever_pipe.errors import CheckpointError
@@ -22,6 +22,7 @@ from lever_pipe.records import EpochMetrics, ExampleId, RunCard
 from lever_pipe.seeding import torch_generator
 from lever_pipe.stage_configs import Runtime
 from lever_pipe.stages.train_on_policy_epoch import LvlmJudge
+from lever_pipe.storage import read_examples
 from lever_pipe.training import state
 from lever_pipe.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.training.loop import run_epoch, validation_loss

@@ -1,0 +1,275 @@
+"""Real files of each kind that users hand in, and the door of the package that reads them.
+
+A door returns what was read in a form that compares: numbers, texts, digests of pixels and answers. So an input that is
+taken is known to change nothing, or it is listed with the reason why it may.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import yaml
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from lever_pipe import images, ledger_tools, plan, storage
+from lever_pipe.answering import prompt_style
+from lever_pipe.encoders import clip
+from lever_pipe.errors import RecordError
+from lever_pipe.experiment import parse_experiment
+from lever_pipe.intention.sources import json as task_files
+from lever_pipe.intention.sources.protocol import RawFiles
+from lever_pipe.ledger import Ledger
+from lever_pipe.lvlms import qwen2_5_vl
+from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
+from lever_pipe.prompts import build_prompt
+from lever_pipe.records import Example, Pool, Proposal
+from lever_pipe.rl_data_io import write_original
+from lever_pipe.selector.network import Architecture, build_selector
+from lever_pipe.stage_configs import GenerateWorldConfig, ImportRlDataConfig, Runtime
+from lever_pipe.stages.generate_world import generate_world
+from lever_pipe.stages.import_rl_data import import_rl_data
+from lever_pipe.stages.prepare_examples import prepare_examples
+from lever_pipe.training.optimiser import AdamW
+from lever_pipe.training.state import load_selector, resume_optimiser, save_optimiser, save_selector
+from lever_pipe.trajectories import make_group, references_of, score_trajectory
+
+ROOT = Path(__file__).parents[2]
+SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
+EXPERIMENT = parse_experiment(SHIPPED)
+RAW = {f"{split}_{kind}": f"{split}_{kind}" for split in ("train", "eval") for kind in ("questions", "annotations")}
+FOLDERS = {f"{split}_images": f"{split}_images" for split in ("train", "eval")}
+N_TRAIN, N_EVAL, K = 64, 8, 8
+ARCHITECTURE = Architecture(
+    embedding=6, width=8, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.1
+)
+
+
+class Door(NamedTuple):
+    """A folder of sound files, and what reads them."""
+
+    folder: Path
+    read: Callable[[Path], Any]
+
+
+def linked(source: Path, target: Path) -> Path:
+    """Return a folder whose files are links to those of another: a harm replaces what it changes."""
+    target.mkdir(parents=True)
+    for path in source.rglob("*"):
+        place = target / path.relative_to(source)
+        if path.is_dir():
+            place.mkdir()
+        else:
+            os.link(path, place)
+    return target
+
+
+def put(path: Path, content: bytes | str) -> None:
+    """Replace a file without touching what its name was linked to."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def all_doors(folder: Path) -> dict[str, Door]:
+    world = folder / "world"
+    world.mkdir()
+    small = EXPERIMENT.data.world.model_copy(update={"n_train": N_TRAIN, "n_eval": N_EVAL})
+    raw = {name: world / name for name in RAW | FOLDERS}
+    generate_world(
+        **raw, image_listing=folder / "listing", card=folder / "card", config=GenerateWorldConfig(world=small)
+    )
+    read_world(world)
+    train = storage.read_examples(world / "train.jsonl")
+    for name in ("train.jsonl", "eval.jsonl", "summary", "card"):
+        (world / name).rename(folder / name)
+    makers = {
+        "examples": _examples, "rl_data": _rl_data, "lvlm": _lvlm, "clip": _clip, "checkpoint": _checkpoint,
+        "embeddings": _embeddings, "ledger": _ledger, "tasks": _tasks, "image": _image,
+    }  # fmt: skip
+    doors = {"world": Door(world, read_world)}
+    for name, make in makers.items():
+        place = folder / name
+        place.mkdir()
+        doors[name] = Door(place, make(place, folder, train))
+    return doors
+
+
+def read_world(folder: Path, **changed: Any) -> Any:
+    """Return the examples of both splits, as the first stage prepares them."""
+    config = plan.stage_config(EXPERIMENT, "prepare_examples", {}).model_copy(update={"n_eval": N_EVAL} | changed)
+    made = {"train_examples": "train.jsonl", "eval_examples": "eval.jsonl", "summary": "summary", "card": "card"}
+    paths = {name: folder / name for name in RAW | FOLDERS} | {name: folder / file for name, file in made.items()}
+    prepare_examples(**paths, image_listing=(), config=config)  # type: ignore[arg-type]
+    splits = (storage.read_examples(paths[f"{split}_examples"]) for split in ("train", "eval"))
+    # A question type is a name of its kind, an image's bytes are another matter than its pixels.
+    hidden = {"question_type", "image_digest", "image"}
+    return [[example.model_dump(exclude=hidden) for example in split] for split in splits]
+
+
+def _examples(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    storage.write_rows(place / "train.jsonl", train[:5])
+    return lambda copy: storage.read_examples(copy / "train.jsonl")
+
+
+def _image(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    source = folder / "world" / "train_images" / train[0].image
+    os.link(source, place / "image")
+    return lambda copy: read_image(copy / "image")
+
+
+def read_image(path: Path) -> np.ndarray[Any, Any]:
+    """Return an image's pixels as all that open it see them."""
+    digest = images.digest_of(path)
+    source = ImageSource({digest: path})
+    shown = source.open(digest)
+    assert shown.size == source.size(digest)
+    assert np.array_equal(shown, images.read_rgb(path))
+    return np.asarray(shown)
+
+
+def _rl_data(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    groups = []
+    for query in train[:3]:
+        others = tuple(i for i in range(20, 20 + K))
+        pool = Pool(query_id=query.example_id, candidates=others)
+        rows = []
+        for pointer, said in (((1, 0), query.answer), ((2, 3), "nothing"), ((0, 5), query.answers[-1])):
+            ids = tuple(others[position] for position in pointer)
+            proposal = Proposal(query_id=query.example_id, pointer=pointer, pointer_global=ids, gen_method="random")
+            rows.append(score_trajectory(proposal, query, said, [-9.5] * len(references_of(query))))
+        groups.append(make_group(query, pool, rows))
+    write_original(place / "original.json", groups)
+    examples = folder / "train.jsonl"
+
+    def read(copy: Path) -> Any:
+        made = {name: copy / name for name in ("rl_data", "summary", "card")}
+        config = ImportRlDataConfig(pool_size=K)
+        import_rl_data(original=copy / "original.json", train_examples=examples, **made, config=config)
+        counted = storage.read_json(made["summary"])
+        return made["rl_data"].read_text(), counted["other_accuracies"], counted["duplicate_selections"]
+
+    return read
+
+
+def _lvlm(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    for path in (ROOT / EXPERIMENT.lvlm.model).iterdir():
+        put(place / path.name, path.read_bytes())
+    root = folder / "world" / "train_images"
+    source = ImageSource({example.image_digest: root / example.image for example in train[:3]})
+    config = plan.stage_config(EXPERIMENT, "generate_rl_data", {"shard": "0"}).lvlm  # type: ignore[attr-defined]
+    options = LvlmOptions(max_new_tokens=2, wave_tokens=1024, kv_tokens=4096)
+
+    def read(copy: Path) -> Any:
+        model = qwen2_5_vl.load(copy, options=options, images=source, device="cpu", threads=1, ledger=None)
+        prompt = build_prompt(train[0], train[1:3], prompt_style(config))
+        return model.run([LvlmRequest(prompt, (train[0].answer,))])
+
+    return read
+
+
+def _clip(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    for path in (ROOT / EXPERIMENT.encoder.model).iterdir():
+        put(place / path.name, path.read_bytes())
+    for split in ("train", "eval"):
+        storage.write_rows(folder / f"few-{split}.jsonl", train[:3])
+    root = folder / "world" / "train_images"
+
+    def read(copy: Path) -> Any:
+        from lever_pipe.stages.embed_examples import embed_examples
+
+        config = plan.stage_config(EXPERIMENT, "embed_examples", {})
+        made = {"embeddings": copy / "vectors", "card": copy / "card"}
+        few = {f"{split}_examples": folder / f"few-{split}.jsonl" for split in ("train", "eval")}
+        shown = {f"{split}_images": root for split in ("train", "eval")}
+        embed_examples(**few, **shown, encoder=copy, **made, config=config, runtime=Runtime())  # type: ignore[arg-type]
+        arrays = storage.read_embeddings(made["embeddings"], train=3, eval=3)
+        return {name: array.tobytes() for name, array in arrays.items()}
+
+    assert clip.FILES
+    return read
+
+
+def _checkpoint(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    module = build_selector(ARCHITECTURE)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)
+    optimiser = AdamW(module, learning_rate=0.1, weight_decay=0.0)
+    save_selector(place / "selector.safetensors", module, stage="train_rce_epoch", epoch=1)
+    save_optimiser(place / "optimiser.safetensors", optimiser, stage="train_rce_epoch", epoch=1, kl_beta=0.5)
+
+    def read(copy: Path) -> Any:
+        found = load_selector(copy / "selector.safetensors", ARCHITECTURE)
+        fresh = AdamW(found, learning_rate=0.1, weight_decay=0.0)
+        beta = resume_optimiser(copy / "optimiser.safetensors", fresh, stage="train_rce_epoch")
+        state = {**found.state_dict(), **fresh.state()}
+        return beta, {name: tensor.numpy().tobytes() for name, tensor in state.items()}
+
+    return read
+
+
+def _embeddings(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for name, n in (("train_image", 5), ("train_question", 5), ("eval_image", 3), ("eval_question", 3)):
+        rows = rng.standard_normal((n, 6)).astype(np.float32)
+        arrays[name] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    storage.write_arrays(place / "embeddings.safetensors", arrays)
+
+    def read(copy: Path) -> Any:
+        found = storage.read_embeddings(copy / "embeddings.safetensors", train=5, eval=3)
+        return {name: array.tobytes() for name, array in found.items()}
+
+    return read
+
+
+def ledger_line(key: str, row: dict[str, Any]) -> str:
+    """Return a line with the digest that its content has."""
+    body = json.dumps({"key": key, **row}, separators=(",", ":"))[:-1]
+    return f'{body},"sha256":"{hashlib.sha256(body.encode()).hexdigest()[:16]}"}}\n'
+
+
+LEDGER_ROWS = {
+    f"{number:064x}": {"tokens": [7, number], "text": "r", "token_log_probs": [-0.5, -0.25], "scores": {"7": [-0.5]}}
+    for number in range(3)
+}
+
+
+def _ledger(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    put(place / "a.jsonl", "".join(ledger_line(key, row) for key, row in LEDGER_ROWS.items()))
+
+    def read(copy: Path) -> Any:
+        survey = ledger_tools.read_ledgers([copy])
+        if survey.disagreements:
+            raise RecordError(f"{copy}: verify", found=str(survey.told[0]), do="Delete the rows.")
+        ledger_tools.merge(copy)
+        known = Ledger(copy)
+        # A lost line is a prompt that is asked again; none may come back as another.
+        return {key: known.get(key) for key in list(known) if known.get(key) != LEDGER_ROWS.get(key)}
+
+    return read
+
+
+def _tasks(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    for split in ("train", "val", "test"):
+        details = [
+            {"description": f"size {i}", "importance": i, "inquiry": "which?", "options": ["s", "m"]} for i in (1, 2)
+        ]
+        tasks = [{"id": f"{split} {i}", "category": "shop", "task": "buy", "missing_details": details} for i in (1, 2)]
+        put(place / f"{split}.json", json.dumps(tasks))
+    return lambda copy: task_files.read(None, RawFiles(*((copy / f"{s}.json",) for s in ("train", "val", "test"))))
+
+
+def write_weights(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Replace a file of weights; what its header says of itself stays."""
+    with safe_open(path, framework="pt") as handle:
+        metadata = handle.metadata()
+    path.unlink()
+    save_file(tensors, path, metadata=metadata)

@@ -1,0 +1,506 @@
+"""Nothing wrong gets in: real files are harmed, and each is refused by name, changes nothing, or is listed.
+
+`HARMS` says of a door what its readers must say of which harm; `ACCEPTED` which readings may differ, and why. Beside
+them every file of every door is cut, re-encoded, mixed with noise and exchanged for each of the others.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import shutil
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from material import LEDGER_ROWS, Door, all_doors, ledger_line, linked, put, read_world, write_weights
+from PIL import Image
+from safetensors.torch import load_file
+
+from lever_pipe.errors import ConfigError, DataError, LeverPipeError
+from lever_pipe.experiment import parse_experiment
+
+logging.getLogger("transformers").setLevel(logging.CRITICAL)
+pytestmark = pytest.mark.filterwarnings("ignore")  # what libraries say of broken files
+SECONDS = 10.0
+Harm = Callable[[Path], object]
+ABSENT = object()
+NAN, INF = float("nan"), float("inf")
+
+
+def at(path: str, value: Any, file: str) -> Harm:
+    """Return the harm that sets what a dotted path in a JSON file leads to; a callable gets what stood there."""
+
+    def harm(folder: Path) -> None:
+        document = json.loads((folder / file).read_text())
+        *outer, last = [int(part) if part.isdigit() and isinstance(part, str) else part for part in path.split(".")]
+        holder = document
+        for part in outer:
+            holder = holder[part] if isinstance(holder, list) else holder[str(part)]
+        last = last if isinstance(holder, list) else str(last)
+        if value is ABSENT:
+            del holder[last]
+        else:
+            holder[last] = value(holder[last]) if callable(value) else value
+        put(folder / file, json.dumps(document))
+
+    return harm
+
+
+def whole(change: Callable[[Any], Any], file: str) -> Harm:
+    """Return the harm that changes a whole JSON document."""
+    return lambda folder: put(folder / file, json.dumps(change(json.loads((folder / file).read_text()))))
+
+
+def weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], file: str) -> Harm:
+    return lambda folder: write_weights(folder / file, change(load_file(folder / file)))
+
+
+def one(change: Callable[[torch.Tensor], object], file: str, *, index: int = 0) -> Harm:
+    """Return the harm that changes one matrix in place."""
+
+    def harmed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        name = [name for name in sorted(tensors) if tensors[name].ndim > 1][index]
+        change(tensors[name])
+        return tensors
+
+    return weights(harmed, file)
+
+
+def each(change: Callable[[torch.Tensor], torch.Tensor], file: str) -> Harm:
+    return weights(lambda tensors: {name: change(tensor) for name, tensor in tensors.items()}, file)
+
+
+def files(*names: str) -> Harm:
+    """Return the harm that exchanges a file for another of the same folder."""
+    return lambda folder: put(folder / names[0], (folder / names[1]).read_bytes())
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> Harm:
+    def harm(folder: Path) -> None:
+        stream = io.BytesIO()
+        image.save(stream, kind, **options)
+        put(folder / "image", stream.getvalue())
+
+    return harm
+
+
+TRAIN_A, TRAIN_Q, EVAL_Q = "train_annotations", "train_questions", "eval_questions"
+FRAMES = [Image.new("RGB", (8, 8), (40 * i, 0, 0)) for i in range(3)]
+
+
+def answers(value: Any) -> Harm:
+    return at("annotations.0.answers", lambda rows: [{**row, "answer": value} for row in rows], TRAIN_A)
+
+
+def rl(path: str, value: Any) -> Harm:
+    return at(path, value, "original.json")
+
+
+def row(key: str, value: Any) -> Harm:
+    return rl(f"0.pointer_candidates.0.{key}", value)
+
+
+def every_row(**values: Any) -> Harm:
+    def changed(document: Any) -> Any:
+        for key, block in document.items():
+            if key != "_meta":
+                block["pointer_candidates"] = [{**each, **values} for each in block["pointer_candidates"]]
+        return document
+
+    return whole(changed, "original.json")
+
+
+def lines(change: Callable[[list[str]], list[str]], file: str) -> Harm:
+    return lambda folder: put(folder / file, "".join(change((folder / file).read_text().splitlines(keepends=True))))
+
+
+def ledger(values: dict[str, Any], key: str = "ab" * 32) -> Harm:
+    return lines(lambda found: [*found, ledger_line(key, values)], "a.jsonl")
+
+
+def config(path: str, value: Any) -> Harm:
+    return at(path, value, "config.json")
+
+
+def pixels(path: str, value: Any) -> Harm:
+    return at(path, value, "preprocessor_config.json")
+
+
+def array(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Harm:
+    return weights(change, "embeddings.safetensors")
+
+
+def overlap(folder: Path) -> None:
+    """Make the train split the evaluation split."""
+    for kind in ("questions", "annotations"):
+        put(folder / f"eval_{kind}", (folder / f"train_{kind}").read_bytes())
+    for path in (folder / "train_images").iterdir():
+        put(folder / "eval_images" / path.name.replace("train", "val"), path.read_bytes())
+
+
+MODEL = "model.safetensors"
+SELECTOR, OPTIMISER = "selector.safetensors", "optimiser.safetensors"
+TASKS = "train.json"
+HARMS: dict[str, list[tuple[str, Harm, str]]] = {
+    "world": [
+        ("blank answers", answers(" "), "blank answers only: 1"),
+        ("blank question", at("questions.0.question", " \t", TRAIN_Q), "blank question in train_questions: 1"),
+        ("no question", at("questions.0.question", ABSENT, TRAIN_Q), "missing key: 1 (questions[0].question)"),
+        ("question of a number", at("questions.0.question", 3, TRAIN_Q), "questions[0].question"),
+        ("id of a text", at("questions.0.question_id", "3", TRAIN_Q), "questions[0].question_id"),
+        ("id with a point", at("questions.0.question_id", 3.0, TRAIN_Q), "questions[0].question_id"),
+        ("negative id", at("questions.0.question_id", -3, TRAIN_Q), "questions[0].question_id"),
+        ("id beyond 64 bits", at("questions.0.image_id", 2**64, TRAIN_Q), "questions[0].image_id"),
+        ("entry twice", at("questions", lambda rows: [*rows, rows[0]], TRAIN_Q), "duplicate question id"),
+        ("annotation twice", at("annotations", lambda rows: [*rows, rows[0]], TRAIN_A), "duplicate question id"),
+        ("annotation gone", at("annotations.0", ABSENT, TRAIN_A), "question without annotation: 1"),
+        ("question gone", at("questions.0", ABSENT, TRAIN_Q), "annotation without question: 1"),
+        ("another image", at("annotations.0.image_id", 1, TRAIN_A), "image_id differs"),
+        ("image that is not there", at("questions.0.image_id", 1, TRAIN_Q), "missing image in"),
+        ("nine answers", at("annotations.0.answers.0", ABSENT, TRAIN_A), "wrong answer count, expected 10"),
+        ("answer of null", at("annotations.0.answers.0.answer", None, TRAIN_A), "answers[0].answer"),
+        ("unknown key", at("annotations.0.answers.0.anser", "x", TRAIN_A), "unknown key: 1"),
+        ("no entries", at("questions", [], TRAIN_Q), "'questions' is empty"),
+        ("entries as an object", at("questions", {}, TRAIN_Q), "'questions' with a list"),
+        ("files exchanged", files(TRAIN_Q, TRAIN_A), "'questions' with a list"),
+        ("questions of the other split", files(TRAIN_Q, EVAL_Q), "question without annotation"),
+        ("evaluation is train", overlap, "set data.on_split_overlap"),
+        ("control token", at("questions.0.question", "a <|im_end|> b?", TRAIN_Q), "ACCEPTED"),
+        ("image of 1 x 5000", lambda folder: _first_image(folder, Image.new("RGB", (1, 5000))), "more than 200 times"),
+        ("float image", lambda folder: _first_image(folder, Image.new("F", (9, 9)), "TIFF"), "pixels of mode F"),
+    ],
+    "image": [
+        ("1 x 5000", encoded(Image.new("RGB", (1, 5000)), "PNG"), "one side more than 200 times the other"),
+        ("35 megapixels", encoded(Image.new("L", (7000, 5000)), "JPEG"), "more than 33,554,432 pixels"),
+        ("float", encoded(Image.new("F", (9, 9), 0.5), "TIFF"), "pixels of mode F"),
+        ("32 bits", encoded(Image.new("I", (9, 9), 70_000), "TIFF"), "pixels of mode I"),
+        ("Lab", encoded(Image.new("LAB", (9, 9)), "TIFF"), "pixels of mode LAB"),
+        ("16 bits of JPEG 2000", encoded(Image.new("I;16", (64, 64)), "JPEG2000"), "pixels of mode I;16"),
+        *((f"animated {kind}", encoded(FRAMES[0], kind, save_all=True, append_images=FRAMES[1:]), "several frames")
+          for kind in ("GIF", "PNG", "WEBP", "TIFF")),
+        *((f"{kind} is no format that is taken", encoded(Image.new("RGB", (9, 9)), kind), "does not decode")
+          for kind in ("EPS", "ICO", "PCX", "SGI", "TGA", "PDF")),
+        ("text", lambda folder: put(folder / "image", "no image"), "does not decode"),
+        ("nothing", lambda folder: put(folder / "image", b""), "does not decode"),
+        ("a header alone", lambda folder: put(folder / "image", (folder / "image").read_bytes()[:33]), "decode"),
+        ("a folder", lambda folder: ((folder / "image").unlink(), (folder / "image").mkdir()), "Is a directory"),
+    ],
+    "rl_data": [
+        ("pools of half the size", rl("0.candidate_pool_ids", list(range(20, 27))), "pools.size is 8"),
+        ("pools of twice the size", rl("0.candidate_pool_ids", list(range(20, 36))), "pools.size is 8"),
+        ("incorrect with accuracy", row("vqa_correct", 0), "vqa_correct is 0 and vqa_acc_score 1.0"),
+        ("correct without", rl("0.pointer_candidates.1.vqa_correct", 1), "vqa_correct is 1 and vqa_acc_score 0.0"),
+        ("correct twice", row("vqa_correct", 2), "vqa_correct"),
+        ("positive log-probability", row("vqa_gt_logprob", 0.5), "vqa_gt_logprob"),
+        ("positive score", row("logprob_score", 9.8), "logprob_score"),
+        ("probability in percent", row("vqa_gt_prob", 55.0), "vqa_gt_prob is no probability"),
+        ("negative probability", row("vqa_gt_prob", -0.1), "vqa_gt_prob"),
+        ("accuracy in percent", row("vqa_acc_score", 60.0), "vqa_acc_score"),
+        ("relevance in percent", row("vqa_rel_score", 60.0), "vqa_rel_score"),
+        *((f"{key} {value}", row(key, value), "finite number") for value in (NAN, INF, -INF)
+          for key in ("vqa_acc_score", "vqa_gt_prob", "vqa_rel_score", "beam_score")),
+        *((f"{key} as text", row(key, "1"), key) for key in ("vqa_acc_score", "vqa_correct", "vqa_gt_prob")),
+        *((f"no {key}", row(key, ABSENT), key) for key in ("pointer", "vqa_correct", "vqa_acc_score", "gen_method")),
+        ("no pointer_global", row("pointer_global", ABSENT), "as in v4 files"),
+        ("unknown key", row("vqa_acc", 1), "unknown key"),
+        ("another question", rl("0.query.question", "what else?"), "query 0: question "),
+        ("another image", rl("0.query.image_id", 1), "query 0: image_id "),
+        ("other answers", rl("0.query.gt_answers_raw", ["else"] * 10), "query 0: gt_answers_raw "),
+        ("nine answers", rl("0.query.gt_answers_raw.0", ABSENT), "query 0: gt_answers_raw "),
+        ("another question id", rl("0.query.question_id", 1), "query 0: question_id "),
+        ("another query id", rl("0.query.query_id", 5), "query.query_id is 5"),
+        *((f"version {version}", rl("_meta.fix_version", version), "expected _meta.fix_version v3")
+          for version in ("v1", "v2", "v4", 3, None)),
+        ("the query in its pool", rl("0.candidate_pool_ids.7", 0), "holds the query itself"),
+        ("a candidate twice", rl("0.candidate_pool_ids.7", 20), "repeats 20"),
+        ("a candidate beyond the split", rl("0.candidate_pool_ids.7", 64), "no train example 64"),
+        ("a negative candidate", rl("0.candidate_pool_ids.7", -1), "no train example -1"),
+        ("a position beyond the pool", row("pointer", [8, 0]), "must lie in 0..7"),
+        ("a negative position", row("pointer", [-1, 0]), "must lie in 0..7"),
+        ("a global pointer", row("pointer", [21, 20]), "must lie in 0..7"),
+        ("another global pointer", row("pointer_global", [20, 21]), "differs from pointer_global"),
+        ("a demonstration twice", whole(lambda d: _both(d, [1, 1], [21, 21]), "original.json"), "repeats: [1, 1]"),
+        ("one shot among two", whole(lambda d: _both(d, [1], [21]), "original.json"), "selections of several lengths"),
+        ("no query", whole(lambda d: {"_meta": d["_meta"]}, "original.json"), "at least 2 queries"),
+        ("one query", whole(lambda d: {"_meta": d["_meta"], "0": d["0"]}, "original.json"), "at least 2 queries"),
+        ("all failed", every_row(eval_failed=True), "3 whose rows have all failed"),
+        ("all fell back", every_row(vqa_eval_mode="fallback"), "3 whose rows have all failed"),
+        ("a list", whole(lambda d: list(d), "original.json"), "a JSON list"),
+        ("no pools", rl("0.candidate_pool_ids", ABSENT), "as in v4 files"),
+        ("failed as a text", row("eval_failed", "no"), "neither true nor false"),
+        ("exchanged queries", whole(lambda d: {**d, "0": d["1"], "1": d["0"]}, "original.json"), "query.query_id"),
+        ("an answer of another accuracy", row("vqa_pred_answer", "nothing"), "ACCEPTED"),
+        ("a row twice", rl("0.pointer_candidates", lambda rows: [*rows, rows[0]]), "ACCEPTED"),
+        ("a query fewer", rl("2", ABSENT), "ACCEPTED"),
+    ],
+    "lvlm": [
+        *((f"{key} {value}", config(key, value), "") for key, values in {
+            "text_config.num_hidden_layers": (5, 2, 10**6, 0, -1, "3", None),
+            "text_config.num_attention_heads": (3, 8, 0), "text_config.num_key_value_heads": (3, 0),
+            "text_config.layer_types": (["full_attention"], ["x"] * 3, ["sliding_attention"] * 3),
+            "text_config.hidden_size": (64, 10**9), "text_config.vocab_size": (10**9, 60),
+            "text_config.rope_parameters": ({},), "text_config.rope_parameters.mrope_section": ([4, 6],),
+            "text_config.rope_parameters.rope_theta": (0, -1.0, "x"), "text_config.hidden_act": ("nope",),
+            "text_config.rms_norm_eps": (-100, "a"), "text_config": (ABSENT, 3), "vision_config": (ABSENT, []),
+            "vision_config.depth": (3, 10**7), "vision_config.num_heads": (3, 32),
+            "vision_config.patch_size": (7,), "vision_config.spatial_merge_size": (1, 4),
+            "vision_config.fullatt_block_indexes": ([9],), "vision_config.window_size": (50, 0),
+            "vision_config.out_hidden_size": (64,), "vision_config.in_channels": (1,),
+            "vision_config.temporal_patch_size": (1,), "model_type": ("qwen2_vl", [1], ABSENT),
+            "image_token_id": (7, None), "vision_start_token_id": (9,),
+            "quantization_config": ({"quant_method": "bitsandbytes", "load_in_8bit": True},),
+        }.items() for value in values),
+        *((f"{key} {value}", pixels(key, value), "preprocessor_config.json") for key, values in {
+            "patch_size": (7,), "merge_size": (1,), "temporal_patch_size": (1,), "image_mean": ([127] * 3, [0.5]),
+            "image_std": ([0] * 3, [58.4] * 3), "rescale_factor": (1, 0), "do_resize": (False,), "resample": (99,),
+            "do_normalize": (False,), "do_rescale": (False,),
+        }.items() for value in values),
+        ("size 0", pixels("size", {"shortest_edge": 0, "longest_edge": 0}), ""),
+        ("no eos", at("eos_token", None, "tokenizer_config.json"), "turns ending in <|im_end|>"),
+        ("another eos", at("eos_token", "<|endoftext|>", "tokenizer_config.json"), "turns ending in <|im_end|>"),
+        ("no pad", at("pad_token", None, "tokenizer_config.json"), "no pad_token"),
+        ("no words", at("model.vocab", {}, "tokenizer.json"), "tokens for a vocabulary of 120"),
+        ("a word gone", at("model.vocab", lambda v: dict(list(v.items())[:50] + list(v.items())[51:]),
+                           "tokenizer.json"), "1 ids without a token"),
+        ("another tokenizer model", at("model.type", "Foo", "tokenizer.json"), "expected a readable tokenizer"),
+        ("a NaN", one(lambda t: t.view(-1)[:1].fill_(NAN), MODEL), "not finite: "),
+        ("an infinity", one(lambda t: t.view(-1)[:1].fill_(INF), MODEL, index=3), "not finite: "),
+        ("zeros", each(torch.zeros_like, MODEL), "nothing but 0: "),
+        ("a matrix of zeros", one(torch.Tensor.zero_, MODEL, index=5), "nothing but 0: "),
+        ("a matrix of ones", one(lambda t: t.fill_(1), MODEL, index=5), "nothing but 1: "),
+        ("int8", each(lambda t: (127 * t).to(torch.int8), MODEL), "weights that are no floating-point numbers"),
+        ("uint8", each(lambda t: (t + 3).to(torch.uint8), MODEL), "weights that are no floating-point numbers"),
+        ("8-bit floats", each(lambda t: t.to(torch.float8_e4m3fn), MODEL), "no floating-point numbers"),
+        ("weights out of range", each(lambda t: t * 1e30, MODEL), "gives finite log-probabilities"),
+        ("a tensor gone", weights(lambda t: dict(list(t.items())[1:]), MODEL), "missing_keys"),
+        ("a tensor more", weights(lambda t: {**t, "x": torch.ones(1)}, MODEL), "unexpected_keys: x"),
+        ("a tensor cut", weights(lambda t: {k: v[:3] if "qkv.bias" in k else v for k, v in t.items()}, MODEL),
+         "mismatched_keys"),
+        ("vision num_heads 8", config("vision_config.num_heads", 8), "ACCEPTED"),
+        ("another filter", pixels("resample", 0), "ACCEPTED"),
+        ("lower case", at("pre_tokenizer", None, "tokenizer.json"), "ACCEPTED"),
+    ],
+    "clip": [
+        *((f"{key} {value}", config(key, value), "") for key, values in {
+            "text_config.num_hidden_layers": (3, 1, 10**6), "text_config.num_attention_heads": (3,),
+            "text_config.vocab_size": (10**9, 60), "text_config.eos_token_id": (7,),
+            "text_config.max_position_embeddings": (64,), "vision_config.image_size": (28,),
+            "vision_config.patch_size": (7,), "vision_config.num_attention_heads": (5,), "projection_dim": (32,),
+            "model_type": ("siglip", ABSENT), "text_config": (ABSENT,), "vision_config": (ABSENT,),
+            "text_config.hidden_act": ("nope",), "logit_scale_init_value": ("x",),
+        }.items() for value in values),
+        ("crop", pixels("crop_size", {"height": 28, "width": 28}), "for 56 pixels"),
+        ("size below the crop", pixels("size", {"shortest_edge": 28}), "for 56 pixels"),
+        ("no crop", pixels("do_center_crop", False), "for 56 pixels"),
+        ("means of bytes", pixels("image_mean", [127] * 3), "preprocessor_config.json"),
+        ("no rescaling", pixels("rescale_factor", 1.0), "preprocessor_config.json"),
+        ("no pad", at("pad_token", None, "tokenizer_config.json"), "no pad_token"),
+        ("a NaN", one(lambda t: t.view(-1)[:1].fill_(NAN), MODEL), "not finite: "),
+        ("zeros", each(torch.zeros_like, MODEL), "nothing but 0: "),
+        ("int8", each(lambda t: (127 * t).to(torch.int8), MODEL), "no floating-point numbers"),
+        ("weights out of range", each(lambda t: t * 1e30, MODEL), "gives finite vectors"),
+        ("text heads 8", config("text_config.num_attention_heads", 8), "ACCEPTED"),
+    ],
+    "checkpoint": [
+        *((f"{name} {file}", each(change, file), said) for file in (SELECTOR, OPTIMISER) for name, change, said in (
+            ("fp16", torch.Tensor.half, "is float16, expected float"),
+            ("bf16", torch.Tensor.bfloat16, "is bfloat16, expected float"),
+            ("int8", lambda t: t.to(torch.int8), "is int8, expected float"),
+            ("NaN", lambda t: t * NAN, "is not finite"), ("infinity", lambda t: t + INF, "is not finite"),
+            ("flat", lambda t: t.reshape(-1)[None], "has shape"),
+        )),
+        *((f"a tensor less in {file}", weights(lambda t: dict(list(t.items())[1:]), file), "missing ")
+          for file in (SELECTOR, OPTIMISER)),
+        *((f"a tensor more in {file}", weights(lambda t: {**t, "x": torch.ones(1)}, file), "extra x")
+          for file in (SELECTOR,)),
+        ("prefixed names", weights(lambda t: {f"lever_lm.{k}": v for k, v in t.items()}, SELECTOR), "missing "),
+        ("exchanged", files(SELECTOR, OPTIMISER), "extra kl_beta"),
+    ],
+    "embeddings": [
+        ("fp16", weights(lambda t: {k: v.half() for k, v in t.items()}, "embeddings.safetensors"),
+         "float16"),
+        ("float64", array(lambda t: {k: v.double() for k, v in t.items()}), "float64"),
+        ("NaN", array(lambda t: {k: v * NAN for k, v in t.items()}), "expected finite numbers"),
+        ("not of length 1", array(lambda t: {k: 2 * v for k, v in t.items()}), "another length than 1"),
+        ("zeros", array(lambda t: {k: 0 * v for k, v in t.items()}), "another length than 1"),
+        ("a row fewer", array(lambda t: {k: v[:-1].clone() for k, v in t.items()}), "for 5 examples"),
+        ("splits exchanged", array(lambda t: {_other(k): v for k, v in t.items()}), "for 5 examples"),
+        ("one array fewer", array(lambda t: dict(list(t.items())[1:])), "the arrays"),
+        ("flat", array(lambda t: {k: v.reshape(-1) for k, v in t.items()}), "for 5 examples"),
+        ("another width", array(lambda t: {k: _unit(v[:, :3]) if "image" in k else v for k, v in t.items()}),
+         "one width"),
+        ("rows in another order", array(lambda t: {k: v.flip(0).contiguous() for k, v in t.items()}), "ACCEPTED"),
+    ],
+    "examples": [
+        ("another order", lines(lambda rows: rows[::-1], "train.jsonl"), "expected example_id 0"),
+        ("a row twice", lines(lambda rows: [rows[0], *rows], "train.jsonl"), "train.jsonl:2: expected example_id 1"),
+        ("a row fewer", lines(lambda rows: [rows[0], *rows[2:]], "train.jsonl"), "expected example_id 1"),
+        ("no rows", lines(lambda rows: [], "train.jsonl"), "expected examples; found none"),
+        ("a blank line", lines(lambda rows: [rows[0], "\n", *rows[1:]], "train.jsonl"), "train.jsonl:2"),
+        ("two rows a line", lines(lambda rows: [rows[0].strip(), *rows[1:]], "train.jsonl"), "train.jsonl:1"),
+    ],
+    "ledger": [
+        ("positive log-probability", ledger({"tokens": [1], "token_log_probs": [0.5]}), "up to 0 in 'token_log_probs'"),
+        ("NaN", ledger({"tokens": [1], "token_log_probs": [NAN]}), "up to 0 in 'token_log_probs'"),
+        ("infinity", ledger({"scores": {"1": [-INF]}}), "up to 0 in 'scores'.'1'"),
+        ("score of a text", ledger({"scores": {"1": "x"}}), "up to 0 in 'scores'.'1'"),
+        ("beam score above 0", ledger({"beam_score": 1.0}), "up to 0 in 'beam_score'"),
+        ("one number for two tokens", ledger({"tokens": [1, 2], "token_log_probs": [-1.0]}), "for each of 2 'tokens'"),
+        ("a short key", ledger({"text": "a"}, "abc"), "a key of 64 hexadecimal digits"),
+        ("a key in capitals", ledger({"text": "a"}, "AB" * 32), "a key of 64 hexadecimal digits"),
+        ("another answer", ledger({"text": "other"}, next(iter(LEDGER_ROWS))), "expected 'text' \"r\""),
+        ("changed bytes", lines(lambda rows: [rows[0].replace("-0.5", "-0.4"), *rows[1:]], "a.jsonl"), "was changed"),
+        ("no digest", lines(lambda rows: ['{"key":"a"}\n', *rows], "a.jsonl"), "found no digest"),
+        ("lines joined", lines(lambda rows: [rows[0].strip(), *rows[1:]], "a.jsonl"), "a.jsonl:1"),
+    ],
+    "tasks": [
+        ("an id twice", whole(lambda tasks: [tasks[0], tasks[0]], TASKS), "must differ from every earlier one"),
+        ("importance 5", at("0.missing_details.0.importance", 5, TASKS), "must be 1, 2 or 3"),
+        ("importance true", at("0.missing_details.0.importance", True, TASKS), "must be 1, 2 or 3"),
+        ("importance 1.5", at("0.missing_details.0.importance", 1.5, TASKS), "must be 1, 2 or 3"),
+        ("no details", at("0.missing_details", [], TASKS), "must be a list of at least one detail"),
+        ("blank task", at("0.task", " ", TASKS), "must be text that is not blank"),
+        ("no category", at("0.category", ABSENT, TASKS), "must be text that is not blank"),
+        ("options as a text", at("0.missing_details.0.options", "s", TASKS), "must be a list"),
+        ("half a character", lambda folder: put(folder / TASKS, (folder / TASKS).read_text().replace("buy", "\\ud800")),
+         "must be text that is not blank"),
+        ("validation is train", files("val.json", TASKS), "must not stand in"),
+        ("no tasks", whole(lambda tasks: [], TASKS), "at least one train task"),
+        ("test is train", files("test.json", TASKS), "must hold a task that is in neither"),
+        ("an object", whole(lambda tasks: {"tasks": tasks}, TASKS), "must be a list of task objects"),
+    ],
+}  # fmt: skip
+FLIPPED = "with a flipped bit"
+"""May pass: no format states what its numbers should be; run cards and digests tell that a file is another."""
+ACCEPTED = {
+    ("world", "control token"): "the LVLM's own prompt refuses it, naming the question; other models have other tokens",
+    ("rl_data", "an answer of another accuracy"): "other_accuracies counts it: original tools score in several ways",
+    ("rl_data", "a row twice"): "duplicate_selections counts it; the original data hold such rows",
+    ("rl_data", "a query fewer"): "which queries RL data hold is their maker's choice; the report counts them",
+    ("lvlm", "vision num_heads 8"): "config.json alone states how many heads share a width; the model's digest differs",
+    ("lvlm", "another filter"): "preprocessor_config.json alone states how images are resized; the digest differs",
+    ("lvlm", "lower case"): "tokenizer.json alone states how words are cut; the model's digest differs",
+    ("clip", "text heads 8"): "as for the LVLM",
+    ("embeddings", "rows in another order"): "vectors name no example; run cards tell that the file was exchanged",
+}
+"""Readings that may differ from those of the sound files, and why; whatever is listed must still be taken."""
+
+
+def _first_image(folder: Path, image: Image.Image, kind: str = "PNG") -> None:
+    stream = io.BytesIO()
+    image.save(stream, kind)
+    put(min((folder / "train_images").iterdir()), stream.getvalue())
+
+
+def _both(document: Any, pointer: list[int], ids: list[int]) -> Any:
+    document["0"]["pointer_candidates"][0] |= {"pointer": pointer, "pointer_global": ids}
+    return document
+
+
+def _other(name: str) -> str:
+    return name.replace("train", "x").replace("eval", "train").replace("x", "eval")
+
+
+def _unit(rows: torch.Tensor) -> torch.Tensor:
+    return (rows / rows.norm(dim=1, keepdim=True)).contiguous()
+
+
+def of_every_file(door: Door) -> Iterator[tuple[str, Harm]]:
+    """Yield harms that need no knowledge of a format."""
+    paths = [path for path in sorted(door.folder.iterdir()) if path.is_file()]
+    for path in paths:
+        name, content = path.name, path.read_bytes()
+        middle = len(content) // 2
+        changes = {
+            "emptied": b"", "cut to a byte": content[:1], "halved": content[:middle], "without its last byte":
+            content[:-1], "without its last 40": content[:-40], "doubled": content * 2, "with a tail": content + b"x{",
+            "with a mark": b"\xef\xbb\xbf" + content, "of zeros": bytes(len(content)), "with a NUL":
+            content[:middle] + b"\0" + content[middle:], "without its middle": content[:middle - 20] +
+            content[middle + 20:], "reversed": content[::-1], "with a bad letter":
+            content[:middle] + b"\xff" + content[middle:], "with a flipped bit":
+            content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1:],
+            "with a long header": struct.pack("<Q", 2**62) + content[8:], "as UTF-16":
+            content[:9999].decode("latin-1").encode("utf-16"), "as a page": b"<!DOCTYPE html><p>404</p>",
+            "as a pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n",
+        }  # fmt: skip
+        for kind, changed in changes.items():
+            yield f"{name} {kind}", lambda folder, name=name, changed=changed: put(folder / name, changed)  # type: ignore[misc]
+        yield f"{name} gone", lambda folder, name=name: (folder / name).unlink()  # type: ignore[misc]
+        for other in paths:
+            if other != path:
+                yield f"{name} is {other.name}", files(name, other.name)
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Door]:
+    return all_doors(tmp_path_factory.mktemp("doors"))
+
+
+def outcome(door: Door, harm: Harm, copy: Path) -> tuple[Any, str, float]:
+    """Return what was read of harmed files, or the message that refuses them, and how long it took."""
+    linked(door.folder, copy)
+    harm(copy)
+    begin = time.monotonic()
+    try:
+        return door.read(copy), "", time.monotonic() - begin
+    except LeverPipeError as fault:
+        parts = (fault.expected, fault.found, fault.do)
+        said = str(fault) if all(part.strip() for part in parts) else "a message without its three parts"
+        return None, said, time.monotonic() - begin
+    except Exception as fault:  # noqa: BLE001 - a traceback is what is looked for
+        return None, f"TRACEBACK {type(fault).__name__}: {fault}"[:300], time.monotonic() - begin
+    finally:
+        shutil.rmtree(copy)
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
+
+
+@pytest.mark.parametrize("name", HARMS)
+def test_what_is_wrong_is_refused_by_name(doors: dict[str, Door], tmp_path: Path, name: str) -> None:
+    door, complaints = doors[name], []
+    truth, said, _ = outcome(door, lambda folder: None, tmp_path / "sound")
+    assert not said
+    told = [(kind, harm, words, True) for kind, harm, words in HARMS[name]]
+    blind = [(kind, harm, "", False) for kind, harm in of_every_file(door)]
+    for kind, harm, words, must in (*told, *blind):
+        value, said, seconds = outcome(door, harm, tmp_path / "copy")
+        accepted = (name, kind) in ACCEPTED or kind.endswith(FLIPPED)
+        if "TRACEBACK" in said or "three parts" in said or seconds > SECONDS:
+            complaints.append(f"{kind}: {seconds:.1f} s, {said or 'taken'}")
+        elif said and ((name, kind) in ACCEPTED or words not in said or str(tmp_path) not in said):
+            complaints.append(f"{kind}: said {said[:400]}, not {words!r} of {tmp_path}")
+        elif not said and not accepted and (words or not same(value, truth)):
+            complaints.append(f"{kind}: taken{'' if must else ', and it changes what is read'}")
+    assert not complaints, "\n".join(complaints)
+
+
+def test_evaluation_may_overlap_where_the_configuration_says_so(doors: dict[str, Door], tmp_path: Path) -> None:
+    folder = linked(doors["world"].folder, tmp_path / "world")
+    overlap(folder)
+    with pytest.raises(DataError, match=r"found 8 that are \(question ids .*, \.\.\.\)"):
+        read_world(folder)
+    read_world(folder, on_split_overlap="count")
+    assert json.loads((folder / "summary").read_text())["eval_questions_in_train"] == 8
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"pools": {"size": 2000}}, "pools.size: must be below data.world.n_train=2000"),
+        ({"data": {"source": "world", "n_answers": 3}}, "data.n_answers: must be 1 or at least 4"),
+        ({"data": {"on_split_overlap": "skip"}}, "data.on_split_overlap"),
+    ],
+)
+def test_settings_that_no_stage_could_use_are_refused_first(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as fault:
+        parse_experiment({"data": {"source": "world"}, **values})
+    assert said in str(fault.value)
