@@ -481,6 +481,7 @@ def test_a_damaged_content_is_named_and_never_used(
         assert f"; found {sizes.get(damage, zeros)}." in said
     assert tree(tmp_path / "b") == before
     assert entries(store) == []
+    assert not os.path.lexists(blob)  # no other entry meets it
     assert restored(store, tmp_path / "b") is None  # a miss as any other
     assert warnings(caplog) == []
     assert store.put(key(0), a_card(outputs), outputs)
@@ -764,6 +765,25 @@ def test_a_damaged_entry_goes_with_what_it_named(tmp_path: Path, caplog: pytest.
     assert (trimmed.entries, trimmed.contents, trimmed.entries_left) == (1, 2, 1)
     assert str(paths[0]) in warnings(caplog)[0]
     assert store.verify() == []
+
+
+def test_an_entry_without_its_contents_goes_when_room_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store, paths = stocked(tmp_path, 3)
+    blob_of(store, b"2").unlink()
+    os.truncate(blob_of(store, blob_bytes(1, 3000)), 2999)
+    assert store.trim().entries == 2
+    told = {said.split(": expected")[0] for said in warnings(caplog)}
+    assert told == {str(blob_of(store, content)) for content in (b"2", blob_bytes(1, 3000))}
+    assert entries(store) == [paths[0]]
+
+
+def test_work_that_is_done_again_replaces_damage(store: Store, tmp_path: Path) -> None:
+    """A forced job makes the very same bytes; what lies under their names has the right size, and is something else."""
+    outputs = kept(store, tmp_path / "a")
+    _flip(blob_of(store, blob_bytes(0, 3000)), 9)
+    assert store.put(key(0), a_card(outputs), outputs)
+    assert store.verify() == []
+    assert not store.put(key(0), a_card(outputs), outputs)
 
 
 def test_a_writer_that_comes_in_between_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
