@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words and words[0] in TOOLS:
             return int(import_module(f"lever_pipe.{TOOLS[words[0]]}").main(words))
         options = _parser().parse_intermixed_args(words)
-        os_faults.require_writable(_results_of(options))
+        os_faults.require_writable(_results_of(options), kept=_kept_by(options))
         with _unwinding_on_sigterm(), _claimed(options) as claim:
             _make(options, words, claim)
     except TerminatedError:
@@ -82,10 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _results_of(options: argparse.Namespace) -> Iterator[Path]:
-    """Yield the files of a call, which may be results, and what would be a new file of the ledger."""
+    """Yield the files of a call, which may be results."""
     yield from (Path(word.partition("=")[2]) for word in options.files if "=" in word)
-    if options.ledger:
-        yield Path(options.ledger) / "answers.jsonl"
+
+
+def _kept_by(options: argparse.Namespace) -> list[Path]:
+    """Return what would be a new file of the ledger."""
+    return [Path(options.ledger) / "answers.jsonl"] if options.ledger else []
 
 
 def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Claim | None]:

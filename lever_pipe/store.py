@@ -35,7 +35,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import storage
+from lever_pipe import os_faults, storage
 from lever_pipe.errors import LeverPipeError, StoreError
 from lever_pipe.provenance import canonical_json
 from lever_pipe.records import RunCard
@@ -117,7 +117,8 @@ class Store:
                 return False
             return self._put(place, key, card, outputs)
         except (OSError, ValueError, LeverPipeError) as fault:
-            log.warning("%s: what %s has made is not kept: %s", self.folder, card.stage, fault)
+            told = os_faults.named(fault) if isinstance(fault, OSError) else None
+            log.warning("%s: what %s has made is not kept: %s", self.folder, card.stage, told or fault)
             return False
 
     def restore(

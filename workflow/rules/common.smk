@@ -274,9 +274,8 @@ def closing_summary():
     tables = ", ".join(f"{folder}/tables/" for folder in folders)
     figures = ", ".join(f"{folder}/figures/" for folder in folders)
     end_invocation()
-    notes = "".join(
-        f"\n{line}" for line in (SPARING.summary(), JOBS.summary_of_retries()) if line
-    )
+    told = (SPARING.summary(), JOBS.summary_of_retries(), JOBS.summary_of_unkept())
+    notes = "".join(f"\n{line}" for line in told if line)
     return (
         f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{notes}"
         f"\nReport:  {PAGE}\nTables:  {tables}\nFigures: {figures}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import logging
 import shutil
@@ -422,6 +423,19 @@ def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [finding.level for finding in with_free(10**9)] == [Level.OK]  # one file system is told once
     assert [finding.level for finding in with_free(10**9 - 1)] == [Level.WARNING]
     assert [finding.level for finding in with_free(local_checks.NO_ROOM - 1)] == [Level.FAULT]
+
+
+def test_a_full_disk_of_the_store_stops_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    (found,) = local_checks.disks(needed=10**9, kept=tmp_path / "store" / "ledger")
+    assert found.level is Level.WARNING
+    assert "The run goes on and keeps nothing there." in found.line
+    (found,) = local_checks.disks(tmp_path, needed=10**9, kept=tmp_path)
+    assert found.level is Level.FAULT  # results lie there, too
 
 
 def test_few_inodes_are_a_warning_unless_none_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
