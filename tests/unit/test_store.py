@@ -912,7 +912,7 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
         said = warnings(caplog)
         assert stored == (said == [])
         if not stored:
-            assert "No space left" in said[0] or "expected to find" in said[0]
+            assert "no space left" in said[0] or "expected to find" in said[0]
             assert not whole
         assert tree(store.folder).keys() & {"staging"} == set() or tree(store.folder / "staging") == {}
         faults = store.verify()
@@ -964,7 +964,7 @@ def test_contents_beyond_a_limit_are_not_kept(store: Store, tmp_path: Path, capl
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not done
-    assert "File too large" in warnings(caplog)[0]
+    assert "file too large" in warnings(caplog)[0]
     assert (entries(store), blobs(store), tree(store.folder / "staging")) == ([], [], {})
 
 
