@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe import agent_plan, gpu_slots, model_folders, os_faults, plan
+from lever_pipe.cluster import sizing
 from lever_pipe.cluster.findings import Finding, fault, ok, warning
 from lever_pipe.cluster.requests import whole
 from lever_pipe.experiment import Experiment
@@ -28,6 +29,10 @@ DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
 TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
 """Of each member of `lever_pipe/intention/codecs`, the files of which it reads one."""
+
+
+Job = Mapping[str, Any]
+"""Resources of a job, `rule` among them."""
 
 
 class Model(NamedTuple):
@@ -51,7 +56,7 @@ def models(experiment: Experiment) -> list[Model]:
     if "lever" in experiment.studies:
         of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
         of_lvlm = ("config.json", "preprocessor_config.json", "tokenizer.json")
-        asking = frozenset({"generate_rl_data", "answer_prompts", "check_world"})
+        asking = frozenset({"generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"})
         found.append(Model("encoder.model", experiment.encoder.model, frozenset({"embed_examples"}), of_encoder))
         found.append(Model("lvlm.model", experiment.lvlm.model, asking, of_lvlm))
     intention = experiment.intention
@@ -80,7 +85,7 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     yield from raw_data(experiment, rules=rules, folder=folder)
 
 
-def gpus(jobs: Sequence[Mapping[str, Any]], *, devices: Path = Path("/dev")) -> Iterator[Finding]:
+def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Finding]:
     """Yield a fault where this machine has not the CUDA devices that jobs which run on it compute on.
 
     Args:
@@ -108,7 +113,12 @@ def gpus(jobs: Sequence[Mapping[str, Any]], *, devices: Path = Path("/dev")) -> 
         yield ok("CUDA", f"{number} visible")
 
 
-def _processes(job: Mapping[str, Any]) -> int:
+def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> list[Job]:
+    """Return the jobs whose model folder is there, if they load one: nobody knows on what another would compute."""
+    return [job for job in jobs if (folder / sizing.model_of(experiment, str(job["rule"]))).is_dir()]
+
+
+def _processes(job: Job) -> int:
     """Return how many devices a job takes; one that says itself which, as `cuda:1`, takes that."""
     return max(1, whole(job.get("processes"))) if job["device"] == "cuda" else 1
 

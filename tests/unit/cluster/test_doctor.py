@@ -543,6 +543,17 @@ def test_each_process_needs_a_gpu(
     assert told in "".join(faults)
 
 
+def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folder: Path) -> None:
+    """Its absence is the fault; where its rules would compute nobody knows."""
+    rules = ("answer_prompts", "train_on_policy_epoch", "embed_examples", "train_rce_epoch", "warm_start_agent")
+    jobs = [{**JOB, "rule": rule, "device": "cuda"} for rule in rules]
+    assert local_checks.of_known_size(experiment, jobs, folder) == jobs
+    shutil.rmtree(folder / "resources/world/lvlm")
+    assert local_checks.of_known_size(experiment, jobs, folder) == jobs[2:]
+    expected = [("fault", "lvlm.model resources/world/lvlm")]
+    assert complaints(local_checks.check(experiment, rules={"train_on_policy_epoch"}, folder=folder)) == expected
+
+
 @pytest.mark.parametrize(("file", "level"), [("nvidia0", None), ("kfd", None), ("nvidiactl", Level.FAULT)])
 def test_a_gpu_that_no_tool_lists_may_be_there(no_tool: Path, file: str, level: Level | None) -> None:
     (no_tool / file).touch()
