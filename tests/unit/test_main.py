@@ -50,7 +50,7 @@ def test_an_unknown_stage_is_suggested(capsys: pytest.CaptureFixture[str]) -> No
     text = fault(capsys, "initialize_selector", "--spec", "{}")
     assert text.startswith("ConfigError: expected a tool (doctor, plan, ")
     assert "found 'initialize_selector'. Did you mean 'initialise_selector'?" in text
-    assert "Name one of them." in fault(capsys, "zzz", "--spec", "{}")
+    assert "List them all: python -m lever_pipe --help" in fault(capsys, "zzz", "--spec", "{}")
 
 
 def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
