@@ -22,21 +22,29 @@ from lever_pipe.errors import ConfigError, LeverPipeError, SnapshotError
 from lever_pipe.parsing import available, nearest, parse_model
 from lever_pipe.stage_configs import Runtime
 
+
+class Tool(NamedTuple):
+    """A command that is no stage: the module that holds it, and what it does."""
+
+    module: str
+    does: str
+
+
 TOOLS = {
-    "schema": "tools",
-    "closure": "tools",
-    "compare": "compare_tool",
-    "export_rl_data": "tools",
-    "ledger": "ledger_tools",
-    "store": "store_tool",
-    "why": "incremental.why_tool",
-    "trace": "incremental.trace_tool",
-    "glossary": "glossary_tool",
-    "environments": "environments_tool",
-    "plan": "cluster.forecast",
-    "doctor": "cluster.doctor",
+    "doctor": Tool("cluster.doctor", "look whether a run can work here, before it starts"),
+    "plan": Tool("cluster.forecast", "say what a run would do, why, and for how long"),
+    "why": Tool("incremental.why_tool", "say why something runs, or what it was made from"),
+    "trace": Tool("incremental.trace_tool", "lead from a number or figure back to data, code and configuration"),
+    "compare": Tool("compare_tool", "set two policies or two runs side by side"),
+    "store": Tool("store_tool", "count, check or trim the store of finished work"),
+    "ledger": Tool("ledger_tools", "count, check or merge the LVLM's answers"),
+    "export_rl_data": Tool("tools", "write RL data in the original format"),
+    "glossary": Tool("glossary_tool", "list the texts that lack a translation"),
+    "closure": Tool("tools", "list the modules whose code is part of a stage's identity"),
+    "schema": Tool("tools", "write or check the schema of the configuration"),
+    "environments": Tool("environments_tool", "write or check envs, by requirements.lock"),
 }
-"""Name of a tool -> module that holds it."""
+"""By name, the usual ones first."""
 TERMINATED = 128 + signal.SIGTERM
 RARELY = 20_000
 """Objects that a stage makes, beyond those it has dropped, between two scans for cycles."""
@@ -63,9 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if words and words[0] in TOOLS:
-            return int(import_module(f"lever_pipe.{TOOLS[words[0]]}").main(words))
+            return int(import_module(f"lever_pipe.{TOOLS[words[0]].module}").main(words))
+        if not words:
+            _parser().print_help()
+            return 2
+        if not words[0].startswith("-"):
+            _require_stage(words[0])
         options = _parser().parse_intermixed_args(words)
-        os_faults.require_writable(_results_of(options))
+        os_faults.require_writable(_results_of(options), kept=_kept_by(options))
         with _unwinding_on_sigterm(), _claimed(options) as claim:
             _make(options, words, claim)
     except TerminatedError:
@@ -82,10 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _results_of(options: argparse.Namespace) -> Iterator[Path]:
-    """Yield the files of a call, which may be results, and what would be a new file of the ledger."""
+    """Yield the files of a call, which may be results."""
     yield from (Path(word.partition("=")[2]) for word in options.files if "=" in word)
-    if options.ledger:
-        yield Path(options.ledger) / "answers.jsonl"
+
+
+def _kept_by(options: argparse.Namespace) -> list[Path]:
+    """Return what would be a new file of the ledger."""
+    return [Path(options.ledger) / "answers.jsonl"] if options.ledger else []
 
 
 def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Claim | None]:
@@ -240,15 +256,20 @@ def stage_function(name: str) -> Any:
     Raises:
         ConfigError: no module `lever_pipe/stages/<name>.py`.
     """
-    names = available("stages")
-    if name not in names:
-        near = nearest(name, names)
-        raise ConfigError(
-            f"a stage: one of {', '.join(names)}",
-            found=f"'{name}'",
-            do=f"Did you mean '{near}'?" if near else "Name one of them.",
-        )
+    _require_stage(name)
     return getattr(import_module(f"lever_pipe.stages.{name}"), name)
+
+
+def _require_stage(name: str) -> None:
+    """Refuse a name that is no stage's; tools have been looked for before."""
+    stages = available("stages")
+    if name not in stages:
+        near = nearest(name, [*TOOLS, *stages])
+        raise ConfigError(
+            f"expected a tool ({', '.join(TOOLS)}) or a stage",
+            found=f"'{name}'",
+            do=f"Did you mean '{near}'?" if near else "List them all: python -m lever_pipe --help",
+        )
 
 
 def path_parameters(function: Any) -> dict[str, bool]:
@@ -290,8 +311,13 @@ def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | 
 
 
 def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, TOOLS))
+    listed = "\n".join(f"  {name:<{width}}  {tool.does}" for name, tool in TOOLS.items())
     parser = argparse.ArgumentParser(
-        prog="python -m lever_pipe", description=__doc__, epilog=f"Tools: {', '.join(TOOLS)}."
+        prog="python -m lever_pipe",
+        description=__doc__,
+        epilog=f"tools, each with its own --help:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("stage", help=f"one of {', '.join(available('stages'))}")
     parser.add_argument("files", nargs="*", metavar="name=path", help="the stage's named inputs and outputs")

@@ -18,9 +18,9 @@ from typing import Any
 from lever_pipe.errors import ComparisonError, UnknownMemberError
 from lever_pipe.parsing import nearest
 from lever_pipe.plan import batch_of
-from lever_pipe.records import RunCard, group_of
+from lever_pipe.records import Example, RunCard, group_of
 from lever_pipe.statistics.comparison import holm
-from lever_pipe.storage import read_row
+from lever_pipe.storage import read_row, read_rows
 from lever_pipe.tables.comparisons import card_differences as cards
 from lever_pipe.tables.comparisons import side_by_side
 from lever_pipe.tables.comparisons import two_policies as lines
@@ -29,6 +29,7 @@ from lever_pipe.tables.comparisons.per_question import GroupScores, group_runs, 
 
 STUDY = "lever"
 SCORES, SCORES_CARD = "scores/per_question.jsonl", "scores/run.json"
+EXAMPLES = "examples/eval.jsonl"
 CARDS = {"training": "run.json", "selection": "selections.run.json", "scoring": SCORES_CARD}
 DRAWS = Draws(seed=42, n_resamples=10_000)
 
@@ -130,15 +131,17 @@ def compare_sides(left: Side, right: Side) -> dict[str, Any]:
     metrics = [[lines.read_metrics(path) for path in side.files("metrics.json")] for side in (left, right)]
     shots, same_questions = [int(column) for column in one.columns[:-1]], _same_questions(left, right)
     same_runs = one.shares_seeds_with(other)
+    is_paired = same_questions and all(chosen)  # of other questions equal numbers mean nothing
     return {
         "left": left.name,
         "right": right.name,
         "runs": [len(left.runs), len(right.runs)],
-        "questions": one.accuracies.shape[1],
+        "questions": [one.accuracies.shape[1], other.accuracies.shape[1]],
         "same_questions": same_questions,
+        "question_sets": None if same_questions else question_sets(left.study, right.study),
         "accuracies": lines.accuracy_lines(one, other, DRAWS, same_questions=same_questions),
         "metrics": lines.metric_lines(*metrics),
-        "agreement": lines.agreement_lines(chosen[0], chosen[1], shots, same_runs=same_runs) if all(chosen) else [],
+        "agreement": lines.agreement_lines(chosen[0], chosen[1], shots, same_runs=same_runs) if is_paired else [],
         "differences": list(_card_differences(left, right)),
     }
 
@@ -164,9 +167,12 @@ def compare_runs(left: Path, right: Path) -> dict[str, Any]:
     for row in rows:
         row["p_holm"] = math.nan if math.isnan(row["p"]) else float(next(tested))
     cells = [_cells(study) for study in (left, right)]
+    same_questions = all(row["same_questions"] for row in rows)
     return {
         "left": str(left),
         "right": str(right),
+        "same_questions": same_questions,
+        "question_sets": None if same_questions else question_sets(left, right),
         "groups": sorted(rows, key=lambda row: (-abs(row["difference"]), row["group"])),
         "only_left": sorted(cells[0] - cells[1]),
         "only_right": sorted(cells[1] - cells[0]),
@@ -176,8 +182,27 @@ def compare_runs(left: Path, right: Path) -> dict[str, Any]:
 
 def _mean_line(left: Side, right: Side) -> dict[str, Any]:
     one, other = _alike(_scores(left), _scores(right))
-    line = lines.accuracy_lines(one, other, DRAWS, same_questions=_same_questions(left, right))[-1]
-    return {"questions": one.accuracies.shape[1], **line._asdict()}
+    same_questions = _same_questions(left, right)
+    line = lines.accuracy_lines(one, other, DRAWS, same_questions=same_questions)[-1]
+    counts = [side.accuracies.shape[1] for side in (one, other)]
+    return {"questions": counts, "same_questions": same_questions, **line._asdict()}
+
+
+def question_sets(left: Path, right: Path) -> dict[str, int] | None:
+    """Return how many questions two studies evaluate on, and how they differ; None where their examples are gone.
+
+    Questions are the same by their id in the raw data; `changed` ones have other words, another image or other answers.
+    """
+    paths = [study / EXAMPLES for study in (left, right)]
+    if not all(path.is_file() for path in paths):
+        return None
+    one, other = ({row.question_id: row for row in read_rows(path, Example)} for path in paths)
+    common = one.keys() & other.keys()
+    asked = (
+        (a.question, a.image_digest, a.answers) != (b.question, b.image_digest, b.answers)
+        for a, b in ((one[key], other[key]) for key in common)
+    )
+    return {"left": len(one), "right": len(other), "common": len(common), "changed": sum(asked)}
 
 
 def _scores(side: Side) -> GroupScores:

@@ -481,7 +481,8 @@ class Baselines(Section):
 class Evaluation(Section):
     """Which cells exist: samples x shots for every policy."""
 
-    samples: tuple[Annotated[int, Field(ge=1)], ...] = Field((100, 200, 400, 800), min_length=1)
+    samples: tuple[Annotated[int, Field(ge=2)], ...] = Field((100, 200, 400, 800), min_length=1)
+    """How many questions a cell holds; of one question there is no interval."""
     shots: tuple[Annotated[int, Field(ge=1, le=16)], ...] = Field((1, 2, 3, 4), min_length=1)
     n_random_subsets: int = Field(20, ge=0, le=1000)
     seed: Seed = 42

@@ -7,20 +7,35 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from lever_pipe.errors import UnknownMemberError
 from lever_pipe.page import drawings, prose
 from lever_pipe.page.glossary import Glossary, read_glossary
 from lever_pipe.page.tables import read_tables
+from lever_pipe.parsing import nearest
 
 FOLDER = Path("resources/glossary")
 
 
 def main(words: Sequence[str]) -> int:
-    """Print each text without a translation once; return 1 if there is any."""
+    """Print each text without a translation once; return 1 if there is any.
+
+    Raises:
+        UnknownMemberError: a language without a folder.
+        RecordError: a glossary or a list of tables that cannot be read.
+    """
     parser = argparse.ArgumentParser(prog="python -m lever_pipe glossary", description=__doc__)
     parser.add_argument("language", help=f"a folder of {FOLDER}, as zh")
     parser.add_argument("tables", nargs="*", type=Path, help="lists of tables, as results/lever/tables/documents.json")
     parser.add_argument("--figures", nargs="+", default=[], type=Path, help="folders of SVG files")
     options = parser.parse_args(list(words)[1:])
+    known = sorted({path.parent.name for path in FOLDER.glob("*/*.yaml")})
+    if options.language not in known:
+        near = nearest(options.language, known)
+        raise UnknownMemberError(
+            f"glossary: expected a language with YAML files in {FOLDER}",
+            found=f"'{options.language}'; there is {', '.join(known) or 'none'}",
+            do=f"Did you mean '{near}'?" if near else "Name one of them, or call this where the project lies.",
+        )
     glossary = read_glossary(sorted((FOLDER / options.language).glob("*.yaml")))
     found = untranslated(glossary, [*page_texts(), *file_texts(options.tables, options.figures)])
     sys.stdout.write("".join(f"{text}\n" for text in found))

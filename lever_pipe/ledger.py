@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from lever_pipe import storage, temporaries
+from lever_pipe import os_faults, storage, temporaries
 from lever_pipe.errors import RecordError
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ class Ledger:
         self._unread: dict[str, Line] = {}  # of other keys than `_rows`
         self._pending: list[bytes] = []
         self._path: Path | None = None
+        self._has_told = False
         self.reload()
         if self.disagreements:
             log.warning(
@@ -118,17 +119,34 @@ class Ledger:
         return Counter(key[:ENGINE_DIGITS] for key in self)
 
     def put(self, key: str, row: Mapping[str, Any]) -> None:
-        """Merge a row into memory and queue it for disk; a full chunk is written at once."""
+        """Merge a row into memory and queue it for disk; a full chunk is written at once, or later where no room is."""
         own = {name: dict(value) if isinstance(value, Mapping) else value for name, value in row.items()}
         if not self._merge(key, own) or self.folder is None:
             return
         text = json.dumps({"key": key, **row}, separators=(",", ":"), allow_nan=False)
         self._pending.append(sealed_line(text))
-        if len(self._pending) >= ROWS_PER_CHUNK:
-            self.flush()
+        if len(self._pending) % ROWS_PER_CHUNK == 0:
+            self.flush(must=False)
 
-    def flush(self) -> None:
-        """Append all queued rows to this writer's file and force them to disk."""
+    def flush(self, *, must: bool = True) -> None:
+        """Append all queued rows to this writer's file and force them to disk.
+
+        Args:
+            must: False keeps them queued where the disk has no room, and says so once: who asked has them in memory.
+
+        Raises:
+            OSError: they cannot be written. They stay queued.
+        """
+        try:
+            self._write()
+        except OSError as fault:
+            if must or fault.errno not in os_faults.FULL:
+                raise
+            if not self._has_told:
+                log.warning("%s: answers are not kept: %s", self.folder, os_faults.named(fault))
+            self._has_told = True
+
+    def _write(self) -> None:
         if not self._pending or self.folder is None:
             return
         content = b"".join(self._pending)
@@ -227,11 +245,15 @@ def engines_of(folder: Path | None) -> dict[str, dict[str, Any]]:
 
 
 def introduce(folder: Path, engines: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say what engines are, by digest, for those who read a ledger later."""
+    """Say what engines are, by digest, for those who read a ledger later; not where the disk has no room."""
     for digest, identity in engines.items():
         path = folder / f"engine-{digest}.json"
         if not path.exists():
-            storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
+            try:
+                storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
+            except OSError as fault:
+                if fault.errno not in os_faults.FULL:
+                    raise
 
 
 def is_torn(line: bytes) -> bool:

@@ -213,7 +213,7 @@ def read_ledgers(folders: Iterable[Path], *, seal: bool = False) -> Survey:
         raise RecordError(
             "expected a folder with ledger files (*.jsonl)",
             found="; ".join(empty),
-            do="Name the `ledger` folder of a run's results, as results/ledger.",
+            do="Name the `ledger` folder of the store, as .lever_pipe/store/ledger, or without a store of the results.",
         )
     return survey
 
@@ -418,7 +418,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for tool, run in ((stats, _run_stats), (verify, _run_verify), (joined, _run_merge)):
         tool.set_defaults(run=run)
-        tool.add_argument("folder", type=Path, metavar="FOLDER", help="a ledger, as results/ledger")
+        tool.add_argument("folder", type=Path, metavar="FOLDER", help="a ledger, as .lever_pipe/store/ledger")
         tool.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     joined.add_argument("others", type=Path, nargs="*", metavar="OTHER", help="read these ledgers too; they stay")
     joined.add_argument(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from lever_pipe.errors import MachineError
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 AGAIN = "then start again: what was complete is kept, and no half file stays."
 
 
@@ -46,28 +47,32 @@ def named(fault: OSError) -> MachineError | None:
         return None
     path = os.fsdecode(fault.filename) if isinstance(fault.filename, str | bytes) else ""
     found = f"{(fault.strerror or '').lower()} ({errno.errorcode[fault.errno or 0]})"
-    if fault.errno in (errno.ENOSPC, errno.EDQUOT) and path:
+    if fault.errno in FULL and path:
         found += f"; without what was just tried, {_room(Path(path))}"
     return MachineError(f"expected {advice.expected} {path or 'a file'}", found=found, do=advice.do)
 
 
-def require_writable(paths: Iterable[Path]) -> None:
+def require_writable(paths: Iterable[Path], *, kept: Iterable[Path] = ()) -> None:
     """Refuse a job whose results could not be written, before it computes anything.
 
     A path that is there may be an input and is not looked at. One that is not is a result, or an input that is missing.
 
+    Args:
+        paths: of the job's files.
+        kept: what is kept for later jobs if there is room.
+
     Raises:
         MachineError: this user may not write where it should be, or there is no room at all.
     """
-    missing = [path for path in paths if not os.path.lexists(path)]
-    for folder, path in {_nearest(path): path for path in reversed(missing)}.items():
+    results = {_nearest(path): path for path in reversed([path for path in paths if not os.path.lexists(path)])}
+    for folder, path in ({_nearest(path): path for path in kept} | results).items():
         if not os.access(folder, os.W_OK | os.X_OK):
             raise MachineError(
                 f"expected {path}, or a folder in which it can be written",
                 found=f"no such file, and {folder} {_why_not(folder)}",
                 do="Let this user write there (permissions, mount options), or choose another folder.",
             )
-        if _is_full(folder):
+        if folder in results and _is_full(folder):
             raise MachineError(f"expected {_ROOM} {path}", found=_room(folder), do=_ADVICE[errno.ENOSPC].do)
 
 

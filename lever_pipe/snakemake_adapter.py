@@ -4,6 +4,9 @@
   to start one. What is put in its place starts a plain call of this package as a fork, and everything else, an edited
   command or one inside an environment or a container, as before. `tests/unit/test_snakemake_adapter.py` fails when
   Snakemake starts commands otherwise.
+* `snakemake.dag.DAG`, which jobs run and who makes a file (Snakemake 9.27): `file2jobs` knows no maker of a file inside
+  an output folder, and `update_needrun` asks only for outputs that other jobs read, and plans all below a planned job.
+  `tests/workflow/test_reruns.py` and `test_deleted_results.py` fail when Snakemake plans otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +28,8 @@ CALL = ["python", "-m", "lever_pipe"]
 
 Start = Callable[["Call", Mapping[str, str]], Job | None]
 """Starts a call in an environment; None where it is to start as any other command."""
+Stands = Callable[[Any, Any], bool]
+"""Tells of a DAG and a job that it plans whether the job's artefact will be the same."""
 
 
 class Call(NamedTuple):
@@ -51,6 +57,64 @@ def start_calls_by(start: Start) -> None:
     """Let the local executor of this process start calls of the package by `start`."""
     module: Any = import_module("snakemake.shell")  # the package's attribute of that name is the class inside
     module.sp = _Subprocess(start)
+
+
+def find_makers_of_folders() -> None:
+    """Let a file inside an output folder be made by whoever makes the folder."""
+    from snakemake.dag import DAG
+    from snakemake.exceptions import MissingRuleException
+
+    found = getattr(DAG.file2jobs, "unamended", DAG.file2jobs)
+
+    async def file2jobs(dag: Any, targetfile: str, wildcards_dict: Any = None) -> list[Any]:
+        for path in (targetfile, *map(str, Path(targetfile).parents)):
+            with suppress(MissingRuleException):
+                jobs: list[Any] = await found(dag, path, wildcards_dict)
+                if path == targetfile or all(job.output_by_path[path].is_directory for job in jobs):
+                    return jobs
+        raise MissingRuleException(targetfile)
+
+    file2jobs.unamended = found  # type: ignore[attr-defined]
+    DAG.file2jobs = file2jobs
+
+
+def amend_plans(stands: Stands, *, whole: str) -> None:
+    """Let a plan make what is missing, whether or not another job reads it, and let stand what nothing in it changes.
+
+    Args:
+        stands: is asked of each planned job.
+        whole: the rule that asks for all that there is to be made; other targets ask for what they need.
+    """
+    from snakemake.dag import DAG
+
+    planned = getattr(DAG.update_needrun, "unamended", DAG.update_needrun)
+
+    async def update_needrun(dag: Any, create_inventory: bool = False) -> None:
+        if any(rule.name == whole for rule in dag.targetrules):
+            for job in dag.bfs(dag.dependencies, *dag.targetjobs):
+                gone = [file for file in job.output if not (file.is_temp or await file.exists())]
+                dag.reason(job).missing_output.update(gone)
+        await planned(dag, create_inventory)
+        for job in [job for job in dag.needrun_jobs() if stands(dag, job)]:
+            _take_out(dag, job)
+
+    update_needrun.unamended = planned  # type: ignore[attr-defined]
+    DAG.update_needrun = update_needrun
+
+
+def _take_out(dag: Any, job: Any) -> None:
+    """Take a job out of a plan, and its files out of the reasons of other jobs that have further ones."""
+    plan = vars(dag)
+    plan["_needrun"].remove(job)
+    plan["_n_until_ready"].pop(job, None)
+    plan["_len"] -= 1
+    dag.reason(job).clear()
+    for later, files in dag.depending[job].items():
+        if later in plan["_n_until_ready"]:
+            plan["_n_until_ready"][later] -= 1
+        updated = dag.reason(later).updated_input_run
+        if updated - files:
+            updated.difference_update(files)
 
 
 class _Subprocess:

@@ -35,7 +35,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import storage
+from lever_pipe import os_faults, storage
 from lever_pipe.errors import LeverPipeError, StoreError
 from lever_pipe.provenance import canonical_json
 from lever_pipe.records import RunCard
@@ -50,6 +50,7 @@ from lever_pipe.storing.entries import (
     load,
     parse,
     sealed_entry,
+    size_of,
     wrong_blob,
 )
 from lever_pipe.storing.trimming import Trimmed
@@ -116,7 +117,8 @@ class Store:
                 return False
             return self._put(place, key, card, outputs)
         except (OSError, ValueError, LeverPipeError) as fault:
-            log.warning("%s: what %s has made is not kept: %s", self.folder, card.stage, fault)
+            told = os_faults.named(fault) if isinstance(fault, OSError) else None
+            log.warning("%s: what %s has made is not kept: %s", self.folder, card.stage, told or fault)
             return False
 
     def restore(
@@ -185,18 +187,18 @@ class Store:
         return verifying.verify(self._layout, mend=mend)
 
     def _holds(self, place: Path, card: RunCard) -> bool:
-        """Return whether this work is there, as far as a look at its contents' sizes can tell.
+        """Return whether this work is there, undamaged.
 
         Other work of the same key is replaced: who forces a job does not trust what it made before.
         """
-        try:
+        with suppress(OSError, StoreError):
             entry = parse(load(place))
-            return entry.card.outputs == card.outputs and not self._missing(entry)
-        except (OSError, StoreError):
-            return False
+            sizes = {name: verifying.require_blob(self._layout, self._layout.blob(name)) for name in entry.blobs()}
+            return entry.card.outputs == card.outputs and sizes == entry.blobs()
+        return False
 
     def _missing(self, entry: Entry) -> list[str]:
-        return [sha256 for sha256, size in entry.blobs().items() if _size(self._layout.blob(sha256)) != size]
+        return [sha256 for sha256, size in entry.blobs().items() if size_of(self._layout.blob(sha256)) != size]
 
     def _put(self, place: Path, key: str, card: RunCard, outputs: Mapping[str, Path]) -> bool:
         """Store an entry with all that it names, again if a collector has taken some of it meanwhile."""
@@ -279,24 +281,20 @@ class Store:
 
     def _copy_blob(self, file: StoredFile, target: Path) -> None:
         blob = self._layout.blob(file.sha256)
-        size = _size(blob)
-        if size != file.size:
-            found = "none" if size is None else f"{size} bytes"
-            raise wrong_blob(blob, file.sha256, file.size, found)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copied = files.copy_file(blob, target)
-        if copied.sha256 != file.sha256:
-            raise wrong_blob(blob, file.sha256, file.size, f"{copied.size} bytes with the sha256 {copied.sha256}")
+        try:
+            size = size_of(blob)
+            if size != file.size:
+                found = "none" if size is None else f"{size} bytes"
+                raise wrong_blob(blob, file.sha256, file.size, found)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copied = files.copy_file(blob, target)
+            if copied.sha256 != file.sha256:
+                raise wrong_blob(blob, file.sha256, file.size, f"{copied.size} bytes with the sha256 {copied.sha256}")
+        except StoreError:
+            verifying.remove_damaged(self._layout, blob)  # other entries that name it miss it then
+            raise
 
 
 def _agree(made_with: Mapping[str, str], here: Mapping[str, str]) -> bool:
     """Return whether the packages that both have are the same; Python's version is in the fingerprint."""
     return all(here[name] == version for name, version in made_with.items() if name in here and name != "python")
-
-
-def _size(path: Path) -> int | None:
-    """Return a file's bytes; None where none is, or where it may not be looked at."""
-    try:
-        return path.lstat().st_size
-    except FileNotFoundError:
-        return None

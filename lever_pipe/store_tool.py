@@ -18,8 +18,9 @@ CONFIG = Path("config.yaml")
 LARGEST_GB = 1e9
 
 GC = """
-Remove finished work that was not used for the longest time until the rest takes no more than the store may, and what
-killed jobs have left, if older than an hour. Running jobs may go on. The ledger of LVLM answers stays.
+Read everything and remove what is damaged; then finished work that was not used for the longest time, until the rest
+takes no more than the store may, and what killed jobs have left, if older than an hour. Running jobs may go on. The
+ledger of LVLM answers stays.
 """
 
 
@@ -81,10 +82,13 @@ def _run_verify(store: Store, options: argparse.Namespace) -> int:
 
 
 def _run_gc(store: Store, options: argparse.Namespace) -> int:
+    mended = [str(fault) for fault in store.verify(mend=True)]
     trimmed = store.trim()
     if options.json:
-        _print_json({"folder": str(store.folder), **trimmed._asdict(), "max_bytes": store.max_bytes})
+        damage = {"faults": mended, "max_bytes": store.max_bytes}
+        _print_json({"folder": str(store.folder), **trimmed._asdict(), **damage})
         return 0
+    sys.stdout.writelines(f"{fault}\n" for fault in mended)
     sys.stdout.write(
         f"removed {_n(trimmed.entries, 'finished job')}, {_n(trimmed.contents, 'file')} of {trimmed.bytes:,} bytes and "
         f"{_n(trimmed.temporary, 'leftover')}\n"

@@ -71,7 +71,8 @@ def preflight(
     if jobs and executor == SLURM:
         findings += look_at_slurm(slurm or SlurmSettings(), jobs, on_orphans, folder, so_far=findings)
     elif jobs:
-        findings += local_checks.gpus(jobs) if executor == LOCAL else ()
+        computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
+        findings += local_checks.gpus(computing)
         findings += look_for_left_jobs(on_orphans, folder, so_far=findings)
     for finding in findings:
         if finding.level is Level.WARNING:
@@ -144,7 +145,8 @@ def examine(
         found.append(_unplanned(refusal))
         yield found[-1]
     if call.slurm is None:
-        there = list(local_checks.gpus(jobs)) if call.executor == LOCAL else []
+        computing = local_checks.of_known_size(experiment, jobs, folder) if call.executor == LOCAL else []
+        there = list(local_checks.gpus(computing))
         yield from [*there, *look_for_left_jobs(on_orphans, folder, so_far=[*found, *there])]
         return
     yield from look_at_slurm(call.slurm, jobs, on_orphans, folder, so_far=found)

@@ -48,6 +48,8 @@ STATES = {
 """End states in SLURM that say more than any log, and what they mean for the user."""
 STARVED = ("TIMEOUT", "OUT_OF_MEMORY")
 """Those that a larger request mends."""
+UNKEPT = " not kept: "
+"""By what store and ledger say in a job's log that they have no room."""
 _KILLED = "killed by SIGKILL"
 
 _STATE = re.compile(r"(?:status is: '|ended as )([A-Z_]+)")
@@ -211,8 +213,15 @@ class Invocation(logging.Handler):
         retried = self.retried
         return f"{_n(retried.total(), 'job')} finished at a further attempt: {_by_rule(retried)}" if retried else ""
 
+    def summary_of_unkept(self) -> str:
+        """Return one line on what jobs could not keep in the store, by their logs; empty where all is kept."""
+        logs = (_tail(path, job.started) for job in self._jobs.values() for path in job.own_logs[:1])
+        said = [line for text in logs if (line := next((line for line in text.splitlines() if UNKEPT in line), ""))]
+        cause = said[0].partition(UNKEPT)[2].strip() if said else ""
+        return f"{_n(len(said), 'job')} could not keep what they made or asked, and went on: {cause}" if said else ""
+
     def _rest(self) -> list[str]:
-        lines = [self.summary_of_retries()] if self.retried else []
+        lines = [line for line in (self.summary_of_retries(), self.summary_of_unkept()) if line]
         lines.append(f"{_n(self.finished, 'job')} finished.")
         remaining = self.remaining
         if remaining:

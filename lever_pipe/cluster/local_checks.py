@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lever_pipe import agent_plan, gpu_slots, model_folders, plan
+from lever_pipe import agent_plan, gpu_slots, model_folders, os_faults, plan
+from lever_pipe.cluster import sizing
 from lever_pipe.cluster.findings import Finding, Level, fault, ok, warning
 from lever_pipe.cluster.requests import whole
 from lever_pipe.datasets.okvqa import read_questions
@@ -30,6 +31,10 @@ DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
 TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
 """Of each member of `lever_pipe/intention/codecs`, the files of which it reads one."""
+
+
+Job = Mapping[str, Any]
+"""Resources of a job, `rule` among them."""
 
 
 class Model(NamedTuple):
@@ -53,7 +58,7 @@ def models(experiment: Experiment) -> list[Model]:
     if "lever" in experiment.studies:
         of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
         of_lvlm = ("config.json", "preprocessor_config.json", "tokenizer.json")
-        asking = frozenset({"generate_rl_data", "answer_prompts", "check_world"})
+        asking = frozenset({"generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"})
         found.append(Model("encoder.model", experiment.encoder.model, frozenset({"embed_examples"}), of_encoder))
         found.append(Model("lvlm.model", experiment.lvlm.model, asking, of_lvlm))
     intention = experiment.intention
@@ -74,14 +79,15 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     """
     needed = [model for model in models(experiment) if rules is None or model.rules & set(rules)]
     weights = sum(model_folders.bytes_of(folder / name) for name in {model.folder for model in needed})
-    written = (folder / path for path in (experiment.results, SNAKEMAKE, plan.ledger_folder(experiment)))
-    yield from disks(*written, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
+    written = (folder / path for path in (experiment.results, SNAKEMAKE))
+    ledger = folder / plan.ledger_folder(experiment)
+    yield from disks(*written, kept=ledger, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
     for model in needed:
         yield model_folder(model, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
 
 
-def gpus(jobs: Sequence[Mapping[str, Any]], *, devices: Path = Path("/dev")) -> Iterator[Finding]:
+def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Finding]:
     """Yield a fault where this machine has not the CUDA devices that jobs which run on it compute on.
 
     Args:
@@ -109,38 +115,49 @@ def gpus(jobs: Sequence[Mapping[str, Any]], *, devices: Path = Path("/dev")) -> 
         yield ok("CUDA", f"{number} visible")
 
 
-def _processes(job: Mapping[str, Any]) -> int:
+def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> list[Job]:
+    """Return the jobs whose model folder is there, if they load one: nobody knows on what another would compute."""
+    return [job for job in jobs if (folder / sizing.model_of(experiment, str(job["rule"]))).is_dir()]
+
+
+def _processes(job: Job) -> int:
     """Return how many devices a job takes; one that says itself which, as `cuda:1`, takes that."""
     return max(1, whole(job.get("processes"))) if job["device"] == "cuda" else 1
 
 
-def disks(*folders: Path, needed: int) -> Iterator[Finding]:
-    """Yield whether each file system takes files: the first needs `needed` bytes, all need inodes and permission."""
+def disks(*folders: Path, needed: int, kept: Path | None = None) -> Iterator[Finding]:
+    """Yield whether each file system takes files: the first needs `needed` bytes, all need inodes and permission.
+
+    Where that of `kept` has no room, a run goes on and keeps nothing there.
+    """
     seen = set()
-    for folder in folders:
+    for folder, keeps_only in [*((folder, False) for folder in folders), *([(kept, True)] if kept else [])]:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if (device := (there.stat().st_dev, os.access(there, os.W_OK))) in seen:
             continue
         seen.add(device)
-        yield _disk(folder, there, needed=needed if folder == folders[0] else NO_ROOM)
+        yield _disk(folder, there, needed=needed if folder in folders[:1] else NO_ROOM, keeps_only=keeps_only)
 
 
-def _disk(folder: Path, there: Path, *, needed: int) -> Finding:
+def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Finding:
     check = f"disk of {folder}"
     try:
         with tempfile.TemporaryFile(dir=there) as handle:
             handle.write(b"\0")
     except OSError as refusal:
-        return fault(
-            check,
-            expected="a folder to write to",
-            found=refusal.strerror or str(refusal),
-            do="Mend its permission or quota, or name another folder (`results`, `store.folder`).",
-        )
+        if not (keeps_only and refusal.errno in os_faults.FULL):
+            return fault(
+                check,
+                expected="a folder to write to",
+                found=refusal.strerror or str(refusal),
+                do="Mend its permission or quota, or name another folder (`results`, `store.folder`).",
+            )
     free, state = shutil.disk_usage(there).free, os.statvfs(there)
-    complaint = fault if free < NO_ROOM else warning
+    complaint = fault if free < NO_ROOM and not keeps_only else warning
     if free < needed:
         remedy = "Make room, or lay `results` or `store.folder` elsewhere."
+        if keeps_only:
+            remedy = "The run goes on and keeps nothing there. Make room, or lay `store.folder` elsewhere."
         return complaint(check, expected=f"about {_bytes(needed)} free", found=_bytes(free), do=remedy)
     if state.f_files and state.f_favail < INODES:  # some file systems count none
         remedy = "Remove files, or lay `results` or `store.folder` elsewhere."

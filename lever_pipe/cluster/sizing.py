@@ -109,7 +109,7 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
 
 def _need(experiment: Experiment, rule: str, *, is_production: bool) -> Need:
     if rule in PRODUCTION_MODEL:
-        return PRODUCTION_MODEL[rule] if _is_large(_model_of(experiment, rule)) else WORLD_MODEL
+        return PRODUCTION_MODEL[rule] if _is_large(model_of(experiment, rule)) else WORLD_MODEL
     return PRODUCTION_CPU.get(rule, PRODUCTION_OTHER) if is_production else WORLD_CPU
 
 
@@ -143,7 +143,7 @@ def _gpus(count: int, request: str) -> Resources:
 
 def _is_production(experiment: Experiment) -> bool:
     lever = "lever" in experiment.studies and experiment.data.source == "files"
-    return lever or any(_is_large(_model_of(experiment, rule)) for rule in _rules_of(experiment))
+    return lever or any(_is_large(model_of(experiment, rule)) for rule in _rules_of(experiment))
 
 
 def _rules_of(experiment: Experiment) -> list[str]:
@@ -153,9 +153,9 @@ def _rules_of(experiment: Experiment) -> list[str]:
     return (lever if "lever" in experiment.studies else []) + (agents if "intention" in experiment.studies else [])
 
 
-def _model_of(experiment: Experiment, rule: str) -> str:
-    """Return the model folder that a rule loads; empty for the tiny agent, which is no folder."""
-    if rule == "warm_start_agent":
+def model_of(experiment: Experiment, rule: str) -> str:
+    """Return the model folder that a rule loads; empty for the tiny agent, which is no folder, and for none."""
+    if rule == "warm_start_agent" or rule not in PRODUCTION_MODEL:
         return ""
     if rule.endswith("_agent"):
         return experiment.intention.model.folder

@@ -5,6 +5,9 @@ again may yield the very same bytes. So each planned job is asked again at the m
 main process and before anything is removed or submitted: if its run card says that it was made by the same stage,
 config and code from inputs of the same content, or if the store has what this job would make, then it counts as done.
 On a cluster nothing is queued for it. A job that the user forces runs.
+
+What can be told before the first job is not even planned: where a batch is answered again because it has policies more,
+or other ones, the files of those whose selections stay will be the same, and so what was made from these (`stands`).
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ from typing import Any
 from lever_pipe import contents, numerics, ownership, provenance, storage
 from lever_pipe.contents import Digests
 from lever_pipe.errors import LeverPipeError
+from lever_pipe.incremental.artefacts import judge, read_artefact
 from lever_pipe.records import RunCard
 from lever_pipe.run_card import digested, files_of, flat
 from lever_pipe.store import Store, key_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 UNCHANGED, STORED = "unchanged", "from the store"
+PARTS = {"answer_prompts": "selections"}
+"""Stage -> the input of which each member alone decides what one file of the stage's output folder holds."""
 CARD = "card"
 LOOKS_BETWEEN_TRIMS = 200
 
@@ -71,6 +77,34 @@ class Sparing:
             self._by_rule[job.rule.name] += 1
         return bool(why)
 
+    def stands(self, dag: Any, job: Job) -> bool:
+        """Return whether a planned job would make what lies there, since only other parts of what it reads are new."""
+        makers = {maker: files for maker, files in dag.dependencies[job].items() if dag.needrun(maker)}
+        if not makers or any(maker.rule.name not in PARTS for maker in makers) or _is_wanted(job):
+            return False
+        return self._is_unchanged(job) and all(self._keeps_part(dag, maker, job) for maker in makers)
+
+    def _keeps_part(self, dag: Any, maker: Job, job: Job) -> bool:
+        """Return whether a planned maker will leave the file that a job reads of its folder as it is."""
+        listed = PARTS[maker.rule.name]
+        members = set(map(str, maker.input[listed]))
+        again = {path for above, paths in dag.dependencies[maker].items() if dag.needrun(above) for path in paths}
+        verdict = judge(read_artefact(Path(maker.output[CARD])), self._digests)
+        made, paths, spec = verdict.artefact.made, verdict.artefact.paths, json.loads(str(maker.params.spec))
+        if made is None or verdict.damaged or verdict.replaced or _is_wanted(maker) or not again <= members:
+            return False
+        if (made.config, made.code) != (spec["config"], spec["code"]):
+            return False
+        others = {name for name in verdict.changed if not name.startswith(f"{listed}[")}
+        stay = {str(paths[name]) for name in made.inputs if name not in verdict.changed}
+        return not others and bool(members & set(map(str, job.input)) & stay)
+
+    def _is_unchanged(self, job: Job) -> bool:
+        """Return whether a job's artefact is whole, and what the job would make of its inputs as they are now."""
+        identity, files = json.loads(str(job.params.spec)), files_of(job.input) | files_of(job.output)
+        of = {"stage": job.rule.name, "config": identity["config"], "code": identity["code"]}
+        return ownership.is_complete(Path(job.output[CARD]), files, **of, digest=self._digests.of)
+
     def _keep_bound(self) -> None:
         """Trim the store now and then: the jobs of one run may make more than it is to hold."""
         self._looks += 1
@@ -87,10 +121,8 @@ class Sparing:
 
     def _found(self, job: Job) -> str:
         stage, spec, inputs, outputs = job.rule.name, str(job.params.spec), files_of(job.input), files_of(job.output)
-        identity, card, of = json.loads(spec), outputs[CARD], self._digests.of
-        assert isinstance(card, Path)  # one path in every rule
-        config, code = identity["config"], identity["code"]
-        if ownership.is_complete(card, inputs | outputs, stage=stage, config=config, code=code, digest=of):
+        card, of = Path(job.output[CARD]), self._digests.of
+        if self._is_unchanged(job):
             _let_stand(job, card)
             return UNCHANGED
         if self._store is None or ownership.owner_of(card) is not None:  # a job of a killed run may write there still

@@ -42,6 +42,7 @@ VERDICTS = {
     "also without the fault": "mute",
     "not supported": "open",
     "not testable": "mute",
+    "not defined here": "mute",
 }
 """Cells that judge; the word is shown with a colour."""
 SERIES = ("；", "; ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -28,7 +29,11 @@ def answer_prompts(
     config: AnswerPromptsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write one answer for each distinct prompt of all selections and shot counts; return how many.
+    """Answer each distinct prompt of all selections and shot counts once; return how many there are.
+
+    The folder of answers gets a file for each policy with the answers to its own prompts, at the place that its
+    selections have below the study's folder: `STUDY/POLICY/selections.jsonl` leads to `POLICY.jsonl`. So what reads one
+    policy's answers depends on no other policy.
 
     Raises:
         CheckpointError: the model folder is missing or incomplete.
@@ -43,11 +48,14 @@ def answer_prompts(
     replies = model.run([LvlmRequest(prompter(queries[query], chosen)) for query, chosen in wanted])
     if not model.leads:
         return len(replies)
-    rows = [
-        AnswerRow(query_id=query, demonstrations=chosen, raw=reply.text, answer=cut_answer(reply.text))
+    rows = {
+        (query, chosen): AnswerRow(query_id=query, demonstrations=chosen, raw=reply.text, answer=cut_answer(reply.text))
         for (query, chosen), reply in zip(wanted, replies, strict=True)
-    ]
-    storage.write_rows(answers, rows)
+    }
+    study = os.path.commonpath((answers, *selections))
+    for path in selections:
+        own = answers / f"{path.parent.relative_to(study)}.jsonl"
+        storage.write_rows(own, [rows[prompt] for prompt in distinct_prompts((path,), config.shots)])
     storage.write_json(counters, model.counters)
     inputs: Inputs = {"selections": selections, "train_examples": train_examples, "eval_examples": eval_examples}
     write_card(card, stage="answer_prompts", config=config, inputs=inputs, started=started, runtime=runtime)

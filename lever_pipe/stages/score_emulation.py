@@ -31,7 +31,7 @@ Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]
 def score_emulation(
     *,
     selections: tuple[Path, ...],
-    answers: Path,
+    answers: tuple[Path, ...],
     eval_examples: Path,
     metrics: tuple[Path, ...],
     untouched: Path,
@@ -69,11 +69,11 @@ def score_emulation(
 
 
 def _score_lines(
-    selected: Selected, queries: Sequence[Example], answers: Path, config: ScoreEmulationConfig
+    selected: Selected, queries: Sequence[Example], answers: Sequence[Path], config: ScoreEmulationConfig
 ) -> Iterable[Line]:
-    said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(answers, AnswerRow)}
-    for policy, chosen in selected.items():
-        scores, keys = score_questions(queries, chosen, said, config.shots, files=(policy.name, str(answers)))
+    for (policy, chosen), path in zip(selected.items(), answers, strict=True):
+        said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(path, AnswerRow)}
+        scores, keys = score_questions(queries, chosen, said, config.shots, files=(policy.name, str(path)))
         ref = PolicyRef(name=policy.name, stage="grpo", kl_beta=policy.kl_beta, epoch=policy.epoch)
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
             (prefix,) = cell.subsets

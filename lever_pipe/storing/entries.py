@@ -24,7 +24,9 @@ HEAD, MIDDLE, END = b'{"sha256":"', b'","entry":', b"}\n"
 SEAL = len(HEAD) + 64 + len(MIDDLE)  # bytes before an entry's own JSON
 SHARD = re.compile("[0-9a-f]{2}")
 SHA256 = r"^[0-9a-f]{64}$"
-AGAIN = "The next run computes it again. All such entries at once: python -m lever_pipe store verify --mend {folder}"
+AGAIN = (
+    "A run that needs it computes it again. All such entries at once: python -m lever_pipe store verify --mend {folder}"
+)
 
 
 class StoredFile(Row):
@@ -206,6 +208,14 @@ def parse(loaded: Loaded) -> Entry:
 def sealed_entry(entry: Entry) -> bytes:
     """Return the bytes of an entry's file: its JSON and the digest of that."""
     return _sealed(entry.model_dump_json().encode())
+
+
+def size_of(path: Path) -> int | None:
+    """Return a file's bytes; None where none is."""
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def discard(loaded: Loaded) -> bool:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lever_pipe.errors import StoreError
 from lever_pipe.storing import files
-from lever_pipe.storing.entries import SHA256, Identity, Layout, Loaded, discard, identity_of
+from lever_pipe.storing.entries import SHA256, Identity, Layout, Loaded, discard, identity_of, size_of, wrong_blob
 from lever_pipe.storing.files import STALE_S
 from lever_pipe.storing.listing import Listed, list_entries
 
@@ -23,7 +23,7 @@ class Trimmed(NamedTuple):
     """What was removed, and what is left.
 
     Attributes:
-        entries: finished jobs removed, least recently used first, and those that cannot be read.
+        entries: finished jobs removed, least recently used first, and those that are damaged.
         contents: files removed that no entry names any more.
         bytes: what these took.
         temporary: leftovers of killed processes removed.
@@ -42,8 +42,10 @@ class Trimmed(NamedTuple):
 def trim(layout: Layout, max_bytes: int) -> Trimmed:
     """Remove entries that were not used for the longest time, what nobody names any more, and leftovers."""
     listing = list_entries(layout.all_entries())
-    dropped = [loaded.path for path, loaded, fault in listing.damaged if loaded and _drop_damaged(loaded, fault)]
-    kept, evicted = _evict(listing.sound, max_bytes)
+    damaged = [(loaded, fault) for _, loaded, fault in listing.damaged if loaded]
+    damaged += [(entry.loaded, lack) for entry in listing.sound if (lack := _lacking(layout, entry))]
+    dropped = {loaded.path for loaded, fault in damaged if _drop_damaged(loaded, fault)}
+    kept, evicted = _evict([entry for entry in listing.sound if entry.loaded.path not in dropped], max_bytes)
     needed = {sha256: size for entry in kept for sha256, size in entry.blobs.items()}
     freed: list[int] = []
     if listing.unreadable:
@@ -106,6 +108,15 @@ def _remove_blobs(
     except OSError as fault:
         log.warning("%s: what nobody needs stays: %s", layout.folder, fault)
         return []
+
+
+def _lacking(layout: Layout, entry: Listed) -> StoreError | None:
+    """Return the first content that an entry names and that is not there in its size; only reading tells the rest."""
+    for sha256, size in entry.blobs.items():
+        found = size_of(layout.blob(sha256))
+        if found != size:
+            return wrong_blob(layout.blob(sha256), sha256, size, "none" if found is None else f"{found} bytes")
+    return None
 
 
 def _drop_damaged(loaded: Loaded, fault: StoreError) -> bool:

@@ -83,7 +83,7 @@ def verify(layout: Layout, *, mend: bool = False) -> list[Fault]:
     for blob in layout.all_blobs():
         path = Path(blob.path)
         try:
-            sound[blob.name] = _require_blob(layout, path)
+            sound[blob.name] = require_blob(layout, path)
         except FileNotFoundError:
             continue  # collected meanwhile
         except (StoreError, OSError) as fault:
@@ -100,14 +100,19 @@ def verify(layout: Layout, *, mend: bool = False) -> list[Fault]:
             found += [Fault(fault, gone) for fault in missing]
     for path, reason in bad.items():
         if isinstance(reason, StoreError):
-            found.append(Fault(reason, mend and _remove_damaged(layout, path)))
+            found.append(Fault(reason, mend and remove_damaged(layout, path)))
         else:
             found.append(Fault(_unreadable(path, reason), mended=False))
     return found
 
 
-def _require_blob(layout: Layout, path: Path) -> int:
-    """Return the bytes of a content that is what its name says."""
+def require_blob(layout: Layout, path: Path) -> int:
+    """Return the bytes of a content that is what its name says.
+
+    Raises:
+        StoreError: it holds something else, or is no file.
+        OSError: it is not there, or cannot be read.
+    """
     sha256, size = files.read_digest(path)
     if layout.blob(sha256) != path:
         do = AGAIN.format(folder=layout.folder)
@@ -125,7 +130,7 @@ def _unsound(
         if path in bad or sound.get(sha256) == size:
             continue
         try:  # it may have come later than the look at all contents
-            found = _require_blob(layout, path)
+            found = require_blob(layout, path)
         except FileNotFoundError:
             yield wrong_blob(path, sha256, size, f"none, though {entry.loaded.path} needs it")
         except (StoreError, OSError) as fault:
@@ -135,7 +140,7 @@ def _unsound(
                 yield wrong_blob(path, sha256, size, f"{found} bytes")
 
 
-def _remove_damaged(layout: Layout, path: Path) -> bool:
+def remove_damaged(layout: Layout, path: Path) -> bool:
     """Return whether a damaged content is gone; one that was written again meanwhile comes back."""
     try:
         with files.temporary_below(layout.staging) as aside:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import example
 
 from lever_pipe import storage
 from lever_pipe.__main__ import main
@@ -155,6 +156,27 @@ def test_other_questions_are_not_paired(results: Path, tmp_path: Path, capsys: p
     assert all(line["p"] is None and line["low"] is None for line in found["accuracies"])
     text = compare(capsys, results / "lever" / A, tmp_path / "other" / "lever" / A)
     assert "other questions: no interval and no test" in text
+
+
+def test_it_is_said_first_that_and_how_the_questions_differ(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other" / "lever"
+    for name in (A, B):
+        write_policy(other, name, examples="x", shift=10 * (name == B))
+    rows = [example(i) for i in range(40)]
+    changed = [rows[2].model_copy(update={"question": "else?"}), rows[3].model_copy(update={"image_digest": "else"})]
+    storage.write_rows(results / "lever/examples/eval.jsonl", rows)
+    storage.write_rows(other / "examples/eval.jsonl", [*changed, *rows[4:40], *(example(i) for i in range(40, 45))])
+    told = "A has 40 questions, B 43: 38 are in both by their id, of these 2 with other words, images or answers; "
+    for words in ((results / "lever" / A, other / A), (results, other.parent)):
+        parts = compare(capsys, *words).split("\n\n")
+        assert parts[1].startswith("A and B were scored on other questions: no interval and no test")
+        assert f"\n{told}2 are only in A, 5 only in B." in parts[1]
+        assert not any(part.startswith("Same demonstrations") for part in parts)
+        sets = as_json(capsys, *words)["question_sets"]
+        assert sets == {"left": 40, "right": 43, "common": 38, "changed": 2}
+    assert as_json(capsys, A, B, "--results", results)["question_sets"] is None
 
 
 def test_an_unknown_policy_is_suggested(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

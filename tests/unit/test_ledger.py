@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from ledger_lines import line, sealed, unsealed
 
 from lever_pipe.errors import RecordError
-from lever_pipe.ledger import LOG_PROB_TOLERANCE, ROWS_PER_CHUNK, Ledger, read_files, writer_name
+from lever_pipe.ledger import LOG_PROB_TOLERANCE, ROWS_PER_CHUNK, Ledger, introduce, read_files, writer_name
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -313,6 +314,29 @@ def test_after_a_failed_write_no_line_follows_the_torn_one(
             ledger.flush()
     again = Ledger(tmp_path)
     assert (again.get(KEY), again.get(OTHER), again.torn) == ({"text": "red"}, {"text": "blue"}, 1)
+
+
+def test_without_room_rows_stay_in_memory_and_are_written_when_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(number: int) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    n = 2 * ROWS_PER_CHUNK + 1
+    with Ledger(tmp_path) as ledger, monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: full(errno.ENOSPC))
+        introduce(tmp_path, {"0" * 16: {"code": "x"}})
+        for i in range(n):
+            ledger.put(f"{i:064x}", {"text": str(i)})
+        ledger.flush(must=False)
+        assert [ledger.get(f"{i:064x}") for i in range(n)] == [{"text": str(i)} for i in range(n)]
+        assert caplog.text.count("answers are not kept: expected room on the file system to write") == 1
+        with pytest.raises(OSError, match="No space left"):
+            ledger.flush()
+        patch.setattr(os, "fsync", lambda _: full(errno.EIO))
+        with pytest.raises(OSError, match="Input/output"):
+            ledger.flush(must=False)
+    assert {key: Ledger(tmp_path).get(key) for key in ledger} == {f"{i:064x}": {"text": str(i)} for i in range(n)}
 
 
 @pytest.mark.parametrize("gone", ["the file", "the folder"])

@@ -5,13 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from builders import embedding_arrays
 
 from lever_pipe import storage
-from lever_pipe.__main__ import RARELY, _no_garbage_collection, main, path_parameters, stage_function
+from lever_pipe.__main__ import RARELY, TOOLS, _no_garbage_collection, main, path_parameters, stage_function
 from lever_pipe.config import Selector
 from lever_pipe.errors import ConfigError, RecordError
 from lever_pipe.records import EpochMetrics
@@ -47,9 +48,9 @@ def test_a_stage_runs_as_the_workflow_calls_it(tmp_path: Path, wrap: bool) -> No
 
 def test_an_unknown_stage_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     text = fault(capsys, "initialize_selector", "--spec", "{}")
-    assert text.startswith("ConfigError: a stage: one of ")
+    assert text.startswith("ConfigError: expected a tool (doctor, plan, ")
     assert "found 'initialize_selector'. Did you mean 'initialise_selector'?" in text
-    assert "Name one of them." in fault(capsys, "zzz", "--spec", "{}")
+    assert "List them all: python -m lever_pipe --help" in fault(capsys, "zzz", "--spec", "{}")
 
 
 def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,6 +136,29 @@ def test_one_process_ends_with_status_2_and_one_message(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "Did you mean 'score_answers'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("compar", "compare"), ("docter", "doctor"), ("score_answer", "score_answers")]
+)
+def test_an_unknown_name_is_told_with_the_nearest_tool_or_stage(
+    capsys: pytest.CaptureFixture[str], name: str, near: str
+) -> None:
+    assert f"found '{name}'. Did you mean '{near}'?" in fault(capsys, name)
+
+
+def test_help_says_what_each_tool_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.partition("tools, ")[2].splitlines()[1:]]
+    assert [words[0] for words in lines] == list(TOOLS)
+    assert all(len(words) == 2 for words in lines)
+    for tool in TOOLS.values():
+        assert callable(import_module(f"lever_pipe.{tool.module}").main)
+
+
+def test_a_language_without_glossary_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "found 'xx'; there is zh." in fault(capsys, "glossary", "xx")
+    assert "Did you mean 'zh'?" in fault(capsys, "glossary", "zn")
 
 
 def test_file_parameters_are_read_from_the_signature() -> None:

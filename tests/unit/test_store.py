@@ -481,6 +481,7 @@ def test_a_damaged_content_is_named_and_never_used(
         assert f"; found {sizes.get(damage, zeros)}." in said
     assert tree(tmp_path / "b") == before
     assert entries(store) == []
+    assert not os.path.lexists(blob)  # no other entry meets it
     assert restored(store, tmp_path / "b") is None  # a miss as any other
     assert warnings(caplog) == []
     assert store.put(key(0), a_card(outputs), outputs)
@@ -766,6 +767,25 @@ def test_a_damaged_entry_goes_with_what_it_named(tmp_path: Path, caplog: pytest.
     assert store.verify() == []
 
 
+def test_an_entry_without_its_contents_goes_when_room_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store, paths = stocked(tmp_path, 3)
+    blob_of(store, b"2").unlink()
+    os.truncate(blob_of(store, blob_bytes(1, 3000)), 2999)
+    assert store.trim().entries == 2
+    told = {said.split(": expected")[0] for said in warnings(caplog)}
+    assert told == {str(blob_of(store, content)) for content in (b"2", blob_bytes(1, 3000))}
+    assert entries(store) == [paths[0]]
+
+
+def test_work_that_is_done_again_replaces_damage(store: Store, tmp_path: Path) -> None:
+    """A forced job makes the very same bytes; what lies under their names has the right size, and is something else."""
+    outputs = kept(store, tmp_path / "a")
+    _flip(blob_of(store, blob_bytes(0, 3000)), 9)
+    assert store.put(key(0), a_card(outputs), outputs)
+    assert store.verify() == []
+    assert not store.put(key(0), a_card(outputs), outputs)
+
+
 def test_a_writer_that_comes_in_between_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, _ = stocked(tmp_path, 1)
     store.max_bytes = 0
@@ -892,7 +912,7 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
         said = warnings(caplog)
         assert stored == (said == [])
         if not stored:
-            assert "No space left" in said[0] or "expected to find" in said[0]
+            assert "no space left" in said[0] or "expected to find" in said[0]
             assert not whole
         assert tree(store.folder).keys() & {"staging"} == set() or tree(store.folder / "staging") == {}
         faults = store.verify()
@@ -944,7 +964,7 @@ def test_contents_beyond_a_limit_are_not_kept(store: Store, tmp_path: Path, capl
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not done
-    assert "File too large" in warnings(caplog)[0]
+    assert "file too large" in warnings(caplog)[0]
     assert (entries(store), blobs(store), tree(store.folder / "staging")) == ([], [], {})
 
 

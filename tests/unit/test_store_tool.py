@@ -95,6 +95,16 @@ def test_verify_tells_one_line_a_fault_and_mends(store: Store, capsys: pytest.Ca
     assert told(capsys, "verify").startswith("kept/here: sound")
 
 
+def test_gc_removes_what_is_damaged(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    blob = blob_of(store, blob_bytes(1, 3000))
+    blob.write_bytes(bytes(3000))
+    lines = told(capsys, "gc").splitlines()
+    assert lines[0].startswith(f"removed: {blob}: expected bytes whose sha256 is the file's name; found 3000 bytes")
+    assert lines[-1].startswith("kept/here: 2 finished jobs")
+    assert told(capsys, "verify").startswith("kept/here: sound; 2 finished jobs")
+    assert object_of(capsys, "gc")["faults"] == []
+
+
 def test_gc_keeps_to_the_bound(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "gc").startswith("removed 0 finished jobs, 0 files of 0 bytes and 0 leftovers\n")
     bound = (2 * SIZE + 16) / 1e9

@@ -23,13 +23,13 @@ OFFLINE_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
     "select_demonstrations": GRPO_EPOCHS,
     "answer_prompts": 1,
-    "score_answers": SEED_SCORES,
+    "score_answers": GRPO_EPOCHS,
     **REPORT,
 }
 GRPO_AND_BELOW = {
     **OFFLINE_AND_BELOW,
     "train_on_policy_epoch": ON_POLICY_EPOCHS,
-    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS,
+    **dict.fromkeys(("select_demonstrations", "score_answers"), GRPO_EPOCHS + ON_POLICY_EPOCHS),
 }
 ALL_GRPO_AND_BELOW = {
     **GRPO_AND_BELOW,
@@ -46,5 +46,5 @@ BELOW_RL_DATA = {
     "train_distil_epoch": DISTIL_EPOCHS,
     "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
     **ALL_GRPO_AND_BELOW,
-    "select_demonstrations": SEED_SCORES,
+    **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES),
 }

@@ -36,7 +36,10 @@ GRPO = f"{RESULTS}/lever/preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2/selec
 EMBEDDINGS = f"{RESULTS}/lever/embeddings/embeddings.safetensors"
 BELOW_RCE = GRPO_AND_BELOW | {
     "train_distil_epoch": DISTIL_EPOCHS,
-    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS + DISTIL_EPOCHS + 1,  # and the checkpoint's own
+    **dict.fromkeys(
+        ("select_demonstrations", "score_answers"),
+        GRPO_EPOCHS + ON_POLICY_EPOCHS + DISTIL_EPOCHS + 1,  # and the checkpoint's own
+    ),
 }
 BELOW_EMBEDDINGS = {"train_rce_epoch", "train_grpo_epoch", "train_on_policy_epoch", "sample_pools", "select_baseline"}
 STARTED = re.compile(r"^Job (\d+): ", re.MULTILINE)  # a spared job is never started
@@ -277,7 +280,8 @@ class TestRecords:
         pytest.param(
             "config.yaml", "    rce:\n      learn", "    reward: {mode: soft_only}\n    rce:\n      learn",
             {"reward_groups": 1, "measure_rewards": 1, "train_distil_epoch": DISTIL_EPOCHS,
-             "train_rce_epoch": RCE_EPOCHS, **GRPO_AND_BELOW, "select_demonstrations": SEED_SCORES},
+             "train_rce_epoch": RCE_EPOCHS, **GRPO_AND_BELOW, "select_demonstrations": SEED_SCORES,
+             "score_answers": SEED_SCORES},
             id="another reward trains its preset",
         ),
         pytest.param(

@@ -46,9 +46,23 @@ def test_a_beta_more_trains_that_beta_only(smoke: Project) -> None:
             "train_grpo_epoch": 2,
             "select_demonstrations": 2,
             "answer_prompts": 1,
-            "score_answers": SEED_SCORES + 2,
+            "score_answers": 2,
             **REPORT,
         }
+
+
+def test_a_beta_fewer_computes_no_score(smoke: Project) -> None:
+    with smoke.edited("config/smoke.yaml", "kl_betas: [0, 0.15]", "kl_betas: [0.15]"):
+        assert smoke.planned() == {"answer_prompts": 1, **REPORT}
+
+
+def test_a_beta_more_and_other_cells_score_all(smoke: Project) -> None:
+    """What changes a score is seen although its batch is answered again for the sake of others."""
+    with (
+        smoke.edited("config/smoke.yaml", "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
+        smoke.edited("config/smoke.yaml", "n_random_subsets: 3", "n_random_subsets: 4"),
+    ):
+        assert smoke.planned()["score_answers"] == SEED_SCORES + BASELINES + 2
 
 
 def test_more_epochs_train_only_the_further_ones(smoke: Project) -> None:
@@ -65,7 +79,7 @@ def test_more_grpo_epochs_train_only_the_further_ones(smoke: Project) -> None:
             "train_grpo_epoch": 3,
             "select_demonstrations": 4,
             "answer_prompts": 1,
-            "score_answers": SEED_SCORES + 4,
+            "score_answers": 4,
             **REPORT,
         }
 
@@ -76,7 +90,7 @@ def test_an_on_policy_beta_more_trains_that_beta_only(smoke: Project) -> None:
             "train_on_policy_epoch": 2,
             "select_demonstrations": 2,
             "answer_prompts": 1,
-            "score_answers": SEED_SCORES + 2,
+            "score_answers": 2,
             **REPORT,
         }
 
@@ -94,7 +108,7 @@ def test_a_loss_retrains_its_own_mode(smoke: Project, name: str, old: str, rule:
             rule: epochs,
             "select_demonstrations": epochs,
             "answer_prompts": 1,
-            "score_answers": SEED_SCORES,
+            "score_answers": epochs,
             **REPORT,
         }
 
@@ -191,6 +205,7 @@ def test_jobs_take_the_configured_path_and_their_cards_tell_it(smoke: Project) -
 def test_consent_to_ask_again_reaches_the_jobs(smoke: Project) -> None:
     words = ("--dry-run", "--printshellcmds", "--forcerun", "answer_prompts", "--until", "answer_prompts")
     assert "--ask-again" not in smoke.snakemake(*words)
+    assert smoke.planned("--forcerun", "answer_prompts")["score_answers"] == SEED_SCORES + BASELINES
     with consent(smoke):
         assert "--ask-again" in smoke.snakemake(*words)
 
@@ -239,6 +254,7 @@ def test_the_prompt_answers_everything_again(smoke: Project) -> None:
         planned = smoke.planned()
     assert planned["generate_rl_data"] == 2
     assert planned["answer_prompts"] == 3
+    assert planned["score_answers"] == SEED_SCORES + BASELINES
     assert planned["train_rce_epoch"] == RCE_EPOCHS + EMULATED_RCE
     assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
     assert not planned.keys() & ABOVE_ANSWERS

@@ -4,7 +4,7 @@ import json
 import time
 from pathlib import Path
 
-from lever_pipe import agent_plan, numerics, os_faults, plan
+from lever_pipe import agent_plan, numerics, os_faults, plan, snakemake_adapter
 from lever_pipe.cluster import duplicates, failures, invocation, sizing
 from lever_pipe.errors import LeverPipeError
 from lever_pipe.incremental import reconciling, sparing
@@ -189,8 +189,9 @@ def selections_of_batch(wildcards):
 
 
 def answers_of_policy(wildcards):
-    """Return the answers of the batch that a policy belongs to."""
-    return f"{LEVER}/answers/{plan.batch_of(wildcards.policy)}/answers.jsonl"
+    """Return a policy's answers, which lie beside those of its batch."""
+    folder = ANSWERS.format(batch=plan.batch_of(wildcards.policy))
+    return f"{folder}/{wildcards.policy}.jsonl"
 
 
 def of_each_run(name):
@@ -257,6 +258,9 @@ def begin_invocation():
 
 def regard_what_is_made():
     """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
+    snakemake_adapter.find_makers_of_folders()
+    if workflow.is_main_process:
+        snakemake_adapter.amend_plans(SPARING.stands, whole="all")
     reconciling.reconcile(workflow, Path(RESULTS))
     duplicates.leave_if_made(workflow, EXPERIMENT)
 
@@ -274,9 +278,8 @@ def closing_summary():
     tables = ", ".join(f"{folder}/tables/" for folder in folders)
     figures = ", ".join(f"{folder}/figures/" for folder in folders)
     end_invocation()
-    notes = "".join(
-        f"\n{line}" for line in (SPARING.summary(), JOBS.summary_of_retries()) if line
-    )
+    told = (SPARING.summary(), JOBS.summary_of_retries(), JOBS.summary_of_unkept())
+    notes = "".join(f"\n{line}" for line in told if line)
     return (
         f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{notes}"
         f"\nReport:  {PAGE}\nTables:  {tables}\nFigures: {figures}\n"

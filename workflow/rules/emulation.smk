@@ -103,7 +103,10 @@ if EMULATE:
                 f"{LEVER}/{policy}/selections.jsonl"
                 for policy in plan.emulated(EXPERIMENT)
             ],
-            answers=f"{LEVER}/answers/emulation/answers.jsonl",
+            answers=[
+                f"{ANSWERS}/{policy}.jsonl".format(batch=plan.faults.EMULATION)
+                for policy in plan.emulated(EXPERIMENT)
+            ],
             eval_examples=EXAMPLES["eval_examples"],
             metrics=[
                 f"{LEVER}/{run}/metrics.json" for run in plan.emulated_runs(EXPERIMENT)

@@ -1,6 +1,8 @@
 SAMPLES = EXPERIMENT.evaluation.samples
 SHOTS = EXPERIMENT.evaluation.shots
 SCORES = f"{LEVER}/{{policy}}/scores"
+ANSWERS = f"{LEVER}/answers/{{batch}}/policies"
+"""A file of answers for each policy."""
 
 
 rule select_demonstrations:
@@ -60,7 +62,7 @@ rule answer_prompts:
         **EXAMPLES,
         selections=selections_of_batch,
     output:
-        answers=f"{LEVER}/answers/{{batch}}/answers.jsonl",
+        answers=directory(ANSWERS),
         counters=f"{LEVER}/answers/{{batch}}/counters.json",
         card=f"{LEVER}/answers/{{batch}}/run.json",
     log:

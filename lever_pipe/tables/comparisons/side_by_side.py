@@ -18,7 +18,7 @@ SINGLE = (
     "and p hold for further questions and these very checkpoints, not for further seeds."
 )
 SEVERAL = "Interval and p (Student's t) hold for further questions and further runs of the sides with several."
-UNPAIRED = "A and B were scored on other questions: no interval and no test."
+UNPAIRED = "A and B were scored on other questions: no interval and no test, and no comparison of what they choose."
 DETECTABLE = "detectable: smallest difference found at 80 % power. low and high: 95 % interval."
 NO_TEST = "-"
 NOTHING = "Nothing in the run cards."
@@ -36,9 +36,10 @@ def _policies(found: Mapping[str, Any]) -> Iterator[str]:
     one, other = found["runs"]
     runs = [f"A  {found['left']}  ({_runs_text(one)})", f"B  {found['right']}  ({_runs_text(other)})"]
     yield "\n".join(runs)
-    notes = [DETECTABLE, SINGLE if one == other == 1 else SEVERAL] if found["same_questions"] else [UNPAIRED]
+    yield _questions(found)
+    notes = [DETECTABLE, SINGLE if one == other == 1 else SEVERAL] if found["same_questions"] else []
     accuracies = [_accuracy_cells(line) for line in found["accuracies"]]
-    head = f"Accuracy in percent, {found['questions']} questions"
+    head = f"Accuracy in percent, {_counts(found['questions'])} questions"
     yield "\n".join([_part(head, ["shots", *ACCURACY_HEADS], accuracies), *notes])
     yield _part("Training metrics", ["metric", "A", "B"], [_metric_cells(line) for line in found["metrics"]])
     agreement = [_agreement_cells(line) for line in found["agreement"]]
@@ -50,11 +51,14 @@ def _policies(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _runs(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"A  {found['left']}\nB  {found['right']}"
+    yield _questions(found)
     rows = [
-        [row["group"], row["questions"], *_accuracy_cells(_line(row))[1:], _p(row["p_holm"])] for row in found["groups"]
+        [row["group"], _counts(row["questions"]), *_accuracy_cells(_line(row))[1:], _p(row["p_holm"])]
+        for row in found["groups"]
     ]
     heads = ["policy", "questions", *ACCURACY_HEADS, "Holm p"]
-    yield "\n".join([_part("Accuracy in percent, mean over shots, by size of difference", heads, rows), DETECTABLE])
+    notes = [DETECTABLE] if any(row["same_questions"] for row in found["groups"]) else []
+    yield "\n".join([_part("Accuracy in percent, mean over shots, by size of difference", heads, rows), *notes])
     for side, cells in (("A", found["only_left"]), ("B", found["only_right"])):
         yield _part(f"Only in {side}", ["policy", "cells"], _by_policy(cells))
     rows = [
@@ -62,6 +66,26 @@ def _runs(found: Mapping[str, Any]) -> Iterator[str]:
         for where, line in _named(found["differences"])
     ]
     yield _part("What differs", ["stage", "key", "A", "B", "jobs"], rows) or f"What differs\n{NOTHING}"
+
+
+def _questions(found: Mapping[str, Any]) -> str:
+    """Return in what the questions of both sides differ; nothing where they are the same."""
+    if found["same_questions"]:
+        return ""
+    sets = found["question_sets"]
+    if sets is None:
+        return UNPAIRED
+    common, changed = sets["common"], sets["changed"]
+    return (
+        f"{UNPAIRED}\nA has {sets['left']} questions, B {sets['right']}: {common} are in both by their id, of these "
+        f"{changed} with other words, images or answers; {sets['left'] - common} are only in A, "
+        f"{sets['right'] - common} only in B."
+    )
+
+
+def _counts(sides: Sequence[int]) -> str:
+    """Return a number of questions, of each side where they differ."""
+    return " and ".join(map(str, dict.fromkeys(sides)))
 
 
 def _part(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -11,7 +11,7 @@ from lever_pipe.tables.explanations.published_patterns import SAMPLES, SHOTS, Qu
 from lever_pipe.tables.text import ABSENT, number
 
 NONE, DROPOUT = "none", "dropout"
-REPRODUCED, UNSPECIFIC, MISSED = "reproduced", "also without the fault", "not reproduced"
+REPRODUCED, UNSPECIFIC, MISSED, UNDEFINED = "reproduced", "also without the fault", "not reproduced", "not defined here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,13 @@ class Pattern:
     holds: bool  # with the fault
     holds_without: bool
     remark: str = ""
+    is_defined: bool = True  # else `remark` says why nothing can be judged
 
     @property
     def verdict(self) -> str:
         """Return the verdict in words: a pattern that also holds without the fault does not point to it."""
+        if not self.is_defined:
+            return UNDEFINED
         if not self.holds:
             return MISSED
         return UNSPECIFIC if self.holds_without else REPRODUCED

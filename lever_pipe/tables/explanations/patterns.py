@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from lever_pipe.tables.explanations import choice_patterns as choices
 from lever_pipe.tables.explanations import training_patterns as training
-from lever_pipe.tables.explanations.pattern_study import REPRODUCED, UNSPECIFIC, Pattern, Study
+from lever_pipe.tables.explanations.pattern_study import REPRODUCED, UNDEFINED, UNSPECIFIC, Pattern, Study
 from lever_pipe.tables.table import Table, frame_of
 from lever_pipe.tables.text import ABSENT, sentences
 
@@ -51,10 +51,12 @@ def tally(found: Sequence[Pattern]) -> tuple[str, str]:
     reproduced = sum(REPRODUCED in of for of in verdicts.values())
     unpublished = sum(ABSENT in of for of in verdicts.values())
     unspecific = sum(UNSPECIFIC in of and REPRODUCED not in of for of in verdicts.values())
-    n = len(verdicts) - unpublished - unspecific
+    undefined = sum(UNDEFINED in of for of in verdicts.values())
+    n = len(verdicts) - unpublished - unspecific - undefined
+    told = f"{unspecific} that hold also without the fault, {unpublished} without a published number"
     return (
         f"Reproduced: {reproduced} of {n} published statements.",
-        f"Set aside: {unspecific} that hold also without the fault, {unpublished} without a published number.",
+        f"Set aside: {told}, {undefined} not defined here." if undefined else f"Set aside: {told}.",
     )
 
 

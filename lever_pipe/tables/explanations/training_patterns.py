@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
-from math import sqrt
+from math import nan, sqrt
 from statistics import fmean
 
 from lever_pipe.tables.explanations.pattern_study import DROPOUT, NONE, Pattern, Study, extent
@@ -19,6 +20,7 @@ RATIO_BOUND = 0.95
 """A mean ratio below it is off 1."""
 SHARE_TOLERANCE = 0.01
 """The floor under the spread of rewards shrinks the advantages of a few queries, so Adv Std may miss the share."""
+NO_GRADIENT = "In epoch 1 no query has selections of different rewards, so no advantage differs from 0."
 ONE_OF_THREE = 2 / sqrt(3)
 """Largest size over spread of three advantages of which one differs: (2, -1, -1) over its unbiased deviation."""
 
@@ -142,7 +144,8 @@ def advantages(study: Study) -> list[Pattern]:
                 holds_without=rises[NONE],
             )
         )
-    return found
+    without = [arm for arm in (DROPOUT, NONE) if not all(study.metrics(arm, ADV_STD, 1))]
+    return [replace(each, is_defined=False, remark=NO_GRADIENT) for each in found] if without else found
 
 
 def _spread(study: Study) -> Pattern:
@@ -172,9 +175,10 @@ def _spread(study: Study) -> Pattern:
 
 
 def _largest(study: Study) -> Pattern:
-    over = {
-        arm: study.metrics(arm, "max_advantage", 1)[0] / study.metrics(arm, ADV_STD, 1)[0] for arm in (DROPOUT, NONE)
+    sizes = {
+        arm: (study.metrics(arm, "max_advantage", 1)[0], study.metrics(arm, ADV_STD, 1)[0]) for arm in (DROPOUT, NONE)
     }
+    over = {arm: largest / spread if spread else nan for arm, (largest, spread) in sizes.items()}
     holds = {arm: abs(value - ONE_OF_THREE) <= SHARE_TOLERANCE for arm, value in over.items()}
     return Pattern(
         id="adv-max",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import logging
 import shutil
@@ -439,6 +440,19 @@ def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [finding.level for finding in with_free(local_checks.NO_ROOM - 1)] == [Level.FAULT]
 
 
+def test_a_full_disk_of_the_store_stops_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    (found,) = local_checks.disks(needed=10**9, kept=tmp_path / "store" / "ledger")
+    assert found.level is Level.WARNING
+    assert "The run goes on and keeps nothing there." in found.line
+    (found,) = local_checks.disks(tmp_path, needed=10**9, kept=tmp_path)
+    assert found.level is Level.FAULT  # results lie there, too
+
+
 def test_few_inodes_are_a_warning_unless_none_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for n_files, n_free, level in ((10**6, 10, Level.WARNING), (0, 0, Level.OK), (10**6, 10**5, Level.OK)):
         state = SimpleNamespace(f_files=n_files, f_favail=n_free)
@@ -542,6 +556,17 @@ def test_each_process_needs_a_gpu(
     faults = [finding.text for finding in found if finding.level is Level.FAULT]
     assert len(faults) == bool(told)
     assert told in "".join(faults)
+
+
+def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folder: Path) -> None:
+    """Its absence is the fault; where its rules would compute nobody knows."""
+    rules = ("answer_prompts", "train_on_policy_epoch", "embed_examples", "train_rce_epoch", "warm_start_agent")
+    jobs = [{**JOB, "rule": rule, "device": "cuda"} for rule in rules]
+    assert local_checks.of_known_size(experiment, jobs, folder) == jobs
+    shutil.rmtree(folder / "resources/world/lvlm")
+    assert local_checks.of_known_size(experiment, jobs, folder) == jobs[2:]
+    expected = [("fault", "lvlm.model resources/world/lvlm")]
+    assert complaints(local_checks.check(experiment, rules={"train_on_policy_epoch"}, folder=folder)) == expected
 
 
 @pytest.mark.parametrize(("file", "level"), [("nvidia0", None), ("kfd", None), ("nvidiactl", Level.FAULT)])

@@ -539,3 +539,16 @@ def test_a_record_of_another_shape_never_ends_the_run(
     break_it(run)
     half_done(run)
     assert run.only.job == 2
+
+
+def test_what_could_not_be_kept_is_told_once(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for number in (1, 2, 3):
+        log = tmp_path / f"{number}.log"
+        log.write_text("" if number == 3 else f"store: what train has made is not kept: No space left {number}\n" * 2)
+        run.starts(number, log=str(log))
+        run.finishes(number)
+    told = "2 jobs could not keep what they made or asked, and went on: No space left 1"
+    assert run.heard.summary_of_unkept() == told
+    run.fails(3)
+    assert told in run.heard.summary_of_failures()

@@ -47,7 +47,7 @@ class Study:
         storage.write_row(folder / "noisy", metrics("emulation/dropout/base~5/beta~0.12/seed~0/epoch~1", 0.3, 0.12))
         storage.write_rows(folder / "untouched", [metrics("emulation/dropout/base~5/seed~0/untouched~1", 0.5, None)])
         score_emulation(
-            selections=paths, answers=folder / "answers", eval_examples=folder / "examples",
+            selections=paths, answers=(folder / "answers",) * len(paths), eval_examples=folder / "examples",
             metrics=(folder / "right", folder / "noisy"), untouched=folder / "untouched",
             scores=folder / "scores.csv", prompts=folder / "prompts.csv", agreement=folder / "agreement.csv",
             training=folder / "training.csv", card=folder / "card",

@@ -239,6 +239,19 @@ def test_the_table_and_the_file_show_the_same_cells() -> None:
     assert "No inference about training variance: one seed." in table.caption
 
 
+def no_spread(arm: str, beta: float, epoch: int) -> float:
+    return 0.0 if epoch == 1 else 0.3
+
+
+def test_advantages_are_not_defined_where_no_query_has_a_gradient() -> None:
+    """As with two RL queries whose selections are all answered alike: the spread is 0, and nothing is divided by it."""
+    found = judged(std=no_spread)
+    assert named(found, "not defined here") == WITHOUT_TOO
+    assert all("no advantage differs from 0" in found[name].remark for name in WITHOUT_TOO)
+    assert named(found, "not reproduced") == NOT_REPRODUCED
+    assert tally(list(found.values()))[1].endswith(", 3 not defined here.")
+
+
 def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     def row(statement: str, published: str, holds: bool, without: bool = False) -> Pattern:
         return Pattern("id", statement, published, "head", "", "", "", holds, without)
@@ -262,7 +275,7 @@ def texts(table: Table) -> list[str]:
 def test_every_text_has_a_translation() -> None:
     chinese = read_glossary(GLOSSARY)
     changes: list[dict[str, Any]] = [{}, {"change": same_control}, {"ratios": {"none": 0.9}}]
-    changes += [{"change": in_arm("pool", beta=0.15, epoch=2, shots=(1, 2))}]
+    changes += [{"change": in_arm("pool", beta=0.15, epoch=2, shots=(1, 2))}, {"std": no_spread}]
     for changed in changes:
         table = pattern_table(study_of(**changed), list(judged(**changed).values()), ())
         assert untranslated(chinese, texts(table)) == []

@@ -1,0 +1,91 @@
+"""What a run has made comes back when it is deleted, whether or not another job reads it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sampling import ROOT
+
+from .conftest import Project
+from .test_contents_decide import ran
+
+pytestmark = pytest.mark.workflow
+
+RESULTS = Path("results/smoke")
+NOTES = {"log.txt", "benchmark.jsonl", "failed_jobs.csv"}
+"""What tells of jobs, and is no result."""
+PLACEHOLDERS = {"preset~P": "preset~*", "arm~A/seed~S": "arm~*/seed~*", "NAME": "*", "...": "**"}
+DELETED = {
+    "lever/tables": "collect_results",
+    "lever/tables/ties.csv": "collect_results",
+    "lever/tables/documents": "tabulate_documents",
+    "lever/figures/accuracy_by_shots.svg": "plot_curves",
+    "lever/preset~world/rce/seed~0/epoch~1/optimiser.safetensors": "train_rce_epoch",
+    "lever/baseline/oracle/scores/samples~20/shots~1.json": "score_answers",
+    "lever/answers/baseline/policies/baseline/oracle.jsonl": "answer_prompts",
+    "lever/emulation/patterns.csv": "explain_patterns",
+    "lever/world_check/run.json": "check_world",
+    "intention/arm~baseline/seed~0/best": "train_agent",
+}
+"""Something of each kind, and who makes it: folders, what nobody reads, what lies in a folder, steps on the way."""
+
+
+def listed(page: Path, below: str) -> Iterator[str]:
+    """Yield each path below `below` that the first columns of a page's tables name, as a pattern."""
+    for cell in re.findall(r"^\|([^|]*)\|", page.read_text(), re.MULTILINE):
+        spans = re.findall(r"`([^`]+)`", cell)
+        for path in spans:
+            whole = path if "/" in path.rstrip("/") or path is spans[0] else f"{Path(spans[0]).parent}/{path}"
+            for name, pattern in PLACEHOLDERS.items():
+                whole = whole.replace(name, pattern)
+            if whole.startswith(("**", "*/", below)):
+                yield whole.removeprefix(below).rstrip("/")
+
+
+def test_every_listed_result_is_made_by_the_plain_call(smoke: Project) -> None:
+    """Each path that the two pages name is an output of a planned job, a folder of such, or none of the results."""
+    said = smoke.snakemake("--summary")
+    outputs = [Path(line.split("\t")[0]) for line in said.splitlines() if line.startswith(f"{RESULTS}/")]
+    known = {str(path.relative_to(RESULTS)) for output in outputs for path in (output, *output.parents[:-2])}
+    patterns = {*listed(ROOT / "README.md", "results/"), *listed(ROOT / "results/README.md", "")}
+    assert len(patterns) > 35
+    for pattern in patterns:
+        if Path(pattern).name not in NOTES:
+            found = list((smoke.folder / RESULTS).glob(pattern))
+            assert {str(path.relative_to(smoke.folder / RESULTS)) for path in found} & known, pattern
+
+
+def test_what_is_deleted_is_planned_and_comes_back(smoke: Project, tmp_path: Path) -> None:
+    for name, rule in DELETED.items():
+        path, aside = smoke.folder / RESULTS / name, tmp_path / name
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(aside)
+        assert smoke.planned().get(rule), name
+        if name != "lever/tables":  # the rest comes back together
+            continue
+        said = smoke.snakemake("--cores", "2")
+        assert ran(said) == {}, "all is in the store"
+        assert (path / "scores.csv").read_bytes() == (aside / "scores.csv").read_bytes()
+        shutil.rmtree(aside)
+    smoke.snakemake("--cores", "2")
+    for name in DELETED.keys() - {"lever/tables"}:
+        path, aside = smoke.folder / RESULTS / name, tmp_path / name
+        files = [file for file in aside.rglob("*") if not file.name.startswith(".")] if aside.is_dir() else [aside]
+        assert files
+        for file in files:
+            if file.is_file() and not file.name.endswith("run.json"):
+                assert (path / file.relative_to(aside)).read_bytes() == file.read_bytes(), file
+    assert smoke.planned() == {}
+
+
+def test_a_target_brings_back_what_it_needs_only(smoke: Project, tmp_path: Path) -> None:
+    """So whoever has removed large files on purpose asks for results by name."""
+    checkpoint = smoke.folder / RESULTS / "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
+    checkpoint.rename(tmp_path / "aside")
+    assert smoke.planned("--", str(RESULTS / "report.html")) == {}
+    (tmp_path / "aside").rename(checkpoint)
