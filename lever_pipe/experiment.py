@@ -215,8 +215,6 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
             expected and a remedy.
     """
     require_plain(values, source=source)
-    if isinstance(values, Mapping):  # on Snakemake's command line (`--config store=null`) null is a text
-        values = {key: None if value == "null" else value for key, value in values.items()}
     experiment, lines = read_section(Experiment, values)
     require_none([*lines, *_unknown_members(experiment)], source)
     return experiment

@@ -12,6 +12,7 @@ from typing import Any
 from lever_pipe.config import Store as Settings
 from lever_pipe.errors import ConfigError, StoreError
 from lever_pipe.experiment import parse_experiment
+from lever_pipe.snakemake_adapter import configuration_of
 from lever_pipe.store import GB, Store
 
 CONFIG = Path("config.yaml")
@@ -113,21 +114,8 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 def _config(laid_over: Sequence[Path]) -> tuple[dict[str, Any], str]:
     """Return the configuration as a run with these files has it, and what it comes from."""
-    from snakemake.common.configfile import load_configfile
-    from snakemake.exceptions import WorkflowError
-    from snakemake.utils import update_config
-
     paths = [path for path in (CONFIG, *laid_over) if path != CONFIG or path.exists()]
-    config: dict[str, Any] = {}
-    try:
-        for path in paths:
-            update_config(config, load_configfile(path))
-    except (WorkflowError, OSError) as refusal:
-        found = " ".join(str(refusal).split()).rstrip(".")
-        raise ConfigError(
-            "store: expected configuration files", found=found, do="Name YAML files that exist."
-        ) from None
-    return config, " + ".join(map(str, paths))
+    return configuration_of(paths), " + ".join(map(str, paths))
 
 
 def _bound(options: argparse.Namespace, settings: Settings) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lever_pipe import snakemake_adapter
 from lever_pipe.cluster import compute, local_checks, orphans, slurm_checks
 from lever_pipe.cluster.findings import Finding, Level, fault, ok, require_no_fault, warning
 from lever_pipe.cluster.forecast import UnplannableError, planned_jobs
@@ -168,21 +169,16 @@ def read_call(words: Sequence[str]) -> Call:
 
 
 def _understood(words: Sequence[str]) -> Call:
-    from snakemake.cli import parse_args, parse_config
-    from snakemake.common.configfile import load_configfile
-    from snakemake.settings.types import ConfigSettings
-    from snakemake.utils import update_config
+    from snakemake.cli import parse_args
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
     _, args = parse_args(list(words))
-    laid_over = ConfigSettings(config=parse_config(args.config), configfiles=args.configfile or ())
-    config = load_configfile(CONFIG) if CONFIG.exists() else {}
-    update_config(config, laid_over.overwrite_config)
+    files = [path for path in (CONFIG, *(args.configfile or ())) if path != CONFIG or path.exists()]
     executor = args.executor or LOCAL
     settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None
     return Call(
-        config=config,
-        source=" + ".join(map(str, [CONFIG, *(args.configfile or ())])),
+        config=snakemake_adapter.configuration_of(files, args.config),
+        source=" + ".join(map(str, files)),
         executor=executor,
         slurm=SlurmSettings.of(settings, attempts=1 + args.retries) if settings else None,
     )

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.cluster.sizing import gpus_of
 from lever_pipe.errors import ConfigError
+from lever_pipe.snakemake_adapter import read_configuration_strictly
 
 LOGGER = "snakemake.logging"
 QUIET = ("--quiet", "host", "progress", "rules", "reason", "--dry-run")
@@ -154,7 +155,8 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
     from snakemake import cli
 
     end = words.index("--") if "--" in words else len(words)  # behind it all words are targets
-    options = _options(words)
+    read_configuration_strictly()
+    options = options_of(words)
     _refuse_deeds(options)
     cores = [] if options.get("cores") else ["--cores", str(MANY_CORES)]
     out, err = io.StringIO(), io.StringIO()
@@ -312,7 +314,7 @@ def _listening() -> Iterator[_Listener]:
         signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
 
 
-def _options(words: Sequence[str]) -> dict[str, Any]:
+def options_of(words: Sequence[str]) -> dict[str, Any]:
     """Return the options that Snakemake reads from words and profiles; empty for a fault, which the dry run tells."""
     from snakemake import cli
 

@@ -17,16 +17,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lever_pipe import contents
-from lever_pipe.cluster.forecast import PlannedJob, UnplannableError, planned_jobs
+from lever_pipe.cluster.forecast import PlannedJob, UnplannableError, options_of, planned_jobs
 from lever_pipe.errors import ConfigError, UnknownMemberError
 from lever_pipe.incremental import why, why_text
 from lever_pipe.incremental.artefacts import Artefact, Verdict, cards_below, judge, read_artefact
 from lever_pipe.incremental.why_inputs import absolute
 from lever_pipe.incremental.why_names import STUDIES
 from lever_pipe.parsing import nearest
+from lever_pipe.snakemake_adapter import configuration_of
 
 DEFAULT_CONFIG, DEFAULT_RESULTS = "config.yaml", "results"
 CARD = "run.json"
@@ -77,7 +76,7 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[why.Explained], lis
         UnplannableError: Snakemake fails.
         UnknownMemberError: nothing of this name is made or was made.
     """
-    results, jobs = results_folder(words), planned_jobs(words)
+    jobs, results = planned_jobs(words), results_folder(words)
     artefacts = [read_artefact(card) for card in cards_below(results)]
     targets = jobs_of(jobs, target, results)
     there = artefacts_of(artefacts, target, results)
@@ -93,20 +92,14 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[why.Explained], lis
 
 
 def results_folder(words: Sequence[str]) -> Path:
-    """Return the results folder of a run with these words: the last of its configuration files that names one says."""
-    files, values, option = [DEFAULT_CONFIG], [], ""
-    for word in words:
-        name, separator, value = word.partition("=")
-        is_whole = bool(separator) and name.startswith("--")
-        if word.startswith("-"):
-            option, word = (name, value) if is_whole else (word, "")
-        if word and option in ("--configfile", "--configfiles"):
-            files.append(word)
-        elif word and option in ("--config", "-C"):
-            values += [word.partition("=")[2]] if word.startswith("results=") else []
-        option = "" if is_whole else option
-    found = [settings["results"] for settings in map(_settings, files) if settings.get("results")]
-    return Path(str([DEFAULT_RESULTS, *found, *values][-1]))
+    """Return the results folder of a run with these words, which Snakemake understands.
+
+    Raises:
+        ConfigError: a configuration file or word that has not one reading.
+    """
+    options, default = options_of(words), Path(DEFAULT_CONFIG)
+    files = [*([default] if default.exists() else []), *(options.get("configfile") or ())]
+    return Path(str(configuration_of(files, options.get("config")).get("results") or DEFAULT_RESULTS))
 
 
 def jobs_of(jobs: Sequence[PlannedJob], target: str, results: Path) -> list[int]:
@@ -181,14 +174,6 @@ def _planned_for(
             found=f"'{target}'",
             do=f"Did you mean '{near}'?" if near else "Name a file below the results, or a rule.",
         ) from None
-
-
-def _settings(path: str) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):  # Snakemake has said so already
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:
