@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from decimal import Decimal
 from math import isinf
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,10 @@ def _name(key: yaml.Node) -> object:
 
 
 def _float(text: str) -> float | str:
-    """Return the number that a text spells; the text where a float holds another one."""
+    """Return the number that a text spells; the text where it has more digits than a float, which an integer may not."""
     value = float(text)
-    return value if spells(text, value) or isinf(value) else text
+    is_exact = spells(text, value) and (value == 0 or Decimal(text) == Decimal(repr(value)))
+    return value if is_exact or isinf(value) else text
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

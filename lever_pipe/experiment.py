@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -140,7 +141,7 @@ class Experiment(Section):
             fault = _taken(path, may_be_home=place == ("store", "folder"))
             if fault:
                 yield place, f"must name a folder for it alone, got {shown(folders[place])}, {fault}. Name another."
-        if len(named) == 2 and len({path.resolve() for path in named.values()}) == 1:
+        if len(named) == 2 and len({os.path.realpath(path) for path in named.values()}) == 1:
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
     def _address_holds_no_secret(self) -> Iterator[Fault]:
@@ -280,12 +281,12 @@ def _taken(path: Path, *, may_be_home: bool) -> str:
         return "which no shell expands here"
     if not str(path).strip():
         return "which is blank"
+    path = Path(os.path.expanduser(path))  # noqa: PTH111 - a home that nobody has is told elsewhere
+    found = Path(os.path.realpath(path))  # a link to itself ends nowhere
     try:
-        path = path.expanduser()
-        found = path.resolve()
-        other = next((each for each in (path, *path.parents) if each.exists() and not each.is_dir()), None)
-    except (OSError, RuntimeError) as fault:  # a home that nobody has is told elsewhere
-        return f"which cannot be one ({fault})" if isinstance(fault, OSError) else ""
+        other = next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), None)
+    except OSError as fault:
+        return f"which cannot be one ({fault.strerror})"
     if other is not None:
         return f"where {other} is a file"
     if any(folder.is_relative_to(found) for folder in (PROJECT, Path.cwd())):

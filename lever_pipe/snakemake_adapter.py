@@ -17,8 +17,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,24 +102,25 @@ def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) 
 
 
 def _read_file(path: Any) -> dict[str, Any]:
-    with _told_by_snakemake():
+    try:
         return configuration.read_file(Path(path))
+    except LeverPipeError as fault:
+        raise _refusal(fault) from None
 
 
 def _read_words(words: Sequence[str] | None) -> dict[str, Any]:
-    with _told_by_snakemake():
+    try:
         return configuration.read_words(words)
+    except LeverPipeError as fault:
+        raise _refusal(fault) from None
 
 
-@contextmanager
-def _told_by_snakemake() -> Iterator[None]:
-    """Raise a fault as one that Snakemake prints as a message."""
+def _refusal(fault: LeverPipeError) -> Exception:
+    """Return a fault as one that Snakemake prints as a message."""
     from snakemake_interface_common.exceptions import WorkflowError
 
-    try:
-        yield
-    except LeverPipeError as fault:
-        raise WorkflowError(str(fault)) from None
+    refusal: Exception = WorkflowError(str(fault))
+    return refusal
 
 
 class _Subprocess:

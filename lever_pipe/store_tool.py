@@ -33,15 +33,21 @@ def main(words: Sequence[str]) -> int:
     """
     options = _parser().parse_args(words)
     settings = _settings(options)
-    folder = Path(options.folder or settings.folder).expanduser()
-    if not folder.is_dir():
+    folder = Path(settings.folder if options.folder is None else options.folder).expanduser()
+    if not folder.is_dir() or _is_another(folder):
         raise StoreError(
             f"{folder}: expected a store of finished work",
-            found="another file" if folder.exists() else "no folder",
+            found="another folder" if folder.is_dir() else "another file" if folder.exists() else "no folder",
             do="Name the folder of a store; a run makes the one that `store.folder` in the configuration names.",
         )
     status: int = options.run(Store(folder, max_bytes=_bound(options, settings)), options)
     return status
+
+
+def _is_another(folder: Path) -> bool:
+    """Tell a folder that no run has begun to fill as a store from one that is empty."""
+    names = {path.name for path in folder.iterdir()}
+    return bool(names) and not names & {"VERSION", "blobs", "entries", "staging", "ledger"}
 
 
 def _run_stats(store: Store, options: argparse.Namespace) -> int:
