@@ -60,7 +60,7 @@ def _name(key: yaml.Node) -> object:
 
 
 def _float(text: str) -> float | str:
-    """Return the number that a text spells; the text where it has more digits than a float, which an integer may not."""
+    """Return the number that a text spells; the text where it has more digits than a float: no integer may."""
     value = float(text)
     is_exact = spells(text, value) and (value == 0 or Decimal(text) == Decimal(repr(value)))
     return value if is_exact or isinf(value) else text

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from lever_pipe import contents, forks, os_faults, provenance, snakemake_adapter, snapshot
@@ -44,9 +45,18 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any]) -> Experiment:
         snapshot.package_digest(), snapshot.workflow_digest(Path(workflow.main_snakefile))
         experiment = parse_experiment(config, source=" + ".join(map(str, workflow.configfiles)))
         _look_at_folders(Path(experiment.results))
+        sys.excepthook = _tell_of_ctrl_c
         return experiment
     frozen = snapshot.thaw_config(snakefile=Path(workflow.main_snakefile))
     return parse_experiment(frozen, source=f"the snapshot of {snapshot.VARIABLE}")
+
+
+def _tell_of_ctrl_c(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
+    """Say in a line that a user has ended Snakemake where it does not itself: while it plans, or at its very end."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("SIGINT: ended. What finished stays; the same command goes on.\n")
+    else:
+        sys.__excepthook__(kind, fault, trace)
 
 
 def _look_at_folders(results: Path) -> None:

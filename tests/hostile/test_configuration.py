@@ -220,7 +220,7 @@ REFUSED_WORDS: dict[tuple[str, ...], str] = {
 TAKEN: list[tuple[str | bytes | tuple[str, ...], str, Any, str]] = [
     *((f"data: {{n_eval: {text}}}", "data.n_eval", 800, f"a notation of 800: {text}") for text in (
         "800", "+800", "800.0", "800.", "'800'", "\"800\"", "' 800 '", "!!int 800", "!!int '800'", "0x320", "8.0e+2",
-        "'800.0'", "&n 800", "!!float 800", 
+        "'800.0'", "&n 800", "!!float 800",
     )),
     *((WORLD % text, "presets.published.rce.learning_rate", 1e-5, f"a notation of 1e-5: {text}") for text in (
         "0.00001", "1e-5", "1E-5", "1.0e-5", "1.0e-05", ".00001", "+.00001", "'1e-5'", "1e-005", "10.0e-6", "!!float 1.0e-5",
