@@ -62,7 +62,7 @@ class TerminatedError(SystemExit):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage or tool; return 0, 2 after telling a foreseeable fault in one message, or 128 + N after signal N."""
+    """Run one stage or tool; return 0, 2 after telling a foreseeable fault, or 128 + N after signal N."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:

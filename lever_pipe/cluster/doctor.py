@@ -142,7 +142,7 @@ def examine(
     try:
         jobs = planned(words)
     except UnplannableError as refusal:
-        found.append(_unplanned(refusal))
+        found.append(_refused("plan", refusal))
         yield found[-1]
     if call.slurm is None:
         there = list(local_checks.gpus(jobs)) if call.executor == LOCAL else []
@@ -212,14 +212,6 @@ def _can_go_on(findings: list[Finding]) -> bool:
 def _refused(check: str, refusal: LeverPipeError) -> Finding:
     expected = refusal.expected.rpartition("expected ")[2]
     return fault(check, expected=expected, found=refusal.found, do=refusal.do)
-
-
-def _unplanned(refusal: UnplannableError) -> Finding:
-    """Return Snakemake's own words, from the line on that names the error."""
-    lines = (refusal.out.strip() or refusal.err.strip()).splitlines()
-    start = next((i for i, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
-    said = "\n    ".join(lines[start:])
-    return fault("plan", expected="a workflow that Snakemake can plan", found=said, do="Mend what it names.")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -32,10 +32,10 @@ CARD = "run.json"
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the reasons and return 0; where Snakemake fails, what it says, and its status.
+    """Print the reasons and return 0.
 
     Raises:
-        ConfigError: no target.
+        ConfigError: no target, or Snakemake fails.
         UnknownMemberError: nothing of this name is made or was made.
     """
     rest = list(words[1:])
@@ -44,19 +44,13 @@ def main(words: Sequence[str]) -> int:
         return 0
     as_json = "--json" in rest
     rest = [word for word in rest if word != "--json"]
-    if not rest or rest[0].startswith("-"):
+    if not rest or not rest[0].strip() or rest[0].startswith("-"):
         raise ConfigError(
             "why: expected a target, then words for Snakemake",
             found=f"'{rest[0]}'" if rest else "nothing",
             do="Name an output, a policy or a rule first.",
         )
-    try:
-        found = reasons(rest[0], rest[1:])
-    except UnplannableError as fault:
-        sys.stdout.write(fault.out)
-        sys.stderr.write(fault.err)
-        return fault.status
-    explained, targets, made = found
+    explained, targets, made = reasons(rest[0], rest[1:])
     if as_json:
         sys.stdout.write(json.dumps(why_text.as_object(explained, targets, made), indent=2, ensure_ascii=False) + "\n")
         return 0
@@ -165,7 +159,7 @@ def _planned_for(
     try:
         return planned_jobs([*words, *behind])
     except UnplannableError as fault:
-        if "MissingRule" not in fault.err + fault.out:
+        if "MissingRule" not in fault.found:
             raise
         names = {job.rule for job in known} | {each.made.stage for each in artefacts if each.made}
         near = nearest(target, names)
