@@ -1,4 +1,4 @@
-"""Words of a command line that name nothing of the kind: status 2 and a message, never a traceback, and nothing made."""
+"""Words that name nothing of the kind end in status 2 and a message, never a traceback, and nothing is made."""
 
 from __future__ import annotations
 
