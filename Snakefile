@@ -1,10 +1,13 @@
 from snakemake.utils import min_version
 
+from lever_pipe.snakemake_adapter import read_configuration_strictly
+
 min_version("9.27")
 
 
 # A job's own Snakemake takes the configuration from the snapshot of its invocation.
 if workflow.is_main_process:
+    read_configuration_strictly(workflow)
 
     configfile: "config.yaml"
 

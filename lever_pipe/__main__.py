@@ -45,7 +45,7 @@ TOOLS = {
     "environments": Tool("environments_tool", "write or check envs, by requirements.lock"),
 }
 """By name, the usual ones first."""
-TERMINATED = 128 + signal.SIGTERM
+SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)
 RARELY = 20_000
 """Objects that a stage makes, beyond those it has dropped, between two scans for cycles."""
 
@@ -64,9 +64,13 @@ class Call(NamedTuple):
 class TerminatedError(SystemExit):
     """The process is asked to end: by a time limit, a preemption or a user."""
 
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+        super().__init__(SIGNALLED + number)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage or tool; return 0, 2 after printing a foreseeable fault in one message, or 143 after SIGTERM."""
+    """Run one stage or tool; return 0, 2 after telling a foreseeable fault, or 128 + N after signal N."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:
@@ -79,11 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _require_stage(words[0])
         options = _parser().parse_intermixed_args(words)
         os_faults.require_writable(_results_of(options), kept=_kept_by(options))
-        with _unwinding_on_sigterm(), _claimed(options) as claim:
+        with _unwinding(), _claimed(options) as claim:
             _make(options, words, claim)
-    except TerminatedError:
-        sys.stderr.write("SIGTERM: ended before the artefact was whole\n")
-        return TERMINATED
+    except (TerminatedError, KeyboardInterrupt) as end:
+        number = end.number if isinstance(end, TerminatedError) else signal.SIGINT
+        sys.stderr.write(f"{number.name}: ended before the artefact was whole\n")
+        return SIGNALLED + number
     except (LeverPipeError, OSError) as caught:
         fault = os_faults.named(caught) if isinstance(caught, OSError) else caught
         if fault is None or "--debug" in words:
@@ -351,21 +356,23 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @contextmanager
-def _unwinding_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as an exception, once: locks are given back, half files and queued rows seen to."""
+def _unwinding() -> Iterator[None]:
+    """Let a signal end the block as an exception, once: locks are given back, half files and queued rows seen to."""
 
-    def end(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM may send it to a step and to its processes
-        raise TerminatedError(TERMINATED)
+    def end(number: int, _: object) -> NoReturn:
+        for each in ENDING:  # SLURM may send one to a step and to its processes, and a user press Ctrl-C again
+            signal.signal(each, signal.SIG_IGN)
+        raise TerminatedError(signal.Signals(number))
 
     if threading.current_thread() is not threading.main_thread():  # only there Python sets handlers
         yield
         return
-    former = signal.signal(signal.SIGTERM, end)
+    former = {each: signal.signal(each, end) for each in ENDING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, former or signal.SIG_DFL)
+        for each, handler in former.items():
+            signal.signal(each, handler or signal.SIG_DFL)
 
 
 def _leave(status: int) -> NoReturn:

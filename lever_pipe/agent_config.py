@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.sections import Fault, Rule, Section
+from lever_pipe.sections import Fault, Rule, Section, repeated
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
@@ -265,6 +265,13 @@ class AgentEvaluation(Section):
     """Shares of the ceiling whose first step is reported."""
     primary: PrimaryEndpoint = PrimaryEndpoint()
 
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: no threshold is reported twice."""
+        return (self._thresholds_are_distinct,)
+
+    def _thresholds_are_distinct(self) -> Iterator[Fault]:
+        yield from repeated(self, "thresholds")
+
 
 class AgentArm(Section):
     """One setting of the factors, with its seeds."""
@@ -286,8 +293,7 @@ class AgentArm(Section):
         return (self._seeds_are_distinct,)
 
     def _seeds_are_distinct(self) -> Iterator[Fault]:
-        if len(set(self.seeds)) != len(self.seeds):
-            yield ("seeds",), f"must not repeat a value, got {list(self.seeds)}. Drop the repeated ones."
+        yield from repeated(self, "seeds")
 
 
 WARM_COSINE = Schedule(kind="cosine", warmup_steps=5)

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.sections import Fault, Rule, Section
+from lever_pipe.sections import Fault, Rule, Section, repeated
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -225,8 +225,11 @@ class RlData(Section):
     """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return: something is proposed; no shard is empty. Neither matters to imported data."""
-        return self._something_is_proposed, self._no_shard_is_empty
+        """Return: something is proposed, nothing twice; no shard is empty. None matters to imported data."""
+        return self._something_is_proposed, self._temperatures_are_distinct, self._no_shard_is_empty
+
+    def _temperatures_are_distinct(self) -> Iterator[Fault]:
+        yield from repeated(self, "temperatures")
 
     def _something_is_proposed(self) -> Iterator[Fault]:
         n_samples = len(self.temperatures) * self.n_samples_per_temperature
@@ -313,6 +316,16 @@ class AdaptiveKl(Section):
     factor: float = Field(1.5, gt=1)
     minimum: float = Field(0.001, ge=0)
     maximum: float = Field(10.0, gt=0)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: the window and the range of beta are not empty."""
+        return (self._bounds_are_in_order,)
+
+    def _bounds_are_in_order(self) -> Iterator[Fault]:
+        for low, high in (("low", "high"), ("minimum", "maximum")):
+            least, most = getattr(self, low), getattr(self, high)
+            if least > most:
+                yield (low,), f"must be at most {high}={most}, got {least}. Exchange or change them."
 
 
 class Grpo(Section):
@@ -419,14 +432,7 @@ class OnPolicyRuns(Section):
         return (self._values_are_distinct,)
 
     def _values_are_distinct(self) -> Iterator[Fault]:
-        yield from _repeated(self, "seeds", "kl_betas", "marks")
-
-
-def _repeated(section: Section, *keys: str) -> Iterator[Fault]:
-    for key in keys:
-        values = list(getattr(section, key, ()))
-        if len(set(values)) != len(values):
-            yield (key,), f"must not repeat a value, got {values}. Drop the repeated ones."
+        yield from repeated(self, "seeds", "kl_betas", "marks")
 
 
 class Arm(Section):
@@ -451,7 +457,7 @@ class Arm(Section):
         return self._values_are_distinct, self._base_epochs_exist, self._on_policy_seeds_exist
 
     def _values_are_distinct(self) -> Iterator[Fault]:
-        yield from _repeated(self, "seeds", "base_rce_epochs", "kl_betas", "long_kl_betas", "long_seeds")
+        yield from repeated(self, "seeds", "base_rce_epochs", "kl_betas", "long_kl_betas", "long_seeds")
 
     def _on_policy_seeds_exist(self) -> Iterator[Fault]:
         seeds, arm_seeds = getattr(self.on_policy, "seeds", ()), getattr(self, "seeds", ())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -34,7 +36,8 @@ from lever_pipe.parsing import (
     shown,
     unknown_member,
 )
-from lever_pipe.sections import Fault, Path, Rule, Section, dotted
+from lever_pipe.sections import Fault, Rule, Section, dotted, repeated
+from lever_pipe.sections import Path as Place
 
 MEMBERS: Mapping[tuple[str, ...], str] = {
     ("data", "reader"): "datasets",
@@ -59,6 +62,12 @@ PATHS = (
     ("intention", "verl", "logs"),
 )
 """Keys that name a file or folder, and sections whose every key does."""
+PROJECT = Path(__file__).resolve().parents[1]
+OWN = (
+    *(".ci", ".git", ".snakemake", ".venv", "benchmarks", "config", "docs", "envs", "lever_pipe", "profiles"),
+    *("resources", "tests", "workflow"),
+)
+"""Folders of the project in which nothing is made."""
 LONGEST_NAME = 200  # bytes, of the 255 that file systems allow; temporary files have longer names than whole ones
 LONGEST_PATH = 1000  # bytes
 
@@ -96,8 +105,9 @@ class Experiment(Section):
     def rules(self) -> tuple[Rule, ...]:
         """Return: presets name folders; arms name presets; no count exceeds what there is."""
         return (
+            self._studies_are_distinct,
             self._paths_can_be_paths,
-            self._results_have_a_name,
+            self._folders_are_their_own,
             self._address_holds_no_secret,
             self._presets_name_folders,
             self._arms_name_presets,
@@ -118,9 +128,22 @@ class Experiment(Section):
                 kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
                 yield place, f"{kind}, got {shown(text)}. Rename it, or link to it."
 
-    def _results_have_a_name(self) -> Iterator[Fault]:
-        if not self.results.strip("/ "):
-            yield ("results",), f"must name a folder, got {self.results!r}. Name one."
+    def _studies_are_distinct(self) -> Iterator[Fault]:
+        yield from repeated(self, "studies")
+
+    def _folders_are_their_own(self) -> Iterator[Fault]:
+        """Refuse to write where the project, or something else than a folder, lies."""
+        folders = {
+            ("results",): getattr(self, "results", None),
+            ("store", "folder"): getattr(self.store, "folder", None),
+        }
+        named = {place: Path(text) for place, text in folders.items() if text is not None and _is_path(text)}
+        for place, path in named.items():
+            fault = _taken(path, may_be_home=place == ("store", "folder"))
+            if fault:
+                yield place, f"must name a folder for it alone, got {shown(folders[place])}, {fault}. Name another."
+        if len(named) == 2 and len({os.path.realpath(path) for path in named.values()}) == 1:
+            yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
     def _address_holds_no_secret(self) -> Iterator[Fault]:
         url = self.intention.execution.connection.base_url
@@ -147,7 +170,7 @@ class Experiment(Section):
                 yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
             seen.add(name)
 
-    def _presets_of_arms(self) -> Iterator[tuple[Path, str]]:
+    def _presets_of_arms(self) -> Iterator[tuple[Place, str]]:
         for index, arm in enumerate(self.arms):
             if hasattr(arm, "preset"):
                 yield ("arms", index, "preset"), arm.preset
@@ -222,8 +245,6 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
             expected and a remedy.
     """
     require_plain(values, source=source)
-    if isinstance(values, Mapping):  # on Snakemake's command line (`--config store=null`) null is a text
-        values = {key: None if value == "null" else value for key, value in values.items()}
     experiment, lines = read_section(Experiment, values)
     require_none([*lines, *_unknown_members(experiment)], source)
     return experiment
@@ -241,7 +262,7 @@ def _unknown_members(experiment: Experiment) -> list[str]:
     return lines
 
 
-def _texts_at(value: Any, places: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+def _texts_at(value: Any, places: Iterable[Place]) -> Iterator[tuple[Place, str]]:
     """Yield the texts at some keys of a section, and all texts below them; what is missing or faulty is passed over."""
     for place in places:
         found: Any = value
@@ -253,12 +274,32 @@ def _texts_at(value: Any, places: Iterable[Path]) -> Iterator[tuple[Path, str]]:
             yield from _texts_below(found, place)
 
 
-def _texts_below(section: Section, place: Path) -> Iterator[tuple[Path, str]]:
+def _texts_below(section: Section, place: Place) -> Iterator[tuple[Place, str]]:
     for key, value in vars(section).items():
         if isinstance(value, str):
             yield (*place, key), value
         elif isinstance(value, tuple):
             yield from (((*place, key, index), item) for index, item in enumerate(value) if isinstance(item, str))
+
+
+def _taken(path: Path, *, may_be_home: bool) -> str:
+    """Return what stands in the place of a folder that the workflow is to fill; nothing if it may."""
+    if str(path).startswith("~") and not may_be_home:
+        return "which no shell expands here"
+    if not str(path).strip():
+        return "which is blank"
+    path = Path(os.path.expanduser(path))  # noqa: PTH111 - a home that nobody has is told elsewhere
+    found = Path(os.path.realpath(path))  # a link to itself ends nowhere
+    try:
+        other = next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), None)
+    except OSError as fault:
+        return f"which cannot be one ({fault.strerror})"
+    if other is not None:
+        return f"where {other} is a file"
+    if any(folder.is_relative_to(found) for folder in (PROJECT, Path.cwd())):
+        return "which holds the project"
+    own = next((each for each in OWN if found.is_relative_to(PROJECT / each)), None)
+    return f"which is of the project ({own})" if own else ""
 
 
 def _is_path(text: str) -> bool:

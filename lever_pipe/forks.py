@@ -257,7 +257,7 @@ def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) 
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
-        traceback.print_exc()
+        sys.stderr.write("KeyboardInterrupt: ended before it began\n")
         status = 128 + signal.SIGINT
     except BaseException:  # noqa: BLE001 - this is where the interpreter would print it
         traceback.print_exc()

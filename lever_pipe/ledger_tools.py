@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import secrets
 import sys
@@ -198,12 +199,13 @@ def read_ledgers(folders: Iterable[Path], *, seal: bool = False) -> Survey:
         RecordError: folders that are missing or hold no ledger file.
     """
     survey = Survey(seal)
-    seen: set[Path] = set()
+    seen: set[str] = set()
     empty = []
     for folder in folders:
-        if folder.resolve() in seen:
+        real = os.path.realpath(folder)  # `resolve` fails on a link to itself
+        if real in seen:
             continue
-        seen.add(folder.resolve())
+        seen.add(real)
         before = len(survey.sizes)
         for path, content in read_files(folder):
             survey.read(path, content)

@@ -34,6 +34,8 @@ _ADVICE = {
         "a name that the file system can hold:", "Shorten the name or the path of the project."
     ),
     errno.ENOTDIR: _Advice("only folders on the way to", "Move the file that stands in the place of a folder."),
+    errno.EEXIST: _Advice("a folder, or nothing, at", "Move the file that stands in the place of the folder."),
+    errno.ELOOP: _Advice("a path that ends, not", "Remove the link that leads to itself."),
     errno.EISDIR: _Advice("a file, or nothing, at", "Move the folder that stands in the place of the file."),
     errno.EIO: _Advice("a disk that reads and writes", f"Look for its faults in the system's log (dmesg), {AGAIN}"),
     errno.ESTALE: _Advice("a file server that still knows", f"Mount its file system anew, {AGAIN}"),

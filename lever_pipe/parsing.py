@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
@@ -26,6 +28,8 @@ LONGEST_TEXT = 10_000
 SHOWN = 200  # characters of a key or value in a message
 
 _HALF = re.compile("[\ud800-\udfff]")
+_DECIMAL = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_ROUNDING = Decimal(2) ** -53 * 2
 
 MEMBER_REMEDY = "Name one of them, or add the module."
 
@@ -161,6 +165,25 @@ def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[
         yield path, f"must be {kind}, got {shown(values)}. Write it so; YAML reads a bare yes, no, on or off as truth."
     elif isinstance(parsed, int | float) and not -LARGEST <= parsed <= LARGEST:  # of a text
         yield path, f"must be a number within 64 bits, got {shown(values)}. Write a smaller one."
+    elif isinstance(parsed, int | float) and not _is_same_number(values, parsed):
+        kind = "must be a plain decimal number that a float can hold"
+        yield path, f"{kind}, got {shown(values)}. Write it without _, : or zeros before it, and with fewer digits."
+
+
+def _is_same_number(value: Any, number: float) -> bool:
+    return spells(value, number) if isinstance(value, str) else bool(value == number)
+
+
+def spells(text: str, number: float) -> bool:
+    """Return whether a text is the plain decimal notation of a number, but for the last bit of a float."""
+    plain = text.strip()
+    if not _DECIMAL.fullmatch(plain):
+        return False
+    if number == 0:
+        return not re.search("[1-9]", re.split("[eE]", plain)[0])
+    if isinstance(number, int):
+        return Decimal(plain) == number
+    return abs(number) != inf and abs(Decimal(plain) / Decimal(number) - 1) < _ROUNDING
 
 
 def _read_section(model: type[S], values: Any) -> tuple[S, list[str]]:

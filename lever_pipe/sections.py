@@ -51,6 +51,14 @@ class Section(BaseModel):
         return self
 
 
+def repeated(section: Section, *keys: str) -> Iterator[Fault]:
+    """Yield the keys of lists in which a value stands twice."""
+    for key in keys:
+        values = list(getattr(section, key, ()))
+        if len(set(values)) != len(values):
+            yield (key,), f"must not repeat a value, got {values}. Drop the repeated ones."
+
+
 def dotted(path: Path) -> str:
     """Return a path as it is spoken, as `arms[0].seeds`."""
     text = ""

@@ -7,20 +7,27 @@
 * `snakemake.dag.DAG`, which jobs run and who makes a file (Snakemake 9.27): `file2jobs` knows no maker of a file inside
   an output folder, and `update_needrun` asks only for outputs that other jobs read, and plans all below a planned job.
   `tests/workflow/test_reruns.py` and `test_deleted_results.py` fail when Snakemake plans otherwise.
+* `load_configfile` and `parse_config`, which read configuration files and `--config` (9.27): it has no hook for another
+  reader, takes the last of repeated keys, reads `1:30` as 90, executes a file that says `__use_yte__`, and reads what
+  `--configfile` names before the Snakefile. So each profile, which it reads first, calls `read_configuration_strictly`,
+  and the Snakefile does for a call without one.
 """
 
 from __future__ import annotations
 
+import copy
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lever_pipe import configuration
+from lever_pipe.errors import LeverPipeError
 from lever_pipe.forks import Job
 
 PREFIX = "set -euo pipefail; "
@@ -115,6 +122,68 @@ def _take_out(dag: Any, job: Any) -> None:
         updated = dag.reason(later).updated_input_run
         if updated - files:
             updated.difference_update(files)
+
+
+def read_configuration_strictly(workflow: Any = None) -> None:
+    """Let Snakemake read configuration files and `--config` in this process by `lever_pipe.configuration`.
+
+    Args:
+        workflow: one whose command line may have been read otherwise before; it is read once more.
+
+    Raises:
+        WorkflowError: a file or word of the command line that has not one reading.
+    """
+    cli: Any = import_module("snakemake.cli")
+    former = cli.parse_config
+    if former is _read_words:
+        return
+    for name in ("snakemake.common.configfile", "snakemake.settings.types"):
+        module: Any = import_module(name)
+        module.load_configfile = _read_file
+    cli.parse_config = _read_words
+    if workflow is not None:
+        settings, is_of_words = workflow.config_settings, False
+        with suppress(Exception):  # values that a program gave, not a command line, may be no words
+            is_of_words = former(settings.config_args) == settings.config
+        settings.config = _read_words(settings.config_args) if is_of_words else settings.config
+        settings.overwrite_config = type(settings)(settings.config, settings.configfiles).overwrite_config
+        workflow.globals["config"] = copy.deepcopy(settings.overwrite_config)
+
+
+def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the values of files, each laid over the one before, and those of `--config` words over all, as a run does.
+
+    Raises:
+        ConfigError: a file or word that has not one reading.
+    """
+    from snakemake.utils import update_config
+
+    values: dict[str, Any] = {}
+    for each in (*map(configuration.read_file, files), configuration.read_words(words)):
+        update_config(values, each)
+    return values
+
+
+def _read_file(path: Any) -> dict[str, Any]:
+    try:
+        return configuration.read_file(Path(path))
+    except LeverPipeError as fault:
+        raise _refusal(fault) from None
+
+
+def _read_words(words: Sequence[str] | None) -> dict[str, Any]:
+    try:
+        return configuration.read_words(words)
+    except LeverPipeError as fault:
+        raise _refusal(fault) from None
+
+
+def _refusal(fault: LeverPipeError) -> Exception:
+    """Return a fault as one that Snakemake prints as a message."""
+    from snakemake_interface_common.exceptions import WorkflowError
+
+    refusal: Exception = WorkflowError(str(fault))
+    return refusal
 
 
 class _Subprocess:

@@ -12,6 +12,7 @@ from typing import Any
 from lever_pipe.config import Store as Settings
 from lever_pipe.errors import ConfigError, StoreError
 from lever_pipe.experiment import parse_experiment
+from lever_pipe.snakemake_adapter import configuration_of
 from lever_pipe.store import GB, Store
 
 CONFIG = Path("config.yaml")
@@ -33,15 +34,21 @@ def main(words: Sequence[str]) -> int:
     """
     options = _parser().parse_args(words)
     settings = _settings(options)
-    folder = Path(options.folder or settings.folder).expanduser()
-    if not folder.is_dir():
+    folder = Path(settings.folder if options.folder is None else options.folder).expanduser()
+    if not folder.is_dir() or _is_another(folder):
         raise StoreError(
             f"{folder}: expected a store of finished work",
-            found="another file" if folder.exists() else "no folder",
+            found="another folder" if folder.is_dir() else "another file" if folder.exists() else "no folder",
             do="Name the folder of a store; a run makes the one that `store.folder` in the configuration names.",
         )
     status: int = options.run(Store(folder, max_bytes=_bound(options, settings)), options)
     return status
+
+
+def _is_another(folder: Path) -> bool:
+    """Tell a folder that no run has begun to fill as a store from one that is empty."""
+    names = {path.name for path in folder.iterdir()}
+    return bool(names) and not names & {"VERSION", "blobs", "entries", "staging", "ledger"}
 
 
 def _run_stats(store: Store, options: argparse.Namespace) -> int:
@@ -117,21 +124,8 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 def _config(laid_over: Sequence[Path]) -> tuple[dict[str, Any], str]:
     """Return the configuration as a run with these files has it, and what it comes from."""
-    from snakemake.common.configfile import load_configfile
-    from snakemake.exceptions import WorkflowError
-    from snakemake.utils import update_config
-
     paths = [path for path in (CONFIG, *laid_over) if path != CONFIG or path.exists()]
-    config: dict[str, Any] = {}
-    try:
-        for path in paths:
-            update_config(config, load_configfile(path))
-    except (WorkflowError, OSError) as refusal:
-        found = " ".join(str(refusal).split()).rstrip(".")
-        raise ConfigError(
-            "store: expected configuration files", found=found, do="Name YAML files that exist."
-        ) from None
-    return config, " + ".join(map(str, paths))
+    return configuration_of(paths), " + ".join(map(str, paths))
 
 
 def _bound(options: argparse.Namespace, settings: Settings) -> int:

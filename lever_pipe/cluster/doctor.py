@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lever_pipe import snakemake_adapter
 from lever_pipe.cluster import compute, local_checks, orphans, slurm_checks
 from lever_pipe.cluster.findings import Finding, Level, fault, ok, require_no_fault, warning
 from lever_pipe.cluster.forecast import UnplannableError, planned_jobs
@@ -142,7 +143,7 @@ def examine(
     try:
         jobs = planned(words)
     except UnplannableError as refusal:
-        found.append(_unplanned(refusal))
+        found.append(_refused("plan", refusal))
         yield found[-1]
     if call.slurm is None:
         computing = local_checks.of_known_size(experiment, jobs, folder) if call.executor == LOCAL else []
@@ -170,21 +171,16 @@ def read_call(words: Sequence[str]) -> Call:
 
 
 def _understood(words: Sequence[str]) -> Call:
-    from snakemake.cli import parse_args, parse_config
-    from snakemake.common.configfile import load_configfile
-    from snakemake.settings.types import ConfigSettings
-    from snakemake.utils import update_config
+    from snakemake.cli import parse_args
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
     _, args = parse_args(list(words))
-    laid_over = ConfigSettings(config=parse_config(args.config), configfiles=args.configfile or ())
-    config = load_configfile(CONFIG) if CONFIG.exists() else {}
-    update_config(config, laid_over.overwrite_config)
+    files = [path for path in (CONFIG, *(args.configfile or ())) if path != CONFIG or path.exists()]
     executor = args.executor or LOCAL
     settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None
     return Call(
-        config=config,
-        source=" + ".join(map(str, [CONFIG, *(args.configfile or ())])),
+        config=snakemake_adapter.configuration_of(files, args.config),
+        source=" + ".join(map(str, files)),
         executor=executor,
         slurm=SlurmSettings.of(settings, attempts=1 + args.retries) if settings else None,
     )
@@ -218,14 +214,6 @@ def _can_go_on(findings: list[Finding]) -> bool:
 def _refused(check: str, refusal: LeverPipeError) -> Finding:
     expected = refusal.expected.rpartition("expected ")[2]
     return fault(check, expected=expected, found=refusal.found, do=refusal.do)
-
-
-def _unplanned(refusal: UnplannableError) -> Finding:
-    """Return Snakemake's own words, from the line on that names the error."""
-    lines = (refusal.out.strip() or refusal.err.strip()).splitlines()
-    start = next((i for i, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
-    said = "\n    ".join(lines[start:])
-    return fault("plan", expected="a workflow that Snakemake can plan", found=said, do="Mend what it names.")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.cluster.sizing import gpus_of
 from lever_pipe.errors import ConfigError
+from lever_pipe.snakemake_adapter import configuration_of, read_configuration_strictly
 
 LOGGER = "snakemake.logging"
 QUIET = ("--quiet", "host", "progress", "rules", "reason", "--dry-run")
@@ -114,28 +115,27 @@ class Forecast(NamedTuple):
 
 
 class UnplannableError(ConfigError):
-    """Snakemake cannot plan; `status` and what it wrote stand for themselves."""
+    """Snakemake cannot plan; `found` is what it wrote, from the line on that names the error."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-        found = err.strip() or out.strip() or f"exit status {status}"
-        super().__init__("expected a workflow that can be planned", found=found, do="Mend what Snakemake names.")
+        lines = (out.strip() or err.strip()).splitlines()
+        start = next((i for i, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
+        found = "\n    ".join(lines[start:]) or f"exit status {status}"
+        super().__init__("expected a workflow that Snakemake can plan", found=found, do="Mend what it names.")
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the forecast and return 0; where Snakemake fails, what it says, and its status."""
+    """Print the forecast and return 0.
+
+    Raises:
+        ConfigError: as `planned_jobs`.
+    """
     rest = list(words[1:])
     if {"-h", "--help"} & set(rest):
         sys.stdout.write(__doc__ or "")
         return 0
     as_json = "--json" in rest
-    try:
-        jobs = planned_jobs([word for word in rest if word != "--json"])
-    except UnplannableError as fault:
-        sys.stdout.write(fault.out)
-        sys.stderr.write(fault.err)
-        return fault.status
-    found = forecast(jobs)
+    found = forecast(planned_jobs([word for word in rest if word != "--json"]))
     sys.stdout.write(json.dumps(as_object(found), indent=2) + "\n" if as_json else text(found))
     return 0
 
@@ -154,8 +154,12 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
     from snakemake import cli
 
     end = words.index("--") if "--" in words else len(words)  # behind it all words are targets
-    options = _options(words)
+    read_configuration_strictly()
+    options = options_of(words)
     _refuse_deeds(options)
+    if "" in words:
+        raise ConfigError("expected words for Snakemake", found="an empty one", do="Drop it, or give it its value.")
+    configuration_of(options.get("configfile") or (), options.get("config"))
     cores = [] if options.get("cores") else ["--cores", str(MANY_CORES)]
     out, err = io.StringIO(), io.StringIO()
     status: Any = 0
@@ -312,7 +316,7 @@ def _listening() -> Iterator[_Listener]:
         signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
 
 
-def _options(words: Sequence[str]) -> dict[str, Any]:
+def options_of(words: Sequence[str]) -> dict[str, Any]:
     """Return the options that Snakemake reads from words and profiles; empty for a fault, which the dry run tells."""
     from snakemake import cli
 

@@ -8,10 +8,11 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from lever_pipe import contents, forks, provenance, snakemake_adapter, snapshot
-from lever_pipe.errors import LeverPipeError
+from lever_pipe import contents, forks, os_faults, provenance, snakemake_adapter, snapshot
+from lever_pipe.errors import LeverPipeError, MachineError
 from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.incremental import code_records, sparing, why
 from lever_pipe.store import Store, opened
@@ -20,6 +21,7 @@ LOCAL, SLURM = "local", "slurm"
 WORTH_A_SERVER = 8
 """Planned jobs, from which on their starts take longer than that of a server."""
 OF_AGENTS = ("accelerate", "transformers.models.qwen3.modeling_qwen3")
+LOCKS = Path(".snakemake/locks")
 LATE = dict.fromkeys(("stages.train_agent", "stages.evaluate_agent", "stages.warm_start_agent"), OF_AGENTS)
 """What stages import when they run, so that nothing else has to wait for it: worth seconds a job."""
 USUAL_RATE = (100, 1)
@@ -35,14 +37,47 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any]) -> Experiment:
 
     Raises:
         ConfigError: the configuration does not parse.
+        MachineError: Snakemake may not keep its records here.
         SnapshotError: a job without a snapshot, or whose rules were edited after the invocation began.
     """
     if workflow.is_main_process:
         # What will be frozen is read before any fingerprint: an edit while the plan is made is none of this invocation.
         snapshot.package_digest(), snapshot.workflow_digest(Path(workflow.main_snakefile))
-        return parse_experiment(config, source=" + ".join(map(str, workflow.configfiles)))
+        experiment = parse_experiment(config, source=" + ".join(map(str, workflow.configfiles)))
+        _look_at_folders(Path(experiment.results))
+        sys.excepthook = _tell_of_ctrl_c
+        return experiment
     frozen = snapshot.thaw_config(snakefile=Path(workflow.main_snakefile))
     return parse_experiment(frozen, source=f"the snapshot of {snapshot.VARIABLE}")
+
+
+def _tell_of_ctrl_c(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
+    """Say in a line that a user has ended Snakemake where it does not itself: while it plans, or at its very end."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("SIGINT: ended. What finished stays; the same command goes on.\n")
+    else:
+        sys.__excepthook__(kind, fault, trace)
+
+
+def _look_at_folders(results: Path) -> None:
+    """Refuse a working directory that Snakemake cannot lock; warn of results that are there to be read alone."""
+    os_faults.require_writable([LOCKS])
+    if results.is_dir():
+        try:
+            os_faults.require_writable([results / "any file"])
+        except MachineError as fault:
+            log.warning(f"{fault} Until then nothing can run whose results lie there.")
+
+
+def _make(results: Path) -> None:
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise MachineError(
+            f"{results}: expected a results folder, or a place for one",
+            found=(fault.strerror or str(fault)).lower(),
+            do="Name another in the configuration (results), or let this user write there.",
+        ) from None
 
 
 def gpu_request(workflow: Workflow) -> str:
@@ -66,6 +101,7 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
     if not workflow.is_main_process:
         return
     jobs, snakefile = list(workflow.dag.needrun_jobs()), Path(workflow.main_snakefile)
+    _make(Path(experiment.results))
     # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
     snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), snakefile=snakefile)
     _record_code(experiment, jobs)

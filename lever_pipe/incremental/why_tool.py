@@ -17,26 +17,25 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lever_pipe import contents
-from lever_pipe.cluster.forecast import PlannedJob, UnplannableError, planned_jobs
+from lever_pipe.cluster.forecast import PlannedJob, UnplannableError, options_of, planned_jobs
 from lever_pipe.errors import ConfigError, UnknownMemberError
 from lever_pipe.incremental import why, why_text
 from lever_pipe.incremental.artefacts import Artefact, Verdict, cards_below, judge, read_artefact
 from lever_pipe.incremental.why_inputs import absolute
 from lever_pipe.incremental.why_names import STUDIES
 from lever_pipe.parsing import nearest
+from lever_pipe.snakemake_adapter import configuration_of
 
 DEFAULT_CONFIG, DEFAULT_RESULTS = "config.yaml", "results"
 CARD = "run.json"
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the reasons and return 0; where Snakemake fails, what it says, and its status.
+    """Print the reasons and return 0.
 
     Raises:
-        ConfigError: no target.
+        ConfigError: no target, or Snakemake fails.
         UnknownMemberError: nothing of this name is made or was made.
     """
     rest = list(words[1:])
@@ -45,19 +44,13 @@ def main(words: Sequence[str]) -> int:
         return 0
     as_json = "--json" in rest
     rest = [word for word in rest if word != "--json"]
-    if not rest or rest[0].startswith("-"):
+    if not rest or not rest[0].strip() or rest[0].startswith("-"):
         raise ConfigError(
             "why: expected a target, then words for Snakemake",
             found=f"'{rest[0]}'" if rest else "nothing",
             do="Name an output, a policy or a rule first.",
         )
-    try:
-        found = reasons(rest[0], rest[1:])
-    except UnplannableError as fault:
-        sys.stdout.write(fault.out)
-        sys.stderr.write(fault.err)
-        return fault.status
-    explained, targets, made = found
+    explained, targets, made = reasons(rest[0], rest[1:])
     if as_json:
         sys.stdout.write(json.dumps(why_text.as_object(explained, targets, made), indent=2, ensure_ascii=False) + "\n")
         return 0
@@ -77,7 +70,7 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[why.Explained], lis
         UnplannableError: Snakemake fails.
         UnknownMemberError: nothing of this name is made or was made.
     """
-    results, jobs = results_folder(words), planned_jobs(words)
+    jobs, results = planned_jobs(words), results_folder(words)
     artefacts = [read_artefact(card) for card in cards_below(results)]
     targets = jobs_of(jobs, target, results)
     there = artefacts_of(artefacts, target, results)
@@ -93,20 +86,14 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[why.Explained], lis
 
 
 def results_folder(words: Sequence[str]) -> Path:
-    """Return the results folder of a run with these words: the last of its configuration files that names one says."""
-    files, values, option = [DEFAULT_CONFIG], [], ""
-    for word in words:
-        name, separator, value = word.partition("=")
-        is_whole = bool(separator) and name.startswith("--")
-        if word.startswith("-"):
-            option, word = (name, value) if is_whole else (word, "")
-        if word and option in ("--configfile", "--configfiles"):
-            files.append(word)
-        elif word and option in ("--config", "-C"):
-            values += [word.partition("=")[2]] if word.startswith("results=") else []
-        option = "" if is_whole else option
-    found = [settings["results"] for settings in map(_settings, files) if settings.get("results")]
-    return Path(str([DEFAULT_RESULTS, *found, *values][-1]))
+    """Return the results folder of a run with these words, which Snakemake understands.
+
+    Raises:
+        ConfigError: a configuration file or word that has not one reading.
+    """
+    options, default = options_of(words), Path(DEFAULT_CONFIG)
+    files = [*([default] if default.exists() else []), *(options.get("configfile") or ())]
+    return Path(str(configuration_of(files, options.get("config")).get("results") or DEFAULT_RESULTS))
 
 
 def jobs_of(jobs: Sequence[PlannedJob], target: str, results: Path) -> list[int]:
@@ -172,7 +159,7 @@ def _planned_for(
     try:
         return planned_jobs([*words, *behind])
     except UnplannableError as fault:
-        if "MissingRule" not in fault.err + fault.out:
+        if "MissingRule" not in fault.found:
             raise
         names = {job.rule for job in known} | {each.made.stage for each in artefacts if each.made}
         near = nearest(target, names)
@@ -181,14 +168,6 @@ def _planned_for(
             found=f"'{target}'",
             do=f"Did you mean '{near}'?" if near else "Name a file below the results, or a rule.",
         ) from None
-
-
-def _settings(path: str) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):  # Snakemake has said so already
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:

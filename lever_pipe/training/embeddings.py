@@ -35,7 +35,7 @@ class EmbeddingTable(NamedTuple):
         if module.training and module.architecture.dropout:
             return module.encode(self.vectors[groups.queries], self.vectors[groups.pools])
         met = torch.cat([groups.queries[:, None], groups.pools], dim=1)
-        distinct, places = met.unique(return_inverse=True)
+        distinct, places = torch.unique(met, return_inverse=True)
         projected = module.project(self.vectors[distinct])
         query_BH, pool_BKH = embedding(places[:, 0], projected), embedding(places[:, 1:], projected)
         candidates_BKH = embedding(places[:, 1:], module.as_candidates(projected))

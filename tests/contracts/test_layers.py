@@ -24,6 +24,7 @@ LAYERS = [
         "faults",
         "stage_configs",
         "parsing",
+        "configuration",
     },
     {"losses", "metrics", "statistics", "rewards", "prompts", "rowwise"},
     {

@@ -20,7 +20,7 @@ FORBIDDEN_CALLS = {
     "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "pd.read_pickle", "pandas.read_pickle",
     "pd.eval", "shutil.unpack_archive", "runpy.run_path", "tempfile.mktemp",
 }  # fmt: skip
-SAFE_LOADERS = {"_Strict"}  # of page/glossary.py: a SafeLoader that refuses repeated keys
+SAFE_LOADERS = {"_Strict", "_Reader", "_WordReader"}  # SafeLoaders that refuse repeated keys
 
 
 def dotted(node: ast.AST) -> str:

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments of every stage and of the whole run: the end has the bytes of a run undisturbed."""
+"""SIGKILL and Ctrl-C at random moments of stages and of the whole run: the end has the bytes of a run undisturbed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ pytestmark = pytest.mark.faults
 RESULTS = "results/smoke"
 CHECKPOINTS = "intention={execution: {checkpoint_every: 1}}"
 """A killed agent goes on behind its last step."""
-LEAST_KILLS, WHOLE_RUNS = 50, 3
+PER_RULE = int(os.environ.get("LEVER_PIPE_KILLS", "2"))
+"""How many jobs of a rule are killed."""
+LEAST_KILLS, WHOLE_RUNS = 25 * PER_RULE, 4
+INTERRUPTIONS, LONGEST_END_S = 10, 60.0
+PLANS = "Assuming unrestricted shared filesystem usage"
+"""Snakemake says so after its imports and the Snakefile."""
 LEAST_FORKED_KILLS = 20  # most forked jobs of this size end before a kill
 LONGEST_S = 900.0
 """After this the run counts as hanging."""
@@ -110,11 +115,25 @@ def start(project: Project, *words: str) -> subprocess.Popen[bytes]:
         )
 
 
-def kill_run(run: subprocess.Popen[bytes]) -> None:
-    """Kill the main process and all its jobs at once."""
+def kill_run(run: subprocess.Popen[bytes], *, alone: bool) -> None:
+    """Kill the main process and all its jobs at once, or it alone, so that jobs go on beside the next run."""
     with suppress(ProcessLookupError):
-        os.killpg(run.pid, signal.SIGKILL)
+        (os.kill if alone else os.killpg)(run.pid, signal.SIGKILL)
     run.wait()
+
+
+def left_in(folder: Path) -> list[str]:
+    """Return the commands of processes that work in a folder, after those that are about to end have had the time."""
+    end = time.monotonic() + 20
+    while True:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == folder:
+                    found.append(" ".join(process.cmdline())[:300])
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.2)
 
 
 def require_whole(folder: Path) -> int:
@@ -153,7 +172,7 @@ def test_no_kill_loses_or_spoils_anything(
     while True:
         run = start(project, "--config", f"forked_jobs={forked}", CHECKPOINTS, *escaped)
         seed = whole_runs + further_runs
-        killer = Killer(psutil.Process(run.pid), seconds, limit=2, seed=seed, forked=forked)
+        killer = Killer(psutil.Process(run.pid), seconds, limit=PER_RULE, seed=seed, forked=forked)
         killer.kills.update(kills)
         killer.start()
         try:
@@ -168,7 +187,7 @@ def test_no_kill_loses_or_spoils_anything(
                 break
             escaped, further_runs = ["--forcerun", *missing], further_runs + 1
             continue
-        kill_run(run)
+        kill_run(run, alone=whole_runs % 2 == 1)
         assert require_whole(project.folder / RESULTS) > 0
         whole_runs += 1
         subprocess.run(project.command("--unlock"), cwd=project.folder, env=project.environment, check=True)
@@ -180,4 +199,38 @@ def test_no_kill_loses_or_spoils_anything(
     sys.stderr.write(f"\n{told}\n")
     assert sum(kills.values()) >= least, told
     assert forked or set(kills) == set(seconds), "every stage"
-    assert not [path for path in (project.folder / RESULTS).rglob(".*") if path.suffix in (".tmp", ".owner", ".former")]
+    assert no_half(project)
+
+
+def no_half(project: Project) -> bool:
+    """Return whether nothing unfinished lies about, and nobody is at work."""
+    halves = [path for path in (project.folder / RESULTS).rglob(".*") if path.suffix in (".tmp", ".owner", ".former")]
+    return not halves and not left_in(project.folder)
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+def test_ctrl_c_ends_a_run_cleanly(times: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    finished, project = finished_once(tmp_path_factory, store=False), copy_project(tmp_path)
+    draw, interrupted = random.Random(times), 0
+    for n in range(INTERRUPTIONS):
+        run = start(project)
+        while run.poll() is None and (project.folder / "said.txt").read_text().count(PLANS) <= n:
+            time.sleep(0.02)
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(draw.uniform(0, 10))
+        for _ in range(times):
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+            time.sleep(draw.uniform(0, 1))
+        interrupted += run.wait(LONGEST_END_S) != 0
+        said = (project.folder / "said.txt").read_text()
+        # A job that still imports ends as Python does.
+        assert "snakemake/cli.py" not in said, said[-6000:]
+        assert "_leave(main())" not in said, said[-6000:]
+        assert left_in(project.folder) == []
+        assert not list((project.folder / ".snakemake").glob("locks/*")), said[-3000:]
+    run = start(project)
+    assert run.wait(LONGEST_S) == 0, (project.folder / "said.txt").read_text()[-6000:]
+    assert differences(project.folder / RESULTS, finished.folder / RESULTS) == []
+    assert no_half(project)
+    assert interrupted >= INTERRUPTIONS // 2

@@ -31,7 +31,7 @@ def main(words: list[str]) -> int:
         sys.stderr.flush()
         time.sleep(float(rest[0]))
     if what == "unwind":
-        with lever_pipe.__main__._unwinding_on_sigterm():
+        with lever_pipe.__main__._unwinding():
             return main(["sleep", *rest])
     return 0
 

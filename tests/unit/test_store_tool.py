@@ -141,13 +141,13 @@ def test_what_is_no_store_is_refused(store: Store, capsys: pytest.CaptureFixture
     (store.folder / "VERSION").write_text("9\n")
     for tool in ("stats", "verify", "gc"):
         assert "found '9'" in refused(capsys, tool)
-    assert "No such file" in refused(capsys, "stats", "--configfile", "nowhere.yaml")
+    assert "found no such file" in refused(capsys, "stats", "--configfile", "nowhere.yaml")
     Path("config.yaml").write_text("store: {folders: a}\n")
     assert main(["store", "stats"]) == 2
     assert "store.folders" in capsys.readouterr().err
     Path("config.yaml").write_text("store: [\n")
     assert main(["store", "stats"]) == 2
-    assert "expected configuration files" in capsys.readouterr().err
+    assert "config.yaml: expected YAML" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["gc", "--max-gb", "-1"], ["gc", "--max-gb", "nan"], ["gc", "--max-gb", "x"], []])

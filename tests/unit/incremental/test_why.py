@@ -320,7 +320,7 @@ class TestTool:
             ([], "default"),
             (["--configfile", "a.yaml"], "of_a"),
             (["--configfile=a.yaml", "b.yaml"], "of_a"),
-            (["--configfile", "a.yaml", "b.yaml", "--cores", "c.yaml"], "of_b"),
+            (["--configfile", "a.yaml", "b.yaml", "--until", "c.yaml"], "of_b"),
             (["--configfile", "a.yaml", "--config", "results=mine", "x=1"], "mine"),
             (["--config", "x=1", "--", "results=target"], "default"),
         ],

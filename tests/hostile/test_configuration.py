@@ -1,0 +1,406 @@
+"""Whatever a configuration file or `--config` holds: refused in our words, at once, or taken as it is written."""
+
+# ruff: noqa: E501 - an entry of a table is a line
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lever_pipe.errors import ConfigError
+from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.snakemake_adapter import configuration_of
+
+ROOT = Path(__file__).parents[2]
+FILES = ["config.yaml", *sorted(f"config/{path.name}" for path in (ROOT / "config").glob("*.yaml"))]
+MUTATIONS = 400
+LONGEST_S = 10.0
+WORLD = "presets: {published: {rce: {learning_rate: %s}}}"
+NOISE = [
+    *(
+        b"\xff",
+        b"\xc3",
+        b"\0",
+        b"\t",
+        b"\r",
+        b"\x85",
+        b"\xef\xbb\xbf",
+        b":",
+        b"- ",
+        b"? ",
+        b"&a ",
+        b"*a",
+        b"!!int ",
+        b"'",
+    ),
+    *(
+        b'"',
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"#",
+        b"|\n",
+        b"%YAML 9.9\n",
+        b"\n---\n",
+        b"<<: ",
+        b"0",
+        b"_",
+        b":30",
+        b"e9",
+        b"\\",
+    ),
+    *(b".nan", b"~", b"\n", b"  "),
+]
+
+
+def laughs(levels: int, before: str = "[", after: str = "]") -> str:
+    each = [f"x{i}: &x{i} {before}*x{i - 1}, *x{i - 1}{after}" for i in range(1, levels)]
+    return "\n".join([f"x0: &x0 {before}a, b{after}", *each])
+
+
+# Text of a file -> a part of the message.
+REFUSED: dict[str | bytes, str] = {
+    # Bytes and shape
+    b"": "found no key",
+    b"# nothing\n": "found no key",
+    b"\xff\xfer\x00e\x00": "Save it as UTF-8",
+    b"report: {title: \"\xe9t\xe9\"}": "Save it as UTF-8",
+    b"report: {title: a\0b}": "one reading",
+    b"report:\n\ttitle: a": "line 2",
+    b"x" * 400_000: "found more",
+    "[1, 2]": "found a list",
+    "a text": "found a str",
+    "null": "found no key",
+    "data: {n_eval: 8}\n---\ndata: {n_eval: 9}": "another document",
+    "report: " + "[" * 3000 + "]" * 3000: "nested too deeply",
+    "{" * 100_000: "",
+    '{"report": ' * 3000 + "1" + "}" * 3000: "nested too deeply",
+    "data: &d {world: *d}": "found more",
+    "data: &d [*d]": "found more",
+    laughs(24): "found more",
+    laughs(24, "{a: ", "}").replace(", ", ", b: "): "found more",
+    "data: *nobody": "undefined alias",
+    "data: {n_eval: 8": "one reading",
+    "? [a, b]\n: 1": "one reading",
+    "? {a: b}\n: 1": "one reading",
+    # Tags
+    "results: !!python/object/apply:os.system [touch pwned]": "could not determine a constructor",
+    "results: !!python/name:os.system ''": "could not determine a constructor",
+    "results: !custom x": "could not determine a constructor",
+    "results: !!binary aGFsbG8=": "must be a text",
+    "results: !!set {a}": "must be a text",
+    "results: !!timestamp 2020-01-01": "must be a text",
+    "results: 2020-01-01": "must be a text",
+    "__use_yte__: true\nreport: {title: \"?open('pwned', 'w')\"}": "__use_yte__: unknown key",
+    # Keys
+    "results: a\nresults: b": "the key 'results' twice",
+    "data: {n_eval: 8, n_eval: 9}": "the key 'n_eval' twice",
+    "data: {n_eval: 8, 'n_eval': 9}": "the key 'n_eval' twice",
+    "pools: &p {size: 64}\ndata: {<<: *p, <<: *p}": "twice",
+    '{"results": "a", "results": "b"}': "a key twice",
+    "1: 2": "must have texts as keys",
+    "null: 2": "must have texts as keys",
+    "yes: 2": "must have texts as keys",
+    "Results: a": "did you mean 'results'",
+    "'results ': a": "did you mean 'results'",
+    "data: {n_evаl: 8}": "did you mean 'n_eval'",
+    "data.n_eval: 8": "unknown key",
+    # Numbers that are not what they look like
+    "data: {n_eval: 1:30}": "data.n_eval",
+    "data: {n_eval: 13:20:00}": "data.n_eval",
+    "data: {n_eval: 0810}": "plain decimal",
+    "data: {n_eval: 01440}": "plain decimal",
+    "data: {n_eval: 0_800}": "plain decimal",
+    "data: {n_eval: 8_00}": "plain decimal",
+    "data: {n_eval: '8_00'}": "plain decimal",
+    "data: {n_eval: !!int '01440'}": "plain decimal",
+    "data: {n_eval: !!int 8_00}": "plain decimal",
+    "data: {n_eval: ８００}": "data.n_eval",
+    "data: {n_eval: 800.5}": "data.n_eval",
+    "data: {n_eval: 800.00000000000000001}": "data.n_eval",
+    '{"data": {"n_eval": 800.00000000000000001}}': "data.n_eval",
+    "data: {n_eval: 1e3}": "YAML reads 1e5 as text",
+    "data: {n_eval: " + "1" * 10_000 + "}": "data.n_eval",
+    '{"data": {"n_eval": ' + "1" * 10_000 + "}}": "one reading",
+    "data: {n_eval: 1" + "0" * 50 + "}": "data.n_eval",
+    "data: {n_eval: -800}": "Drop the sign",
+    "data: {n_eval: yes}": "must be",
+    "data: {n_eval: null}": "data.n_eval",
+    "data: {n_eval: [800]}": "data.n_eval",
+    "data: {n_eval: .inf}": "finite",
+    '{"data": {"n_eval": NaN}}': "finite",
+    WORLD % "1_0e-5": "plain decimal",
+    WORLD % "0.000_1": "plain decimal",
+    WORLD % "'00.1'": "plain decimal",
+    WORLD % "!!float 0_0.1": "plain decimal",
+    WORLD % ".nan": "finite",
+    WORLD % "-.inf": "finite",
+    WORLD % "'nan'": "learning_rate",
+    WORLD % "1.0e-400": "learning_rate",
+    WORLD % "1.0e+400": "learning_rate",
+    WORLD % "true": "must be a number",
+    WORLD % "''": "learning_rate",
+    WORLD % "0x1p-3": "learning_rate",
+    WORLD % "1,5": "1 fault",
+    WORLD % "1.5.2": "learning_rate",
+    WORLD % "10%": "learning_rate",
+    "presets: {published: {grpo: {weight_decay: 1.0e-400}}}": "plain decimal",
+    "presets: {published: {max_gradient_norm: 9007199254740993}}": "a float can hold",
+    "presets: {published: {max_gradient_norm: 1" + "0" * 400 + "}}": "max_gradient_norm",
+    # Truth
+    "forked_jobs: 1": "must be true or false",
+    "forked_jobs: 'true'": "must be true or false",
+    "forked_jobs: ja": "forked_jobs",
+    "report: {language: no}": "report.language",
+    # Contradictions
+    "studies: [lever, lever]": "studies: must not repeat",
+    "studies: []": "studies",
+    "studies: lever": "studies",
+    "rl_data: {temperatures: [1.0, 1]}": "rl_data.temperatures: must not repeat",
+    "intention: {evaluation: {thresholds: [0.5, 0.5]}}": "thresholds: must not repeat",
+    "arms: [{preset: published, kl_betas: [0, -0.0]}]": "kl_betas: must not repeat",
+    "arms: [{preset: published, long_seeds: [0, 0]}]": "long_seeds: must not repeat",
+    "presets: {published: {grpo: {adaptive_kl: {low: 0.5, high: 0.1}}}}": "low: must be at most high",
+    "presets: {published: {grpo: {adaptive_kl: {minimum: 20}}}}": "minimum: must be at most maximum",
+    "store: {folder: a}\nresults: a": "must differ from results",
+    "store: {folder: a/../b/}\nresults: ./b": "must differ from results",
+    # Paths
+    **{
+        f"results: {text}": "results"
+        for text in (
+            *("''", "' '", ".", "./", "..", "../..", "/", "~", "~/x", "lever_pipe", "lever_pipe/x", "x/../workflow", "tests"),
+            *("./config/x", ".git", ".snakemake/x", ".venv", "README.md", "README.md/x", "config.yaml", "-x", '"a\\nb"'),
+            *('"a\\0b"', '"\\ud800"', "'{x}'", "x" * 300, "x/" * 600, "loop", "loop/x", "[a]", "{a: b}", "5", "1.5", "null"),
+            *("true", '"\\u2028\\n"'),
+        )
+    },
+    **{f"store: {{folder: {text}}}": "store.folder" for text in ("README.md", "docs", ".", "/", "''", "'~nobody at all/x'")},
+    f"store: {{folder: {ROOT}/resources/x}}": "of the project (resources)",
+    "encoder: {model: '-x'}": "encoder.model",
+    "data: {files: {train_images: \"a\\nb\"}}": "data.files.train_images",
+    "intention: {execution: {connection: {base_url: 'http://me:secret@host/v1'}}}": "not shown",
+}  # fmt: skip
+
+# Words of `--config` -> a part of the message.
+REFUSED_WORDS: dict[tuple[str, ...], str] = {
+    ("results",): "NAME=VALUE",
+    ("=a",): "NAME=VALUE",
+    ("",): "NAME=VALUE",
+    ("re sults=a",): "NAME=VALUE",
+    ("results=a", "results=b"): "results twice",
+    ("results=a", "results=a"): "results twice",
+    ("results=",): "results",
+    ("results=lever_pipe",): "of the project",
+    ("data={n_eval: 8, n_eval: 9}",): "twice",
+    ("data={n_eval: 8_00}",): "plain decimal",
+    ("data={n_eval: 0800}",): "plain decimal",
+    ("data={n_eval: 1:30}",): "data.n_eval",
+    ("data={n_eval: true}",): "must be",
+    ("data={n_eval: .inf}",): "data.n_eval",
+    ("data={n_eval: 8",): "one reading",
+    ("data=" + "[" * 3000,): "nested too deeply",
+    ("data=&d {world: *d}",): "found more",
+    ("data=!!python/object/apply:os.system [touch pwned]",): "could not determine a constructor",
+    ("forked_jobs=1",): "must be true or false",
+    ("forked_jobs=no",): "must be true or false",
+    ("store=false",): "store",
+    ("nobody=1",): "nobody: unknown key",
+    ("pathvars={a: b}",): "pathvars: unknown key",
+    ("report={title: \udcff}",): "",
+}
+
+# Text of a file or words -> where, what is taken there, and why that is right.
+TAKEN: list[tuple[str | bytes | tuple[str, ...], str, Any, str]] = [
+    *((f"data: {{n_eval: {text}}}", "data.n_eval", 800, f"a notation of 800: {text}") for text in (
+        "800", "+800", "800.0", "800.", "'800'", "\"800\"", "' 800 '", "!!int 800", "!!int '800'", "0x320", "8.0e+2",
+        "'800.0'", "&n 800", "!!float 800",
+    )),
+    *((WORLD % text, "presets.published.rce.learning_rate", 1e-5, f"a notation of 1e-5: {text}") for text in (
+        "0.00001", "1e-5", "1E-5", "1.0e-5", "1.0e-05", ".00001", "+.00001", "'1e-5'", "1e-005", "10.0e-6", "!!float 1.0e-5",
+        "0.00001000000000000000000000000000001",
+    )),
+    *((f"presets: {{published: {{grpo: {{weight_decay: {text}}}}}}}", "presets.published.grpo.weight_decay", 0.0, f"zero: {text}")
+      for text in ("0", "0.0", "-0.0", "'0'", ".0", "0.0e-400", "0e9")),
+    *((f"forked_jobs: {text}", "forked_jobs", False, "YAML 1.1 reads it as false") for text in (
+        "false", "False", "FALSE", "no", "No", "off", "!!bool false", "!!bool 'no'")),
+    *((f"emulate: {text}", "emulate", None, "YAML reads it as null") for text in ("null", "~", "", "Null", "!!null ''")),
+    *((f"report: {{title: {text}}}", "report.title", value, "text in every notation of YAML") for text, value in (
+        ("1:30", "1:30"), ("'1:30'", "1:30"), ("010", "010"), ("1_5", "1_5"), ("'010'", "010"), ("'yes'", "yes"), ("'null'", "null"),
+        ("''", ""), ("1e5", "1e5"), ("'5'", "5"), ("a b", "a b"), ('"a\\tb"', "a\tb"), ('"a\\nb"', "a\nb"), ("été", "été"),
+        ("日本語", "日本語"), ("\U0001f600", "\U0001f600"), ('"\\U0001F600"', "\U0001f600"), ("$(touch pwned); `x` | y", "$(touch pwned); `x` | y"),
+        ("'{x}'", "{x}"), ("'# no comment'", "# no comment"), ("!!str 5", "5"), ("<b>&amp;</b>", "<b>&amp;</b>"), ("'%s %d'", "%s %d"),
+        ("x" * 9_999, "x" * 9_999), ("1" * 5000, "1" * 5000), ("'--config'", "--config"), ("'__use_yte__'", "__use_yte__"), ("1.2.3", "1.2.3"),
+    )),
+    ("report:\n  title: >-\n    a\n    b\n", "report.title", "a b", "a folded text"),
+    ("report:\n  title: |\n    a\n    b\n", "report.title", "a\nb\n", "a literal text"),
+    *((f"results: {text}", "results", value, "a path like any other") for text, value in (
+        ("a", "a"), ("./a", "./a"), ("a/b/c/", "a/b/c/"), ("a b", "a b"), ("' a'", " a"), ("été/日本", "été/日本"), ("$(x);'y'", "$(x);'y'"),
+        ("'a\"b'", 'a"b'), ("/tmp/somewhere/x", "/tmp/somewhere/x"), ("results.2", "results.2"), ("'2'", "2"), ("a~b", "a~b"), ("...", "..."),
+        ("a/../b", "a/../b"), ("lever_pipe_2", "lever_pipe_2"), ("configs", "configs"), ("'#x'", "#x"), ("a=b", "a=b"), ("a:b", "a:b"),
+        ("../elsewhere", "../elsewhere"), ("x" * 200, "x" * 200), ("a*b?", "a*b?"), ("'*'", "*"), ("CON", "CON"), ("results/x", "results/x"),
+    )),
+    *((f"store: {{folder: {text}}}", "store.folder", text, "a folder of anybody's") for text in ("~/s", "/tmp/s", "a/b", "results/s")),
+    ("store: null", "store", None, "no store"),
+    (b"\xef\xbb\xbfresults: a\r\nforked_jobs: no\r\n", "results", "a", "an editor's byte order mark and line ends"),
+    ('{"data": {"n_eval": 8e2}}', "data.n_eval", 800, "JSON has this number"),
+    ('{"report": {"title": "\\ud83d\\ude00\\/"}}', "report.title", "\U0001f600/", "JSON's escapes"),
+    ('\t{"results":\t"a"}\n', "results", "a", "JSON with tabs"),
+    ("%YAML 1.1\n---\nresults: a\n...\n", "results", "a", "one document with its marks"),
+    ("pools: &p {size: 32}\nevaluation: {shots: [1]}", "pools.size", 32, "an anchor that nobody uses"),
+    ("presets: {published: &p {train_share: 0.5}, b: {<<: *p}}", "presets.b.train_share", 0.5, "a merge key"),
+    ("presets: {published: &p {train_share: 0.5}, b: {<<: *p, train_share: 0.6}}", "presets.b.train_share", 0.6, "own keys win"),
+    ("presets: {published: &p {train_share: 0.5}, q: &q {train_share: 0.7}, b: {<<: [*q, *p]}}", "presets.b.train_share", 0.7, "the first wins"),
+    ("data: &d {<<: *d}", "data.n_eval", 800, "a mapping adds nothing to itself"),
+    ("data:\n  n_eval: 900 # 8_00", "data.n_eval", 900, "a comment"),
+    ("presets: {published: &p {train_share: 0.5}, b: *p}", "presets.b.train_share", 0.5, "an alias"),
+    ("presets: {published: {}, " + "a" * 64 + ": {}}", "presets." + "a" * 64 + ".train_share", 0.8, "the longest name"),
+    ("presets: {published: {}, '01': {}}", "presets.01.train_share", 0.8, "a name of digits, quoted"),
+    ("presets: {published: {grpo: {adaptive_kl: {}}}}", "presets.published.grpo.adaptive_kl.low", 0.01, "all defaults"),
+    ("presets: {published: {grpo: {adaptive_kl: {low: 0.1}}}}", "presets.published.grpo.adaptive_kl.low", 0.1, "a window of one point"),
+    ("presets: {published: {reward: {correctness: '01'}}}", "presets.published.reward.correctness", "01", "a text of digits"),
+    ("presets: {published: {reward: {correctness: 01}}}", "presets.published.reward.correctness", "01", "no octal number"),
+    ("rl_data: {temperatures: [1, 1.0000000000000002]}", "rl_data.temperatures", (1.0, 1.0000000000000002), "neighbours differ"),
+    ("arms: [{preset: published, kl_betas: [1.0e-300, 1000]}]", "arms.0.kl_betas", (1e-300, 1000.0), "tiny and largest"),
+    ("arms: [{preset: published, seeds: [2147483647]}]", "arms.0.seeds", (2147483647,), "the largest seed"),
+    ("data: {eval_image_name: '{image_id}'}", "data.eval_image_name", "{image_id}", "a bare name"),
+    # On a command line quotes are the shell's: what a key expects decides what a word is.
+    (("results=2024-01-01",), "results", "2024-01-01", "no date"),
+    (("results=2024",), "results", "2024", "no number"),
+    (("results=a b=c",), "results", "a b=c", "all behind the first ="),
+    (("report={title: 010}",), "report.title", "010", "no octal number"),
+    (("report={title: yes}",), "report.title", "yes", "no truth value"),
+    (("report={title: '#{x}'}",), "report.title", "#{x}", "quoted"),
+    (("forked_jobs=false",), "forked_jobs", False, "as in a file"),
+    (("forked_jobs=False",), "forked_jobs", False, "as Python writes it"),
+    (("lvlm={ask_again: true}",), "lvlm.ask_again", True, "at any depth"),
+    (("store=null",), "store", None, "no store"),
+    (("emulate=",), "emulate", None, "nothing is null, as in a file"),
+    (("store={folder: a, max_gb: 1e-3}",), "store.max_gb", 1e-3, "a number"),
+    (("data={n_eval: 900}", "pools={size: 32}"), "data.n_eval", 900, "several names"),
+    (("arms=[{preset: published, kl_betas: [0, 1e-5]}]",), "arms.0.kl_betas", (0.0, 1e-5), "lists"),
+    (("intention={execution: {checkpoint_every: 1}}",), "intention.execution.checkpoint_every", 1, "deep"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "README.md").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("lever_pipe", "workflow", "tests", "config", ".git", ".snakemake", ".venv", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    yield
+    assert not Path("pwned").exists()
+
+
+def experiment_of(given: str | bytes | tuple[str, ...], *below: Path) -> Experiment:
+    """Return what a run with this file, or with these words, would do; it takes no longer than `LONGEST_S`."""
+    path, start = Path("config.yaml"), time.monotonic()
+    if not isinstance(given, tuple):
+        path.write_bytes(given if isinstance(given, bytes) else given.encode())
+    try:
+        files, words = ([*below, path], ()) if not isinstance(given, tuple) else ([*below], given)
+        return parse_experiment(configuration_of(files, words), source="config.yaml")
+    finally:
+        assert time.monotonic() - start < LONGEST_S, str(given)[:200]
+
+
+def told(given: str | bytes | tuple[str, ...]) -> str:
+    """Return the message of the refusal, or what is wrong with it; any other exception fails the test."""
+    try:
+        found = experiment_of(given)
+    except ConfigError as fault:
+        parts = (fault.expected, fault.found, fault.do)
+        sound = all(part.strip() for part in parts) and len(str(fault)) < 20_000
+        return str(fault).encode("utf-8", "replace").decode() if sound else f"NO MESSAGE {parts}"
+    return f"TAKEN as {found.model_dump(exclude_unset=True)}"
+
+
+def at(experiment: Experiment, place: str) -> Any:
+    value: Any = experiment
+    for key in place.split("."):
+        value = (
+            value[int(key)]
+            if isinstance(value, tuple)
+            else value[key]
+            if isinstance(value, dict)
+            else getattr(value, key)
+        )
+    return value
+
+
+def test_each_hostile_configuration_is_refused_in_our_words() -> None:
+    given = {**REFUSED, **REFUSED_WORDS}
+    found = {text: told(text) for text in given}
+    wrong = {
+        text[:120]: found[text][:300]
+        for text, part in given.items()
+        if part not in found[text] or "TAKEN" in found[text]
+    }
+    assert wrong == {}
+    assert len(given) > 150
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    os.mkfifo("pipe")
+    Path("locked").mkdir()
+    for path in ("nowhere.yaml", "pipe", "locked", "loop", "/dev/zero", "README.md/x", "x" * 5000, "a\0b", ""):
+        with pytest.raises(ConfigError) as refusal:
+            configuration_of([Path(path)])
+        assert "expected a configuration file" in str(refusal.value)
+
+
+def test_each_unusual_configuration_is_taken_as_it_is_written() -> None:
+    wrong = {}
+    for given, place, value, reason in TAKEN:
+        try:
+            found = at(experiment_of(given), place)
+        except ConfigError as refusal:
+            found = str(refusal)
+        if type(found) is not type(value) or found != value:
+            wrong[str(given)[:120]] = (found, reason)
+    assert wrong == {}
+    assert len(TAKEN) >= 120
+
+
+def mutated(draw: random.Random, content: bytes) -> bytes:
+    for _ in range(draw.randint(1, 3)):
+        start = draw.randrange(len(content))
+        end = start + draw.choice((0, 1, 1, draw.randrange(200)))
+        between = draw.choice((b"", bytes([draw.randrange(256)]), draw.choice(NOISE), content[start:end] * 2))
+        content = content[:start] + between + content[end:]
+    return content
+
+
+def numbers(value: Any) -> set[str]:
+    """Return the numbers in a value, each as a text."""
+    if isinstance(value, dict | list):
+        return set().union(*map(numbers, value.values() if isinstance(value, dict) else value))
+    return {repr(float(value))} if isinstance(value, int | float) and not isinstance(value, bool) else set()
+
+
+def test_a_mutated_file_gives_a_message_or_only_numbers_that_stand_in_it() -> None:
+    draw, taken = random.Random(0), 0
+    for _ in range(MUTATIONS):
+        name = draw.choice(FILES)
+        below = [] if name == "config.yaml" else [ROOT / "config.yaml"]
+        content = mutated(draw, (ROOT / name).read_bytes())
+        try:
+            experiment = experiment_of(content, *below)
+        except ConfigError as fault:
+            assert "config.yaml" in str(fault)
+            continue
+        taken += 1
+        text = content.decode("utf-8-sig") + "".join(path.read_text() for path in below)
+        written = {
+            repr(float(word)) for word in re.findall(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", text)
+        }
+        assert numbers(experiment.model_dump(mode="json", exclude_unset=True)) <= written, content
+    assert 0 < taken < MUTATIONS

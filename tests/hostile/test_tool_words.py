@@ -1,0 +1,82 @@
+"""Words that name nothing of the kind end in status 2 and a message, never a traceback, and nothing is made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lever_pipe.__main__ import main
+
+# All below the folder of the test: some tools write and remove where they are told.
+WORDS = (
+    *(
+        "nowhere",
+        "",
+        "empty",
+        "bytes.csv",
+        "list.json",
+        "run.json",
+        "folder",
+        "loop",
+        "loop/x",
+        "empty/x",
+        "pipe",
+        "a\nb",
+    ),
+    *("$(touch pwned)", "é\U0001f600", "x" * 5000, "\udcff", "table:1:Column", "t.csv:1:z", "t.csv:99:a", "t.csv:-1:a"),
+    *(
+        "t.csv:x=1|:b",
+        "::",
+        ":",
+        "bytes.csv:1:a",
+        "empty:1:a",
+        "preset~world/rce/seed~99/epoch~1",
+        "baseline/nobody",
+    ),
+)
+CALLS: tuple[tuple[str, ...], ...] = (
+    *(("trace", "@"), ("trace", "table:1:Column", "--results", "@")),
+    *(("compare", "@", "baseline/similar_both"), ("compare", "baseline/similar_both", "@")),
+    *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@", "--max-gb", "1")),
+    ("store", "gc", "--max-gb", "@"),
+    *(("store", "stats", "--configfile", "@"), ("ledger", "stats", "@"), ("ledger", "merge", "@"), ("ledger", "@")),
+    *(("ledger", "merge", "folder", "@", "--into", "x.jsonl"), ("glossary", "zh", "@"), ("environments", "@")),
+    *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
+    ("why", "train_rce_epoch", "--config", "@"),
+    *(("doctor", "--orphans", "@"), ("store", "@"), ("why", "")),
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").touch()
+    Path("bytes.csv").write_bytes(b'\xff\xfe{"a":')
+    Path("list.json").write_text("[1]")
+    Path("run.json").write_text('{"tables": 5}')
+    Path("t.csv").write_text("a,b\n1,2\n")
+    Path("folder").mkdir()
+    Path("folder/other").touch()
+    Path("loop").symlink_to("loop")
+    os.mkfifo("pipe")
+    return tmp_path
+
+
+def test_no_word_ends_in_a_traceback(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before, wrong = sorted(folder.rglob("*")), {}
+    for call in CALLS:
+        for word in WORDS:
+            words = [word if each == "@" else each for each in call]
+            try:
+                status: object = main(words)
+            except SystemExit as end:
+                status = end.code
+            except Exception as fault:  # noqa: BLE001 - told below
+                status = repr(fault)
+            said = capfd.readouterr()
+            if status != 2 or "Traceback" in said.err or not said.err.strip():
+                wrong[str(words)[:100]] = (status, said.err[-200:])
+    assert wrong == {}
+    assert sorted(folder.rglob("*")) == before
