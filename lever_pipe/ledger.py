@@ -126,21 +126,24 @@ class Ledger:
         text = json.dumps({"key": key, **row}, separators=(",", ":"), allow_nan=False)
         self._pending.append(sealed_line(text))
         if len(self._pending) % ROWS_PER_CHUNK == 0:
-            self.flush(must=False)
+            self.flush()
 
-    def flush(self, *, must: bool = True) -> None:
+    def flush(self, *, must: bool = False) -> None:
         """Append all queued rows to this writer's file and force them to disk.
 
+        Where the disk has no room they stay queued, which is said once: who asked has them in memory.
+
         Args:
-            must: False keeps them queued where the disk has no room, and says so once: who asked has them in memory.
+            must: no room is a fault, too; so it is of several processes, which get each other's rows from the disk.
 
         Raises:
-            OSError: they cannot be written. They stay queued.
+            OSError: the rows cannot be written. They stay queued.
         """
         try:
             self._write()
         except OSError as fault:
-            if must or fault.errno not in os_faults.FULL:
+            is_shared = int(os.environ.get("WORLD_SIZE", "1")) > 1
+            if must or is_shared or fault.errno not in os_faults.FULL:
                 raise
             if not self._has_told:
                 log.warning("%s: answers are not kept: %s", self.folder, os_faults.named(fault))

@@ -194,7 +194,7 @@ class Qwen25Vl:
         except PromptTooLongError as fault:
             raise self._too_long(fault) from None
         finally:
-            self._ledger.flush(must=self._team.size > 1)  # through the ledger the others get this process's answers
+            self._ledger.flush()
         self._work["products_tiled"] += rowwise.WORK["tiles"] - tiles
         self._gather()
         replies = [self._to_reply(request, keys[request.prompt]) for request in asked]

@@ -165,7 +165,7 @@ def ledger(folder: Path) -> Found:
     kept.flush()
     ballast = fill(disk)
     kept.put("b", {"text": "blue" * 5000})
-    said = message(kept.flush)
+    said = message(lambda: kept.flush(must=True))
     meanwhile = Ledger(disk)
     ballast.unlink()
     kept.flush()
