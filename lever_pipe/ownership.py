@@ -123,6 +123,26 @@ def owner_of(card: Path) -> Owner | None:
     return lock.owner if lock else None
 
 
+def sweep(results: Path) -> None:
+    """Remove what killed processes of this machine left of their locks, where no job has come after.
+
+    A job that is made again, or waits, removes it itself; one that comes from the store, or is whole, has none.
+    """
+    found: dict[Path, list[Path]] = {}
+    for path in results.rglob(".*.owner*"):
+        found.setdefault(path.with_name(path.name.partition(".owner")[0].removeprefix(".")), []).append(path)
+    for card, paths in found.items():
+        if all(map(_is_of_the_dead, paths)):
+            with owned(card):
+                pass
+
+
+def _is_of_the_dead(path: Path) -> bool:
+    lock = _read(path)
+    owner = lock.owner if lock else None
+    return owner is not None and owner.machine == _machine() and _is_running(owner) is False
+
+
 @contextmanager
 def owned(card: Path, *, times: Times | None = None, lost: Callable[[str], object] | None = None) -> Iterator[Claim]:
     """Own an artefact for the time of the block; wait before it as long as another process does.
@@ -240,11 +260,7 @@ class Claim:
         """Remove the files from which killed processes of this machine were about to make a lock, and old ones."""
         for path in self._lock.parent.glob(f"{glob.escape(self._lock.name)}.*"):
             left = _read(path)
-            if left is None:
-                continue
-            is_near = left.owner is not None and left.owner.machine == self._owner.machine
-            is_dead = is_near and left.owner is not None and _is_running(left.owner) is False
-            if is_dead or own.beat - left.beat > ABANDONED_S:
+            if left is not None and (_is_of_the_dead(path) or own.beat - left.beat > ABANDONED_S):
                 path.unlink(missing_ok=True)
 
     def _take(self) -> bool:

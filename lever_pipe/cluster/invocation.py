@@ -7,11 +7,12 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lever_pipe import contents, forks, os_faults, provenance, snakemake_adapter, snapshot
+from lever_pipe import contents, forks, os_faults, ownership, provenance, snakemake_adapter, snapshot
 from lever_pipe.errors import LeverPipeError, MachineError
 from lever_pipe.experiment import Experiment, parse_experiment
 from lever_pipe.incremental import code_records, sparing, why
@@ -148,8 +149,10 @@ def leave_pace_to_cores(scheduler: Any) -> None:
 
 
 def end(experiment: Experiment) -> None:
-    """Remember the contents that were read, and keep the store within its bound."""
+    """Remember the contents that were read, remove what killed jobs left, and keep the store within its bound."""
     contents.remembered().save()
+    with suppress(OSError):  # results that are gone, or another user's
+        ownership.sweep(Path(experiment.results))
     kept = store_of(experiment)
     if kept is not None:
         try:

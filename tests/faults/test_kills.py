@@ -204,7 +204,8 @@ def test_no_kill_loses_or_spoils_anything(
 
 def no_half(project: Project) -> bool:
     """Return whether nothing unfinished lies about, and nobody is at work."""
-    halves = [path for path in (project.folder / RESULTS).rglob(".*") if path.suffix in (".tmp", ".owner", ".former")]
+    hidden = (project.folder / RESULTS).rglob(".*")
+    halves = [path for path in hidden if path.suffix in (".tmp", ".former") or ".owner" in path.name]
     return not halves and not left_in(project.folder)
 
 

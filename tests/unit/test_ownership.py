@@ -202,6 +202,17 @@ def test_a_number_that_is_used_again_is_another_process(card: Path) -> None:
         pass
 
 
+def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path) -> None:
+    dead, stub = this_process().model_copy(update={"started": "1"}), ".owner.0123456789abcdef"
+    cases = {"lock": (dead, ".owner", False), "stub": (dead, stub, False), "alive": (this_process(), ".owner", True)}
+    cases["elsewhere"] = (far(), stub, True)
+    for name, (owner, ending, _) in cases.items():
+        (card.parent / f".{name}.json{ending}").write_text(owner.model_dump_json())
+    ownership.sweep(card.parent)
+    left = {name: (card.parent / f".{name}.json{ending}").exists() for name, (_, ending, _) in cases.items()}
+    assert left == {name: stays for name, (*_, stays) in cases.items()}
+
+
 def test_a_zombie_is_no_owner() -> None:
     may_end = FORK.Event()
     process = start(may_end.wait)
