@@ -132,7 +132,8 @@ def sweep(results: Path) -> None:
     for path in results.rglob(".*.owner*"):
         found.setdefault(path.with_name(path.name.partition(".owner")[0].removeprefix(".")), []).append(path)
     for card, paths in found.items():
-        if all(map(_is_of_the_dead, paths)):
+        named = [path for path in paths if path == lock_of(card) or path.stat().st_size]
+        if all(map(_is_of_the_dead, named)):
             with owned(card):
                 pass
 
@@ -260,7 +261,10 @@ class Claim:
         """Remove the files from which killed processes of this machine were about to make a lock, and old ones."""
         for path in self._lock.parent.glob(f"{glob.escape(self._lock.name)}.*"):
             left = _read(path)
-            if left is not None and (_is_of_the_dead(path) or own.beat - left.beat > ABANDONED_S):
+            if left is None:
+                continue
+            limit_s = ABANDONED_S if left.text else self._times.limit_s  # to name its owner takes a moment
+            if _is_of_the_dead(path) or own.beat - left.beat > limit_s:
                 path.unlink(missing_ok=True)
 
     def _take(self) -> bool:

@@ -208,6 +208,11 @@ def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path) -> None
     cases["elsewhere"] = (far(), stub, True)
     for name, (owner, ending, _) in cases.items():
         (card.parent / f".{name}.json{ending}").write_text(owner.model_dump_json())
+    for name, age_s in (("old", 100), ("young", 1)):  # killed, or about to be written
+        empty = card.parent / f".{name}.json{stub}"
+        empty.touch()
+        os.utime(empty, (time.time() - age_s,) * 2)
+        cases[name] = (dead, stub, name == "young")
     ownership.sweep(card.parent)
     left = {name: (card.parent / f".{name}.json{ending}").exists() for name, (_, ending, _) in cases.items()}
     assert left == {name: stays for name, (*_, stays) in cases.items()}
