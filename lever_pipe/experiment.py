@@ -298,7 +298,7 @@ def _taken(path: Path, *, may_be_home: bool) -> str:
         return f"where {other} is a file"
     if any(folder.is_relative_to(found) for folder in (PROJECT, Path.cwd())):
         return "which holds the project"
-    own = next((each for each in OWN if found.is_relative_to(PROJECT / each)), None)
+    own = next((each for each in OWN if found.is_relative_to((PROJECT / each).resolve())), None)
     return f"which is of the project ({own})" if own else ""
 
 

@@ -281,7 +281,7 @@ def test_an_empty_list_is_too_short_and_a_bad_element_is_told_once() -> None:
     assert "arms[0].seeds: tuple should have at least 1 item" in faults({"arms": [{"preset": "a", "seeds": []}]})
     text = faults({"evaluation": {"samples": [0]}})
     assert "found 1 fault. " in text
-    assert "evaluation.samples[0]: input should be greater than or equal to 1, got 0." in text
+    assert "evaluation.samples[0]: input should be greater than or equal to 2, got 0." in text
 
 
 def test_a_reward_mode_is_one_of_the_functions() -> None:

@@ -240,7 +240,7 @@ def test_a_store_that_may_only_be_read(public: Path) -> None:
         assert tree(home / "b") == {}
         outputs = work(home / "c", 2)
         assert not a_store(public / "store").put(key(2), a_card(outputs), outputs)
-        assert "Permission denied" in said[1]
+        assert "expected permission to read or write" in said[1]
         trimmed = store.trim()
         assert (trimmed.entries, trimmed.contents, trimmed.entries_left) == (0, 0, 2)
         assert len(store.verify(mend=True)) == 1
@@ -292,7 +292,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path, caplog: pytest.LogCapture
     fit = sum(stored)
     assert stored == [True] * fit + [False] * (5 - fit)
     assert fit in (2, 3)  # of 300 kB in 1 MB, with 4 kB a file
-    assert sum("No space left on device: '" in record.getMessage() for record in caplog.records) == 5 - fit
+    assert sum("(ENOSPC)" in record.getMessage() for record in caplog.records) == 5 - fit
     assert len(entries(store)) == fit
     assert tree(store.folder / "staging") == {}
     assert store.verify() == []
