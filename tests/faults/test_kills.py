@@ -218,7 +218,7 @@ def test_ctrl_c_ends_a_run_cleanly(times: int, tmp_path: Path, tmp_path_factory:
         while run.poll() is None and (project.folder / "said.txt").read_text().count(PLANS) <= n:
             time.sleep(0.02)
         with suppress(subprocess.TimeoutExpired):
-            run.wait(draw.uniform(0, 10))
+            run.wait(draw.uniform(0, 5))
         for _ in range(times):
             with suppress(ProcessLookupError):
                 os.killpg(run.pid, signal.SIGINT)  # as a terminal does
