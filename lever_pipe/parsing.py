@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+import lever_pipe
 from lever_pipe.errors import ConfigError, UnknownMemberError
 from lever_pipe.sections import RULE_FAULT, Fault, Section, dotted
 
@@ -53,7 +54,7 @@ def parse_model(model: type[S], values: Any, *, source: str) -> S:
 
 def available(kind: str) -> list[str]:
     """Return the members of an extension point: the modules of its folder, without importing them."""
-    folder = Path(__file__).parent / kind
+    folder = Path(lever_pipe.__file__).parent / kind
     names = [p.stem for p in folder.glob("*.py") if not p.stem.startswith("_") and p.stem != "protocol"]
     return sorted(names)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,18 +19,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import lever_pipe
 from lever_pipe import storage
 from lever_pipe.errors import LeverPipeError
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(lever_pipe.__file__).parent
 MODULE_DIGITS = 8
 """Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
+PLACE = re.compile(rf"'{PACKAGE.name}\.(?:\w+\.)*(\w+\.)'")
+"""The beginning of a module's dotted name, to which the configuration adds the member."""
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """Fields of syntax trees that hold statements, or what holds statements; of an `if`, the first is what it decides."""
 MEMORY = Path(".snakemake/lever_pipe/modules.json")
 """Where a working directory remembers what the texts of modules say."""
 ANSWERING = ("images", "rowwise")
 """Modules that are part of every engine: what images show, and how matrix products are made."""
+KEEPING = ("ledger",)
+"""Modules beside an engine that compute no answer."""
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
 
 
@@ -77,8 +83,10 @@ def engine_code(member: str, *, root: Path = PACKAGE) -> str:
     Of an LVLM that is all of `lvlms` that it imports, what images show, and how products are made. Answers that outlive
     a run are kept under it: what other code computed is not an answer of this code.
     """
-    own = (member.rpartition(".")[0], *(f"{root.name}.{name}" for name in ANSWERING))
-    return _fingerprint([name for name in closure_of(member, root=root) if name.startswith(own)], root).fingerprint
+    own = member.rpartition(".")[0]
+    names = {name: name.rpartition(".")[2] for name in closure_of(member, root=root)}
+    kept = [name for name, last in names.items() if last in ANSWERING or (name.startswith(own) and last not in KEEPING)]
+    return _fingerprint(kept, root).fingerprint
 
 
 class _Code(NamedTuple):
@@ -291,7 +299,7 @@ def _stripped(tree: ast.AST) -> str:
             if isinstance(block, list):
                 setattr(node, field, [one for one in block if not _says_nothing(one)])
                 todo.extend(getattr(node, field))
-    return ast.dump(tree, annotate_fields=False)
+    return PLACE.sub(rf"'{PACKAGE.name}.\1'", ast.dump(tree, annotate_fields=False))
 
 
 def _says_nothing(statement: ast.AST) -> bool:

@@ -151,7 +151,7 @@ def _sections_of(tables: Iterable[PageTable]) -> dict[str, list[PageTable]]:
             raise RecordError(
                 f"table '{table.id}': expected a section, one of {', '.join(sorted(names))}",
                 found=f"'{name}'",
-                do="Name one of them, or add the section to lever_pipe/page/prose.py.",
+                do="Name one of them, or add the section to prose.py beside this module.",
             )
         found.setdefault(name, []).append(table)
     return found
