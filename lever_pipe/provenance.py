@@ -34,8 +34,8 @@ MEMORY = Path(".snakemake/lever_pipe/modules.json")
 """Where a working directory remembers what the texts of modules say."""
 ANSWERING = ("images", "rowwise")
 """Modules that are part of every engine: what images show, and how matrix products are made."""
-KEEPING = ("ledger",)
-"""Modules beside an engine that compute no answer."""
+BESIDE = ("ledger", "prompts")
+"""Modules beside an engine that compute nothing: what is asked is part of an answer's key."""
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
 
 
@@ -85,7 +85,7 @@ def engine_code(member: str, *, root: Path = PACKAGE) -> str:
     """
     own = member.rpartition(".")[0]
     names = {name: name.rpartition(".")[2] for name in closure_of(member, root=root)}
-    kept = [name for name, last in names.items() if last in ANSWERING or (name.startswith(own) and last not in KEEPING)]
+    kept = [name for name, last in names.items() if last in ANSWERING or (name.startswith(own) and last not in BESIDE)]
     return _fingerprint(kept, root).fingerprint
 
 
@@ -108,6 +108,7 @@ def _fingerprint(names: list[str], root: Path) -> _Code:
     texts = {
         "\n".join([module.tree, *(_meant(one, modules, root) for one in module.bindings)])
         for module in modules.values()
+        if module != _parsed("")  # a folder's own
     }
     short = {name.removeprefix(root.name).lstrip(".") or "__init__": module for name, module in modules.items()}
     return _Code(

@@ -148,6 +148,15 @@ def test_a_moved_or_renamed_module_changes_no_fingerprint(tmp_path: Path) -> Non
     )
 
 
+def test_the_folder_of_members_may_move_but_not_become_another(tmp_path: Path) -> None:
+    text = 'def late(x):\n    return import_module(f"lever_pipe.samplers.{x}")\n'
+    found, moved, other = (
+        fingerprint(tmp_path / folder, late=text.replace("pipe.samplers", f"pipe.{folder}"))
+        for folder in ("samplers", "lever.samplers", "readers")
+    )
+    assert found == moved != other
+
+
 def test_two_functions_that_swap_what_they_import_change_the_fingerprint(tmp_path: Path) -> None:
     deep, late = "from fake.deep import one", "from fake.late import late as one"
     one, two = (
