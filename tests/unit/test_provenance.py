@@ -149,7 +149,7 @@ def test_a_moved_or_renamed_module_changes_no_fingerprint(tmp_path: Path) -> Non
 
 
 def test_the_folder_of_members_may_move_but_not_become_another(tmp_path: Path) -> None:
-    text = 'def late(x):\n    return import_module(f"lever_pipe.samplers.{x}")\n'
+    text = f"def late(x):\n    return import_module(f'{provenance.PACKAGE.name}.samplers.{{x}}')\n"
     found, moved, other = (
         fingerprint(tmp_path / folder, late=text.replace("pipe.samplers", f"pipe.{folder}"))
         for folder in ("samplers", "lever.samplers", "readers")
