@@ -65,7 +65,7 @@ schema: setup ## write workflow/schemas/config.schema.json from the config model
 	$(BIN)/python -m lever_pipe schema
 
 world: setup ## train the embedded world's models again (7.5 minutes on one idle core)
-	$(BIN)/python -m lever_pipe.world_models.make --out resources/world --seed 0
+	$(BIN)/python -m lever_pipe.world.models.make --out resources/world --seed 0
 
 gpu: setup ## tests that need a CUDA device
 	$(BIN)/pytest -m gpu tests/gpu

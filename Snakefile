@@ -1,6 +1,6 @@
 from snakemake.utils import min_version
 
-from lever_pipe.snakemake_adapter import read_configuration_strictly
+from lever_pipe.runtime.snakemake_adapter import read_configuration_strictly
 
 min_version("9.27")
 

@@ -16,8 +16,8 @@ from benchmarks.document import gate_faults, render
 from benchmarks.modes import ENGINE
 from benchmarks.subjects import ROOT, random_subject, world_subject
 from benchmarks.workloads import evaluation, rl_data
-from lever_pipe import execution
-from lever_pipe.stage_configs import Runtime
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.stage_configs import Runtime
 
 
 def main(words: Sequence[str] | None = None) -> int:

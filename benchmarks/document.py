@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.comparison import TOLERANCE, Comparison, Measured
 from benchmarks.modes import ENGINE, MODES
-from lever_pipe.provenance import installed_versions
+from lever_pipe.base.provenance import installed_versions
 
 TEMPLATE = Path(__file__).with_name("benchmarks.md.j2")
 GATED = "random"  # the subject whose ratios decide

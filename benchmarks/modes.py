@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.subjects import Subject
-from lever_pipe.ledger import Ledger
 from lever_pipe.lvlms._requests import Prompt, Segment
 from lever_pipe.lvlms._team import Alone
+from lever_pipe.lvlms.asking.ledger import Ledger
+from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
 from lever_pipe.lvlms.protocol import LvlmOptions, LvlmReply, LvlmRequest
 from lever_pipe.lvlms.qwen2_5_vl import Qwen25Vl
-from lever_pipe.prompts import TextPrompt, TextSegment
 
 IMAGE_TOKEN = "<|image_pad|>"
 

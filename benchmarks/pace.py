@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from lever_pipe import numerics
+from lever_pipe.base import numerics
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "pace.md"

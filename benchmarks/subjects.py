@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from lever_pipe import plan
-from lever_pipe.answering import prompt_style
-from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.base.seeding import ambient_stream, generator
+from lever_pipe.base.storage import read_examples
+from lever_pipe.experiment.stage_configs import CheckWorldConfig
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lvlms._folder import Parts, load_parts
+from lever_pipe.lvlms.asking.answering import prompt_style
+from lever_pipe.lvlms.asking.prompts import PromptStyle
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
-from lever_pipe.prompts import PromptStyle
-from lever_pipe.records import Example, ExampleId
-from lever_pipe.seeding import ambient_stream, generator
-from lever_pipe.stage_configs import CheckWorldConfig
+from lever_pipe.runtime import plan
 from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.prepare_examples import prepare_examples
-from lever_pipe.storage import read_examples
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -9,10 +9,10 @@ from itertools import permutations
 import numpy as np
 
 from benchmarks.subjects import Subject
+from lever_pipe.base.records import Example
+from lever_pipe.base.seeding import generator
+from lever_pipe.lvlms.asking.prompts import build_prompt
 from lever_pipe.lvlms.protocol import LvlmRequest
-from lever_pipe.prompts import build_prompt
-from lever_pipe.records import Example
-from lever_pipe.seeding import generator
 
 N_GIVEN = 4  # answers scored for each prompt of the RL data
 RL_SHOTS = 2

@@ -1,6 +1,6 @@
 """Reproduce the result tables of two reinforcement-learning studies with one Snakemake workflow."""
 
-from lever_pipe import numerics
+from lever_pipe.base import numerics
 
 __version__ = "0.1.0"
 

@@ -17,10 +17,11 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
-from lever_pipe import gpu_slots, os_faults, ownership, snapshot
-from lever_pipe.errors import ConfigError, LeverPipeError, SnapshotError
-from lever_pipe.parsing import available, nearest, parse_model
-from lever_pipe.stage_configs import Runtime
+from lever_pipe.base import os_faults
+from lever_pipe.base.errors import ConfigError, LeverPipeError, SnapshotError
+from lever_pipe.base.parsing import available, nearest, parse_model
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.runtime import gpu_slots, ownership, snapshot
 
 
 class Tool(NamedTuple):
@@ -31,18 +32,18 @@ class Tool(NamedTuple):
 
 
 TOOLS = {
-    "doctor": Tool("cluster.doctor", "look whether a run can work here, before it starts"),
-    "plan": Tool("cluster.forecast", "say what a run would do, why, and for how long"),
-    "why": Tool("incremental.why_tool", "say why something runs, or what it was made from"),
-    "trace": Tool("incremental.trace_tool", "lead from a number or figure back to data, code and configuration"),
-    "compare": Tool("compare_tool", "set two policies or two runs side by side"),
-    "store": Tool("store_tool", "count, check or trim the store of finished work"),
-    "ledger": Tool("ledger_tools", "count, check or merge the LVLM's answers"),
-    "export_rl_data": Tool("tools", "write RL data in the original format"),
-    "glossary": Tool("glossary_tool", "list the texts that lack a translation"),
-    "closure": Tool("tools", "list the modules whose code is part of a stage's identity"),
-    "schema": Tool("tools", "write or check the schema of the configuration"),
-    "environments": Tool("environments_tool", "write or check envs, by requirements.lock"),
+    "doctor": Tool("runtime.checks.doctor", "look whether a run can work here, before it starts"),
+    "plan": Tool("runtime.rerun.forecast", "say what a run would do, why, and for how long"),
+    "why": Tool("commands.why_tool", "say why something runs, or what it was made from"),
+    "trace": Tool("commands.trace_tool", "lead from a number or figure back to data, code and configuration"),
+    "compare": Tool("commands.compare_tool", "set two policies or two runs side by side"),
+    "store": Tool("commands.store_tool", "count, check or trim the store of finished work"),
+    "ledger": Tool("commands.ledger_tools", "count, check or merge the LVLM's answers"),
+    "export_rl_data": Tool("commands.tools", "write RL data in the original format"),
+    "glossary": Tool("commands.glossary_tool", "list the texts that lack a translation"),
+    "closure": Tool("commands.tools", "list the modules whose code is part of a stage's identity"),
+    "schema": Tool("commands.tools", "write or check the schema of the configuration"),
+    "environments": Tool("commands.environments_tool", "write or check envs, by requirements.lock"),
 }
 """By name, the usual ones first."""
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)
@@ -156,7 +157,7 @@ def run_stage(options: argparse.Namespace) -> object:
     frozen = _require_planned(options, call.config, call.runtime.code)
     if os.environ.get("RANK", "0") != "0":  # the first process of several writes the card
         return call.function(**call.files, config=call.config, runtime=call.runtime)
-    from lever_pipe import run_card
+    from lever_pipe.experiment import run_card
 
     if frozen is not None:
         _require_models(options.stage, call)
@@ -176,8 +177,8 @@ def _require_models(stage: str, call: Call) -> None:
     Raises:
         SnapshotError: it was exchanged after the invocation began.
     """
-    from lever_pipe.contents import model_identity
-    from lever_pipe.run_card import start_model
+    from lever_pipe.base.contents import model_identity
+    from lever_pipe.experiment.run_card import start_model
 
     folders = {"lvlm": call.files.get("lvlm"), "encoder": call.files.get("encoder"), "policy": start_model(call.files)}
     for name, folder in folders.items():
@@ -198,8 +199,9 @@ def _keep(frozen: snapshot.Snapshot, spec: str, card: Any) -> None:
     """Put what a job of an invocation has made into the store, if the configuration has one."""
     settings = frozen.config.get("store")
     if settings:
-        from lever_pipe import storage, store
-        from lever_pipe.records import RunCard
+        from lever_pipe.base import storage
+        from lever_pipe.base.records import RunCard
+        from lever_pipe.runtime import store
 
         made = storage.read_row(card, RunCard)
         outputs = {name: Path(made.paths[name]) for name in made.outputs}
@@ -212,7 +214,7 @@ def is_made(options: argparse.Namespace) -> bool:
     Raises:
         ConfigError: as `run_stage`.
     """
-    from lever_pipe.provenance import code_of
+    from lever_pipe.base.provenance import code_of
 
     call, stage = call_of(options), options.stage
     card = call.files["card"]
@@ -248,8 +250,8 @@ def _require_planned(options: argparse.Namespace, config: Any, code: str) -> sna
     if frozen is None or frozen.package == snapshot.package_digest():
         return frozen
     # Some source file changed, maybe a comment: what counts is the code of this stage.
-    from lever_pipe.plan import members_of
-    from lever_pipe.provenance import code_of
+    from lever_pipe.base.provenance import code_of
+    from lever_pipe.runtime.plan import members_of
 
     snapshot.require_code(options.stage, planned=code, found=code_of(options.stage, members_of(config)))
     return frozen

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from lever_pipe import contents, storage
+from lever_pipe.base import contents, storage
 
 ROOT = Path(__file__).parents[1]
 CODE = (

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lever_pipe.agent_config import Environment, Simulator, WarmStart
-from lever_pipe.agent_records import Task
-from lever_pipe.errors import DataError
+from lever_pipe.base.errors import DataError
+from lever_pipe.experiment.agent_config import Environment, Simulator, WarmStart
 from lever_pipe.intention.codecs.protocol import ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import RELEVANT, inquiry
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import UserSimulator
 
 

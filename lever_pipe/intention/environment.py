@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from lever_pipe.agent_config import AgentExecution, Environment, Simulator
-from lever_pipe.agent_records import Task
+from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.members import load_member
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, Member, UserSimulator
 
 GOAL = "Find out, with one well-aimed question at a time, what the request leaves open."

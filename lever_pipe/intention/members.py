@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from lever_pipe.errors import UnknownMemberError
+from lever_pipe.base.errors import UnknownMemberError
 
 
 def load_member(kind: str, name: str) -> ModuleType:

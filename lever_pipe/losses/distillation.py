@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lever_pipe.base.shapes import require_shapes
 from lever_pipe.losses.reduction import masked
-from lever_pipe.shapes import require_shapes
 
 
 @dataclass(frozen=True, slots=True)

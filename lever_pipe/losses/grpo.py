@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from lever_pipe.base.shapes import require_shapes
 from lever_pipe.losses.kl import reference_penalty
 from lever_pipe.losses.reduction import (
     group_standard_deviations,
@@ -14,7 +15,6 @@ from lever_pipe.losses.reduction import (
     mean_over_queries,
 )
 from lever_pipe.losses.surrogate import clipped_surrogate
-from lever_pipe.shapes import require_shapes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lever_pipe.base.shapes import require_shapes
 from lever_pipe.losses.reduction import masked, mean_of_group_means
-from lever_pipe.shapes import require_shapes
 
 
 def k1(log_ratio: Tensor) -> Tensor:

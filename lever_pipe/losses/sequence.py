@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lever_pipe.base.shapes import require_shapes
 from lever_pipe.losses.reduction import masked
-from lever_pipe.shapes import require_shapes
 
 MASKED_SCORE = -100.0
 """Logit of a candidate that is already chosen. The published network uses this finite number, not

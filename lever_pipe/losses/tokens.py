@@ -14,10 +14,10 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from lever_pipe.base.shapes import require_shapes
 from lever_pipe.losses._vocabulary import Entropies, PickedLogProbs
 from lever_pipe.losses.kl import k1, k3
 from lever_pipe.losses.reduction import masked
-from lever_pipe.shapes import require_shapes
 
 LARGEST_PENALTY = 10.0
 """Limit of one token's k3, as published; it cuts the token's gradient too."""

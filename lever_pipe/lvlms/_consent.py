@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from lever_pipe.errors import ConfigError
-from lever_pipe.ledger import Ledger, engines_of
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.lvlms.asking.ledger import Ledger, engines_of
 
 log = logging.getLogger(__name__)
 

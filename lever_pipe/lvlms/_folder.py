@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Qwen2_5_VL
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils import logging as transformers_logging
 
-from lever_pipe.errors import CheckpointError
-from lever_pipe.model_folders import (
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.model_folders import (
     MAKE,
     faults_of_vocabulary,
     readable,
@@ -23,8 +23,8 @@ from lever_pipe.model_folders import (
     require_size,
     require_whole,
 )
-from lever_pipe.rowwise import rowwise
-from lever_pipe.storage import digest, strict_json
+from lever_pipe.base.rowwise import rowwise
+from lever_pipe.base.storage import digest, strict_json
 
 ATTENTION = "sdpa"
 REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")

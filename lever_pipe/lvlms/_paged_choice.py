@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lever_pipe import seeding
+from lever_pipe.base import seeding
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import Engine
 from lever_pipe.lvlms._executor import Executor
@@ -21,7 +21,12 @@ from lever_pipe.lvlms._packed import Memory, PackedExecutor
 from lever_pipe.lvlms._padded import PaddedExecutor
 from lever_pipe.lvlms._paged import Kernel, PagedMemory
 from lever_pipe.lvlms._planner import Budget
-from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment
+from lever_pipe.lvlms._requests import (
+    Prompt,
+    Request,
+    Result,
+    Segment,
+)
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
-from lever_pipe.errors import ConfigError
+from lever_pipe.base.errors import ConfigError
 from lever_pipe.lvlms._positions import Layout
 from lever_pipe.lvlms._requests import Prompt, Request, Segment
 

@@ -18,8 +18,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
+from lever_pipe.base.rowwise import linear
 from lever_pipe.lvlms._positions import Grid
-from lever_pipe.rowwise import linear
 
 
 @dataclass(frozen=True)

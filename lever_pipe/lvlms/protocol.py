@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from lever_pipe import images
-from lever_pipe.errors import ImageError
-from lever_pipe.prompts import TextPrompt
+from lever_pipe.base import images
+from lever_pipe.base.errors import ImageError
+from lever_pipe.lvlms.asking.prompts import TextPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image

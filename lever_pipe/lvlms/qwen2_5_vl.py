@@ -15,24 +15,36 @@ from typing import Any
 
 import torch
 
-from lever_pipe import numerics, rowwise
-from lever_pipe.errors import CheckpointError, ConfigError, DataError
-from lever_pipe.ledger import ENGINE_DIGITS, Ledger, introduce
+from lever_pipe.base import numerics, rowwise
+from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
+from lever_pipe.base.progress import Progress
+from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
+from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._assembly import build_engine
 from lever_pipe.lvlms._consent import require_consent
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._flop import flop_per_second
 from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
 from lever_pipe.lvlms._planner import PromptTooLongError, cut_shards
-from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
+from lever_pipe.lvlms._requests import (
+    Prompt,
+    Request,
+    Result,
+    Segment,
+    merge_requests,
+)
 from lever_pipe.lvlms._stock import stock_tokens
 from lever_pipe.lvlms._team import Team, join_team
 from lever_pipe.lvlms._vision import VisionStore, settings_of
-from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
-from lever_pipe.progress import Progress
-from lever_pipe.prompts import TextPrompt, TextSegment
-from lever_pipe.provenance import canonical_json, engine_code, installed_versions
-from lever_pipe.storage import digest
+from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce
+from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
+from lever_pipe.lvlms.protocol import (
+    COUNTERS,
+    ImageSource,
+    LvlmOptions,
+    LvlmReply,
+    LvlmRequest,
+)
 
 
 def load(

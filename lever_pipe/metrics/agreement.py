@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lever_pipe.shapes import ShapeError
+from lever_pipe.base.shapes import ShapeError
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
-from lever_pipe.errors import DataError
+from lever_pipe.base.errors import DataError
 
 Normalisation = Literal["when_they_disagree", "always", "punctuation_only"]
 

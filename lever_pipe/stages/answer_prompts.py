@@ -6,13 +6,14 @@ import os
 import time
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.answering import Prompter, load_lvlm
+from lever_pipe.base import storage
+from lever_pipe.base.records import AnswerRow, ExampleId, Selection
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import AnswerPromptsConfig, Runtime
+from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
 from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
-from lever_pipe.records import AnswerRow, ExampleId, Selection
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import AnswerPromptsConfig, Runtime
 
 
 def answer_prompts(

@@ -9,15 +9,20 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.page import audit, render
-from lever_pipe.page.compose import Drawing, Parts, StudyNote, compose
-from lever_pipe.page.glossary import Glossary, read_glossary
-from lever_pipe.page.tables import PageTable, read_tables
-from lever_pipe.page.voice import Voice
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import BuildReportConfig, Runtime
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import BuildReportConfig, Runtime
+from lever_pipe.report.page import audit, render
+from lever_pipe.report.page.compose import (
+    Drawing,
+    Parts,
+    StudyNote,
+    compose,
+)
+from lever_pipe.report.page.glossary import Glossary, read_glossary
+from lever_pipe.report.page.tables import PageTable, read_tables
+from lever_pipe.report.page.voice import Voice
 
 log = logging.getLogger("build_report")
 

@@ -5,27 +5,27 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import seeding, storage
-from lever_pipe.claims.book import RewardCurves, read_claims
-from lever_pipe.claims.claim_tables import COLUMNS, claim_rows, claim_tables
-from lever_pipe.claims.curve_tables import published_curve_tables
-from lever_pipe.claims.evaluate import Side, judge_claims
-from lever_pipe.claims.lever_ours import OurLever
-from lever_pipe.claims.lever_published import FILES, PublishedLever
-from lever_pipe.claims.reward_ours import OurRewards, described
-from lever_pipe.claims.reward_runs import DOCUMENTS, RewardRuns, n_evaluations
-from lever_pipe.errors import RecordError
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import CheckClaimsConfig, Runtime
+from lever_pipe.base import seeding, storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import CheckClaimsConfig, Runtime
+from lever_pipe.report.claims.book import RewardCurves, read_claims
+from lever_pipe.report.claims.claim_tables import COLUMNS, claim_rows, claim_tables
+from lever_pipe.report.claims.curve_tables import published_curve_tables
+from lever_pipe.report.claims.evaluate import Side, judge_claims
+from lever_pipe.report.claims.lever_ours import OurLever
+from lever_pipe.report.claims.lever_published import FILES, PublishedLever
+from lever_pipe.report.claims.reward_ours import OurRewards, described
+from lever_pipe.report.claims.reward_runs import DOCUMENTS, RewardRuns, n_evaluations
+from lever_pipe.report.tables import frames
+from lever_pipe.report.tables.evidence import read_evidence
+from lever_pipe.report.tables.folder import write_tables
+from lever_pipe.report.tables.intention.agent_runs import AgentRuns, read_agent_runs
+from lever_pipe.report.tables.lineage import read_lineage, read_published_lineage
+from lever_pipe.report.tables.long_format import csv_text
+from lever_pipe.report.tables.origin import Origin
+from lever_pipe.report.tables.results import Results, choose_base
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
-from lever_pipe.tables import frames
-from lever_pipe.tables.evidence import read_evidence
-from lever_pipe.tables.folder import write_tables
-from lever_pipe.tables.intention.agent_runs import AgentRuns, read_agent_runs
-from lever_pipe.tables.lineage import read_lineage, read_published_lineage
-from lever_pipe.tables.long_format import csv_text
-from lever_pipe.tables.origin import Origin
-from lever_pipe.tables.results import Results, choose_base
 
 Files = tuple[Path, ...]
 

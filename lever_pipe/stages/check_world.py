@@ -8,15 +8,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import execution, storage
-from lever_pipe.answering import load_lvlm, prompt_style
-from lever_pipe.errors import WorldError
+from lever_pipe.base import storage
+from lever_pipe.base.errors import WorldError
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import CheckWorldConfig, Runtime
+from lever_pipe.lvlms.asking.answering import load_lvlm, prompt_style
+from lever_pipe.lvlms.asking.prompts import build_prompt
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
-from lever_pipe.prompts import build_prompt
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import CheckWorldConfig, Runtime
-from lever_pipe.world_models.probes import Probe, build_probes, check_bounds, summarise
+from lever_pipe.world.models.probes import (
+    Probe,
+    build_probes,
+    check_bounds,
+    summarise,
+)
 
 Requests = dict[str, list[LvlmRequest]]
 

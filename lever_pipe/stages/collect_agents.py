@@ -5,14 +5,20 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.agent_stage_configs import AgentRun, CollectAgentsConfig
-from lever_pipe.errors import RecordError
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import Runtime
-from lever_pipe.tables.intention import columns
-from lever_pipe.tables.intention.collecting import RunFiles, curve_lines, episode_lines, read_run, run_line
-from lever_pipe.tables.long_format import csv_text
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectAgentsConfig
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.report.tables.intention import columns
+from lever_pipe.report.tables.intention.collecting import (
+    RunFiles,
+    curve_lines,
+    episode_lines,
+    read_run,
+    run_line,
+)
+from lever_pipe.report.tables.long_format import csv_text
 
 
 def collect_agents(

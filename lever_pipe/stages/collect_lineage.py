@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.records import RunCard, group_of
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import CollectLineageConfig, Runtime
-from lever_pipe.tables import lineage as fields_of
-from lever_pipe.tables.lineage import COLUMNS
-from lever_pipe.tables.long_format import csv_text
+from lever_pipe.base import storage
+from lever_pipe.base.records import RunCard, group_of
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import CollectLineageConfig, Runtime
+from lever_pipe.report.tables import lineage as fields_of
+from lever_pipe.report.tables.lineage import COLUMNS
+from lever_pipe.report.tables.long_format import csv_text
 
 Found = dict[str, dict[str, set[str]]]
 """Values by group and field."""

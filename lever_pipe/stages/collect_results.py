@@ -8,19 +8,25 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.records import Cell, EpochMetrics, PolicyRef, RewardTies, StepMetrics
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import CollectResultsConfig, Runtime
-from lever_pipe.tables.columns import (
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import (
+    Cell,
+    EpochMetrics,
+    PolicyRef,
+    RewardTies,
+    StepMetrics,
+)
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import CollectResultsConfig, Runtime
+from lever_pipe.report.tables.columns import (
     RL_DATA_COLUMNS,
     SCORES_COLUMNS,
     STEPS_COLUMNS,
     TIES_COLUMNS,
     TRAINING_COLUMNS,
 )
-from lever_pipe.tables.long_format import csv_text, decimal
+from lever_pipe.report.tables.long_format import csv_text, decimal
 
 Line = tuple[object, ...]
 Run = dict[int, dict[int, StepMetrics]]

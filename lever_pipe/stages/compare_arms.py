@@ -6,17 +6,17 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.agent_stage_configs import CompareArmsConfig
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import Runtime
-from lever_pipe.tables.intention.agent_runs import read_agent_runs
-from lever_pipe.tables.intention.arm_comparisons import ComparisonRow, comparison_rows
-from lever_pipe.tables.intention.curve_rows import StatisticRow, statistic_rows
-from lever_pipe.tables.intention.endpoints import Context, EndpointRow, endpoint_rows
-from lever_pipe.tables.intention.estimates import Draws
-from lever_pipe.tables.intention.task_values import read_episodes
-from lever_pipe.tables.long_format import csv_text, decimal
+from lever_pipe.base import storage
+from lever_pipe.experiment.agent_stage_configs import CompareArmsConfig
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
+from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow, comparison_rows
+from lever_pipe.report.tables.intention.curve_rows import StatisticRow, statistic_rows
+from lever_pipe.report.tables.intention.endpoints import Context, EndpointRow, endpoint_rows
+from lever_pipe.report.tables.intention.estimates import Draws
+from lever_pipe.report.tables.intention.task_values import read_episodes
+from lever_pipe.report.tables.long_format import csv_text, decimal
 
 
 def compare_arms(

@@ -7,26 +7,37 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lever_pipe import storage
-from lever_pipe.errors import ComparisonError
-from lever_pipe.records import Example
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import ComparePoliciesConfig, Runtime
-from lever_pipe.tables import comparability
-from lever_pipe.tables.comparisons import breakdown as kinds
-from lever_pipe.tables.comparisons import inference
-from lever_pipe.tables.comparisons.breakdown import BreakdownRow
-from lever_pipe.tables.comparisons.estimates import ComparisonRow, Draws, Groups, IntervalRow
-from lever_pipe.tables.comparisons.estimates import comparisons as compare
-from lever_pipe.tables.comparisons.estimates import intervals as estimate
-from lever_pipe.tables.comparisons.families import ORACLE, Arm, Family, arms_of, families_of
-from lever_pipe.tables.comparisons.per_question import read_groups
-from lever_pipe.tables.folder import write_tables
-from lever_pipe.tables.lineage import read_lineage
-from lever_pipe.tables.long_format import csv_text, decimal
-from lever_pipe.tables.origin import Origin
-from lever_pipe.tables.policies import BASELINE_ORDER
-from lever_pipe.tables.table import Table
+from lever_pipe.base import storage
+from lever_pipe.base.errors import ComparisonError
+from lever_pipe.base.records import Example
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import ComparePoliciesConfig, Runtime
+from lever_pipe.report.tables import comparability
+from lever_pipe.report.tables.comparisons import breakdown as kinds
+from lever_pipe.report.tables.comparisons import inference
+from lever_pipe.report.tables.comparisons.breakdown import BreakdownRow
+from lever_pipe.report.tables.comparisons.estimates import (
+    ComparisonRow,
+    Draws,
+    Groups,
+    IntervalRow,
+)
+from lever_pipe.report.tables.comparisons.estimates import comparisons as compare
+from lever_pipe.report.tables.comparisons.estimates import intervals as estimate
+from lever_pipe.report.tables.comparisons.families import (
+    ORACLE,
+    Arm,
+    Family,
+    arms_of,
+    families_of,
+)
+from lever_pipe.report.tables.comparisons.per_question import read_groups
+from lever_pipe.report.tables.folder import write_tables
+from lever_pipe.report.tables.lineage import read_lineage
+from lever_pipe.report.tables.long_format import csv_text, decimal
+from lever_pipe.report.tables.origin import Origin
+from lever_pipe.report.tables.policies import BASELINE_ORDER
+from lever_pipe.report.tables.table import Table
 
 SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
 """Baselines of the breakdown by kind of question, beside the oracle."""

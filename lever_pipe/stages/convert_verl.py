@@ -6,13 +6,13 @@ import logging
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.agent_records import DoneRow
-from lever_pipe.agent_stage_configs import ConvertVerlConfig
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import Runtime
-from lever_pipe.verl.conversion import convert
-from lever_pipe.verl.logs import read_log
+from lever_pipe.base import storage
+from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.records import DoneRow
+from lever_pipe.intention.verl.conversion import convert
+from lever_pipe.intention.verl.logs import read_log
 
 logger = logging.getLogger("convert_verl")
 

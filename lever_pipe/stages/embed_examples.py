@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lever_pipe import execution, storage
-from lever_pipe.errors import CheckpointError, ImageError
-from lever_pipe.records import Example
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import EmbedExamplesConfig, Runtime
+from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError, ImageError
+from lever_pipe.base.records import Example
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import EmbedExamplesConfig, Runtime
 
 
 def embed_examples(
@@ -36,7 +37,7 @@ def embed_examples(
     """
     started = time.perf_counter()
     execution.prepare(runtime)
-    member = import_module(f"lever_pipe.encoders.{config.member}")
+    member = import_module(f"lever_pipe.lever.encoders.{config.member}")
     model = member.load(encoder, device=runtime.device, batch_size=config.batch_size)
     arrays = {}
     for split, path, root in (("train", train_examples, train_images), ("eval", eval_examples, eval_images)):

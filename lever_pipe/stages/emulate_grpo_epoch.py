@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import execution
-from lever_pipe.emulation.dropout import NoisyPolicies
-from lever_pipe.faults import EMULATION
-from lever_pipe.records import EpochMetrics, PolicyRef, beta_text
-from lever_pipe.run_card import write_card
-from lever_pipe.seeding import ambient_stream
-from lever_pipe.stage_configs import EmulateGrpoEpochConfig, Runtime, TrainGrpoEpochConfig
-from lever_pipe.training.grpo_epoch import EpochInputs, EpochOutputs, advance
+from lever_pipe.base.records import EpochMetrics, PolicyRef, beta_text
+from lever_pipe.base.seeding import ambient_stream
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.faults import EMULATION
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import EmulateGrpoEpochConfig, Runtime, TrainGrpoEpochConfig
+from lever_pipe.lever.emulation.dropout import NoisyPolicies
+from lever_pipe.lever.training.grpo_epoch import EpochInputs, EpochOutputs, advance
 
 
 def emulate_grpo_epoch(

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.config import Selector
-from lever_pipe.emulation.head import drop_head
-from lever_pipe.emulation.pool import decode_with_repeats, first_items
-from lever_pipe.errors import ConfigError
-from lever_pipe.records import Pool
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.selector.decoding import greedy
-from lever_pipe.stage_configs import EmulateSelectionsConfig, Runtime
-from lever_pipe.training.choice import choose
-from lever_pipe.training.embeddings import architecture_of, read_table
-from lever_pipe.training.state import load_selector
+from lever_pipe.base import storage
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.records import Pool
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import EmulateSelectionsConfig, Runtime
+from lever_pipe.lever.emulation.head import drop_head
+from lever_pipe.lever.emulation.pool import decode_with_repeats, first_items
+from lever_pipe.lever.selector.decoding import greedy
+from lever_pipe.lever.training.choice import choose
+from lever_pipe.lever.training.embeddings import architecture_of, read_table
+from lever_pipe.lever.training.state import load_selector
 
 
 def emulate_selections(

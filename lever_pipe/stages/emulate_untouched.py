@@ -8,18 +8,19 @@ from pathlib import Path
 
 import torch
 
-from lever_pipe import execution, storage
-from lever_pipe.emulation.dropout import NoisyPolicies, epoch_without_updates
-from lever_pipe.faults import CONTROL, EMULATION
-from lever_pipe.records import EpochMetrics, PolicyRef
-from lever_pipe.run_card import write_card
-from lever_pipe.seeding import ambient_stream, torch_generator
-from lever_pipe.stage_configs import EmulateUntouchedConfig, Runtime
-from lever_pipe.training import state
-from lever_pipe.training.embeddings import FrozenSelector, architecture_of
-from lever_pipe.training.grpo_epoch import Pairing, kept_in_epoch
-from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
-from lever_pipe.training.policies import Policies
+from lever_pipe.base import storage
+from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.faults import CONTROL, EMULATION
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import EmulateUntouchedConfig, Runtime
+from lever_pipe.lever.emulation.dropout import NoisyPolicies, epoch_without_updates
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.training.grpo_epoch import Pairing, kept_in_epoch
+from lever_pipe.lever.training.inputs import TrainingInputs, read_training_inputs
+from lever_pipe.lever.training.policies import Policies
 
 PAIRINGS: dict[str, Pairing] = {CONTROL: Policies, "dropout": NoisyPolicies}
 EPOCHS = (1, 2)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.agent.evaluation import Evaluation, When, evaluate, relabelled
-from lever_pipe.agent.player import execution_of, load_player, with_cassette
-from lever_pipe.agent.processes import is_main, join, own_share
-from lever_pipe.agent_records import DoneRow, Task
-from lever_pipe.agent_stage_configs import EvaluateAgentConfig
-from lever_pipe.progress import Progress
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import Runtime
+from lever_pipe.base import storage
+from lever_pipe.base.progress import Progress
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.agent.evaluation import (
+    Evaluation,
+    When,
+    evaluate,
+    relabelled,
+)
+from lever_pipe.intention.agent.player import execution_of, load_player, with_cassette
+from lever_pipe.intention.agent.processes import is_main, join, own_share
+from lever_pipe.intention.records import DoneRow, Task
 
 
 def evaluate_agent(

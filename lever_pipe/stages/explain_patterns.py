@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import ExplainPatternsConfig, Runtime
-from lever_pipe.tables import comparability
-from lever_pipe.tables.explanations import patterns as judged
-from lever_pipe.tables.explanations.emulated import Emulated, Frames
-from lever_pipe.tables.explanations.emulated_tables import emulated_tables
-from lever_pipe.tables.explanations.pattern_study import Pattern, Study
-from lever_pipe.tables.explanations.published_patterns import Quoted
-from lever_pipe.tables.folder import write_tables
-from lever_pipe.tables.frames import read_text_columns
-from lever_pipe.tables.lineage import read_published_lineage
-from lever_pipe.tables.long_format import csv_text
-from lever_pipe.tables.origin import Origin
-from lever_pipe.tables.published import Published
+from lever_pipe.base import storage
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import ExplainPatternsConfig, Runtime
+from lever_pipe.report.tables import comparability
+from lever_pipe.report.tables.explanations import patterns as judged
+from lever_pipe.report.tables.explanations.emulated import Emulated, Frames
+from lever_pipe.report.tables.explanations.emulated_tables import emulated_tables
+from lever_pipe.report.tables.explanations.pattern_study import Pattern, Study
+from lever_pipe.report.tables.explanations.published_patterns import Quoted
+from lever_pipe.report.tables.folder import write_tables
+from lever_pipe.report.tables.frames import read_text_columns
+from lever_pipe.report.tables.lineage import read_published_lineage
+from lever_pipe.report.tables.long_format import csv_text
+from lever_pipe.report.tables.origin import Origin
+from lever_pipe.report.tables.published import Published
 
 
 def explain_patterns(

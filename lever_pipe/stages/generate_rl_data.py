@@ -6,15 +6,22 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.answering import Prompter, load_lvlm
+from lever_pipe.base import storage
+from lever_pipe.base.records import (
+    Example,
+    ExampleId,
+    Pool,
+    Proposal,
+    Trajectory,
+)
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import GenerateRlDataConfig, Runtime
+from lever_pipe.lever.proposers import diversity_fill
+from lever_pipe.lever.trajectories import references_of, score_trajectory
+from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
-from lever_pipe.proposers import diversity_fill
-from lever_pipe.records import Example, ExampleId, Pool, Proposal, Trajectory
-from lever_pipe.run_card import write_card
-from lever_pipe.seeding import generator
-from lever_pipe.stage_configs import GenerateRlDataConfig, Runtime
-from lever_pipe.trajectories import references_of, score_trajectory
 
 
 def generate_rl_data(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.datasets.world.files import write_raw_files
-from lever_pipe.datasets.world.items import WorldOptions
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import GenerateWorldConfig, Runtime
+from lever_pipe.base import storage
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import GenerateWorldConfig, Runtime
+from lever_pipe.world.data.files import write_raw_files
+from lever_pipe.world.data.items import WorldOptions
 
 
 def generate_world(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.rl_data_io import import_original, require_train_examples, summarise
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import ImportRlDataConfig, Runtime
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import ImportRlDataConfig, Runtime
+from lever_pipe.lever.rl_data_io import import_original, require_train_examples, summarise
 
 LEAST = 2
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.records import EpochMetrics, PolicyRef
-from lever_pipe.run_card import write_card
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.network import build_selector, initialise
-from lever_pipe.stage_configs import InitialiseSelectorConfig, Runtime
-from lever_pipe.training import state
-from lever_pipe.training.embeddings import architecture_of, read_table
-from lever_pipe.training.optimiser import AdamW
+from lever_pipe.base import storage
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, Runtime
+from lever_pipe.lever.selector.network import build_selector, initialise
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.embeddings import architecture_of, read_table
 
 
 def initialise_selector(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.baselines import holds_exact_demonstration
+from lever_pipe.base import storage
+from lever_pipe.base.records import Pool, QuestionScore
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import MeasurePoolsConfig, Runtime
+from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
-from lever_pipe.records import Pool, QuestionScore
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import MeasurePoolsConfig, Runtime
 
 
 def measure_pools(

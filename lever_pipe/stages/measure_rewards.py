@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
+from lever_pipe.base import storage
+from lever_pipe.base.records import RewardTies, RlGroup
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, Runtime
+from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups
+from lever_pipe.lever.trajectory_rewards import reward_function
 from lever_pipe.losses.rce import reward_ranges
 from lever_pipe.losses.reduction import group_has_spread
-from lever_pipe.records import RewardTies, RlGroup
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import MeasureRewardsConfig, Runtime
-from lever_pipe.training.groups import Groups, keep_best, pad_groups
-from lever_pipe.trajectory_rewards import reward_function
 
 CLEARLY = 0.1
 """Difference of rewards beyond which two selections are told apart by more than a nuance."""

@@ -6,13 +6,13 @@ import time
 from collections.abc import Set
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.records import ExampleId, Pool, Trajectory
-from lever_pipe.rl_data_io import summarise
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import MergeRlDataConfig, Runtime
-from lever_pipe.trajectories import make_group
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import ExampleId, Pool, Trajectory
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import MergeRlDataConfig, Runtime
+from lever_pipe.lever.rl_data_io import summarise
+from lever_pipe.lever.trajectories import make_group
 
 
 def merge_rl_data(

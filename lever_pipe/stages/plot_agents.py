@@ -10,18 +10,18 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lever_pipe.agent_config import PrimaryEndpoint
-from lever_pipe.agent_stage_configs import PlotAgentsConfig
-from lever_pipe.figures import agents, style
-from lever_pipe.folders import write_folder
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import Runtime
-from lever_pipe.tables import frames
-from lever_pipe.tables.evidence import Interval
-from lever_pipe.tables.intention import columns
-from lever_pipe.tables.intention.agent_runs import read_columns
-from lever_pipe.tables.intention.arm_comparisons import ComparisonRow
-from lever_pipe.tables.intention.endpoints import PRIMARY, EndpointRow, primary_name
+from lever_pipe.base.folders import write_folder
+from lever_pipe.experiment.agent_config import PrimaryEndpoint
+from lever_pipe.experiment.agent_stage_configs import PlotAgentsConfig
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.report.figures import agents, style
+from lever_pipe.report.tables import frames
+from lever_pipe.report.tables.evidence import Interval
+from lever_pipe.report.tables.intention import columns
+from lever_pipe.report.tables.intention.agent_runs import read_columns
+from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.report.tables.intention.endpoints import PRIMARY, EndpointRow, primary_name
 
 PUBLISHED = "Published: Qwen3-8B on IntentionGym, one run each."
 

@@ -9,15 +9,22 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lever_pipe.figures import accuracy, curves, kinds, learning, on_policy, style
-from lever_pipe.folders import write_folder
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import PlotCurvesConfig, Runtime
-from lever_pipe.tables import frames
-from lever_pipe.tables.evidence import read_evidence
-from lever_pipe.tables.on_policy.study import Measured, Study, studies_of
-from lever_pipe.tables.origin import Origin
-from lever_pipe.tables.results import Results, choose_base
+from lever_pipe.base.folders import write_folder
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import PlotCurvesConfig, Runtime
+from lever_pipe.report.figures import (
+    accuracy,
+    curves,
+    kinds,
+    learning,
+    on_policy,
+    style,
+)
+from lever_pipe.report.tables import frames
+from lever_pipe.report.tables.evidence import read_evidence
+from lever_pipe.report.tables.on_policy.study import Measured, Study, studies_of
+from lever_pipe.report.tables.origin import Origin
+from lever_pipe.report.tables.results import Results, choose_base
 
 
 def plot_curves(

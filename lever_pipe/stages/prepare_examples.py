@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.datasets.protocol import Reader, ReadOptions, VqaFilePaths
-from lever_pipe.errors import DataError
-from lever_pipe.records import Example
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import PrepareExamplesConfig, Runtime
+from lever_pipe.base import storage
+from lever_pipe.base.errors import DataError
+from lever_pipe.base.records import Example
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import PrepareExamplesConfig, Runtime
+from lever_pipe.lever.datasets.protocol import Reader, ReadOptions, VqaFilePaths
 
 
 def prepare_examples(
@@ -42,7 +42,7 @@ def prepare_examples(
         ImageError: an unreadable image, unless such images are skipped.
     """
     started = time.perf_counter()
-    reader: Reader = import_module(f"lever_pipe.datasets.{config.reader}")
+    reader: Reader = import_module(f"lever_pipe.lever.datasets.{config.reader}")
     raw_train = VqaFilePaths(questions=train_questions, annotations=train_annotations, images=train_images)
     raw_eval = VqaFilePaths(questions=eval_questions, annotations=eval_annotations, images=eval_images)
     counts: dict[str, int] = {}

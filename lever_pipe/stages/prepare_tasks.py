@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import storage
-from lever_pipe.agent_config import Environment
-from lever_pipe.agent_records import Task
-from lever_pipe.agent_stage_configs import PrepareTasksConfig
+from lever_pipe.base import storage
+from lever_pipe.experiment.agent_config import Environment
+from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.environment import ceiling
 from lever_pipe.intention.members import load_member
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources.protocol import RawFiles, Source
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import Runtime
 
 
 def prepare_tasks(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.proposers import ProposalOptions, propose
-from lever_pipe.records import Pool, Proposal
-from lever_pipe.run_card import write_card
-from lever_pipe.seeding import generator
-from lever_pipe.selector.features import fuse
-from lever_pipe.stage_configs import ProposeTrajectoriesConfig, Runtime
+from lever_pipe.base import storage
+from lever_pipe.base.records import Pool, Proposal
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import ProposeTrajectoriesConfig, Runtime
+from lever_pipe.lever.proposers import ProposalOptions, propose
+from lever_pipe.lever.selector.features import fuse
 
 
 def propose_trajectories(

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.agent_stage_configs import RenderVerlConfig
-from lever_pipe.folders import write_folder
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import Runtime
-from lever_pipe.verl.launch import launch_files
+from lever_pipe.base import storage
+from lever_pipe.base.folders import write_folder
+from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.verl.launch import launch_files
 
 
 def render_verl(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.records import RlGroup
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import RewardGroupsConfig, Runtime
-from lever_pipe.training.groups import pad_groups, save_groups
-from lever_pipe.trajectory_rewards import reward_function
+from lever_pipe.base import storage
+from lever_pipe.base.records import RlGroup
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import RewardGroupsConfig, Runtime
+from lever_pipe.lever.training.groups import pad_groups, save_groups
+from lever_pipe.lever.trajectory_rewards import reward_function
 
 
 def reward_groups(

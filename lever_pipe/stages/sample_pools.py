@@ -10,13 +10,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lever_pipe import storage
-from lever_pipe.errors import DataError, PoolError
-from lever_pipe.records import Example, ExampleId, Pool, Split
-from lever_pipe.run_card import write_card
-from lever_pipe.samplers.protocol import Sampler, SamplingView
-from lever_pipe.seeding import generator
-from lever_pipe.stage_configs import Runtime, SamplePoolsConfig
+from lever_pipe.base import storage
+from lever_pipe.base.errors import DataError, PoolError
+from lever_pipe.base.records import (
+    Example,
+    ExampleId,
+    Pool,
+    Split,
+)
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime, SamplePoolsConfig
+from lever_pipe.lever.samplers.protocol import Sampler, SamplingView
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -70,7 +75,7 @@ def build_pools(
     queries: Sequence[Example], split: Split, train: Sequence[Example], arrays: Arrays, config: SamplePoolsConfig
 ) -> list[Pool]:
     """Return one pool a query: never the query itself and, by default, nothing that shows its image."""
-    sampler: Sampler = import_module(f"lever_pipe.samplers.{config.pools.sampler}")
+    sampler: Sampler = import_module(f"lever_pipe.lever.samplers.{config.pools.sampler}")
     images = np.array([example.image_digest for example in train])
     everyone = np.arange(len(train))
     pools = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
+from lever_pipe.base import storage
+from lever_pipe.base.records import AnswerRow, Cell, Selection
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime, ScoreAnswersConfig
 from lever_pipe.metrics.cells import build_cells, score_questions
-from lever_pipe.records import AnswerRow, Cell, Selection
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import Runtime, ScoreAnswersConfig
 
 
 def score_answers(

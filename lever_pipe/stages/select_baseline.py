@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import baselines, storage
-from lever_pipe.records import Pool, Selection
-from lever_pipe.run_card import write_card
-from lever_pipe.seeding import generator
-from lever_pipe.stage_configs import Runtime, SelectBaselineConfig
+from lever_pipe.base import storage
+from lever_pipe.base.records import Pool, Selection
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime, SelectBaselineConfig
+from lever_pipe.lever import baselines
 
 
 def select_baseline(

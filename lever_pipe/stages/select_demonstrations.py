@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.records import Pool
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import Runtime, SelectDemonstrationsConfig
-from lever_pipe.training.choice import choose
-from lever_pipe.training.embeddings import architecture_of, read_table
-from lever_pipe.training.state import load_selector
+from lever_pipe.base import storage
+from lever_pipe.base.records import Pool
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime, SelectDemonstrationsConfig
+from lever_pipe.lever.training.choice import choose
+from lever_pipe.lever.training.embeddings import architecture_of, read_table
+from lever_pipe.lever.training.state import load_selector
 
 
 def select_demonstrations(

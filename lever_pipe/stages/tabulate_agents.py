@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.agent_stage_configs import TabulateAgentsConfig
-from lever_pipe.claims.book import read_claims
-from lever_pipe.errors import RecordError
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import Runtime
-from lever_pipe.tables import frames
-from lever_pipe.tables.folder import write_tables
-from lever_pipe.tables.intention.agent_runs import read_agent_runs
-from lever_pipe.tables.intention.all_tables import build_tables
-from lever_pipe.tables.intention.found import read_found
-from lever_pipe.tables.intention.published import PublishedRuns
-from lever_pipe.tables.intention.shown import Given, Shown
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.agent_stage_configs import TabulateAgentsConfig
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.report.claims.book import read_claims
+from lever_pipe.report.tables import frames
+from lever_pipe.report.tables.folder import write_tables
+from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
+from lever_pipe.report.tables.intention.all_tables import build_tables
+from lever_pipe.report.tables.intention.found import read_found
+from lever_pipe.report.tables.intention.published import PublishedRuns
+from lever_pipe.report.tables.intention.shown import Given, Shown
 
 
 def tabulate_agents(

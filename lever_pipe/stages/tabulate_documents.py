@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import Runtime, TabulateDocumentsConfig
-from lever_pipe.tables import frames
-from lever_pipe.tables.comparability import guard, read_lineages
-from lever_pipe.tables.documents.all_tables import Collected, build_tables
-from lever_pipe.tables.documents.document_002 import Setup
-from lever_pipe.tables.documents.facts import Facts
-from lever_pipe.tables.evidence import read_evidence
-from lever_pipe.tables.folder import write_tables
-from lever_pipe.tables.origin import Origin
-from lever_pipe.tables.published import Published
-from lever_pipe.tables.results import Results, choose_base
+from lever_pipe.base import storage
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import Runtime, TabulateDocumentsConfig
+from lever_pipe.report.tables import frames
+from lever_pipe.report.tables.comparability import guard, read_lineages
+from lever_pipe.report.tables.documents.all_tables import Collected, build_tables
+from lever_pipe.report.tables.documents.document_002 import Setup
+from lever_pipe.report.tables.documents.facts import Facts
+from lever_pipe.report.tables.evidence import read_evidence
+from lever_pipe.report.tables.folder import write_tables
+from lever_pipe.report.tables.origin import Origin
+from lever_pipe.report.tables.published import Published
+from lever_pipe.report.tables.results import Results, choose_base
 
 
 def tabulate_documents(

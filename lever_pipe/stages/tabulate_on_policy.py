@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from lever_pipe.errors import RecordError
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import Runtime, TabulateOnPolicyConfig
-from lever_pipe.tables import frames
-from lever_pipe.tables.comparability import guard
-from lever_pipe.tables.evidence import read_evidence
-from lever_pipe.tables.folder import write_tables
-from lever_pipe.tables.lineage import read_lineage
-from lever_pipe.tables.on_policy import files
-from lever_pipe.tables.on_policy.all_tables import tables as build_tables
-from lever_pipe.tables.on_policy.study import Measured, studies_of
-from lever_pipe.tables.origin import Origin
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import Runtime, TabulateOnPolicyConfig
+from lever_pipe.report.tables import frames
+from lever_pipe.report.tables.comparability import guard
+from lever_pipe.report.tables.evidence import read_evidence
+from lever_pipe.report.tables.folder import write_tables
+from lever_pipe.report.tables.lineage import read_lineage
+from lever_pipe.report.tables.on_policy import files
+from lever_pipe.report.tables.on_policy.all_tables import tables as build_tables
+from lever_pipe.report.tables.on_policy.study import Measured, studies_of
+from lever_pipe.report.tables.origin import Origin
 
 
 def tabulate_on_policy(

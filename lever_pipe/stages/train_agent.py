@@ -5,18 +5,24 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.agent.player import execution_of, load_model, load_player, with_cassette
-from lever_pipe.agent.policy import policy_folder
-from lever_pipe.agent.processes import is_main, join
-from lever_pipe.agent.resume import drop_progress, identity_of
-from lever_pipe.agent.step import Run
-from lever_pipe.agent.trainer import save_policies, train
-from lever_pipe.agent_records import DoneRow, Task
-from lever_pipe.agent_stage_configs import TrainAgentConfig
-from lever_pipe.provenance import code_of
-from lever_pipe.run_card import Inputs, write_card
-from lever_pipe.stage_configs import Runtime
+from lever_pipe.base import storage
+from lever_pipe.base.provenance import code_of
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.run_card import Inputs, write_card
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.agent.player import (
+    execution_of,
+    load_model,
+    load_player,
+    with_cassette,
+)
+from lever_pipe.intention.agent.policy import policy_folder
+from lever_pipe.intention.agent.processes import is_main, join
+from lever_pipe.intention.agent.resume import drop_progress, identity_of
+from lever_pipe.intention.agent.step import Run
+from lever_pipe.intention.agent.trainer import save_policies, train
+from lever_pipe.intention.records import DoneRow, Task
 
 
 def train_agent(

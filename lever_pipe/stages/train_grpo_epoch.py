@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import execution
-from lever_pipe.records import EpochMetrics, PolicyRef, beta_text
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import Runtime, TrainGrpoEpochConfig
-from lever_pipe.training.grpo_epoch import EpochInputs, EpochOutputs, advance
-from lever_pipe.training.policies import Policies
+from lever_pipe.base.records import EpochMetrics, PolicyRef, beta_text
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime, TrainGrpoEpochConfig
+from lever_pipe.lever.training.grpo_epoch import EpochInputs, EpochOutputs, advance
+from lever_pipe.lever.training.policies import Policies
 
 
 def train_grpo_epoch(

@@ -6,24 +6,38 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.answering import Prompter, load_lvlm
-from lever_pipe.config import Reward
+from lever_pipe.base import storage
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.progress import Progress
+from lever_pipe.base.records import (
+    EpochMetrics,
+    Example,
+    PolicyRef,
+    PoolPosition,
+    Proposal,
+    StepMetrics,
+    beta_text,
+)
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.config import Reward
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime, TrainOnPolicyEpochConfig
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.training.inputs import TrainingInputs, read_training_inputs
+from lever_pipe.lever.training.loop import run_epoch, validation_loss
+from lever_pipe.lever.training.on_policy import (
+    Asked,
+    Judged,
+    Spent,
+    plan_on_policy_epoch,
+)
+from lever_pipe.lever.training.policies import Policies, trained_share
+from lever_pipe.lever.trajectories import references_of, score_trajectory
+from lever_pipe.lever.trajectory_rewards import reward_function
+from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
-from lever_pipe.progress import Progress
-from lever_pipe.records import EpochMetrics, Example, PolicyRef, PoolPosition, Proposal, StepMetrics, beta_text
-from lever_pipe.run_card import write_card
-from lever_pipe.seeding import torch_generator
-from lever_pipe.stage_configs import Runtime, TrainOnPolicyEpochConfig
-from lever_pipe.training import state
-from lever_pipe.training.embeddings import FrozenSelector, architecture_of
-from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
-from lever_pipe.training.loop import run_epoch, validation_loss
-from lever_pipe.training.on_policy import Asked, Judged, Spent, plan_on_policy_epoch
-from lever_pipe.training.optimiser import AdamW
-from lever_pipe.training.policies import Policies, trained_share
-from lever_pipe.trajectories import references_of, score_trajectory
-from lever_pipe.trajectory_rewards import reward_function
 
 
 class LvlmJudge:

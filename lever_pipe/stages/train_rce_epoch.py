@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.records import EpochMetrics, PolicyRef
-from lever_pipe.run_card import write_card
-from lever_pipe.seeding import ambient_stream, torch_generator
-from lever_pipe.stage_configs import Runtime, TrainRceEpochConfig
-from lever_pipe.training import state
-from lever_pipe.training.embeddings import architecture_of
-from lever_pipe.training.inputs import read_training_inputs
-from lever_pipe.training.loop import run_epoch, validation_loss
-from lever_pipe.training.optimiser import AdamW
-from lever_pipe.training.rce import RceSettings, plan_rce_epoch
+from lever_pipe.base import storage
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime, TrainRceEpochConfig
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.embeddings import architecture_of
+from lever_pipe.lever.training.inputs import read_training_inputs
+from lever_pipe.lever.training.loop import run_epoch, validation_loss
+from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
 
 
 def train_rce_epoch(

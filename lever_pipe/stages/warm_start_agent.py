@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lever_pipe import execution, storage
-from lever_pipe.agent.policy import build_tiny, save_policy_files
-from lever_pipe.agent.sft import draw_batches, imitate
-from lever_pipe.agent_config import AgentExecution, Simulator
-from lever_pipe.agent_records import StepRow, Task
-from lever_pipe.agent_stage_configs import WarmStartAgentConfig
-from lever_pipe.errors import ConfigError
+from lever_pipe.base import storage
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.agent_config import AgentExecution, Simulator
+from lever_pipe.experiment.agent_stage_configs import WarmStartAgentConfig
+from lever_pipe.experiment.run_card import write_card
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.agent.policy import build_tiny, save_policy_files
+from lever_pipe.intention.agent.sft import draw_batches, imitate
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.demonstrator import Demonstrator
+from lever_pipe.intention.records import StepRow, Task
 from lever_pipe.intention.simulators import rule
-from lever_pipe.run_card import write_card
-from lever_pipe.stage_configs import Runtime
 
 
 def warm_start_agent(

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import fft, stats
 
-from lever_pipe.shapes import ShapeError
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.statistics.crossed import Estimates, n_differing
 
 Array = NDArray[np.float64]

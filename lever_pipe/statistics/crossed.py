@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lever_pipe.shapes import ShapeError
+from lever_pipe.base.shapes import ShapeError
 
 Array = NDArray[np.float64]
 

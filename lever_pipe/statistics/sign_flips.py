@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lever_pipe.shapes import ShapeError
+from lever_pipe.base.shapes import ShapeError
 
 SEEDS_AT_MOST = 16
 """Differences whose signs are all enumerated (65,536 ways)."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lever_pipe.experiment import parse_experiment
-from lever_pipe.tools import check_schema
+from lever_pipe.commands.tools import check_schema
+from lever_pipe.experiment.studies import parse_experiment
 
 ROOT = Path(__file__).parents[2]
 

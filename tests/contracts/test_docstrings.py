@@ -12,7 +12,7 @@ FILES = [
     *sorted((PACKAGE / "losses").glob("*.py")),
     *sorted((PACKAGE / "metrics").glob("*.py")),
     *sorted((PACKAGE / "statistics").glob("*.py")),
-    PACKAGE / "rewards.py",
+    PACKAGE / "lever/rewards.py",
 ]
 SHAPES = re.compile(r"\[[A-Z ,.]*\]|\[B|\[\.\.\.|(one|any) shape|_[BGKSDN]+\b")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe.parsing import available
-from lever_pipe.provenance import closure_of
+from lever_pipe.base.parsing import available
+from lever_pipe.base.provenance import closure_of
 
 from .workflow_model import ROOT, rules, working_in
 
@@ -31,7 +31,7 @@ def test_only_the_stages_of_the_emulation_import_it() -> None:
     users = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
-        if any(name.startswith("lever_pipe.emulation") for name in imported(path))
+        if any(name.startswith("lever_pipe.lever.emulation") for name in imported(path))
     }
     outside = {name for name in users if not name.startswith("emulation/")}
     assert outside <= {f"stages/{stage}.py" for stage in EMULATED}
@@ -40,7 +40,9 @@ def test_only_the_stages_of_the_emulation_import_it() -> None:
 
 @pytest.mark.parametrize("stage", sorted(set(available("stages")) - EMULATED))
 def test_no_other_stage_depends_on_it(stage: str) -> None:
-    assert not [name for name in closure_of(f"lever_pipe.stages.{stage}") if name.startswith("lever_pipe.emulation")]
+    assert not [
+        name for name in closure_of(f"lever_pipe.stages.{stage}") if name.startswith("lever_pipe.lever.emulation")
+    ]
 
 
 def test_no_result_of_the_study_reads_an_emulated_file() -> None:

@@ -8,7 +8,7 @@ import sys
 
 PROBE = """
 import json, sys
-import lever_pipe.plan, lever_pipe.parsing, lever_pipe.errors
+import lever_pipe.runtime.plan, lever_pipe.base.parsing, lever_pipe.base.errors
 heavy = ["torch", "transformers", "pandas", "numpy", "scipy", "matplotlib", "PIL"]
 print(json.dumps([name for name in heavy if name in sys.modules]))
 """
@@ -20,6 +20,8 @@ def test_the_workflow_side_imports_no_heavy_package() -> None:
 
 
 def test_the_command_line_imports_no_heavy_package_before_a_stage_runs() -> None:
-    probe = PROBE.replace("lever_pipe.plan, lever_pipe.parsing, lever_pipe.errors", "lever_pipe.__main__")
+    probe = PROBE.replace(
+        "lever_pipe.runtime.plan, lever_pipe.base.parsing, lever_pipe.base.errors", "lever_pipe.__main__"
+    )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []

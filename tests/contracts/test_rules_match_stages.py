@@ -9,10 +9,10 @@ from typing import get_type_hints
 import pytest
 
 from lever_pipe.__main__ import path_parameters, stage_function
-from lever_pipe.parsing import available
-from lever_pipe.run_card import EXTERNAL, MADE
-from lever_pipe.sections import Section
-from lever_pipe.stage_configs import Runtime
+from lever_pipe.base.parsing import available
+from lever_pipe.base.sections import Section
+from lever_pipe.experiment.run_card import EXTERNAL, MADE
+from lever_pipe.experiment.stage_configs import Runtime
 
 from .workflow_model import rules
 

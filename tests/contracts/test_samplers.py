@@ -1,4 +1,4 @@
-"""The contract of every member of `lever_pipe/samplers`, found by name, alone and through the stage that calls it."""
+"""The contract of every member of `lever_pipe/lever/samplers`, found by name, alone and through its stage."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import cast
 import numpy as np
 import pytest
 
-from lever_pipe.config import Pools
-from lever_pipe.errors import PoolError
-from lever_pipe.parsing import available
-from lever_pipe.records import Example, ExampleId, Split
-from lever_pipe.samplers import mixture
-from lever_pipe.samplers.protocol import Sampler, SamplingView
-from lever_pipe.seeding import generator
-from lever_pipe.stage_configs import SamplePoolsConfig
+from lever_pipe.base.errors import PoolError
+from lever_pipe.base.parsing import available
+from lever_pipe.base.records import Example, ExampleId, Split
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.config import Pools
+from lever_pipe.experiment.stage_configs import SamplePoolsConfig
+from lever_pipe.lever.samplers import mixture
+from lever_pipe.lever.samplers.protocol import Sampler, SamplingView
 from lever_pipe.stages.sample_pools import build_pools
 
 N, WIDTH, SIZE = 60, 8, 16
-MEMBERS = available("samplers")
+MEMBERS = available("lever/samplers")
 every_member = pytest.mark.parametrize("name", MEMBERS)
 
 
 def member(name: str) -> Sampler:
-    return cast("Sampler", importlib.import_module(f"lever_pipe.samplers.{name}"))
+    return cast("Sampler", importlib.import_module(f"lever_pipe.lever.samplers.{name}"))
 
 
 def unit_rows(seed: int, n: int) -> np.ndarray:

@@ -10,8 +10,8 @@ import pytest
 from snakemake.iocontainers import Namedlist
 from snakemake.utils import format as render
 
-from lever_pipe.cluster.sizing import rooms
-from lever_pipe.experiment import parse_experiment
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.runtime.sizing import rooms
 from tests.contracts.workflow_model import rules
 
 HOSTILE = (

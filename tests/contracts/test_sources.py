@@ -18,7 +18,7 @@ KEYS = {line.split("|")[1].strip() for line in SOURCES.splitlines() if line.star
 
 
 def public_functions() -> Iterator[Callable[..., object]]:
-    names = ["lever_pipe.rewards"]
+    names = ["lever_pipe.lever.rewards"]
     for package in (lever_pipe.losses, lever_pipe.metrics, lever_pipe.statistics):
         names += [f"{package.__name__}.{m.name}" for m in pkgutil.iter_modules(package.__path__)]
     for name in names:

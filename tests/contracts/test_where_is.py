@@ -33,7 +33,7 @@ def exists(path: str, name: str) -> bool:
 
 def test_a_named_place_exists() -> None:
     assert [place for place in named_places() if not exists(*place)] == []
-    assert not exists("lever_pipe/plan.py", "nobody") and not exists("lever_pipe/nowhere.py", "")
+    assert not exists("lever_pipe/runtime/plan.py", "nobody") and not exists("lever_pipe/nowhere.py", "")
 
 
 @pytest.mark.parametrize("page", sorted(p.name for p in ROOT.glob("*.md")))
@@ -42,12 +42,11 @@ def test_links_lead_somewhere(page: str) -> None:
         assert (ROOT / target).exists(), f"{page} links to {target}"
 
 
-def test_the_layer_table_names_every_module() -> None:
+def test_the_table_of_rooms_names_each() -> None:
     package = ROOT / "lever_pipe"
-    modules = {p.stem for p in package.glob("*.py")} | {p.parent.name for p in package.glob("*/__init__.py")}
-    layers = ARCHITECTURE.split("## Layers")[1].split("## ")[0]
-    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", layers))))
-    assert modules - {"__init__"} <= words, modules - words
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+    named = re.findall(r"^\| `(\w+)` \|", ARCHITECTURE.split("## Rooms")[1].split("## ")[0], flags=re.MULTILINE)
+    assert set(named) - {"__main__"} == rooms
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:

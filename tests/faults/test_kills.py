@@ -37,7 +37,7 @@ LEAST_FORKED_KILLS = 20  # most forked jobs of this size end before a kill
 LONGEST_S = 900.0
 """After this the run counts as hanging."""
 EDGES = re.compile(r"-m lever_pipe (\w+) ")
-SERVER = "-m lever_pipe.forks "
+SERVER = "-m lever_pipe.runtime.forks "
 EARLIEST_S, AT_LEAST_S, FIRST_SHARE = 0.1, 0.5, 0.4
 """A kill falls between the first of these and as long after as the stage takes, but no less than the second; the first
 kill of a rule within this share of it, as a job that ends before cannot be killed again."""

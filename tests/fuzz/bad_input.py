@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from lever_pipe.errors import LeverPipeError
+from lever_pipe.base.errors import LeverPipeError
 
 MANY = "LEVER_PIPE_FUZZ"
 """The environment variable that asks for so many random inputs a test; without it each has a few, always the same."""

@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from snakemake.common.configfile import load_configfile
 from snakemake_interface_common.exceptions import WorkflowError
 
-from lever_pipe.errors import ConfigError
-from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 
 REPOSITORY = Path(__file__).parents[2]
 NAMES = ("config.yaml", "config/smoke.yaml")

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_fuzz_rows import TRAJECTORY
 
-from lever_pipe import rl_data_io
-from lever_pipe.datasets import okvqa, vqav2
-from lever_pipe.datasets.protocol import ReadOptions, VqaFilePaths
 from lever_pipe.intention.sources import json as task_files
 from lever_pipe.intention.sources import parquet
 from lever_pipe.intention.sources.protocol import RawFiles
+from lever_pipe.lever import rl_data_io
+from lever_pipe.lever.datasets import okvqa, vqav2
+from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 
 IDS = (11, 7)
 QUESTIONS = {

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lever_pipe.images import digest_of
+from lever_pipe.base.images import digest_of
 from lever_pipe.lvlms.protocol import ImageSource
 
 

@@ -11,9 +11,9 @@ from bad_input import harmed, harmed_bytes, inputs, law_of, only_reading, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe import ledger_tools
-from lever_pipe.errors import LeverPipeError
-from lever_pipe.ledger import Ledger, parse_row
+from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.commands import ledger_tools
+from lever_pipe.lvlms.asking.ledger import Ledger, parse_row
 
 ROWS = {
     f"{number:064x}": {

@@ -11,11 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from lever_pipe import storage
-from lever_pipe.agent_records import EpisodeRow, Task
-from lever_pipe.errors import RecordError
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import (
+    Cell,
+    EpochMetrics,
+    Example,
+    RlGroup,
+    RunCard,
+)
 from lever_pipe.intention.codecs import hf, word
-from lever_pipe.records import Cell, EpochMetrics, Example, RlGroup, RunCard
+from lever_pipe.intention.records import EpisodeRow, Task
 
 TRAJECTORY = {
     "query_id": 3, "pointer": [1, 0], "pointer_global": [8, 7], "gen_method": "beam", "beam_rank": 0,
@@ -93,7 +99,7 @@ def test_rows_are_read_line_by_line_and_a_fault_names_its_line(
     bad = data.draw(harmed(good).filter(lambda content: b"\n" not in content))
     whole = b'{"accuracy": 1.5, "n_distinct_prompts": 2, "n_questions": 3, "subset": "a"}'
     path = path_of(tmp_path_factory, b"\n".join([*[whole] * before, bad, *[whole] * after]))
-    from lever_pipe.records import SubsetScore
+    from lever_pipe.base.records import SubsetScore
 
     places = f"{path}:{before + 1}: " if after or bad else str(path)
     taken, rows = law_of("rows", lambda: storage.read_rows(path, SubsetScore), names=places)

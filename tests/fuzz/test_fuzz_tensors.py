@@ -15,8 +15,9 @@ from bad_input import NoOneReading, harmed, harmed_bytes, in_time, inputs, law_o
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe import model_folders, plan, storage
-from lever_pipe.checkpoints import load_tensors, save_tensors
+from lever_pipe.base import model_folders, storage
+from lever_pipe.base.checkpoints import load_tensors, save_tensors
+from lever_pipe.runtime import plan
 
 HEADER = {
     "__metadata__": {"about": '{"epoch": 3, "stage": "a"}'},

@@ -11,8 +11,8 @@ from bad_input import TRIED, harmed, harmed_bytes, in_time, inputs, law_of, only
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.agent_config import Connection
-from lever_pipe.errors import SimulatorError
+from lever_pipe.base.errors import SimulatorError
+from lever_pipe.experiment.agent_config import Connection
 from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.simulators import _prompts, openai
 from lever_pipe.intention.simulators._cassette import Cassette

@@ -13,6 +13,7 @@ from PIL import Image
 from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from lever_pipe.base.seeding import ambient_stream, generator
 from lever_pipe.lvlms._assembly import build_engine
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._flop import flop_per_second
@@ -20,7 +21,6 @@ from lever_pipe.lvlms._folder import Parts
 from lever_pipe.lvlms._requests import Prompt, Request, Segment
 from lever_pipe.lvlms._stock import stock_tokens
 from lever_pipe.lvlms._vision import VisionStore
-from lever_pipe.seeding import ambient_stream, generator
 
 PAD, START, END, VISION_START, VISION_END, IMAGE = range(6)
 N_SPECIAL = 6

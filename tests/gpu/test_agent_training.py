@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lever_pipe import storage
-from lever_pipe.agent.policy import build_tiny, save_policy
-from lever_pipe.agent_config import (
+from lever_pipe.base import storage
+from lever_pipe.experiment.agent_config import (
     AgentArm,
     AgentEvaluation,
     AgentGrpo,
@@ -20,11 +19,12 @@ from lever_pipe.agent_config import (
     SyntheticTasks,
     TinyQwen3,
 )
-from lever_pipe.agent_records import DoneRow, StepRow
-from lever_pipe.agent_stage_configs import PolicyConfig, TrainAgentConfig
+from lever_pipe.experiment.agent_stage_configs import PolicyConfig, TrainAgentConfig
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.agent.policy import build_tiny, save_policy
 from lever_pipe.intention.codecs.word import WordCodec
+from lever_pipe.intention.records import DoneRow, StepRow
 from lever_pipe.intention.sources import synthetic
-from lever_pipe.stage_configs import Runtime
 from lever_pipe.stages.train_agent import train_agent
 
 PRODUCTION = TinyQwen3(hidden=1024, layers=28, heads=16, kv_heads=8, head_dim=128, mlp=3072, positions=1024)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from lever_pipe import plan, storage
-from lever_pipe.experiment import parse_experiment
-from lever_pipe.stage_configs import Runtime
+from lever_pipe.base import storage
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.runtime import plan
 from lever_pipe.stages.check_world import check_world
 from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.initialise_selector import initialise_selector

@@ -19,27 +19,34 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from lever_pipe import images, ledger_tools, plan, storage
-from lever_pipe.answering import prompt_style
-from lever_pipe.encoders import clip
-from lever_pipe.errors import RecordError
-from lever_pipe.experiment import parse_experiment
+from lever_pipe.base import images, storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import Example, Pool, Proposal
+from lever_pipe.commands import ledger_tools
+from lever_pipe.experiment.stage_configs import GenerateWorldConfig, ImportRlDataConfig, Runtime
+from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.sources import json as task_files
 from lever_pipe.intention.sources.protocol import RawFiles
-from lever_pipe.ledger import Ledger
+from lever_pipe.lever.encoders import clip
+from lever_pipe.lever.rl_data_io import write_original
+from lever_pipe.lever.selector.network import Architecture, build_selector
+from lever_pipe.lever.training.state import (
+    load_selector,
+    resume_optimiser,
+    save_optimiser,
+    save_selector,
+)
+from lever_pipe.lever.trajectories import make_group, references_of, score_trajectory
 from lever_pipe.lvlms import qwen2_5_vl
+from lever_pipe.lvlms.asking.answering import prompt_style
+from lever_pipe.lvlms.asking.ledger import Ledger
+from lever_pipe.lvlms.asking.prompts import build_prompt
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
-from lever_pipe.prompts import build_prompt
-from lever_pipe.records import Example, Pool, Proposal
-from lever_pipe.rl_data_io import write_original
-from lever_pipe.selector.network import Architecture, build_selector
-from lever_pipe.stage_configs import GenerateWorldConfig, ImportRlDataConfig, Runtime
+from lever_pipe.runtime import plan
 from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.import_rl_data import import_rl_data
 from lever_pipe.stages.prepare_examples import prepare_examples
-from lever_pipe.training.optimiser import AdamW
-from lever_pipe.training.state import load_selector, resume_optimiser, save_optimiser, save_selector
-from lever_pipe.trajectories import make_group, references_of, score_trajectory
 
 ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())

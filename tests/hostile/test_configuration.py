@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from lever_pipe.errors import ConfigError
-from lever_pipe.experiment import Experiment, parse_experiment
-from lever_pipe.snakemake_adapter import configuration_of
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime.snakemake_adapter import configuration_of
 
 ROOT = Path(__file__).parents[2]
 FILES = ["config.yaml", *sorted(f"config/{path.name}" for path in (ROOT / "config").glob("*.yaml"))]

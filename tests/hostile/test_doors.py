@@ -23,8 +23,8 @@ from material import LEDGER_ROWS, Door, all_doors, ledger_line, linked, put, rea
 from PIL import Image
 from safetensors.torch import load_file
 
-from lever_pipe.errors import ConfigError, DataError, LeverPipeError
-from lever_pipe.experiment import parse_experiment
+from lever_pipe.base.errors import ConfigError, DataError, LeverPipeError
+from lever_pipe.experiment.studies import parse_experiment
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
 pytestmark = pytest.mark.filterwarnings("ignore")  # what libraries say of broken files

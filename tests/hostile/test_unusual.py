@@ -17,11 +17,11 @@ from material import Door, all_doors, linked, put, read_image, read_world, write
 from PIL import Image
 from safetensors.torch import load_file
 
-from lever_pipe import images
-from lever_pipe.datasets import okvqa, vqav2
-from lever_pipe.datasets.protocol import ReadOptions, VqaFilePaths
+from lever_pipe.base import images
+from lever_pipe.base.records import Example
+from lever_pipe.lever.datasets import okvqa, vqav2
+from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
-from lever_pipe.records import Example
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -10,12 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lever_pipe.agent.policy import build_tiny
-from lever_pipe.agent_config import AgentExecution, Environment, Simulator, SyntheticTasks, TinyQwen3, WarmStart
-from lever_pipe.agent_records import Task
+from lever_pipe.experiment.agent_config import (
+    AgentExecution,
+    Environment,
+    Simulator,
+    SyntheticTasks,
+    TinyQwen3,
+    WarmStart,
+)
+from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.demonstrator import Demonstration, Demonstrator
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators import rule
 from lever_pipe.intention.sources import synthetic
 

@@ -15,12 +15,28 @@ from pathlib import Path
 
 import numpy as np
 
-from lever_pipe import seeding, storage
-from lever_pipe.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment, Schedule
-from lever_pipe.agent_records import DoneRow, EpisodeRow, EvaluationRow, StepRow
-from lever_pipe.agent_stage_configs import AgentRun, CollectAgentsConfig, CompareArmsConfig, TabulateAgentsConfig
-from lever_pipe.records import RunCard
-from lever_pipe.stage_configs import ClaimArm
+from lever_pipe.base import seeding, storage
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.agent_config import (
+    AgentArm,
+    AgentEvaluation,
+    AgentGrpo,
+    Environment,
+    Schedule,
+)
+from lever_pipe.experiment.agent_stage_configs import (
+    AgentRun,
+    CollectAgentsConfig,
+    CompareArmsConfig,
+    TabulateAgentsConfig,
+)
+from lever_pipe.experiment.stage_configs import ClaimArm
+from lever_pipe.intention.records import (
+    DoneRow,
+    EpisodeRow,
+    EvaluationRow,
+    StepRow,
+)
 from lever_pipe.stages.collect_agents import collect_agents
 
 IMPORTANCES = (1.0, 0.7, 0.7, 0.4)

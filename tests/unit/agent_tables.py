@@ -10,13 +10,13 @@ import agent_runs
 from agent_runs import Study
 from claim_files import REFERENCE_INTENTION, book
 
-from lever_pipe.tables.frames import read_text_columns
-from lever_pipe.tables.intention.agent_runs import read_agent_runs
-from lever_pipe.tables.intention.all_tables import build_tables
-from lever_pipe.tables.intention.found import read_found
-from lever_pipe.tables.intention.published import PublishedRuns
-from lever_pipe.tables.intention.shown import Given, Shown
-from lever_pipe.tables.table import Table
+from lever_pipe.report.tables.frames import read_text_columns
+from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
+from lever_pipe.report.tables.intention.all_tables import build_tables
+from lever_pipe.report.tables.intention.found import read_found
+from lever_pipe.report.tables.intention.published import PublishedRuns
+from lever_pipe.report.tables.intention.shown import Given, Shown
+from lever_pipe.report.tables.table import Table
 
 Rows = list[dict[str, str]]
 

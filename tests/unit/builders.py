@@ -8,9 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from lever_pipe import storage
-from lever_pipe.records import Example, ExampleId, Pool, RlGroup, Trajectory
-from lever_pipe.trajectories import make_group
+from lever_pipe.base import storage
+from lever_pipe.base.records import (
+    Example,
+    ExampleId,
+    Pool,
+    RlGroup,
+    Trajectory,
+)
+from lever_pipe.lever.trajectories import make_group
 
 WIDTH = 12  # D of the embeddings below
 POOL = 8  # K of the pools below

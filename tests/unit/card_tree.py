@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from lever_pipe import contents, storage
-from lever_pipe.cluster.forecast import PlannedJob
-from lever_pipe.records import RunCard
-from lever_pipe.run_card import TENSOR_DIGITS
+from lever_pipe.base import contents, storage
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.run_card import TENSOR_DIGITS
+from lever_pipe.runtime.rerun.forecast import PlannedJob
 
 LONG_AGO = 1_700_000_000
 CODE = "0123456789abcdef"

@@ -10,29 +10,34 @@ from pathlib import Path
 import torch
 from builders import training_files
 
-from lever_pipe.config import Grpo, Rce, Reward, Selector
-from lever_pipe.records import EpochMetrics
-from lever_pipe.seeding import ambient_stream, torch_generator
-from lever_pipe.selector.network import PointerSelector, build_selector, initialise
-from lever_pipe.stage_configs import (
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import EpochMetrics
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.experiment.config import (
+    Grpo,
+    Rce,
+    Reward,
+    Selector,
+)
+from lever_pipe.experiment.stage_configs import (
     InitialiseSelectorConfig,
     RewardGroupsConfig,
     TrainGrpoEpochConfig,
     TrainRceEpochConfig,
 )
+from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.training.groups import keep_best
+from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
+from lever_pipe.lever.training.inputs import TrainingInputs, read_training_inputs
+from lever_pipe.lever.training.loop import run_epoch, validation_loss
+from lever_pipe.lever.training.policies import Policies, trained_share
+from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
 from lever_pipe.stages.initialise_selector import initialise_selector
 from lever_pipe.stages.reward_groups import reward_groups
 from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
 from lever_pipe.stages.train_rce_epoch import train_rce_epoch
-from lever_pipe.training import state
-from lever_pipe.training.embeddings import FrozenSelector, architecture_of
-from lever_pipe.training.groups import keep_best
-from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
-from lever_pipe.training.inputs import TrainingInputs, read_training_inputs
-from lever_pipe.training.loop import run_epoch, validation_loss
-from lever_pipe.training.optimiser import AdamW
-from lever_pipe.training.policies import Policies, trained_share
-from lever_pipe.training.rce import RceSettings, plan_rce_epoch
 
 SELECTOR = Selector(width=16)  # dropout 0.5 and attention dropout 0.1, as published
 RCE = Rce(batch_queries=3, learning_rate=1e-2)

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from lever_pipe import seeding
-from lever_pipe.claims.book import ClaimBook, read_claims
-from lever_pipe.claims.evaluate import JudgedClaim, Side, judge_claims
-from lever_pipe.claims.lever_ours import OurLever
-from lever_pipe.claims.lever_published import FILES, PublishedLever
-from lever_pipe.claims.reward_runs import DOCUMENTS, RewardRuns
+from lever_pipe.base import seeding
+from lever_pipe.report.claims.book import ClaimBook, read_claims
+from lever_pipe.report.claims.evaluate import JudgedClaim, Side, judge_claims
+from lever_pipe.report.claims.lever_ours import OurLever
+from lever_pipe.report.claims.lever_published import FILES, PublishedLever
+from lever_pipe.report.claims.reward_runs import DOCUMENTS, RewardRuns
+from lever_pipe.report.tables import frames
+from lever_pipe.report.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
+from lever_pipe.report.tables.evidence import read_evidence
+from lever_pipe.report.tables.lineage import read_lineage, read_published_lineage
+from lever_pipe.report.tables.results import Results, choose_base
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
-from lever_pipe.tables import frames
-from lever_pipe.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
-from lever_pipe.tables.evidence import read_evidence
-from lever_pipe.tables.lineage import read_lineage, read_published_lineage
-from lever_pipe.tables.results import Results, choose_base
 
 RESOURCES = Path(__file__).parents[2] / "resources"
 CLAIMS = RESOURCES / "claims.yaml"

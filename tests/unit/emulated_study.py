@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from lever_pipe.config import Emulate
-from lever_pipe.faults import ARMS
-from lever_pipe.tables.columns import (
+from lever_pipe.experiment.config import Emulate
+from lever_pipe.experiment.faults import ARMS
+from lever_pipe.report.tables.columns import (
     EMULATED_AGREEMENT_COLUMNS,
     EMULATED_PROMPTS_COLUMNS,
     EMULATED_SCORES_COLUMNS,
     EMULATED_TRAINING_COLUMNS,
 )
-from lever_pipe.tables.explanations.emulated import Emulated, Frames
-from lever_pipe.tables.explanations.pattern_study import Study
-from lever_pipe.tables.explanations.published_patterns import Quoted
-from lever_pipe.tables.frames import read_text_columns
-from lever_pipe.tables.published import Published
+from lever_pipe.report.tables.explanations.emulated import Emulated, Frames
+from lever_pipe.report.tables.explanations.pattern_study import Study
+from lever_pipe.report.tables.explanations.published_patterns import Quoted
+from lever_pipe.report.tables.frames import read_text_columns
+from lever_pipe.report.tables.published import Published
 
 REFERENCE = Path(__file__).parents[2] / "resources" / "reference" / "lever-plus-published.csv"
 COLLAPSED = ("head", "pool", "all")

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import contents
-from lever_pipe.records import RunCard
-from lever_pipe.store import Store
+from lever_pipe.base import contents
+from lever_pipe.base.records import RunCard
+from lever_pipe.runtime.store import Store
 
 VERSIONS = {"python": "3.11.9", "torch": "2.13.0"}
 GB = 10**9

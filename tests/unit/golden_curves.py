@@ -17,14 +17,14 @@ from on_policy_chain import CODE, LVLM, N_TRAIN, DrawnChain
 from torch import nn
 from trained_world import measured, read_run, train_here, training
 
-from lever_pipe import numerics, storage
-from lever_pipe.config import Grpo, OnPolicy, Rce
-from lever_pipe.stage_configs import Runtime
+from lever_pipe.base import numerics, storage
+from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.lever.training import grpo_epoch
+from lever_pipe.lever.training.groups import Groups
+from lever_pipe.lever.training.loop import Optimiser, Step, run_epoch
+from lever_pipe.lever.training.on_policy import Asked, Judged
 from lever_pipe.stages import train_on_policy_epoch, train_rce_epoch
-from lever_pipe.training import grpo_epoch
-from lever_pipe.training.groups import Groups
-from lever_pipe.training.loop import Optimiser, Step, run_epoch
-from lever_pipe.training.on_policy import Asked, Judged
 
 FOLDER = Path(__file__).parents[1] / "golden" / "curves"
 REWRITE = "LEVER_PIPE_REWRITE_GOLDEN"

@@ -15,11 +15,15 @@ import yaml
 from builders import training_files
 from chains import Chain
 
-from lever_pipe import plan, storage
-from lever_pipe.config import Distil, OnPolicy, Selector, WorldData
-from lever_pipe.experiment import parse_experiment
-from lever_pipe.records import EpochMetrics, StepMetrics
-from lever_pipe.stage_configs import (
+from lever_pipe.base import storage
+from lever_pipe.base.records import EpochMetrics, StepMetrics
+from lever_pipe.experiment.config import (
+    Distil,
+    OnPolicy,
+    Selector,
+    WorldData,
+)
+from lever_pipe.experiment.stage_configs import (
     GenerateWorldConfig,
     LvlmConfig,
     PrepareExamplesConfig,
@@ -27,6 +31,8 @@ from lever_pipe.stage_configs import (
     TrainDistilEpochConfig,
     TrainOnPolicyEpochConfig,
 )
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.runtime import plan
 from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.prepare_examples import prepare_examples
 from lever_pipe.stages.train_distil_epoch import train_distil_epoch

@@ -15,9 +15,9 @@ from typing import Any
 
 import pandas as pd
 
-from lever_pipe.records import beta_text, group_of
-from lever_pipe.tables.columns import SCORES_COLUMNS, STEPS_COLUMNS
-from lever_pipe.tables.comparisons.estimates import ComparisonRow
+from lever_pipe.base.records import beta_text, group_of
+from lever_pipe.report.tables.columns import SCORES_COLUMNS, STEPS_COLUMNS
+from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 
 BASE = 5
 STEPS, PROMPTS = 8, 100

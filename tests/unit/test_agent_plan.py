@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from lever_pipe import agent_plan, plan
-from lever_pipe.agent_config import ARMS, AgentArm
-from lever_pipe.agent_stage_configs import TrainAgentConfig
-from lever_pipe.errors import ConfigError
-from lever_pipe.experiment import Experiment, parse_experiment
-from lever_pipe.parsing import available
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.parsing import available
+from lever_pipe.experiment.agent_config import ARMS, AgentArm
+from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime import agent_plan, plan
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())

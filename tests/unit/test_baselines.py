@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lever_pipe.baselines import (
+from lever_pipe.base.errors import UnknownMemberError
+from lever_pipe.base.seeding import generator
+from lever_pipe.lever.baselines import (
     Similarities,
     best_by_annotations,
     holds_exact_demonstration,
@@ -16,8 +18,6 @@ from lever_pipe.baselines import (
     rank_by_chance,
     rank_by_similarity,
 )
-from lever_pipe.errors import UnknownMemberError
-from lever_pipe.seeding import generator
 
 
 def similarities(size: int = 8) -> Similarities:

@@ -15,7 +15,7 @@ from benchmarks.document import gate_faults
 from benchmarks.modes import ENGINE, MODES, PLAIN, ByEngine, Mode, Outcome, Work
 from benchmarks.subjects import SIZES, Subject, random_subject
 from benchmarks.workloads import Workload, evaluation, rl_data
-from lever_pipe.prompts import TextPrompt, TextSegment
+from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lever_pipe.checkpoints import load_tensors, require_same_tensors, save_tensors
-from lever_pipe.errors import CheckpointError
+from lever_pipe.base.checkpoints import load_tensors, require_same_tensors, save_tensors
+from lever_pipe.base.errors import CheckpointError
 
 
 def test_tensors_and_header_survive_the_round_trip(tmp_path: Path) -> None:

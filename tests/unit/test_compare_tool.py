@@ -14,10 +14,17 @@ import numpy as np
 import pytest
 from builders import example
 
-from lever_pipe import storage
 from lever_pipe.__main__ import main
-from lever_pipe.records import EpochMetrics, ExampleId, PolicyRef, QuestionScore, RunCard, Selection
-from lever_pipe.seeding import generator
+from lever_pipe.base import storage
+from lever_pipe.base.records import (
+    EpochMetrics,
+    ExampleId,
+    PolicyRef,
+    QuestionScore,
+    RunCard,
+    Selection,
+)
+from lever_pipe.base.seeding import generator
 from lever_pipe.statistics.comparison import sign_flip_p
 
 QUESTIONS = 40

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lever_pipe import environments_tool
-from lever_pipe.errors import ConfigError
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.commands import environments_tool
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "safetensors", "scipy", "matplotlib", "accelerate", "duckdb", "tokenizers", "PIL")

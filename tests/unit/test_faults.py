@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from lever_pipe import faults
-from lever_pipe.config import Emulate
-from lever_pipe.errors import ConfigError
-from lever_pipe.experiment import Experiment
-from lever_pipe.parsing import parse_model
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.parsing import parse_model
+from lever_pipe.experiment import faults
+from lever_pipe.experiment.config import Emulate
+from lever_pipe.experiment.studies import Experiment
 
 EMULATE = Emulate(kl_betas=(0.12, 0.145, 0.15), grpo_epochs=2)
 

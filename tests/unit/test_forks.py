@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lever_pipe.forks import Forks, Job, Pool
+from lever_pipe.runtime.forks import Forks, Job, Pool
 
 HERE = str(Path(__file__).parent)
 ENVIRONMENT = os.environ | {"PYTHONPATH": HERE, "OMP_NUM_THREADS": "1"}
@@ -152,7 +152,7 @@ def test_when_a_server_dies_so_do_its_jobs(number: int, log: Path) -> None:
 
 OWNER = """
 import os, sys, time
-from lever_pipe.forks import Forks
+from lever_pipe.runtime.forks import Forks
 forks = Forks(["forked_calls"], os.environ)
 forks.until_ready(20)
 job = forks.start([{word!r}, "60"], log={log!r}, environment=os.environ)

@@ -12,13 +12,13 @@ from typing import IO
 
 import pytest
 
-from lever_pipe import gpu_slots
-from lever_pipe.errors import DeviceError
+from lever_pipe.base.errors import DeviceError
+from lever_pipe.runtime import gpu_slots
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from lever_pipe import gpu_slots
+from lever_pipe.runtime import gpu_slots
 gpu_slots.take(int(sys.argv[2]), folder=Path(sys.argv[1]), sleep=lambda _: time.sleep(0.02))
 import os
 print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
@@ -152,7 +152,7 @@ def test_slots_survive_exec(tmp_path: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
-from lever_pipe import gpu_slots
+from lever_pipe.runtime import gpu_slots
 gpu_slots.take(1, folder=Path(sys.argv[1]))
 os.execv(sys.executable, [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"])
 """

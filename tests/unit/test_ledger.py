@@ -15,8 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger_lines import line, sealed, unsealed
 
-from lever_pipe.errors import RecordError
-from lever_pipe.ledger import LOG_PROB_TOLERANCE, ROWS_PER_CHUNK, Ledger, introduce, read_files, writer_name
+from lever_pipe.base.errors import RecordError
+from lever_pipe.lvlms.asking.ledger import (
+    LOG_PROB_TOLERANCE,
+    ROWS_PER_CHUNK,
+    Ledger,
+    introduce,
+    read_files,
+    writer_name,
+)
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -45,7 +52,7 @@ def rows_of(folder: Path) -> dict[str, object]:
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     """Run a script that begins with a Ledger of its first argument as `ledger`."""
     head = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom lever_pipe.ledger import Ledger\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom lever_pipe.lvlms.asking.ledger import Ledger\n"
         "ledger = Ledger(Path(sys.argv[1]))\n"
     )
     command = [sys.executable, "-c", head + script, *map(str, arguments)]

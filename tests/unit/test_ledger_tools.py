@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger_lines import line, sealed, unsealed
 
-from lever_pipe import storage
 from lever_pipe.__main__ import main
-from lever_pipe.errors import DataError, RecordError
-from lever_pipe.ledger import Ledger, engines_of, introduce
-from lever_pipe.ledger_tools import ROUNDING, SHOWN, merge
+from lever_pipe.base import storage
+from lever_pipe.base.errors import DataError, RecordError
+from lever_pipe.commands.ledger_tools import ROUNDING, SHOWN, merge
+from lever_pipe.lvlms.asking.ledger import Ledger, engines_of, introduce
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -316,7 +316,7 @@ def test_a_job_goes_on_writing_after_a_merge(tmp_path: Path) -> None:
 
 def test_merging_without_pause_loses_no_row_of_running_jobs(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from lever_pipe.ledger import Ledger\n"
+        "import sys, time; from pathlib import Path; from lever_pipe.lvlms.asking.ledger import Ledger\n"
         "folder, job = Path(sys.argv[1]), int(sys.argv[2])\n"
         "ledger = Ledger(folder)\n"
         "for i in range(100 * job, 100 * job + 200):\n"
@@ -339,7 +339,7 @@ def test_merging_without_pause_loses_no_row_of_running_jobs(tmp_path: Path) -> N
 KILL = """
 import os, signal, sys
 from pathlib import Path
-from lever_pipe.ledger_tools import merge
+from lever_pipe.commands.ledger_tools import merge
 owner = {"fsync": os, "replace": Path, "rename": Path, "unlink": Path}[sys.argv[2]]
 real, left = getattr(owner, sys.argv[2]), int(sys.argv[3])
 def step(*arguments):

@@ -11,12 +11,19 @@ from pathlib import Path
 import pytest
 from builders import embedding_arrays
 
-from lever_pipe import storage
-from lever_pipe.__main__ import RARELY, TOOLS, _no_garbage_collection, main, path_parameters, stage_function
-from lever_pipe.config import Selector
-from lever_pipe.errors import ConfigError, RecordError
-from lever_pipe.records import EpochMetrics
-from lever_pipe.stage_configs import InitialiseSelectorConfig
+from lever_pipe.__main__ import (
+    RARELY,
+    TOOLS,
+    _no_garbage_collection,
+    main,
+    path_parameters,
+    stage_function,
+)
+from lever_pipe.base import storage
+from lever_pipe.base.errors import ConfigError, RecordError
+from lever_pipe.base.records import EpochMetrics
+from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 
 FILES = ("embeddings", "selector", "optimiser", "metrics", "card")
 CONFIG = InitialiseSelectorConfig(preset="p", selector=Selector(width=8), seed=3)

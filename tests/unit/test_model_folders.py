@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe import model_folders
+from lever_pipe.base import model_folders
 
 REPOSITORY = Path(__file__).parents[2]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"

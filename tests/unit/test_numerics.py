@@ -10,10 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe import numerics
-from lever_pipe.numerics import MODE, SAME_EVERYWHERE, STRICT_512, Cpu, chosen, cpu_of
+from lever_pipe.base import numerics
+from lever_pipe.base.numerics import (
+    MODE,
+    SAME_EVERYWHERE,
+    STRICT_512,
+    Cpu,
+    chosen,
+    cpu_of,
+)
 
-PACKAGE = Path(numerics.__file__).parent
+PACKAGE = Path(numerics.__file__).parents[1]
 XEON = Cpu("GenuineIntel", "6-143", "avx512")
 HASWELL = Cpu("GenuineIntel", "6-60", "avx2")
 EPYC = Cpu("AuthenticAMD", "25-1", "avx2")
@@ -55,8 +62,8 @@ def test_nothing_of_the_package_imports_torch_before_the_path_is_chosen() -> Non
 
 def test_what_runs_before_the_choice_imports_nothing_but_the_standard_library() -> None:
     """Python runs `__init__.py` before any module of the package; it imports `numerics` alone."""
-    assert imports_of(PACKAGE / "__init__.py") == {"lever_pipe.numerics"}
-    outside = {name.partition(".")[0] for name in imports_of(PACKAGE / "numerics.py")} - sys.stdlib_module_names
+    assert imports_of(PACKAGE / "__init__.py") == {"lever_pipe.base.numerics"}
+    outside = {name.partition(".")[0] for name in imports_of(PACKAGE / "base/numerics.py")} - sys.stdlib_module_names
     assert not outside
 
 
@@ -70,7 +77,7 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-TELL = "import lever_pipe; from lever_pipe import numerics; print(numerics.path())"
+TELL = "import lever_pipe; from lever_pipe.base import numerics; print(numerics.path())"
 SPAWN = "import lever_pipe, subprocess, sys; subprocess.run([sys.executable, '-c', {!r}], check=True)"
 
 
@@ -123,7 +130,7 @@ def test_what_an_ancestor_has_set_is_not_the_users(of: Cpu, before: str, after: 
 
 
 def test_a_mode_that_sets_less_takes_back_what_another_has_set() -> None:
-    code = "import os, lever_pipe; from lever_pipe import numerics; numerics.choose('fastest'); print(dict(os.environ))"
+    code = "import os; from lever_pipe.base import numerics; numerics.choose('fastest'); print(dict(os.environ))"
     assert {name for name in SAME_EVERYWHERE if f"'{name}'" in run(code)} == {"MKL_CBWR"}
 
 

@@ -19,12 +19,23 @@ from typing import Any
 import pytest
 from builders import embedding_arrays
 
-from lever_pipe import ownership, storage
 from lever_pipe.__main__ import _parser, is_made, main
-from lever_pipe.config import Selector
-from lever_pipe.ownership import HANDED, Claim, Owner, Times, is_complete, lock_of, owned, process_start, this_process
-from lever_pipe.run_card import watched, write_card
-from lever_pipe.stage_configs import InitialiseSelectorConfig, MergeRlDataConfig, Runtime
+from lever_pipe.base import storage
+from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.run_card import watched, write_card
+from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, MergeRlDataConfig, Runtime
+from lever_pipe.runtime import ownership
+from lever_pipe.runtime.ownership import (
+    HANDED,
+    Claim,
+    Owner,
+    Times,
+    is_complete,
+    lock_of,
+    owned,
+    process_start,
+    this_process,
+)
 
 FAST = Times(beat_s=0.02, limit_s=0.3, poll_s=0.01, ask_s=0.02, say_s=0.1, launch_s=60)
 FORK = multiprocessing.get_context("fork")
@@ -428,7 +439,7 @@ def test_a_stopped_owner_ends_when_it_runs_again(card: Path) -> None:
 
 
 def test_who_waits_says_for_whom(card: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "lever_pipe.ownership")
+    caplog.set_level(logging.INFO, "lever_pipe.runtime.ownership")
     owner = far(job="17", since="then")
     put_lock(card, owner)
     with owned(card, times=FAST):

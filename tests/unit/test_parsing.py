@@ -6,11 +6,23 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from lever_pipe.config import Arm, Data, Evaluation, Pools, Reward, RewardModeName
-from lever_pipe.errors import ConfigError, UnknownMemberError
-from lever_pipe.experiment import Experiment, parse_experiment
-from lever_pipe.parsing import available, nearest, parse_model, require_member
-from lever_pipe.rewards import REWARD_MODES
+from lever_pipe.base.errors import ConfigError, UnknownMemberError
+from lever_pipe.base.parsing import (
+    available,
+    nearest,
+    parse_model,
+    require_member,
+)
+from lever_pipe.experiment.config import (
+    Arm,
+    Data,
+    Evaluation,
+    Pools,
+    Reward,
+    RewardModeName,
+)
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.lever.rewards import REWARD_MODES
 
 ROOT = Path(__file__).parents[2]
 
@@ -302,7 +314,7 @@ def test_defaults_parse_and_are_frozen() -> None:
 def test_an_unknown_member_is_suggested() -> None:
     reader, member = lines({"data": {"reader": "okvqas"}, "lvlm": {"member": "zzz"}})
     assert reader == (
-        "data.reader: must be a module of lever_pipe/datasets, got 'okvqas' (did you mean 'okvqa'?), "
+        "data.reader: must be a module of lever_pipe/lever/datasets, got 'okvqas' (did you mean 'okvqa'?), "
         "which is none of okvqa, vqav2. Name one of them, or add the module."
     )
     assert member.startswith("lvlm.member: must be a module of lever_pipe/lvlms, got 'zzz', which is none of ")
@@ -317,7 +329,7 @@ def test_keys_of_an_optional_section_are_suggested() -> None:
 
 
 def test_members_are_the_public_modules_of_a_folder() -> None:
-    members = available("datasets")
+    members = available("lever/datasets")
     assert {"okvqa", "vqav2"} <= set(members)
     assert not [name for name in members if name.startswith("_") or name == "protocol"]
 

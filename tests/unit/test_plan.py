@@ -11,13 +11,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe import agent_plan, plan
-from lever_pipe.config import Arm
-from lever_pipe.experiment import Experiment, parse_experiment
-from lever_pipe.faults import ARMS
-from lever_pipe.parsing import available
-from lever_pipe.records import beta_text, mode_of
-from lever_pipe.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
+from lever_pipe.base.parsing import available
+from lever_pipe.base.records import beta_text, mode_of
+from lever_pipe.experiment.config import Arm
+from lever_pipe.experiment.faults import ARMS
+from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime import agent_plan, plan
 
 ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "workflow/rules/common.smk").read_text()
@@ -275,9 +275,9 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
     assert {stage: value for stage, value in members.items() if value} == {
         stage: value
         for stage, value in {
-            "prepare_examples": ("datasets.okvqa",),
-            "embed_examples": ("encoders.clip",),
-            "sample_pools": ("samplers.uniform",),
+            "prepare_examples": ("lever.datasets.okvqa",),
+            "embed_examples": ("lever.encoders.clip",),
+            "sample_pools": ("lever.samplers.uniform",),
             "generate_rl_data": ("lvlms.qwen2_5_vl",),
             "answer_prompts": ("lvlms.qwen2_5_vl",),
             "check_world": ("lvlms.qwen2_5_vl",),

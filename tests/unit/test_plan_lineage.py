@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lever_pipe import plan
-from lever_pipe.experiment import Experiment, parse_experiment
-from lever_pipe.records import base_of
-from lever_pipe.stage_configs import CollectLineageConfig, MeasureAgreementConfig
+from lever_pipe.base.records import base_of
+from lever_pipe.experiment.stage_configs import CollectLineageConfig, MeasureAgreementConfig
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime import plan
 
 ROOT = Path(__file__).parents[2]
 

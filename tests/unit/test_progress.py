@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from lever_pipe import progress
-from lever_pipe.progress import Progress
+from lever_pipe.base import progress
+from lever_pipe.base.progress import Progress
 
 
 def test_a_log_gets_lines_now_and_then_and_a_last_one(caplog: pytest.LogCaptureFixture, monkeypatch) -> None:

@@ -5,13 +5,18 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from lever_pipe import answering, prompts
-from lever_pipe.answering import Prompter
-from lever_pipe.config import Prompt as PromptConfig
-from lever_pipe.errors import ConfigError, DataError
-from lever_pipe.prompts import PromptStyle, TextPrompt, TextSegment, build_prompt
-from lever_pipe.records import Example, ExampleId
-from lever_pipe.stage_configs import LvlmConfig
+from lever_pipe.base.errors import ConfigError, DataError
+from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.experiment.config import Prompt as PromptConfig
+from lever_pipe.experiment.stage_configs import LvlmConfig
+from lever_pipe.lvlms.asking import answering, prompts
+from lever_pipe.lvlms.asking.answering import Prompter
+from lever_pipe.lvlms.asking.prompts import (
+    PromptStyle,
+    TextPrompt,
+    TextSegment,
+    build_prompt,
+)
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "prompts"

@@ -12,9 +12,14 @@ from builders import ids
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.proposers import ProposalOptions, diversity_fill, propose, standardise
-from lever_pipe.records import ExampleId, Proposal
-from lever_pipe.seeding import generator
+from lever_pipe.base.records import ExampleId, Proposal
+from lever_pipe.base.seeding import generator
+from lever_pipe.lever.proposers import (
+    ProposalOptions,
+    diversity_fill,
+    propose,
+    standardise,
+)
 
 NONE = ProposalOptions(
     shots=2,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe import provenance
-from lever_pipe.provenance import (
+from lever_pipe.base import provenance
+from lever_pipe.base.provenance import (
     Modules,
     canonical_json,
     closure_of,
@@ -194,7 +194,7 @@ def test_names_from_elsewhere_do_not_enter(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_is_the_same_in_every_process() -> None:
-    command = [sys.executable, "-c", "from lever_pipe.provenance import code_of; print(code_of('score_answers'))"]
+    command = [sys.executable, "-c", "from lever_pipe.base.provenance import code_of; print(code_of('score_answers'))"]
 
     outputs = {
         subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout

@@ -12,17 +12,17 @@ from builders import example, ids, pool, rl_groups, trajectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.records import RlGroup, RlQuery
-from lever_pipe.rl_data_io import (
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import RlGroup, RlQuery
+from lever_pipe.lever.rl_data_io import (
     export_original,
     import_original,
     require_train_examples,
     summarise,
     write_original,
 )
-from lever_pipe.trajectories import make_group
+from lever_pipe.lever.trajectories import make_group
 
 QUERY = {
     "query_id": 4711,

@@ -10,9 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from lever_pipe import rowwise
-from lever_pipe.rowwise import LEAST_ROWS, TILE_ROWS, WORK, linear
-from lever_pipe.seeding import torch_generator
+from lever_pipe.base import rowwise
+from lever_pipe.base.rowwise import (
+    LEAST_ROWS,
+    TILE_ROWS,
+    WORK,
+    linear,
+)
+from lever_pipe.base.seeding import torch_generator
 
 
 def drawn(*shape: int) -> torch.Tensor:

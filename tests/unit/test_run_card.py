@@ -5,11 +5,12 @@ from pathlib import Path
 
 import torch
 
-from lever_pipe import contents, execution, numerics, storage
-from lever_pipe.provenance import code_of
-from lever_pipe.records import RunCard
-from lever_pipe.run_card import digested, start_model, write_card
-from lever_pipe.stage_configs import MergeRlDataConfig, Runtime, SelectBaselineConfig
+from lever_pipe.base import contents, numerics, storage
+from lever_pipe.base.provenance import code_of
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.run_card import digested, start_model, write_card
+from lever_pipe.experiment.stage_configs import MergeRlDataConfig, Runtime, SelectBaselineConfig
 
 
 def test_a_card_says_how_an_artefact_came_to_be(tmp_path: Path) -> None:

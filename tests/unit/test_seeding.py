@@ -10,7 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.seeding import ambient_stream, generator, stream_seed, torch_generator
+from lever_pipe.base.seeding import (
+    ambient_stream,
+    generator,
+    stream_seed,
+    torch_generator,
+)
 
 names = st.lists(st.one_of(st.text(alphabet="ab1", max_size=3), st.integers(0, 99)), max_size=3)
 
@@ -47,7 +52,7 @@ def test_drawing_from_one_stream_moves_no_other_and_no_global_state() -> None:
 
 
 def test_the_module_imports_without_torch() -> None:
-    code = "import lever_pipe.seeding, lever_pipe.shapes, sys; sys.exit('torch' in sys.modules)"
+    code = "import lever_pipe.base.seeding, lever_pipe.base.shapes, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lever_pipe.shapes import ShapeError, require_shapes
+from lever_pipe.base.shapes import ShapeError, require_shapes
 
 
 def test_every_letter_gets_its_size() -> None:

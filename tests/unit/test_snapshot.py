@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snakemake.utils import update_config
 
-from lever_pipe import plan, snapshot
-from lever_pipe.cluster import invocation
-from lever_pipe.errors import SnapshotError
-from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.base.errors import SnapshotError
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime import invocation, plan, snapshot
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ((), ("config/smoke.yaml",), ("config/okvqa_qwen2_5_vl_3b.yaml",), ("config/intention_qwen3_8b.yaml",))
@@ -157,9 +156,9 @@ class TestStageCalls:
         probe = """
 import json, sys
 from pathlib import Path
-from lever_pipe import snapshot, plan
-from lever_pipe.experiment import Experiment
-from lever_pipe.provenance import canonical_json, code_of
+from lever_pipe.runtime import snapshot, plan
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.base.provenance import canonical_json, code_of
 spec = plan.spec_of(Experiment(), "merge_rl_data", {})
 path = snapshot.freeze({}, {"merge_rl_data": [spec]}, snakefile=Path("Snakefile"))
 print(json.dumps([spec, str(path)]))
@@ -189,7 +188,7 @@ print(json.dumps([spec, str(path)]))
         assert "expected a file" in self.call(project)
 
     def test_a_comment_is_let_through(self, project: Path) -> None:
-        self.edit(project, "trajectories.py", "\n# A remark.\n")
+        self.edit(project, "lever/trajectories.py", "\n# A remark.\n")
         assert "expected a file" in self.call(project)
 
     def test_code_of_another_stage_is_let_through(self, project: Path) -> None:

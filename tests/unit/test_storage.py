@@ -11,14 +11,19 @@ import pytest
 from builders import example, pool, random_pools
 from pydantic import BaseModel
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.records import EpochMetrics, Example, PolicyRef, Pool
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import (
+    EpochMetrics,
+    Example,
+    PolicyRef,
+    Pool,
+)
 
 HALF_THEN_HANG = """
 import sys, time
 from pathlib import Path
-from lever_pipe.storage import write_atomically
+from lever_pipe.base.storage import write_atomically
 def write(handle):
     handle.write(b"half of the new content")
     handle.flush()

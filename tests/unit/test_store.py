@@ -31,11 +31,11 @@ from finished_work import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lever_pipe import contents, storage
-from lever_pipe.errors import StoreError
-from lever_pipe.store import Store, key_of, opened
-from lever_pipe.storing import entries as store_entries
-from lever_pipe.storing import files
+from lever_pipe.base import contents, storage
+from lever_pipe.base.errors import StoreError
+from lever_pipe.runtime.store import Store, key_of, opened
+from lever_pipe.runtime.storing import entries as store_entries
+from lever_pipe.runtime.storing import files
 
 SPEC = '{"code":"c0de","config":{"beta":0.15,"seed":3}}'
 HOUR = 3600

@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 from finished_work import VERSIONS, a_card, a_store, blob_bytes, blob_of, blobs, entries, kept, key, targets, tree, work
 
-from lever_pipe.store import Store
-from lever_pipe.storing import files, trimming
+from lever_pipe.runtime.store import Store
+from lever_pipe.runtime.storing import files, trimming
 
 JOBS = 12
 ENOUGH_BYTES = 10 * 3001

@@ -9,7 +9,7 @@ import pytest
 from finished_work import a_store, blob_bytes, blob_of, entries, kept, tree
 
 from lever_pipe.__main__ import main
-from lever_pipe.store import Store
+from lever_pipe.runtime.store import Store
 
 SIZE = 3001  # bytes of a job's own; all share 16 more
 

@@ -15,16 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from lever_pipe import storage
-from lever_pipe.agent import trainer
-from lever_pipe.agent.evaluation import Evaluation
-from lever_pipe.agent.measures import Clock
-from lever_pipe.agent.player import Player, load_player
-from lever_pipe.agent.policy import build_tiny, save_policy
-from lever_pipe.agent.processes import join
-from lever_pipe.agent.sft import draw_batches, imitate
-from lever_pipe.agent.step import Run
-from lever_pipe.agent_config import (
+from lever_pipe.base import storage
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.experiment.agent_config import (
     AgentArm,
     AgentEvaluation,
     AgentExecution,
@@ -36,16 +29,28 @@ from lever_pipe.agent_config import (
     TinyQwen3,
     WarmStart,
 )
-from lever_pipe.agent_records import DoneRow, EpisodeRow, EvaluationRow, StepRow
-from lever_pipe.agent_stage_configs import EvaluateAgentConfig, PolicyConfig, TrainAgentConfig
+from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, PolicyConfig, TrainAgentConfig
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.agent import trainer
+from lever_pipe.intention.agent.evaluation import Evaluation
+from lever_pipe.intention.agent.measures import Clock
+from lever_pipe.intention.agent.player import Player, load_player
+from lever_pipe.intention.agent.policy import build_tiny, save_policy
+from lever_pipe.intention.agent.processes import join
+from lever_pipe.intention.agent.sft import draw_batches, imitate
+from lever_pipe.intention.agent.step import Run
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.demonstrator import Demonstrator
 from lever_pipe.intention.environment import load_simulator
+from lever_pipe.intention.records import (
+    DoneRow,
+    EpisodeRow,
+    EvaluationRow,
+    StepRow,
+)
 from lever_pipe.intention.sources import synthetic
-from lever_pipe.stage_configs import Runtime
 from lever_pipe.stages.evaluate_agent import evaluate_agent
 from lever_pipe.stages.train_agent import train_agent
-from lever_pipe.training.optimiser import AdamW
 
 TINY = TinyQwen3(hidden=32, layers=1, heads=2, kv_heads=1, head_dim=16, mlp=64)
 MODEL = AgentModel(folder="", codec="word", dtype="float32", max_context=160, max_new_tokens=12, tiny=TINY)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lever_pipe.cluster.sizing import WORLD_CPU
+from lever_pipe.runtime.sizing import WORLD_CPU
 
 from .conftest import Project
 
@@ -20,7 +20,7 @@ WORLD, EXAMPLES = "results/smoke/world/run.json", "results/smoke/lever/examples/
 # Jobs that do not need each other, one that needs a failing one, and one that fails once only.
 JOBS = """
 from pathlib import Path
-from lever_pipe.cluster.failures import Invocation
+from lever_pipe.runtime.failures import Invocation
 
 INVOCATION = Invocation(Path("results"))
 if workflow.is_main_process:

@@ -9,8 +9,8 @@ import sys
 import yaml
 from snakemake.utils import update_config
 
-from lever_pipe.config import Preset
-from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.experiment.config import Preset
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 from tests.sampling import ROOT
 
 from .conftest import JOB_COUNT, Project

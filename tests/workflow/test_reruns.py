@@ -168,7 +168,9 @@ def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
         changes.enter_context(smoke.edited("config/smoke.yaml", "intention:\n", execution))
         changes.enter_context(consent(smoke))
         changes.enter_context(smoke.edited("lever_pipe/losses/kl.py", "import torch\n", "# A remark.\nimport torch\n"))
-        changes.enter_context(added(smoke.folder / "lever_pipe/samplers/nearest.py", '"""A further sampler."""\n'))
+        changes.enter_context(
+            added(smoke.folder / "lever_pipe/lever/samplers/nearest.py", '"""A further sampler."""\n')
+        )
         assert smoke.planned(*resources, "--config", "numerics=fastest", "forked_jobs=False") == {}
 
 
@@ -250,7 +252,9 @@ def test_the_metric_rescores_rl_data_and_everything_below(smoke: Project) -> Non
 
 
 def test_the_prompt_answers_everything_again(smoke: Project) -> None:
-    with smoke.edited("lever_pipe/prompts.py", 'ASSISTANT = "<|im_start|>assistant', 'ASSISTANT = "<|im_start|>helper'):
+    with smoke.edited(
+        "lever_pipe/lvlms/asking/prompts.py", 'ASSISTANT = "<|im_start|>assistant', 'ASSISTANT = "<|im_start|>helper'
+    ):
         planned = smoke.planned()
     assert planned["generate_rl_data"] == 2
     assert planned["answer_prompts"] == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe.incremental import reconciling
+from lever_pipe.runtime.rerun import reconciling
 
 from .conftest import Project
 

@@ -4,11 +4,12 @@ import json
 import time
 from pathlib import Path
 
-from lever_pipe import agent_plan, numerics, os_faults, plan, snakemake_adapter
-from lever_pipe.cluster import duplicates, failures, invocation, sizing
-from lever_pipe.errors import LeverPipeError
-from lever_pipe.incremental import reconciling, sparing
-from lever_pipe.page import prose
+from lever_pipe.runtime import agent_plan, plan, snakemake_adapter
+from lever_pipe.base import numerics, os_faults
+from lever_pipe.runtime import duplicates, failures, invocation, sizing
+from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.runtime.rerun import reconciling, sparing
+from lever_pipe.report.page import prose
 
 STARTED = time.monotonic()
 

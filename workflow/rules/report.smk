@@ -5,7 +5,7 @@ COUNTERS += [f"{LEVER}/{policy}/counters.json" for policy in plan.stepped(EXPERI
 if not IMPORTED:
     COUNTERS += [f"{shard}/counters.json" for shard in SHARDS]
 WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []
-TEMPLATES = "lever_pipe/templates"
+TEMPLATES = "lever_pipe/report/templates"
 LANGUAGE = EXPERIMENT.report.language
 GLOSSARY = sorted(map(str, Path(f"resources/glossary/{LANGUAGE}").glob("*.yaml")))
 PAGE_TABLES = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lever_pipe.agent_records import Task
+from lever_pipe.intention.records import Task
 
 TOOL_NAME = "interact_with_env"
 CHOICES = ("action", "answer", "search")

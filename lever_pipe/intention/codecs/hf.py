@@ -12,12 +12,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.agent_records import MissingDetail, Task
-from lever_pipe.errors import CheckpointError
-from lever_pipe.intention.codecs._messages import CHOICES, TOOL, TOOL_NAME, opening, told
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.model_folders import readable
+from lever_pipe.base.storage import is_unicode, shortened, strict_json
+from lever_pipe.intention.codecs._messages import (
+    CHOICES,
+    TOOL,
+    TOOL_NAME,
+    opening,
+    told,
+)
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
-from lever_pipe.model_folders import readable
-from lever_pipe.storage import is_unicode, shortened, strict_json
+from lever_pipe.intention.records import MissingDetail, Task
 
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 THOUGHT_END = "</think>"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from lever_pipe.agent_records import Task
+from lever_pipe.intention.records import Task
 
 
 class ToolCall(NamedTuple):

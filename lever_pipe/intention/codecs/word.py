@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from lever_pipe import storage
-from lever_pipe.agent_records import Task
-from lever_pipe.errors import CheckpointError, DataError
+from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.intention import lexicon
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.intention.records import Task
 
 FILE = "words.json"
 PAD, TURN_START, TURN_END = "<pad>", "<im_start>", "<im_end>"

@@ -16,11 +16,11 @@ from typing import IO, TypeVar
 
 from pydantic import Field, ValidationError
 
-from lever_pipe.errors import RecordError, SimulatorError
+from lever_pipe.base.errors import RecordError, SimulatorError
+from lever_pipe.base.records import Row
+from lever_pipe.base.storage import shortened, strict_json
 from lever_pipe.intention.simulators._prompted import ChatRequest
 from lever_pipe.intention.simulators._prompts import UnreadableError
-from lever_pipe.records import Row
-from lever_pipe.storage import shortened, strict_json
 
 T = TypeVar("T")
 

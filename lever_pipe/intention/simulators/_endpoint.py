@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from lever_pipe.agent_config import Connection
-from lever_pipe.errors import SimulatorError
+from lever_pipe.base.errors import SimulatorError
+from lever_pipe.experiment.agent_config import Connection
 from lever_pipe.intention.simulators._http import Target
 
 _CONTROL = 32

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from lever_pipe.agent_config import Endpoint
-from lever_pipe.agent_records import Task
+from lever_pipe.experiment.agent_config import Endpoint
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators._prompts import (
     judge_prompt,
     read_judgement,
@@ -14,7 +14,12 @@ from lever_pipe.intention.simulators._prompts import (
     reply_prompt,
     require_prompts,
 )
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
+from lever_pipe.intention.simulators.protocol import (
+    Exchange,
+    Judgement,
+    Reply,
+    SimulatorCounts,
+)
 
 T = TypeVar("T")
 ChatRequest = dict[str, Any]

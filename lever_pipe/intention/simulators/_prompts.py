@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from lever_pipe.agent_records import Task
-from lever_pipe.errors import SimulatorError
+from lever_pipe.base.errors import SimulatorError
+from lever_pipe.base.storage import is_unicode
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement
-from lever_pipe.storage import is_unicode
 
 PROMPTS_DIGEST = "9c7514996d2857b2"
 """Of `prompts/reply.txt` and `prompts/judge.txt`; whoever edits one of them changes this line too."""

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from lever_pipe.agent_config import AgentExecution, Connection, Simulator
-from lever_pipe.errors import SimulatorError
+from lever_pipe.base.errors import SimulatorError
+from lever_pipe.base.storage import strict_json
+from lever_pipe.experiment.agent_config import AgentExecution, Connection, Simulator
 from lever_pipe.intention.simulators._endpoint import Access, find_access
 from lever_pipe.intention.simulators._http import LARGEST_BODY, post_json
 from lever_pipe.intention.simulators._prompted import ChatRequest, PromptedUser
 from lever_pipe.intention.simulators._prompts import UnreadableError
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
-from lever_pipe.storage import strict_json
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple, Protocol
 
-from lever_pipe.agent_config import AgentExecution, Simulator
-from lever_pipe.agent_records import Task
+from lever_pipe.experiment.agent_config import AgentExecution, Simulator
+from lever_pipe.intention.records import Task
 
 
 class Exchange(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from lever_pipe.agent_config import AgentExecution, Simulator
+from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.simulators._cassette import Cassette, request_hash
 from lever_pipe.intention.simulators._endpoint import find_access
 from lever_pipe.intention.simulators._prompted import Chat, ChatRequest, PromptedUser

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from lever_pipe.agent_config import AgentExecution, Simulator
-from lever_pipe.errors import SimulatorError
+from lever_pipe.base.errors import SimulatorError
+from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.simulators._cassette import Cassette, request_hash
 from lever_pipe.intention.simulators._prompted import ChatRequest, PromptedUser
 from lever_pipe.intention.simulators.protocol import SimulatorCounts

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from lever_pipe.agent_records import MissingDetail, Task
-from lever_pipe.errors import DataError
-from lever_pipe.storage import is_unicode, strict_json
+from lever_pipe.base.errors import DataError
+from lever_pipe.base.storage import is_unicode, strict_json
+from lever_pipe.intention.records import MissingDetail, Task
 
 _SHOWN = 20
 _WIDTH = 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lever_pipe.agent_records import Task
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources._records import TaskFaults, shown
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
 

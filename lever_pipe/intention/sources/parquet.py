@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.agent_config import SyntheticTasks
-from lever_pipe.agent_records import Task
+from lever_pipe.experiment.agent_config import SyntheticTasks
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources._records import TaskFaults, read_tasks, shown
 from lever_pipe.intention.sources._splits import put_together
 from lever_pipe.intention.sources.protocol import RawFiles, Splits

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from lever_pipe.agent_config import SyntheticTasks
-from lever_pipe.agent_records import Task
+from lever_pipe.experiment.agent_config import SyntheticTasks
+from lever_pipe.intention.records import Task
 
 
 class RawFiles(NamedTuple):

@@ -10,11 +10,17 @@ from typing import Literal
 
 import numpy as np
 
-from lever_pipe.agent_config import SyntheticTasks
-from lever_pipe.agent_records import MissingDetail, Task
-from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, VALUES, inquiry
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.agent_config import SyntheticTasks
+from lever_pipe.intention.lexicon import (
+    CATEGORIES,
+    IMPORTANCES,
+    RELEVANT,
+    VALUES,
+    inquiry,
+)
+from lever_pipe.intention.records import MissingDetail, Task
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
-from lever_pipe.seeding import generator
 
 N_HIDDEN = (2, 3, 4, 5)
 N_HIDDEN_CHANCES = (0.075, 0.375, 0.35, 0.2)

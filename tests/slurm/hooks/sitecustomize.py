@@ -25,7 +25,7 @@ def wait_less() -> None:
     """Ask SLURM every second: the plugin waits 2, 12, 22, ... seconds, and most of a test would be that."""
     from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
-    from lever_pipe.cluster import watchdog
+    from lever_pipe.runtime.slurm import watchdog
 
     whole = RemoteExecutor.next_seconds_between_status_checks
     RemoteExecutor.next_seconds_between_status_checks = whole.getter(lambda _: POLL_SECONDS)

@@ -13,11 +13,19 @@ from pathlib import Path
 import pytest
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
 
-from lever_pipe import contents
-from lever_pipe.agent import resume
-from lever_pipe.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, drop_progress, identity_of
-from lever_pipe.checkpoints import load_tensors
-from lever_pipe.errors import CheckpointError
+from lever_pipe.base import contents
+from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.intention.agent import resume
+from lever_pipe.intention.agent.resume import (
+    BEST,
+    EPISODES,
+    OPTIMISER,
+    PLACE,
+    POLICY,
+    drop_progress,
+    identity_of,
+)
 from lever_pipe.stages import train_agent as stage
 
 ROOT = Path(__file__).parents[3]

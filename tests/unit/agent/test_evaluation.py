@@ -7,14 +7,19 @@ import pytest
 import torch
 from trained_world import MODEL, N_VAL, player_of, world
 
-from lever_pipe import storage
-from lever_pipe.agent.episodes import RolloutCounts
-from lever_pipe.agent.evaluation import Evaluation, When, evaluate, relabelled
-from lever_pipe.agent.measures import END_REASONS, work_sums
-from lever_pipe.agent.player import Player
-from lever_pipe.agent_config import Simulator
-from lever_pipe.agent_records import Task
-from lever_pipe.errors import TrainingError
+from lever_pipe.base import storage
+from lever_pipe.base.errors import TrainingError
+from lever_pipe.experiment.agent_config import Simulator
+from lever_pipe.intention.agent.episodes import RolloutCounts
+from lever_pipe.intention.agent.evaluation import (
+    Evaluation,
+    When,
+    evaluate,
+    relabelled,
+)
+from lever_pipe.intention.agent.measures import END_REASONS, work_sums
+from lever_pipe.intention.agent.player import Player
+from lever_pipe.intention.records import Task
 
 NOW = When(3, "val", "current")
 N_SAMPLES = 3

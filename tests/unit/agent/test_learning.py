@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from lever_pipe import agent_plan
-from lever_pipe.agent_records import EvaluationRow, StepRow
-from lever_pipe.agent_stage_configs import PrepareTasksConfig, TrainAgentConfig, WarmStartAgentConfig
-from lever_pipe.experiment import parse_experiment
+from lever_pipe.base.storage import read_rows
+from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig, TrainAgentConfig, WarmStartAgentConfig
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.intention.records import EvaluationRow, StepRow
+from lever_pipe.runtime import agent_plan
 from lever_pipe.stages.prepare_tasks import prepare_tasks
 from lever_pipe.stages.train_agent import train_agent
 from lever_pipe.stages.warm_start_agent import warm_start_agent
-from lever_pipe.storage import read_rows
 
 ROOT = Path(__file__).parents[3]
 STEPS = 15

@@ -6,11 +6,18 @@ import pytest
 import torch
 from trained_world import TINY, world
 
-from lever_pipe import storage
-from lever_pipe.agent import measures
-from lever_pipe.agent.episodes import Episode, RolloutCounts
-from lever_pipe.agent.lessons import Credit, Lesson, assign_credit, cut, places_of
-from lever_pipe.agent.measures import (
+from lever_pipe.base import storage
+from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
+from lever_pipe.intention.agent import measures
+from lever_pipe.intention.agent.episodes import Episode, RolloutCounts
+from lever_pipe.intention.agent.lessons import (
+    Credit,
+    Lesson,
+    assign_credit,
+    cut,
+    places_of,
+)
+from lever_pipe.intention.agent.measures import (
     Clock,
     credit_sums,
     episode_sums,
@@ -23,10 +30,9 @@ from lever_pipe.agent.measures import (
     update_flop,
     work_sums,
 )
-from lever_pipe.agent.policy import build_tiny
-from lever_pipe.agent.scoring import Scored
-from lever_pipe.agent_config import AgentArm, AgentGrpo
-from lever_pipe.agent_records import Task
+from lever_pipe.intention.agent.policy import build_tiny
+from lever_pipe.intention.agent.scoring import Scored
+from lever_pipe.intention.records import Task
 
 
 def episode(rewards: list[float], turn: list[int], n_prompt: int = 2) -> Episode:

@@ -12,12 +12,17 @@ import torch
 from agent_doubles import CODEC
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lever_pipe.agent.layers import is_plain
-from lever_pipe.agent.memory import GROWTH, PlainRows, StockRows, remember
-from lever_pipe.agent.policy import build_tiny
-from lever_pipe.agent.scoring import score
-from lever_pipe.agent_config import TinyQwen3
-from lever_pipe.rowwise import rowwise
+from lever_pipe.base.rowwise import rowwise
+from lever_pipe.experiment.agent_config import TinyQwen3
+from lever_pipe.intention.agent.layers import is_plain
+from lever_pipe.intention.agent.memory import (
+    GROWTH,
+    PlainRows,
+    StockRows,
+    remember,
+)
+from lever_pipe.intention.agent.policy import build_tiny
+from lever_pipe.intention.agent.scoring import score
 
 # The published bound for float32.
 BOUND = 1e-4

@@ -12,12 +12,19 @@ import pytest
 import torch
 from trained_world import command, interrupted, is_measured, read_run, train_here, training
 
-from lever_pipe import storage
-from lever_pipe.agent import update
-from lever_pipe.agent.processes import Alone, Processes, is_main, join, own_share, require_equal_shares
-from lever_pipe.agent_records import DoneRow
-from lever_pipe.checkpoints import load_tensors
-from lever_pipe.errors import ConfigError
+from lever_pipe.base import storage
+from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.intention.agent import update
+from lever_pipe.intention.agent.processes import (
+    Alone,
+    Processes,
+    is_main,
+    join,
+    own_share,
+    require_equal_shares,
+)
+from lever_pipe.intention.records import DoneRow
 
 ROOT = Path(__file__).parents[3]
 FSDP = ["--launcher", str(ROOT / "profiles" / "slurm" / "accelerate" / "fsdp.yaml")]
@@ -71,7 +78,7 @@ def assert_same_run(one: Path, two: Path, *, shared_from: int) -> None:
 RECOMPUTING = """
 import sys
 from lever_pipe.__main__ import main
-from lever_pipe.agent import trainer, update
+from lever_pipe.intention.agent import trainer, update
 
 whole = update.prepare_for_updates
 
@@ -158,7 +165,7 @@ def test_bfloat16_computes_in_half_and_keeps_whole_weights() -> None:
     ],
 )
 def test_other_ways_to_spread_a_policy_are_refused(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
-    from lever_pipe.agent.sharding import Shards
+    from lever_pipe.intention.agent.sharding import Shards
 
     assert Shards.of_launcher(torch.device("cpu"), 2, "float32") is None
     settings = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}

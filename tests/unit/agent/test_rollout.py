@@ -7,13 +7,23 @@ import pytest
 import torch
 from agent_doubles import CODEC, ENVIRONMENT, RULE, TASKS, ChattyPolicy, chatty, rule_user, scripted
 
-from lever_pipe.agent.episodes import Episode, Request, Rollouts, RolloutSettings
-from lever_pipe.agent.rollout import rollout
-from lever_pipe.agent_config import Environment
-from lever_pipe.agent_records import EndReason, MissingDetail, Task
-from lever_pipe.errors import DataError
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
-from lever_pipe.progress import Progress
+from lever_pipe.base.errors import DataError
+from lever_pipe.base.progress import Progress
+from lever_pipe.experiment.agent_config import Environment
+from lever_pipe.intention.agent.episodes import (
+    Episode,
+    Request,
+    Rollouts,
+    RolloutSettings,
+)
+from lever_pipe.intention.agent.rollout import rollout
+from lever_pipe.intention.records import EndReason, MissingDetail, Task
+from lever_pipe.intention.simulators.protocol import (
+    Exchange,
+    Judgement,
+    Reply,
+    SimulatorCounts,
+)
 
 SETTINGS = RolloutSettings(
     max_turns=8,

@@ -10,13 +10,13 @@ import torch
 from agent_doubles import ENVIRONMENT, RULE, TASKS, rule_user, scripted
 from tiny_tokenizer import save_tokenizer, tiny_tokenizer
 
-from lever_pipe.agent.episodes import Request, Rollouts, RolloutSettings
-from lever_pipe.agent.policy import build_tiny, load_policy, save_policy
-from lever_pipe.agent.rollout import rollout
-from lever_pipe.agent_config import TinyQwen3
-from lever_pipe.agent_records import MissingDetail, Task
+from lever_pipe.experiment.agent_config import TinyQwen3
+from lever_pipe.intention.agent.episodes import Request, Rollouts, RolloutSettings
+from lever_pipe.intention.agent.policy import build_tiny, load_policy, save_policy
+from lever_pipe.intention.agent.rollout import rollout
 from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.codecs.hf import HfCodec
+from lever_pipe.intention.records import MissingDetail, Task
 
 TOKENIZER = tiny_tokenizer()
 CODEC = HfCodec(TOKENIZER, "tiny")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trained_world import ENVIRONMENT, N_TRAIN, Files, measured, read_run, train_here, training
 
-from lever_pipe.agent.measures import END_REASONS, PHASES
-from lever_pipe.agent.step import tasks_of_step
-from lever_pipe.agent_config import Schedule, Simulator
-from lever_pipe.agent_stage_configs import TrainAgentConfig
-from lever_pipe.errors import DataError, TrainingError
+from lever_pipe.base.errors import DataError, TrainingError
+from lever_pipe.experiment.agent_config import Schedule, Simulator
+from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.intention.agent.measures import END_REASONS, PHASES
+from lever_pipe.intention.agent.step import tasks_of_step
 from lever_pipe.intention.simulators import rule
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
 

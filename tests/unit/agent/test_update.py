@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from trained_world import TINY
 
-from lever_pipe.agent import update as module
-from lever_pipe.agent.lessons import Lesson
-from lever_pipe.agent.policy import build_tiny
-from lever_pipe.agent.processes import Alone
-from lever_pipe.agent.scoring import score
-from lever_pipe.agent.update import prepare_for_updates, update
-from lever_pipe.agent_config import AgentArm, AgentGrpo
-from lever_pipe.errors import TrainingError
-from lever_pipe.training.optimiser import AdamW
+from lever_pipe.base.errors import TrainingError
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
+from lever_pipe.intention.agent import update as module
+from lever_pipe.intention.agent.lessons import Lesson
+from lever_pipe.intention.agent.policy import build_tiny
+from lever_pipe.intention.agent.processes import Alone
+from lever_pipe.intention.agent.scoring import score
+from lever_pipe.intention.agent.update import prepare_for_updates, update
 
 LENGTHS = (14, 9, 12, 11, 9, 13)
 VOCABULARY = 63

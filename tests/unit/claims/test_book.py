@@ -10,12 +10,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from lever_pipe.claims.book import parse_claims, read_claims
-from lever_pipe.claims.computations import computations
-from lever_pipe.claims.lever_side import LeverSide
-from lever_pipe.claims.reward_runs import RewardRuns
-from lever_pipe.claims.verdicts import VERDICTS
-from lever_pipe.errors import RecordError
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report.claims.book import parse_claims, read_claims
+from lever_pipe.report.claims.computations import computations
+from lever_pipe.report.claims.lever_side import LeverSide
+from lever_pipe.report.claims.reward_runs import RewardRuns
+from lever_pipe.report.claims.verdicts import VERDICTS
 
 VALUES = yaml.safe_load(claim_files.CLAIMS.read_text(encoding="utf-8"))
 FIRST = "000-kl-differences"

@@ -12,16 +12,21 @@ from claim_files import NOISE, REFERENCE, REFERENCE_INTENTION, RESOURCES, Ours, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lever_pipe.claims.book import Claim
-from lever_pipe.claims.evaluate import judge_claims
-from lever_pipe.claims.lever_published import COMPARED, FILES, FINAL, PublishedLever
-from lever_pipe.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
-from lever_pipe.claims.reward_runs import RewardRuns
-from lever_pipe.claims.verdicts import VERDICTS, NotTestable
-from lever_pipe.glossary_tool import untranslated
-from lever_pipe.page.glossary import read_glossary
+from lever_pipe.commands.glossary_tool import untranslated
+from lever_pipe.report.claims.book import Claim
+from lever_pipe.report.claims.evaluate import judge_claims
+from lever_pipe.report.claims.lever_published import (
+    COMPARED,
+    FILES,
+    FINAL,
+    PublishedLever,
+)
+from lever_pipe.report.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
+from lever_pipe.report.claims.reward_runs import RewardRuns
+from lever_pipe.report.claims.verdicts import VERDICTS, NotTestable
+from lever_pipe.report.page.glossary import read_glossary
+from lever_pipe.report.tables.frames import read_text_columns
 from lever_pipe.statistics.curves import curve_statistics
-from lever_pipe.tables.frames import read_text_columns
 
 Change = Callable[[pd.DataFrame], None]
 LEVER = ("000", "001", "002")

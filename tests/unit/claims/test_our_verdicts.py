@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from claim_files import Ours, judge, our_sides, published, sides_of, write_ours
 
-from lever_pipe.claims.evaluate import JudgedClaim, no_run
-from lever_pipe.claims.quantities import WHOLE_IS_ZERO
-from lever_pipe.claims.verdicts import VERDICTS, Finding
+from lever_pipe.report.claims.evaluate import JudgedClaim, no_run
+from lever_pipe.report.claims.quantities import WHOLE_IS_ZERO
+from lever_pipe.report.claims.verdicts import VERDICTS, Finding
 
 SUPPORTED, UNDECIDED, CONTRADICTED, UNTESTABLE = VERDICTS
 
@@ -113,7 +113,7 @@ def test_another_factor_makes_the_cause_untestable(tmp_path: Path) -> None:
     files["lineage"].write_text(
         text.replace("beta~0.15/epoch~1,base_checkpoint,abc", "beta~0.15/epoch~1,base_checkpoint,xyz")
     )
-    from lever_pipe.tables.lineage import read_lineage
+    from lever_pipe.report.tables.lineage import read_lineage
 
     changed = {name: replace(side, lineages=read_lineage(files["lineage"])) for name, side in sides.items()}  # type: ignore[type-var]
     found = judge(published(), changed)

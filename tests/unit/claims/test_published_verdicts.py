@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from claim_files import KL, NO_KL, judge, published
 
-from lever_pipe.claims.evaluate import JudgedClaim, no_run
-from lever_pipe.claims.verdicts import VERDICTS
+from lever_pipe.report.claims.evaluate import JudgedClaim, no_run
+from lever_pipe.report.claims.verdicts import VERDICTS
 
 SUPPORTED, UNDECIDED, CONTRADICTED, UNTESTABLE = VERDICTS
 

@@ -14,13 +14,13 @@ import pytest
 from agent_runs import ARMS, Study
 from claim_files import NOISE, judge, published
 
-from lever_pipe.claims.evaluate import JudgedClaim
-from lever_pipe.claims.quantities import WHOLE_IS_ZERO
-from lever_pipe.claims.reward_ours import OurRewards, together
-from lever_pipe.claims.reward_runs import DOCUMENTS, NONE_OF_OURS
-from lever_pipe.claims.texts import PRINTED_ONLY
-from lever_pipe.claims.verdicts import VERDICTS, Finding
-from lever_pipe.tables.intention.agent_runs import read_agent_runs
+from lever_pipe.report.claims.evaluate import JudgedClaim
+from lever_pipe.report.claims.quantities import WHOLE_IS_ZERO
+from lever_pipe.report.claims.reward_ours import OurRewards, together
+from lever_pipe.report.claims.reward_runs import DOCUMENTS, NONE_OF_OURS
+from lever_pipe.report.claims.texts import PRINTED_ONLY
+from lever_pipe.report.claims.verdicts import VERDICTS, Finding
+from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
 
 SUPPORTED, UNDECIDED, CONTRADICTED, UNTESTABLE = VERDICTS
 ABOUT_PRINTS = {

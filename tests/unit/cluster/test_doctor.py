@@ -18,13 +18,27 @@ from typing import Any
 import pytest
 from fake_slurm import NODES, FakeSlurm, on_path
 
-from lever_pipe import model_folders
-from lever_pipe.cluster import compute, doctor, local_checks, orphans, requests, slurm, slurm_checks
-from lever_pipe.cluster.findings import Finding, Level, fault, ok, warning
-from lever_pipe.cluster.slurm_checks import SlurmSettings
-from lever_pipe.config import Store
-from lever_pipe.errors import PreflightError
-from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.base import model_folders
+from lever_pipe.base.errors import PreflightError
+from lever_pipe.experiment.config import Store
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime.checks import (
+    compute,
+    doctor,
+    local_checks,
+    orphans,
+    slurm_checks,
+)
+from lever_pipe.runtime.checks.findings import (
+    Finding,
+    Level,
+    fault,
+    ok,
+    warning,
+)
+from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
+from lever_pipe.runtime.slurm import requests
+from lever_pipe.runtime.slurm import squeue as slurm
 
 REPOSITORY = Path(__file__).parents[3]
 SETTINGS = SlurmSettings(status_command="squeue", jobname_prefix="lever_pipe", no_requeue=True)
@@ -377,7 +391,7 @@ def constant(module: str, name: str) -> Any:
 
 def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
     encoder, lvlm, agent = local_checks.models(parse_experiment(WORLD))
-    assert set(encoder.files) == set(constant("encoders/clip.py", "FILES"))
+    assert set(encoder.files) == set(constant("lever/encoders/clip.py", "FILES"))
     assert set(lvlm.files) == set(constant("lvlms/_folder.py", "REQUIRED"))
     assert agent.any_of == constant("intention/codecs/hf.py", "_FILES")
     of_words = parse_experiment({**WORLD, "intention": {"model": {"codec": "word"}}})
@@ -735,7 +749,7 @@ def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
     other.write_text("pools: {seed: 7}\n")
     words = ["--workflow-profile", str(tmp_path), "--configfile", str(other), "--config", "results=here"]
     code = (
-        f"from lever_pipe.cluster.doctor import read_call\ncall = read_call({words!r})\n"
+        f"from lever_pipe.runtime.checks.doctor import read_call\ncall = read_call({words!r})\n"
         "print(call.slurm, call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from lever_pipe import contents, ownership, plan, snapshot, storage
-from lever_pipe.cluster import duplicates
-from lever_pipe.cluster.duplicates import Target
-from lever_pipe.experiment import Experiment, parse_experiment
-from lever_pipe.records import RunCard
+from lever_pipe.base import contents, storage
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime import duplicates, ownership, plan, snapshot
+from lever_pipe.runtime.duplicates import Target
 
 ROOT = Path(__file__).parents[3]
 WORDS = (

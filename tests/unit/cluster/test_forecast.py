@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lever_pipe.cluster import forecast as fc
-from lever_pipe.cluster.forecast import Hours, PlannedJob
-from lever_pipe.errors import ConfigError
-from lever_pipe.provenance import canonical_json
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.provenance import canonical_json
+from lever_pipe.runtime.rerun import forecast as fc
+from lever_pipe.runtime.rerun.forecast import Hours, PlannedJob
 
 GRPO = "results/a/lever/preset~{preset}/grpo/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}"
 OF_GRPO = {"preset": "world", "base": "1", "beta": "0.15", "seed": "0", "epoch": "1"}

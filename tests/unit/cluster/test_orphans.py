@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from fake_slurm import FakeSlurm, on_path
 
-from lever_pipe.cluster import orphans, slurm
-from lever_pipe.cluster.findings import Level, warning
-from lever_pipe.cluster.orphans import Choice
-from lever_pipe.errors import ConfigError, PreflightError
+from lever_pipe.base.errors import ConfigError, PreflightError
+from lever_pipe.runtime.checks import orphans
+from lever_pipe.runtime.checks.findings import Level, warning
+from lever_pipe.runtime.checks.orphans import Choice
+from lever_pipe.runtime.slurm import squeue as slurm
 
 PREFIX = "lever_pipe"
 COMMENT = "rule_train_rce_epoch_wildcards_world_0_1"

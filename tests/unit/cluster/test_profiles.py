@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lever_pipe.cluster import sizing
+from lever_pipe.runtime import sizing
 
 ROOT = Path(__file__).parents[3]
 PROFILES = {path.parent.name: path for path in (ROOT / "profiles").glob("*/*.yaml")}

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
-from lever_pipe.cluster import sizing
-from lever_pipe.errors import ConfigError
-from lever_pipe.experiment import Experiment, parse_experiment
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime import sizing
 
 ROOT = Path(__file__).parents[3]
 GPU_RULES = {"embed_examples", "generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"}

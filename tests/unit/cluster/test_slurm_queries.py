@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_slurm import FORGOTTEN, MARK, UNREACHABLE, FakeSlurm, on_path
 
-from lever_pipe.cluster import slurm
+from lever_pipe.runtime.slurm import squeue as slurm
 
 JOB = ("11", "PENDING", "lever_pipe_1f", "rule_a_wildcards_x=|y z", "/tmp/my folder", "PartitionTimeLimit")
 

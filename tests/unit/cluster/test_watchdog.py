@@ -18,10 +18,11 @@ from fake_slurm import MARK, on_path
 from snakemake.io import _IOFile
 from snakemake.iocontainers import OutputFiles
 
-from lever_pipe import snapshot
-from lever_pipe.cluster import slurm, watchdog
-from lever_pipe.cluster.slurm import waits_of
-from lever_pipe.cluster.watchdog import Watchdog, watch
+from lever_pipe.runtime import snapshot
+from lever_pipe.runtime.slurm import squeue as slurm
+from lever_pipe.runtime.slurm import watchdog
+from lever_pipe.runtime.slurm.squeue import waits_of
+from lever_pipe.runtime.slurm.watchdog import Watchdog, watch
 
 LONG = watchdog.VANISHED_SECONDS + 1
 NEVER = watchdog.NEVER_SECONDS

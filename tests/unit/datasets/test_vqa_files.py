@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lever_pipe import images
-from lever_pipe.datasets import okvqa, vqav2
-from lever_pipe.datasets._vqa_files import most_frequent
-from lever_pipe.datasets.protocol import ReadOptions, VqaFilePaths
-from lever_pipe.errors import DataError, ImageError
+from lever_pipe.base import images
+from lever_pipe.base.errors import DataError, ImageError
+from lever_pipe.lever.datasets import okvqa, vqav2
+from lever_pipe.lever.datasets._vqa_files import most_frequent
+from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 
 NAME = "COCO_val2014_{image_id:012d}.jpg"
 OKVQA_FOLDER = Path(__file__).parents[4] / "shared" / "data" / "okvqa"

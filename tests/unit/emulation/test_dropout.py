@@ -7,21 +7,21 @@ import pytest
 import torch
 from chains import OUTPUTS, Chain, execution, same_weights
 
-from lever_pipe.config import AdaptiveKl, Grpo, Selector
-from lever_pipe.emulation import dropout as module
-from lever_pipe.emulation.dropout import NoisyPolicies, epoch_without_updates
-from lever_pipe.records import EpochMetrics
-from lever_pipe.seeding import ambient_stream, torch_generator
-from lever_pipe.selector.network import PointerSelector
-from lever_pipe.stage_configs import EmulateGrpoEpochConfig
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import EpochMetrics
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.experiment.config import AdaptiveKl, Grpo, Selector
+from lever_pipe.experiment.stage_configs import EmulateGrpoEpochConfig
+from lever_pipe.lever.emulation import dropout as module
+from lever_pipe.lever.emulation.dropout import NoisyPolicies, epoch_without_updates
+from lever_pipe.lever.selector.network import PointerSelector
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
+from lever_pipe.lever.training.grpo_epoch import kept_in_epoch
+from lever_pipe.lever.training.loop import run_epoch
+from lever_pipe.lever.training.policies import Policies, PolicyPair
 from lever_pipe.stages.emulate_grpo_epoch import emulate_grpo_epoch
-from lever_pipe.training import state
-from lever_pipe.training.embeddings import FrozenSelector, architecture_of
-from lever_pipe.training.grpo import BetaController, plan_grpo_epoch
-from lever_pipe.training.grpo_epoch import kept_in_epoch
-from lever_pipe.training.loop import run_epoch
-from lever_pipe.training.optimiser import AdamW
-from lever_pipe.training.policies import Policies, PolicyPair
 
 GRPO = Grpo(batch_queries=3, learning_rate=1e-2)
 

@@ -5,8 +5,8 @@ from builders import pool
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.emulation.pool import first_items, greedy_with_repeats
-from lever_pipe.selector.network import rank_pool
+from lever_pipe.lever.emulation.pool import first_items, greedy_with_repeats
+from lever_pipe.lever.selector.network import rank_pool
 
 
 def published_decoding(scores: list[float], shots: int) -> list[int]:

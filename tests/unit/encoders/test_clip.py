@@ -15,8 +15,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, PreTrainedTokenizerFast
 
-from lever_pipe.encoders import clip
-from lever_pipe.errors import CheckpointError, ImageError
+from lever_pipe.base.errors import CheckpointError, ImageError
+from lever_pipe.lever.encoders import clip
 
 POSITIONS, WIDTH = 8, 16
 # </s> is not token 2: transformers would then fall back to a legacy rule, the largest token id.

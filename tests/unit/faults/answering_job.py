@@ -15,9 +15,9 @@ from builders import random_pools
 from on_policy_chain import CODE, LVLM, N_TRAIN, lvlm_config, world
 from private_mounts import ROOT
 
-from lever_pipe import storage
-from lever_pipe.records import Pool, Proposal
-from lever_pipe.stage_configs import GenerateRlDataConfig, Runtime
+from lever_pipe.base import storage
+from lever_pipe.base.records import Pool, Proposal
+from lever_pipe.experiment.stage_configs import GenerateRlDataConfig, Runtime
 from lever_pipe.stages.generate_rl_data import generate_rl_data
 
 

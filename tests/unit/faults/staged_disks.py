@@ -22,13 +22,13 @@ import torch
 from builders import embedding_arrays, example
 from safetensors.torch import save_file
 
-from lever_pipe import os_faults, storage
 from lever_pipe.__main__ import main
-from lever_pipe.checkpoints import save_tensors
-from lever_pipe.config import Selector
-from lever_pipe.folders import write_folder
-from lever_pipe.ledger import Ledger
-from lever_pipe.stage_configs import InitialiseSelectorConfig
+from lever_pipe.base import os_faults, storage
+from lever_pipe.base.checkpoints import save_tensors
+from lever_pipe.base.folders import write_folder
+from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
+from lever_pipe.lvlms.asking.ledger import Ledger
 
 FILES = ("selector", "optimiser", "metrics", "card")
 LARGE = 2 << 20  # bytes, twice the disk

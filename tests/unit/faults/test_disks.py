@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from private_mounts import python
 
-from lever_pipe import os_faults, temporaries
 from lever_pipe.__main__ import main
-from lever_pipe.errors import LeverPipeError
+from lever_pipe.base import os_faults, temporaries
+from lever_pipe.base.errors import LeverPipeError
 
 SCRIPT = Path(__file__).with_name("staged_disks.py")
 Found = dict[str, Any]

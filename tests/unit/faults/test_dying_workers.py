@@ -14,8 +14,8 @@ import pytest
 from answering_job import Job, environment, make_job
 from private_mounts import ROOT
 
-from lever_pipe import storage
-from lever_pipe.ledger import ROWS_PER_CHUNK
+from lever_pipe.base import storage
+from lever_pipe.lvlms.asking.ledger import ROWS_PER_CHUNK
 
 BOUND_S = 40  # to end after a death; the launcher looks ten times a second, and tearing down takes seconds
 # Stops one process when its first answers are on disk, so that the others come to where they wait for it.

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from private_mounts import ROOT
 
-from lever_pipe import folders, storage, temporaries
+from lever_pipe.base import folders, storage, temporaries
 
 N_KILLS = 100  # of each kind
 # A process that writes one content after the other, all of one letter, as fast as it can. It says when it begins, and
@@ -23,7 +23,7 @@ N_KILLS = 100  # of each kind
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from lever_pipe import folders, storage
+from lever_pipe.base import folders, storage
 target, kind = Path(sys.argv[1]), sys.argv[2]
 
 def in_parts(write, letter):

@@ -8,8 +8,8 @@ from pathlib import Path
 import card_tree
 import pytest
 
-from lever_pipe.contents import Digests
-from lever_pipe.incremental.artefacts import accept, judge, read_artefact
+from lever_pipe.base.contents import Digests
+from lever_pipe.runtime.rerun.artefacts import accept, judge, read_artefact
 
 CARD = Path("results/made/run.json")
 

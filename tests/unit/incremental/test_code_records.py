@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe import provenance
-from lever_pipe.incremental import code_records
+from lever_pipe.base import provenance
+from lever_pipe.runtime.rerun import code_records
 
 FILES = {
     "__init__.py": "",

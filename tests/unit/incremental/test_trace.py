@@ -12,10 +12,15 @@ from typing import Any
 import card_tree as tree
 import pytest
 
-from lever_pipe import contents, storage
-from lever_pipe.errors import ConfigError, LeverPipeError, UnknownMemberError
-from lever_pipe.incremental import trace, trace_sources, trace_text, trace_tool
-from lever_pipe.incremental.trace_what import asked_for
+from lever_pipe.base import contents, storage
+from lever_pipe.base.errors import ConfigError, LeverPipeError, UnknownMemberError
+from lever_pipe.commands import (
+    trace,
+    trace_sources,
+    trace_text,
+    trace_tool,
+)
+from lever_pipe.commands.trace_what import asked_for
 
 RESULTS = Path("results")
 STUDY = "results/lever"
@@ -444,7 +449,7 @@ class TestCrate:
     @pytest.mark.parametrize("folder", ["results", "crate"])
     def test_what_is_written_is_a_process_run_crate(self, folder: str) -> None:
         crates = pytest.importorskip("rocrate.rocrate")
-        from lever_pipe.incremental import trace_crate
+        from lever_pipe.commands import trace_crate
 
         tree.write("raw/train.json", "[]", now=True)
         traced = back("overview:2:Shot 1")

@@ -11,13 +11,15 @@ from typing import Any
 import card_tree as tree
 import pytest
 
-from lever_pipe import agent_plan, contents, plan, provenance
-from lever_pipe.cluster.forecast import PlannedJob, UnplannableError
-from lever_pipe.errors import ConfigError, UnknownMemberError
-from lever_pipe.experiment import Experiment
-from lever_pipe.incremental import code_records, why, why_names, why_text, why_tool
-from lever_pipe.incremental.artefacts import cards_below, judge, read_artefact
-from lever_pipe.incremental.why_inputs import Cause
+from lever_pipe.base import contents, provenance
+from lever_pipe.base.errors import ConfigError, UnknownMemberError
+from lever_pipe.commands import why_text, why_tool
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.runtime import agent_plan, plan
+from lever_pipe.runtime.rerun import code_records, why, why_names
+from lever_pipe.runtime.rerun.artefacts import cards_below, judge, read_artefact
+from lever_pipe.runtime.rerun.forecast import PlannedJob, UnplannableError
+from lever_pipe.runtime.rerun.why_inputs import Cause
 
 RESULTS = Path("results")
 RCE = "results/lever/preset~world/rce/seed~1/epoch~5"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from intention_cases import task_of
 from tiny_tokenizer import MARKERS, SPECIAL, TEMPLATE, WITHOUT_TOOLS, save_tokenizer, tiny_tokenizer
 
-from lever_pipe.errors import CheckpointError
+from lever_pipe.base.errors import CheckpointError
 from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.codecs.hf import HfCodec
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall

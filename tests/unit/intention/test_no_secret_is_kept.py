@@ -9,9 +9,9 @@ import pytest
 from endpoint_double import say, send, serve
 from test_runs_with_a_server import ANSWER, train
 
-from lever_pipe import snapshot
-from lever_pipe.errors import ConfigError, TrainingError
-from lever_pipe.experiment import parse_experiment
+from lever_pipe.base.errors import ConfigError, TrainingError
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.runtime import snapshot
 
 KEY = "sk-a-key-of-no-one"
 

@@ -3,11 +3,17 @@ from __future__ import annotations
 import pytest
 from intention_cases import env_of, task_of
 
-from lever_pipe.agent_config import AgentExecution, Simulator
-from lever_pipe.agent_records import MissingDetail
-from lever_pipe.errors import SimulatorError
+from lever_pipe.base.errors import SimulatorError
+from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.environment import load_simulator
-from lever_pipe.intention.lexicon import IMPORTANCES, RELEVANT, SLOTS, VALUES, inquiry
+from lever_pipe.intention.lexicon import (
+    IMPORTANCES,
+    RELEVANT,
+    SLOTS,
+    VALUES,
+    inquiry,
+)
+from lever_pipe.intention.records import MissingDetail
 from lever_pipe.intention.simulators.protocol import Exchange
 from lever_pipe.intention.simulators.rule import RuleUser
 

@@ -11,12 +11,12 @@ import pytest
 from endpoint_double import Act, hang, say, send, serve
 from trained_world import CODE, evaluation_of, files_of, measured, read_run, training, world
 
-from lever_pipe import contents, storage
-from lever_pipe.agent_config import AgentExecution, Connection
-from lever_pipe.agent_stage_configs import TrainAgentConfig
-from lever_pipe.errors import SimulatorError, TrainingError
-from lever_pipe.records import RunCard
-from lever_pipe.stage_configs import Runtime
+from lever_pipe.base import contents, storage
+from lever_pipe.base.errors import SimulatorError, TrainingError
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.agent_config import AgentExecution, Connection
+from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.stages.evaluate_agent import evaluate_agent
 from lever_pipe.stages.train_agent import train_agent
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from intention_cases import task_of
 
-from lever_pipe.agent_records import MissingDetail
-from lever_pipe.errors import SimulatorError
+from lever_pipe.base.errors import SimulatorError
+from lever_pipe.intention.records import MissingDetail
 from lever_pipe.intention.simulators import _prompts
 from lever_pipe.intention.simulators._prompts import (
     PROMPTS_DIGEST,

@@ -11,12 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lever_pipe.agent_config import Environment, SyntheticTasks
-from lever_pipe.agent_records import Task
-from lever_pipe.errors import DataError, LeverPipeError
+from lever_pipe.base.errors import DataError, LeverPipeError
+from lever_pipe.experiment.agent_config import Environment, SyntheticTasks
 from lever_pipe.intention.environment import ceiling
-from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, SLOTS, VALUES
+from lever_pipe.intention.lexicon import (
+    CATEGORIES,
+    IMPORTANCES,
+    RELEVANT,
+    SLOTS,
+    VALUES,
+)
 from lever_pipe.intention.members import load_member
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources import json as json_source
 from lever_pipe.intention.sources import parquet, synthetic
 from lever_pipe.intention.sources._records import TaskFaults, read_tasks

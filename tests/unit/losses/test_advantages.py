@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import advantages as module
 from lever_pipe.losses.advantages import (
     batch_advantages,
@@ -19,8 +21,6 @@ from lever_pipe.losses.advantages import (
     leave_one_out_advantages,
     top_k_by_reward,
 )
-from lever_pipe.seeding import torch_generator
-from lever_pipe.shapes import ShapeError
 
 # The published constants; a test that is about one of them names another.
 group_z_scores = partial(module.group_z_scores, clamp=3.0)

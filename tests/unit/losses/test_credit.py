@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lever_pipe.base.seeding import generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import credit
-from lever_pipe.seeding import generator
-from lever_pipe.shapes import ShapeError
 
 real = {
     name: getattr(credit, name) for name in ("trajectory_score", "turn_credits", "group_z_scores", "token_advantages")

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses.distillation import distillation_terms
-from lever_pipe.seeding import torch_generator
-from lever_pipe.shapes import ShapeError
 
 
 def random_batch(name: str) -> tuple[Tensor, Tensor]:

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import advantages as advantage_losses
 from lever_pipe.losses import grpo
 from lever_pipe.losses import grpo as grpo_losses
 from lever_pipe.losses.grpo import GrpoTerms
 from lever_pipe.losses.kl import reference_penalty
 from lever_pipe.losses.surrogate import clipped_surrogate
-from lever_pipe.seeding import torch_generator
-from lever_pipe.shapes import ShapeError
 
 real_grpo_terms = grpo.grpo_terms
 

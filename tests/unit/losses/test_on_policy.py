@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import on_policy
 from lever_pipe.losses.advantages import (
     batch_advantages,
@@ -25,8 +27,6 @@ from lever_pipe.losses.kl import selection_divergence
 from lever_pipe.losses.on_policy import OnPolicyTerms
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 from lever_pipe.losses.surrogate import clipped_surrogate, score_function_surrogate
-from lever_pipe.seeding import torch_generator
-from lever_pipe.shapes import ShapeError
 
 real_terms = on_policy.on_policy_terms
 standardised_advantages = partial(group_advantages, std_floor=0.1, clamp=5.0)

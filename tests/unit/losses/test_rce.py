@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import rce
 from lever_pipe.losses.rce import RceTerms, reward_ranges, uniform_policy_loss
 from lever_pipe.losses.sequence import selection_log_probs
-from lever_pipe.seeding import torch_generator
-from lever_pipe.shapes import ShapeError
 
 real_imitation_weights = rce.imitation_weights
 real_rce_terms = rce.rce_terms

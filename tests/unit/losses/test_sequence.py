@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import sequence
 from lever_pipe.losses.sequence import (
     MASKED_SCORE,
@@ -16,8 +18,6 @@ from lever_pipe.losses.sequence import (
     step_log_probs,
     step_logits,
 )
-from lever_pipe.seeding import torch_generator
-from lever_pipe.shapes import ShapeError
 
 
 def slow_log_prob(scores: list[float], selection: list[int]) -> float:

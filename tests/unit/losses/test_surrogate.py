@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import surrogate
 from lever_pipe.losses.surrogate import SurrogateTerms, clipped_surrogate, score_function_surrogate
-from lever_pipe.seeding import torch_generator
-from lever_pipe.shapes import ShapeError
 
 EPSILON = 0.2
 

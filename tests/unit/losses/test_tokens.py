@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import credit, tokens
 from lever_pipe.losses.kl import k3
 from lever_pipe.losses.tokens import AgentTerms
-from lever_pipe.seeding import torch_generator
-from lever_pipe.shapes import ShapeError
 
 real_terms = tokens.agent_terms
 real_losses = tokens._dual_clipped_losses

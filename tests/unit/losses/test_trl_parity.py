@@ -18,8 +18,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lever_pipe.losses.tokens import AgentTerms, agent_terms, token_entropies, token_log_probs
-from lever_pipe.seeding import torch_generator
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.losses.tokens import (
+    AgentTerms,
+    agent_terms,
+    token_entropies,
+    token_log_probs,
+)
 
 
 def has_trl() -> bool:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import _vocabulary, tokens
-from lever_pipe.seeding import torch_generator
-from lever_pipe.shapes import ShapeError
 
 TEMPERATURE = 0.7
 

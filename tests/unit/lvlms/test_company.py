@@ -16,14 +16,14 @@ from golden_curves import REWRITE, path_here
 from on_policy_chain import LVLM, lvlm_config, world
 from PIL import Image
 
-from lever_pipe import numerics, rowwise
-from lever_pipe.answering import Prompter, load_lvlm
-from lever_pipe.images import digest_of
+from lever_pipe.base import numerics, rowwise
+from lever_pipe.base.images import digest_of
+from lever_pipe.base.records import Example
+from lever_pipe.base.storage import read_examples
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.lever.trajectories import references_of
+from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest
-from lever_pipe.records import Example
-from lever_pipe.stage_configs import Runtime
-from lever_pipe.storage import read_examples
-from lever_pipe.trajectories import references_of
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
 GOLDEN = Path(__file__).parents[2] / "golden" / "answers.sha256"

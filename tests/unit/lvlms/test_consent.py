@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe.errors import ConfigError
-from lever_pipe.ledger import Ledger, introduce
+from lever_pipe.base.errors import ConfigError
 from lever_pipe.lvlms._consent import MANY, require_consent
+from lever_pipe.lvlms.asking.ledger import Ledger, introduce
 
 OWN, OTHER, THIRD = "a" * 16, "b" * 16, "c" * 16
 HERE = {"weights": "w", "device": "cuda", "numerics": "", "code": "2"}

@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 import lever_pipe.lvlms
-from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, Lvlm, LvlmOptions, LvlmReply, LvlmRequest
-from lever_pipe.prompts import TextPrompt, TextSegment
+from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
+from lever_pipe.lvlms.protocol import (
+    COUNTERS,
+    ImageSource,
+    Lvlm,
+    LvlmOptions,
+    LvlmReply,
+    LvlmRequest,
+)
 
 MEMBERS = [
     m.name

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from lever_pipe import rowwise
+from lever_pipe.base import rowwise
 from lever_pipe.lvlms._flop import TextFlop, VisionFlop, chain_pairs
 from lever_pipe.lvlms._memory import prompt_mask
 from lever_pipe.lvlms._requests import Request

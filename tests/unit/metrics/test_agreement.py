@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from lever_pipe.base.seeding import generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.metrics.agreement import (
     Agreement,
     Difference,
@@ -19,8 +21,6 @@ from lever_pipe.metrics.agreement import (
     parameter_differences,
     selection_agreement,
 )
-from lever_pipe.seeding import generator
-from lever_pipe.shapes import ShapeError
 
 # Few ids, so that agreement by chance is common.
 SELECTIONS = arrays(np.int64, st.tuples(*(st.integers(1, n) for n in (4, 6, 3))), elements=st.integers(0, 2))

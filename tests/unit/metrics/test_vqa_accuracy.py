@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lever_pipe.errors import DataError
+from lever_pipe.base.errors import DataError
 from lever_pipe.metrics import vqa_accuracy as module
 from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
 

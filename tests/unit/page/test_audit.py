@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lever_pipe.errors import RecordError
-from lever_pipe.page.audit import audit_html, audit_markdown
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report.page.audit import audit_html, audit_markdown
 
 SPOKEN = {"table:a": ["Title 1", "57.00", "-0.5"], "prose": ["at 95 %"]}
 PAGE = (

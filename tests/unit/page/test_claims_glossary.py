@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 from claim_files import NOISE, REFERENCE_INTENTION, RESOURCES, Ours, book, judge, our_sides, published
 
-from lever_pipe.claims.claim_tables import claim_tables
-from lever_pipe.claims.curve_tables import published_curve_tables
-from lever_pipe.claims.reward_runs import RewardRuns
-from lever_pipe.glossary_tool import untranslated
-from lever_pipe.page.glossary import Glossary, read_glossary
-from lever_pipe.page.numbers import numbers_in
-from lever_pipe.tables.frames import read_text_columns
-from lever_pipe.tables.origin import Origin
-from lever_pipe.tables.table import Table
+from lever_pipe.commands.glossary_tool import untranslated
+from lever_pipe.report.claims.claim_tables import claim_tables
+from lever_pipe.report.claims.curve_tables import published_curve_tables
+from lever_pipe.report.claims.reward_runs import RewardRuns
+from lever_pipe.report.page.glossary import Glossary, read_glossary
+from lever_pipe.report.page.numbers import numbers_in
+from lever_pipe.report.tables.frames import read_text_columns
+from lever_pipe.report.tables.origin import Origin
+from lever_pipe.report.tables.table import Table
 
 NAMES = re.compile(r"`[^`]*`|\S*[\w.]+/[\w.]+|[\w-]+\.json|Qwen[\w.-]*|OK-VQA|IntentionGym|\d+e-\d+")
 """Names of files, models and data sets, and powers of ten."""

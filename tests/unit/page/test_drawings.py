@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lever_pipe.errors import RecordError
-from lever_pipe.figures import style
-from lever_pipe.page import drawings
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report.figures import style
+from lever_pipe.report.page import drawings
 
 
 def drawn(tmp_path, title: str = "Title <b>") -> str:  # type: ignore[no-untyped-def]

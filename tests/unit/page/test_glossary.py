@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.errors import RecordError
-from lever_pipe.page.glossary import Glossary, read_glossary
-from lever_pipe.page.numbers import numbers_in
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report.page.glossary import Glossary, read_glossary
+from lever_pipe.report.page.numbers import numbers_in
 
 HEAD = (
     'language: xx\njoints: {and: " & ", comma: " + ", series: " | ", sentence: " "}\npassing: ["KL_BETA", "`[^`]+`"]\n'

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.page.numbers import numbers_in
+from lever_pipe.report.page.numbers import numbers_in
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.page.series import split_outside_brackets
+from lever_pipe.report.page.series import split_outside_brackets
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.page.tables import PageTable, read_tables, view
-from lever_pipe.tables.table import Table
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report.page.tables import PageTable, read_tables, view
+from lever_pipe.report.tables.table import Table
 
 VALUES: dict[str, Any] = Table(
     id="001-x~1",

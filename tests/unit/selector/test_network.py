@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lever_pipe.seeding import ambient_stream, torch_generator
-from lever_pipe.selector.network import (
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.shapes import ShapeError
+from lever_pipe.lever.selector.network import (
     PROJECTIONS,
     Architecture,
     PointerSelector,
@@ -20,7 +21,6 @@ from lever_pipe.selector.network import (
     initialise,
     rank_pool,
 )
-from lever_pipe.shapes import ShapeError
 
 PUBLISHED = Architecture(
     embedding=512, width=256, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1
@@ -189,7 +189,7 @@ def test_attention_dropout_hides_candidates(monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(attention, nn.MultiheadAttention)
     query, candidates = (torch.randn(2, n, 16, generator=torch_generator(n)) for n in (1, 4))
     kept = torch.tensor([0.0, 2.0, 0.0, 2.0])  # inverted dropout of half
-    monkeypatch.setattr("lever_pipe.selector.network.F.dropout", lambda weights, p, training: weights * kept)
+    monkeypatch.setattr("lever_pipe.lever.selector.network.F.dropout", lambda weights, p, training: weights * kept)
     ours = attend(attention, query, candidates)
     w_q, w_k, w_v = attention.in_proj_weight.chunk(3)
     b_q, b_k, b_v = attention.in_proj_bias.chunk(3)

@@ -11,13 +11,13 @@ import synthetic_results as synthetic
 from test_plot_curves import plot
 from test_tabulate_documents import tabulate
 
-from lever_pipe.page.glossary import Glossary, read_glossary
+from lever_pipe.report.page.glossary import Glossary, read_glossary
+from lever_pipe.report.tables.folder import write_tables
+from lever_pipe.report.tables.table import Table
 from lever_pipe.stages.build_report import build_report
-from lever_pipe.tables.folder import write_tables
-from lever_pipe.tables.table import Table
 
 ROOT = Path(__file__).parents[3]
-TEMPLATES = ROOT / "lever_pipe" / "templates"
+TEMPLATES = ROOT / "lever_pipe" / "report" / "templates"
 GLOSSARY = sorted((ROOT / "resources" / "glossary" / "zh").glob("*.yaml"))
 
 OTHERS = (

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lever_pipe import plan, storage
-from lever_pipe.config import Grpo, Reward
-from lever_pipe.records import (
+from lever_pipe.base import storage
+from lever_pipe.base.records import (
     Cell,
     EpochMetrics,
     PolicyRef,
@@ -29,15 +28,17 @@ from lever_pipe.records import (
     group_of,
     mode_of,
 )
-from lever_pipe.stage_configs import (
+from lever_pipe.experiment.config import Grpo, Reward
+from lever_pipe.experiment.stage_configs import (
     BuildReportConfig,
     CollectResultsConfig,
     PlotCurvesConfig,
     ShownStudy,
     TabulateDocumentsConfig,
 )
+from lever_pipe.report.tables import frames
+from lever_pipe.runtime import plan
 from lever_pipe.stages.collect_results import collect_results
-from lever_pipe.tables import frames
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"
 ALL_BETAS = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)

@@ -19,10 +19,10 @@ import synthetic_results as synthetic
 from synthetic_page import build
 from test_plot_curves import plot
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.page.numbers import numbers_in
-from lever_pipe.stage_configs import ShownStudy
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.stage_configs import ShownStudy
+from lever_pipe.report.page.numbers import numbers_in
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
 
@@ -327,7 +327,7 @@ def test_no_text_is_left_in_english(
 
 
 def test_each_translation_keeps_the_numbers_of_its_text(inputs: dict[str, Any]) -> None:
-    from lever_pipe.glossary_tool import file_texts, page_texts
+    from lever_pipe.commands.glossary_tool import file_texts, page_texts
 
     glossary = synthetic_page.chinese()
     texts = [*page_texts(), *file_texts(inputs["tables"], inputs["figures"])]

@@ -14,11 +14,11 @@ import synthetic_page
 from agent_runs import ARMS, Study
 from claim_files import Ours
 
-from lever_pipe.claims.claim_tables import COLUMNS
-from lever_pipe.claims.verdicts import VERDICTS
-from lever_pipe.errors import RecordError
-from lever_pipe.glossary_tool import file_texts, untranslated
-from lever_pipe.stage_configs import CheckClaimsConfig
+from lever_pipe.base.errors import RecordError
+from lever_pipe.commands.glossary_tool import file_texts, untranslated
+from lever_pipe.experiment.stage_configs import CheckClaimsConfig
+from lever_pipe.report.claims.claim_tables import COLUMNS
+from lever_pipe.report.claims.verdicts import VERDICTS
 from lever_pipe.stages.check_claims import check_claims
 
 SMALL = Study(arms=(ARMS[0], ARMS[4]), steps=30)

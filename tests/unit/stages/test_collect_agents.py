@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
 
-from lever_pipe import storage
-from lever_pipe.agent_records import EpisodeRow, EvaluationRow
-from lever_pipe.agent_stage_configs import CollectAgentsConfig
-from lever_pipe.errors import RecordError
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.agent_stage_configs import CollectAgentsConfig
+from lever_pipe.intention.records import EpisodeRow, EvaluationRow
+from lever_pipe.report.tables.intention import columns
+from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
 from lever_pipe.stages.collect_agents import collect_agents
-from lever_pipe.tables.intention import columns
-from lever_pipe.tables.intention.agent_runs import read_agent_runs
 
 SMALL = Study(arms=ARMS[:2], steps=10)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.records import RunCard
-from lever_pipe.stage_configs import CollectLineageConfig
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.stage_configs import CollectLineageConfig
+from lever_pipe.report.tables.lineage import read_lineage
 from lever_pipe.stages.collect_lineage import collect_lineage
-from lever_pipe.tables.lineage import read_lineage
 
 BASELINES = ("baseline/oracle", "baseline/random-0", "baseline/random-1", "baseline/random-10")
 TRAINED = tuple(f"preset~p/grpo/base~5/beta~0.1/seed~{seed}/epoch~1" for seed in (0, 1))

@@ -12,13 +12,19 @@ from typing import Any
 import pytest
 import synthetic_results as synthetic
 
-from lever_pipe import plan, storage
-from lever_pipe.errors import RecordError
-from lever_pipe.experiment import Experiment
-from lever_pipe.records import Cell, EpochMetrics, PolicyRef, StepMetrics
-from lever_pipe.stage_configs import CollectResultsConfig
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import (
+    Cell,
+    EpochMetrics,
+    PolicyRef,
+    StepMetrics,
+)
+from lever_pipe.experiment.stage_configs import CollectResultsConfig
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.report.tables import frames
+from lever_pipe.runtime import plan
 from lever_pipe.stages.collect_results import collect_results
-from lever_pipe.tables import frames
 
 FIRST_COLUMNS = (
     "policy,stage,mode,base_rce_epoch,kl_beta,seed,epoch,subset,samples,shots,accuracy,n_questions,n_distinct_prompts"

@@ -13,11 +13,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lever_pipe import storage
-from lever_pipe.errors import ComparisonError, RecordError
-from lever_pipe.records import Example, ExampleId, QuestionScore, group_of
-from lever_pipe.seeding import generator
-from lever_pipe.stage_configs import ComparePoliciesConfig
+from lever_pipe.base import storage
+from lever_pipe.base.errors import ComparisonError, RecordError
+from lever_pipe.base.records import (
+    Example,
+    ExampleId,
+    QuestionScore,
+    group_of,
+)
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.stages.compare_policies import compare_policies
 from lever_pipe.statistics.comparison import sign_flip_p
 

@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe import agent_plan, storage
-from lever_pipe.agent_config import Intention
-from lever_pipe.agent_records import DoneRow, EpisodeRow, EvaluationRow, StepRow
-from lever_pipe.agent_stage_configs import ConvertVerlConfig
-from lever_pipe.errors import RecordError
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.agent_config import Intention
+from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.intention.records import (
+    DoneRow,
+    EpisodeRow,
+    EvaluationRow,
+    StepRow,
+)
+from lever_pipe.runtime import agent_plan
 from lever_pipe.stages.convert_verl import convert_verl
 
 RECORDED = Path(__file__).parents[1] / "verl" / "console.log"

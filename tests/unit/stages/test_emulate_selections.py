@@ -7,18 +7,18 @@ import pytest
 import torch
 from builders import embedding_arrays, random_pools
 
-from lever_pipe import storage
-from lever_pipe.config import Selector
-from lever_pipe.emulation.head import head_names
-from lever_pipe.errors import CheckpointError, ConfigError
-from lever_pipe.records import RunCard, Selection
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.network import PointerSelector, build_selector, initialise
-from lever_pipe.stage_configs import EmulateSelectionsConfig, SelectDemonstrationsConfig
+from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError, ConfigError
+from lever_pipe.base.records import RunCard, Selection
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.stage_configs import EmulateSelectionsConfig, SelectDemonstrationsConfig
+from lever_pipe.lever.emulation.head import head_names
+from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
+from lever_pipe.lever.training.embeddings import architecture_of, read_table
+from lever_pipe.lever.training.state import save_selector
 from lever_pipe.stages.emulate_selections import emulate_selections
 from lever_pipe.stages.select_demonstrations import select_demonstrations
-from lever_pipe.training.embeddings import architecture_of, read_table
-from lever_pipe.training.state import save_selector
 
 N_TRAIN, N_EVAL, RUNS = 40, 60, 3
 SMALL = Selector(width=8)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from chains import Chain
 
-from lever_pipe import storage
-from lever_pipe.records import EpochMetrics
-from lever_pipe.stage_configs import EmulateUntouchedConfig
+from lever_pipe.base import storage
+from lever_pipe.base.records import EpochMetrics
+from lever_pipe.experiment.stage_configs import EmulateUntouchedConfig
 from lever_pipe.stages.emulate_untouched import emulate_untouched
 
 

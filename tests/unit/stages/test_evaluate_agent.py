@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from trained_world import N_TEST, evaluate_here, evaluation_of, train_here, training
 
-from lever_pipe import storage
-from lever_pipe.agent_records import DoneRow, EpisodeRow, EvaluationRow
-from lever_pipe.records import RunCard
+from lever_pipe.base import storage
+from lever_pipe.base.records import RunCard
+from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow
 from lever_pipe.stages import evaluate_agent as stage
 
 

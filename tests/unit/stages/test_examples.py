@@ -7,14 +7,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lever_pipe import plan, storage
-from lever_pipe.baselines import holds_exact_demonstration
-from lever_pipe.errors import DataError, ImageError
-from lever_pipe.experiment import parse_experiment
+from lever_pipe.base import storage
+from lever_pipe.base.errors import DataError, ImageError
+from lever_pipe.base.records import (
+    Example,
+    ExampleId,
+    Pool,
+    QuestionScore,
+)
+from lever_pipe.experiment.stage_configs import MeasurePoolsConfig
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.lvlms.protocol import ImageSource
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
-from lever_pipe.records import Example, ExampleId, Pool, QuestionScore
-from lever_pipe.stage_configs import MeasurePoolsConfig
+from lever_pipe.runtime import plan
 from lever_pipe.stages.embed_examples import embed_examples
 from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.measure_pools import measure_pools

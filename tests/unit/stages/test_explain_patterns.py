@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from emulated_study import REFERENCE, frames
 
-from lever_pipe import storage
-from lever_pipe.config import Emulate
-from lever_pipe.errors import RecordError
-from lever_pipe.records import RunCard
-from lever_pipe.stage_configs import ExplainPatternsConfig
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.config import Emulate
+from lever_pipe.experiment.stage_configs import ExplainPatternsConfig
+from lever_pipe.report.tables.explanations.pattern_study import Pattern
 from lever_pipe.stages.explain_patterns import explain_patterns
-from lever_pipe.tables.explanations.pattern_study import Pattern
 
 INPUTS = ("scores", "prompts", "agreement", "training")
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from builders import example, ids
 
-from lever_pipe import contents, storage
-from lever_pipe.errors import ComparisonError, RecordError
-from lever_pipe.records import ExampleId, Selection
-from lever_pipe.shapes import ShapeError
-from lever_pipe.stage_configs import MeasureAgreementConfig
+from lever_pipe.base import contents, storage
+from lever_pipe.base.errors import ComparisonError, RecordError
+from lever_pipe.base.records import ExampleId, Selection
+from lever_pipe.base.shapes import ShapeError
+from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
+from lever_pipe.report.tables.lineage import COLUMNS
+from lever_pipe.report.tables.long_format import csv_text
 from lever_pipe.stages.measure_agreement import measure_agreement
-from lever_pipe.tables.lineage import COLUMNS
-from lever_pipe.tables.long_format import csv_text
 
 RCE = "preset~p/rce/seed~{}/epoch~1"
 GRPO = "preset~p/grpo/base~1/beta~0.1/seed~{}/epoch~1"

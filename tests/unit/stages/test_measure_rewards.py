@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from builders import example, pool, trajectory
 
-from lever_pipe import contents, storage
-from lever_pipe.config import Reward
-from lever_pipe.errors import RecordError
-from lever_pipe.records import RewardTies, RlGroup, RunCard
-from lever_pipe.stage_configs import MeasureRewardsConfig
+from lever_pipe.base import contents, storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import RewardTies, RlGroup, RunCard
+from lever_pipe.experiment.config import Reward
+from lever_pipe.experiment.stage_configs import MeasureRewardsConfig
+from lever_pipe.lever.trajectories import make_group
 from lever_pipe.stages.measure_rewards import measure_rewards
-from lever_pipe.trajectories import make_group
 
 LIMITS = {"z_clamp": 3.0, "advantage_std_floor": 0.1, "advantage_clamp": 5.0}
 ACCURACY = Reward(mode="soft_only")

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from builders import example, random_pools, trajectory
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.records import RlGroup, Trajectory
-from lever_pipe.stage_configs import MergeRlDataConfig
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import RlGroup, Trajectory
+from lever_pipe.experiment.stage_configs import MergeRlDataConfig
 from lever_pipe.stages.merge_rl_data import merge_rl_data
 
 POOLS = random_pools(6, 30)

@@ -9,12 +9,12 @@ from agent_runs import Study, compare, shown_config
 from claim_files import REFERENCE_INTENTION
 from scipy import stats
 
-from lever_pipe.agent_stage_configs import PlotAgentsConfig
-from lever_pipe.errors import RecordError
-from lever_pipe.figures import agents
-from lever_pipe.page import prose
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.agent_stage_configs import PlotAgentsConfig
+from lever_pipe.report.figures import agents
+from lever_pipe.report.page import prose
+from lever_pipe.report.tables import frames
 from lever_pipe.stages.plot_agents import plot_agents
-from lever_pipe.tables import frames
 
 NAMES = {"agent_validation", "agent_validation_arms", "agent_training", "agent_arms", "published_rewards"}
 

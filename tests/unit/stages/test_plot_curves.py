@@ -8,11 +8,16 @@ import matplotlib
 import pytest
 import synthetic_results as synthetic
 
-from lever_pipe.figures import accuracy, curves, learning, style
+from lever_pipe.report.figures import (
+    accuracy,
+    curves,
+    learning,
+    style,
+)
+from lever_pipe.report.tables import frames
+from lever_pipe.report.tables.evidence import read_evidence
+from lever_pipe.report.tables.results import Results
 from lever_pipe.stages.plot_curves import plot_curves
-from lever_pipe.tables import frames
-from lever_pipe.tables.evidence import read_evidence
-from lever_pipe.tables.results import Results
 
 NAMES = {
     *(f"accuracy_by_{what}" for what in ("shots", "samples", "preset", "epoch", "kind")),

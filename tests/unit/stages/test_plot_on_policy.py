@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from on_policy_files import Size
 
-from lever_pipe.figures import on_policy, style
-from lever_pipe.glossary_tool import file_texts, untranslated
-from lever_pipe.tables import frames
-from lever_pipe.tables.evidence import read_evidence
-from lever_pipe.tables.on_policy.study import Measured, Study, studies_of
+from lever_pipe.commands.glossary_tool import file_texts, untranslated
+from lever_pipe.report.figures import on_policy, style
+from lever_pipe.report.tables import frames
+from lever_pipe.report.tables.evidence import read_evidence
+from lever_pipe.report.tables.on_policy.study import Measured, Study, studies_of
 
 FIGURES = {"prompts": on_policy.by_prompts, "steps": on_policy.by_step, "betas": on_policy.by_beta}
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from lever_pipe import storage
-from lever_pipe.agent_config import SyntheticTasks
-from lever_pipe.agent_records import Task
-from lever_pipe.agent_stage_configs import PrepareTasksConfig
-from lever_pipe.errors import DataError, UnknownMemberError
-from lever_pipe.records import RunCard
+from lever_pipe.base import storage
+from lever_pipe.base.errors import DataError, UnknownMemberError
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.agent_config import SyntheticTasks
+from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig
+from lever_pipe.intention.records import Task
 from lever_pipe.stages.prepare_tasks import prepare_tasks
 
 NAMES = ("train_tasks", "val_tasks", "test_tasks")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe import agent_plan
-from lever_pipe.agent_config import Intention
-from lever_pipe.agent_stage_configs import RenderVerlConfig
-from lever_pipe.errors import ConfigError
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment.agent_config import Intention
+from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
+from lever_pipe.runtime import agent_plan
 from lever_pipe.stages.render_verl import render_verl
 
 FILES = (

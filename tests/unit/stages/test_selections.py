@@ -7,19 +7,19 @@ import pytest
 import torch
 from builders import embedding_arrays, example, ids, random_pools
 
-from lever_pipe import storage
-from lever_pipe.config import Selector
-from lever_pipe.errors import CheckpointError, UnknownMemberError
-from lever_pipe.records import ExampleId, Selection
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.features import fuse
-from lever_pipe.selector.network import PointerSelector, build_selector, initialise
-from lever_pipe.stage_configs import SelectBaselineConfig, SelectDemonstrationsConfig
+from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError, UnknownMemberError
+from lever_pipe.base.records import ExampleId, Selection
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.stage_configs import SelectBaselineConfig, SelectDemonstrationsConfig
+from lever_pipe.lever.selector.features import fuse
+from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
+from lever_pipe.lever.training.embeddings import architecture_of, read_table
+from lever_pipe.lever.training.state import save_selector
 from lever_pipe.stages.answer_prompts import distinct_prompts
 from lever_pipe.stages.select_baseline import select_baseline
 from lever_pipe.stages.select_demonstrations import select_demonstrations
-from lever_pipe.training.embeddings import architecture_of, read_table
-from lever_pipe.training.state import save_selector
 
 N_TRAIN, N_EVAL = 40, 300  # more queries than one part of the stage holds
 SMALL = Selector(width=8)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import synthetic_results as synthetic
 
-from lever_pipe.errors import RecordError
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report.tables.text import bracketed, number
 from lever_pipe.stages.tabulate_documents import tabulate_documents
-from lever_pipe.tables.text import bracketed, number
 
 Tables = dict[str, dict[str, Any]]
 

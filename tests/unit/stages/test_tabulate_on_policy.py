@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from on_policy_files import Size
 
-from lever_pipe.errors import ComparisonError, LeverPipeError, RecordError
-from lever_pipe.records import RunCard
-from lever_pipe.stage_configs import TabulateOnPolicyConfig
+from lever_pipe.base.errors import ComparisonError, LeverPipeError, RecordError
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.stage_configs import TabulateOnPolicyConfig
 from lever_pipe.stages.tabulate_on_policy import tabulate_on_policy
 
 Tables = dict[str, dict[str, Any]]

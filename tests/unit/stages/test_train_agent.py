@@ -6,15 +6,15 @@ import pytest
 import torch
 from trained_world import CODE, KilledError, files_of, train_here, training, world
 
-from lever_pipe import storage
-from lever_pipe.agent.policy import load_policy
-from lever_pipe.agent_config import AgentExecution
-from lever_pipe.agent_stage_configs import TrainAgentConfig
-from lever_pipe.checkpoints import load_tensors
-from lever_pipe.errors import CheckpointError, ConfigError, LeverPipeError
+from lever_pipe.base import storage
+from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.errors import CheckpointError, ConfigError, LeverPipeError
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.agent_config import AgentExecution
+from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.agent.policy import load_policy
 from lever_pipe.intention.codecs import word
-from lever_pipe.records import RunCard
-from lever_pipe.stage_configs import Runtime
 from lever_pipe.stages import train_agent as stage
 from lever_pipe.stages.train_agent import train_agent
 

@@ -7,18 +7,18 @@ import torch
 from chains import execution, same_weights
 from on_policy_chain import DISTIL, DrawnChain, world
 
-from lever_pipe import storage
-from lever_pipe.checkpoints import load_tensors
-from lever_pipe.config import Selector
-from lever_pipe.errors import CheckpointError
-from lever_pipe.records import EpochMetrics, RunCard
-from lever_pipe.seeding import ambient_stream, torch_generator
-from lever_pipe.storage import read_examples
-from lever_pipe.training import state
-from lever_pipe.training.distil import oracle_targets, plan_distil_epoch
-from lever_pipe.training.embeddings import architecture_of
-from lever_pipe.training.loop import run_epoch, validation_loss
-from lever_pipe.training.optimiser import AdamW
+from lever_pipe.base import storage
+from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import EpochMetrics, RunCard
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.storage import read_examples
+from lever_pipe.experiment.config import Selector
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.distil import oracle_targets, plan_distil_epoch
+from lever_pipe.lever.training.embeddings import architecture_of
+from lever_pipe.lever.training.loop import run_epoch, validation_loss
 
 BYTES = ("selector.safetensors", "optimiser.safetensors", "metrics.json")
 

@@ -12,24 +12,24 @@ from builders import example
 from chains import execution, same_weights
 from on_policy_chain import LVLM, ON_POLICY, TRAINED, DrawnChain, lvlm_config, world
 
-from lever_pipe import contents, storage
-from lever_pipe.answering import Prompter, load_lvlm
-from lever_pipe.checkpoints import load_tensors
-from lever_pipe.config import OnPolicy, Reward
-from lever_pipe.errors import CheckpointError
+from lever_pipe.base import contents, storage
+from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import EpochMetrics, ExampleId, RunCard
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.storage import read_examples
+from lever_pipe.experiment.config import OnPolicy, Reward
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.training.loop import run_epoch, validation_loss
+from lever_pipe.lever.training.on_policy import Asked, Spent, plan_on_policy_epoch
+from lever_pipe.lever.training.policies import Policies, trained_share
+from lever_pipe.lever.trajectories import references_of
+from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
-from lever_pipe.records import EpochMetrics, ExampleId, RunCard
-from lever_pipe.seeding import torch_generator
-from lever_pipe.stage_configs import Runtime
 from lever_pipe.stages.train_on_policy_epoch import LvlmJudge
-from lever_pipe.storage import read_examples
-from lever_pipe.training import state
-from lever_pipe.training.embeddings import FrozenSelector, architecture_of
-from lever_pipe.training.loop import run_epoch, validation_loss
-from lever_pipe.training.on_policy import Asked, Spent, plan_on_policy_epoch
-from lever_pipe.training.optimiser import AdamW
-from lever_pipe.training.policies import Policies, trained_share
-from lever_pipe.trajectories import references_of
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
 

@@ -16,10 +16,15 @@ import test_tabulate_on_policy
 from claim_files import Ours
 from test_compare_policies import Size
 
-from lever_pipe import storage
-from lever_pipe.config import Emulate
-from lever_pipe.glossary_tool import file_texts, main, page_texts, untranslated
-from lever_pipe.page.numbers import numbers_in
+from lever_pipe.base import storage
+from lever_pipe.commands.glossary_tool import (
+    file_texts,
+    main,
+    page_texts,
+    untranslated,
+)
+from lever_pipe.experiment.config import Emulate
+from lever_pipe.report.page.numbers import numbers_in
 
 files = test_measure_agreement.files  # a fixture
 

@@ -8,13 +8,18 @@ import pytest
 import torch
 from agent_doubles import TASKS
 
-from lever_pipe import storage
-from lever_pipe.agent.policy import load_policy, policy_folder
-from lever_pipe.agent_config import AgentModel, Environment, TinyQwen3, WarmStart
-from lever_pipe.agent_records import StepRow
-from lever_pipe.agent_stage_configs import PolicyConfig, WarmStartAgentConfig
-from lever_pipe.errors import ConfigError
+from lever_pipe.base import storage
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment.agent_config import (
+    AgentModel,
+    Environment,
+    TinyQwen3,
+    WarmStart,
+)
+from lever_pipe.experiment.agent_stage_configs import PolicyConfig, WarmStartAgentConfig
+from lever_pipe.intention.agent.policy import load_policy, policy_folder
 from lever_pipe.intention.codecs import word
+from lever_pipe.intention.records import StepRow
 from lever_pipe.stages.warm_start_agent import warm_start_agent
 
 TINY = TinyQwen3(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24)

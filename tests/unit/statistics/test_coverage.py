@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lever_pipe.seeding import generator
+from lever_pipe.base.seeding import generator
 from lever_pipe.statistics.comparison import sign_flip_p, t_p_values
 from lever_pipe.statistics.crossed import (
     Estimates,

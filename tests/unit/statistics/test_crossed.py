@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lever_pipe.seeding import generator
-from lever_pipe.shapes import ShapeError
+from lever_pipe.base.seeding import generator
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.statistics import crossed
 from lever_pipe.statistics.crossed import (
     Bounds,

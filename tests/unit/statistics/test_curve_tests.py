@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lever_pipe import seeding
+from lever_pipe.base import seeding
 from lever_pipe.statistics.curve_tests import (
     compare_curves,
     drifting_t_p,

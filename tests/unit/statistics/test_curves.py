@@ -10,7 +10,8 @@ from claim_files import KL, NO_KL, STEPS, agrees
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.claims.reward_runs import RewardRuns
+from lever_pipe.report.claims.reward_runs import RewardRuns
+from lever_pipe.report.tables import frames
 from lever_pipe.statistics.curves import (
     CurveStatistics,
     curve_statistics,
@@ -20,7 +21,6 @@ from lever_pipe.statistics.curves import (
     smallest_grid,
     trapezoid_weights,
 )
-from lever_pipe.tables import frames
 
 CURVES = st.lists(st.integers(500, 3000).map(lambda n: n / 1000), min_size=6, max_size=12, unique=True)
 """Rewards with three decimals; unique, because equal values have no variance."""

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe import seeding
-from lever_pipe.shapes import ShapeError
+from lever_pipe.base import seeding
+from lever_pipe.base.shapes import ShapeError
 from lever_pipe.statistics.comparison import sign_flip_p
 from lever_pipe.statistics.sign_flips import least_seed_p, seed_flip_p
 

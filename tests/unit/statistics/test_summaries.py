@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lever_pipe.seeding import generator
+from lever_pipe.base.seeding import generator
 from lever_pipe.statistics.summary import mean_and_sd, standard_error_percent
 
 

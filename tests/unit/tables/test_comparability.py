@@ -12,11 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
-from lever_pipe.errors import ComparisonError
-from lever_pipe.tables import comparability, lineage, published_notes
-from lever_pipe.tables.comparability import APART, FACTORS, LABELS, deviations, guard, read_lineages
-from lever_pipe.tables.lineage import published_key
-from lever_pipe.tables.table import Table
+from lever_pipe.base.errors import ComparisonError
+from lever_pipe.report.tables import comparability, lineage, published_notes
+from lever_pipe.report.tables.comparability import (
+    APART,
+    FACTORS,
+    LABELS,
+    deviations,
+    guard,
+    read_lineages,
+)
+from lever_pipe.report.tables.lineage import published_key
+from lever_pipe.report.tables.table import Table
 
 FILE = Path(__file__).parents[3] / "resources" / "reference" / "lineage.yaml"
 BETAS = ("0.12", "0.145", "0.15", "0.18")

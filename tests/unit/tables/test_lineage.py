@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
-from lever_pipe.config import AdaptiveKl, Grpo, OnPolicy
-from lever_pipe.errors import RecordError
-from lever_pipe.records import RunCard
-from lever_pipe.tables import lineage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.config import AdaptiveKl, Grpo, OnPolicy
+from lever_pipe.report.tables import lineage
 
 FOLDER = Path(__file__).parents[3] / "resources" / "reference"
 FILE = FOLDER / "lineage.yaml"

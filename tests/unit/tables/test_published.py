@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe.tables import published as module
-from lever_pipe.tables.frames import read_text_columns
-from lever_pipe.tables.published import Key, Lineage, Published
+from lever_pipe.report.tables import published as module
+from lever_pipe.report.tables.frames import read_text_columns
+from lever_pipe.report.tables.published import Key, Lineage, Published
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.tables import text
+from lever_pipe.report.tables import text
 
 
 @pytest.mark.parametrize(

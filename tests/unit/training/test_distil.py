@@ -8,15 +8,21 @@ import torch
 from builders import example
 from torch import nn
 
-from lever_pipe.baselines import rank_by_annotations
-from lever_pipe.records import Example
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
-from lever_pipe.training.distil import distil_step, oracle_targets, plan_distil_epoch
-from lever_pipe.training.embeddings import EmbeddingTable
-from lever_pipe.training.groups import Groups
-from lever_pipe.training.loop import run_epoch
-from lever_pipe.training.optimiser import AdamW
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import Example
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.lever.baselines import rank_by_annotations
+from lever_pipe.lever.selector.network import (
+    Architecture,
+    Head,
+    PointerSelector,
+    build_selector,
+    initialise,
+)
+from lever_pipe.lever.training.distil import distil_step, oracle_targets, plan_distil_epoch
+from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.training.groups import Groups
+from lever_pipe.lever.training.loop import run_epoch
 
 N_EXAMPLES, K, N_KINDS = 32, 8, 4
 SMALL = Architecture(embedding=6, width=16, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)

@@ -6,10 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
-from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.training.groups import Groups
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.lever.selector.network import (
+    Architecture,
+    Head,
+    PointerSelector,
+    build_selector,
+    initialise,
+)
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.training.groups import Groups
 
 N = 40
 

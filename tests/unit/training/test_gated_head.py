@@ -13,22 +13,34 @@ from builders import random_pools
 from chains import Chain, Straight, same_weights
 from torch import Tensor, nn
 
-from lever_pipe.checkpoints import load_tensors
-from lever_pipe.config import Selector
-from lever_pipe.errors import CheckpointError
+from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment.config import Selector
+from lever_pipe.lever.selector.decoding import greedy
+from lever_pipe.lever.selector.network import (
+    PROJECTIONS,
+    Architecture,
+    Head,
+    PointerSelector,
+    build_selector,
+    initialise,
+)
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.choice import choose
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of
+from lever_pipe.lever.training.groups import Groups
+from lever_pipe.lever.training.grpo import exact_kl, grpo_step
+from lever_pipe.lever.training.loop import (
+    Step,
+    policy_entropy,
+    run_epoch,
+    validation_loss,
+)
+from lever_pipe.lever.training.policies import Policies
+from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.decoding import greedy
-from lever_pipe.selector.network import PROJECTIONS, Architecture, Head, PointerSelector, build_selector, initialise
-from lever_pipe.training import state
-from lever_pipe.training.choice import choose
-from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of
-from lever_pipe.training.groups import Groups
-from lever_pipe.training.grpo import exact_kl, grpo_step
-from lever_pipe.training.loop import Step, policy_entropy, run_epoch, validation_loss
-from lever_pipe.training.optimiser import AdamW
-from lever_pipe.training.policies import Policies
-from lever_pipe.training.rce import RceSettings, plan_rce_epoch
 
 SMALL = Architecture(6, 8, 1, 1, 0.0, 0.0, 0.5, head="gated")
 GATED = Selector(width=16, head="gated")  # dropout 0.5 and attention dropout 0.1, as published

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from golden_curves import COMMAND, CURVES, FOLDER, N_STEPS, REWRITE, Curve, Golden, path_here, read, verdict, write
 
-from lever_pipe import execution, numerics
-from lever_pipe.stage_configs import Runtime
+from lever_pipe.base import numerics
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.stage_configs import Runtime
 
 SMALL: Curve = {"step 1": {"loss": 0.1 + 0.2, "kl": 0.0}, "step 2": {"loss": -3e-9}, "epoch 1": {"loss": 2000.0}}
 

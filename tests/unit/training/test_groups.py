@@ -8,12 +8,18 @@ import pytest
 import torch
 from builders import example, pool, random_pools, rl_groups, trajectory
 
-from lever_pipe import storage
-from lever_pipe.errors import RecordError
-from lever_pipe.records import RlGroup, Trajectory
-from lever_pipe.seeding import torch_generator
-from lever_pipe.training.groups import batches, load_groups, pad_groups, save_groups, split_groups
-from lever_pipe.trajectories import make_group
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import RlGroup, Trajectory
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.lever.training.groups import (
+    batches,
+    load_groups,
+    pad_groups,
+    save_groups,
+    split_groups,
+)
+from lever_pipe.lever.trajectories import make_group
 
 
 def reward_of(row: Trajectory) -> float:

@@ -7,14 +7,19 @@ import pytest
 import torch
 from chains import LIMITS, Chain
 
-from lever_pipe.config import AdaptiveKl, Grpo
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.experiment.config import AdaptiveKl, Grpo
+from lever_pipe.lever.selector.network import (
+    Architecture,
+    PointerSelector,
+    build_selector,
+    initialise,
+)
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.training.groups import Groups, keep_best
+from lever_pipe.lever.training.grpo import BetaController, grpo_step
+from lever_pipe.lever.training.policies import Policies
 from lever_pipe.losses.sequence import selection_log_probs
-from lever_pipe.seeding import ambient_stream, torch_generator
-from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.training.groups import Groups, keep_best
-from lever_pipe.training.grpo import BetaController, grpo_step
-from lever_pipe.training.policies import Policies
 
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
 LEVELS = [0.0, 1.6, 2.0, 0.0, 1.6, 2.0]

@@ -10,17 +10,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lever_pipe.config import AdvantageName, OnPolicy
-from lever_pipe.losses.kl import selection_divergence
-from lever_pipe.losses.sequence import selection_log_probs, step_logits
-from lever_pipe.records import ExampleId
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.decoding import greedy
-from lever_pipe.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
-from lever_pipe.training.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.training.groups import Groups
-from lever_pipe.training.loop import run_epoch
-from lever_pipe.training.on_policy import (
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import ExampleId
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment.config import AdvantageName, OnPolicy
+from lever_pipe.lever.selector.decoding import greedy
+from lever_pipe.lever.selector.network import (
+    Architecture,
+    Head,
+    PointerSelector,
+    build_selector,
+    initialise,
+)
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.training.groups import Groups
+from lever_pipe.lever.training.loop import run_epoch
+from lever_pipe.lever.training.on_policy import (
     Asked,
     Drawn,
     Judged,
@@ -30,8 +35,9 @@ from lever_pipe.training.on_policy import (
     on_policy_step,
     plan_on_policy_epoch,
 )
-from lever_pipe.training.optimiser import AdamW
-from lever_pipe.training.policies import Policies
+from lever_pipe.lever.training.policies import Policies
+from lever_pipe.losses.kl import selection_divergence
+from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
 N_EXAMPLES, K = 40, 7
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)

@@ -11,19 +11,29 @@ from chains import Chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe import storage
-from lever_pipe.config import Rce, Reward, Selector
-from lever_pipe.errors import TrainingError
+from lever_pipe.base import storage
+from lever_pipe.base.errors import TrainingError
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment.config import Rce, Reward, Selector
+from lever_pipe.lever.selector.features import fuse
+from lever_pipe.lever.selector.network import (
+    Architecture,
+    PointerSelector,
+    build_selector,
+    initialise,
+)
+from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.training.groups import Groups
+from lever_pipe.lever.training.loop import (
+    Step,
+    policy_entropy,
+    run_epoch,
+    validation_loss,
+)
+from lever_pipe.lever.training.rce import progress_of
+from lever_pipe.lever.trajectories import make_group
 from lever_pipe.losses.rce import uniform_policy_loss
 from lever_pipe.losses.schedules import linear
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.features import fuse
-from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.training.embeddings import EmbeddingTable
-from lever_pipe.training.groups import Groups
-from lever_pipe.training.loop import Step, policy_entropy, run_epoch, validation_loss
-from lever_pipe.training.rce import progress_of
-from lever_pipe.trajectories import make_group
 
 
 def test_the_temperature_reaches_both_ends_of_the_published_schedule() -> None:

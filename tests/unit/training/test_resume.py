@@ -8,11 +8,11 @@ import pytest
 import torch
 from chains import Chain, Straight, same_weights
 
-from lever_pipe import contents, storage
-from lever_pipe.checkpoints import load_tensors
-from lever_pipe.config import AdaptiveKl, Grpo, Rce
-from lever_pipe.records import EpochMetrics, RunCard
-from lever_pipe.stage_configs import TrainGrpoEpochConfig, TrainRceEpochConfig
+from lever_pipe.base import contents, storage
+from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.records import EpochMetrics, RunCard
+from lever_pipe.experiment.config import AdaptiveKl, Grpo, Rce
+from lever_pipe.experiment.stage_configs import TrainGrpoEpochConfig, TrainRceEpochConfig
 
 
 @pytest.fixture

@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from lever_pipe.checkpoints import load_tensors, save_tensors
-from lever_pipe.errors import CheckpointError
-from lever_pipe.seeding import torch_generator
-from lever_pipe.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.training import state
-from lever_pipe.training.optimiser import AdamW
+from lever_pipe.base.checkpoints import load_tensors, save_tensors
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.lever.selector.network import (
+    Architecture,
+    PointerSelector,
+    build_selector,
+    initialise,
+)
+from lever_pipe.lever.training import state
 
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
 
@@ -133,8 +138,9 @@ def test_a_parameter_without_gradient_is_refused() -> None:
 
 def test_training_does_not_import_the_compiler() -> None:
     code = (
-        "import sys, torch; from lever_pipe import execution; from lever_pipe.stage_configs import Runtime; "
-        "from lever_pipe.training.optimiser import AdamW; execution.prepare(Runtime()); "
+        "import sys, torch; from lever_pipe.experiment import execution; "
+        "from lever_pipe.experiment.stage_configs import Runtime; "
+        "from lever_pipe.base.optimiser import AdamW; execution.prepare(Runtime()); "
         "m = torch.nn.Linear(2, 2); a = AdamW(m, learning_rate=0.1, weight_decay=0.0); "
         "m(torch.ones(1, 2)).sum().backward(); a.step(); sys.exit('torch._dynamo' in sys.modules)"
     )

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from verl_examples import RECORDED, REWARD, console, convert_config, json_lines
 
-from lever_pipe.errors import RecordError
-from lever_pipe.verl.conversion import NAMES, Converted, convert
-from lever_pipe.verl.logs import read_log
+from lever_pipe.base.errors import RecordError
+from lever_pipe.intention.verl.conversion import NAMES, Converted, convert
+from lever_pipe.intention.verl.logs import read_log
 
 PUBLISHED = Path(__file__).parents[3] / "resources" / "reference" / "userrl-published.csv"
 AS_LOGGED = {

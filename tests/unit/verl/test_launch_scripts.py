@@ -10,7 +10,7 @@ import pytest
 import yaml
 from verl_examples import bundle, render_config
 
-from lever_pipe.verl.launch import launch_files
+from lever_pipe.intention.verl.launch import launch_files
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "verl"
 FAKES = {

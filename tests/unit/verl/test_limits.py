@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verl_examples import arm, render_config
 
-from lever_pipe.agent_config import Schedule
-from lever_pipe.errors import ConfigError
-from lever_pipe.verl.launch import launch_files
-from lever_pipe.verl.limits import differences, faults
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment.agent_config import Schedule
+from lever_pipe.intention.verl.launch import launch_files
+from lever_pipe.intention.verl.limits import differences, faults
 
 
 def test_the_production_configuration_can_be_run() -> None:

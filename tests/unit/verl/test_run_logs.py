@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from verl_examples import RECORDED, REWARD, console, json_lines, scalars
 
-from lever_pipe.errors import RecordError
-from lever_pipe.verl.logs import RunLog, is_validation, read_log
+from lever_pipe.base.errors import RecordError
+from lever_pipe.intention.verl.logs import RunLog, is_validation, read_log
 
 
 def run(folder: Path, *texts: str) -> RunLog:

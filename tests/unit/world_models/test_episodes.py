@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lever_pipe.datasets.world.lexicon import RELATIONS, VOCABULARY
-from lever_pipe.world_models.bank import ImageBank, draw_bank
-from lever_pipe.world_models.curriculum import PHASES
-from lever_pipe.world_models.episodes import (
+from lever_pipe.world.data.lexicon import RELATIONS, VOCABULARY
+from lever_pipe.world.models.bank import ImageBank, draw_bank
+from lever_pipe.world.models.curriculum import PHASES
+from lever_pipe.world.models.episodes import (
     KEY_ATTRIBUTE,
     N_BOUND_KEYS,
     EpisodeBatch,

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from lever_pipe.datasets.world.lexicon import IMAGE_ID, PAD_ID, RELATIONS
-from lever_pipe.world_models.bank import draw_bank
-from lever_pipe.world_models.forward import (
+from lever_pipe.world.data.lexicon import IMAGE_ID, PAD_ID, RELATIONS
+from lever_pipe.world.models.bank import draw_bank
+from lever_pipe.world.models.forward import (
     BOUND_KEY_LAYER,
     PackedTurns,
     ReaderOutput,
@@ -21,7 +21,12 @@ from lever_pipe.world_models.forward import (
     patches_of,
     read_turns,
 )
-from lever_pipe.world_models.models import Reader, build_reader, reader_image_processor, reader_tokenizer
+from lever_pipe.world.models.models import (
+    Reader,
+    build_reader,
+    reader_image_processor,
+    reader_tokenizer,
+)
 
 N_PROMPTS, N_TURNS = 5, 4
 

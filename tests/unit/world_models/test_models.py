@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
-from lever_pipe.datasets.world.lexicon import RELATIONS, VOCABULARY, split_words
-from lever_pipe.world_models.models import (
+from lever_pipe.world.data.lexicon import RELATIONS, VOCABULARY, split_words
+from lever_pipe.world.models.models import (
     Reader,
     build_clip,
     build_reader,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from lever_pipe.datasets.world.items import WorldOptions
-from lever_pipe.errors import DataError
-from lever_pipe.world_models.evaluation import Examples, draw_examples
-from lever_pipe.world_models.probes import (
+from lever_pipe.base.errors import DataError
+from lever_pipe.world.data.items import WorldOptions
+from lever_pipe.world.models.evaluation import Examples, draw_examples
+from lever_pipe.world.models.probes import (
     Probe,
     ProbeScore,
     build_probes,

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from lever_pipe.world_models.bank import draw_bank
-from lever_pipe.world_models.episodes import EpisodeOptions, draw_episodes
-from lever_pipe.world_models.reader_losses import (
+from lever_pipe.world.models.bank import draw_bank
+from lever_pipe.world.models.episodes import EpisodeOptions, draw_episodes
+from lever_pipe.world.models.reader_losses import (
     LossWeights,
     answer_loss,
     answer_weights,

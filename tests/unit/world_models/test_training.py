@@ -11,14 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from lever_pipe.datasets.world.items import WorldOptions
-from lever_pipe.storage import digest
-from lever_pipe.world_models import curriculum, encoder, reader, vision
-from lever_pipe.world_models.bank import draw_bank
-from lever_pipe.world_models.encoder import caption, contrastive_loss, encode_texts
-from lever_pipe.world_models.evaluation import draw_examples
-from lever_pipe.world_models.models import build_clip, clip_tokenizer
-from lever_pipe.world_models.optimisation import make_optimizer, set_rate
+from lever_pipe.base.storage import digest
+from lever_pipe.world.data.items import WorldOptions
+from lever_pipe.world.models import (
+    curriculum,
+    encoder,
+    reader,
+    vision,
+)
+from lever_pipe.world.models.bank import draw_bank
+from lever_pipe.world.models.encoder import caption, contrastive_loss, encode_texts
+from lever_pipe.world.models.evaluation import draw_examples
+from lever_pipe.world.models.models import build_clip, clip_tokenizer
+from lever_pipe.world.models.optimisation import make_optimizer, set_rate
 
 
 def test_rate_warms_up_and_falls_to_its_end() -> None:
@@ -76,7 +81,7 @@ def test_vectors_are_unit_vectors_of_one_space() -> None:
 
 
 def test_examples_equal_the_files(tmp_path: Path) -> None:
-    from lever_pipe.datasets.world.files import write_raw_files
+    from lever_pipe.world.data.files import write_raw_files
 
     options = WorldOptions(n_train=30, n_eval=10)
     names = (

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lever_pipe.datasets.world.files import draw_image, image_name, write_raw_files
-from lever_pipe.datasets.world.items import WorldOptions, draw_split
+from lever_pipe.world.data.files import draw_image, image_name, write_raw_files
+from lever_pipe.world.data.items import WorldOptions, draw_split
 
 SMALL = WorldOptions(n_train=40, n_eval=20)
 

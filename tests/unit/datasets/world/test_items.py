@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lever_pipe.datasets.world.items import (
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.world.data.items import (
     Picture,
     Question,
     WorldOptions,
@@ -15,8 +16,13 @@ from lever_pipe.datasets.world.items import (
     draw_knowledge,
     draw_split,
 )
-from lever_pipe.datasets.world.lexicon import COLORS, COUNTS, KINDS, KNOWLEDGE, RELATIONS
-from lever_pipe.errors import ConfigError
+from lever_pipe.world.data.lexicon import (
+    COLORS,
+    COUNTS,
+    KINDS,
+    KNOWLEDGE,
+    RELATIONS,
+)
 
 OPTIONS = WorldOptions()
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lever_pipe import storage
-from lever_pipe.records import RunCard
-from lever_pipe.tables.comparisons.card_differences import Differing, differing, of_runs
+from lever_pipe.base import storage
+from lever_pipe.base.records import RunCard
+from lever_pipe.report.tables.comparisons.card_differences import Differing, differing, of_runs
 
 
 def card(**changes: Any) -> RunCard:

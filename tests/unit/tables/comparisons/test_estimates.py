@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lever_pipe.seeding import generator
-from lever_pipe.statistics.crossed import paired_difference
-from lever_pipe.tables.comparisons import estimates as module
-from lever_pipe.tables.comparisons.estimates import (
+from lever_pipe.base.seeding import generator
+from lever_pipe.report.tables.comparisons import estimates as module
+from lever_pipe.report.tables.comparisons.estimates import (
     SIGN_FLIP,
     STUDENT,
     Draws,
@@ -18,8 +17,9 @@ from lever_pipe.tables.comparisons.estimates import (
     comparisons,
     intervals,
 )
-from lever_pipe.tables.comparisons.families import Family
-from lever_pipe.tables.comparisons.per_question import GroupScores, with_mean
+from lever_pipe.report.tables.comparisons.families import Family
+from lever_pipe.report.tables.comparisons.per_question import GroupScores, with_mean
+from lever_pipe.statistics.crossed import paired_difference
 
 DRAWS = Draws(seed=0, n_resamples=500)
 

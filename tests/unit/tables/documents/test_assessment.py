@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lever_pipe.tables.documents.assessment import Gap, assess, trend_text
+from lever_pipe.report.tables.documents.assessment import Gap, assess, trend_text
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from lever_pipe.tables.columns import SCORES_COLUMNS
-from lever_pipe.tables.documents.world_order import world_order
+from lever_pipe.report.tables.columns import SCORES_COLUMNS
+from lever_pipe.report.tables.documents.world_order import world_order
 
 LEVELS = {"zero_shot": 39.0, "random-0": 43.0, "random-1": 45.0, "similar_both": 58.0, "oracle": 87.0}
 

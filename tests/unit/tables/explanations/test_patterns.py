@@ -6,17 +6,23 @@ from typing import Any
 import pytest
 from emulated_study import REFERENCE, study_of
 
-from lever_pipe.config import Emulate
-from lever_pipe.faults import ARMS
-from lever_pipe.glossary_tool import untranslated
-from lever_pipe.page.glossary import read_glossary
-from lever_pipe.tables.comparability import guard
-from lever_pipe.tables.explanations.choice_patterns import coincidences
-from lever_pipe.tables.explanations.emulated_tables import emulated_tables
-from lever_pipe.tables.explanations.pattern_study import Pattern, percent
-from lever_pipe.tables.explanations.patterns import COLUMNS, line, pattern_table, patterns, tally
-from lever_pipe.tables.lineage import read_published_lineage
-from lever_pipe.tables.table import Table
+from lever_pipe.commands.glossary_tool import untranslated
+from lever_pipe.experiment.config import Emulate
+from lever_pipe.experiment.faults import ARMS
+from lever_pipe.report.page.glossary import read_glossary
+from lever_pipe.report.tables.comparability import guard
+from lever_pipe.report.tables.explanations.choice_patterns import coincidences
+from lever_pipe.report.tables.explanations.emulated_tables import emulated_tables
+from lever_pipe.report.tables.explanations.pattern_study import Pattern, percent
+from lever_pipe.report.tables.explanations.patterns import (
+    COLUMNS,
+    line,
+    pattern_table,
+    patterns,
+    tally,
+)
+from lever_pipe.report.tables.lineage import read_published_lineage
+from lever_pipe.report.tables.table import Table
 
 NOT_REPRODUCED = {"reused-rows-pool", "reused-rows-all"}
 WITHOUT_TOO = {"adv-std", "adv-max", "adv-std-rises"}

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from lever_pipe import seeding
-from lever_pipe.tables.intention.estimates import (
+from lever_pipe.base import seeding
+from lever_pipe.report.tables.intention.estimates import (
     OVER_SEEDS,
     OVER_TASKS,
     STUDENT,

@@ -7,15 +7,15 @@ import pytest
 from agent_runs import ARMS, Study
 from agent_tables import Tabulate, Tabulated
 
-from lever_pipe.agent_config import Environment
-from lever_pipe.tables.intention import arms
-from lever_pipe.tables.intention.arm_checks import identities, reward_unit
-from lever_pipe.tables.intention.arm_comparisons import ComparisonRow
-from lever_pipe.tables.intention.arms import answer
-from lever_pipe.tables.intention.curve_shapes import STATISTICS
-from lever_pipe.tables.intention.endpoint_cells import endpoint_title
-from lever_pipe.tables.intention.estimates import OVER_SEEDS, OVER_TASKS
-from lever_pipe.tables.intention.shown import steps_listed
+from lever_pipe.experiment.agent_config import Environment
+from lever_pipe.report.tables.intention import arms
+from lever_pipe.report.tables.intention.arm_checks import identities, reward_unit
+from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.report.tables.intention.arms import answer
+from lever_pipe.report.tables.intention.curve_shapes import STATISTICS
+from lever_pipe.report.tables.intention.endpoint_cells import endpoint_title
+from lever_pipe.report.tables.intention.estimates import OVER_SEEDS, OVER_TASKS
+from lever_pipe.report.tables.intention.shown import steps_listed
 
 PRIMARY = "test_normalised_reward_sampled_last"
 IDS = [

@@ -7,7 +7,7 @@ from agent_runs import ARMS, Study
 from agent_tables import Tabulate, Tabulated
 from claim_files import KL, NO_KL, STEPS
 
-from lever_pipe.tables.intention.document_003 import SAMPLED_COLUMNS
+from lever_pipe.report.tables.intention.document_003 import SAMPLED_COLUMNS
 
 OURS, PUBLISHED = "ours (embedded world, 0.23 M)", "published (Qwen3-8B, IntentionGym)"
 ESTIMATES = ["1.85", "1.90", "1.95", "2.00", "2.05", "2.10", "2.15"]

@@ -10,8 +10,8 @@ from claim_files import KL, NO_KL, STEPS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.tables.intention.pairs import remarks, verdicts, within
-from lever_pipe.tables.intention.seed_signs import can_decide, undecidable
+from lever_pipe.report.tables.intention.pairs import remarks, verdicts, within
+from lever_pipe.report.tables.intention.seed_signs import can_decide, undecidable
 
 TABLES = ["answer", "steps-to-best", "step-by-step", "changes", "stability", "assessment"]
 SEEDS = (0, 1, 2)

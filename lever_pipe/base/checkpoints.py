@@ -1,0 +1,88 @@
+"""Tensors on disk as safetensors, loaded strictly: a load names everything that differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.storage import (
+    header_of,
+    shortened,
+    strict_json,
+    write_atomically,
+)
+
+REBUILD = "Delete the file and rerun its rule."
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[str, str | int | float]) -> None:
+    """Write named tensors with a small header, atomically."""
+    named = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"about": json.dumps(dict(about), sort_keys=True)}
+    write_atomically(path, lambda handle: handle.write(save(named, metadata=header)))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int | float]]:
+    """Return the tensors and the header of a checkpoint.
+
+    Raises:
+        CheckpointError: missing or damaged file.
+    """
+    try:
+        header_of(path)  # the library takes the last of several equal names
+        with safe_open(path, framework="pt") as handle:
+            about = _about_of(path, handle.metadata() or {})
+            return {name: handle.get_tensor(name) for name in handle.keys()}, about  # noqa: SIM118 - not a mapping
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: expected a checkpoint", found="none", do="Run its rule.") from None
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as fault:
+        raise CheckpointError(f"{path}: expected safetensors", found=shortened(str(fault)), do=REBUILD) from None
+
+
+def _about_of(path: Path, metadata: Mapping[str, str]) -> dict[str, str | int | float]:
+    try:
+        about = strict_json(metadata.get("about", "{}").encode())
+    except ValueError as fault:
+        raise CheckpointError(
+            f"{path}: expected JSON in the header's 'about'", found=shortened(str(fault)), do=REBUILD
+        ) from None
+    if isinstance(about, dict) and all(type(value) in (str, int, float) for value in about.values()):
+        return about
+    raise CheckpointError(
+        f"{path}: expected an object of texts and numbers in the header's 'about'",
+        found=shortened(repr(about)),
+        do=REBUILD,
+    )
+
+
+def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse a checkpoint of another architecture or precision, or one that diverged.
+
+    Raises:
+        CheckpointError: lists missing, extra and differently shaped or typed tensors, and those with NaN or infinity.
+    """
+    faults = [f"missing {name}" for name in sorted(expected.keys() - found.keys())]
+    faults += [f"extra {name}" for name in sorted(found.keys() - expected.keys())]
+    faults += [
+        f"{name} has shape {list(found[name].shape)}, expected {list(expected[name].shape)}"
+        for name in sorted(found.keys() & expected.keys())
+        if found[name].shape != expected[name].shape
+    ]
+    faults += [
+        f"{name} is {found[name].dtype}, expected {expected[name].dtype}".replace("torch.", "")
+        for name in sorted(found.keys() & expected.keys())
+        if found[name].dtype != expected[name].dtype
+    ]
+    faults += [f"{name} is not finite" for name, tensor in sorted(found.items()) if not bool(tensor.isfinite().all())]
+    if faults:
+        raise CheckpointError(
+            f"{path}: expected the {len(expected)} tensors of the configured architecture",
+            found="; ".join(faults),
+            do="Use the checkpoint's own config, or retrain with this one.",
+        )

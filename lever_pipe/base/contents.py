@@ -1,0 +1,204 @@
+"""Digests of what files hold: of tensors, of rows, of folders; never of times, names of writers or padding.
+
+An artefact that is made again with the same content, copied or touched has the same digest, so nothing that reads it
+has reason to run. Two kinds of files hold more than their content. A safetensors file may order its tensors and pad its
+header as its writer likes: its digest is of each tensor's name, dtype, shape and bytes. A run card says how long a job
+took and where its files lay: its digest leaves that out.
+
+`Digests` remembers digests by a file's size, times and inode, as git's index does, so that large files are read once.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from stat import S_ISREG
+from typing import IO
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError, LeverPipeError
+from lever_pipe.base.storage import StoredTensor
+
+CHUNK = 1 << 22  # bytes
+RACY_NS = 2_000_000_000
+"""A file that changed this shortly before it was read may change again without another time, on a coarse clock."""
+BOOKKEEPING = frozenset(("seconds", "outputs", "replaced", "tensors", "paths"))
+"""Keys of a run card that say nothing about what was computed."""
+MEMORY = Path(".snakemake/lever_pipe/digests.json")
+"""Where the digests of a working directory's files are remembered."""
+FORMAT = 1
+"""Of this memory and of what a digest is taken of: a digest that is defined otherwise is another one."""
+REMEDY = "Delete the file: the next run makes it again."
+
+
+def digest(path: Path) -> str:
+    """Return the digest of a file's or folder's content, 64 hexadecimal digits.
+
+    Hidden files of a folder do not count: workflow and download tools leave their notes there.
+
+    Raises:
+        FileNotFoundError: nothing of this name.
+        CheckpointError: a safetensors file that is not whole.
+    """
+    if path.is_dir():
+        return _of_listing(path, digest)
+    if path.suffix == ".safetensors":
+        return of_tensors(tensors_of(path))
+    if is_card(path):
+        with suppress(ValueError, AttributeError, RecursionError):
+            return _of_card(path)
+    return storage.digest(path)
+
+
+def is_card(path: Path) -> bool:
+    """Return whether a file is a run card, told by its name."""
+    return path.name == "run.json" or path.name.endswith(".run.json")
+
+
+def tensors_of(path: Path) -> dict[str, str]:
+    """Return name -> dtype, shape and digest of each tensor of a safetensors file, as `F32[2,3] 0f5a...`.
+
+    Raises:
+        FileNotFoundError: nothing of this name.
+        CheckpointError: the file is not whole.
+    """
+    start, tensors = _header(path)
+    with path.open("rb") as handle:
+        return {
+            tensor.name: f"{tensor.dtype}[{','.join(map(str, tensor.shape))}] "
+            + _of_range(handle, start + tensor.begin, start + tensor.end)
+            for tensor in sorted(tensors)
+        }
+
+
+def of_tensors(tensors: dict[str, str]) -> str:
+    """Return the digest of a safetensors file with these tensors, as `tensors_of` returns them."""
+    return hashlib.sha256(json.dumps(tensors, sort_keys=True).encode()).hexdigest()
+
+
+class Digests:
+    """Digests of files by path, remembered as long as size, times and inode stay.
+
+    Args:
+        memory: a file that keeps them between processes; None forgets.
+    """
+
+    def __init__(self, memory: Path | None = None) -> None:
+        self.read_bytes = 0
+        self._memory = memory
+        self._known: dict[str, tuple[list[int], str]] = {}
+        if memory is not None:
+            with suppress(OSError, ValueError, TypeError, AttributeError, LookupError):
+                content = json.loads(memory.read_bytes())
+                known = content["digests"] if content["format"] == FORMAT else {}
+                self._known = {str(name): (list(map(int, stat)), str(found)) for name, (stat, found) in known.items()}
+        self._is_saved = True
+
+    def of(self, path: Path) -> str:
+        """Return the digest of a file's or folder's content.
+
+        Raises:
+            FileNotFoundError: nothing of this name.
+            CheckpointError: a safetensors file that is not whole.
+        """
+        return _of_listing(path, self._of_file) if path.is_dir() else self._of_file(path)
+
+    def save(self) -> None:
+        """Write what is known to the memory; where it cannot be written, files are read again next time."""
+        if self._memory is None or self._is_saved:
+            return
+        known = {name: of for name, of in sorted(self._known.items()) if os.path.lexists(name)}
+        content = json.dumps({"format": FORMAT, "digests": known})
+        with suppress(OSError, LeverPipeError):
+            storage.write_atomically(self._memory, lambda handle: handle.write(content.encode()))
+            self._is_saved = True
+
+    def _of_file(self, path: Path) -> str:
+        name, stat = os.path.abspath(path), _identity(path)  # noqa: PTH100 - `resolve` asks the disk for each part
+        known = self._known.get(name)
+        if known is not None and known[0] == stat:
+            return known[1]
+        began = time.time_ns()
+        found = digest(path)
+        self.read_bytes += stat[0]
+        self._known.pop(name, None)
+        if max(stat[1:3]) + RACY_NS < began and _identity(path) == stat:
+            self._known[name] = (stat, found)
+        self._is_saved = False
+        return found
+
+
+def remembered() -> Digests:
+    """Return this process's digests of the files that this working directory uses."""
+    return _remembered(Path.cwd() / MEMORY)
+
+
+@cache
+def _remembered(memory: Path) -> Digests:
+    return Digests(memory)
+
+
+def model_identity(folder: str) -> str:
+    """Return a digest of a model folder's files, or `absent`; all weights are read, once."""
+    root = Path(folder)
+    try:
+        return remembered().of(root)[:16] if root.is_dir() else "absent"
+    except CheckpointError:  # the check before the first job names the file and what it lacks
+        return _of_listing(root, storage.digest)[:16]
+
+
+def _identity(path: Path) -> list[int]:
+    stat = path.stat()
+    if not S_ISREG(stat.st_mode):  # a pipe or a device may have no end
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that belong to its content, by name."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path
+
+
+def _of_listing(folder: Path, of: Callable[[Path], str]) -> str:
+    listing = "\n".join(f"{path.relative_to(folder)}\0{of(path)}" for path in files_below(folder))
+    return hashlib.sha256(os.fsencode(listing)).hexdigest()  # a name may be no UTF-8
+
+
+def _of_card(path: Path) -> str:
+    values = {key: value for key, value in json.loads(path.read_bytes()).items() if key not in BOOKKEEPING}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _of_range(handle: IO[bytes], begin: int, end: int) -> str:
+    handle.seek(begin)
+    whole = hashlib.sha256()
+    while begin < end:
+        chunk = handle.read(min(CHUNK, end - begin))
+        whole.update(chunk)
+        begin += len(chunk)
+    return whole.hexdigest()
+
+
+def _header(path: Path) -> tuple[int, list[StoredTensor]]:
+    """Return where the tensors begin, and the entries of a header that fits its file."""
+    try:
+        begin, tensors = storage.header_of(path)
+    except ValueError as fault:
+        raise _damaged(path, f"no readable header ({storage.shortened(str(fault))})") from None
+    size, whole = path.stat().st_size, begin + (tensors[-1].end if tensors else 0)
+    if size != whole:
+        raise _damaged(path, f"{size} of {whole} bytes")
+    return begin, tensors
+
+
+def _damaged(path: Path, found: str) -> CheckpointError:
+    return CheckpointError(f"{path}: expected whole safetensors", found=found, do=REMEDY)

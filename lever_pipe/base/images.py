@@ -1,0 +1,159 @@
+"""What an image file shows: the one reading that checks, embeddings and prompts share, or the reason why there is none.
+
+Taken: BMP, GIF, JPEG (and MPO, its first picture), JPEG 2000, PNG, PPM, TIFF, WebP.
+
+* The orientation that EXIF states is applied.
+* Palettes, grey, bilevel, YCbCr and HSV become the RGB that they stand for; CMYK becomes (1 - C)(1 - K) and so on.
+  Colour profiles are left alone, as everywhere in the field.
+* Transparent pixels stand on white, as in Qwen2.5-VL's own utilities.
+* Of 16 bits a channel the upper 8 are kept, in grey as in colour.
+* Refused, as nothing states what should be seen: animations and files of several pages; floating-point and 32-bit
+  pixels, whose range no file tells; Lab. Refused by size: more than `MOST_PIXELS`, or a longer side beyond
+  `MOST_ELONGATED` times the shorter, where Qwen2.5-VL's image processor stops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lever_pipe.base.errors import ImageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+# As Pillow names them; its reader of JPEG takes MPO too.
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
+MOST_PIXELS = 2**25  # of an image; one of twice as many takes seconds to decode, and no data set needs it
+MOST_ELONGATED = 200
+BROKEN = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    RuntimeError,
+    SyntaxError,
+    EOFError,
+    MemoryError,
+)
+"""What Pillow raises for broken files, beside errors of its own."""
+ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)
+BITS, INTERPRETATION, BLACK_IS_ZERO = 258, 262, 1  # TIFF tags and a value
+REMEDY = "Restore or convert the file, or set data.on_bad_image to skip."
+
+
+def digest_of(path: Path) -> str:
+    """Return the sha256 of the bytes of an image that can be shown.
+
+    Raises:
+        ImageError: it cannot; `found` says why.
+    """
+    content = _bytes(path)
+    with _opening(path, content) as image:
+        # A JPEG decoder may scale as it decodes: it still reads all bytes but computes less.
+        image.draft(None, (max(1, image.width // 8), max(1, image.height // 8)))
+        image.load()
+    return hashlib.sha256(content).hexdigest()
+
+
+def rgb(path: Path, content: bytes) -> Image:
+    """Return the picture that a file's bytes show, in RGB.
+
+    Raises:
+        ImageError: they show none.
+    """
+    from PIL import Image, ImageOps
+
+    with _opening(path, content) as image:
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode not in MODES:
+            upright = Image.fromarray(_upper_bytes(upright))
+        if upright.has_transparency_data:
+            shown = upright.convert("RGBA")
+            upright = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown)
+        return upright.convert("RGB")
+
+
+def read_rgb(path: Path) -> Image:
+    """Return the picture of a file, as `rgb`.
+
+    Raises:
+        ImageError: no such file, or one that shows nothing.
+    """
+    return rgb(path, _bytes(path))
+
+
+def size_of(path: Path, content: bytes) -> tuple[int, int]:
+    """Return width and height of the picture that `rgb` returns, without decoding it.
+
+    Raises:
+        ImageError: as far as the file's beginning tells.
+    """
+    with _opening(path, content) as image:
+        # Pillow turns a TIFF itself.
+        turned = image.format != "TIFF" and image.getexif().get(ORIENTATION) in SIDEWAYS
+        return (image.height, image.width) if turned else (image.width, image.height)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as fault:
+        raise _refused(path, fault.strerror or str(fault)) from None
+
+
+@contextmanager
+def _opening(path: Path, content: bytes) -> Iterator[Image]:
+    """Open an image that can be shown, as far as its beginning tells; what breaks inside is a broken image."""
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(content), formats=FORMATS) as image:
+            if refusal := _refusal(image):
+                raise _refused(path, refusal)
+            yield image
+    except Image.DecompressionBombError:
+        raise _refused(path, f"more than {MOST_PIXELS:,} pixels") from None
+    except BROKEN:
+        raise _refused(path, "does not decode") from None
+
+
+def _refusal(image: Image) -> str:
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        return f"more than {MOST_PIXELS:,} pixels"
+    if max(width, height) > MOST_ELONGATED * min(width, height):
+        return f"one side more than {MOST_ELONGATED} times the other"
+    if image.format != "MPO" and getattr(image, "is_animated", False):
+        return "several frames or pages, of which one must be chosen"
+    if image.mode not in MODES and not _has_16_bits(image):
+        return f"pixels of mode {image.mode}, whose range or colours no file states"
+    return ""
+
+
+def _has_16_bits(image: Image) -> bool:
+    """Return whether pixels are grey values of 0 to 65535 with black at 0, and nothing is transparent."""
+    if image.format == "PPM":
+        return image.mode == "I"
+    if image.format == "TIFF":
+        tags = image.tag_v2  # type: ignore[attr-defined]
+        return image.mode.startswith("I;16") and tags.get(BITS) == (16,) and tags.get(INTERPRETATION) == BLACK_IS_ZERO
+    return image.format == "PNG" and image.mode.startswith("I") and "transparency" not in image.info
+
+
+def _upper_bytes(image: Image) -> NDArray[np.uint8]:
+    import numpy as np
+
+    return (np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)
+
+
+def _refused(path: Path, found: str) -> ImageError:
+    return ImageError(f"{path}: expected an image that can be shown", found=found, do=REMEDY)

@@ -1,0 +1,287 @@
+"""From untrusted values to a validated configuration, with all faults at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+import lever_pipe
+from lever_pipe.base.errors import ConfigError, UnknownMemberError
+from lever_pipe.base.sections import (
+    RULE_FAULT,
+    Fault,
+    Section,
+    dotted,
+)
+
+S = TypeVar("S", bound=Section)
+
+FAULTY = object()
+
+MOST_VALUES = 100_000  # of a configuration; a few lines of YAML with aliases may stand for any number
+DEEPEST = 32
+LARGEST = 2**63 - 1
+LONGEST_TEXT = 10_000
+SHOWN = 200  # characters of a key or value in a message
+
+_HALF = re.compile("[\ud800-\udfff]")
+_DECIMAL = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_ROUNDING = Decimal(2) ** -53 * 2
+
+MEMBER_REMEDY = "Name one of them, or add the module."
+
+REMEDIES = {
+    "missing": "Add it.",
+    "greater_than_equal": "Raise it.",
+    "greater_than": "Raise it.",
+    "less_than_equal": "Lower it.",
+    "less_than": "Lower it.",
+    "too_short": "Name more of them.",
+}
+"""What to do about a field, by the type of pydantic's error."""
+
+
+def parse_model(model: type[S], values: Any, *, source: str) -> S:
+    """Return `values` as `model`, or raise one ConfigError that lists every fault."""
+    section, lines = read_section(model, values)
+    require_none(lines, source)
+    return section
+
+
+def available(kind: str) -> list[str]:
+    """Return the members of an extension point: the modules of its folder, without importing them."""
+    folder = Path(lever_pipe.__file__).parent / kind
+    names = [p.stem for p in folder.glob("*.py") if not p.stem.startswith("_") and p.stem != "protocol"]
+    return sorted(names)
+
+
+def require_member(kind: str, name: str) -> None:
+    """Raise UnknownMemberError unless `lever_pipe/<kind>/<name>.py` exists."""
+    if name not in available(kind):
+        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=unknown_member(kind, name), do=MEMBER_REMEDY)
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the most similar of `names`, or None when nothing is close."""
+    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def unknown_member(kind: str, name: str) -> str:
+    """Return what was found where a module was expected, with the nearest one there is."""
+    members = available(kind)
+    near = nearest(name, members)
+    told = f" (did you mean '{near}'?)" if near else ""
+    return f"'{cut(name)}'{told}, which is none of {', '.join(members)}"
+
+
+def require_none(lines: list[str], source: str) -> None:
+    """Raise one ConfigError that holds all `lines`, if there are any."""
+    if lines:
+        count = f"{len(lines)} fault" + ("s" if len(lines) > 1 else "")
+        raise ConfigError(
+            f"{source}: expected a valid configuration",
+            found=count,
+            do="Mend these keys (workflow/schemas/config.schema.json lists all):\n  " + "\n  ".join(lines),
+        )
+
+
+def require_plain(values: Any, *, source: str) -> None:
+    """Refuse values that JSON could not hold, and more of them than anyone writes.
+
+    YAML has dates, sets, bytes, NaN and aliases: a few lines may stand for more values than memory holds, or for a
+    mapping that contains itself.
+
+    Raises:
+        ConfigError: all foreign values, or too many or too deeply nested ones.
+    """
+    lines: list[str] = []
+    waiting: list[tuple[tuple[int | str, ...], Any]] = [((), values)]
+    count = 0
+    while waiting:
+        path, value = waiting.pop()
+        count += 1
+        if count > MOST_VALUES or len(path) > DEEPEST:
+            raise ConfigError(
+                f"{source}: expected at most {MOST_VALUES} values, nested at most {DEEPEST} deep",
+                found="more",
+                do="Write lists and mappings out; an alias (*name) repeats all that it stands for.",
+            )
+        fault = _foreign(value)
+        if fault:
+            lines.append(f"{cut(dotted(path))}: {fault}, got {shown(value)}. Quote it, or write another value.")
+        elif isinstance(value, Mapping):
+            waiting += [((*path, str(key)), item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [((*path, index), item) for index, item in enumerate(value)]
+    require_none(sorted(lines)[:SHOWN], source)
+
+
+def _foreign(value: Any) -> str:
+    """Return what a value must be, or nothing if it is that."""
+    if isinstance(value, Mapping):
+        return "" if all(isinstance(key, str) for key in value) else "must have texts as keys"
+    if isinstance(value, str):
+        is_text = len(value) <= LONGEST_TEXT and "\0" not in value and not _HALF.search(value)
+        return "" if is_text else f"must be text of at most {LONGEST_TEXT} whole characters without NUL"
+    if isinstance(value, int | float):
+        return "" if -LARGEST <= value <= LARGEST else "must be a finite number within 64 bits"
+    return "" if value is None or isinstance(value, list | tuple) else "must be a text, number, list, mapping or null"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it."""
+    try:
+        return cut(repr(value))
+    except ValueError:  # an integer of thousands of digits
+        return "a number of thousands of digits"
+
+
+def cut(text: str) -> str:
+    """Return a text as a message shows it, cut where it is long."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
+
+
+def read_section(model: type[S], values: Any) -> tuple[S, list[str]]:
+    """Return the section and a line for each fault; with faults, the section lacks what is faulty."""
+    section, lines = _read_section(model, values)
+    return section, [*lines, *(f"{dotted(path)}: {text}" for path, text in _misread(values, section, ()))]
+
+
+def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[Fault]:
+    """Yield truth values that pydantic took for numbers, the reverse, and endless numbers that texts spell."""
+    if isinstance(values, Mapping) and isinstance(parsed, Section | dict):
+        fields = parsed if isinstance(parsed, dict) else vars(parsed)
+        for key in values.keys() & fields.keys():
+            yield from _misread(values[key], fields[key], (*path, key))
+    elif isinstance(values, list | tuple) and isinstance(parsed, tuple):
+        for index, (value, item) in enumerate(zip(values, parsed, strict=False)):
+            yield from _misread(value, item, (*path, index))
+    elif isinstance(values, bool) is not isinstance(parsed, bool):
+        kind = "true or false" if isinstance(parsed, bool) else "a number or a text"
+        yield path, f"must be {kind}, got {shown(values)}. Write it so; YAML reads a bare yes, no, on or off as truth."
+    elif isinstance(parsed, int | float) and not -LARGEST <= parsed <= LARGEST:  # of a text
+        yield path, f"must be a number within 64 bits, got {shown(values)}. Write a smaller one."
+    elif isinstance(parsed, int | float) and not _is_same_number(values, parsed):
+        kind = "must be a plain decimal number that a float can hold"
+        yield path, f"{kind}, got {shown(values)}. Write it without _, : or zeros before it, and with fewer digits."
+
+
+def _is_same_number(value: Any, number: float) -> bool:
+    return spells(value, number) if isinstance(value, str) else bool(value == number)
+
+
+def spells(text: str, number: float) -> bool:
+    """Return whether a text is the plain decimal notation of a number, but for the last bit of a float."""
+    plain = text.strip()
+    if not _DECIMAL.fullmatch(plain):
+        return False
+    if number == 0:
+        return not re.search("[1-9]", re.split("[eE]", plain)[0])
+    if isinstance(number, int):
+        return Decimal(plain) == number
+    return abs(number) != inf and abs(Decimal(plain) / Decimal(number) - 1) < _ROUNDING
+
+
+def _read_section(model: type[S], values: Any) -> tuple[S, list[str]]:
+    try:
+        return model.model_validate(values), []
+    except ValidationError as fault:
+        errors = fault.errors(include_url=False)
+        section = _sound_part(model, values)
+        own = [e for e in errors if e["type"] != RULE_FAULT and not _follows_from_another(e, errors)]
+        lines = [_line(model, error) for error in own]
+        return section, lines + [f"{dotted(path)}: {text}" for path, text in section.faults()]
+
+
+def _sound_part(model: type[S], values: Any) -> S:
+    """Return the section with the fields that are valid by themselves and without the others."""
+    section = cast("S", model.model_construct())
+    fields = vars(section)
+    if not isinstance(values, Mapping):
+        fields.clear()
+        return section
+    for name, field in model.model_fields.items():
+        if name in values:
+            fields.pop(name, None)
+            value = _sound_value(field, values[name])
+            if value is not FAULTY:
+                fields[name] = value
+    return section
+
+
+def _sound_value(field: FieldInfo, value: Any) -> Any:
+    """Return the value as the model reads it, the sound part of a faulty section, or FAULTY."""
+    annotated: Any = Annotated[field.annotation, field]
+    try:
+        return TypeAdapter(annotated).validate_python(value)
+    except ValidationError:
+        inner, container = _section_in(field.annotation), get_origin(field.annotation)
+    if inner and container is dict and isinstance(value, Mapping):
+        return {str(key): _sound_part(inner, item) for key, item in value.items()}
+    if inner and container is tuple and isinstance(value, list | tuple):
+        return tuple(_sound_part(inner, item) for item in value)
+    if inner and container not in (dict, tuple):
+        return _sound_part(inner, value)
+    return FAULTY
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """Return the section that an annotation is, holds elements of, or may be absent of."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, Section):
+            return candidate
+    return None
+
+
+def _line(model: type[Section], error: ErrorDetails) -> str:
+    path = cut(dotted(error["loc"]))
+    if error["type"] == "extra_forbidden":
+        siblings = _fields_at(model, error["loc"][:-1])
+        near = nearest(str(error["loc"][-1]), siblings)
+        remedy = f"did you mean '{near}'?" if near else f"known keys: {', '.join(sorted(siblings))}."
+        return f"{path}: unknown key; {remedy}"
+    seen = "" if error["type"] == "missing" else f", got {shown(error['input'])}"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{path}: {message[0].lower()}{message[1:]}{seen}. {_remedy(error)}"
+
+
+def _follows_from_another(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
+    """Tell a tuple that only looks too short because its elements were refused."""
+    place = error["loc"]
+    inside = [other for other in errors if len(other["loc"]) > len(place) and other["loc"][: len(place)] == place]
+    return error["type"] == "too_short" and bool(inside)
+
+
+def _remedy(error: ErrorDetails) -> str:
+    value, kind, context = error["input"], error["type"], error.get("ctx", {})
+    if isinstance(value, str) and kind in {"float_parsing", "int_parsing"}:
+        return "Write a number; YAML reads 1e5 as text, so write 100000, or 1.0e-5 for a small one."
+    if isinstance(value, int | float) and value < 0 <= context.get("ge", context.get("gt", -1)):
+        return "Drop the sign."
+    if kind == "literal_error":
+        near = nearest(str(value), re.findall("'([^']*)'", context["expected"]))
+        return f"Did you mean '{near}'?" if near else "Write one of these."
+    return REMEDIES.get(kind, "Write what is expected, or drop the key to take its default.")
+
+
+def _fields_at(model: type[Section], location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys known at a place; an index or a preset's name stays within the section it leads to."""
+    annotation: Any = model
+    for part in location:
+        container, section = get_origin(annotation), _section_in(annotation)
+        if section is None:
+            return []
+        field = None if container in (dict, tuple) else section.model_fields.get(str(part))
+        annotation = field.annotation if field else section
+    section = _section_in(annotation)
+    return list(section.model_fields) if section else []

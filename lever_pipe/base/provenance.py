@@ -1,0 +1,316 @@
+"""What an artefact's identity consists of: canonical config, code of its stage, digests of its models.
+
+What the text of a module says, its imports and the digest of its syntax tree, is remembered by the text's digest:
+Snakemake starts anew for each run and for each job of a cluster, and parsing the package takes longer than its plan.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lever_pipe
+from lever_pipe.base import storage
+from lever_pipe.base.errors import LeverPipeError
+
+PACKAGE = Path(lever_pipe.__file__).parent
+MODULE_DIGITS = 8
+"""Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
+PLACE = re.compile(rf"'{PACKAGE.name}\.(?:\w+\.)*(\w+\.)'")
+"""The beginning of a module's dotted name, to which the configuration adds the member."""
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of syntax trees that hold statements, or what holds statements; of an `if`, the first is what it decides."""
+MEMORY = Path(".snakemake/lever_pipe/modules.json")
+"""Where a working directory remembers what the texts of modules say."""
+ANSWERING = ("images", "rowwise")
+"""Modules that are part of every engine: what images show, and how matrix products are made."""
+BESIDE = ("ledger", "prompts")
+"""Modules beside an engine that compute nothing: what is asked is part of an answer's key."""
+RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON that is equal for equal values: sorted keys, no blanks, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def closure_of(module: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> list[str]:
+    """Return the sorted dotted names of all package modules that `module` and `members` import.
+
+    Imports inside functions count; imports under `if TYPE_CHECKING` do not, because they never run.
+    """
+    todo, seen = [module, *members], set()
+    while todo:
+        name = todo.pop()
+        found = None if name in seen else _module(name, root)
+        if found is not None:
+            seen.add(name)
+            todo.extend(found.imports)
+    return sorted(seen)
+
+
+def code_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> str:
+    """Return the fingerprint of a stage's code: a hash over the syntax trees of its import closure.
+
+    Docstrings and comments are stripped, so prose costs no rerun while a changed sign does. Where a module lies does
+    not count, nor how its imports are written and ordered: a name that is imported counts as what it stands for.
+    `members` are the modules that the configuration selects by name (a sampler, an LVLM), as `lever.samplers.uniform`.
+    """
+    return _code_of(stage, members, root).fingerprint
+
+
+def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> dict[str, str]:
+    """Return the modules behind `code_of`, without the package's name, with the digest of each one's syntax tree.
+
+    They are read at the same moment as the fingerprint. The package itself is called `__init__`.
+    """
+    return dict(_code_of(stage, members, root).modules)
+
+
+def engine_code(member: str, *, root: Path = PACKAGE) -> str:
+    """Return the fingerprint of what a member computes with: all of its own part of the package that it imports.
+
+    Of an LVLM that is all of `lvlms` that it imports, what images show, and how products are made. Answers that outlive
+    a run are kept under it: what other code computed is not an answer of this code.
+    """
+    own = member.rpartition(".")[0]
+    names = {name: name.rpartition(".")[2] for name in closure_of(member, root=root)}
+    kept = [name for name, last in names.items() if last in ANSWERING or (name.startswith(own) and last not in BESIDE)]
+    return _fingerprint(kept, root).fingerprint
+
+
+class _Code(NamedTuple):
+    """The code of some modules, by one reading of them: module -> digest, and the fingerprint of all."""
+
+    fingerprint: str
+    modules: dict[str, str]
+
+
+@cache
+def _code_of(stage: str, members: tuple[str, ...], root: Path) -> _Code:
+    package = root.name
+    names = closure_of(f"{package}.stages.{stage}", tuple(f"{package}.{m}" for m in members), root=root)
+    return _fingerprint(names, root)
+
+
+def _fingerprint(names: list[str], root: Path) -> _Code:
+    modules = {name: module for name in names if (module := _module(name, root)) is not None}
+    texts = {
+        "\n".join([module.tree, *(_meant(one, modules, root) for one in module.bindings)])
+        for module in modules.values()
+        if module != _parsed("")  # a folder's own
+    }
+    short = {name.removeprefix(root.name).lstrip(".") or "__init__": module for name, module in modules.items()}
+    return _Code(
+        fingerprint=_sha256("\n\n".join([python_version(), *sorted(texts)]))[:16],
+        modules={name: _sha256(json.dumps([m.tree, m.bindings]))[:MODULE_DIGITS] for name, m in short.items()},
+    )
+
+
+def _meant(binding: Binding, modules: Mapping[str, Module], root: Path) -> str:
+    """Return what a name stands for: something of one of these modules, wherever that lies, or of another package.
+
+    Of modules that are not asked for, only the name counts.
+    """
+    scope, local, module, name = binding
+    inside = f"{module}.{name}"
+    if inside in modules:
+        return f"{scope} {local} {modules[inside].tree}"
+    if module in modules:
+        return f"{scope} {local} {modules[module].tree} {name}"
+    is_own = module.partition(".")[0] == root.name
+    return f"{scope} {local} {name or module.rpartition('.')[2] if is_own else inside}"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def python_version() -> str:
+    """Return the part of Python's version that code is compiled by, as `3.11`: it enters every fingerprint."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def commit_of(folder: Path = PACKAGE) -> tuple[str, bool]:
+    """Return the git commit of the code and whether tracked files differ from it; `unknown` outside git."""
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        return head, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return "unknown", False
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that can move a number."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in RECORDED_PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True, timeout=20
+    )
+    return done.stdout.strip()
+
+
+def _path_of(name: str, root: Path) -> Path | None:
+    parts = name.split(".")
+    if parts[0] != root.name:
+        return None
+    base = root.joinpath(*parts[1:])
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+Binding = tuple[str, str, str, str]
+"""A name that an import binds: in which function or class, the name, the module, the name there or nothing."""
+
+
+class Module(NamedTuple):
+    """What a module's text says.
+
+    Attributes:
+        imports: dotted names of what may be modules.
+        tree: digest of its syntax tree without docstrings and imports.
+        bindings: what its imports bind, by scope and name; of one name in the order of the text.
+    """
+
+    imports: tuple[str, ...]
+    tree: str
+    bindings: tuple[Binding, ...]
+
+
+class Modules:
+    """What texts of modules say, by the digest of the text.
+
+    Args:
+        memory: a file that keeps it between processes; None forgets. What this Python and this module did not write
+            counts for nothing.
+
+    Attributes:
+        parsed: how many texts were parsed.
+    """
+
+    def __init__(self, memory: Path | None = None) -> None:
+        self.parsed = 0
+        self._memory = memory
+        self._reader = f"{sys.version} {_sha256(Path(__file__).read_text(encoding='utf-8'))}"
+        self._used: dict[str, Module] = {}
+        self._known: dict[str, Module] = {}
+        if memory is not None:
+            with suppress(OSError, ValueError, TypeError, AttributeError, LookupError):
+                content = json.loads(memory.read_bytes())
+                known = content["modules"] if content["reader"] == self._reader else {}
+                self._known = {text: _remembered_module(*said) for text, said in known.items()}
+
+    def of(self, text: str) -> Module:
+        """Return what a text says.
+
+        Raises:
+            SyntaxError: it is no Python.
+        """
+        key = _sha256(text)
+        found = self._used.get(key) or self._known.get(key)
+        if found is None:
+            self.parsed += 1
+            found = _parsed(text)
+        self._used[key] = found
+        return found
+
+    def save(self) -> None:
+        """Write what this process used to the memory; where it cannot be written, texts are parsed again next time."""
+        if self._memory is None or self._used == self._known:
+            return
+        content = json.dumps({"reader": self._reader, "modules": dict(sorted(self._used.items()))})
+        with suppress(OSError, LeverPipeError):
+            storage.write_atomically(self._memory, lambda handle: handle.write(content.encode()))
+            self._known = dict(self._used)
+
+
+def remembered() -> Modules:
+    """Return this process's memory of modules, kept in the working directory once something saves it."""
+    return _remembered(Path.cwd() / MEMORY)
+
+
+@cache
+def _remembered(memory: Path) -> Modules:
+    return Modules(memory)
+
+
+@cache
+def _module(name: str, root: Path) -> Module | None:
+    """Return what a module of the package says; read once in a process: all its fingerprints are of one moment."""
+    path = _path_of(name, root)
+    return None if path is None else remembered().of(path.read_text(encoding="utf-8"))
+
+
+def _remembered_module(imports: Any, tree: Any, bindings: Any) -> Module:
+    return Module(
+        tuple(map(str, imports)), str(tree), tuple((str(s), str(n), str(m), str(o)) for s, n, m, o in bindings)
+    )
+
+
+def _parsed(text: str) -> Module:
+    tree = ast.parse(text)
+    bindings = tuple(sorted(_bindings(tree, ""), key=lambda binding: binding[:2]))
+    modules = [name for _, _, module, name in bindings for name in (module, f"{module}.{name}" if name else module)]
+    return Module(tuple(dict.fromkeys(modules)), _sha256(_stripped(tree)), bindings)
+
+
+def _bindings(node: ast.AST, scope: str) -> Iterator[Binding]:
+    """Yield what the imports inside a node bind, but for those that only type checkers read."""
+    if isinstance(node, ast.Import):
+        yield from ((scope, alias.asname or alias.name, alias.name, "") for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield from ((scope, alias.asname or alias.name, node.module, alias.name) for alias in node.names)
+    inner = f"{scope}.{node.name}" if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else scope
+    for field in BLOCKS[1:] if _only_checked(node) else BLOCKS:
+        for statement in getattr(node, field, None) or ():
+            yield from _bindings(statement, inner) if isinstance(statement, ast.AST) else ()
+
+
+def _only_checked(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _stripped(tree: ast.AST) -> str:
+    """Return a syntax tree as text, and take docstrings and imports out, and what only type checkers read."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        for field in BLOCKS:
+            block = getattr(node, field, None)
+            if isinstance(block, list):
+                setattr(node, field, [one for one in block if not _says_nothing(one)])
+                todo.extend(getattr(node, field))
+    return PLACE.sub(rf"'{PACKAGE.name}.\1'", ast.dump(tree, annotate_fields=False))
+
+
+def _says_nothing(statement: ast.AST) -> bool:
+    """Return whether a statement computes nothing: prose, an import, or for type checkers."""
+    is_import = isinstance(statement, ast.Import | ast.ImportFrom)
+    only_checked = isinstance(statement, ast.If) and _only_checked(statement) and not statement.orelse
+    return is_import or only_checked or (isinstance(statement, ast.stmt) and _is_docstring(statement))
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    value = getattr(statement, "value", None)
+    is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+    return isinstance(statement, ast.Expr) and is_text

@@ -1,0 +1,175 @@
+"""`python -m lever_pipe store`: count what a store of finished work holds, read and check all of it, make room."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lever_pipe.base.errors import ConfigError, StoreError
+from lever_pipe.experiment.config import Store as Settings
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.runtime.snakemake_adapter import configuration_of
+from lever_pipe.runtime.store import GB, Store
+
+CONFIG = Path("config.yaml")
+LARGEST_GB = 1e9
+
+GC = """
+Read everything and remove what is damaged; then finished work that was not used for the longest time, until the rest
+takes no more than the store may, and what killed jobs have left, if older than an hour. Running jobs may go on. The
+ledger of LVLM answers stays.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one tool; return 0, or 1 where faults remain.
+
+    Raises:
+        StoreError: no store, or one of another format.
+        ConfigError: the configuration does not parse, or names no store.
+    """
+    options = _parser().parse_args(words)
+    settings = _settings(options)
+    folder = Path(settings.folder if options.folder is None else options.folder).expanduser()
+    if not folder.is_dir() or _is_another(folder):
+        raise StoreError(
+            f"{folder}: expected a store of finished work",
+            found="another folder" if folder.is_dir() else "another file" if folder.exists() else "no folder",
+            do="Name the folder of a store; a run makes the one that `store.folder` in the configuration names.",
+        )
+    status: int = options.run(Store(folder, max_bytes=_bound(options, settings)), options)
+    return status
+
+
+def _is_another(folder: Path) -> bool:
+    """Tell a folder that no run has begun to fill as a store from one that is empty."""
+    names = {path.name for path in folder.iterdir()}
+    return bool(names) and not names & {"VERSION", "blobs", "entries", "staging", "ledger"}
+
+
+def _run_stats(store: Store, options: argparse.Namespace) -> int:
+    stats = store.stats()._asdict()
+    counts = {"folder": str(store.folder), **stats, "max_bytes": store.max_bytes}
+    if options.json:
+        _print_json(counts)
+        return 0
+    shown: dict[str, str] = {}
+    for name, value in counts.items():
+        if isinstance(value, dict):
+            shown |= {f"  {stage}": f"{count:,}" for stage, count in value.items()}
+        else:
+            shown[name.replace("_", " ")] = f"{value:,}" if isinstance(value, int) else str(value)
+    del shown["folder"]
+    left, right = max(map(len, shown)), max(map(len, shown.values()))
+    sys.stdout.write(f"{store.folder}\n")
+    sys.stdout.writelines(f"{name:<{left}}  {value:>{right}}\n" for name, value in shown.items())
+    return 0
+
+
+def _run_verify(store: Store, options: argparse.Namespace) -> int:
+    faults = store.verify(mend=options.mend)
+    stats = store.stats()
+    left = sum(not fault.mended for fault in faults)
+    if options.json:
+        rows = [
+            {"expected": f.fault.expected, "found": f.fault.found, "do": f.fault.do, "removed": f.mended}
+            for f in faults
+        ]
+        _print_json({"folder": str(store.folder), "faults": rows, "entries": stats.entries, "contents": stats.contents})
+        return 1 if left else 0
+    sys.stdout.writelines(f"{fault}\n" for fault in faults)
+    verdict = _n(left, "fault") if left else "sound"
+    held = f"{_n(stats.entries, 'finished job')}, {_n(stats.contents, 'file')} of {stats.bytes:,} bytes"
+    sys.stdout.write(f"{store.folder}: {verdict}; {held}\n")
+    return 1 if left else 0
+
+
+def _run_gc(store: Store, options: argparse.Namespace) -> int:
+    mended = [str(fault) for fault in store.verify(mend=True)]
+    trimmed = store.trim()
+    if options.json:
+        damage = {"faults": mended, "max_bytes": store.max_bytes}
+        _print_json({"folder": str(store.folder), **trimmed._asdict(), **damage})
+        return 0
+    sys.stdout.writelines(f"{fault}\n" for fault in mended)
+    sys.stdout.write(
+        f"removed {_n(trimmed.entries, 'finished job')}, {_n(trimmed.contents, 'file')} of {trimmed.bytes:,} bytes and "
+        f"{_n(trimmed.temporary, 'leftover')}\n"
+        f"{store.folder}: {_n(trimmed.entries_left, 'finished job')} of {trimmed.bytes_left:,} bytes; "
+        f"{store.max_bytes:,} are allowed\n"
+    )
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """Return the configured store; where the words say all that is needed, the configuration may say nothing of it.
+
+    Raises:
+        ConfigError: it does not parse, or has no store though the words name none.
+    """
+    config, source = _config(options.configfile)
+    settings = parse_experiment(config, source=source).store if config else Settings()
+    if settings is None and options.folder is None:
+        raise ConfigError(
+            f"{source}: expected a store of finished work",
+            found="store: null",
+            do="Name its folder: python -m lever_pipe store TOOL FOLDER",
+        )
+    return settings or Settings()
+
+
+def _config(laid_over: Sequence[Path]) -> tuple[dict[str, Any], str]:
+    """Return the configuration as a run with these files has it, and what it comes from."""
+    paths = [path for path in (CONFIG, *laid_over) if path != CONFIG or path.exists()]
+    return configuration_of(paths), " + ".join(map(str, paths))
+
+
+def _bound(options: argparse.Namespace, settings: Settings) -> int:
+    if getattr(options, "all", False):
+        return 0
+    limit = getattr(options, "max_gb", None)
+    return int((settings.max_gb if limit is None else limit) * GB)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lever_pipe")
+    store = parser.add_subparsers(required=True).add_parser("store", description=__doc__)
+    tools = store.add_subparsers(required=True, metavar="TOOL")
+    stats = tools.add_parser("stats", help="count finished jobs, files and bytes")
+    verify = tools.add_parser("verify", help="read everything; status 1 and one line for each fault")
+    verify.add_argument("--mend", action="store_true", help="remove what is damaged; it is computed again")
+    collect = tools.add_parser("gc", help="remove what was not used for the longest time", description=GC)
+    bound = collect.add_mutually_exclusive_group()
+    bound.add_argument("--max-gb", type=_gigabytes, metavar="N", help="what may stay, instead of `store.max_gb`")
+    bound.add_argument("--all", action="store_true", help="remove all finished work")
+    for tool, run in ((stats, _run_stats), (verify, _run_verify), (collect, _run_gc)):
+        tool.set_defaults(run=run)
+        tool.add_argument("folder", nargs="?", metavar="FOLDER", help="a store; by default the configured one")
+        tool.add_argument(
+            "--configfile", type=Path, nargs="+", default=[], metavar="FILE", help=f"laid over {CONFIG}, as for a run"
+        )
+        tool.add_argument("--json", action="store_true", help="print a JSON object")
+        tool.add_argument("--debug", action="store_true", help="show the traceback of a fault")
+    return parser
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < LARGEST_GB:
+        raise argparse.ArgumentTypeError(f"expected gigabytes, 0 or more; found {text!r}")
+    return value
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _n(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

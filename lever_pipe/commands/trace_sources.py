@@ -1,0 +1,202 @@
+"""Which rows of which files a cell's number stands in, and which policies they are about.
+
+A table prints what long-format CSV files hold. Instead of knowing each table's code, the number itself is looked up: in
+the files that the table's stage read, in rows about the same policies, shots and samples, as far as the cell tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import NamedTuple
+
+from lever_pipe.base.records import group_of
+from lever_pipe.commands.trace_what import Asked, Row, read_csv
+from lever_pipe.runtime.plan import batch_of
+from lever_pipe.runtime.rerun.why_names import run_of
+
+PUBLISHED = "published"
+REFERENCES = ("reference", "reference_intention")
+"""Names of the inputs that hold published numbers."""
+SETTINGS = "lineage"
+"""Name of the input that tells settings, not results."""
+FAMILY_WIDE = frozenset(("p_holm", "Holm p"))
+"""Columns whose value depends on every row of its family of comparisons."""
+COLUMNS = {"Holm p": "p_holm", "p": "p", "Difference": "difference", "Gain": "difference", "Detectable": "detectable"}
+"""Column of a table -> the column of the long-format file that it prints."""
+MEASURES = frozenset(("samples", "shots", "epoch", "seed", "step", "shot"))
+"""Columns that say what a row is about; their numbers are no results."""
+
+_BETA = re.compile(r"KL_BETA=([0-9.]+)")
+_SHOTS = re.compile(r"(?:^|.*\b)shot (\d+)$", re.IGNORECASE)
+
+
+class Source(NamedTuple):
+    """A row of a file that the stage of a table read, with the cell's number in it.
+
+    Attributes:
+        input: the stage's name of the file.
+        row: place of the row, from 1.
+        value: as the file has it.
+        keys: the other cells of the row that are not empty.
+        names: policies that the row is about, with or without seed.
+    """
+
+    input: str
+    path: str
+    row: int
+    column: str
+    value: str
+    keys: dict[str, str]
+    names: frozenset[str]
+
+
+def is_published(asked: Asked) -> bool:
+    """Return whether a cell holds a number that was published, not ours."""
+    if any(group.startswith(f"{PUBLISHED}/") for group in asked.groups):
+        return True
+    source = asked.cells.get("Source", "")
+    return source.startswith(PUBLISHED) or asked.column == "Document" or asked.column.startswith("Published")
+
+
+def earlier_epochs(groups: Iterable[str]) -> frozenset[str]:
+    """Return these policies with the epochs before them: what a statistic over a run depends on."""
+    found = set(groups)
+    for group in groups:
+        head, is_trained, epoch = group.rpartition("/epoch~")
+        found |= {f"{head}{is_trained}{e}" for e in range(1, int(epoch))} if is_trained and epoch.isdecimal() else set()
+    return frozenset(found)
+
+
+def sources_of(asked: Asked, inputs: Mapping[str, Path]) -> list[Source]:
+    """Return the rows among these inputs of a stage that hold a cell's number and are about its policies.
+
+    Args:
+        asked: a cell; without a number nothing is found.
+        inputs: name -> path of the files that the table was built from; other than CSV files are passed over.
+    """
+    wanted = [name for name in REFERENCES if name in inputs] if is_published(asked) else None
+    found: list[Source] = []
+    for name, path in inputs.items():
+        is_wanted = name not in REFERENCES if wanted is None else name in wanted
+        if asked.number and is_wanted and name != SETTINGS and path.suffix == ".csv" and path.is_file():
+            found += _in_file(asked, name, path)
+    return _narrowed(asked, found)
+
+
+def names_of(row: Row) -> frozenset[str]:
+    """Return the policies or agents that a row of a long-format file is about."""
+    found = {row[column] for column in ("group", "left", "right") if row.get(column)}
+    if row.get("policy"):
+        found.add(f"baseline/{row['policy']}" if row.get("stage") == "baseline" else row["policy"])
+    elif row.get("preset") and row.get("epoch"):
+        run = "on_policy" if row.get("mode") == "on_policy" and row["stage"] == "grpo" else row["stage"]
+        parts = [
+            f"{name}~{row[key]}" for name, key in (("base", "base_rce_epoch"), ("beta", "kl_beta")) if row.get(key)
+        ]
+        found.add("/".join([f"preset~{row['preset']}", run, *parts, f"seed~{row['seed']}", f"epoch~{row['epoch']}"]))
+    if row.get("arm"):
+        arms = [row["arm"], *(row[key] for key in ("reference", "against") if row.get(key))]
+        found |= {f"arm~{arm}/seed~{row['seed']}" if row.get("seed") else f"arm~{arm}" for arm in arms}
+    return frozenset(found)
+
+
+def groups_of(asked: Asked, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the policies that a cell is about: of several behind its row, those that its column names, if any."""
+    groups = asked.groups or tuple(sorted(names_of(dict(asked.cells))))
+    beta = _BETA.fullmatch(asked.column)
+    if len(groups) > 1 and beta:
+        return tuple(group for group in groups if f"/beta~{beta[1]}/" in group) or groups
+    return groups or _named_by(asked, known)
+
+
+def keeps(path: str, names: frozenset[str]) -> bool:
+    """Return whether a file of a list belongs to these policies; what belongs to no policy is kept."""
+    run = run_of(path)
+    if run:
+        return run in names or group_of(run) in names
+    _, is_answer, rest = path.partition("answers/")
+    if not is_answer or not names:
+        return True
+    batch = Path(rest).parent.as_posix()
+    return any(batch == batch_of(n) if "seed~" in n else batch.startswith(n.partition("/")[0]) for n in names)
+
+
+def family_names(source: Source, rows: Sequence[Row]) -> frozenset[str]:
+    """Return the policies that a source's value depends on: for an adjusted p, all of its family."""
+    if source.column not in FAMILY_WIDE or not source.keys.get("family"):
+        return source.names
+    family = [row for row in rows if row.get("family") == source.keys["family"]]
+    return frozenset(name for row in family for name in names_of(row)) | source.names
+
+
+def _named_by(asked: Asked, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the policies or arms that a column's or row's label names, where a table has no groups."""
+    if not asked.column:
+        return ()
+    from lever_pipe.report.tables.policies import label_of
+
+    groups = sorted({group_of(run) for run in known})
+    arm = asked.cells.get("Arm", "").strip("`")
+    seed = asked.cells.get("Seed", "")
+    of_column = re.fullmatch(r"`(\w+)`(?: (\d+))?", asked.column)
+    if of_column:
+        arm, seed = of_column[1], of_column[2] or ""
+    if f"arm~{arm}" in groups:
+        return (f"arm~{arm}/seed~{seed}" if seed else f"arm~{arm}",)
+    return tuple(g for g in groups if _is_policy(g) and label_of(g) == asked.column)
+
+
+def _is_policy(group: str) -> bool:
+    return group.startswith("baseline/") or (group.startswith("preset~") and "/init" not in group)
+
+
+def _in_file(asked: Asked, name: str, path: Path) -> Iterator[Source]:
+    groups = frozenset(asked.groups)
+    for i, row in enumerate(read_csv(path)):
+        names = names_of(row)
+        about = {*names, *map(group_of, names)}
+        if groups and names and not is_published(asked) and not groups & about:
+            continue
+        for column, value in row.items():
+            if column not in MEASURES and value and _is_printed_as(value, asked.number):
+                keys = {key: text for key, text in row.items() if text and key != column}
+                yield Source(name, str(path), i + 1, column, value, keys, names)
+
+
+def _is_printed_as(value: str, number: str) -> bool:
+    """Return whether a value rounds to a printed number."""
+    digits = len(number.partition(".")[2])
+    try:  # a tie may have been rounded either way
+        return abs(abs(Decimal(value)) - abs(Decimal(number))) <= Decimal(5).scaleb(-digits - 1)
+    except InvalidOperation:
+        return False
+
+
+def _narrowed(asked: Asked, found: list[Source]) -> list[Source]:
+    """Return those that say the same as the cell's row and column about shots, samples, epoch and beta, if any do."""
+    shots = _SHOTS.match(asked.column)
+    is_mean = asked.column in ("Mean", "Average", "Accuracy")
+    pair = frozenset(asked.groups) if len(asked.groups) > 1 else frozenset()
+    values = dict(part.split("~", 1) for group in asked.groups for part in group.split("/") if "~" in part)
+    wishes = [
+        ("shots", shots[1] if shots else "mean" if is_mean else asked.cells.get("Shots", "")),
+        ("shot", shots[1] if shots else ""),
+        ("subset", "prefix"),
+        ("samples", asked.cells.get("Samples", "")),
+        ("epoch", values.get("epoch", "") or asked.cells.get("Epoch", "")),
+        ("kl_beta", values.get("beta", "") or asked.cells.get("KL_BETA", "")),
+        ("step", asked.cells.get("Step", "")),
+    ]
+    for key, value in wishes:
+        same = [each for each in found if key not in each.keys or each.keys[key].partition("(")[0] == value]
+        found = same if value and same else found
+    named = [each for each in found if each.column == COLUMNS.get(asked.column, "")]
+    found = named or found
+    exact = [each for each in found if pair and each.names == pair]
+    found = exact or found
+    largest = max((int(each.keys["samples"]) for each in found if each.keys.get("samples", "").isdecimal()), default=0)
+    whole = [each for each in found if each.keys.get("samples", str(largest)) == str(largest)]
+    return whole if whole and not asked.cells.get("Samples") and not is_published(asked) else found

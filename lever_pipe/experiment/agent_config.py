@@ -1,0 +1,391 @@
+"""The configuration of study `intention`: GRPO of a tool-calling agent, every value that bears identity.
+
+Defaults are the published production values; the embedded world overrides them in `config.yaml`. What the documents
+do not state is marked inferred or chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lever_pipe.base.sections import (
+    Fault,
+    Rule,
+    Section,
+    repeated,
+)
+
+RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TrajectoryScore = Literal["sum", "mean", "r2g"]
+TurnCredit = Literal["equalized", "r2g", "em"]
+EvaluationMode = Literal["greedy", "sampled"]
+
+
+class SyntheticTasks(Section):
+    """The generator of the embedded tasks (`intention/sources/synthetic.py`)."""
+
+    n_train: int = Field(380, ge=1, le=100_000)
+    n_val: int = Field(40, ge=2, le=100_000)
+    n_test: int = Field(200, ge=2, le=100_000)
+    seed: RunSeed = 0
+
+
+class TaskFiles(Section):
+    """IntentionGym's own files: task objects as JSON, and the ids of the RL rows as parquet."""
+
+    train: str = "data/intention/train.parquet"
+    """Rows to train on: `.parquet` for source `parquet`, else `.json`."""
+    val: str = "data/intention/test.parquet"
+    """Rows of the validation curve."""
+    test: str = "data/intention/all_intentions_test.json"
+    """Held-out tasks; those that are trained or validated on are left out."""
+    details: tuple[str, ...] = (
+        "data/intention/all_intentions_train.json",
+        "data/intention/all_intentions_test.json",
+    )
+    """JSON files that hold the hidden details of the parquet's ids; source `parquet` only."""
+
+
+class Tasks(Section):
+    """Where the agent's tasks come from."""
+
+    source: str = "parquet"
+    """A member of `lever_pipe/intention/sources`."""
+    synthetic: SyntheticTasks = SyntheticTasks()
+    files: TaskFiles = TaskFiles()
+
+
+class Endpoint(Section):
+    """The model behind an OpenAI-compatible server that plays the user and the judge."""
+
+    model: str = "Qwen3-32B"
+    temperature: float = Field(0.0, ge=0, le=2)
+    max_tokens: int = Field(2048, ge=1, le=100_000)
+
+
+class Connection(Section):
+    """How that server is reached; changes no number and never enters `spec`."""
+
+    base_url: str = ""
+    """Such as http://127.0.0.1:8000/v1; empty reads the variable below."""
+    base_url_variable: str = Field("OPENAI_BASE_URL", pattern="^[A-Za-z_][A-Za-z0-9_]*$")
+    api_key_variable: str = Field("OPENAI_API_KEY", pattern="^[A-Za-z_][A-Za-z0-9_]*$")
+    """Name of the environment variable that holds the key; the key itself stands nowhere."""
+    timeout_seconds: float = Field(10.0, gt=0, le=600)
+    """Of one request."""
+    retries: int = Field(3, ge=0, le=20)
+    """Further attempts after a failed request, with back-off."""
+    backoff_seconds: float = Field(0.5, ge=0, le=60)
+    """Wait before the first retry; it doubles each time."""
+    concurrency: int = Field(64, ge=1, le=1024)
+    """Requests in flight at one time."""
+
+
+class AgentExecution(Section):
+    """How the stages of this study run; changes no number and never enters `spec`."""
+
+    connection: Connection = Connection()
+    cassette: str = ""
+    """File of recorded simulator replies; written by simulator `record`, read by `replay`. Where it lies changes no
+    number; with `replay` its content does, and is an input of the stages."""
+    checkpoint_every: int = Field(5, ge=1)
+    """Steps between resumable checkpoints."""
+
+
+class Simulator(Section):
+    """Who answers the agent's questions and judges what they uncover."""
+
+    kind: str = "openai"
+    """A member of `lever_pipe/intention/simulators`: `rule`, `openai`, `record` or `replay`."""
+    endpoint: Endpoint = Endpoint()
+    judge_miss: float = Field(0.0, ge=0, le=1)
+    """`rule` only: chance that an uncovered detail is not credited."""
+    reply_noise: float = Field(0.0, ge=0, le=1)
+    """`rule` only: chance that a reply names a wrong value."""
+    leak_details: bool = False
+    """Published fault: the reply prompt holds the hidden details."""
+    silent_failures: bool = False
+    """Published fault: a failed judge counts as nothing covered, unseen. Such a run still stops above `failure_limit`;
+    raise that to 1 for parity with the original."""
+    count_duplicates: bool = False
+    """Published fault: a detail that the judge names twice counts twice."""
+    last_call_only: bool = False
+    """Published fault: of several calls in one turn only the last reward is kept."""
+    failure_limit: float = Field(0.05, ge=0, le=1)
+    """Share of failed simulator requests in a step or evaluation above which the run stops."""
+
+
+class ImportanceReward(Section):
+    """What uncovering one detail is worth, by its importance."""
+
+    low: float = Field(0.4, gt=0, le=10)
+    medium: float = Field(0.7, gt=0, le=10)
+    high: float = Field(1.0, gt=0, le=10)
+
+
+class Environment(Section):
+    """IntentionGym's reward and protocol (source: UserRL)."""
+
+    max_turns: int = Field(16, ge=1, le=256)
+    """Agent turns of an episode; its last turn is generated, but its call is executed only with `execute_last_turn`."""
+    execute_last_turn: bool = False
+    """False as published: the last turn's call is never executed."""
+    importance_reward: ImportanceReward = ImportanceReward()
+    multi_detail_penalty: float = Field(0.2, ge=0, le=10)
+    """For each further detail that one question uncovers."""
+    step_penalty: float = Field(0.0, ge=0, le=10)
+    reward_scale: float = Field(1.0, gt=0, le=100)
+    normalise_rewards: bool = True
+    """Limit a turn's reward to [0, 1]."""
+    show_reward: bool = True
+    """Tell the agent each turn's reward, as published."""
+    step_timeout_seconds: float = Field(30.0, gt=0, le=3600)
+    """A turn that takes longer ends its episode with reward 0 and is counted."""
+
+
+class TinyQwen3(Section):
+    """A small Qwen3 that is built with random weights and a word-level vocabulary."""
+
+    hidden: int = Field(96, ge=8, le=8192)
+    layers: int = Field(2, ge=1, le=128)
+    heads: int = Field(4, ge=1, le=128)
+    kv_heads: int = Field(2, ge=1, le=128)
+    head_dim: int = Field(24, ge=2, le=512)
+    mlp: int = Field(288, ge=8, le=65_536)
+    positions: int = Field(512, ge=16)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: key-value heads divide the heads."""
+        return (self._kv_heads_divide_heads,)
+
+    def _kv_heads_divide_heads(self) -> Iterator[Fault]:
+        if self.heads % self.kv_heads:
+            yield ("kv_heads",), f"must divide heads={self.heads}, got {self.kv_heads}. Change one of them."
+
+
+class AgentModel(Section):
+    """The policy that is trained."""
+
+    folder: str = "models/Qwen3-8B"
+    """A local folder for `AutoModelForCausalLM`; empty builds the tiny Qwen3 below and warms it up."""
+    codec: str = "hf"
+    """A member of `lever_pipe/intention/codecs`: how dialogues become tokens."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    max_context: int = Field(9344, ge=16)
+    """Tokens of an episode; one that is full ends. Published: 1,152 of the prompt and 8,192 of the response."""
+    max_new_tokens: int = Field(1024, ge=1)
+    """Tokens of one agent turn (chosen; not published)."""
+    tiny: TinyQwen3 = TinyQwen3()
+
+
+class WarmStart(Section):
+    """Supervised fine-tuning on demonstrations, so that GRPO starts from a policy that calls the tool at all."""
+
+    steps: int = Field(400, ge=1)
+    batch: int = Field(32, ge=1)
+    learning_rate: float = Field(2e-3, gt=0, le=1)
+    warmup_steps: int = Field(20, ge=0)
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    seed: RunSeed = 0
+    irrelevant: float = Field(0.2, ge=0, le=1)
+    """Chance that the demonstrator asks for any slot of the category instead of a remaining one."""
+    double: float = Field(0.3, ge=0, le=1)
+    """Chance that it adds a second slot."""
+    early_stop: float = Field(0.1, ge=0, le=1)
+    """Chance before each turn that it stops."""
+
+
+class Schedule(Section):
+    """Learning rate against completed updates (source: verl)."""
+
+    kind: Literal["constant", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    """Updates of linear warm-up; the first of them has learning rate `minimum`."""
+    minimum: float = Field(0.0, ge=0, le=1)
+    """Share of the peak at which warm-up begins and the cosine ends."""
+
+
+class AgentGrpo(Section):
+    """GRPO of multi-turn episodes (source: UserRL on verl)."""
+
+    steps: int = Field(45, ge=1, le=100_000)
+    prompts: int = Field(6, ge=1)
+    """Tasks of a step (inferred from the published token counts)."""
+    group: int = Field(8, ge=2, le=1024)
+    """Episodes of a task."""
+    minibatches: int = Field(1, ge=1)
+    """Optimiser updates of a step."""
+    micro_batch: int = Field(8, ge=1)
+    """Episodes of one backward pass on one device; changes no number beyond rounding."""
+    learning_rate: float = Field(1e-6, gt=0, le=1)
+    """Peak."""
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    max_gradient_norm: float = Field(1.0, gt=0)
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.2, gt=0, lt=10)
+    dual_clip: float = Field(3.0, gt=1)
+    """Bound on the loss of a token with negative advantage, in multiples of -A."""
+    temperature: float = Field(1.0, gt=0, le=10)
+    trajectory_score: TrajectoryScore = "mean"
+    """What a group is compared by; the original calls its mean over turns "Sum"."""
+    turn_credit: TurnCredit = "equalized"
+    gamma: float = Field(0.8, gt=0, le=1)
+    """Discount of `r2g`."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: mini-batches share the prompts."""
+        return (self._minibatches_divide_prompts,)
+
+    def _minibatches_divide_prompts(self) -> Iterator[Fault]:
+        if self.prompts % self.minibatches:
+            yield ("minibatches",), f"must divide prompts={self.prompts}, got {self.minibatches}. Change one of them."
+
+
+class PrimaryEndpoint(Section):
+    """The one number that the arms are compared by, fixed before any run."""
+
+    metric: Literal["reward", "normalised_reward"] = "normalised_reward"
+    mode: EvaluationMode = "sampled"
+    split: Literal["val", "test"] = "test"
+    checkpoint: Literal["last", "best"] = "last"
+
+
+class AgentEvaluation(Section):
+    """How policies are evaluated during and after training."""
+
+    every: int = Field(5, ge=1)
+    """Steps between evaluations; step 0 and the last step are always evaluated."""
+    samples: int = Field(4, ge=1, le=256)
+    """Sampled episodes of a task, at the training temperature; the greedy curve has one."""
+    test_samples: int = Field(4, ge=1, le=256)
+    """The same on held-out tasks."""
+    batch: int = Field(200, ge=1)
+    """Episodes rolled out together on one device, in training as in evaluation; changes no number beyond rounding."""
+    seed: RunSeed = 0
+    """Stream of the evaluation's draws and of the resamples behind intervals."""
+    thresholds: tuple[Annotated[float, Field(gt=0, le=1)], ...] = (0.5, 0.7, 0.8, 0.9)
+    """Shares of the ceiling whose first step is reported."""
+    primary: PrimaryEndpoint = PrimaryEndpoint()
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: no threshold is reported twice."""
+        return (self._thresholds_are_distinct,)
+
+    def _thresholds_are_distinct(self) -> Iterator[Fault]:
+        yield from repeated(self, "thresholds")
+
+
+class AgentArm(Section):
+    """One setting of the factors, with its seeds."""
+
+    name: str = Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)
+    kl: float = Field(0.0, ge=0, le=100)
+    """Coefficient of k3 to the frozen start policy."""
+    entropy: float = Field(0.0, ge=0, le=100)
+    """Coefficient of the entropy bonus."""
+    schedule: Schedule = Schedule()
+    trajectory_score: TrajectoryScore | None = None
+    """None takes that of `grpo`."""
+    learning_rate: float | None = Field(None, gt=0, le=1)
+    """None takes that of `grpo`."""
+    seeds: tuple[RunSeed, ...] = Field((0,), min_length=1)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: no seed is run twice."""
+        return (self._seeds_are_distinct,)
+
+    def _seeds_are_distinct(self) -> Iterator[Fault]:
+        yield from repeated(self, "seeds")
+
+
+WARM_COSINE = Schedule(kind="cosine", warmup_steps=5)
+ARMS = (
+    AgentArm(name="baseline", seeds=(0, 1, 2)),
+    AgentArm(name="kl_only", kl=0.01),
+    AgentArm(name="entropy_only", entropy=0.01),
+    AgentArm(name="schedule_only", schedule=WARM_COSINE),
+    AgentArm(name="bundle", kl=0.01, entropy=0.01, schedule=WARM_COSINE, seeds=(0, 1, 2)),
+    AgentArm(name="kl_strong", kl=0.5),
+)
+
+
+class Verl(Section):
+    """What `engine: verl` needs: the original trainer's place and the logs that it wrote."""
+
+    n_gpus: int = Field(3, ge=1, le=1024)
+    """As published."""
+    n_val: int = Field(40, ge=1)
+    """Tasks of the validation file, as published; the logs do not say."""
+    logs: str = "logs/verl"
+    """Folder of finished runs' logs, `ARM/seed-SEED/` each."""
+    version: str = "UserRL cf55a30 (verl 0.4.0.dev)"
+    """Whose metric definitions the logs follow; written beside every converted number."""
+
+
+class Intention(Section):
+    """The whole configuration of study `intention`."""
+
+    tasks: Tasks = Tasks()
+    simulator: Simulator = Simulator()
+    environment: Environment = Environment()
+    model: AgentModel = AgentModel()
+    warm_start: WarmStart = WarmStart()
+    """Of the tiny model only; a model folder is taken as it is."""
+    grpo: AgentGrpo = AgentGrpo()
+    evaluation: AgentEvaluation = AgentEvaluation()
+    arms: tuple[AgentArm, ...] = Field(ARMS, min_length=1)
+    reference_arm: str = "baseline"
+    """The arm that every other one is compared with."""
+    document_arm: str = "bundle"
+    """The arm that stands beside the documents' KL run."""
+    engine: Literal["native", "verl"] = "native"
+    verl: Verl = Verl()
+    execution: AgentExecution = AgentExecution()
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: arms differ and the compared ones exist; steps find prompts; warm-up fits; a cassette is named."""
+        return (
+            self._arms_differ,
+            self._compared_arms_exist,
+            self._steps_find_prompts,
+            self._warm_up_fits,
+            self._cassette_is_named,
+        )
+
+    def _cassette_is_named(self) -> Iterator[Fault]:
+        kind = self.simulator.kind
+        if kind in ("record", "replay") and not self.execution.cassette:
+            yield ("execution", "cassette"), f"must name a file where simulator.kind is {kind!r}, got ''. Name one."
+
+    def _arms_differ(self) -> Iterator[Fault]:
+        seen: set[str] = set()
+        for index, arm in enumerate(self.arms):
+            name = getattr(arm, "name", None)
+            if name in seen:
+                yield ("arms", index, "name"), f"must differ from the names of earlier arms, got {name!r}. Rename it."
+            seen.update([name] if name else [])
+
+    def _compared_arms_exist(self) -> Iterator[Fault]:
+        names = [arm.name for arm in self.arms if hasattr(arm, "name")]
+        for key in ("reference_arm", "document_arm"):
+            wanted = getattr(self, key)
+            if wanted not in names:
+                yield (key,), f"must be one of {names}, got {wanted!r}. Name one of them or add the arm."
+
+    def _steps_find_prompts(self) -> Iterator[Fault]:
+        n_train, prompts = self.tasks.synthetic.n_train, self.grpo.prompts
+        if self.tasks.source == "synthetic" and prompts > n_train:
+            bound = f"intention.tasks.synthetic.n_train={n_train}"
+            yield ("grpo", "prompts"), f"must be at most {bound}, got {prompts}. Lower it or raise n_train."
+
+    def _warm_up_fits(self) -> Iterator[Fault]:
+        updates = self.grpo.steps
+        for index, arm in enumerate(self.arms):
+            schedule = getattr(arm, "schedule", None)
+            if schedule is not None and schedule.warmup_steps > updates:
+                bound = f"intention.grpo.steps={updates}"
+                place = ("arms", index, "schedule", "warmup_steps")
+                yield place, f"must be at most {bound}, got {schedule.warmup_steps}. Lower it or train longer."

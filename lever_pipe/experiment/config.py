@@ -1,0 +1,572 @@
+"""Study `lever`: every value that bears identity, with its bounds, its unit and its source.
+
+The models below are the only home of a default. `workflow/schemas/config.schema.json` is generated from them
+(`make schema`) and a test compares the two. Defaults are the published production values; the embedded
+world overrides them in `config.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lever_pipe.base.sections import (
+    Fault,
+    Rule,
+    Section,
+    repeated,
+)
+
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+KlBeta = Annotated[float, Field(ge=0, le=1000, description="Betas are penalties; drop the sign.")]
+Epoch = Annotated[int, Field(ge=1, le=400, description="Epochs count from 1.")]
+RewardModeName = Literal[
+    "hard_plus_soft",
+    "hard_plus_soft_v2",
+    "hard_only",
+    "soft_only",
+    "separated",
+    "hard01_plus_gtprob",
+    "hard01_plus_gtprob_separated",
+    "hard_plus_gtprob_plus_rel",
+    "expected_only",
+    "accuracy_plus_expected",
+    "legacy",
+    "hybrid",
+]
+AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
+Mark = Literal["reinforce", "distil"]
+
+
+class WorldData(Section):
+    """The generator of the embedded world (`datasets/world`)."""
+
+    n_train: int = Field(2000, ge=64, le=100_000)
+    """Train questions: demonstrations and RL queries."""
+    n_eval: int = Field(800, ge=8, le=100_000)
+    """Evaluation questions."""
+    seed: Seed = 0
+    """Stream of the rendered items."""
+    mapping_seed: Seed = 7
+    """Which answer belongs to which key; the shipped models never saw mapping 7."""
+    n_active_answers: int = Field(4, ge=1, le=8)
+    """How many of a relation's eight answers the mapping uses."""
+    perceptual_share: Share = 0.25
+    """Share of questions that the image alone answers."""
+
+
+class VqaFiles(Section):
+    """Official OK-VQA or VQAv2 files and COCO image folders."""
+
+    train_questions: str = "data/okvqa/OpenEnded_mscoco_train2014_questions.json"
+    train_annotations: str = "data/okvqa/mscoco_train2014_annotations.json"
+    train_images: str = "data/coco/train2014"
+    eval_questions: str = "data/okvqa/OpenEnded_mscoco_val2014_questions.json"
+    eval_annotations: str = "data/okvqa/mscoco_val2014_annotations.json"
+    eval_images: str = "data/coco/val2014"
+
+
+class Data(Section):
+    """Where questions, answers and images come from."""
+
+    source: Literal["world", "files"] = "files"
+    """`world` generates the embedded world; `files` reads the files named below."""
+    reader: str = "okvqa"
+    """A member of `lever_pipe/lever/datasets`."""
+    train_image_name: str = "COCO_train2014_{image_id:012d}.jpg"
+    eval_image_name: str = "COCO_val2014_{image_id:012d}.jpg"
+    n_eval: int = Field(800, ge=1)
+    """Evaluated queries: the first in question-id order, as published."""
+    n_answers: int = Field(10, ge=1, le=100)
+    """Annotators a question; another count is a fault of the data. With 2 or 3 VQA accuracy could not reach 1."""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """`skip` drops and counts the questions of unreadable images."""
+    on_split_overlap: Literal["stop", "count"] = "stop"
+    """What happens where evaluation questions are train questions too, on the same image: `count` evaluates them
+    nevertheless, and the report says how many there are."""
+    world: WorldData = WorldData()
+    files: VqaFiles = VqaFiles()
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: image names tell images apart; the world has the questions that are evaluated; accuracies reach 1."""
+        return self._image_names_tell_images_apart, self._world_is_large_enough, self._accuracy_reaches_one
+
+    def _image_names_tell_images_apart(self) -> Iterator[Fault]:
+        for key, example in (("train_image_name", "COCO_train2014_"), ("eval_image_name", "COCO_val2014_")):
+            template = getattr(self, key, None)
+            if template is not None and _filled(template, image_id=1) in (None, _filled(template, image_id=2)):
+                remedy = f"Write for example {example}{{image_id:012d}}.jpg."
+                yield (key,), f"must be a file name with the one field image_id, got {template!r}. {remedy}"
+
+    def _world_is_large_enough(self) -> Iterator[Fault]:
+        if self.source == "world" and self.n_eval > self.world.n_eval:
+            bound = f"data.world.n_eval={self.world.n_eval}"
+            yield ("n_eval",), f"must be at most {bound}, got {self.n_eval}. Lower it or raise data.world.n_eval."
+
+    def _accuracy_reaches_one(self) -> Iterator[Fault]:
+        if self.n_answers in (2, 3):
+            yield ("n_answers",), f"must be 1 or at least 4, got {self.n_answers}. Keep one answer a question."
+
+
+def _filled(template: str, **values: object) -> str | None:
+    """Return the template with its fields filled, or None when it cannot be filled with them."""
+    if re.search(r"\{[^}]*\d{4}", template):  # a width that may not fit into memory
+        return None
+    try:
+        return template.format(**values)
+    except (LookupError, ValueError, AttributeError, TypeError):
+        return None
+
+
+class Encoder(Section):
+    """The frozen image and text encoder behind the selector's inputs."""
+
+    member: str = "clip"
+    """A member of `lever_pipe/lever/encoders`."""
+    model: str = "models/clip-vit-base-patch32"
+    batch_size: int = Field(256, ge=1)
+
+
+class Pools(Section):
+    """The K train examples offered to each query."""
+
+    sampler: str = "uniform"
+    """A member of `lever_pipe/lever/samplers`; `uniform` is the published RandSampler."""
+    size: int = Field(64, ge=2, le=4096)
+    seed: Seed = 42
+    exclude_same_image: bool = True
+    """Never offer an example of the query's own image."""
+
+
+class Prompt(Section):
+    """How a question with demonstrations becomes text; see `tests/golden/prompts`."""
+
+    layout: Literal["single_turn", "turns"] = "single_turn"
+    """`single_turn`: all images and texts in one user turn (published); `turns`: a turn a demonstration."""
+    system: str = (
+        "In the following, you are given four earlier user and assistant dialogues, and then an image and a "
+        "question. Act as the assistant: use these examples and your own knowledge to answer. Be as brief as "
+        "the examples: one or two keywords where they use one or two, never more than three tokens where they "
+        "stay within three."
+    )
+    """System turn; empty for none."""
+    demonstration: str = "Question:{question} Short answer:{answer}"
+    query: str = "Question:{question} Short answer:"
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: a template holds its fields and no other."""
+        return (self._templates_hold_their_fields,)
+
+    def _templates_hold_their_fields(self) -> Iterator[Fault]:
+        for key, fields in (("demonstration", ("question", "answer")), ("query", ("question",))):
+            template = getattr(self, key, None)
+            if template is not None and not _holds_exactly(template, fields):
+                shown = " and ".join(f"{{{field}}}" for field in fields)
+                yield (key,), f"must hold {shown} and no other field, got {template!r}. Double a brace that is text."
+
+
+def _holds_exactly(template: str, fields: tuple[str, ...]) -> bool:
+    if _filled(template, **dict.fromkeys(fields, "text")) is None:
+        return False
+    return {field for _, field, _, _ in Formatter().parse(template) if field is not None} == set(fields)
+
+
+class Decode(Section):
+    """Generation settings, all pinned so that a model folder's own defaults never leak in."""
+
+    num_beams: int = Field(3, ge=1, le=16)
+    """1 is greedy."""
+    max_new_tokens: int = Field(5, ge=1, le=256)
+    length_penalty: float = Field(0.0, ge=-5, le=5)
+
+
+class Lvlm(Section):
+    """The frozen vision-language model that answers."""
+
+    member: str = "qwen2_5_vl"
+    """A member of `lever_pipe/lvlms`."""
+    model: str = "models/Qwen2.5-VL-3B-Instruct"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    executor: Literal["packed", "padded"] = "packed"
+    """How prompts share a forward: side by side without padding, or as the rows of a padded batch."""
+    wave_tokens: int = Field(32_768, ge=64)
+    """Tokens of one forward; identity, because batch composition moves the last bits."""
+    kv_tokens: int = Field(400_000, ge=256)
+    """Tokens whose keys and values are stored at one time (36 kB each for Qwen2.5-VL-3B in bfloat16); where a GPU keeps
+    them in pages, the partly filled ones come on top."""
+    prompt: Prompt = Prompt()
+    decode: Decode = Decode()
+    ask_again: bool = False
+    """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
+    path gave for this model; execution, not identity."""
+
+
+class RlData(Section):
+    """How the stored trajectories are proposed and scored."""
+
+    import_from: str = ""
+    """An existing `rl_data_k64_v3.json` to use instead of generating; empty to generate."""
+    n_queries: int = Field(800, ge=2)
+    """Train examples that serve as RL queries."""
+    seed: Seed = 42
+    shots: int = Field(2, ge=1, le=8)
+    n_beams: int = Field(5, ge=0, le=64)
+    temperatures: tuple[Annotated[float, Field(gt=0, le=100)], ...] = (1.0, 1.3)
+    n_samples_per_temperature: int = Field(2, ge=0, le=64)
+    disjoint_samples: bool = False
+    """True: the samples of one temperature cut one drawn ranking, so that they cover the pool without overlap."""
+    n_retrieval: int = Field(5, ge=0, le=64)
+    n_random: int = Field(1, ge=0, le=64)
+    similarity_scale: float = Field(1.5, gt=0, le=1000)
+    """Logit per standard deviation of similarity within the pool, of the policy that proposes beams and samples."""
+    n_shards: int = Field(4, ge=1, le=512)
+    diversity_budget: int = Field(0, ge=0, le=256)
+    """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: something is proposed, nothing twice; no shard is empty. None matters to imported data."""
+        return self._something_is_proposed, self._temperatures_are_distinct, self._no_shard_is_empty
+
+    def _temperatures_are_distinct(self) -> Iterator[Fault]:
+        yield from repeated(self, "temperatures")
+
+    def _something_is_proposed(self) -> Iterator[Fault]:
+        n_samples = len(self.temperatures) * self.n_samples_per_temperature
+        if not (self.import_from or self.n_beams or n_samples or self.n_retrieval or self.n_random):
+            seen = "n_beams=0, n_retrieval=0, n_random=0 and no sample of any temperature"
+            yield (), f"must propose some selection, got {seen}. Raise one of them."
+
+    def _no_shard_is_empty(self) -> Iterator[Fault]:
+        if not self.import_from and self.n_shards > self.n_queries:
+            bound = f"rl_data.n_queries={self.n_queries}"
+            yield ("n_shards",), f"must be at most {bound}, got {self.n_shards}. Lower it or raise rl_data.n_queries."
+
+
+class Selector(Section):
+    """The pointer network (source: Lever-Plus v3, published code)."""
+
+    inputs: Literal["fused", "parts"] = "fused"
+    """What it sees of an example: one vector fused from image and question (published), or the two side by side."""
+    width: int = Field(256, ge=8, le=4096)
+    feed_forward: int = Field(0, ge=0, le=16384)
+    """Hidden width of a residual block behind the input projection; 0 for none (published). Without one only
+    the attention over the pool lets a question decide which attribute of two images has to match."""
+    layers: int = Field(1, ge=1, le=8)
+    heads: int = Field(1, ge=1, le=64)
+    dropout: float = Field(0.5, ge=0, lt=1)
+    attention_dropout: float = Field(0.1, ge=0, lt=1)
+    temperature: float = Field(0.1, gt=0, le=10)
+    head: Literal["static", "gated"] = "static"
+    """`static`: one ranking, whatever was chosen before (published v3); `gated`: each pick moves the query vector
+    through a learned gate, so that later picks may complement earlier ones."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: heads share the width."""
+        return (self._heads_divide_width,)
+
+    def _heads_divide_width(self) -> Iterator[Fault]:
+        if self.width % self.heads:
+            yield ("heads",), f"must divide width={self.width}, got {self.heads}. Change one of them."
+
+
+class Reward(Section):
+    """How the stored scores of a trajectory become one reward (`lever_pipe/lever/rewards.py`)."""
+
+    mode: RewardModeName = "hard_plus_soft"
+    hard: float = Field(1.0, ge=0, le=100)
+    soft: float = Field(1.0, ge=0, le=100)
+    relevance: float = Field(0.1, ge=0, le=100)
+    alpha: float = Field(0.0, ge=0, le=100)
+    """Weight of the proposal's own score, in mode `legacy` only."""
+    beta: float = Field(0.0, ge=0, le=100)
+    """Weight of correctness, in mode `legacy` only."""
+    correctness: Literal["01", "-11"] = "01"
+    """Whether a wrong answer counts 0 or -1, in mode `legacy` only."""
+
+
+class Rce(Section):
+    """Reward-weighted cross-entropy; one epoch is `passes` over the train queries."""
+
+    learning_rate: float = Field(1e-4, gt=0, le=1)
+    batch_queries: int = Field(1, ge=1)
+    passes: int = Field(1, ge=1, le=64)
+    temperature_start: float = Field(2.0, gt=0, le=100)
+    temperature_end: float = Field(0.5, gt=0, le=100)
+    horizon_epochs: int = Field(5, ge=1)
+    """Epochs over which the schedules run; its own number, so that more epochs change no earlier one."""
+    final_learning_rate_share: Share = 1.0
+    """Learning rate at the horizon as a share of the first, on a cosine; 1 keeps it constant."""
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    raw_reward: bool = True
+    """False: weights from rewards normalised within the group."""
+    z_clamp: float = Field(3.0, gt=0, le=100)
+    """Bound on a reward so normalised."""
+    weight_by_spread: bool = False
+    """True: a query counts by its reward range, so uniform groups are not imitated."""
+
+
+class AdaptiveKl(Section):
+    """KL_BETA follows the penalty after every batch (source: Lever-Plus, published code)."""
+
+    low: float = Field(0.01, ge=0)
+    """Penalty in nats below which beta is divided by `factor`."""
+    high: float = Field(0.1, gt=0)
+    """Penalty in nats above which beta is multiplied by `factor`."""
+    factor: float = Field(1.5, gt=1)
+    minimum: float = Field(0.001, ge=0)
+    maximum: float = Field(10.0, gt=0)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: the window and the range of beta are not empty."""
+        return (self._bounds_are_in_order,)
+
+    def _bounds_are_in_order(self) -> Iterator[Fault]:
+        for low, high in (("low", "high"), ("minimum", "maximum")):
+            least, most = getattr(self, low), getattr(self, high)
+            if least > most:
+                yield (low,), f"must be at most {high}={most}, got {least}. Exchange or change them."
+
+
+class Grpo(Section):
+    """Offline GRPO on stored trajectories from a named RCE epoch."""
+
+    learning_rate: float = Field(5e-6, gt=0, le=1)
+    batch_queries: int = Field(1, ge=1)
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    clip_epsilon: float = Field(0.2, gt=0, lt=1)
+    top_k_first_epoch: int = Field(3, ge=2)
+    top_k: int = Field(5, ge=2)
+    """Trajectories kept by reward, in the first epoch and later."""
+    freeze_projections: bool = True
+    """Train attention and layer norm only (50.1 % of the parameters at D = 512)."""
+    z_clamp: float = Field(3.0, gt=0, le=100)
+    """Bound on the standardised rewards of a group."""
+    advantage_std_floor: float = Field(0.1, gt=0, le=10)
+    """Lower bound on the spread of the kept rewards, by which advantages are divided."""
+    advantage_clamp: float = Field(5.0, gt=0, le=100)
+    """Bound on an advantage."""
+    adaptive_kl: AdaptiveKl | None = None
+    """None keeps KL_BETA fixed; `{}` adapts it with the published window."""
+
+
+class OnPolicy(Section):
+    """GRPO on groups that the policy itself draws, from a named RCE epoch; an epoch shows each train query once."""
+
+    learning_rate: float = Field(3e-4, gt=0, le=1)
+    horizon_epochs: int = Field(3, ge=1)
+    """Epochs over which the learning rate falls; its own number, so that more epochs change no earlier one."""
+    final_learning_rate_share: Share = 1.0
+    """Learning rate at the horizon as a share of the first, on a cosine; 1 keeps it constant."""
+    batch_queries: int = Field(32, ge=1)
+    group: int = Field(8, ge=1, le=256)
+    """Selections drawn for a query at one time."""
+    shots: tuple[Annotated[int, Field(ge=1, le=16)], ...] = Field((1, 2, 3, 4), min_length=1)
+    """Lengths of selections; a query's group has one of them, drawn evenly."""
+    updates: int = Field(2, ge=1, le=16)
+    """Optimiser steps on a batch; from the second one on the policy has moved away from the one that drew."""
+    clip_epsilon: float = Field(0.2, gt=0, lt=1)
+    advantages: AdvantageName = "standardised"
+    """How a reward is held against its group (`lever_pipe/losses/advantages.py`)."""
+    advantage_std_floor: float = Field(0.1, gt=0, le=10)
+    """Lower bound on the spread of a group's rewards; `standardised` only, and so is the next."""
+    advantage_clamp: float = Field(5.0, gt=0, le=100)
+    reward: Reward = Reward(mode="accuracy_plus_expected", hard=0.5, soft=0.5)
+    """Of the selections drawn; it may differ from that of the stored ones."""
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    freeze_projections: bool = False
+    """As in `grpo`."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: a group has something to be held against; shots rise."""
+        return self._group_is_one, self._shots_rise
+
+    def _group_is_one(self) -> Iterator[Fault]:
+        if self.group < 2 and self.advantages != "batch":
+            bound = f"must be at least 2 with advantages={self.advantages!r}"
+            yield ("group",), f"{bound}, got {self.group}. Raise it, or write advantages: batch."
+
+    def _shots_rise(self) -> Iterator[Fault]:
+        values = list(self.shots)
+        if values != sorted(set(values)):
+            yield ("shots",), f"must rise without repeats, got {values}. Write {sorted(set(values))}."
+
+
+class Distil(Section):
+    """Supervised learning of the candidates that the annotations rank first, as an upper mark (`baseline/oracle`)."""
+
+    learning_rate: float = Field(1e-3, gt=0, le=1)
+    batch_queries: int = Field(16, ge=1)
+    passes: int = Field(4, ge=1, le=64)
+    """Times that an epoch shows each train query."""
+    weight_decay: float = Field(0.01, ge=0, le=1)
+
+
+class Preset(Section):
+    """One named set of training hyper-parameters; every table says which one it shows."""
+
+    selector: Selector = Selector()
+    reward: Reward = Reward()
+    rce: Rce = Rce()
+    grpo: Grpo = Grpo()
+    on_policy: OnPolicy = OnPolicy()
+    distil: Distil = Distil()
+    train_share: float = Field(0.8, gt=0, lt=1)
+    """Share of the RL queries, in id order, that trains; the rest gives the validation loss."""
+    max_gradient_norm: float = Field(1.0, gt=0)
+
+
+class OnPolicyRuns(Section):
+    """Which on-policy runs an arm has, from its base RCE epochs, beside its offline ones."""
+
+    seeds: tuple[Seed, ...] = Field((0,), min_length=1)
+    """Some of the arm's seeds."""
+    epochs: Epoch = 3
+    kl_betas: tuple[KlBeta, ...] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
+    marks: tuple[Mark, ...] = ("reinforce", "distil")
+    """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, and oracle distillation, meant as
+    an upper one; it teaches the first pick, so it says little of a gated head."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: no run is named twice."""
+        return (self._values_are_distinct,)
+
+    def _values_are_distinct(self) -> Iterator[Fault]:
+        yield from repeated(self, "seeds", "kl_betas", "marks")
+
+
+class Arm(Section):
+    """One factorial run: which seeds, epochs and betas are trained and evaluated with a preset."""
+
+    preset: str
+    seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
+    rce_epochs: Epoch = 5
+    base_rce_epochs: tuple[Epoch, ...] = Field((5,), min_length=1)
+    """RCE epochs from which GRPO starts; named, never the last."""
+    grpo_epochs: Epoch = 3
+    kl_betas: tuple[KlBeta, ...] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
+    long_epochs: int = Field(0, ge=0, le=400)
+    """Epochs of the training-curve runs; 0 for none. They are trained, not evaluated."""
+    long_kl_betas: tuple[KlBeta, ...] = ()
+    long_seeds: tuple[Seed, ...] = (0,)
+    on_policy: OnPolicyRuns | None = None
+    """null for the published, offline objective alone."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: no run is named twice; GRPO starts from epochs that are trained."""
+        return self._values_are_distinct, self._base_epochs_exist, self._on_policy_seeds_exist
+
+    def _values_are_distinct(self) -> Iterator[Fault]:
+        yield from repeated(self, "seeds", "base_rce_epochs", "kl_betas", "long_kl_betas", "long_seeds")
+
+    def _on_policy_seeds_exist(self) -> Iterator[Fault]:
+        seeds, arm_seeds = getattr(self.on_policy, "seeds", ()), getattr(self, "seeds", ())
+        others = [seed for seed in seeds if seed not in arm_seeds]
+        if others:
+            yield (
+                ("on_policy", "seeds"),
+                f"must be some of the arm's seeds={list(arm_seeds)}, got {others}. Drop these or add them to the arm.",
+            )
+
+    def _base_epochs_exist(self) -> Iterator[Fault]:
+        late = [epoch for epoch in self.base_rce_epochs if epoch > self.rce_epochs]
+        if late:
+            yield (
+                ("base_rce_epochs",),
+                f"must be at most rce_epochs={self.rce_epochs}, got {late}. Drop these or raise rce_epochs.",
+            )
+
+
+class Baselines(Section):
+    """Policies without training, at the same counts."""
+
+    n_random_draws: int = Field(3, ge=1, le=100)
+    seed: Seed = 42
+
+
+class Evaluation(Section):
+    """Which cells exist: samples x shots for every policy."""
+
+    samples: tuple[Annotated[int, Field(ge=2)], ...] = Field((100, 200, 400, 800), min_length=1)
+    """How many questions a cell holds; of one question there is no interval."""
+    shots: tuple[Annotated[int, Field(ge=1, le=16)], ...] = Field((1, 2, 3, 4), min_length=1)
+    n_random_subsets: int = Field(20, ge=0, le=1000)
+    seed: Seed = 42
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: counts rise."""
+        return (self._counts_rise,)
+
+    def _counts_rise(self) -> Iterator[Fault]:
+        for key in ("samples", "shots"):
+            values = list(getattr(self, key, ()))
+            if values != sorted(set(values)):
+                yield (key,), f"must rise without repeats, got {values}. Write {sorted(set(values))}."
+
+
+class Emulate(Section):
+    """Faults of the published runs, each switched on alone and all together, to show what they explain."""
+
+    preset: str = "published"
+    """Preset whose checkpoints are emulated; its projections must be frozen in GRPO, as published."""
+    seed: Seed = 0
+    kl_betas: tuple[KlBeta, ...] = Field((0.12, 0.145, 0.15, 0.155, 0.18), min_length=2)
+    grpo_epochs: Epoch = 3
+    base_rce_epoch: Epoch = 5
+    other_kl_beta: KlBeta = 0.15
+    """The beta that starts from another base where bases are mixed."""
+    other_base_rce_epoch: Epoch = 2
+    head_seed: Seed = 42
+    """Stream of the fresh attention and layer norm that take the place of the trained ones."""
+    pool_items: int = Field(2, ge=2, le=64)
+    """Train items, the first ones, that every evaluation query is offered."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: no beta is run twice; the mixed bases are two."""
+        return self._betas_are_distinct, self._another_beta_starts_elsewhere
+
+    def _betas_are_distinct(self) -> Iterator[Fault]:
+        betas = list(self.kl_betas)
+        if len(set(betas)) != len(betas):
+            yield ("kl_betas",), f"must not repeat a value, got {betas}. Drop the repeated ones."
+
+    def _another_beta_starts_elsewhere(self) -> Iterator[Fault]:
+        if self.other_kl_beta not in self.kl_betas:
+            bound = f"must be one of kl_betas={list(self.kl_betas)}"
+            yield ("other_kl_beta",), f"{bound}, got {self.other_kl_beta}. Name one of them or add it."
+        if self.other_base_rce_epoch == self.base_rce_epoch:
+            bound = f"must differ from base_rce_epoch={self.base_rce_epoch}"
+            yield ("other_base_rce_epoch",), f"{bound}, got {self.other_base_rce_epoch}. Change one of them."
+
+
+class Store(Section):
+    """Where finished work is kept beyond `results`, so that it comes back without being computed; changes no number."""
+
+    folder: str = Field(".lever_pipe/store", min_length=1)
+    """Kept jobs and the ledger of LVLM answers; several working directories and users may share one. `~` works."""
+    max_gb: float = Field(20.0, gt=0)
+    """How much the kept jobs may take; beyond it those go that were not used for the longest time."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: `~` is somebody's home."""
+        return (self._home_is_known,)
+
+    def _home_is_known(self) -> Iterator[Fault]:
+        try:
+            Path(self.folder).expanduser()
+        except RuntimeError:
+            yield ("folder",), f"must begin with a known home, got {self.folder}. Write the whole path."
+
+
+class Report(Section):
+    """What the report is called and how it is written; changes no number of the study."""
+
+    title: str = "Two studies of GRPO and its KL penalty: every table, beside the published one"
+    language: Literal["en", "zh"] = "en"
+    guard: Literal["footnote", "strict"] = "footnote"
+    """What happens to a row that differs from its neighbours in more than the compared factor."""

@@ -1,0 +1,315 @@
+"""The whole experiment: what both studies share, and how it is read from a configuration file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from lever_pipe.base.numerics import Mode
+from lever_pipe.base.parsing import (
+    MEMBER_REMEDY,
+    available,
+    cut,
+    read_section,
+    require_none,
+    require_plain,
+    shown,
+    unknown_member,
+)
+from lever_pipe.base.sections import (
+    Fault,
+    Rule,
+    Section,
+    dotted,
+    repeated,
+)
+from lever_pipe.base.sections import Path as Place
+from lever_pipe.experiment.agent_config import Intention
+from lever_pipe.experiment.config import (
+    Arm,
+    Baselines,
+    Data,
+    Emulate,
+    Encoder,
+    Evaluation,
+    Lvlm,
+    Pools,
+    Preset,
+    Report,
+    RlData,
+    Store,
+)
+
+MEMBERS: Mapping[tuple[str, ...], str] = {
+    ("data", "reader"): "lever/datasets",
+    ("encoder", "member"): "lever/encoders",
+    ("pools", "sampler"): "lever/samplers",
+    ("lvlm", "member"): "lvlms",
+    ("intention", "tasks", "source"): "intention/sources",
+    ("intention", "simulator", "kind"): "intention/simulators",
+    ("intention", "model", "codec"): "intention/codecs",
+}
+"""Keys that name a module, and the folder that holds it."""
+PATHS = (
+    ("results",),
+    ("store", "folder"),
+    ("data", "files"),
+    ("encoder", "model"),
+    ("lvlm", "model"),
+    ("rl_data", "import_from"),
+    ("intention", "tasks", "files"),
+    ("intention", "model", "folder"),
+    ("intention", "execution", "cassette"),
+    ("intention", "verl", "logs"),
+)
+"""Keys that name a file or folder, and sections whose every key does."""
+PROJECT = Path(__file__).resolve().parents[2]
+OWN = (
+    *(".ci", ".git", ".snakemake", ".venv", "benchmarks", "config", "docs", "envs", "lever_pipe", "profiles"),
+    *("resources", "tests", "workflow"),
+)
+"""Folders of the project in which nothing is made."""
+LONGEST_NAME = 200  # bytes, of the 255 that file systems allow; temporary files have longer names than whole ones
+LONGEST_PATH = 1000  # bytes
+
+
+class Experiment(Section):
+    """The whole configuration: what both studies share, study `lever`, and study `intention` under its name."""
+
+    results: str = "results"
+    """Folder of all outputs."""
+    store: Store | None = Store()
+    """null for a run that keeps and takes nothing beyond `results`."""
+    numerics: Mode = "same_everywhere"
+    """Which instructions CPUs compute with: the same bits on every Intel CPU with AVX2, or the widest; execution, not
+    identity, but answers and stored work of two paths never mix."""
+    forked_jobs: bool = True
+    """Whether jobs of this machine are forks of one process that has imported what they need; execution."""
+    studies: tuple[Literal["lever", "intention"], ...] = Field(("lever", "intention"), min_length=1)
+    """Which studies run and stand in the report."""
+    data: Data = Data()
+    encoder: Encoder = Encoder()
+    pools: Pools = Pools()
+    lvlm: Lvlm = Lvlm()
+    rl_data: RlData = RlData()
+    presets: dict[str, Preset] = Field({"published": Preset()})
+    arms: tuple[Arm, ...] = Field((Arm(preset="published"),), min_length=1)
+    """The first arm fills the documents' tables; further arms get tables of their own."""
+    baselines: Baselines = Baselines()
+    evaluation: Evaluation = Evaluation()
+    emulate: Emulate | None = Emulate()
+    """null for a run without emulated faults."""
+    intention: Intention = Intention()
+    """Study `intention`."""
+    report: Report = Report()
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return: presets name folders; arms name presets; no count exceeds what there is."""
+        return (
+            self._studies_are_distinct,
+            self._paths_can_be_paths,
+            self._folders_are_their_own,
+            self._address_holds_no_secret,
+            self._presets_name_folders,
+            self._arms_name_presets,
+            self._arms_differ,
+            self._samples_are_evaluated,
+            self._shots_fit_into_pools,
+            self._drawn_shots_fit_into_pools,
+            self._world_has_rl_queries,
+            self._world_fills_pools,
+            self._emulation_has_its_preset,
+        )
+
+    def _paths_can_be_paths(self) -> Iterator[Fault]:
+        """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
+        for place, text in _texts_at(self, PATHS):
+            if not _is_path(text):
+                bounds = f"at most {LONGEST_PATH} bytes, {LONGEST_NAME} a name"
+                kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
+                yield place, f"{kind}, got {shown(text)}. Rename it, or link to it."
+
+    def _studies_are_distinct(self) -> Iterator[Fault]:
+        yield from repeated(self, "studies")
+
+    def _folders_are_their_own(self) -> Iterator[Fault]:
+        """Refuse to write where the project, or something else than a folder, lies."""
+        folders = {
+            ("results",): getattr(self, "results", None),
+            ("store", "folder"): getattr(self.store, "folder", None),
+        }
+        named = {place: Path(text) for place, text in folders.items() if text is not None and _is_path(text)}
+        for place, path in named.items():
+            fault = _taken(path, may_be_home=place == ("store", "folder"))
+            if fault:
+                yield place, f"must name a folder for it alone, got {shown(folders[place])}, {fault}. Name another."
+        if len(named) == 2 and len({os.path.realpath(path) for path in named.values()}) == 1:
+            yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
+
+    def _address_holds_no_secret(self) -> Iterator[Fault]:
+        url = self.intention.execution.connection.base_url
+        if "@" in url or "?" in url:
+            remedy = "Export the key in the variable that intention.execution.connection.api_key_variable names."
+            place = ("intention", "execution", "connection", "base_url")
+            yield place, f"must hold no name, password or query, got one that does (not shown). {remedy}"
+
+    def _presets_name_folders(self) -> Iterator[Fault]:
+        for name in self.presets:
+            if not re.fullmatch("[A-Za-z0-9_]{1,64}", name):
+                bound = "must be named by 1 to 64 letters, digits and _ (a folder)"
+                yield ("presets", cut(name)), f"{bound}, got {shown(name)}. Rename it."
+
+    def _arms_name_presets(self) -> Iterator[Fault]:
+        for place, name in self._presets_of_arms():
+            if name not in self.presets:
+                yield place, f"must be one of {sorted(self.presets)}, got {name!r}. Name one of them or add the preset."
+
+    def _arms_differ(self) -> Iterator[Fault]:
+        seen = set()
+        for place, name in self._presets_of_arms():
+            if name in seen:
+                yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
+            seen.add(name)
+
+    def _presets_of_arms(self) -> Iterator[tuple[Place, str]]:
+        for index, arm in enumerate(self.arms):
+            if hasattr(arm, "preset"):
+                yield ("arms", index, "preset"), arm.preset
+
+    def _samples_are_evaluated(self) -> Iterator[Fault]:
+        n_eval, largest = self.data.n_eval, max(self.evaluation.samples)
+        if largest > n_eval:
+            yield (
+                ("evaluation", "samples"),
+                f"must be at most data.n_eval={n_eval}, got {largest}. Drop it or raise data.n_eval.",
+            )
+
+    def _shots_fit_into_pools(self) -> Iterator[Fault]:
+        for key, section in (("evaluation", self.evaluation), ("rl_data", self.rl_data)):
+            shots = getattr(section, "shots", 0)
+            largest = max(shots) if isinstance(shots, tuple) else shots
+            if largest > self.pools.size:
+                yield (
+                    (key, "shots"),
+                    f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
+                )
+
+    def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
+        for name in sorted({arm.preset for arm in self.arms if getattr(arm, "on_policy", None)} & self.presets.keys()):
+            largest = max(self.presets[name].on_policy.shots)
+            if largest > self.pools.size:
+                yield (
+                    ("presets", name, "on_policy", "shots"),
+                    f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
+                )
+
+    def _world_has_rl_queries(self) -> Iterator[Fault]:
+        n_train, n_queries = self.data.world.n_train, self.rl_data.n_queries
+        if self.data.source == "world" and n_queries > n_train:
+            yield (
+                ("rl_data", "n_queries"),
+                f"must be at most data.world.n_train={n_train}, got {n_queries}. Lower it or raise data.world.n_train.",
+            )
+
+    def _world_fills_pools(self) -> Iterator[Fault]:
+        n_train, size = self.data.world.n_train, self.pools.size
+        if self.data.source == "world" and size >= n_train:
+            bound = f"must be below data.world.n_train={n_train}, as no query is in its own pool"
+            yield ("pools", "size"), f"{bound}, got {size}. Lower it or raise data.world.n_train."
+
+    def _emulation_has_its_preset(self) -> Iterator[Fault]:
+        place, emulate = ("emulate", "preset"), self.emulate
+        if emulate is None:
+            return
+        if emulate.preset not in self.presets:
+            remedy = "Name one of them, or write emulate: null"
+            yield place, f"must be one of {sorted(self.presets)}, got {emulate.preset!r}. {remedy}."
+            return
+        preset = self.presets[emulate.preset]
+        if not preset.grpo.freeze_projections:
+            remedy = "Only then are the trained tensors those that the published evaluation lost"
+            yield place, f"must name a preset with grpo.freeze_projections, got {emulate.preset!r}. {remedy}."
+        if preset.selector.head != "static":
+            yield (
+                place,
+                f"must name a preset with selector.head: static, got {emulate.preset!r}. Published runs had it.",
+            )
+        if preset.selector.dropout == preset.selector.attention_dropout == 0:
+            yield place, f"must name a preset with dropout, got {emulate.preset!r}. Without it that arm shows nothing."
+
+
+def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") -> Experiment:
+    """Return the validated experiment.
+
+    Raises:
+        ConfigError: any fault, unknown members included; all of them, each with dotted path, value seen, what is
+            expected and a remedy.
+    """
+    require_plain(values, source=source)
+    experiment, lines = read_section(Experiment, values)
+    require_none([*lines, *_unknown_members(experiment)], source)
+    return experiment
+
+
+def _unknown_members(experiment: Experiment) -> list[str]:
+    lines: list[str] = []
+    for path, kind in MEMBERS.items():
+        name: Any = experiment
+        for key in path:
+            name = getattr(name, key, None)
+        if isinstance(name, str) and name not in available(kind):
+            seen = unknown_member(kind, name)
+            lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
+    return lines
+
+
+def _texts_at(value: Any, places: Iterable[Place]) -> Iterator[tuple[Place, str]]:
+    """Yield the texts at some keys of a section, and all texts below them; what is missing or faulty is passed over."""
+    for place in places:
+        found: Any = value
+        for key in place:
+            found = getattr(found, str(key), None)
+        if isinstance(found, str):
+            yield place, found
+        elif isinstance(found, Section):
+            yield from _texts_below(found, place)
+
+
+def _texts_below(section: Section, place: Place) -> Iterator[tuple[Place, str]]:
+    for key, value in vars(section).items():
+        if isinstance(value, str):
+            yield (*place, key), value
+        elif isinstance(value, tuple):
+            yield from (((*place, key, index), item) for index, item in enumerate(value) if isinstance(item, str))
+
+
+def _taken(path: Path, *, may_be_home: bool) -> str:
+    """Return what stands in the place of a folder that the workflow is to fill; nothing if it may."""
+    if str(path).startswith("~") and not may_be_home:
+        return "which no shell expands here"
+    if not str(path).strip():
+        return "which is blank"
+    path = Path(os.path.expanduser(path))  # noqa: PTH111 - a home that nobody has is told elsewhere
+    found = Path(os.path.realpath(path))  # a link to itself ends nowhere
+    try:
+        other = next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), None)
+    except OSError as fault:
+        return f"which cannot be one ({fault.strerror})"
+    if other is not None:
+        return f"where {other} is a file"
+    if any(folder.is_relative_to(found) for folder in (PROJECT, Path.cwd())):
+        return "which holds the project"
+    own = next((each for each in OWN if found.is_relative_to((PROJECT / each).resolve())), None)
+    return f"which is of the project ({own})" if own else ""
+
+
+def _is_path(text: str) -> bool:
+    is_short = len(text.encode()) <= LONGEST_PATH and all(
+        len(part.encode()) <= LONGEST_NAME for part in text.split("/")
+    )
+    return is_short and not text.startswith("-") and not any(letter in "{}" or ord(letter) < 32 for letter in text)

@@ -1,0 +1,211 @@
+"""What a training step and an evaluation measure, each number from sums that add up over processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from lever_pipe.intention.agent.episodes import ASKED, Episode, RolloutCounts
+from lever_pipe.intention.agent.lessons import Credit, Lesson
+from lever_pipe.intention.agent.scoring import Scored
+from lever_pipe.intention.records import EndReason
+from lever_pipe.losses.tokens import distances_to_reference
+from lever_pipe.metrics.throughput import (
+    dense_parameters,
+    mfu,
+    peak_flop,
+    training_flop,
+)
+
+END_REASONS: tuple[str, ...] = get_args(EndReason)
+PHASES = ("step", "rollout", "simulator", "log_probs", "reference", "update", "validation", "checkpoint")
+"""What is timed, in wall seconds. `step` leaves out validation and checkpoint, which the published seconds include
+on the steps that have them."""
+PER_EPISODE = (
+    "reward",
+    "reward_per_turn",
+    "normalised_reward",
+    "coverage",
+    "turns",
+    "sequence_length",
+    "prompt_length",
+    "response_length",
+    "agent_tokens",
+    *(f"end_{reason}" for reason in END_REASONS),
+)
+PER_AGENT_TOKEN = ("kl", "kl_k1", "entropy")
+COUNTS = ("forwards", "prefill_tokens", "decode_tokens", "multi_call_turns")
+MISHAPS = (*(f"simulator_{name}" for name in ASKED), "environment_timeouts")
+
+
+class Clock:
+    """Wall seconds of named phases; a phase that is entered again goes on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        """Add the block's wall time to a phase, work that the device has only been given included."""
+        start = self._now()
+        yield
+        self.seconds[phase] += self._now() - start
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def episode_values(episode: Episode) -> dict[str, float]:
+    """Return what one episode adds to each of `PER_EPISODE`."""
+    reward = sum(episode.rewards)
+    return {
+        "reward": reward,
+        "reward_per_turn": reward / max(1, len(episode.rewards)),
+        "normalised_reward": reward / episode.ceiling,
+        "coverage": episode.coverage,
+        "turns": len(episode.rewards),
+        "sequence_length": len(episode.tokens),
+        "prompt_length": episode.n_prompt,
+        "response_length": len(episode.tokens) - episode.n_prompt,
+        "agent_tokens": sum(episode.is_agent),
+        **{f"end_{reason}": float(episode.end == reason) for reason in END_REASONS},
+    }
+
+
+def episode_sums(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the sums of `PER_EPISODE` over a process's episodes, and their number."""
+    sums = dict.fromkeys(PER_EPISODE, 0.0)
+    for episode in episodes:
+        for name, value in episode_values(episode).items():
+            sums[name] += value
+    return {**sums, "episodes": len(episodes)}
+
+
+def log_prob_gap(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> float:
+    """Return how far the log-probability of a sampled token, as it was sampled, is from its later scoring at most.
+
+    Both are of the same policy: what differs is rounding, by the cache and by the company of other dialogues.
+    """
+    gaps = [
+        (lesson.behaviour.cpu() - torch.tensor(episode.log_probs)).abs().max()
+        for episode, lesson in zip(episodes, lessons, strict=True)
+        if episode.log_probs
+    ]
+    return max((float(gap) for gap in gaps), default=0.0)
+
+
+def credit_sums(credit: Credit) -> dict[str, float]:
+    """Return sums over a process's groups: of scores and of their deviations within a group (divisor N - 1)."""
+    return {
+        "score": float(credit.scores.sum()),
+        "score_sd": float(credit.scores.std(dim=1).sum()),
+        "groups_without_spread": float(credit.without_spread.sum()),
+        "groups": float(len(credit.scores)),
+    }
+
+
+def work_sums(counts: RolloutCounts) -> dict[str, float]:
+    """Return what a process's rollout took."""
+    return {
+        **{name: float(getattr(counts, name)) for name in COUNTS},
+        **{f"simulator_{name}": float(getattr(counts, name)) for name in ASKED},
+        "environment_timeouts": float(counts.timeouts),
+    }
+
+
+def token_sums(before: Sequence[Scored], lessons: Sequence[Lesson]) -> dict[str, float]:
+    """Return sums over a process's tokens before the step's first update.
+
+    Args:
+        before: log-probabilities and entropies of every response token, an episode each.
+        lessons: the same episodes.
+    """
+    policy, reference = _joined([each.behaviour for each in lessons]), _joined([each.reference for each in lessons])
+    distances = distances_to_reference(policy, reference, torch.ones_like(policy, dtype=torch.bool), 1)
+    entropy = entropy_all = 0.0
+    for scored, lesson in zip(before, lessons, strict=True):
+        if scored.entropies is None:
+            raise ValueError("entropies must be given")
+        of_agent = lesson.places - (len(lesson.tokens) - len(scored.entropies))
+        entropies = scored.entropies.double()
+        entropy += float(entropies[of_agent.to(entropies.device)].sum())
+        entropy_all += float(entropies.sum())
+    sums = {"kl": float(distances.k3), "kl_k1": float(distances.k1), "entropy": entropy}
+    return {**sums, "entropy_all": entropy_all}
+
+
+def update_flop(settings: Any, sequence_lengths: Sequence[int]) -> float:
+    """Return the operations of one forward and backward pass over whole sequences.
+
+    Args:
+        settings: a model's configuration.
+        sequence_lengths: tokens of each.
+    """
+    heads, layers = settings.num_attention_heads, settings.num_hidden_layers
+    head_dim = getattr(settings, "head_dim", None) or settings.hidden_size // heads
+    dense = dense_parameters(
+        hidden=settings.hidden_size,
+        layers=layers,
+        heads=heads,
+        kv_heads=getattr(settings, "num_key_value_heads", None) or heads,
+        head_dim=head_dim,
+        mlp=settings.intermediate_size,
+        vocabulary=settings.vocab_size,
+    )
+    return float(training_flop(dense, sequence_lengths, head_dim, heads, layers))
+
+
+def step_means(sums: Mapping[str, float], n_processes: int) -> dict[str, float]:
+    """Return a step's means from the sums of all processes."""
+    n_episodes, n_agent = sums["episodes"], max(1.0, sums["agent_tokens"])
+    return {
+        **{name: sums[name] / n_episodes for name in (*PER_EPISODE, "score")},
+        **{name: sums[name] / sums["groups"] for name in ("score_sd", "groups_without_spread")},
+        **{name: sums[name] / n_agent for name in PER_AGENT_TOKEN},
+        "entropy_all": sums["entropy_all"] / max(1.0, sums["response_length"]),
+        "episodes": n_episodes,
+        "tokens_total": sums["sequence_length"],
+        "tokens_per_rank": sums["sequence_length"] / n_processes,
+        **{name: sums[name] for name in (*COUNTS, *MISHAPS)},
+        "flop_update": sums["flop_update"],
+    }
+
+
+def memory_peak(device: torch.device) -> dict[str, float]:
+    """Return the most memory that tensors on a GPU have taken since the process began, in 10^9 bytes; none on a CPU."""
+    if device.type != "cuda":
+        return {}
+    return {"memory_peak_gb": torch.cuda.max_memory_allocated(device) / 1e9}
+
+
+def rates(values: Mapping[str, float], n_processes: int, device_name: str) -> dict[str, float]:
+    """Return a step's tokens a second, and its share of the hardware's peak where that is known.
+
+    Args:
+        values: of the step, its seconds included.
+        n_processes: one a device.
+        device_name: as the driver gives it; empty for a CPU.
+    """
+    seconds = values["seconds_step"]
+    found = {
+        "tokens_per_second": values["tokens_total"] / seconds,
+        "tokens_per_second_per_device": values["tokens_total"] / seconds / n_processes,
+        "agent_tokens_per_second": values["agent_tokens"] * values["episodes"] / seconds,
+    }
+    peak = peak_flop(device_name)
+    if peak is not None:
+        for name, phase in (("mfu_update", "update"), ("mfu_step", "step")):
+            found[name] = mfu(values["flop_update"], values[f"seconds_{phase}"], peak, n_processes)
+    return found
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([part.double() for part in parts])[None]

@@ -1,0 +1,157 @@
+"""The policy: any causal language model in a local folder, or a tiny Qwen3 with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.folders import write_folder
+from lever_pipe.base.model_folders import (
+    readable,
+    require_loaded,
+    require_size,
+    require_whole,
+)
+from lever_pipe.base.rowwise import rowwise
+from lever_pipe.base.seeding import ambient_stream
+from lever_pipe.base.storage import write_atomically
+from lever_pipe.experiment.agent_config import TinyQwen3
+from lever_pipe.intention.codecs.protocol import ChatCodec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+WEIGHTS, SETTINGS = "model.safetensors", "config.json"
+ATTENTION = "sdpa"
+INITIAL_DEVIATION = 0.03
+"""Of the tiny policy's weights. With the stock 0.02 at so small a width, chance decides whether the warm start learns
+to read what a request already states; with 0.05 it learns so soon that greedy decoding is perfect from the start."""
+
+
+def build_tiny(config: TinyQwen3, vocabulary_size: int, seed: int) -> PreTrainedModel:
+    """Return a `Qwen3ForCausalLM` with random float32 weights of the stream `policy` of `seed`.
+
+    The default sizes with 63 words have 227,808 parameters.
+    """
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    settings = Qwen3Config(
+        vocab_size=vocabulary_size,
+        hidden_size=config.hidden,
+        intermediate_size=config.mlp,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        max_position_embeddings=config.positions,
+        tie_word_embeddings=True,
+        initializer_range=INITIAL_DEVIATION,
+        attention_dropout=0.0,
+        attn_implementation=ATTENTION,
+    )
+    with ambient_stream(seed, "policy"):
+        return rowwise(Qwen3ForCausalLM(settings).eval())
+
+
+def load_policy(folder: Path, dtype: str, device: torch.device | str) -> PreTrainedModel:
+    """Return the causal language model of a folder, in evaluation mode.
+
+    Raises:
+        CheckpointError: missing or unreadable files, tensors that differ from its configuration, or
+            attention with a sliding window, which does not fit a cache with holes.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    require_whole(folder, "a model folder", files=(SETTINGS,))
+    transformers_logging.disable_progress_bar()
+    with readable(folder, "causal language model"):
+        require_size(folder, AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            attn_implementation=ATTENTION,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below by name, as every other difference
+        )
+    require_loaded(folder, model, info)
+    if any(kind != "full_attention" for kind in getattr(model.config, "layer_types", None) or ()):
+        raise CheckpointError(
+            f"{folder}: expected full attention in every layer",
+            found="other layers",
+            do="Set use_sliding_window to false in config.json where the model allows it, or use another model.",
+        )
+    policy: PreTrainedModel = rowwise(model.to(device).eval())
+    return policy
+
+
+def save_policy(
+    folder: Path, model: PreTrainedModel, codec: ChatCodec, state: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write model and codec as a folder that appears whole or not at all.
+
+    Args:
+        folder: replaced where it exists.
+        model: whose configuration is written.
+        codec: whose files are written.
+        state: gathered weights of a model that is spread over devices; None takes the model's own.
+    """
+    write_folder(folder, lambda path: _fill(path, model, codec, state))
+
+
+def save_policy_files(files: Iterable[Path], model: PreTrainedModel, codec: ChatCodec) -> None:
+    """Write single files of a policy folder that holds other files too; each appears whole or not at all.
+
+    Args:
+        files: of one folder, by the names that `save_policy` gives them.
+        model: as there.
+        codec: as there.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        _fill(folder, model, codec, None)
+        for path in files:
+            _copy(folder / path.name, path)
+
+
+def policy_folder(files: tuple[Path, ...]) -> Path:
+    """Return the policy folder that a stage's input names: one folder, or files that all lie in one.
+
+    Raises:
+        CheckpointError: no file, or files of several folders.
+    """
+    if len(files) == 1 and files[0].is_dir():
+        return files[0]
+    folders = sorted({path.parent for path in files})
+    if len(folders) != 1:
+        raise CheckpointError(
+            "the start policy: expected one folder, or files of one folder",
+            found=", ".join(map(str, folders)) or "no file",
+            do="Name the files of one policy.",
+        )
+    return folders[0]
+
+
+def _fill(folder: Path, model: PreTrainedModel, codec: ChatCodec, state: Mapping[str, Tensor] | None) -> None:
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    model.save_pretrained(folder, state_dict=None if state is None else dict(state))
+    codec.save(folder)
+    # safetensors lets nobody but the owner read what it writes.
+    mode = (folder / SETTINGS).stat().st_mode
+    for path in folder.glob("*.safetensors"):
+        path.chmod(mode)
+
+
+def _copy(source: Path, target: Path) -> None:
+    write_atomically(target, lambda handle: handle.write(source.read_bytes()))

@@ -1,0 +1,211 @@
+"""How far a run has come, and the folder from which a run that was killed goes on as if nothing had happened.
+
+A checkpoint is a folder `step-N` of the run's state folder; it appears whole, and only then the former one goes. What
+is being removed bears another name first, so that a kill leaves no half checkpoint under its own. No random state is
+kept: every draw of a step comes from streams that are named after the step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lever_pipe.base import contents, storage
+from lever_pipe.base.checkpoints import load_tensors, require_same_tensors
+from lever_pipe.base.folders import write_folder
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.provenance import canonical_json
+from lever_pipe.base.records import Row
+from lever_pipe.experiment.run_card import Inputs
+from lever_pipe.intention.agent.processes import Processes, is_main
+from lever_pipe.intention.records import EpisodeRow, EvaluationRow, StepRow
+
+log = logging.getLogger(__name__)
+
+POLICY, OPTIMISER, BEST = "policy.safetensors", "optimiser.safetensors", "best.safetensors"
+METRICS, EVALUATIONS, EPISODES = "metrics.jsonl", "evaluations.jsonl", "episodes.jsonl"
+PLACE = "place.json"
+_CHECKPOINT = re.compile(r"step-(\d+)")
+_DROPPED = "dropped"
+
+
+@dataclass
+class Best:
+    """The policy with the highest sampled validation reward; of equal ones the first."""
+
+    step: int
+    reward: float
+    weights: dict[str, Tensor]
+    """On the CPU, on the main process only."""
+
+
+@dataclass
+class Progress:
+    """What a run has done."""
+
+    step: int = 0
+    """Completed steps."""
+    metrics: list[StepRow] = field(default_factory=list)
+    evaluations: list[EvaluationRow] = field(default_factory=list)
+    episodes: list[EpisodeRow] = field(default_factory=list)
+    best: Best | None = None
+
+
+class Place(Row):
+    """What belongs to a checkpoint beside tensors and rows."""
+
+    identity: str
+    step: int
+    best_step: int
+    best_reward: float
+
+
+def identity_of(config: BaseModel, inputs: Inputs, code: str) -> str:
+    """Return the digest of all that a run's numbers follow from; a checkpoint serves no other run."""
+    files = {name: [contents.digest(path) for path in _paths(value)] for name, value in inputs.items()}
+    parts = {"config": config.model_dump(mode="json"), "files": files, "code": code}
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
+
+
+def weights_of(policy: Any) -> dict[str, Tensor]:
+    """Return a policy's parameters, each once, and the buffers that are saved with it."""
+    parameters = dict(policy.named_parameters())
+    names = {name for name, _ in policy.named_parameters(remove_duplicate=False)}
+    return parameters | {name: tensor for name, tensor in policy.state_dict().items() if name not in names}
+
+
+def save_progress(
+    folder: Path, progress: Progress, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
+) -> None:
+    """Write a checkpoint and drop the former ones; every process must call it.
+
+    The main process holds, beside the best policy, either the weights or the moments, and no second copy of them.
+    """
+    best = progress.best
+    if not is_main(processes) or best is None:
+        processes.collect(weights_of(policy))
+        processes.collect(optimiser.state())
+        return
+    former = _checkpoints(folder)
+    place = Place(identity=identity, step=progress.step, best_step=best.step, best_reward=best.reward)
+
+    def fill(path: Path) -> None:
+        _write_tensors(path / POLICY, processes.collect(weights_of(policy)), progress.step)
+        _write_tensors(path / OPTIMISER, processes.collect(optimiser.state()), progress.step)
+        source = path / POLICY if best.step == progress.step else _same_best(former, place)
+        if source is None:
+            _write_tensors(path / BEST, best.weights, best.step)
+        else:
+            _link(source, path / BEST)
+        storage.write_rows(path / METRICS, progress.metrics)
+        storage.write_rows(path / EVALUATIONS, progress.evaluations)
+        storage.write_rows(path / EPISODES, progress.episodes)
+        storage.write_row(path / PLACE, place)
+
+    target = folder / f"step-{progress.step}"
+    write_folder(target, fill)
+    for path in former:
+        if path != target:
+            _drop(path)
+
+
+def load_progress(
+    folder: Path, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
+) -> Progress | None:
+    """Set policy and optimiser to the latest checkpoint of this very run and return its progress; None without one.
+
+    What killed processes left half written or half removed goes.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged.
+        RecordError: its rows are.
+    """
+    if is_main(processes):
+        _clear(folder)
+    for path in reversed(_checkpoints(folder)):
+        place = storage.read_row(path / PLACE, Place)
+        if place.identity != identity:
+            log.warning("%s belongs to another configuration, data or code: training starts anew", path)
+            continue
+        for file, tensors in ((POLICY, weights_of(policy)), (OPTIMISER, optimiser.state())):
+            found, _ = load_tensors(path / file)
+            require_same_tensors(path / file, found, tensors)
+            processes.fill(tensors, found)
+        weights = load_tensors(path / BEST)[0] if is_main(processes) else {}
+        log.info("going on behind step %d (%s)", place.step, path)
+        return Progress(
+            step=place.step,
+            metrics=storage.read_rows(path / METRICS, StepRow),
+            evaluations=storage.read_rows(path / EVALUATIONS, EvaluationRow),
+            episodes=storage.read_rows(path / EPISODES, EpisodeRow),
+            best=Best(place.best_step, place.best_reward, weights),
+        )
+    return None
+
+
+def drop_progress(folder: Path) -> None:
+    """Remove the state folder of a finished run."""
+    if folder.exists():
+        _drop(folder)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Return the whole checkpoints, earliest first; one without its place is the rest of a removed one."""
+    steps = {path: _CHECKPOINT.fullmatch(path.parent.name) for path in folder.glob(f"*/{PLACE}")}
+    found = [(int(match.group(1)), path.parent) for path, match in steps.items() if match]
+    return [path for _, path in sorted(found)]
+
+
+def _drop(path: Path) -> None:
+    """Remove a folder, first from its name, then from the disk."""
+    dropped = path.with_name(f".{path.name}.{_DROPPED}")
+    shutil.rmtree(dropped, ignore_errors=True)
+    path.rename(dropped)
+    # A network file system keeps files that are still mapped; the next start removes them.
+    shutil.rmtree(dropped, ignore_errors=True)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a process that was killed has left of checkpoints and of a finished run's folder."""
+    for path in (*folder.glob(".step-*"), folder.with_name(f".{folder.name}.{_DROPPED}")):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
+    """Write tensors of the CPU straight to the disk, without their bytes in memory a second time."""
+    named = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(named, path, metadata={"about": json.dumps({"step": step})})
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def _same_best(former: list[Path], place: Place) -> Path | None:
+    """Return the file in which a former checkpoint of this run holds the same best policy."""
+    for path in reversed(former):
+        found = storage.read_row(path / PLACE, Place)
+        if (found.identity, found.best_step) == (place.identity, place.best_step) and (path / BEST).is_file():
+            return path / BEST
+    return None
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
+
+
+def _paths(value: Path | tuple[Path, ...]) -> tuple[Path, ...]:
+    return (value,) if isinstance(value, Path) else value

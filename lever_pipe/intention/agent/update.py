@@ -1,0 +1,138 @@
+"""One optimiser update: a mini-batch of lessons in micro-batches, one gradient, one step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lever_pipe.base.errors import TrainingError
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
+from lever_pipe.intention.agent.lessons import Lesson, cut
+from lever_pipe.intention.agent.processes import Processes
+from lever_pipe.intention.agent.scoring import score
+from lever_pipe.intention.agent.sharding import full
+from lever_pipe.losses.tokens import AgentTerms, agent_terms
+
+CHECKPOINT_ABOVE = 1_000_000_000
+"""Parameters beyond which activations are computed again in the backward pass instead of kept."""
+SHARES = ("pg_loss", "kl_loss", "loss", "clip_fraction", "dual_clip_fraction")
+
+
+def prepare_for_updates(policy: Any) -> None:
+    """Let a large policy recompute its activations, and switch dropout off: the ratio of the first update is 1."""
+    for module in policy.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+    if sum(parameter.numel() for parameter in policy.parameters()) > CHECKPOINT_ABOVE:
+        policy.activation_checkpointing_enable({"use_reentrant": False})
+
+
+def update(
+    policy: Any,
+    optimiser: AdamW,
+    lessons: Sequence[Lesson],
+    *,
+    arm: AgentArm,
+    grpo: AgentGrpo,
+    pad_id: int,
+    processes: Processes,
+    learning_rate: float,
+) -> dict[str, float]:
+    """Take one step on a mini-batch, of which each process holds its own lessons, and return what it measured.
+
+    Every term is a sum over tokens divided by the agent's tokens in the mini-batch of all processes, so neither the
+    cut into micro-batches nor the number of processes changes the step, beyond rounding.
+
+    Returns:
+        `SHARES` as means over those tokens, `ratio_max`, `grad_norm` before clipping and `grad_clipped` (0 or 1).
+
+    Raises:
+        TrainingError: a loss or a gradient is not finite; the policy is left as it was.
+    """
+    own_tokens = sum(len(lesson.places) for lesson in lessons)
+    n_tokens = max(1, int(processes.combine({"tokens": own_tokens}, "sum")["tokens"]))
+    for parameter in policy.parameters():
+        parameter.grad = None
+    sums = dict.fromkeys(SHARES, 0.0)
+    ratio_max = 0.0
+    with _recomputing(policy):
+        for indices in cut([len(lesson.tokens) for lesson in lessons], grpo.micro_batch):
+            with processes.computing():
+                terms = _terms(policy, [lessons[i] for i in indices], arm, grpo, pad_id, n_tokens)
+            terms.total.backward()  # type: ignore[no-untyped-call]
+            _add(sums, terms, n_tokens)
+            ratio_max = max(ratio_max, float(terms.ratio_max))
+    processes.add_gradients(policy)
+    norm = float(full(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm)))
+    values = processes.combine(sums, "sum") | processes.combine({"ratio_max": ratio_max}, "max")
+    values |= {"grad_norm": norm, "grad_clipped": float(norm > grpo.max_gradient_norm)}
+    _require_finite(values)
+    optimiser.learning_rate = learning_rate
+    optimiser.step()
+    return values
+
+
+def _terms(
+    policy: Any, lessons: Sequence[Lesson], arm: AgentArm, grpo: AgentGrpo, pad_id: int, n_tokens: int
+) -> AgentTerms:
+    scored = score(
+        policy,
+        [lesson.tokens for lesson in lessons],
+        [lesson.places for lesson in lessons],
+        pad_id=pad_id,
+        temperature=grpo.temperature,
+        entropies=arm.entropy > 0,
+    )
+    return agent_terms(
+        log_probs_BT=scored.log_probs[None],
+        behaviour_log_probs_BT=_row([lesson.behaviour for lesson in lessons], policy.device),
+        reference_log_probs_BT=_row([lesson.reference for lesson in lessons], policy.device),
+        entropies_BT=None if scored.entropies is None else scored.entropies[None],
+        advantages_BT=_row([lesson.advantages for lesson in lessons], policy.device),
+        mask_BT=torch.ones_like(scored.log_probs[None], dtype=torch.bool),
+        n_tokens=n_tokens,
+        clip_low=grpo.clip_low,
+        clip_high=grpo.clip_high,
+        dual_clip=grpo.dual_clip,
+        kl=arm.kl,
+        entropy=arm.entropy,
+    )
+
+
+def _row(parts: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Return the values of several episodes as one row [1, n]."""
+    return torch.cat(list(parts))[None].to(device)
+
+
+def _add(sums: dict[str, float], terms: AgentTerms, n_tokens: int) -> None:
+    shares = (terms.policy, terms.penalty, terms.total, terms.clipped / n_tokens, terms.dual_clipped / n_tokens)
+    for name, share in zip(SHARES, shares, strict=True):
+        sums[name] += float(share.detach())
+
+
+@contextmanager
+def _recomputing(policy: Any) -> Iterator[None]:
+    """Put a policy that recomputes its activations into training mode, the only one in which it does."""
+    policy.train(policy.is_activation_checkpointing)
+    try:
+        yield
+    finally:
+        policy.eval()
+
+
+def _require_finite(values: dict[str, float]) -> None:
+    infinite = {name: value for name, value in values.items() if not math.isfinite(value)}
+    if infinite:
+        raise TrainingError(
+            "expected a finite loss and gradient",
+            found=", ".join(f"{name} {value}" for name, value in infinite.items()),
+            do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.",
+        )

@@ -1,0 +1,84 @@
+"""Every row of study `intention` that crosses a file boundary.
+
+A run directory, whichever engine filled it, holds `metrics.jsonl` (one `StepRow` a step), `evaluations.jsonl` (one
+`EvaluationRow` an evaluation), `episodes.jsonl` (one `EpisodeRow` an evaluated episode), `done.json` (`DoneRow`) and
+`run.json`. The report reads nothing else of a run.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from lever_pipe.base.records import Row
+
+EndReason = Literal["complete", "closed", "turns", "length", "context", "malformed", "timeout", "failed"]
+"""Why an episode ended: nothing remains; a turn without a call; the turn limit; a turn or context too long; a call that
+cannot be read; a turn over its time; a simulator that gave up."""
+
+
+class MissingDetail(Row):
+    """A hidden aim of the user."""
+
+    description: str = Field(min_length=1)
+    importance: Literal[1, 2, 3]  # low, medium, high
+    inquiry: str = ""  # a question that would uncover it
+    options: tuple[str, ...] = ()  # plausible values; in the embedded world the first one is the true one
+
+
+class Task(Row):
+    """A vague request with what its author did not say."""
+
+    id: str = Field(min_length=1)
+    category: str
+    task: str = Field(min_length=1)
+    missing_details: tuple[MissingDetail, ...] = Field(min_length=1)
+
+
+class StepRow(Row):
+    """What one training step measured; `seconds_*`, rates and memory are all that two equal runs differ in."""
+
+    step: int = Field(ge=1)
+    values: dict[str, float]
+
+
+class EvaluationRow(Row):
+    """One evaluation of a policy on one split."""
+
+    step: int = Field(ge=0)
+    split: Literal["val", "test"]
+    mode: Literal["greedy", "sampled"]
+    checkpoint: Literal["current", "last", "best"] = "current"
+    n_tasks: int = Field(ge=1)
+    n_samples: int = Field(ge=1)
+    values: dict[str, float]
+
+
+class EpisodeRow(Row):
+    """One evaluated episode."""
+
+    step: int = Field(ge=0)
+    split: Literal["val", "test"]
+    mode: Literal["greedy", "sampled"]
+    checkpoint: Literal["current", "last", "best"] = "current"
+    task_id: str
+    sample: int = Field(ge=0)
+    rewards: tuple[float, ...]  # one a turn, a closing turn included with 0
+    ceiling: float = Field(gt=0)  # what one detail a question would give
+    end: EndReason
+    n_agent_tokens: int = Field(ge=0)
+
+
+class DoneRow(Row):
+    """How far a run came; planned and executed steps are two numbers on purpose."""
+
+    arm: str
+    seed: int
+    engine: str
+    planned_steps: int
+    executed_steps: int
+    reason: Literal["finished", "log ended"]
+    best_step: int = Field(ge=0)  # of the sampled validation reward, ties: the first
+    n_parameters: int = Field(ge=0)  # 0 where unknown
+    version: str = ""  # whose metric definitions the numbers follow, where they are not ours

@@ -1,0 +1,201 @@
+"""The original trainer's numbers under our names, each only as far as it means the same.
+
+What the names hide, in UserRL's fork of verl 0.4.0.dev (other versions differ, so the version goes beside the numbers):
+
+* `actor/pg_loss` and the clipped shares are of rank 0 alone; `actor/kl_loss` is its last micro-batch and unweighted;
+* `actor/entropy` is over all response tokens, those of the tool included: ours is `entropy_all`, not `entropy`;
+* `global_seqlen/mean` is no sequence length: it is the tokens of a step divided by the number of GPUs;
+* `perf/throughput` is per GPU, `perf/mfu/actor` of the update alone and 0 on a GPU whose peak verl does not know;
+* `perf/time_per_step` includes a validation and a checkpoint where they fall on the step;
+* `critic/score` is the sum of turn rewards, whatever groups are compared by;
+* the console prints three decimals: a learning rate below 0.0005 reads 0.000 there and is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.intention.records import DoneRow, EvaluationRow, StepRow
+from lever_pipe.intention.verl.logs import RunLog, is_validation
+from lever_pipe.intention.verl.readings import Reading
+
+NAMES = {
+    "actor/pg_loss": "pg_loss",
+    "actor/kl_loss": "kl_loss",
+    "actor/entropy": "entropy_all",
+    "actor/grad_norm": "grad_norm",
+    "actor/pg_clipfrac": "clip_fraction",
+    "actor/pg_clipfrac_lower": "dual_clip_fraction",
+    "actor/lr": "learning_rate",
+    "critic/score/mean": "reward",
+    "critic/score/max": "reward_max",
+    "critic/score/min": "reward_min",
+    "global_seqlen/mean": "tokens_per_rank",
+    "prompt_length/mean": "prompt_length",
+    "response_length/mean": "response_length",
+    "perf/time_per_step": "seconds_step",
+    "perf/throughput": "tokens_per_second_per_device",
+    "perf/mfu/actor": "mfu_update",
+    "timing_s/gen": "seconds_rollout",
+    "timing_s/old_log_prob": "seconds_log_probs",
+    "timing_s/ref": "seconds_reference",
+    "timing_s/update_actor": "seconds_update",
+    "timing_s/testing": "seconds_validation",
+    "timing_s/save_checkpoint": "seconds_checkpoint",
+}
+"""The original's key -> ours."""
+TOTAL = "perf/total_num_tokens"
+VALIDATION_REWARD = re.compile(r"val-core/([^/]+)/reward/mean@1")
+LARGEST = 1e15
+"""Beyond what any of these values can be."""
+REWARD_STEP = 0.1
+"""Turn rewards are multiples of it, so a mean over n tasks is one of 0.1 / n."""
+
+
+class Converted(NamedTuple):
+    """A run directory's rows, and what a reader of the log should know."""
+
+    metrics: list[StepRow]
+    evaluations: list[EvaluationRow]
+    done: DoneRow
+    notes: list[str]
+
+
+def convert(log: RunLog, config: ConvertVerlConfig) -> Converted:
+    """Return one run's rows; what the log lacks stays absent.
+
+    Raises:
+        RecordError: a number of ours that is not finite; no validation, or one on several data sources; more steps
+            than planned; another number of GPUs.
+    """
+    executed = max(log.steps)
+    if executed > config.planned_steps:
+        raise RecordError(
+            f"{_place(log.steps[executed])}: expected at most {config.planned_steps} steps",
+            found=f"step {executed}",
+            do="Set intention.grpo.steps to what was planned, or put the log of this configuration there.",
+        )
+    metrics = [
+        StepRow(step=step, values=values)
+        for step, readings in log.steps.items()
+        if step and (values := _training(readings, config.n_gpus))
+    ]
+    evaluations = list(_evaluations(log, config))
+    if not evaluations:
+        raise RecordError(
+            f"{_place(log.steps[executed])}: expected validation rewards, val-core/SOURCE/reward/mean@1",
+            found=f"none in {len(log.steps)} steps",
+            do="Let the trainer validate (trainer.test_freq), or put a whole log there.",
+        )
+    done = _done(executed, evaluations, config)
+    return Converted(metrics, evaluations, done, list(_notes(log, metrics, config)))
+
+
+def _done(executed: int, evaluations: list[EvaluationRow], config: ConvertVerlConfig) -> DoneRow:
+    """Return how far the run came; its best step is that of the greedy reward, the only one there is."""
+    return DoneRow(
+        arm=config.arm,
+        seed=config.seed,
+        engine="verl",
+        planned_steps=config.planned_steps,
+        executed_steps=executed,
+        reason="finished" if executed == config.planned_steps else "log ended",
+        best_step=max(evaluations, key=lambda row: row.values["reward"]).step,
+        n_parameters=0,
+        version=config.version,
+    )
+
+
+def _training(readings: Mapping[str, Reading], n_gpus: int) -> dict[str, float]:
+    values = {}
+    for key, name in NAMES.items():
+        if key in readings and not _says_nothing(key, readings[key]):
+            values[name] = _finite(key, readings[key])
+    if "tokens_per_rank" in values:
+        values["tokens_total"] = _total(readings, values["tokens_per_rank"], n_gpus)
+    if "tokens_per_second_per_device" in values:
+        values["tokens_per_second"] = values["tokens_per_second_per_device"] * n_gpus
+    return values
+
+
+def _says_nothing(key: str, reading: Reading) -> bool:
+    """Return whether a 0 is no measurement: a rounded learning rate, or the use of a GPU without a known peak."""
+    return reading.value == 0 and (key == "perf/mfu/actor" or (key == "actor/lr" and reading.is_rounded))
+
+
+def _total(readings: Mapping[str, Reading], per_rank: float, n_gpus: int) -> float:
+    """Return the step's tokens, a whole number that the rounded mean over ranks leaves no doubt about."""
+    total = float(round(per_rank * n_gpus))
+    if TOTAL in readings and abs(_finite(TOTAL, readings[TOTAL]) - total) > n_gpus:
+        raise RecordError(
+            f"{readings[TOTAL].place}: expected {TOTAL} to be global_seqlen/mean x {n_gpus} GPUs = {total:.0f}",
+            found=f"{readings[TOTAL].value:.0f}",
+            do="Set intention.verl.n_gpus to what the run had.",
+        )
+    return total
+
+
+def _evaluations(log: RunLog, config: ConvertVerlConfig) -> Iterator[EvaluationRow]:
+    for step, readings in log.steps.items():
+        rewards = {key: reading for key, reading in readings.items() if VALIDATION_REWARD.fullmatch(key)}
+        if len(rewards) > 1:
+            raise RecordError(
+                f"{_place(rewards)}: expected the validation of one data source",
+                found=", ".join(sorted(rewards)),
+                do="Validate on IntentionGym's rows alone.",
+            )
+        for key, reading in rewards.items():
+            yield EvaluationRow(
+                step=step,
+                split="val",
+                mode="greedy",
+                n_tasks=config.n_tasks,
+                n_samples=1,
+                values={"reward": _finite(key, reading)},
+            )
+
+
+def _notes(log: RunLog, metrics: list[StepRow], config: ConvertVerlConfig) -> Iterator[str]:
+    executed = max(log.steps)
+    if executed < config.planned_steps:
+        yield f"log ended: {executed} of {config.planned_steps} planned steps"
+    if log.n_replaced:
+        yield f"steps logged again, as by a resumed run: {log.n_replaced}; the later account counts"
+    missing = executed - len(metrics)
+    if missing:
+        yield f"{missing} of {executed} steps have no training values in the log"
+    others = {key for readings in log.steps.values() for key in readings} - NAMES.keys() - {TOTAL}
+    unknown = sorted(key for key in others if not VALIDATION_REWARD.fullmatch(key))
+    if unknown:
+        kinds = f"{len(unknown)} keys ({sum(map(is_validation, unknown))} of validations)"
+        yield f"{kinds} have no counterpart here and are left out: {', '.join(unknown)}"
+    for step in _off_grid(log, config.n_tasks):
+        yield f"the validation reward of step {step} is no mean of {config.n_tasks} tasks: check intention.verl.n_val"
+
+
+def _off_grid(log: RunLog, n_tasks: int) -> Iterator[int]:
+    for step, readings in log.steps.items():
+        for key, reading in readings.items():
+            if VALIDATION_REWARD.fullmatch(key):
+                tenths = reading.value * n_tasks / REWARD_STEP
+                slack = 0.0005 * n_tasks / REWARD_STEP if reading.is_rounded else 0.0
+                if abs(tenths - round(tenths)) > slack + 1e-3:
+                    yield step
+
+
+def _finite(key: str, reading: Reading) -> float:
+    if not abs(reading.value) < LARGEST:  # false for NaN too
+        raise RecordError(
+            f"{reading.place}: expected {key} to be a number below {LARGEST:g}",
+            found=str(reading.value),
+            do="The run has diverged there: take its log up to the step before, or leave the run out.",
+        )
+    return reading.value
+
+
+def _place(readings: Mapping[str, Reading]) -> str:
+    return next((reading.place for reading in readings.values()), "the log")

@@ -1,0 +1,1 @@
+"""Study `lever`: from questions and pools to a trained selector of demonstrations."""

@@ -1,0 +1,66 @@
+"""The fault that GRPO compared a policy with dropout to a reference without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lever_pipe.lever.selector.network import PointerSelector
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.training.groups import Groups
+from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
+from lever_pipe.lever.training.policies import PolicyPair
+
+BATCH = 256
+"""Queries a batch where nothing is trained; means over queries do not depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyPolicies:
+    """The trained policy with dropout and its reference without: the ratio is off 1 before any update."""
+
+    policy: PointerSelector
+    reference: FrozenSelector
+
+    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
+        """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
+        return table.scores(self.policy.train(), batch), self.reference.scores(batch)
+
+
+@torch.no_grad()
+def epoch_without_updates(
+    pair: PolicyPair,
+    table: EmbeddingTable,
+    kept: tuple[Groups, Tensor],
+    *,
+    clip_epsilon: float,
+    generator: torch.Generator,
+) -> dict[str, float]:
+    """Return what an epoch would log if no step were taken: query-weighted means of every metric.
+
+    Dropout draws from torch's ambient stream.
+    """
+    n_queries = len(kept[0])
+    plan = plan_grpo_epoch(
+        pair,
+        table,
+        kept,
+        BetaController(0.0, None),
+        batch_queries=BATCH,
+        clip_epsilon=clip_epsilon,
+        generator=generator,
+    )
+    weighted = [(step(batch).values, len(batch) / n_queries) for batch, step in plan]
+    return _sum_by_name(weighted)
+
+
+def _sum_by_name(weighted: Iterable[tuple[dict[str, float], float]]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for values, weight in weighted:
+        for name, value in values.items():
+            totals[name] = totals.get(name, 0.0) + weight * value
+    del totals["kl_loss"]  # no penalty is weighted where nothing is trained
+    return totals

@@ -1,0 +1,165 @@
+"""CLIP's projected image and text features, from a local model folder.
+
+The image processor is transformers' PIL backend, named explicitly: the torchvision backend resizes
+slightly differently, and automatic choice would let an installed package change the numbers.
+The model: Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoTokenizer, CLIPConfig, CLIPImageProcessorPil, CLIPModel
+
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.images import read_rgb
+from lever_pipe.base.model_folders import (
+    MAKE,
+    faults_of_vocabulary,
+    readable,
+    require_keys,
+    require_loaded,
+    require_pixel_settings,
+    require_size,
+    require_whole,
+)
+from lever_pipe.base.rowwise import rowwise
+from lever_pipe.base.storage import strict_json
+
+T = TypeVar("T", bound=Hashable)
+FILES = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
+# Older exports store this constant buffer; it holds 0, 1, 2, ... and no weight.
+IGNORED_SUFFIX = ".position_ids"
+
+
+class ClipEncoder:
+    """A CLIP model in evaluation mode, float32."""
+
+    def __init__(self, model: CLIPModel, tokenizer: Any, processor: CLIPImageProcessorPil, batch_size: int) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._processor = processor
+        self._batch_size = batch_size
+
+    @property
+    def width(self) -> int:
+        """Return D, the width of a vector."""
+        return int(self._model.config.projection_dim)
+
+    def images(self, paths: Sequence[Path]) -> NDArray[np.float32]:
+        """Return normalised image features, float32 [N, D]; each distinct path is encoded once.
+
+        Raises:
+            ImageError: an image cannot be read.
+        """
+        return self._encode(paths, self._image_batch)
+
+    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return normalised text features, float32 [N, D]; each distinct text is encoded once.
+
+        Texts longer than the model's positions are cut there; the end token stays.
+        """
+        return self._encode(texts, self._text_batch)
+
+    def _encode(self, items: Sequence[T], encode: Callable[[list[T]], torch.Tensor]) -> NDArray[np.float32]:
+        distinct = list(dict.fromkeys(items))
+        rows = {item: row for row, item in enumerate(distinct)}
+        if not distinct:
+            return np.zeros((0, self.width), dtype=np.float32)
+        with torch.inference_mode():
+            parts = [encode(batch) for batch in _batches(distinct, self._batch_size)]
+            features = torch.nn.functional.normalize(torch.cat(parts).float(), dim=-1)
+        table: NDArray[np.float32] = features.cpu().numpy()
+        return table[[rows[item] for item in items]]
+
+    def _image_batch(self, paths: list[Path]) -> torch.Tensor:
+        pixels = self._processor(images=[read_rgb(path) for path in paths], return_tensors="pt")
+        values = pixels["pixel_values"].to(self._model.device)
+        return _features(self._model.get_image_features(pixel_values=values))
+
+    def _text_batch(self, texts: list[str]) -> torch.Tensor:
+        tokens = self._tokenizer(
+            texts,
+            padding=True,
+            truncation=True,
+            max_length=self._model.config.text_config.max_position_embeddings,
+            return_tensors="pt",
+        ).to(self._model.device)
+        return _features(
+            self._model.get_text_features(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
+        )
+
+
+def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
+    """Return the CLIP model of a local folder.
+
+    Raises:
+        CheckpointError: no folder, a file or tensor is missing, there are tensors too many or untrained ones, or a
+            tokenizer or image processor of another model.
+    """
+    require_whole(folder, "a CLIP model folder", files=FILES)
+    with readable(folder, "CLIP model"):
+        kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
+        if kind != "clip":
+            remedy = "Name the member of encoders that fits this folder."
+            raise CheckpointError(f"{folder}/config.json: expected model_type clip", found=repr(kind), do=remedy)
+        require_size(folder, CLIPConfig.from_pretrained(folder, local_files_only=True))
+        model, info = CLIPModel.from_pretrained(
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # require_loaded refuses them by name
+        )
+        require_keys(folder / "tokenizer_config.json", "tokenizer_class")
+        require_keys(folder / "preprocessor_config.json", "image_mean", "image_std", "size")
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        processor = CLIPImageProcessorPil.from_pretrained(folder, local_files_only=True)
+        require_loaded(folder, model, {kind: _named(names) for kind, names in info.items()})
+        require_pixel_settings(folder, processor)
+        _require_fitting_parts(folder, model.config, tokenizer, processor)
+    return ClipEncoder(rowwise(model.eval().to(device)), tokenizer, processor, batch_size)
+
+
+def _require_fitting_parts(folder: Path, config: Any, tokenizer: Any, processor: Any) -> None:
+    """Refuse another model's tokenizer or image processor."""
+    faults = faults_of_vocabulary(tokenizer.get_vocab(), config.text_config.vocab_size)
+    if tokenizer.pad_token_id is None:
+        faults.append("no pad_token")
+    # The text features are those of the token that ends a text; 2 stood in older configurations, for the last token.
+    if config.text_config.eos_token_id not in (2, tokenizer.eos_token_id):
+        faults.append(f"texts that end in token {tokenizer.eos_token_id} for {config.text_config.eos_token_id}")
+    side = config.vision_config.image_size
+    size, crop = dict(processor.size), dict(processor.crop_size or {}) if processor.do_center_crop else {}
+    found = crop or size
+    if (found.get("height"), found.get("width")) != (side, side) or min(size.values()) < side:
+        faults.append(f"images of size {size}, cropped to {crop or 'none'}, for {side} pixels")
+    if faults:
+        where = f"{folder}: expected tokenizer and image processor of the model that config.json describes"
+        raise CheckpointError(where, found="; ".join(faults), do=MAKE)
+
+
+def _features(output: Any) -> torch.Tensor:
+    features = output.pooler_output  # the projected features, although the name says pooled
+    assert isinstance(features, torch.Tensor)
+    return features
+
+
+def _batches(items: list[T], size: int) -> Iterator[list[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _named(entries: Iterable[Any]) -> list[str]:
+    """Return names of tensors, with shapes where they differ."""
+    names = []
+    for entry in entries:
+        name, *shapes = (entry,) if isinstance(entry, str) else entry
+        names.append(" ".join([name, *(f"{list(shape)}" for shape in shapes)]))
+    return [name for name in names if not name.endswith(IGNORED_SUFFIX)]

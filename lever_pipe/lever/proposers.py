@@ -1,0 +1,181 @@
+"""Ordered selections of one query to be answered: beams, samples, neighbours and chance.
+
+The proposing policy is a Plackett-Luce ranking by similarity; its score is the similarity standardised within the
+pool, times a scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lever_pipe.base.records import ExampleId, PoolPosition, Proposal
+
+Positions = tuple[int, ...]
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalOptions:
+    """How many selections of each kind; see `config.RlData`."""
+
+    shots: int
+    n_beams: int
+    temperatures: tuple[float, ...]
+    n_samples_per_temperature: int
+    disjoint_samples: bool
+    n_retrieval: int
+    n_random: int
+    similarity_scale: float
+
+
+def propose(
+    *,
+    query_id: ExampleId,
+    candidates: Sequence[ExampleId],
+    similarities: NDArray[np.float32],
+    options: ProposalOptions,
+    generator: np.random.Generator,
+) -> list[Proposal]:
+    """Return the distinct ordered selections of one query.
+
+    (i, j) and (j, i) are two selections, because order changes the prompt. Of equal ones the first generator in the
+    order beam, retrieval, sample, random keeps it.
+
+    Args:
+        query_id: the query.
+        candidates: `[K]` train ids of its pool.
+        similarities: `[K]` cosine of the query with each candidate.
+        options: how many of each kind.
+        generator: the query's own stream.
+    """
+    scores = standardise(similarities) * options.similarity_scale
+    drafts = [
+        *_beams(scores, options),
+        *_retrieval(similarities, options),
+        *_samples(scores, options, generator),
+        *_random(len(candidates), options, generator),
+    ]
+    distinct: dict[Positions, dict[str, object]] = {}
+    for positions, facts in drafts:
+        distinct.setdefault(positions, facts)
+    return [_proposal(query_id, candidates, positions, facts) for positions, facts in distinct.items()]
+
+
+def diversity_fill(
+    *,
+    query_id: ExampleId,
+    candidates: Sequence[ExampleId],
+    present: Iterable[Sequence[int]],
+    shots: int,
+    budget: int,
+    generator: np.random.Generator,
+) -> list[Proposal]:
+    """Return `budget` further uniform selections that are not yet `present`.
+
+    Whether a query is filled depends on its answers so far; how many are drawn, and which, does not depend on any
+    later answer. So there is no optional stopping, and the fill adds no bias towards successes.
+    """
+    taken = {tuple(positions) for positions in present}
+    drawn: list[Proposal] = []
+    for _ in range(100 * budget):  # a pool with fewer selections than the budget ends here
+        positions = tuple(generator.choice(len(candidates), shots, replace=False).tolist())
+        if len(drawn) == budget:
+            break
+        if positions not in taken:
+            taken.add(positions)
+            drawn.append(_proposal(query_id, candidates, positions, {"gen_method": "fill"}))
+    return drawn
+
+
+def standardise(similarities: NDArray[np.float32]) -> Scores:
+    """Return the values with mean 0 and standard deviation 1 over the pool; all 0 when they are equal."""
+    values = similarities.astype(np.float64)
+    spread = values.std()
+    return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
+
+
+def log_softmax_without(scores: Scores, chosen: Positions) -> Scores:
+    """Return the log-probabilities of the next pick; already chosen positions have minus infinity."""
+    masked = scores.copy()
+    masked[list(chosen)] = -np.inf
+    shifted = masked - masked.max()
+    result: Scores = shifted - np.log(np.exp(shifted).sum())
+    return result
+
+
+def _beams(scores: Scores, options: ProposalOptions) -> Iterator[tuple[Positions, dict[str, object]]]:
+    """Yield the most probable selections, exact for one and two shots and a beam search beyond."""
+    beams: list[tuple[float, float, Positions]] = [(0.0, 0.0, ())]
+    width = max(options.n_beams, 1)
+    for _ in range(options.shots):
+        grown = []
+        for log_prob, prob_sum, chosen in beams:
+            step = log_softmax_without(scores, chosen)
+            # Chosen positions come last in this order; a pool may have fewer selections than beams.
+            best = np.argsort(-step, kind="stable")[: min(width, len(scores) - len(chosen))]
+            grown += [(log_prob + step[i], prob_sum + float(np.exp(step[i])), (*chosen, int(i))) for i in best]
+        beams = sorted(grown, key=lambda beam: (-beam[0], beam[2]))[: max(width, 1)]
+    for rank, (log_prob, prob_sum, chosen) in enumerate(beams[: options.n_beams]):
+        yield (
+            chosen,
+            {"gen_method": "beam", "beam_rank": rank, "beam_score": prob_sum, "logprob_score": float(log_prob)},
+        )
+
+
+def _samples(
+    scores: Scores, options: ProposalOptions, generator: np.random.Generator
+) -> Iterator[tuple[Positions, dict[str, object]]]:
+    """Yield draws at each temperature; disjoint ones cut one ranking of the pool into consecutive selections."""
+    shots, n = options.shots, options.n_samples_per_temperature
+    for temperature in options.temperatures:
+        tempered = scores / temperature
+        order: list[int] = []
+        for _ in range(n):
+            if not options.disjoint_samples or len(order) < shots:
+                order = np.argsort(-(tempered + generator.gumbel(size=len(scores))), kind="stable").tolist()
+            chosen = tuple(order[:shots])
+            order = order[shots:] if options.disjoint_samples else []
+            log_prob = _log_prob(tempered, chosen)
+            yield chosen, {"gen_method": "sample", "temperature": temperature, "logprob_score": log_prob}
+
+
+def _retrieval(
+    similarities: NDArray[np.float32], options: ProposalOptions
+) -> Iterator[tuple[Positions, dict[str, object]]]:
+    """Yield, as the i-th selection, what repeatedly taking the (i + 1)-th most similar remaining candidate gives."""
+    for skip in range(options.n_retrieval):
+        remaining = np.argsort(-similarities, kind="stable").tolist()
+        chosen: list[int] = []
+        while len(chosen) < options.shots and len(remaining) > skip:
+            chosen.append(remaining.pop(skip))
+        if len(chosen) == options.shots:
+            mean = float(np.mean(similarities[chosen]))
+            yield tuple(chosen), {"gen_method": "retrieval", "similarity_score": mean}
+
+
+def _random(
+    size: int, options: ProposalOptions, generator: np.random.Generator
+) -> Iterator[tuple[Positions, dict[str, object]]]:
+    for _ in range(options.n_random):
+        yield tuple(generator.choice(size, options.shots, replace=False).tolist()), {"gen_method": "random"}
+
+
+def _log_prob(scores: Scores, chosen: Positions) -> float:
+    return float(sum(log_softmax_without(scores, chosen[:step])[pick] for step, pick in enumerate(chosen)))
+
+
+def _proposal(
+    query_id: ExampleId, candidates: Sequence[ExampleId], positions: Positions, facts: dict[str, object]
+) -> Proposal:
+    return Proposal.model_validate(
+        {
+            "query_id": query_id,
+            "pointer": tuple(PoolPosition(position) for position in positions),
+            "pointer_global": tuple(candidates[position] for position in positions),
+            **facts,
+        }
+    )

@@ -1,0 +1,209 @@
+"""The rewards of a scored selection, one named function a mode.
+
+h = correct (0 or 1), a = accuracy, p = gt_prob, r = relevance; w_h, w_s, w_r = the weights.
+Since h = [a > 0], the modes made of h and a alone recode the accuracy monotonically.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from lever_pipe.base.errors import UnknownMemberError
+
+LOWEST_REWARD, HIGHEST_REWARD = -5.0, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RewardInputs:
+    """What is known of one scored selection."""
+
+    correct: int
+    """1 if the accuracy is above 0, else 0."""
+    accuracy: float
+    """VQA accuracy in [0, 1]."""
+    gt_prob: float
+    """Probability of the reference answers under the answering model, each weighted by its accuracy, in [0, 1]."""
+    relevance: float
+    """Similarity of the answer to the nearest reference, in [0, 1]."""
+    quality: float = 0.0
+    """The generator's own score of the selection, in its own unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardWeights:
+    """How much each part counts; the defaults are the published ones."""
+
+    hard: float = 1.0
+    soft: float = 1.0
+    relevance: float = 0.1
+    alpha: float = 0.0
+    """Weight of the generator's quality, in `legacy` only."""
+    beta: float = 0.0
+    """Weight of correctness, in `legacy` only."""
+    correctness: Literal["01", "-11"] = "01"
+    """Whether a wrong answer counts 0 or -1, in `legacy` only."""
+
+
+RewardMode = Callable[[RewardInputs, RewardWeights], float]
+
+
+def hard_plus_soft(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_h h + w_s a: 0, 1.6 or 2 on OK-VQA with the default weights.
+
+    Source: Lever-Plus published code
+    """
+    return weights.hard * inputs.correct + weights.soft * inputs.accuracy
+
+
+def hard_plus_soft_v2(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_s a + 2 w_h h: 0, 2.6 or 3 on OK-VQA with the default weights.
+
+    Source: Lever-Plus published code
+    """
+    return weights.soft * inputs.accuracy + 2 * weights.hard * inputs.correct
+
+
+def hard_only(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_h h.
+
+    Source: Lever-Plus published code
+    """
+    return weights.hard * inputs.correct
+
+
+def soft_only(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_s a.
+
+    Source: Lever-Plus published code
+    """
+    return weights.soft * inputs.accuracy
+
+
+def separated(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return 2 w_h + w_s a if correct, else w_s a.
+
+    Source: Lever-Plus published code
+    """
+    bonus = 2 * weights.hard if inputs.correct else 0.0
+    return bonus + weights.soft * inputs.accuracy
+
+
+def hard01_plus_gtprob(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_h h + w_s p.
+
+    Source: Lever-Plus published code
+    """
+    return weights.hard * inputs.correct + weights.soft * inputs.gt_prob
+
+
+def hard01_plus_gtprob_separated(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return 2 w_h + w_s p if correct, else w_s p.
+
+    Source: Lever-Plus published code
+    """
+    bonus = 2 * weights.hard if inputs.correct else 0.0
+    return bonus + weights.soft * inputs.gt_prob
+
+
+def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_h h + w_s p + w_r (1 - h) r: relevance tells the failures apart.
+
+    Source: Lever-Plus published code
+    """
+    failure_bonus = weights.relevance * (1 - inputs.correct) * inputs.relevance
+    return hard01_plus_gtprob(inputs, weights) + failure_bonus
+
+
+def expected_only(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_s p: dense, as p tells selections apart whose answers earn the same.
+
+    With p = sum over distinct references of weight times probability it is the expected accuracy of an answer that
+    is drawn, not the accuracy of the likeliest one.
+
+    Source: this project
+    """
+    return weights.soft * inputs.gt_prob
+
+
+def accuracy_plus_expected(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return w_h a + w_s p: the accuracy of the likeliest answer, its ties broken by the expected accuracy.
+
+    Source: this project
+    """
+    return weights.hard * inputs.accuracy + weights.soft * inputs.gt_prob
+
+
+def legacy(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return alpha quality + beta c, c = h or 2 h - 1 by `weights.correctness`.
+
+    0 with the default weights.
+
+    Source: Lever-Plus published code
+    """
+    correctness = inputs.correct if weights.correctness == "01" else 2 * inputs.correct - 1
+    return weights.alpha * inputs.quality + weights.beta * correctness
+
+
+def hybrid(inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return h w_s a + (1 - h) w_r (p + r) / 2: accuracy, and below it a gradient for failures.
+
+    The published code accepts the name and then raises; this definition is this project's own.
+    With the default weights a failure earns at most 0.1, less than the least success (0.3).
+
+    Source: this project
+    """
+    success = weights.soft * inputs.accuracy
+    failure = weights.relevance * (inputs.gt_prob + inputs.relevance) / 2
+    return inputs.correct * success + (1 - inputs.correct) * failure
+
+
+REWARD_MODES: dict[str, RewardMode] = {
+    mode.__name__: mode
+    for mode in (
+        hard_plus_soft,
+        hard_plus_soft_v2,
+        hard_only,
+        soft_only,
+        separated,
+        hard01_plus_gtprob,
+        hard01_plus_gtprob_separated,
+        hard_plus_gtprob_plus_rel,
+        expected_only,
+        accuracy_plus_expected,
+        legacy,
+        hybrid,
+    )
+}
+
+
+def reward(mode: str, inputs: RewardInputs, weights: RewardWeights) -> float:
+    """Return the reward of one scored selection, limited to [-5, 5].
+
+    Args:
+        mode: a name in `REWARD_MODES`.
+        inputs: the scores of the selection.
+        weights: the weights of the parts.
+
+    Raises:
+        UnknownMemberError: no such mode; the message suggests the nearest.
+        ValueError: `correct` is neither 0 nor 1, or the reward is not a finite number.
+
+    Source: Lever-Plus published code
+    """
+    if mode not in REWARD_MODES:
+        near = get_close_matches(mode, REWARD_MODES, n=1)
+        raise UnknownMemberError(
+            f"The reward mode must be one of {', '.join(REWARD_MODES)}",
+            found=repr(mode),
+            do=f"Did you mean {near[0]!r}?" if near else "Choose one of the list.",
+        )
+    if inputs.correct not in (0, 1):
+        raise ValueError(f"correct must be 0 or 1, got {inputs.correct!r}")
+    value = REWARD_MODES[mode](inputs, weights)
+    if not math.isfinite(value):
+        raise ValueError(f"the {mode} reward must be finite, got {value} from {inputs}")
+    return min(max(float(value), LOWEST_REWARD), HIGHEST_REWARD)

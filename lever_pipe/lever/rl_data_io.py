@@ -1,0 +1,372 @@
+"""RL data in the original file format `rl_data_k64_v3.json`, and a summary of RL data.
+
+The original file is one JSON object: `_meta`, and for every query id a block with `query`, `candidate_pool_ids` and
+`pointer_candidates`. There, `pointer` holds pool positions and `pointer_global` train ids; `pointer_pos` stems from
+before the pools were set, contradicts both and is ignored. The older v4 files have no pools and a global `pointer`:
+they are refused, because such numbers may pass for pool positions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import ValidationError
+
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import (
+    Example,
+    RlGroup,
+    RlQuery,
+    Row,
+    Trajectory,
+)
+from lever_pipe.base.storage import (
+    read_json,
+    read_rows,
+    shortened,
+    write_text,
+)
+from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
+
+FIX_VERSION = "v3"
+GROUP_KEYS = ("query", "candidate_pool_ids", "pointer_candidates")
+FAILED_MODES = ("error", "fallback")  # `vqa_eval_mode` of rows whose scores are made up
+# Fields of later generators that no stage reads, and the stale positions.
+IGNORED_FIELDS = ("aug_type", "aug_round", "proxy_score", "raw_generation", "prompt_text", "pointer_pos")
+DEFAULTS = {"vqa_gt_logprob": None, "eval_failed": False}  # absent from files that predate them
+ACCURACY_TOLERANCE = 0.005  # files round accuracies and probabilities
+SHOWN = 5
+
+M = TypeVar("M", bound=Row)
+RewardOf = Callable[[Trajectory], float]
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import kept, dropped and filled in."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    queries: int = 0
+    trajectories: int = 0
+    dropped_rows: Counter[str] = field(default_factory=Counter)  # reason -> rows
+    dropped_fields: Counter[str] = field(default_factory=Counter)  # field -> rows that had it
+    filled_fields: Counter[str] = field(default_factory=Counter)  # field -> rows that lacked it
+    empty_queries: list[int] = field(default_factory=list)  # dropped, for no row of theirs was kept
+    other_accuracies: int = 0  # rows whose accuracy no normalisation of their answer gives
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts as flat JSON values."""
+        counts: dict[str, Any] = {"queries": self.queries, "trajectories": self.trajectories}
+        for name in ("dropped_rows", "dropped_fields", "filled_fields"):
+            counts |= {f"{name}_{key}": n for key, n in sorted(getattr(self, name).items())}
+        return counts | {"empty_queries": len(self.empty_queries), "other_accuracies": self.other_accuracies}
+
+
+def import_original(path: Path, *, pool_size: int | None = None) -> tuple[list[RlGroup], ImportReport]:
+    """Return the groups of an original file in the file's order, and what was dropped on the way.
+
+    Rows that failed (`eval_failed`, or the mode "error" or "fallback") are dropped and counted, and so are queries
+    without any other row. Rows whose accuracy does not follow from their answer are kept and counted: the original
+    project's tools score in more than one way.
+
+    Args:
+        path: the file.
+        pool_size: K, where all pools must have one size.
+
+    Raises:
+        RecordError: no such file, another version, or unknown, missing or contradictory keys; names query and key.
+    """
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise _fault(path, [f"a JSON {type(document).__name__} instead of an object of queries"])
+    meta = document.get("_meta") or {}
+    if not isinstance(meta, dict):
+        raise _fault(path, ["'_meta': no object"])
+    report = ImportReport(meta=meta)
+    blocks = {key: block for key, block in document.items() if key != "_meta"}
+    _refuse_other_versions(path, meta, blocks)
+    groups: list[RlGroup] = []
+    faults: list[str] = []
+    for key, block in blocks.items():
+        try:
+            group = _group(key, block, report, pool_size)
+        except _BlockError as fault:
+            faults += fault.faults
+        else:
+            groups += [group] if group else []
+    shots = Counter(len(t.pointer) for group in groups for t in group.pointer_candidates)
+    if len(shots) > 1:
+        faults.append(f"selections of several lengths: {dict(sorted(shots.items()))}")
+    if faults:
+        raise _fault(path, faults)
+    report.queries = len(groups)
+    report.other_accuracies = sum(_is_scored_otherwise(group, t) for group in groups for t in group.pointer_candidates)
+    report.trajectories = sum(len(group.pointer_candidates) for group in groups)
+    return groups, report
+
+
+def export_original(rl_data: Path, original: Path, meta: Mapping[str, Any] | None = None) -> None:
+    """Write the groups of an `rl_data_k64_v3.jsonl` as an original file.
+
+    Raises:
+        RecordError: a malformed row, or two groups of one query.
+    """
+    write_original(original, read_rows(rl_data, RlGroup), meta)
+
+
+def write_original(path: Path, groups: Sequence[RlGroup], meta: Mapping[str, Any] | None = None) -> None:
+    """Write groups as an original file, atomically and in their order; importing it gives them back.
+
+    Raises:
+        RecordError: two groups of one query, which the format cannot hold.
+    """
+    document: dict[str, Any] = {"_meta": {**(meta or {}), "fix_version": FIX_VERSION}}
+    for group in groups:
+        key = str(group.query.query_id)
+        if key in document:
+            raise RecordError(
+                f"{path}: expected one group a query", found=f"two of query {key}", do="Merge or remove one."
+            )
+        document[key] = _block(group)
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], *, source: str) -> None:
+    """Check that imported ids mean this train split: every position exists, every query is the example that it names.
+
+    Answers are compared as VQA accuracy compares them, in any order.
+
+    Raises:
+        RecordError: the groups count another split, the same one in another order, or other questions.
+    """
+    faults = []
+    for group in groups:
+        query = group.query
+        beyond = [i for i in (query.query_id, *group.candidate_pool_ids) if not 0 <= i < len(train)]
+        if beyond:
+            faults.append(f"query {query.query_id}: no train example {beyond[0]}")
+            continue
+        example = train[query.query_id]
+        compared = {
+            "question_id": (query.question_id, example.question_id),
+            "image_id": (query.image_id, example.image_id),
+            "question": (_plain(query.question), _plain(example.question)),
+            "gt_answers_raw": (_comparable(query.gt_answers_raw), _comparable(example.answers)),
+        }
+        differing = (f"{key} {theirs} against {ours}" for key, (theirs, ours) in compared.items() if theirs != ours)
+        faults += [f"query {query.query_id}: {difference}" for difference in list(differing)[:1]]
+    if faults:
+        raise RecordError(
+            f"{source}: expected positions in the {len(train)} train examples sorted by question id",
+            found=_several(faults),
+            do="Prepare the train split that this file was made with.",
+        )
+
+
+def published_reward(trajectory: Trajectory) -> float:
+    """Return correctness plus accuracy, the reward of the published summary: 0, 1.6 or 2 on OK-VQA."""
+    return trajectory.vqa_correct + trajectory.vqa_acc_score
+
+
+def summarise(groups: Sequence[RlGroup], *, reward: RewardOf = published_reward) -> dict[str, int | float]:
+    """Return the facts of RL data as one flat mapping, shares in percent.
+
+    Positive means `vqa_correct`. `one_accuracy_queries` have no reward difference and so no policy gradient;
+    `duplicate_selections` counts repeats of one ordered selection within a query; `accuracy_<a>` counts the
+    trajectories of each accuracy level.
+    """
+    rows = [trajectory for group in groups for trajectory in group.pointer_candidates]
+    sizes = [len(group.pointer_candidates) for group in groups] or [0]
+    positives = [sum(t.vqa_correct for t in group.pointer_candidates) for group in groups]
+    with_positive = sum(n > 0 for n in positives)
+    all_positive = sum(0 < n == size for n, size in zip(positives, sizes, strict=False))
+    rewards = [reward(trajectory) for trajectory in rows] or [0.0]
+    levels = Counter(round(trajectory.vqa_acc_score, 4) for trajectory in rows)
+    return {
+        "queries": len(groups),
+        "trajectories": len(rows),
+        "traj_per_query": _rounded(statistics.fmean(sizes)),
+        "traj_min": min(sizes),
+        "traj_max": max(sizes),
+        "positive_trajectories": sum(positives),
+        "positive_pct": _percent(sum(positives), len(rows)),
+        "queries_with_positive": with_positive,
+        "queries_with_positive_pct": _percent(with_positive, len(groups)),
+        "all_negative_queries": len(groups) - with_positive,
+        "all_positive_queries": all_positive,
+        "mixed_queries": with_positive - all_positive,
+        "one_accuracy_queries": sum(len({t.vqa_acc_score for t in g.pointer_candidates}) == 1 for g in groups),
+        "duplicate_selections": len(rows) - sum(len({t.pointer for t in g.pointer_candidates}) for g in groups),
+        "mean_accuracy": _rounded(statistics.fmean([t.vqa_acc_score for t in rows] or [0.0])),
+        "mean_reward": _rounded(statistics.fmean(rewards)),
+        "reward_std": _rounded(statistics.pstdev(rewards)),
+        **{f"accuracy_{level:g}": count for level, count in sorted(levels.items())},
+    }
+
+
+class _BlockError(Exception):
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__(*faults)
+        self.faults = faults
+
+
+def _comparable(answers: Sequence[str]) -> list[str]:
+    return sorted(normalise_answer(_plain(answer)) for answer in answers)
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def _is_scored_otherwise(group: RlGroup, trajectory: Trajectory) -> bool:
+    answers, said = group.query.gt_answers_raw, trajectory.vqa_pred_answer
+    ways = get_args(Normalisation) if answers else ()
+    accuracies = [vqa_accuracy(said, answers, normalise_references=way) for way in ways]
+    return all(abs(accuracy - trajectory.vqa_acc_score) > ACCURACY_TOLERANCE for accuracy in accuracies)
+
+
+def _group(key: str, block: Any, report: ImportReport, pool_size: int | None) -> RlGroup | None:
+    where = f"query {key}"
+    _require_keys(where, block, GROUP_KEYS)
+    rows = [_row(f"{where}: pointer_candidates[{i}]", row, report) for i, row in enumerate(block["pointer_candidates"])]
+    kept = [row for row in rows if row is not None]
+    try:
+        query = _strictly(RlQuery, block["query"])
+        candidates = [{**row, "query_id": query.query_id} for row in kept]
+        group = _strictly(RlGroup, {**block, "pointer_candidates": candidates})
+    except ValidationError as fault:
+        raise _BlockError([f"{where}: {line}" for line in _describe(fault)]) from None
+    _check_group(key, group, pool_size)
+    if not kept:
+        report.empty_queries.append(query.query_id)
+        return None
+    return group
+
+
+def _strictly(model: type[M], value: Any) -> M:
+    """Return what JSON spells as a row, where "3" and 3.0 are no 3."""
+    return model.model_validate_json(json.dumps(value), strict=True)
+
+
+def _check_group(key: str, group: RlGroup, pool_size: int | None) -> None:
+    faults = []
+    size = len(group.candidate_pool_ids)
+    if pool_size not in (None, size):
+        faults.append(f"query {key}: candidate_pool_ids has {size} entries, pools.size is {pool_size}")
+    if group.query.query_id in group.candidate_pool_ids:
+        faults.append(f"query {key}: candidate_pool_ids holds the query itself")
+    if str(group.query.query_id) != key:
+        faults.append(f"query {key}: query.query_id is {group.query.query_id}")
+    repeated = [i for i, count in Counter(group.candidate_pool_ids).items() if count > 1]
+    if repeated:
+        faults.append(f"query {key}: candidate_pool_ids repeats {repeated[0]}")
+    for rank, trajectory in enumerate(group.pointer_candidates):
+        if not 0 < len(set(trajectory.pointer)) == len(trajectory.pointer):
+            faults.append(f"query {key}: kept row {rank}: pointer is empty or repeats: {list(trajectory.pointer)}")
+        if trajectory.vqa_gt_prob > 1 + ACCURACY_TOLERANCE:
+            faults.append(f"query {key}: kept row {rank}: vqa_gt_prob is no probability: {trajectory.vqa_gt_prob}")
+    if faults:
+        raise _BlockError(faults)
+
+
+def _row(where: str, row: Any, report: ImportReport) -> dict[str, Any] | None:
+    """Return a row with known keys only, or None if its evaluation had failed."""
+    if not isinstance(row, dict):
+        raise _BlockError([f"{where}: no object"])
+    mode, has_failed = row.get("vqa_eval_mode"), row.get("eval_failed", False)
+    if not isinstance(has_failed, bool):
+        raise _BlockError([f"{where}: 'eval_failed': neither true nor false"])
+    if has_failed or mode in FAILED_MODES:
+        report.dropped_rows[mode if mode in FAILED_MODES else "eval_failed"] += 1
+        return None
+    report.dropped_fields.update(name for name in IGNORED_FIELDS if name in row)
+    report.filled_fields.update(name for name in DEFAULTS if name not in row)
+    known = {name: value for name, value in row.items() if name not in IGNORED_FIELDS}
+    infinite = [name for name, value in known.items() if isinstance(value, float) and not math.isfinite(value)]
+    faults = [f"{where}: '{name}': {known[name]} is no finite number" for name in infinite]
+    if "query_id" in known:  # in this format only the query block holds it
+        faults.append(f"{where}: 'query_id': unknown key")
+    if faults:
+        raise _BlockError(faults)
+    return DEFAULTS | known
+
+
+def _block(group: RlGroup) -> dict[str, Any]:
+    rows = [trajectory.model_dump(mode="json", exclude={"query_id"}) for trajectory in group.pointer_candidates]
+    return {
+        "query": group.query.model_dump(mode="json"),
+        "candidate_pool_ids": list(group.candidate_pool_ids),
+        "pointer_candidates": rows,
+    }
+
+
+def _refuse_other_versions(path: Path, meta: Mapping[str, Any], blocks: Mapping[str, Any]) -> None:
+    version = meta.get("fix_version", FIX_VERSION)
+    if version != FIX_VERSION:
+        raise RecordError(
+            f"{path}: expected _meta.fix_version {FIX_VERSION}",
+            found=shortened(repr(version)),
+            do="Convert the file to k64 v3 with the original project's pool script, or let the workflow generate it.",
+        )
+    without = [key for key, block in blocks.items() if isinstance(block, dict) and _has_no_pool(block)]
+    if without:
+        raise RecordError(
+            f"{path}: expected a k64 v3 file, whose pointers are positions in candidate_pool_ids",
+            found=f"{len(without)} queries without pool or pointer_global (first: {without[0]}), as in v4 files, whose "
+            "pointers are train positions",
+            do="Convert the file to k64 v3 with the original project's pool script, or let the workflow generate it.",
+        )
+
+
+def _has_no_pool(block: Mapping[str, Any]) -> bool:
+    rows = block.get("pointer_candidates")
+    no_global = isinstance(rows, list) and any(
+        isinstance(row, dict) and "pointer" in row and "pointer_global" not in row for row in rows
+    )
+    return "candidate_pool_ids" not in block or no_global
+
+
+def _require_keys(where: str, block: Any, keys: Sequence[str]) -> None:
+    if not isinstance(block, dict):
+        raise _BlockError([f"{where}: no object"])
+    faults = [f"{where}: '{key}': missing" for key in keys if key not in block]
+    faults += [f"{where}: '{key}': unknown key" for key in block if key not in keys]
+    faults += [f"{where}: '{key}': no list" for key in keys[1:] if not isinstance(block.get(key, []), list)]
+    if faults:
+        raise _BlockError(faults)
+
+
+def _describe(fault: ValidationError) -> list[str]:
+    lines = []
+    for error in fault.errors(include_url=False, include_context=False):
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+        kind = {"missing": "missing", "extra_forbidden": "unknown key"}.get(error["type"], error["msg"])
+        lines.append(f"'{key}': {kind}" if key else kind)
+    return lines
+
+
+def _fault(path: Path, faults: Sequence[str]) -> RecordError:
+    do = "Mend or remove the named entries."
+    return RecordError(f"{path}: expected RL data in the k64 v3 format", found=_several(faults), do=do)
+
+
+def _several(faults: Sequence[str]) -> str:
+    rest = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
+    count = f"{len(faults)} fault" + ("s" if len(faults) > 1 else "")
+    return f"{count}:\n  " + "\n  ".join([*map(shortened, faults[:SHOWN]), *rest]) + "\n"
+
+
+def _percent(part: int, whole: int) -> float:
+    return _rounded(100 * part / whole) if whole else 0.0
+
+
+def _rounded(value: float) -> float:
+    return round(value, 6)

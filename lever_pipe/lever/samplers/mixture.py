@@ -1,0 +1,34 @@
+"""A mixture of uniform, image-similar and question-similar examples (the published MixSampler).
+
+The published sampler could repeat an example and offer the query itself; here each part takes from what the parts
+before it left. The uniform part goes first, so that the nearest of both kinds are in the pool whatever was drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lever_pipe.lever.samplers._nearest import nearest
+from lever_pipe.lever.samplers.protocol import SamplingView
+
+UNIFORM_SHARE, IMAGE_SHARE = 0.5, 0.25  # questions take the rest
+
+
+def sample(view: SamplingView, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return `size` distinct eligible ids: uniform ones, then image-similar, then question-similar ones.
+
+    At K = 64 these are 32, 16 and 16.
+    """
+    n_uniform, n_image, n_question = counts(size)
+    uniform = generator.choice(view.eligible, size=n_uniform, replace=False)
+    left = np.setdiff1d(view.eligible, uniform)
+    image = nearest(left, view.image_similarity, n_image)
+    question = nearest(np.setdiff1d(left, image), view.question_similarity, n_question)
+    return np.concatenate([uniform, image, question])
+
+
+def counts(size: int) -> tuple[int, int, int]:
+    """Return how many uniform, image-similar and question-similar examples a pool of `size` holds."""
+    uniform, image = int(size * UNIFORM_SHARE), int(size * IMAGE_SHARE)
+    return uniform, image, size - uniform - image

@@ -1,0 +1,91 @@
+"""The embeddings as what the selector reads, and the architecture that fits them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from lever_pipe.base import storage
+from lever_pipe.experiment.config import Selector
+from lever_pipe.lever.selector.features import INPUTS
+from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector
+
+if TYPE_CHECKING:
+    from lever_pipe.lever.training.groups import Groups
+
+
+class EmbeddingTable(NamedTuple):
+    """What the selector sees of all examples of a split, `[N, D]`."""
+
+    vectors: Tensor
+
+    def scores(self, module: PointerSelector, groups: Groups) -> Tensor:
+        """Return the selector's logits for a batch of groups: `[B, K]`, or `[B, G, S, K]` if they follow the picks."""
+        return scores_of(module, self.encoded(module, groups), groups)
+
+    def encoded(self, module: PointerSelector, groups: Groups) -> Encoded:
+        """Return the queries and pools of a batch as the selector compares them.
+
+        Pools overlap: without dropout each example of a batch is projected once, wherever it stands.
+        """
+        if module.training and module.architecture.dropout:
+            return module.encode(self.vectors[groups.queries], self.vectors[groups.pools])
+        met = torch.cat([groups.queries[:, None], groups.pools], dim=1)
+        distinct, places = torch.unique(met, return_inverse=True)
+        projected = module.project(self.vectors[distinct])
+        query_BH, pool_BKH = embedding(places[:, 0], projected), embedding(places[:, 1:], projected)
+        candidates_BKH = embedding(places[:, 1:], module.as_candidates(projected))
+        return Encoded(module.as_query(query_BH, pool_BKH), candidates_BKH)
+
+
+class FrozenSelector:
+    """A selector that does not change: what it makes of an example alone is computed once for a whole table.
+
+    On a CPU its logits are, bit by bit, those of `EmbeddingTable.scores`; a GPU's matrix products round by their size.
+
+    Args:
+        module: runs without dropout and without gradients.
+        table: the examples that it will be asked for.
+    """
+
+    @torch.no_grad()
+    def __init__(self, module: PointerSelector, table: EmbeddingTable) -> None:
+        self._module = module.eval()
+        self._projected_NH = module.project(table.vectors)
+        self._candidates_NH = module.as_candidates(self._projected_NH)
+
+    @torch.no_grad()
+    def scores(self, groups: Groups) -> Tensor:
+        """Return the logits for a batch of groups, as `EmbeddingTable.scores`."""
+        return scores_of(self._module, self.encoded(self._projected_NH[groups.queries], groups.pools), groups)
+
+    @torch.no_grad()
+    def encoded(self, query_BH: Tensor, pools_BK: Tensor) -> Encoded:
+        """Return projected queries and pools, rows of the table, as the selector compares them."""
+        queries = self._module.as_query(query_BH, embedding(pools_BK, self._projected_NH))
+        return Encoded(queries, embedding(pools_BK, self._candidates_NH))
+
+
+def scores_of(module: PointerSelector, encoded: Encoded, groups: Groups) -> Tensor:
+    """Return the logits of an encoded batch: `[B, K]`, or `[B, G, S, K]` if they follow the picks."""
+    return module.first(encoded) if module.gate is None else module.following(encoded, groups.selections)
+
+
+def read_table(embeddings: Path, split: str, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:
+    """Return what the selector sees of a split, `[N, D]`; `inputs` is a key of `selector.features.INPUTS`.
+
+    Raises:
+        RecordError: a missing or damaged file, or other arrays.
+    """
+    arrays = storage.read_embeddings(embeddings)
+    seen = INPUTS[inputs](arrays[f"{split}_image"], arrays[f"{split}_question"])
+    return EmbeddingTable(torch.from_numpy(seen).to(device))
+
+
+def architecture_of(selector: Selector, table: EmbeddingTable) -> Architecture:
+    """Return the architecture that fits the embeddings."""
+    return Architecture(embedding=table.vectors.shape[1], **selector.model_dump(exclude={"inputs"}))

@@ -1,0 +1,135 @@
+"""RL data as padded tensors: every query's pool and its scored selections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import RlGroup, Trajectory
+from lever_pipe.losses.advantages import group_advantages, group_z_scores, top_k_by_reward
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """B queries with at most G selections of S shots out of K candidates."""
+
+    queries: Tensor  # [B] rows of the embedding table
+    pools: Tensor  # [B, K] rows of the embedding table
+    selections: Tensor  # [B, G, S] pool positions; 0 where invalid
+    rewards: Tensor  # [B, G] float32; 0 where invalid
+    valid: Tensor  # [B, G] bool
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def take(self, rows: Tensor) -> Groups:
+        """Return the groups at `rows`, in that order."""
+        return Groups(self.queries[rows], self.pools[rows], self.selections[rows], self.rewards[rows], self.valid[rows])
+
+    def to(self, device: torch.device) -> Groups:
+        """Return the groups on a device."""
+        return Groups(**{name: tensor.to(device) for name, tensor in asdict(self).items()})
+
+
+def pad_groups(groups: Sequence[RlGroup], reward_of: Callable[[Trajectory], float]) -> Groups:
+    """Return RL groups, in query-id order, as tensors padded to the largest group.
+
+    Raises:
+        RecordError: no group, an empty one, two of one query, or selections or pools of unequal length.
+    """
+    ordered = sorted(groups, key=lambda group: group.query.query_id)
+    for one, other in pairwise(ordered):
+        if one.query.query_id == other.query.query_id:
+            where = f"RL data: query {one.query.query_id}: expected one group"
+            raise RecordError(where, found="two", do="Rebuild the RL data.")
+    shots = _one_size("selection", (len(t.pointer) for g in ordered for t in g.pointer_candidates))
+    _one_size("pool", (len(group.candidate_pool_ids) for group in ordered))
+    widest = max(len(group.pointer_candidates) for group in ordered)
+    selections = torch.zeros(len(ordered), widest, shots, dtype=torch.long)
+    rewards = torch.zeros(len(ordered), widest)
+    valid = torch.zeros(len(ordered), widest, dtype=torch.bool)
+    for row, group in enumerate(ordered):
+        kept = group.pointer_candidates
+        if not kept:
+            raise RecordError(
+                f"RL data: query {group.query.query_id}: expected at least one trajectory",
+                found="none",
+                do="Drop the query or rebuild the RL data.",
+            )
+        selections[row, : len(kept)] = torch.tensor([t.pointer for t in kept])
+        rewards[row, : len(kept)] = torch.tensor([reward_of(t) for t in kept])
+        valid[row, : len(kept)] = True
+    queries = torch.tensor([int(group.query.query_id) for group in ordered])
+    pools = torch.tensor([group.candidate_pool_ids for group in ordered])
+    return Groups(queries, pools, selections, rewards, valid)
+
+
+def save_groups(path: Path, groups: Groups) -> None:
+    """Write groups as named arrays."""
+    storage.write_arrays(path, {name: tensor.numpy() for name, tensor in asdict(groups).items()})
+
+
+def load_groups(path: Path) -> Groups:
+    """Return the groups of a file.
+
+    Raises:
+        RecordError: a missing or damaged file, or one with other arrays.
+    """
+    arrays = storage.read_arrays(path)
+    names = {field.name for field in fields(Groups)}
+    if arrays.keys() != names:
+        raise RecordError(
+            f"{path}: expected the arrays {sorted(names)}", found=str(sorted(arrays)), do="Rebuild the file."
+        )
+    return Groups(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def split_groups(groups: Groups, train_share: float) -> tuple[Groups, Groups]:
+    """Return the first `int(train_share * B)` queries for training and the rest for validation.
+
+    Raises:
+        RecordError: one of the two parts is empty.
+    """
+    n_train = int(train_share * len(groups))
+    if not 0 < n_train < len(groups):
+        raise RecordError(
+            f"RL data: expected queries for training and validation at train_share={train_share}",
+            found=f"{n_train} and {len(groups) - n_train}",
+            do="Raise rl_data.n_queries or mend train_share.",
+        )
+    rows = torch.arange(len(groups))
+    return groups.take(rows[:n_train]), groups.take(rows[n_train:])
+
+
+def keep_best(
+    groups: Groups, k: int, *, z_clamp: float, advantage_std_floor: float, advantage_clamp: float
+) -> tuple[Groups, Tensor]:
+    """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
+    z = group_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
+    kept, valid = top_k_by_reward(z, groups.valid, k)
+    shots = groups.selections.shape[-1]
+    selections = groups.selections.gather(1, kept[..., None].expand(-1, -1, shots))
+    advantages = group_advantages(z.gather(1, kept), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
+    rewards = groups.rewards.gather(1, kept)
+    return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
+
+
+def batches(n: int, size: int, generator: torch.Generator) -> list[Tensor]:
+    """Return a shuffled partition of `0..n-1` into batches of `size`, the last one shorter."""
+    return list(torch.randperm(n, generator=generator).split(size))  # type: ignore[no-untyped-call]
+
+
+def _one_size(what: str, sizes: Iterable[int]) -> int:
+    distinct = set(sizes)
+    if len(distinct) != 1:
+        raise RecordError(
+            f"RL data: expected one {what} length", found=str(sorted(distinct) or "none"), do="Rebuild the RL data."
+        )
+    return distinct.pop()

@@ -1,0 +1,100 @@
+"""One epoch of GRPO on stored selections (the published, offline objective)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.training.groups import Groups, batches
+from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.lever.training.policies import PolicyPair
+from lever_pipe.losses.grpo import GrpoTerms, adapt_kl_beta, grpo_terms
+from lever_pipe.losses.kl import kl_policy_to_reference
+from lever_pipe.losses.reduction import mean_of_group_means
+from lever_pipe.losses.sequence import selection_log_probs, step_logits
+
+
+@dataclass(slots=True)
+class BetaController:
+    """The weight of the penalty; it follows the controller's limits after every batch, or stays where they are None."""
+
+    value: float
+    limits: Mapping[str, float] | None
+
+    def observe(self, penalty: float) -> None:
+        """Adapt the weight to the penalty of the batch that was just taken."""
+        if self.limits is not None:
+            self.value = adapt_kl_beta(self.value, penalty, **self.limits)
+
+
+def plan_grpo_epoch(
+    policies: PolicyPair,
+    table: EmbeddingTable,
+    kept: tuple[Groups, Tensor],
+    beta: BetaController,
+    *,
+    batch_queries: int,
+    clip_epsilon: float,
+    generator: torch.Generator,
+) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+    """Yield the batches of one epoch with their step."""
+    groups, advantages = kept
+    for rows in batches(len(groups), batch_queries, generator):
+
+        def step(batch: Groups, chosen: Tensor = advantages[rows]) -> Step:
+            taken = grpo_step(policies, table, batch, chosen, kl_beta=beta.value, clip_epsilon=clip_epsilon)
+            beta.observe(taken.values["kl"])
+            return taken
+
+        yield groups.take(rows), step
+
+
+def grpo_step(
+    policies: PolicyPair,
+    table: EmbeddingTable,
+    batch: Groups,
+    advantages: Tensor,
+    *,
+    kl_beta: float,
+    clip_epsilon: float,
+) -> Step:
+    """Return the GRPO loss of a batch with every published metric and the exact KL to the reference."""
+    scores, anchor = policies.scores(table, batch)
+    terms = grpo_terms(
+        log_probs=selection_log_probs(scores, batch.selections, batch.valid),
+        reference_log_probs=selection_log_probs(anchor, batch.selections, batch.valid),
+        advantages=advantages,
+        valid=batch.valid,
+        clip_epsilon=clip_epsilon,
+        kl_beta=kl_beta,
+    )
+    exact = exact_kl(scores.detach(), anchor, batch)
+    return Step(terms.total, logged(terms, kl_beta, exact, policy_entropy(scores.detach())))
+
+
+def exact_kl(scores: Tensor, anchor: Tensor, batch: Groups) -> Tensor:
+    """Return KL(policy || reference) per step, exact over all K outcomes, mean over steps, selections, queries."""
+    divergence = kl_policy_to_reference(step_logits(scores, batch.selections), step_logits(anchor, batch.selections))
+    return mean_of_group_means(divergence.mean(dim=-1), batch.valid)
+
+
+def logged(terms: GrpoTerms, kl_beta: float, exact: Tensor, entropy: Tensor) -> dict[str, float]:
+    """Return the metrics under their published names (`kl` is the k3 penalty, `kl_exact` the divergence)."""
+    penalty = float(terms.penalty.detach())
+    return {
+        "ppo_loss": float(terms.policy.detach()),
+        "kl": penalty,
+        "kl_loss": kl_beta * penalty,
+        "kl_exact": float(exact),
+        "mean_ratio": float(terms.mean_ratio),
+        "clip_fraction": float(terms.clip_fraction),
+        "mean_advantage": float(terms.mean_advantage),
+        "std_advantage": float(terms.std_advantage),
+        "max_advantage": float(terms.max_advantage),
+        "gradient_share": float(terms.gradient_share),
+        "entropy": float(entropy),
+    }

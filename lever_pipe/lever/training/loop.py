@@ -1,0 +1,105 @@
+"""The only optimiser loop: one epoch over groups, given a step that returns a loss and named values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lever_pipe.base.errors import TrainingError
+from lever_pipe.lever.selector.network import PointerSelector
+from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.training.groups import Groups
+from lever_pipe.losses.rce import rce_terms
+from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
+
+
+class Step(NamedTuple):
+    """The loss of one batch and what is logged of it (means over the batch's queries)."""
+
+    loss: Tensor
+    values: dict[str, float]
+
+
+class Optimiser(Protocol):
+    """What moves the parameters by their gradients."""
+
+    def step(self) -> object:
+        """Update every parameter in place."""
+
+
+def run_epoch(
+    module: PointerSelector,
+    optimiser: Optimiser,
+    plan: Iterable[tuple[Groups, Callable[[Groups], Step]]],
+    *,
+    max_gradient_norm: float,
+) -> dict[str, float]:
+    """Take one optimiser step per planned batch and return the query-weighted means of what the steps log.
+
+    Raises:
+        TrainingError: a loss or a gradient is not finite.
+    """
+    totals: dict[str, float] = {}
+    n_queries = 0
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    for batch, step in plan:
+        loss, values = step(batch)
+        for parameter in trainable:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        _complete_gate(module)
+        norm = nn.utils.clip_grad_norm_(trainable, max_gradient_norm)
+        values = values | {"loss": float(loss.detach()), "grad_norm": float(norm)}
+        _require_finite(values, after=n_queries)
+        optimiser.step()
+        for name, value in values.items():
+            totals[name] = totals.get(name, 0.0) + value * len(batch)
+        n_queries += len(batch)
+    return {name: total / n_queries for name, total in totals.items()}
+
+
+def _complete_gate(module: PointerSelector) -> None:
+    """Selections of one shot do not reach the gate: its gradient is then 0, while any other absence is a fault."""
+    for parameter in module.gate.parameters() if module.gate is not None else ():
+        if parameter.grad is None and parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+
+
+def _require_finite(values: dict[str, float], *, after: int) -> None:
+    infinite = {name: values[name] for name in ("loss", "grad_norm") if not math.isfinite(values[name])}
+    if infinite:
+        raise TrainingError(
+            "expected a finite loss and gradient",
+            found=", ".join(f"{name} {value}" for name, value in infinite.items())
+            + f" after {after} queries of the epoch",
+            do="Lower the learning rate of the preset, or raise its temperature.",
+        )
+
+
+def policy_entropy(scores: Tensor) -> Tensor:
+    """Return the entropy of the first pick in nats, mean over queries; ln K is uniform.
+
+    `scores` are `[B, K]`, or `[B, G, S, K]` where they follow the picks.
+    """
+    entropies_B: Tensor = torch.special.entr(first_step_logits(scores).softmax(dim=-1)).sum(dim=-1)
+    return entropies_B.mean()
+
+
+@torch.no_grad()
+def validation_loss(module: PointerSelector, table: EmbeddingTable, groups: Groups) -> float:
+    """Return the published yardstick of both phases: RCE on held-out queries, raw reward, temperature 1.
+
+    A uniform policy over 64 candidates and two picks has ln 64 + ln 63.
+    """
+    module.eval()
+    total = 0.0
+    for rows in torch.arange(len(groups)).split(256):  # type: ignore[no-untyped-call]
+        part = groups.take(rows)
+        log_probs = selection_log_probs(table.scores(module, part), part.selections, part.valid)
+        terms = rce_terms(log_probs_BG=log_probs, rewards_BG=part.rewards, valid_BG=part.valid, temperature=1.0)
+        total += float(terms.total) * len(part)
+    return total / len(groups)

@@ -1,0 +1,249 @@
+"""One epoch on groups that the policy itself draws and the LVLM judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import ExampleId
+from lever_pipe.experiment.config import OnPolicy
+from lever_pipe.lever.selector.decoding import draw, gumbel
+from lever_pipe.lever.training.embeddings import EmbeddingTable, scores_of
+from lever_pipe.lever.training.groups import Groups, batches
+from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.lever.training.policies import Policies
+from lever_pipe.lever.training.rce import progress_of
+from lever_pipe.losses.advantages import (
+    batch_advantages,
+    centred_advantages,
+    group_advantages,
+    leave_one_out_advantages,
+)
+from lever_pipe.losses.kl import kl_policy_to_reference, selection_divergence
+from lever_pipe.losses.on_policy import OnPolicyTerms, on_policy_terms
+from lever_pipe.losses.reduction import group_has_spread, masked
+from lever_pipe.losses.schedules import cosine
+from lever_pipe.losses.sequence import step_log_probs, step_logits
+
+Asked = tuple[ExampleId, tuple[ExampleId, ...]]
+"""A query and the demonstrations that it is answered with, in order."""
+
+
+class Judged(NamedTuple):
+    """What the LVLM made of one selection."""
+
+    reward: float
+    accuracy: float
+    """VQA accuracy of its answer, in [0, 1]."""
+
+
+class Judge(Protocol):
+    """Answers selections and rewards the answers."""
+
+    @property
+    def prompts(self) -> int:
+        """Return how many different prompts were asked so far."""
+
+    def __call__(self, asked: Sequence[Asked]) -> list[Judged]:
+        """Return one verdict a selection, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """B queries with G selections each, and what is known of the moment they were drawn."""
+
+    groups: Groups  # selections [B, G, S], beyond their length padded by further draws, rewards [B, G]
+    taken: Tensor  # [B, G, S] bool: the steps that belong to a selection
+    accuracies: Tensor  # [B, G]
+    log_probs: Tensor  # [B, G] under the policy that drew
+
+
+class Spent(NamedTuple):
+    """A step of an epoch: the policy that drew its batch, and the prompts asked since the epoch began."""
+
+    step: int
+    prompts: int
+    values: dict[str, float]
+
+
+def plan_on_policy_epoch(
+    policies: Policies,
+    optimiser: AdamW,
+    table: EmbeddingTable,
+    groups: Groups,
+    judge: Judge,
+    settings: OnPolicy,
+    *,
+    epoch: int,
+    kl_beta: float,
+    clips: bool,
+    generator: torch.Generator,
+    on_step: Callable[[Spent], None],
+) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+    """Yield every batch of drawn groups, `settings.updates` times each, with its step.
+
+    A batch is drawn when it is asked for, so by the policy as the steps before have left it. The stream of draws does
+    not depend on what is learned: runs of several betas share their noise, and as long as their policies agree their
+    prompts.
+
+    Args:
+        policies: the trained policy and its anchor.
+        optimiser: its learning rate follows the schedule's horizon.
+        table: embeddings of the train examples.
+        groups: the queries and their pools; stored selections are not looked at.
+        judge: rewards what was drawn.
+        settings: sizes, shots, advantages and learning rate.
+        epoch: its number, from 1.
+        kl_beta: weight of the exact divergence from the anchor.
+        clips: whether the ratio is clipped; False for REINFORCE.
+        generator: CPU stream of order and draws.
+        on_step: called once a batch, with the terms of its first step.
+    """
+    order = batches(len(groups), settings.batch_queries, generator)
+    final = settings.learning_rate * settings.final_learning_rate_share
+    for number, rows in enumerate(order):
+        progress = progress_of(epoch, number, len(order), settings.horizon_epochs)
+        optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
+        first = number * settings.batch_queries
+        queries = groups.take(rows.to(groups.queries.device))
+        drawn = draw_groups(policies, table, queries, judge, settings, generator, first=first)
+        advantages = advantages_of(drawn.groups, settings)
+        for update in range(settings.updates):
+
+            def step(
+                batch: Groups,
+                drawn: Drawn = drawn,
+                chosen: Tensor = advantages,
+                number: int = number,
+                is_first: bool = update == 0,
+            ) -> Step:
+                epsilon = settings.clip_epsilon if clips else None
+                taken = on_policy_step(policies, table, batch, drawn, chosen, kl_beta=kl_beta, clip_epsilon=epsilon)
+                if is_first:
+                    on_step(Spent(number, judge.prompts, taken.values))
+                return taken
+
+            yield drawn.groups, step
+
+
+@torch.no_grad()
+def draw_groups(
+    policies: Policies,
+    table: EmbeddingTable,
+    queries: Groups,
+    judge: Judge,
+    settings: OnPolicy,
+    generator: torch.Generator,
+    *,
+    first: int = 0,
+) -> Drawn:
+    """Return selections drawn from the policy without replacement, with their rewards.
+
+    The queries of an epoch take the configured lengths in turn, from the place `first` of this batch on; their order is
+    drawn, so each length is equally likely.
+    """
+    device, n_pool = queries.queries.device, queries.pools.shape[1]
+    longest = max(settings.shots)
+    noise = gumbel((len(queries), settings.group, longest, n_pool), generator).to(device)
+    module = policies.policy.eval()
+    encoded = table.encoded(module, queries)
+    selections = draw(module, encoded, noise)
+    turns = range(first, first + len(queries))
+    lengths = torch.tensor([settings.shots[turn % len(settings.shots)] for turn in turns], device=device)
+    taken = (torch.arange(longest, device=device) < lengths[:, None, None]).expand_as(selections)
+    asked = asked_of(queries, selections, lengths.tolist())
+    verdicts = torch.tensor(judge(asked), dtype=torch.float32, device=device)
+    rewards, accuracies = verdicts.view(len(queries), settings.group, len(Judged._fields)).unbind(dim=-1)
+    groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
+    steps = step_log_probs(scores_of(module, encoded, groups), selections)
+    return Drawn(groups, taken, accuracies, masked(steps, taken).sum(dim=-1))
+
+
+def asked_of(queries: Groups, selections_BGS: Tensor, lengths: Sequence[int]) -> list[Asked]:
+    """Return the query and the train ids of every drawn selection, queries outermost."""
+    chosen = queries.pools[:, None].expand(-1, selections_BGS.shape[1], -1).gather(2, selections_BGS)
+    return [
+        (ExampleId(query), tuple(ExampleId(i) for i in ids[:length]))
+        for query, group, length in zip(queries.queries.tolist(), chosen.tolist(), lengths, strict=True)
+        for ids in group
+    ]
+
+
+def advantages_of(groups: Groups, settings: OnPolicy) -> Tensor:
+    """Return the advantages `[B, G]` of drawn selections, by the configured rule."""
+    rewards, valid = groups.rewards, groups.valid
+    match settings.advantages:
+        case "standardised":
+            limits = {"std_floor": settings.advantage_std_floor, "clamp": settings.advantage_clamp}
+            return group_advantages(rewards, valid, **limits)
+        case "centred":
+            return centred_advantages(rewards, valid)
+        case "leave_one_out":
+            return leave_one_out_advantages(rewards, valid)
+        case "batch":
+            return batch_advantages(rewards, valid)
+
+
+def on_policy_step(
+    policies: Policies,
+    table: EmbeddingTable,
+    batch: Groups,
+    drawn: Drawn,
+    advantages: Tensor,
+    *,
+    kl_beta: float,
+    clip_epsilon: float | None,
+) -> Step:
+    """Return the loss of a drawn batch and what is logged of it."""
+    scores, anchor = policies.scores(table, batch)
+    # A step that is not taken has equal logits on both sides, and so no divergence.
+    met = drawn.taken[..., None]
+    logits, anchor_logits = (
+        masked(all_steps, met.expand_as(all_steps))
+        for all_steps in (step_logits(scores, batch.selections), step_logits(anchor, batch.selections))
+    )
+    terms = on_policy_terms(
+        log_probs=masked(step_log_probs(scores, batch.selections), drawn.taken).sum(dim=-1),
+        behaviour_log_probs=drawn.log_probs,
+        advantages=advantages,
+        divergences=selection_divergence(logits, anchor_logits),
+        valid=batch.valid,
+        clip_epsilon=clip_epsilon,
+        kl_beta=kl_beta,
+    )
+    per_step = kl_policy_to_reference(logits.detach(), anchor_logits)
+    return Step(
+        terms.total,
+        {
+            **_logged(terms, kl_beta),
+            "kl_exact": float(per_step[drawn.taken].mean()),
+            "entropy": float(policy_entropy(scores.detach())),
+            "reward": float(batch.rewards.mean()),
+            "accuracy": 100 * float(drawn.accuracies.mean()),
+            "gradient_share_hard": float(group_has_spread(drawn.accuracies, batch.valid).float().mean()),
+        },
+    )
+
+
+def _logged(terms: OnPolicyTerms, kl_beta: float) -> dict[str, float]:
+    """Return the terms under the names that `training.csv` has for the offline objective.
+
+    `kl` is what is penalised: offline the k3 over stored selections, here the divergence of whole selections.
+    """
+    penalty = float(terms.penalty.detach())
+    return {
+        "ppo_loss": float(terms.policy.detach()),
+        "kl": penalty,
+        "kl_loss": kl_beta * penalty,
+        "mean_ratio": float(terms.mean_ratio),
+        "clip_fraction": float(terms.clip_fraction),
+        "mean_advantage": float(terms.mean_advantage),
+        "std_advantage": float(terms.std_advantage),
+        "max_advantage": float(terms.max_advantage),
+        "gradient_share": float(terms.gradient_share),
+    }

@@ -1,0 +1,92 @@
+"""One epoch of reward-weighted cross-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.lever.selector.network import PointerSelector
+from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.training.groups import Groups, batches
+from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.losses.advantages import group_z_scores
+from lever_pipe.losses.rce import rce_terms, reward_ranges
+from lever_pipe.losses.schedules import cosine, linear
+from lever_pipe.losses.sequence import selection_log_probs
+
+
+@dataclass(frozen=True, slots=True)
+class RceSettings:
+    """Plain values of one RCE epoch; see `config.Rce` for bounds and units."""
+
+    epoch: int
+    learning_rate: float
+    batch_queries: int
+    passes: int
+    temperature_start: float
+    temperature_end: float
+    horizon_epochs: int
+    final_learning_rate_share: float
+    raw_reward: bool
+    z_clamp: float
+    weight_by_spread: bool
+
+
+def plan_rce_epoch(
+    module: PointerSelector,
+    optimiser: AdamW,
+    table: EmbeddingTable,
+    groups: Groups,
+    settings: RceSettings,
+    generator: torch.Generator,
+) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+    """Yield the batches of one epoch with their step; schedules follow the step's place in the horizon."""
+    module.train()
+    orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
+    steps = [rows for order in orders for rows in order]
+    for index, rows in enumerate(steps):
+        progress = progress_of(settings.epoch, index, len(steps), settings.horizon_epochs)
+        temperature = linear(settings.temperature_start, settings.temperature_end, progress)
+        final = settings.learning_rate * settings.final_learning_rate_share
+        learning_rate = cosine(settings.learning_rate, final, progress)
+        optimiser.learning_rate = learning_rate
+
+        def step(batch: Groups, t: float = temperature, lr: float = learning_rate) -> Step:
+            taken = rce_step(module, table, batch, t, settings)
+            return Step(taken.loss, taken.values | {"temperature": t, "learning_rate": lr})
+
+        yield groups.take(rows), step
+
+
+def rce_step(
+    module: PointerSelector, table: EmbeddingTable, batch: Groups, temperature: float, settings: RceSettings
+) -> Step:
+    """Return the RCE loss of a batch."""
+    scores = table.scores(module, batch)
+    log_probs = selection_log_probs(scores, batch.selections, batch.valid)
+    rewards = (
+        batch.rewards if settings.raw_reward else group_z_scores(batch.rewards, batch.valid, clamp=settings.z_clamp)
+    )
+    weights = reward_ranges(batch.rewards, batch.valid) if settings.weight_by_spread else None
+    terms = rce_terms(
+        log_probs_BG=log_probs,
+        rewards_BG=rewards,
+        valid_BG=batch.valid,
+        temperature=temperature,
+        query_weights_B=weights,
+    )
+    values = {
+        "entropy": policy_entropy(scores.detach()),
+        "weights_entropy": terms.weights_entropy,
+        "max_weight": terms.max_weight,
+    }
+    return Step(terms.total, {name: float(value) for name, value in values.items()})
+
+
+def progress_of(epoch: int, step: int, steps_per_epoch: int, horizon_epochs: int) -> float:
+    """Return where a step stands in the schedule's horizon, in [0, 1]; later epochs stay at 1."""
+    last = horizon_epochs * steps_per_epoch - 1
+    return min(1.0, ((epoch - 1) * steps_per_epoch + step) / max(last, 1))

@@ -1,0 +1,384 @@
+"""An append-only, content-addressed store of LVLM answers that many jobs may write at once.
+
+A ledger is a folder of JSON-lines files, one file a writer, so no writer ever waits for another and no lock is needed
+on a shared file system. A row is a flat JSON object; mappings inside it (log-probabilities by answer) grow by union.
+
+A line ends in the digest of its own bytes, `..."sha256":"<16 hexadecimal digits>"}`: the beginning of the sha256 of all
+bytes before `,"sha256"`. Whoever reads compares, so an answer that a disk, a copy or an editor has changed is never
+used. 64 bits let one of 2**64 changed lines pass, where a CRC of 32 bits lets one of 2**32 pass, and hashing is a
+tenth of what parsing costs. The digest has no key: it tells of accidents, not of forgers.
+
+A key begins with the digest of the engine that answered (`ENGINE_DIGITS`): model, code, libraries, numeric path. What
+that was stands beside the rows in `engine-<digest>.json`, so that a ledger can tell whose answers it holds.
+
+`ledger_tools.merge` may replace the files by one at any time. Readers and writers bear it without a lock: a reader
+whose file is gone lists the folder again, and a writer whose file is gone goes on in a new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
+
+from lever_pipe.base import os_faults, storage, temporaries
+from lever_pipe.base.errors import RecordError
+
+log = logging.getLogger(__name__)
+
+ROWS_PER_CHUNK = 256  # a killed job loses at most these
+LOG_PROB_TOLERANCE = 1e-4  # nats; one prompt in two fp32 batches differs by about 1e-5
+DELETE_LINE = "Delete this line; its prompt is answered again."
+SHOWN = 200  # characters of a faulty line in a message
+KEY = b'{"key":"'  # how a writer begins a line
+DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
+DIGEST_LENGTH = 16
+ENGINE_DIGITS = 16
+END = b'"}\n'
+SEAL_LENGTH = len(DIGEST) + DIGEST_LENGTH + len(END)
+GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of a network file system
+
+Row = dict[str, Any]
+Field = tuple[str, ...]  # the names that lead to a value inside a row; () is the whole row
+Disagree = Callable[[Field, Any, Any], object]  # hears of a field, the value kept and the other one
+
+
+class Line(NamedTuple):
+    """A line, and the place that a message names."""
+
+    content: bytes
+    path: Path
+    number: int  # from 1
+
+
+class Ledger:
+    """Rows by key: loaded once at the start, extended in memory and on disk.
+
+    Loading compares every line with its digest and parses none but those that share a key: a job asks for few of the
+    rows that all jobs have left.
+
+    Args:
+        folder: where the files lie; None keeps the rows in memory only.
+
+    Attributes:
+        disagreements: values that two rows of one key state differently. The first one met (files by name, lines in
+            order) is kept; values are never averaged.
+        torn: incomplete last lines of killed writers; their rows are lost and computed again.
+        parsed: lines parsed so far.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.disagreements = 0
+        self.torn = 0
+        self.parsed = 0
+        self._rows: dict[str, Row] = {}
+        self._unread: dict[str, Line] = {}  # of other keys than `_rows`
+        self._pending: list[bytes] = []
+        self._path: Path | None = None
+        self._has_told = False
+        self.reload()
+        if self.disagreements:
+            log.warning(
+                "%s: %d values disagree between rows of one key; list them: python -m lever_pipe ledger verify %s",
+                folder,
+                self.disagreements,
+                folder,
+            )
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._unread)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rows or key in self._unread
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self._rows, self._unread)
+
+    def get(self, key: str) -> Row | None:
+        """Return the merged row of `key`, or None."""
+        line = self._unread.pop(key, None)
+        if line is not None:
+            self._rows[key] = self._parse(line)[1]
+        return self._rows.get(key)
+
+    def rows_by_engine(self) -> Counter[str]:
+        """Return how many rows each engine has answered, by the digest that begins its keys."""
+        return Counter(key[:ENGINE_DIGITS] for key in self)
+
+    def put(self, key: str, row: Mapping[str, Any]) -> None:
+        """Merge a row into memory and queue it for disk; a full chunk is written at once, or later where no room is."""
+        own = {name: dict(value) if isinstance(value, Mapping) else value for name, value in row.items()}
+        if not self._merge(key, own) or self.folder is None:
+            return
+        text = json.dumps({"key": key, **row}, separators=(",", ":"), allow_nan=False)
+        self._pending.append(sealed_line(text))
+        if len(self._pending) % ROWS_PER_CHUNK == 0:
+            self.flush()
+
+    def flush(self, *, must: bool = False) -> None:
+        """Append all queued rows to this writer's file and force them to disk.
+
+        Where the disk has no room they stay queued, which is said once: who asked has them in memory.
+
+        Args:
+            must: no room is a fault, too; so it is of several processes, which get each other's rows from the disk.
+
+        Raises:
+            OSError: the rows cannot be written. They stay queued.
+        """
+        try:
+            self._write()
+        except OSError as fault:
+            is_shared = int(os.environ.get("WORLD_SIZE", "1")) > 1
+            if must or is_shared or fault.errno not in os_faults.FULL:
+                raise
+            if not self._has_told:
+                log.warning("%s: answers are not kept: %s", self.folder, os_faults.named(fault))
+            self._has_told = True
+
+    def _write(self) -> None:
+        if not self._pending or self.folder is None:
+            return
+        content = b"".join(self._pending)
+        # A write that fails may leave a torn line, which must stay the last of its file: hence forget the file first.
+        path, self._path = self._path, None
+        kept = path is not None and _append(path, content, mode="r+b")
+        while not kept:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / writer_name()
+            kept = _append(path, content, mode="xb")
+        self._path = path
+        self._pending.clear()
+
+    def reload(self) -> None:
+        """Read the folder again, for the rows that others wrote meanwhile; all is counted anew."""
+        self.disagreements = self.torn = 0
+        for path, content in read_files(self.folder) if self.folder is not None else ():
+            self._read(path, content)
+
+    def close(self) -> None:
+        """Write what is queued; the file is open only while a chunk is written."""
+        self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # a half-made object, or an interpreter that shuts down
+            self.close()
+
+    def _merge(self, key: str, row: Row) -> bool:
+        """Return whether the row said anything that was not known."""
+        self.get(key)
+        return bool(merge_into(self._rows, key, row, disagree=self._count))
+
+    def _count(self, *_: object) -> None:
+        self.disagreements += 1
+
+    def _parse(self, line: Line) -> tuple[str, Row]:
+        self.parsed += 1
+        return parse_row(*line)
+
+    def _read(self, path: Path, content: bytes) -> None:
+        for number, line in enumerate(BytesIO(content), start=1):
+            if is_torn(line):
+                self.torn += 1
+                log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
+                continue
+            key, found = _key_of(line), Line(line, path, number)
+            if not key or (key in self and self._unread.get(key) != found):
+                self._merge(*self._parse(found))
+            else:
+                _require_whole(*found)
+                self._unread[key] = found
+
+
+def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yield every file of a ledger with its content, by name.
+
+    A merge may take a listed file away before it is read. Its rows are in another file then, so the folder is listed
+    again.
+    """
+    read: set[tuple[Path, int]] = set()
+    gone: set[Path] = set()
+    complete = False
+    while not complete:
+        complete = True
+        for path in sorted(folder.glob("*.jsonl")):
+            try:
+                with path.open("rb") as handle:
+                    identity = path, os.fstat(handle.fileno()).st_ino  # a name may have got another content
+                    content = b"" if identity in read else handle.read()
+            except OSError as fault:
+                if fault.errno not in GONE:
+                    raise
+                complete &= path in gone  # listed again without being there: a broken link, or an old listing
+                gone.add(path)
+                continue
+            if identity not in read:
+                read.add(identity)
+                yield path, content
+
+
+def engines_of(folder: Path | None) -> dict[str, dict[str, Any]]:
+    """Return what the engines of a ledger are, as far as files tell; a ledger of earlier keys tells of none."""
+    found = {}
+    for path in sorted(folder.glob("engine-*.json")) if folder is not None else ():
+        with suppress(OSError, ValueError):  # a description decides nothing but what a message says
+            found[path.stem.removeprefix("engine-")] = dict(json.loads(path.read_text(encoding="utf-8")))
+    return found
+
+
+def introduce(folder: Path, engines: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say what engines are, by digest, for those who read a ledger later; not where the disk has no room."""
+    for digest, identity in engines.items():
+        path = folder / f"engine-{digest}.json"
+        if not path.exists():
+            try:
+                storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
+            except OSError as fault:
+                if fault.errno not in os_faults.FULL:
+                    raise
+
+
+def is_torn(line: bytes) -> bool:
+    """Return whether a line lacks its end: its writer was killed, or writes on at this moment."""
+    return not line.endswith(b"\n")
+
+
+def sealed_line(text: str) -> bytes:
+    """Return the line of a row's JSON object, its digest included."""
+    content = text[:-1].encode()
+    return content + DIGEST + _digest_of(content) + END
+
+
+def parse_row(line: bytes, path: Path, number: int, *, sealed: bool = True) -> tuple[str, Row]:
+    """Return the key and the row of a line.
+
+    Args:
+        line: with its end.
+        path: the file that holds it.
+        number: its place there, from 1.
+        sealed: False for a line that was written before lines had digests.
+
+    Raises:
+        RecordError: the line was changed since it was written, or is no JSON object with a key; the message names file
+            and line.
+    """
+    if sealed:
+        _require_whole(line, path, number)
+    try:
+        row = json.loads(line)
+        key = row.pop("key")
+        if sealed:
+            del row["sha256"]
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as fault:
+        raise _no_row(path, number, repr(fault)[:SHOWN]) from None
+    if not isinstance(key, str):
+        raise _no_row(path, number, f"the key {json.dumps(key)}"[:SHOWN])
+    return key, row
+
+
+def _key_of(line: bytes) -> str:
+    """Return the key of a line as a ledger writes it; nothing where only parsing tells."""
+    key = line[len(KEY) : line.find(b'",', len(KEY))]
+    return key.decode() if line.startswith(KEY) and key.isalnum() else ""
+
+
+def merge_into(rows: dict[str, Row], key: str, row: Row, *, disagree: Disagree) -> list[Field]:
+    """Merge a row into `rows` and return the fields that were not known before.
+
+    Mappings inside a row grow by union; of two different values the first stays, and `disagree` hears of both.
+    """
+    known = rows.setdefault(key, row)
+    return [()] if known is row else list(_union(known, row, (), disagree))
+
+
+def writer_name() -> str:
+    """Return a file name that no other writer uses: host, process and a random part."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
+
+
+def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
+    """Append to this writer's own file; return False if the content may be where no reader finds it.
+
+    The file is opened anew for each chunk, so a merge on another machine shows as a missing file. A merge moves a file
+    aside and then compares its size: it sees these bytes, or it moved the file before the last look below.
+    """
+    try:
+        with temporaries.blamed_on(path, path), path.open(mode) as handle:
+            handle.seek(0, os.SEEK_END)
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        found = path.exists()
+    except OSError as fault:
+        if fault.errno not in GONE:
+            raise
+        return False
+    return found
+
+
+def _union(known: Row, row: Row, inside: Field, disagree: Disagree) -> Iterator[Field]:
+    for name, value in row.items():
+        field = (*inside, name)
+        if name not in known:
+            known[name] = value
+            yield field
+        elif isinstance(value, dict) and isinstance(known[name], dict):
+            yield from _union(known[name], value, field, disagree)
+        elif not _agree(known[name], value):
+            disagree(field, known[name], value)
+
+
+def _digest_of(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH].encode()
+
+
+def _require_whole(line: bytes, path: Path, number: int) -> None:
+    """Refuse a line that was changed since it was written, or that states no digest."""
+    if line[-SEAL_LENGTH:] != DIGEST + _digest_of(line[:-SEAL_LENGTH]) + END:
+        raise _changed(line, path, number)
+
+
+def _changed(line: bytes, path: Path, number: int) -> RecordError:
+    drop, seal = (f"python -m lever_pipe ledger merge {path.parent} {option}" for option in ("--drop", "--seal"))
+    if DIGEST in line:
+        found, earlier = "another: the line was changed since it was written", ""
+    else:
+        found, earlier = "no digest", f" A ledger that was written before lines had digests takes one command: {seal}"
+    return RecordError(
+        f"{path}:{number}: expected a ledger row with the digest of its content",
+        found=found,
+        do=f"{DELETE_LINE} All such lines at once: {drop}.{earlier}",
+    )
+
+
+def _no_row(path: Path, number: int, found: str) -> RecordError:
+    return RecordError(f"{path}:{number}: expected a ledger row with a key", found=found, do=DELETE_LINE)
+
+
+def _agree(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_agree, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= LOG_PROB_TOLERANCE
+    return bool(one == other)

@@ -1,0 +1,1 @@
+"""What a reader sees: tables, claims, figures and the page."""

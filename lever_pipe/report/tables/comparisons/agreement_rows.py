@@ -1,0 +1,103 @@
+"""What is measured about agreement, one row each, and which policies and pairs a reader asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+from lever_pipe.base.records import group_of
+from lever_pipe.metrics.agreement import Difference
+from lever_pipe.report.tables.policies import BASELINE_ORDER
+
+
+class PairRow(NamedTuple):
+    """A line of `agreement.csv`: shares of queries in [0, 1] at one number of shots."""
+
+    left: str
+    right: str
+    shots: int
+    as_sequence: float
+    as_set: float
+    at_position: float  # of the last of the shots
+
+
+class ParameterRow(NamedTuple):
+    """A line of `parameters.csv`: how a policy's parameters differ from those it started from."""
+
+    policy: str
+    base: str
+    difference: Difference
+
+
+class PromptRow(NamedTuple):
+    """A line of `prompts.csv`; prompts with the same image, question and demonstrations count once."""
+
+    policy: str
+    shots: int
+    n_queries: int
+    n_distinct_prompts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything that the tables are made of."""
+
+    pairs: Sequence[PairRow]
+    parameters: Sequence[ParameterRow]
+    prompts: Sequence[PromptRow]
+
+
+def pairs_of(policies: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the positions of the pairs that a reader asks for.
+
+    All within one preset and seed, each against every baseline, and the seeds of one policy against each other.
+    """
+    runs = [run_of(name) for name in policies]
+    groups = [group_of(name) for name in policies]
+    return [
+        (i, j)
+        for i, j in combinations(range(len(policies)), 2)
+        if "" in (runs[i], runs[j]) or runs[i] == runs[j] or groups[i] == groups[j]
+    ]
+
+
+def shown_groups(groups: Iterable[str], preset: str) -> list[str]:
+    """Return the baselines in reading order and then the `trained_groups` of a preset."""
+    known = list(groups)
+    baselines = [f"baseline/{name}" for name in BASELINE_ORDER if f"baseline/{name}" in known]
+    return [*baselines, *trained_groups(known, preset)]
+
+
+def trained_groups(groups: Iterable[str], preset: str) -> list[str]:
+    """Return the latest RCE base of a preset's GRPO and, from it, the last epoch that each beta has, by beta.
+
+    Without GRPO it is the last RCE epoch.
+    """
+    known = list(groups)
+    rce = [group for group in known if group.startswith(f"preset~{preset}/rce/")]
+    grpo = [group for group in known if group.startswith(f"preset~{preset}/grpo/")]
+    rce.sort(key=lambda group: int(values_of(group)["epoch"]))
+    if not grpo:
+        return rce[-1:]
+    base = max(int(values_of(group)["base"]) for group in grpo)
+    epochs: dict[str, dict[int, str]] = {}
+    for group in grpo:
+        values = values_of(group)
+        if int(values["base"]) == base:
+            epochs.setdefault(values["beta"], {})[int(values["epoch"])] = group
+    last = min(max(by_epoch) for by_epoch in epochs.values())
+    start = [group for group in rce if int(values_of(group)["epoch"]) == base]
+    return start + [epochs[beta][last] for beta in sorted(epochs, key=float)]
+
+
+def run_of(policy: str) -> str:
+    """Return the preset and seed that a policy was trained with, or nothing for a baseline."""
+    values = values_of(policy)
+    return f"{values['preset']}/{values['seed']}" if "seed" in values else ""
+
+
+def values_of(name: str) -> dict[str, str]:
+    """Return the values in a policy's or group's name: `beta~0.12` gives `beta`."""
+    return dict(part.split("~", 1) for part in name.split("/") if "~" in part)

@@ -1,0 +1,128 @@
+"""Accuracies by question: one policy's file, and the runs of a group side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import QuestionScore, group_of
+from lever_pipe.report.tables.evidence import MEAN
+
+Array = NDArray[np.float64]
+
+SEED = re.compile(r"/seed~(\d+)/")
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionScores:
+    """One policy's accuracies in [0, 1]."""
+
+    questions: tuple[int, ...]
+    """Query ids, rising."""
+    shots: tuple[int, ...]
+    """Rising."""
+    accuracies: Array
+    """[N, K] by question and shot count."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScores:
+    """The S runs of one group over the same N questions."""
+
+    name: str
+    runs: tuple[str, ...]
+    columns: tuple[str, ...]
+    """The shot counts, then `mean`."""
+    accuracies: Array
+    """[S, N, C] by run, question and column."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Return whether the runs were trained; a baseline knows no training."""
+        return bool(self.seeds)
+
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """Return the seed of each run; none for baselines, whose draws have nothing in common with a seed."""
+        return tuple(found[1] for run in self.runs if (found := SEED.search(run)))
+
+    def first(self, n: int) -> GroupScores:
+        """Return the same runs over the first `n` questions."""
+        return replace(self, accuracies=self.accuracies[:, :n])
+
+    def of_seeds(self, seeds: Iterable[str]) -> GroupScores:
+        """Return the runs of these seeds, in their order."""
+        kept = [self.seeds.index(seed) for seed in seeds]
+        return replace(self, runs=tuple(self.runs[run] for run in kept), accuracies=self.accuracies[kept])
+
+    def shares_seeds_with(self, other: GroupScores) -> bool:
+        """Return whether run s of both groups has the same seed, or is the same draw of one baseline, for every s."""
+        return self.runs == other.runs or (self.is_trained and self.seeds == other.seeds)
+
+
+def read_scores(path: Path) -> QuestionScores:
+    """Return the accuracies of a `per_question.jsonl`.
+
+    Raises:
+        RecordError: a malformed row, a repeated or missing question, or no row at all.
+    """
+    found = {(row.query_id, row.shots): row.accuracy for row in storage.read_rows(path, QuestionScore)}
+    questions, shots = sorted({query for query, _ in found}), sorted({k for _, k in found})
+    if not found or len(found) < len(questions) * len(shots):
+        raise RecordError(
+            f"{path}: expected a score of each question at each shot count",
+            found=f"{len(found)} of {len(questions)} x {len(shots)}",
+            do="Rerun score_answers for this policy.",
+        )
+    accuracies = [[found[query, k] for k in shots] for query in questions]
+    return QuestionScores(tuple(map(int, questions)), tuple(shots), np.array(accuracies))
+
+
+def read_groups(
+    policies: Sequence[str], paths: Sequence[Path], *, questions: Sequence[int], shots: Sequence[int]
+) -> dict[str, GroupScores]:
+    """Return the groups of these policies by name, each with its runs in the order given.
+
+    Raises:
+        RecordError: as `read_scores`, or a policy was scored on other questions or shot counts.
+    """
+    runs: dict[str, dict[str, Array]] = {}
+    for policy, path in zip(policies, paths, strict=True):
+        scores = read_scores(path)
+        if scores.questions != tuple(questions) or not set(shots) <= set(scores.shots):
+            raise RecordError(
+                f"{path}: expected scores of {len(questions)} questions at shots {list(shots)}",
+                found=f"{len(scores.questions)} questions, of these {len(set(questions) & set(scores.questions))} "
+                f"expected, at shots {list(scores.shots)}",
+                do="Rerun score_answers for this policy.",
+            )
+        chosen = scores.accuracies[:, [scores.shots.index(k) for k in shots]]
+        runs.setdefault(group_of(policy), {})[policy] = with_mean(chosen)
+    return group_runs(runs, shots)
+
+
+def group_runs(runs: Mapping[str, Mapping[str, Array]], shots: Iterable[int | str]) -> dict[str, GroupScores]:
+    """Return groups of [N, C] arrays by run as `GroupScores`."""
+    columns = (*map(str, shots), MEAN)
+    return {
+        name: GroupScores(name, tuple(by_run), columns, np.stack(list(by_run.values())))
+        for name, by_run in runs.items()
+    }
+
+
+def on_common_seeds(left: GroupScores, right: GroupScores) -> tuple[GroupScores, GroupScores]:
+    """Return two trained groups with the runs of the seeds that both have, so that runs pair; others as they are."""
+    common = [seed for seed in left.seeds if seed in right.seeds]
+    return (left.of_seeds(common), right.of_seeds(common)) if common else (left, right)
+
+
+def with_mean(accuracies_NK: Array) -> Array:
+    """Return [N, K + 1]: the accuracies by shot count, then their mean by question."""
+    return np.concatenate([accuracies_NK, accuracies_NK.mean(axis=1, keepdims=True)], axis=1)

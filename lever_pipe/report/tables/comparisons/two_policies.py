@@ -1,0 +1,107 @@
+"""Two policies side by side: accuracies with a paired test, training metrics, common demonstrations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lever_pipe.base import storage
+from lever_pipe.base.records import EpochMetrics, ExampleId, Selection
+from lever_pipe.report.tables.comparisons.estimates import Draws, compare
+from lever_pipe.report.tables.comparisons.per_question import GroupScores
+from lever_pipe.statistics.comparison import detectable
+
+Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
+
+
+class AccuracyLine(NamedTuple):
+    """Accuracies in percent at one shot count or their mean; left minus right in points, with its 95 % interval."""
+
+    shots: str
+    left: float
+    right: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    detectable: float
+
+
+class AgreementLine(NamedTuple):
+    """Shares of queries, in percent, for which two policies choose the same demonstrations, mean over pairs of runs."""
+
+    shots: int
+    same_sequence: float
+    same_set: float
+
+
+class MetricLine(NamedTuple):
+    """A training metric of two policies, mean over runs; None where it was not logged."""
+
+    metric: str
+    left: float | None
+    right: float | None
+
+
+def accuracy_lines(left: GroupScores, right: GroupScores, draws: Draws, *, same_questions: bool) -> list[AccuracyLine]:
+    """Return both accuracies and their paired difference, at every shot count and their mean, over all questions.
+
+    With other questions on either side nothing pairs, and the difference stands without interval and test.
+    """
+    means = [side.accuracies.mean(axis=(0, 1)) for side in (left, right)]
+    if not same_questions:
+        absent = (math.nan,) * 4
+        values = zip(left.columns, *(100 * mean for mean in means), strict=True)
+        return [AccuracyLine(k, float(one), float(other), float(one - other), *absent) for k, one, other in values]
+    found = compare(left, right, slice(None), draws)
+    bounds = draws.of_differences(found.estimates, found.estimates.n_questions)
+    least = detectable(found.estimates)
+    columns = zip(*means, found.estimates.value, bounds.low, bounds.high, found.p / 100, least, strict=True)
+    return [AccuracyLine(k, *(100 * float(v) for v in values)) for k, values in zip(left.columns, columns, strict=True)]
+
+
+def agreement_lines(
+    left: Sequence[Chosen], right: Sequence[Chosen], shots: Sequence[int], *, same_runs: bool
+) -> list[AgreementLine]:
+    """Return how often runs of two policies choose alike: run by run with the same seeds, else every pair of runs.
+
+    A policy without demonstrations agrees with one without only.
+    """
+    pairs = list(zip(left, right, strict=True)) if same_runs else [(a, b) for a in left for b in right]
+    lines = []
+    for k in shots:
+        common = [(a[query][:k], b[query][:k]) for a, b in pairs for query in a if query in b]
+        same = [sum(one == other for one, other in common), sum(sorted(a) == sorted(b) for a, b in common)]
+        lines.append(AgreementLine(k, *(100 * count / len(common) if common else float("nan") for count in same)))
+    return lines
+
+
+def metric_lines(left: Sequence[Mapping[str, float]], right: Sequence[Mapping[str, float]]) -> list[MetricLine]:
+    """Return the training metrics of both, in the order of the left one's."""
+    sides = [_means(left), _means(right)]
+    return [MetricLine(name, *(side.get(name) for side in sides)) for name in dict.fromkeys([*sides[0], *sides[1]])]
+
+
+def read_selections(path: Path) -> Chosen:
+    """Return the demonstrations of each query.
+
+    Raises:
+        RecordError: a malformed row.
+    """
+    return {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
+
+
+def read_metrics(path: Path) -> dict[str, float]:
+    """Return the training metrics of one epoch.
+
+    Raises:
+        RecordError: a malformed file.
+    """
+    return storage.read_row(path, EpochMetrics).values
+
+
+def _means(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for run in runs for name in run)
+    return {name: sum(run[name] for run in runs) / len(runs) for name in names if all(name in run for run in runs)}

@@ -1,0 +1,246 @@
+"""How the compared policies came to be: fields from run cards, and what is known of the published rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import Row, RunCard, beta_text
+from lever_pipe.report.tables.frames import read_text_columns
+
+COLUMNS = ("group", "field", "value")
+REMARK = "remark."
+"""Beginning of the name under which a field's remark stands among fields; it is printed, never compared."""
+UNKNOWN = "unknown"
+"""Value of a published field that no source tells."""
+Fields = Mapping[str, str]
+"""Value by field; a field that does not apply is absent."""
+Lineages = Mapping[str, Fields]
+"""Fields by group: `records.group_of` of ours, `published_key` of theirs."""
+DIGEST = 12  # hexadecimal digits of a content digest that tell two files apart
+
+
+class Stated(Row):
+    """What is known of one field, and which part of the published code or text says so."""
+
+    value: str
+    source: str
+    remark: str = ""  # a sentence that tables with this run print
+
+
+class PublishedRuns(Row):
+    """Published runs that share a lineage; `documents` narrows it to the documents that quote these files."""
+
+    stage: str
+    betas: tuple[float, ...]
+    first_epoch: int
+    last_epoch: int
+    files: tuple[str, ...]
+    documents: tuple[str, ...] = ()
+    fields: dict[str, Stated]
+
+
+class PublishedLineage(Row):
+    """The file `resources/reference/lineage.yaml`."""
+
+    common: dict[str, Stated]
+    runs: tuple[PublishedRuns, ...]
+
+
+def published_key(beta: float, epoch: int, *, stage: str = "grpo", document: str = "") -> str:
+    """Return the group of a published row; with a document, of the row that this document quotes."""
+    key = f"published/{stage}/beta~{beta_text(beta)}/epoch~{epoch}"
+    return f"{key}/document~{document}" if document else key
+
+
+def read_lineage(path: Path) -> dict[str, dict[str, str]]:
+    """Return the fields of every group of ours from `lineage.csv`.
+
+    Raises:
+        RecordError: a missing file or column.
+    """
+    frame = read_text_columns(path)
+    if list(frame.columns) != list(COLUMNS):
+        raise RecordError(
+            f"{path}: expected the columns {', '.join(COLUMNS)}",
+            found=", ".join(frame.columns),
+            do="Run collect_lineage again.",
+        )
+    found: dict[str, dict[str, str]] = {}
+    for group, field, value in frame.itertuples(index=False):
+        found.setdefault(group, {})[field] = value
+    return found
+
+
+def read_published_lineage(path: Path, *, remarks: bool = False) -> dict[str, dict[str, str]]:
+    """Return the fields of every published run and epoch, with `remarks` each remark as `remark.FIELD`.
+
+    Raises:
+        RecordError: a missing or malformed file.
+    """
+    lineage = read_published_runs(path)
+    found: dict[str, dict[str, str]] = {}
+    for runs in lineage.runs:
+        stated = {**lineage.common, **runs.fields}
+        for beta in runs.betas:
+            for epoch in range(runs.first_epoch, runs.last_epoch + 1):
+                own = {"kl_beta": beta_text(beta), "epoch": str(epoch)}
+                values = {**own, **{name: of.value for name, of in stated.items()}}
+                if remarks:
+                    values |= {f"{REMARK}{name}": of.remark for name, of in stated.items() if of.remark}
+                for document in runs.documents or ("",):
+                    found[published_key(beta, epoch, stage=runs.stage, document=document)] = values
+    return found
+
+
+def read_published_runs(path: Path) -> PublishedLineage:
+    """Return the published lineage as it stands in its file, with the source of every field.
+
+    Raises:
+        RecordError: a missing or malformed file.
+    """
+    try:
+        return PublishedLineage.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise RecordError(f"{path}: expected a file", found="none", do="Restore it.") from None
+    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as fault:
+        raise RecordError(f"{path}: expected the published lineage", found=str(fault), do="Mend the file.") from None
+
+
+def group_of_training(card: RunCard) -> str:
+    """Return the group whose epoch a training card describes."""
+    config = card.config
+    run = _method(card)
+    if "base_rce_epoch" in config:
+        run += f"/base~{config['base_rce_epoch']}"
+    if "kl_beta" in config:
+        run += f"/beta~{beta_text(config['kl_beta'])}"
+    return f"preset~{config['preset']}/{run}/epoch~{config['epoch']}"
+
+
+def of_training(card: RunCard) -> dict[str, str]:
+    """Return the fields of one training epoch of one seed; every value of its config is in one of them.
+
+    An epoch that judges what it draws has a reward of its own, and its LVLM in the fields of section `judge`.
+    """
+    config, section = dict(card.config), card.stage.removeprefix("train_").removesuffix("_epoch")
+    own, _ = dict(config.pop(section)), config.pop("objective", None)  # the objective is the method
+    found = {"method": _method(card), "preset": config.pop("preset"), "epoch": str(config.pop("epoch"))}
+    if "base_rce_epoch" in config:
+        found["base_rce_epoch"] = str(config.pop("base_rce_epoch"))
+    if "kl_beta" in config:
+        found |= {
+            "base_checkpoint": card.inputs["reference"][:DIGEST],
+            "kl_beta": beta_text(config.pop("kl_beta")),
+            "kl_control": _kl_control(own.pop("adaptive_kl", None)),
+            "dropout": "off",  # the stages pair policy and reference without dropout
+            "trained": "attention and layer norm" if own.pop("freeze_projections") else "all parameters",
+        }
+    if "lvlm" in config:
+        found |= _of_reward(own.pop("reward"))
+        found |= {f"judge.{name}": value for name, value in _of_lvlm(config.pop("lvlm")).items()}
+    found |= {
+        "seeds": str(config.pop("seed")),
+        "rewarded_groups": card.inputs["groups"][:DIGEST],
+        "learning_rate": _plain(own.pop("learning_rate")),
+        "training_embeddings": card.inputs["embeddings"][:DIGEST],
+        "training_code": card.code,
+    }
+    if "train_examples" in card.inputs:
+        found["training_examples"] = card.inputs["train_examples"][:DIGEST]
+    return found | dict(_flat({**config, section: own}))
+
+
+def of_reward(card: RunCard) -> dict[str, str]:
+    """Return the fields of the rewarded RL data that a preset learns from."""
+    return {"rl_data": card.inputs["rl_data"][:DIGEST], **_of_reward(card.config["reward"])}
+
+
+def of_selection(card: RunCard, policy: str) -> dict[str, str]:
+    """Return the fields of the selections of one policy."""
+    config = dict(card.config)
+    baseline = config.pop("baseline", None)
+    found = {} if baseline is None else {"method": "baseline"}
+    if policy.startswith("baseline/random-"):
+        found["draws"] = policy.rpartition("-")[2]
+    return {
+        **found,
+        "pool": card.inputs["eval_pools"][:DIGEST],
+        "embeddings": card.inputs["embeddings"][:DIGEST],
+        "selection_code": card.code,
+        **dict(_flat({"selection": config})),
+    }
+
+
+def of_answers(card: RunCard) -> dict[str, str]:
+    """Return the fields of a batch of answers."""
+    return {
+        **_of_lvlm(card.config["lvlm"]),
+        "demonstrations": card.inputs["train_examples"][:DIGEST],
+        "answering_code": card.code,
+    }
+
+
+def of_scores(card: RunCard) -> dict[str, str]:
+    """Return the fields of one policy's scores."""
+    config = {name: value for name, value in card.config.items() if name != "policy"}
+    return {
+        "questions": card.inputs["eval_examples"][:DIGEST],
+        "scoring_code": card.code,
+        **dict(_flat({"scoring": config})),
+    }
+
+
+def of_environment(card: RunCard) -> dict[str, str]:
+    """Return the library versions and the device of a job."""
+    return {"device": card.device, **{f"version.{name}": version for name, version in card.versions.items()}}
+
+
+def _method(card: RunCard) -> str:
+    """Return the part of a policy's name that tells what it was trained by."""
+    return str(card.config.get("objective", card.stage.removeprefix("train_").removesuffix("_epoch")))
+
+
+def _of_reward(reward: Mapping[str, Any]) -> dict[str, str]:
+    weights = {name: value for name, value in reward.items() if name != "mode"}
+    return {"reward": reward["mode"], **dict(_flat({"reward": weights}))}
+
+
+def _of_lvlm(lvlm: Mapping[str, Any]) -> dict[str, str]:
+    templates = hashlib.sha256(json.dumps(lvlm["prompt"], sort_keys=True).encode()).hexdigest()[:8]
+    batching = [f"{lvlm['executor']}", f"{lvlm['wave_tokens']} tokens a forward", f"{lvlm['kv_tokens']} tokens stored"]
+    return {
+        "lvlm": f"{lvlm['member']} {lvlm['model_identity']}",
+        "precision": lvlm["dtype"],
+        "decode": "; ".join(f"{name} {_plain(value)}" for name, value in lvlm["decode"].items()),
+        "prompt": f"{lvlm['prompt']['layout']} {templates}",
+        "batching": "; ".join(batching),
+    }
+
+
+def _kl_control(adaptive: Mapping[str, Any] | None) -> str:
+    if adaptive is None:
+        return "fixed"
+    return "adaptive; " + "; ".join(f"{name} {_plain(value)}" for name, value in adaptive.items())
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every leaf as `section.key`, so that no value of a config is left out of the comparison."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", _plain(value)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return "; ".join(map(_plain, value))
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,96 @@
+"""What learning costs: prompts that the LVLM answered, and the points that they bought."""
+
+from __future__ import annotations
+
+from lever_pipe.report.tables.evidence import MEAN
+from lever_pipe.report.tables.on_policy.gains import FACTOR
+from lever_pipe.report.tables.on_policy.study import (
+    NAMES,
+    OFFLINE,
+    ON_POLICY,
+    REINFORCE,
+    SECTION,
+    Run,
+    Study,
+    id_of,
+    names_with,
+)
+from lever_pipe.report.tables.table import (
+    GROUP,
+    Table,
+    frame_of,
+    groups_of,
+)
+from lever_pipe.report.tables.text import (
+    beta_text,
+    listing,
+    number,
+    sentences,
+    signed,
+)
+
+RATE = "Gain per 1,000 prompts"
+
+
+def cost_table(study: Study) -> Table:
+    """Return a row a run and epoch: prompts so far, accuracy, and the gain over the RCE base for 1,000 prompts."""
+    runs = [run for kind in (ON_POLICY, REINFORCE, OFFLINE) for run in study.runs(kind)]
+    rows = [row for run in runs if (row := _row(study, run))]
+    return Table(
+        id_of(study, "cost"),
+        SECTION,
+        names_with(study, f"Learning against LVLM prompts, {study.samples} samples"),
+        sentences(
+            f"VQA accuracy in percent, mean over shots, {study.samples} samples.",
+            "Gain: to the RCE base, in points, over the seeds that both have; it is not tested here, that of the last "
+            "epoch is in the table of gains.",
+            "Prompts on-policy: the different ones of each epoch, added up over the epochs, mean over seeds.",
+            f"Prompts offline: the {study.measured.rl_prompts} of the RL data, which are paid once for all runs and "
+            "all epochs; the RCE base of every run has learned from them too, and they do not count again on-policy.",
+        ),
+        frame_of(rows, ["Mode", "KL_BETA", "Epoch", "Seeds", "Prompts", "Accuracy", "Gain", RATE]),
+        factor=f"{FACTOR} epoch",
+        groups=groups_of(rows),
+        lead=_lead(study),
+    )
+
+
+def prompts_of(study: Study, run: Run) -> float | None:
+    """Return the prompts that a run has learned from after its RCE base."""
+    return float(study.measured.rl_prompts) if run.kind == OFFLINE else study.prompts(run)
+
+
+def rate_of(study: Study, run: Run) -> float | None:
+    """Return the points over the RCE base for 1,000 prompts, or None where one of them is unknown."""
+    prompts, gain = prompts_of(study, run), study.gain(run)
+    return None if not prompts or gain is None else 1000 * gain / prompts
+
+
+def _row(study: Study, run: Run) -> dict[str, str]:
+    prompts = prompts_of(study, run)
+    if prompts is None:  # beyond the last common epoch no step is counted
+        return {}
+    return {
+        "Mode": NAMES[run.kind],
+        "KL_BETA": run.beta_text,
+        "Epoch": str(run.epoch),
+        "Seeds": str(len(run.seeds)),
+        "Prompts": number(prompts, 0),
+        "Accuracy": study.interval(run, MEAN).text(),
+        "Gain": signed(study.gain(run), 2),
+        RATE: signed(rate_of(study, run), 3),
+        GROUP: run.group,
+    }
+
+
+def _lead(study: Study) -> str:
+    """Return the rates of the smallest KL_BETA of each mode after its first and its last epoch."""
+    said = []
+    for kind in (ON_POLICY, OFFLINE):
+        last = study.at_last(kind)[:1]
+        same_beta = [run for run in study.runs(kind) if last and run.beta == last[0].beta and run.epoch == 1]
+        ends = {run.epoch: rate_of(study, run) for run in (*same_beta, *last)}
+        parts = [f"{signed(rate, 3)} up to epoch {epoch}" for epoch, rate in ends.items() if rate is not None]
+        if parts:
+            said.append(f"{NAMES[kind]} with KL_BETA={beta_text(last[0].beta or 0.0)} {listing(parts)}")
+    return f"Points for 1,000 prompts: {'; '.join(said)}." if said else ""

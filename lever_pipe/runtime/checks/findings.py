@@ -1,0 +1,73 @@
+"""What a check found, and the error that stops a run before its first job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from lever_pipe.base.errors import PreflightError
+
+
+class Level(StrEnum):
+    """How grave a finding is; a fault stops the run."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAULT = "fault"
+
+
+class Finding(NamedTuple):
+    """The outcome of one check.
+
+    Attributes:
+        check: what was looked at.
+        expected: empty where all is well.
+        do: empty where all is well.
+    """
+
+    level: Level
+    check: str
+    found: str
+    expected: str = ""
+    do: str = ""
+
+    @property
+    def text(self) -> str:
+        """The finding without its level, as every error of this package speaks."""
+        if self.level is Level.OK:
+            return f"{self.check}: {self.found}"
+        return f"{self.check}: expected {self.expected}; found {self.found}. {self.do}"
+
+    @property
+    def line(self) -> str:
+        """The finding as `doctor` prints it."""
+        return f"{self.level:<9}{self.text}"
+
+
+def ok(check: str, found: str) -> Finding:
+    """Return a finding without complaint."""
+    return Finding(Level.OK, check, found)
+
+
+def warning(check: str, *, expected: str, found: str, do: str) -> Finding:
+    """Return a finding that the run survives."""
+    return Finding(Level.WARNING, check, found, expected, do)
+
+
+def fault(check: str, *, expected: str, found: str, do: str) -> Finding:
+    """Return a finding that stops the run."""
+    return Finding(Level.FAULT, check, found, expected, do)
+
+
+def require_no_fault(findings: Iterable[Finding]) -> None:
+    """Raise one PreflightError that holds all faults, if there are any."""
+    faults = [finding for finding in findings if finding.level is Level.FAULT]
+    if faults:
+        count = f"{len(faults)} fault" + ("s" if len(faults) > 1 else "")
+        texts = "\n  ".join(finding.text for finding in faults)
+        raise PreflightError(
+            "expected everything in place before the first job",
+            found=count,
+            do=f"Nothing was submitted. Mend this (python -m lever_pipe doctor looks again):\n  {texts}",
+        )

@@ -1,0 +1,246 @@
+"""What a run needs of this machine and its file systems: room, model folders, raw data, GPUs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lever_pipe.base import model_folders, os_faults
+from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.lever.datasets.okvqa import read_questions
+from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing
+from lever_pipe.runtime.checks.findings import (
+    Finding,
+    Level,
+    fault,
+    ok,
+    warning,
+)
+from lever_pipe.runtime.slurm.requests import whole
+
+SNAKEMAKE = Path(".snakemake")
+ROOM_OF_A_RUN = 1_000_000_000
+"""Bytes: the default run takes 0.4 GB."""
+ROOM_PER_MODEL_BYTE = 2
+"""Checkpoints, embeddings and answers grow with the models; a rule of thumb that is only a warning."""
+NO_GPU = "none: nvidia-smi lists no GPU, and CUDA_VISIBLE_DEVICES is empty or unset"
+NO_ROOM = 100_000_000
+INODES = 20_000
+
+DATA_RULES = {"generate_world", "prepare_examples", "embed_examples", "generate_rl_data", "answer_prompts"}
+DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
+"""Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
+TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
+"""Of each member of `lever_pipe/intention/codecs`, the files of which it reads one."""
+
+
+Job = Mapping[str, Any]
+"""Resources of a job, `rule` among them."""
+
+
+class Model(NamedTuple):
+    """A model folder and what its readers look for in it.
+
+    Attributes:
+        rules: those that load it.
+        any_of: files of which one is enough.
+    """
+
+    key: str
+    folder: str
+    rules: frozenset[str]
+    files: tuple[str, ...]
+    any_of: tuple[str, ...] = ()
+
+
+def models(experiment: Experiment) -> list[Model]:
+    """Return the model folders of the configured studies."""
+    found = []
+    if "lever" in experiment.studies:
+        of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
+        of_lvlm = ("config.json", "preprocessor_config.json", "tokenizer.json")
+        asking = frozenset({"generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"})
+        found.append(Model("encoder.model", experiment.encoder.model, frozenset({"embed_examples"}), of_encoder))
+        found.append(Model("lvlm.model", experiment.lvlm.model, asking, of_lvlm))
+    intention = experiment.intention
+    if "intention" in experiment.studies and intention.engine == "native" and intention.model.folder:
+        playing = frozenset({"train_agent", "evaluate_agent"})
+        of_codec = TOKENIZERS.get(intention.model.codec, ())
+        found.append(Model("intention.model.folder", intention.model.folder, playing, ("config.json",), of_codec))
+    return found
+
+
+def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Finding]:
+    """Yield what is found here.
+
+    Args:
+        experiment: what runs.
+        rules: rules of the planned jobs: what none of them reads is not looked at. None for everything.
+        folder: the working directory.
+    """
+    needed = [model for model in models(experiment) if rules is None or model.rules & set(rules)]
+    weights = sum(model_folders.bytes_of(folder / name) for name in {model.folder for model in needed})
+    written = (folder / path for path in (experiment.results, SNAKEMAKE))
+    ledger = folder / plan.ledger_folder(experiment)
+    yield from disks(*written, kept=ledger, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
+    for model in needed:
+        yield model_folder(model, folder)
+    yield from raw_data(experiment, rules=rules, folder=folder)
+
+
+def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Finding]:
+    """Yield a fault where this machine has not the CUDA devices that jobs which run on it compute on.
+
+    Args:
+        jobs: resources of each job, `rule` among them.
+        devices: the folder of device files.
+    """
+    computing = [job for job in jobs if str(job.get("device") or "").startswith("cuda")]
+    if not computing:
+        return
+    visible = gpu_slots.visible_gpus()
+    if visible is None and any(path for name in DEVICE_FILES for path in devices.glob(name)):
+        return
+    number = len(visible or [])
+    short = {str(job["rule"]): needed for job in computing if (needed := _processes(job)) > number}
+    if short:
+        most = max(short.values())
+        found = f"{number} visible" if number else NO_GPU
+        yield fault(
+            "CUDA",
+            expected="a CUDA device" if most == 1 else f"{most} CUDA devices, one a process",
+            found=f"{found} ({', '.join(sorted(short))})",
+            do="Run on such a machine or with profiles/slurm, or set device=cpu with --set-resources RULE:device=cpu.",
+        )
+    else:
+        yield ok("CUDA", f"{number} visible")
+
+
+def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> list[Job]:
+    """Return the jobs whose model folder is there, if they load one: nobody knows on what another would compute."""
+    return [job for job in jobs if (folder / sizing.model_of(experiment, str(job["rule"]))).is_dir()]
+
+
+def _processes(job: Job) -> int:
+    """Return how many devices a job takes; one that says itself which, as `cuda:1`, takes that."""
+    return max(1, whole(job.get("processes"))) if job["device"] == "cuda" else 1
+
+
+def disks(*folders: Path, needed: int, kept: Path | None = None) -> Iterator[Finding]:
+    """Yield whether each file system takes files: the first needs `needed` bytes, all need inodes and permission.
+
+    Where that of `kept` has no room, a run goes on and keeps nothing there.
+    """
+    seen = set()
+    for folder, keeps_only in [*((folder, False) for folder in folders), *([(kept, True)] if kept else [])]:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if (device := (there.stat().st_dev, os.access(there, os.W_OK))) in seen:
+            continue
+        seen.add(device)
+        yield _disk(folder, there, needed=needed if folder in folders[:1] else NO_ROOM, keeps_only=keeps_only)
+
+
+def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Finding:
+    check = f"disk of {folder}"
+    try:
+        with tempfile.TemporaryFile(dir=there) as handle:
+            handle.write(b"\0")
+    except OSError as refusal:
+        if not (keeps_only and refusal.errno in os_faults.FULL):
+            return fault(
+                check,
+                expected="a folder to write to",
+                found=refusal.strerror or str(refusal),
+                do="Mend its permission or quota, or name another folder (`results`, `store.folder`).",
+            )
+    free, state = shutil.disk_usage(there).free, os.statvfs(there)
+    complaint = fault if free < NO_ROOM and not keeps_only else warning
+    if free < needed:
+        remedy = "Make room, or lay `results` or `store.folder` elsewhere."
+        if keeps_only:
+            remedy = "The run goes on and keeps nothing there. Make room, or lay `store.folder` elsewhere."
+        return complaint(check, expected=f"about {_bytes(needed)} free", found=_bytes(free), do=remedy)
+    if state.f_files and state.f_favail < INODES:  # some file systems count none
+        remedy = "Remove files, or lay `results` or `store.folder` elsewhere."
+        return warning(check, expected=f"{INODES} free inodes", found=str(state.f_favail), do=remedy)
+    return ok(check, f"{_bytes(free)} free")
+
+
+def model_folder(model: Model, folder: Path) -> Finding:
+    """Return whether a model folder is whole."""
+    check = f"{model.key} {model.folder}"
+    faults = model_folders.faults_of(folder / model.folder, files=model.files, any_of=model.any_of)
+    if faults:
+        return fault(
+            check,
+            expected="a whole model folder",
+            found="; ".join(faults),
+            do=f"Download it again, or name the right folder in {model.key}.",
+        )
+    return ok(check, f"whole, {_bytes(model_folders.bytes_of(folder / model.folder))}")
+
+
+def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Finding]:
+    """Yield whether the raw files and image folders of the configured studies are there."""
+    if "lever" in experiment.studies and experiment.data.source == "files" and _any(rules, DATA_RULES):
+        places = experiment.data.files.model_dump()
+        found = _present("data.files", list(places.values()), folder)
+        yield found
+        if found.level is Level.OK:
+            yield _train_questions(experiment, folder)
+    if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
+        files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
+        if files:
+            yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder)
+
+
+def _train_questions(experiment: Experiment, folder: Path) -> Finding:
+    """Return whether there are as many train questions as pools and RL queries need, before an image is embedded."""
+    name = experiment.data.files.train_questions
+    try:
+        number = len(read_questions(folder / name))
+    except LeverPipeError:  # prepare_examples tells of every fault
+        return warning(f"questions {name}", expected="an official VQA question file", found="another", do="Mend it.")
+    needed = {"pools.size": experiment.pools.size + 1}
+    if not experiment.rl_data.import_from:
+        needed["rl_data.n_queries"] = experiment.rl_data.n_queries
+    if short := {key: count for key, count in needed.items() if count > number}:
+        wanted = ", ".join(f"{count} for {key}" for key, count in short.items())
+        remedy = f"Lower {' and '.join(short)}, or add train questions."
+        return fault(f"questions {name}", expected=f"at least {wanted}", found=str(number), do=remedy)
+    return ok(f"questions {name}", f"{number:,}")
+
+
+def _present(key: str, names: list[str], folder: Path) -> Finding:
+    absent = [name for name in names if not _holds_something(folder / name)]
+    if absent:
+        return fault(
+            key,
+            expected="raw files and folders with images",
+            found=f"absent or empty: {', '.join(absent)}",
+            do=f"Put them there, or name their places in {key}.",
+        )
+    return ok(key, f"{len(names)} files and folders there")
+
+
+def _holds_something(path: Path) -> bool:
+    if path.is_dir():
+        with os.scandir(path) as entries:
+            return next(entries, None) is not None
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _any(rules: Collection[str] | None, wanted: set[str]) -> bool:
+    return rules is None or bool(wanted & set(rules))
+
+
+def _bytes(number: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} bytes"

@@ -1,0 +1,370 @@
+"""Whether SLURM will take the planned jobs, run them, and tell the executor plugin how they end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lever_pipe.runtime.checks.findings import (
+    Finding,
+    fault,
+    ok,
+    warning,
+)
+from lever_pipe.runtime.slurm import squeue as slurm
+from lever_pipe.runtime.slurm.requests import (
+    Request,
+    distinct,
+    doubled_gpus,
+    elsewhere,
+    ill_typed,
+)
+
+CHECKS_PER_RECORD = 3  # the plugin trusts squeue when it remembers a job for so many first waits
+CLUSTER, STATUS, REQUEUE = "SLURM", "status command", "requeue"
+SHORT_MEMORY = 60  # seconds of MinJobAge: with less, one slow answer is enough to miss the end of a job
+LONGER_MEMORY = "Ask the administrators for a MinJobAge of 300 s, SLURM's default."
+ASK_ADMIN = "Ask the cluster's administrators, or start the run again when `scontrol ping` says UP."
+PLENTY = 3  # names that a message lists
+
+
+class SlurmSettings(NamedTuple):
+    """The executor plugin's settings on which the checks depend.
+
+    Attributes:
+        seconds_before_status_checks: between a submission and the first question about it.
+        attempts: how often a job may run, retries included.
+    """
+
+    status_command: str = ""
+    seconds_before_status_checks: int = 40
+    jobname_prefix: str = ""
+    requeue: bool = False
+    no_requeue: bool = False
+    array_jobs: str = ""
+    attempts: int = 1
+
+    @classmethod
+    def of(cls, settings: Any, *, attempts: int = 1) -> SlurmSettings:
+        """Return what the plugin's own settings object says."""
+        return cls(
+            status_command=settings.status_command or "",
+            seconds_before_status_checks=settings.init_seconds_before_status_checks or 40,
+            jobname_prefix=settings.jobname_prefix or "",
+            requeue=bool(settings.requeue),
+            no_requeue=bool(settings.no_requeue),
+            array_jobs=settings.array_jobs or "",
+            attempts=attempts,
+        )
+
+
+def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield what is found about the cluster, the plugin's settings and the planned jobs."""
+    known = slurm.settings()
+    if known is None:
+        yield fault(
+            CLUSTER,
+            expected="an answer to `scontrol show config` within 20 s",
+            found="none: the controller is down or unreachable, or this is no machine of the cluster",
+            do=ASK_ADMIN,
+        )
+        yield from _settings_alone(settings)
+        return
+    yield ok(CLUSTER, f"cluster {known.get('ClusterName', '?')}, version {known.get('SLURM_VERSION', '?')}")
+    yield status_command(settings, known)
+    yield from _settings_alone(settings)
+    yield from types(jobs)
+    yield from refused_words(jobs)
+    yield from accounts(jobs, known)
+    partitions = slurm.partitions()
+    if partitions is None:
+        yield fault("partitions", expected="an answer of scontrol and sinfo", found="none", do=ASK_ADMIN)
+        return
+    yield from requests(settings, jobs, partitions, known)
+
+
+def status_command(settings: SlurmSettings, known: dict[str, str]) -> Finding:
+    """Return whether the plugin will learn how jobs end: by a command that answers, and that it really uses."""
+    wait, age = settings.seconds_before_status_checks, slurm.seconds(known.get("MinJobAge", ""))
+    needed = CHECKS_PER_RECORD * wait
+    has_accounting = slurm.has_accounting(known)
+    if settings.status_command == "squeue":
+        if age is not None and age >= needed:
+            return _memory(age, has_accounting=has_accounting)
+        return (warning if has_accounting else fault)(
+            STATUS,
+            expected=f"MinJobAge of at least {needed} s, {CHECKS_PER_RECORD} x slurm-init-seconds-before-status-checks",
+            found=f"{known.get('MinJobAge', 'none')}, so that the plugin asks sacct"
+            + ("" if has_accounting else ", which knows nothing here: ends of jobs would be missed"),
+            do=f"Set slurm-init-seconds-before-status-checks: {age // CHECKS_PER_RECORD} in the profile."
+            if age and age >= CHECKS_PER_RECORD
+            else LONGER_MEMORY,
+        )
+    return (warning if has_accounting else fault)(
+        STATUS,
+        expected="slurm-status-command: squeue",
+        found=(settings.status_command or "the plugin's default, sacct")
+        + (
+            ", which overlooks cancelled jobs"
+            if has_accounting
+            else ", but SLURM keeps no accounts: the plugin sees no job end"
+        ),
+        do="Set slurm-status-command: squeue in the profile.",
+    )
+
+
+def _memory(age: int, *, has_accounting: bool) -> Finding:
+    """Return whether SLURM remembers an ended job for long enough.
+
+    The plugin asks less and less often, every 180 s at last; the watchdog lets it ask thrice in MinJobAge at least.
+    """
+    if age >= SHORT_MEMORY:
+        return ok(STATUS, f"squeue, thrice or more in the {age} s for which SLURM remembers an ended job")
+    other = "the accounting" if has_accounting else "its artefact, or counts as failed"
+    return warning(
+        STATUS,
+        expected=f"MinJobAge of at least {SHORT_MEMORY} s",
+        found=f"{age} s: the end of a job may be missed, and is then found out from {other}",
+        do=LONGER_MEMORY,
+    )
+
+
+def _settings_alone(settings: SlurmSettings) -> Iterator[Finding]:
+    if settings.requeue == settings.no_requeue:
+        yield warning(
+            REQUEUE,
+            expected="one of slurm-no-requeue and slurm-requeue",
+            found="both" if settings.requeue else "neither, so that the cluster's default decides",
+            do="Set slurm-no-requeue: true in the profile: Snakemake's retries then run a job again, and nobody else.",
+        )
+    else:
+        yield ok(REQUEUE, "slurm-requeue" if settings.requeue else "slurm-no-requeue")
+    if settings.array_jobs:
+        yield fault(
+            "array jobs",
+            expected="none: the plugin mistakes the states of an array's tasks and deletes finished outputs",
+            found=f"slurm-array-jobs: {settings.array_jobs}",
+            do="Drop slurm-array-jobs from the profile.",
+        )
+
+
+def types(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield resources that YAML read as text or fraction where SLURM takes a whole number."""
+    for (name, value), rules in ill_typed(jobs).items():
+        yield fault(
+            f"resource {name}",
+            expected="a whole number",
+            found=f"{value} ({shown(rules)})",
+            do="Write it with digits alone: YAML reads 1e3 as text.",
+        )
+
+
+def refused_words(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield what no job may ask for: GPUs in two ways, or another cluster, of which no question here would tell."""
+    for said, rules in doubled_gpus(jobs).items():
+        yield fault(
+            "resource gpu",
+            expected="GPUs asked for either with gpu or with gres",
+            found=f"{said} ({shown(rules)})",
+            do="Use one of them in set-resources: the one that gpu_request in default-resources of the profile names.",
+        )
+    found = {said: f" ({shown(rules)})" for said, rules in elsewhere(jobs).items()}
+    if named := os.environ.get("SBATCH_CLUSTERS"):
+        found[f"SBATCH_CLUSTERS={named}"] = " in the environment"
+    for said, where in found.items():
+        yield fault(
+            "other cluster",
+            expected="jobs of this machine's own cluster: of another one squeue tells nothing here, so that a job which"
+            " runs there would count as vanished and be started twice",
+            found=said + where,
+            do="Drop it, and start the run on a machine of that cluster.",
+        )
+
+
+def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterator[Finding]:
+    """Yield whether this user may charge the accounts that jobs name."""
+    asked = sorted({name for request in distinct(jobs) for name in request.accounts})
+    if not asked:
+        return
+    if not slurm.has_accounting(known):
+        yield fault(
+            "account",
+            expected="no slurm_account: SLURM keeps no accounts here, and the plugin fails at every submission",
+            found=shown(asked),
+            do="Drop slurm_account from default-resources of the profile.",
+        )
+        return
+    mine = slurm.accounts()
+    if mine is None:
+        yield fault("account", expected="an answer of sacctmgr", found="none", do=ASK_ADMIN)
+        return
+    if not mine:
+        yield warning(
+            "account",
+            expected="to see the accounts that you may charge",
+            found="none listed by sacctmgr",
+            do="Let it be if sbatch accepts the account.",
+        )
+        return
+    numbers = {str(job["slurm_account"]) for job in jobs if isinstance(job.get("slurm_account"), int)}
+    for name in asked:
+        if name.lower() in {account.lower() for account in mine}:
+            yield ok(f"account {name}", "known")
+            continue
+        hint = " A number loses its leading zeros: quote it twice, as '\"0123\"'." if name in numbers else ""
+        yield fault(
+            f"account {name}",
+            expected=f"one that you may charge: {', '.join(sorted(mine))}",
+            found="none of them",
+            do=f"Set slurm_account in default-resources of the profile.{hint}",
+        )
+
+
+def requests(
+    settings: SlurmSettings,
+    jobs: Sequence[Mapping[str, Any]],
+    partitions: dict[str, slurm.Partition],
+    known: dict[str, str],
+) -> Iterator[Finding]:
+    """Yield for every partition whether it exists and suits the jobs that name it."""
+    standard = tuple(name for name, partition in partitions.items() if partition.is_default)
+    by_partition: dict[tuple[str, ...], dict[Request, list[str]]] = {}
+    for request, rules in distinct(jobs).items():
+        by_partition.setdefault(request.partitions or standard, {})[request] = rules
+    for names, asked in by_partition.items():
+        check, unknown = f"partition {','.join(names)}".rstrip(), [name for name in names if name not in partitions]
+        if unknown or not names:
+            rules = sorted({rule for those in asked.values() for rule in those})
+            yield fault(
+                check,
+                expected=f"one of {', '.join(sorted(partitions))}",
+                found=f"{', '.join(unknown) or 'none named, and none is the default'} ({shown(rules)})",
+                do="Set slurm_partition in default-resources or set-resources of the profile.",
+            )
+            continue
+        chosen = [partitions[name] for name in names]
+        unfit = (found for request, rules in asked.items() for found in _unfit(check, request, rules, chosen))
+        faults = list(dict.fromkeys(unfit))
+        if not faults:
+            faults = list(_unfit_later(check, asked, chosen, settings.attempts))
+        yield from faults or [ok(check, f"{_offer(chosen)}; {_count(len(asked), 'kind')} of jobs fit")]
+        yield from _hazards(check, chosen, partitions, settings, known)
+
+
+def _unfit(check: str, request: Request, rules: list[str], chosen: list[slurm.Partition]) -> Iterator[Finding]:
+    if all(partition.state != "UP" for partition in chosen):
+        yield fault(
+            check, expected="a partition that is UP", found=chosen[0].state, do="Wait for it, or name another one."
+        )
+        return
+    limits = [partition.minutes for partition in chosen]
+    if request.minutes and all(limit is not None and limit < request.minutes for limit in limits):
+        yield fault(
+            check,
+            expected=f"runtime of at most {max(limit or 0 for limit in limits)} minutes",
+            found=f"{request.minutes} ({shown(rules)}): such a job would wait for ever or be refused",
+            do="Set a lower runtime under set-resources of the profile, or name another slurm_partition.",
+        )
+    nodes = [node for partition in chosen for node in partition.nodes]
+    if not any(_fits(request, node) for node in nodes):
+        yield fault(
+            check,
+            expected=f"a node with {request.words} ({shown(rules)})",
+            found=f"at most {_largest(nodes, request)} on a node",
+            do="Ask for less under set-resources or set-threads of the profile, or name another slurm_partition.",
+        )
+
+
+def _unfit_later(
+    check: str, asked: dict[Request, list[str]], chosen: list[slurm.Partition], attempts: int
+) -> Iterator[Finding]:
+    """Yield a warning where a last attempt, after kills for want of memory or time alone, would find no place."""
+    nodes = [node for partition in chosen for node in partition.nodes]
+    short: dict[str, set[str]] = {}
+    for request, rules in asked.items():
+        if any(_unfit(check, request.grown(attempts), rules, chosen)):
+            short.setdefault(f"{_largest(nodes, request)} on a node, {_limit(chosen)}", set()).update(rules)
+    for most, those in short.items():
+        yield warning(
+            check,
+            expected="room for every attempt: after a kill for want of memory or time a job asks for its first memory"
+            f" and time once more, {attempts} times at last",
+            found=f"at most {most} ({shown(sorted(those))})",
+            do="Such a job may not run again; ask for enough at first, or name another slurm_partition.",
+        )
+
+
+def _hazards(
+    check: str,
+    chosen: list[slurm.Partition],
+    partitions: dict[str, slurm.Partition],
+    settings: SlurmSettings,
+    known: dict[str, str],
+) -> Iterator[Finding]:
+    nodes = [node for partition in chosen for node in partition.nodes]
+    if not any(node.is_working for node in nodes):
+        yield warning(
+            check,
+            expected="a node that works",
+            found=", ".join(sorted({node.state for node in nodes})) or "no node",
+            do="Jobs wait until one comes back.",
+        )
+    killing = [p.name for p in chosen if _kills(p, settings) and _is_preempted(p, partitions, known)]
+    if killing:
+        yield warning(
+            check,
+            expected="a partition whose jobs stay until they end",
+            found=f"preemption kills jobs of {', '.join(killing)}",
+            do="A killed job counts as failed: set retries in the profile, or name another slurm_partition.",
+        )
+
+
+def _kills(partition: slurm.Partition, settings: SlurmSettings) -> bool:
+    """Tell whether preemption ends a job: in mode REQUEUE also one that must not be requeued."""
+    modes = {mode.strip() for mode in partition.preempt_mode.split(",")}
+    return "CANCEL" in modes or ("REQUEUE" in modes and settings.no_requeue)
+
+
+def _is_preempted(partition: slurm.Partition, partitions: dict[str, slurm.Partition], known: dict[str, str]) -> bool:
+    """Tell whether others may take the nodes: by partition, those of a higher tier on the same nodes."""
+    if known.get("PreemptType") != "preempt/partition_prio":
+        return known.get("PreemptType") not in (None, "preempt/none")
+    own = {node.name for node in partition.nodes}
+    return any(p.tier > partition.tier and own & {node.name for node in p.nodes} for p in partitions.values())
+
+
+def _fits(request: Request, node: slurm.Node) -> bool:
+    gres = all(node.gres.get(name, 0) >= number for name, number in request.gres)
+    return request.cpus <= node.cpus and request.mem_mb <= node.mem_mb and gres
+
+
+def _largest(nodes: list[slurm.Node], request: Request) -> str:
+    found = [_count(max((node.cpus for node in nodes), default=0), "CPU")]
+    found.append(f"{max((node.mem_mb for node in nodes), default=0)} MB")
+    for name, _ in request.gres:
+        known = sorted({kind for node in nodes for kind in node.gres if ":" in kind})
+        number = max((node.gres.get(name, 0) for node in nodes), default=0)
+        found.append(f"{number} {name}" + (f" (there are {', '.join(known)})" if not number and known else ""))
+    return ", ".join(found)
+
+
+def _offer(chosen: list[slurm.Partition]) -> str:
+    nodes = {node.name: node for partition in chosen for node in partition.nodes}
+    gpus = sum(node.gres.get("gpu", 0) for node in nodes.values())
+    return f"{_count(len(nodes), 'node')}, {_count(gpus, 'GPU')}, {_limit(chosen)}"
+
+
+def _limit(chosen: list[slurm.Partition]) -> str:
+    limits = [partition.minutes for partition in chosen]
+    return "no time limit" if None in limits else f"at most {max(limit or 0 for limit in limits)} minutes"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def shown(names: list[str]) -> str:
+    """Return the first names of a list and how many more there are."""
+    more = f" and {len(names) - PLENTY} more" if len(names) > PLENTY else ""
+    return ", ".join(names[:PLENTY]) + more

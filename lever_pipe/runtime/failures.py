@@ -1,0 +1,439 @@
+"""What one run of Snakemake finished, what failed in it and why, and what remains.
+
+Snakemake tells its log handlers what happens to each job, however quiet it is towards the terminal. `Invocation` is
+such a handler: it keeps the last state of every job, and at the end reads the logs of those that failed, because the
+line that says why stands in the log of the stage, or in SLURM's own, and not in the message.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import re
+import shlex
+import signal
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from lever_pipe.base.storage import write_text
+
+LOGGER = "snakemake.logging"
+TABLE = "failed_jobs.csv"
+TARGET = "all"
+"""The rule that names what is wanted and makes nothing."""
+WIDTH = 120
+SHOWN = 20
+TAIL_BYTES = 65_536
+SLACK_SECONDS = 60
+"""By how much the clocks of the nodes may differ when a log is taken to be of this attempt."""
+
+STATES = {
+    "TIMEOUT": "TIMEOUT after {runtime} min: raise its runtime in the profile",
+    "OUT_OF_MEMORY": "OUT_OF_MEMORY with {mem_mb} MB: raise its mem_mb in the profile",
+    "CANCELLED": "CANCELLED with scancel or by the cluster: run again",
+    "DEADLINE": "DEADLINE passed before it ended: run again without one",
+    "NODE_FAIL": "NODE_FAIL, its node failed: run again",
+    "BOOT_FAIL": "BOOT_FAIL, its node did not start: run again",
+    "LAUNCH_FAILED": "LAUNCH_FAILED, its node could not start it: run again",
+    "PREEMPTED": "PREEMPTED by a job that goes before it: run again, or ask for another partition",
+}
+"""End states in SLURM that say more than any log, and what they mean for the user."""
+STARVED = ("TIMEOUT", "OUT_OF_MEMORY")
+"""Those that a larger request mends."""
+UNKEPT = " not kept: "
+"""By what store and ledger say in a job's log that they have no room."""
+_KILLED = "killed by SIGKILL"
+
+_STATE = re.compile(r"(?:status is: '|ended as )([A-Z_]+)")
+_REFUSED = re.compile(r"sbatch failed\. The error message was '(.*?)'\.?\s*(?:sbatch call:|$)", re.S)
+_FAULT = re.compile(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*)?)$", re.M)
+_LAUNCHERS = ("CalledProcessError", "ChildFailedError")
+"""Faults by which a launcher says that one of its processes failed; that one's own stands further up."""
+_OF_JOB = re.compile(r"^Job (\d+) ", re.M)
+_MISSING = re.compile(r"output files are missing\. Missing files after (\d+) seconds.*?:\n(.*)", re.S)
+_SIGNALLED = re.compile(r"died with <Signals\.(\w+): \d+>")
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):(?:\n.*){1,6}?\n\s*exitcode\s*: -(\d+)")
+"""How torch's launcher says by which signal the first of its processes ended."""
+_STATUS = re.compile(r"returned non-zero exit status (\d+)")
+_DUE_TO = re.compile(r"CANCELLED AT \S+ DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
+_DUE = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
+_SLURM_ERROR = re.compile(r"^(?:srun|slurmstepd\S*): error: (?!\S+ task \S+ )(.*)$", re.M)
+_NO_MEMORY = re.compile(r"^slurmstepd.*(?:oom.?kill|memory limit)", re.M | re.I)
+_ADVICE = re.compile(
+    r"\s*(?:Detailed failure reason unavailable|For further error details see the cluster/cloud).*", re.S
+)
+_INTERRUPTED = ("Terminating processes on user request", "Will exit after finishing currently running jobs")
+
+
+class FailedJob(NamedTuple):
+    """A row of the table: a job whose last attempt failed."""
+
+    rule: str
+    wildcards: str
+    job: int
+    attempts: int
+    reason: str
+    log: str
+    slurm_job: str
+    slurm_log: str
+
+
+_Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+@dataclass(slots=True)
+class _Job:
+    """What is known of a job of the workflow; `logs` are the stage's and, behind them, SLURM's own."""
+
+    rule: str
+    wildcards: str = ""
+    key: _Key = ("", frozenset())
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    own_logs: Sequence[str] = ()
+    state: Literal["running", "finished", "failed"] = "running"
+    attempts: int = 0
+    started: float = 0.0
+    message: str = ""
+    fault: str = ""
+    slurm_job: str = ""
+    slurm_logs: Sequence[str] = ()
+
+
+class Invocation(logging.Handler):
+    """What happened to the jobs of this run so far.
+
+    Args:
+        folder: where `write_table` puts the table for machines.
+
+    Attributes:
+        spared: rule -> how many of its jobs were not run, because they are made already.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(logging.INFO)
+        self.table = folder / TABLE
+        self.planned: Counter[str] = Counter()
+        self.spared: Counter[str] = Counter()
+        self.was_interrupted = False
+        self._jobs: dict[int, _Job] = {}
+        self._starved: Counter[_Key] = Counter()
+        self._tells_ends = False
+        self._faults: dict[int | None, str] = {}  # thread -> what Snakemake said there last about a fault
+        self._events: dict[Any, Callable[[logging.LogRecord], None]] = {
+            LogEvent.RUN_INFO: self._on_plan,
+            LogEvent.JOB_INFO: self._on_start,
+            LogEvent.JOB_FINISHED: self._on_finish,
+            LogEvent.ERROR: self._on_fault,
+            LogEvent.GROUP_ERROR: self._on_group_error,
+            LogEvent.JOB_ERROR: self._on_error,
+        }
+
+    def attach(self) -> None:
+        """Listen to Snakemake's logger until Snakemake closes its log."""
+        logging.getLogger(LOGGER).addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note what a record of Snakemake's logger says about a job."""
+        try:
+            on_event = self._events.get(vars(record).get("event"))
+            if on_event is not None:
+                on_event(record)
+            elif record.getMessage().startswith(_INTERRUPTED):
+                self.was_interrupted = True
+        except Exception:  # noqa: BLE001 - a summary that cannot be made must not end the run
+            self.handleError(record)
+
+    @property
+    def finished(self) -> int:
+        """Return how many jobs finished."""
+        return sum(self._finished().values())
+
+    @property
+    def failed(self) -> list[FailedJob]:
+        """Return the jobs whose last attempt failed, in the order of their ids."""
+        return [_row(number, job) for number, job in sorted(self._jobs.items()) if job.state == "failed"]
+
+    @property
+    def retried(self) -> Counter[str]:
+        """Return, by rule, how many jobs finished at a further attempt."""
+        return Counter(job.rule for job in self._jobs.values() if job.attempts > 1 and self._is_finished(job))
+
+    @property
+    def remaining(self) -> Counter[str]:
+        """Return, by rule, how many planned jobs neither finished, nor failed, nor were made already."""
+        left = self.planned - self._finished() - Counter(row.rule for row in self.failed) - self.spared
+        left.pop(TARGET, None)
+        return left
+
+    def starved(self, rule: str, wildcards: Mapping[str, str]) -> int:
+        """Return how many attempts of a job ended for want of memory or time; 0 for a job that never began.
+
+        Args:
+            rule: its name.
+            wildcards: a mapping, or Snakemake's own `Wildcards`.
+        """
+        return self._starved[_key(rule, wildcards)]
+
+    def write_table(self) -> Path | None:
+        """Write the failed jobs to the folder's `failed_jobs.csv`; remove it and return None when there are none."""
+        rows = self.failed
+        if not rows:
+            self.table.unlink(missing_ok=True)
+            return None
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(FailedJob._fields)
+        writer.writerows(rows)
+        write_text(self.table, text.getvalue())
+        return self.table
+
+    def summary_of_failures(self) -> str:
+        """Return the lines that end a failed run: the failed jobs, what remains, and how to go on."""
+        rows = self.failed
+        if not rows:
+            cause = "the run was interrupted" if self.was_interrupted else "the lines above say why Snakemake ended"
+            parts = [f"No job failed; {cause}."]
+        else:
+            parts = [f"{_n(len(rows), 'job')} failed:\n", *_lines(rows[:SHOWN])]
+            if len(rows) > SHOWN:
+                parts.append(f"... and {len(rows) - SHOWN} more, all of them in {self.table}")
+        parts += ["", *self._rest()]
+        return "\n".join(parts) + "\n"
+
+    def summary_of_retries(self) -> str:
+        """Return one line on the jobs that finished at a further attempt; empty where there are none."""
+        retried = self.retried
+        return f"{_n(retried.total(), 'job')} finished at a further attempt: {_by_rule(retried)}" if retried else ""
+
+    def summary_of_unkept(self) -> str:
+        """Return one line on what jobs could not keep in the store, by their logs; empty where all is kept."""
+        logs = (_tail(path, job.started) for job in self._jobs.values() for path in job.own_logs[:1])
+        said = [line for text in logs if (line := next((line for line in text.splitlines() if UNKEPT in line), ""))]
+        cause = said[0].partition(UNKEPT)[2].strip() if said else ""
+        return f"{_n(len(said), 'job')} could not keep what they made or asked, and went on: {cause}" if said else ""
+
+    def _rest(self) -> list[str]:
+        lines = [line for line in (self.summary_of_retries(), self.summary_of_unkept()) if line]
+        lines.append(f"{_n(self.finished, 'job')} finished.")
+        remaining = self.remaining
+        if remaining:
+            cause = ", as the run was interrupted" if self.was_interrupted else ""
+            lines.append(f"{_n(remaining.total(), 'job')} not run{cause}: {_by_rule(remaining)}")
+        lines = [line for text in lines for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+        return [*lines, f"What finished stays. To go on: {_command()}"]
+
+    def _finished(self) -> Counter[str]:
+        return Counter(job.rule for job in self._jobs.values() if self._is_finished(job))
+
+    def _is_finished(self, job: _Job) -> bool:
+        """Tell whether a job is done; under `--quiet progress` Snakemake tells of failures only."""
+        return job.state == "finished" or (job.state == "running" and not self._tells_ends and not self.was_interrupted)
+
+    def _on_plan(self, record: logging.LogRecord) -> None:
+        stats: Mapping[str, int] = getattr(record, "stats", None) or {}
+        self.planned = Counter({rule: n for rule, n in stats.items() if rule != "total"})
+
+    def _on_start(self, record: logging.LogRecord) -> None:
+        said = vars(record)
+        job = self._job(said)
+        wildcards = dict(said.get("wildcards") or {})
+        job.wildcards = ", ".join(f"{name}={value}" for name, value in wildcards.items())
+        job.key = _key(job.rule, wildcards)
+        job.resources = dict((said.get("resources") or {}).items())
+        job.own_logs = [str(path) for path in said.get("log") or ()]
+        job.state, job.started, job.attempts = "running", record.created, job.attempts + 1
+        job.message = job.fault = job.slurm_job = ""
+        job.slurm_logs = ()
+
+    def _on_finish(self, record: logging.LogRecord) -> None:
+        self._tells_ends = True
+        job = self._jobs.get(vars(record)["job_id"])
+        if job is not None:
+            job.state = "finished"
+
+    def _on_fault(self, record: logging.LogRecord) -> None:
+        """Keep the fault for the error of a job that the same thread tells next, or for the job that it names."""
+        text = record.getMessage()
+        named = _OF_JOB.search(text)
+        if named is None:
+            self._faults[record.thread] = text
+        elif int(named[1]) in self._jobs:
+            job = self._jobs[int(named[1])]
+            job.state, job.fault = "failed", text[named.start() :]
+
+    def _on_group_error(self, record: logging.LogRecord) -> None:
+        """Note what a group's jobs share; the errors of the jobs follow without it."""
+        said = vars(record)
+        for info in said.get("job_error_info") or ():
+            job = self._job(info)
+            job.message = f"the group {said.get('groupid')} failed, of which it is a part"
+            job.slurm_job = str((info.get("aux") or {}).get("external_jobid") or job.slurm_job)
+            job.slurm_logs = [str(path) for path in said.get("aux_logs") or () if path]
+
+    def _on_error(self, record: logging.LogRecord) -> None:
+        said = vars(record)
+        job = self._job(said)
+        job.state = "failed"
+        job.attempts = max(1, job.attempts)
+        job.message = _ADVICE.sub("", str(said.get("rule_msg") or job.message))
+        fault = self._faults.pop(record.thread, "")
+        job.fault = "" if said.get("rule_msg") else fault  # a job of a cluster ends elsewhere, not in this thread
+        job.slurm_job = str((said.get("aux") or {}).get("external_jobid") or job.slurm_job)
+        further = [str(path) for path in said.get("log") or () if path and path not in job.own_logs]
+        job.slurm_logs = further or job.slurm_logs
+        if _is_starved(job):
+            self._starved[job.key] += 1
+
+    def _job(self, said: Mapping[str, Any]) -> _Job:
+        return self._jobs.setdefault(said["jobid"], _Job(said["rule_name"]))
+
+
+def _row(number: int, job: _Job) -> FailedJob:
+    log = str(next(iter(job.own_logs), ""))
+    slurm_log = str(next(iter(job.slurm_logs), "")).removeprefix(f"{Path.cwd()}/")
+    return FailedJob(
+        job.rule, job.wildcards, number, job.attempts, " ".join(_reason(job).split()), log, job.slurm_job, slurm_log
+    )
+
+
+def _key(rule: str, wildcards: Mapping[str, str]) -> _Key:
+    return rule, frozenset((name, str(value)) for name, value in wildcards.items())
+
+
+def _is_starved(job: _Job) -> bool:
+    """Tell whether a job's last attempt ended for want of memory or time; a larger request may help such a one."""
+    if _REFUSED.search(job.message):
+        return False
+    of_slurm, own = _logs(job)
+    state = _end_state(job, of_slurm)
+    return state in STARVED if state in STATES else _killed(job.fault or of_slurm, own).startswith(_KILLED)
+
+
+def _logs(job: _Job) -> tuple[str, str]:
+    """Return the ends of SLURM's log and the stage's own."""
+    of_slurm, own = ("".join(_tail(path, job.started) for path in paths) for paths in (job.slurm_logs, job.own_logs))
+    return of_slurm, own
+
+
+def _end_state(job: _Job, of_slurm: str) -> str:
+    """Return how a job ended in SLURM: by its own log, which knows more than its state, by the state, or ""."""
+    ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)
+    state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
+    return "OUT_OF_MEMORY" if state not in STATES and _NO_MEMORY.search(of_slurm) else state
+
+
+def _reason(job: _Job) -> str:
+    """Return why a job's last attempt failed: what is known best, first."""
+    refused = _REFUSED.search(job.message)
+    if refused:
+        return "sbatch refused it: " + "; ".join(refused[1].replace("sbatch: error: ", "").splitlines())
+    of_slurm, own = _logs(job)
+    state = _end_state(job, of_slurm)
+    if state in STATES:
+        return STATES[state].format(**{name: job.resources.get(name, "?") for name in ("runtime", "mem_mb")})
+    return (
+        _killed(job.fault or of_slurm, own)
+        or _fault_in(own)
+        or _outside_the_stage(job, own, of_slurm)
+        or f"no reason given{_status(job.fault or of_slurm)}; see its log"
+    )
+
+
+def _killed(text: str, own: str) -> str:
+    """Return by which signal a command ended, or the first of its processes.
+
+    Args:
+        text: tells the command's status, its own or as a shell puts it (128 and more).
+        own: the stage's log, with the words of a launcher.
+    """
+    named, status, cause = _SIGNALLED.search(text), _STATUS.search(text), _ROOT_CAUSE.search(own)
+    numbers = (int(status[1]) - 128 if status else 0, int(cause[1]) if cause else 0)
+    name = named[1] if named else next((s.name for number in numbers for s in signal.Signals if s == number), "")
+    return f"killed by {name}" + (", mostly for want of memory" if name == "SIGKILL" else "") if name else ""
+
+
+def _fault_in(text: str) -> str:
+    """Return the last line of a log that names a fault, with the line behind it where the first announces one."""
+    found = [match for match in _FAULT.finditer(text) if match[1].split(":")[0].rpartition(".")[2] not in _LAUNCHERS]
+    if not found:
+        return ""
+    line = found[-1][1]
+    behind = text[found[-1].end() :].strip().partition("\n")[0]
+    return f"{line} {behind}" if line.endswith((":", ";")) else line
+
+
+def _outside_the_stage(job: _Job, own: str, of_slurm: str) -> str:
+    """Return what Snakemake or SLURM says, or the last words of the stage."""
+    told = _SLURM_ERROR.search(of_slurm)
+    if told:
+        return f"SLURM: {told[1]}"
+    missing = _MISSING.search(job.fault)
+    if missing:
+        names = ", ".join(line.partition(" (missing")[0] for line in missing[2].splitlines())
+        return f"it ended well, but {names} did not appear within {missing[1]} s: raise latency-wait, or mend the rule"
+    if job.fault and not _STATUS.search(job.fault):
+        return job.fault
+    last = own.strip().rpartition("\n")[2]
+    return f"{last}{_status(job.fault)}" if last else job.message
+
+
+def _status(text: str) -> str:
+    status = _STATUS.search(text)
+    return f" (exit status {status[1]})" if status else ""
+
+
+def _tail(path: str, started: float) -> str:
+    """Return the end of a log of this attempt; empty where there is none, or only that of an earlier run."""
+    try:
+        with Path(path).open("rb") as handle:
+            size = handle.seek(0, io.SEEK_END)
+            handle.seek(max(0, size - TAIL_BYTES))
+            text = handle.read().decode(errors="replace")
+        return text if Path(path).stat().st_mtime >= started - SLACK_SECONDS else ""
+    except OSError:
+        return ""
+
+
+def _lines(rows: Sequence[FailedJob]) -> list[str]:
+    """Return the rows as an aligned table; reasons are cut to the width, paths stay whole to be copied."""
+    heads = ("job", "rule", "wildcards", "attempts")
+    cells = [(str(row.job), row.rule, row.wildcards, str(row.attempts)) for row in rows]
+    number, rule, wildcards = (max(map(len, column)) for column in list(zip(heads, *cells, strict=True))[:3])
+    wildcards = min(wildcards, WIDTH - number - rule - len(heads[3]) - 6)
+    indent = " " * (number + 2)
+
+    def line(cell: Sequence[str]) -> str:
+        shown = cell[2] if len(cell[2]) <= wildcards else f"{cell[2][: wildcards - 3]}..."
+        return f"{cell[0]:>{number}}  {cell[1]:<{rule}}  {shown:<{wildcards}}  {cell[3]:>{len(heads[3])}}".rstrip()
+
+    lines = [line(heads)]
+    for row, cell in zip(rows, cells, strict=True):
+        lines += [line(cell), indent + textwrap.shorten(row.reason, WIDTH - len(indent), placeholder=" ...")]
+        if row.log:
+            lines.append(f"{indent}log: {row.log}" + ("" if Path(row.log).exists() else " (not written)"))
+        if row.slurm_job:
+            lines.append(f"{indent}SLURM job {row.slurm_job}" + (f": {row.slurm_log}" if row.slurm_log else ""))
+    return lines
+
+
+def _by_rule(counts: Counter[str]) -> str:
+    return ", ".join(f"{rule} {n}" for rule, n in sorted(counts.items()))
+
+
+def _command() -> str:
+    """Return the command of this run as it would be typed."""
+    first = Path(sys.argv[0])
+    program = ["python", "-m", "snakemake"] if first.name == "__main__.py" else [first.name]
+    return shlex.join([*program, *sys.argv[1:]])
+
+
+def _n(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

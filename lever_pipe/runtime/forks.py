@@ -1,0 +1,330 @@
+"""Jobs of one machine as forks of a process that has imported what they need.
+
+Starting Python and importing torch and transformers takes longer than most jobs compute. So a server imports them once,
+computes nothing, and forks a child for each call of `python -m lever_pipe`. The child has the environment, working
+directory, log file, signals and exit status that a fresh process would have, its stage as its name, and nothing of an
+earlier job.
+
+What instructions and how many threads the libraries take is fixed when they are imported: a server is started with the
+environment of its jobs, and serves those of equal threads. Whoever asks holds the other end of a socket; when that
+closes, for whatever reason, the server ends its children and itself. When the server dies, so do its children.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import Any, NoReturn
+
+GRACE_SECONDS = 10.0
+"""How long children may take to end after SIGTERM, before SIGKILL."""
+PARENT_DEATH_SIGNAL, NAME = 1, 15  # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
+FROM_JOB = 3
+"""Which job of a kind starts its server."""
+HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+Children = dict[int, tuple[int, int]]
+"""Descriptor of a process -> the number of its job, its process number."""
+
+
+class Job:
+    """A forked child, as far as whoever started it needs a `subprocess.Popen`.
+
+    Attributes:
+        pid: of the child, while it runs.
+        returncode: as of `Popen`; None while it runs.
+    """
+
+    stdout = None
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.returncode: int | None = None
+        self._started = threading.Event()
+        self._ended = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Return the exit status when the child has ended."""
+        self._ended.wait(timeout)
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Return the exit status, None while the child runs."""
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal if the child still runs."""
+        if self.returncode is None and self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def has_started(self, pid: int) -> None:
+        """Note the child's number."""
+        self.pid = pid
+        self._started.set()
+
+    def has_ended(self, status: int) -> None:
+        """Note the exit status."""
+        self.returncode = status
+        self._started.set()
+        self._ended.set()
+
+    def until_started(self) -> Job:
+        """Return the job when its child has a number, or never will."""
+        self._started.wait()
+        return self
+
+
+class Forks:
+    """A server, seen by the process that wants jobs.
+
+    Args:
+        modules: what the server imports.
+        environment: of the server, and in what libraries read when they are imported, of each job.
+    """
+
+    def __init__(self, modules: Iterable[str], environment: Mapping[str, str]) -> None:
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
+            self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=dict(environment))
+        self._ready = threading.Event()
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._jobs: dict[int, Job] = {}
+        self._gone = False
+        self._listener = threading.Thread(target=self._listen, name="forks", daemon=True)
+        self._listener.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server has imported everything and lives."""
+        return self._ready.is_set() and not self._gone
+
+    def until_ready(self, timeout: float) -> bool:
+        """Return whether the server is ready within some seconds."""
+        return self._ready.wait(timeout) and self.ready
+
+    def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Job | None:
+        """Fork `python -m lever_pipe WORDS > LOG 2>&1` and return it; None where the server is gone or not ready."""
+        job, number = Job(), next(self._numbers)
+        asked = {"number": number, "words": list(words), "log": log, "environment": dict(environment)}
+        with self._lock:
+            if not self.ready:
+                return None
+            self._jobs[number] = job
+            try:
+                _send(self._channel, {**asked, "folder": str(Path.cwd())})
+            except OSError:
+                return self._jobs.pop(number) and None
+        return job.until_started()
+
+    def close(self) -> None:
+        """End the server and what it has forked."""
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_WR)
+        self._server.wait()
+        self._listener.join()
+        self._channel.close()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            for told in _lines(self._channel):
+                self._hear(told)
+        with self._lock:
+            self._gone, left = True, list(self._jobs.values())
+            self._jobs.clear()
+        self._ready.set()
+        for job in left:
+            job.has_ended(-signal.SIGKILL)
+
+    def _hear(self, told: dict[str, Any]) -> None:
+        if "ready" in told:
+            self._ready.set()
+        elif "pid" in told:
+            self._jobs[told["number"]].has_started(told["pid"])
+        else:
+            with self._lock:
+                job = self._jobs.pop(told["number"])
+            job.has_ended(told["status"])
+
+
+def serve(channel: socket.socket, modules: Iterable[str]) -> None:
+    """Import modules, then fork a child for each line that the channel brings, until it closes."""
+    for number in HANDLED:  # Ctrl-C reaches the children, which are of the terminal's group too
+        signal.signal(number, signal.SIG_IGN)
+    for module in modules:
+        import_module(module)
+    gc.collect()
+    gc.freeze()
+    _send(channel, {"ready": True})
+    children: Children = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        unread = b""
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is not channel:
+                    _tell_end(channel, selector, key.fd, *children.pop(key.fd))
+                    continue
+                received = channel.recv(1 << 16)
+                if not received:
+                    _end(children.values())
+                    return
+                *lines, unread = (unread + received).split(b"\n")
+                for line in lines:
+                    _fork(channel, selector, children, json.loads(line))
+
+
+def _fork(
+    channel: socket.socket,
+    selector: selectors.BaseSelector,
+    children: Children,
+    asked: dict[str, Any],
+) -> None:
+    server = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become_job(server, [channel.fileno(), *children], asked)
+    descriptor = os.pidfd_open(pid)
+    children[descriptor] = asked["number"], pid
+    selector.register(descriptor, selectors.EVENT_READ)
+    _send(channel, {"number": asked["number"], "pid": pid})
+
+
+def _tell_end(channel: socket.socket, selector: selectors.BaseSelector, descriptor: int, number: int, pid: int) -> None:
+    selector.unregister(descriptor)
+    os.close(descriptor)
+    _, status = os.waitpid(pid, 0)
+    with suppress(OSError):  # whoever asked is gone; the next look at the channel says so
+        _send(channel, {"number": number, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _end(children: Iterable[tuple[int, int]]) -> None:
+    pids = [pid for _, pid in children]
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for pid in pids:
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+
+def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) -> NoReturn:
+    """Do in a child what a fresh `python -m lever_pipe` would do, and end."""
+    status = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # first: the server ignores what a dying one sends
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _die_with(server)
+        ctypes.CDLL(None).prctl(NAME, "".join(asked["words"][:1]).encode())  # what `top` shows of it, 15 bytes
+        for descriptor in descriptors:
+            os.close(descriptor)
+        os.chdir(asked["folder"])
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        _write_to(asked["log"])
+        sys.argv = [sys.argv[0], *asked["words"]]
+        main = import_module("lever_pipe.__main__").main
+
+        status = main(asked["words"])
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        sys.stderr.write("KeyboardInterrupt: ended before it began\n")
+        status = 128 + signal.SIGINT
+    except BaseException:  # noqa: BLE001 - this is where the interpreter would print it
+        traceback.print_exc()
+    finally:
+        for flush in (sys.stdout.flush, sys.stderr.flush):
+            with suppress(OSError):  # a log on a full disk
+                flush()
+        os._exit(status)
+
+
+def _die_with(server: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != server:
+        os._exit(1)
+
+
+def _write_to(log: str) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=False)  # type: ignore[union-attr]
+
+
+def _send(channel: socket.socket, what: Mapping[str, Any]) -> None:
+    channel.sendall(json.dumps(what).encode() + b"\n")
+
+
+def _lines(channel: socket.socket) -> Iterable[dict[str, Any]]:
+    with channel.makefile("rb") as reader:
+        for line in reader:
+            yield json.loads(line)
+
+
+class Pool:
+    """Servers of equal modules, one for each number of threads, started when a third job of that kind comes.
+
+    A server imports for as long as a few short jobs take, and a run that has no more of them is sooner without.
+
+    Args:
+        modules: what the servers import.
+    """
+
+    def __init__(self, modules: Iterable[str]) -> None:
+        self._modules = list(modules)
+        self._servers: dict[str, Forks] = {}
+        self._asked: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Job | None:
+        """Fork a call; None for the first ones of its kind, until its server is ready, and when it is gone."""
+        threads = environment.get("OMP_NUM_THREADS", "")
+        with self._lock:
+            self._asked[threads] += 1
+            if self._asked[threads] < FROM_JOB:
+                return None
+            if threads not in self._servers:
+                self._servers[threads] = Forks(self._modules, environment)
+        return self._servers[threads].start(words, log=log, environment=environment)
+
+    def close(self) -> None:
+        """End all servers and what they have forked."""
+        with self._lock:
+            for server in self._servers.values():
+                server.close()
+            self._servers.clear()
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -1,0 +1,107 @@
+"""A GPU of its own for each of several jobs in one allocation.
+
+SLURM shows a job its own GPUs. Where one Snakemake starts many jobs inside one allocation, or on a workstation, all see
+the same ones: Snakemake counts GPUs but assigns none. So a job locks as many as it needs, by `flock` on one file a GPU,
+and hides the others from itself. The kernel lets go of a lock however its process ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from lever_pipe.base.errors import DeviceError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SECONDS_BETWEEN_TRIES = 2.0
+
+log = logging.getLogger(__name__)
+
+_held: list[IO[str]] = []  # open, and so locked, until this process ends
+
+
+def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Leave this process `count` GPUs that no other job of this allocation uses; wait until there are so many.
+
+    The locks last as long as this process, or what it becomes by `exec`.
+
+    Args:
+        count: GPUs, one a process of the job.
+        folder: where the locks lie; by default a folder of this machine, user and SLURM job.
+        sleep: waits so many seconds between two tries.
+
+    Raises:
+        DeviceError: fewer than `count` are visible.
+    """
+    visible = visible_gpus()
+    if visible is None and _has_cuda():
+        return  # a device that CUDA knows and no tool lists
+    visible = visible or []
+    if len(visible) < count:
+        raise DeviceError(
+            f"expected {count} GPUs, one a process",
+            found=f"{len(visible)} visible",
+            do="Run where there are so many (resources gpu, processes), or on the CPU: --set-resources RULE:device=cpu",
+        )
+    where = folder or _folder()
+    where.mkdir(parents=True, exist_ok=True, mode=0o700)
+    taken = _locked(visible, count, where)
+    while len(taken) < count:
+        log.info("waiting for %d of the GPUs %s: others use them", count, ", ".join(visible))
+        sleep(SECONDS_BETWEEN_TRIES)
+        taken = _locked(visible, count, where)
+    _held.extend(taken.values())
+    os.environ[VISIBLE] = ",".join(taken)
+
+
+def visible_gpus() -> list[str] | None:
+    """Return the GPUs that this process may use, as CUDA names them; None on a machine that cannot tell."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        return [name for name in named.split(",") if name and not name.startswith("-")]  # -1 hides what follows
+    try:
+        done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    whole = [line for line in done.stdout.splitlines() if line.startswith("GPU ")]  # below each its MIG slices
+    return [str(index) for index, _ in enumerate(whole)]
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _locked(visible: list[str], count: int, folder: Path) -> dict[str, IO[str]]:
+    """Return locks on `count` GPUs by name, or none at all, so that two jobs never wait for each other's half."""
+    taken: dict[str, IO[str]] = {}
+    for name in visible:
+        if len(taken) == count:
+            break
+        lock: IO[str] = (folder / name.replace("/", "_")).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+        else:
+            os.set_inheritable(lock.fileno(), True)
+            taken[name] = lock
+    if len(taken) < count:
+        for held in taken.values():
+            held.close()
+        return {}
+    return taken
+
+
+def _folder() -> Path:
+    """Return a folder for the locks of this allocation: in another one, the same name is another GPU."""
+    job = os.environ.get("SLURM_JOB_ID", "none")
+    return Path(tempfile.gettempdir()) / f"lever-pipe-gpus-{os.getuid()}-{job}"

@@ -1,0 +1,202 @@
+"""One call of Snakemake: which configuration it runs, and what happens around its jobs."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lever_pipe.base import contents, os_faults, provenance
+from lever_pipe.base.errors import LeverPipeError, MachineError
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime import (
+    forks,
+    ownership,
+    snakemake_adapter,
+    snapshot,
+)
+from lever_pipe.runtime.rerun import code_records, sparing, why
+from lever_pipe.runtime.store import Store, opened
+
+LOCAL, SLURM = "local", "slurm"
+WORTH_A_SERVER = 8
+"""Planned jobs, from which on their starts take longer than that of a server."""
+OF_AGENTS = ("accelerate", "transformers.models.qwen3.modeling_qwen3")
+LOCKS = Path(".snakemake/locks")
+LATE = dict.fromkeys(("stages.train_agent", "stages.evaluate_agent", "stages.warm_start_agent"), OF_AGENTS)
+"""What stages import when they run, so that nothing else has to wait for it: worth seconds a job."""
+USUAL_RATE = (100, 1)
+"""Jobs and seconds of Snakemake's `--max-jobs-per-timespan` where nobody gives one."""
+
+log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
+
+Workflow = Any  # snakemake.workflow.Workflow
+
+
+def experiment_of(workflow: Workflow, config: Mapping[str, Any]) -> Experiment:
+    """Return the experiment: of the configuration files in the main process, of the snapshot in a job's Snakemake.
+
+    Raises:
+        ConfigError: the configuration does not parse.
+        MachineError: Snakemake may not keep its records here.
+        SnapshotError: a job without a snapshot, or whose rules were edited after the invocation began.
+    """
+    if workflow.is_main_process:
+        # What will be frozen is read before any fingerprint: an edit while the plan is made is none of this invocation.
+        snapshot.package_digest(), snapshot.workflow_digest(Path(workflow.main_snakefile))
+        experiment = parse_experiment(config, source=" + ".join(map(str, workflow.configfiles)))
+        _look_at_folders(Path(experiment.results))
+        sys.excepthook = _tell_of_ctrl_c
+        return experiment
+    frozen = snapshot.thaw_config(snakefile=Path(workflow.main_snakefile))
+    return parse_experiment(frozen, source=f"the snapshot of {snapshot.VARIABLE}")
+
+
+def _tell_of_ctrl_c(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
+    """Say in a line that a user has ended Snakemake where it does not itself: while it plans, or at its very end."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("SIGINT: ended. What finished stays; the same command goes on.\n")
+    else:
+        sys.__excepthook__(kind, fault, trace)
+
+
+def _look_at_folders(results: Path) -> None:
+    """Refuse a working directory that Snakemake cannot lock; warn of results that are there to be read alone."""
+    os_faults.require_writable([LOCKS])
+    if results.is_dir():
+        try:
+            os_faults.require_writable([results / "any file"])
+        except MachineError as fault:
+            log.warning(f"{fault} Until then nothing can run whose results lie there.")
+
+
+def _make(results: Path) -> None:
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise MachineError(
+            f"{results}: expected a results folder, or a place for one",
+            found=(fault.strerror or str(fault)).lower(),
+            do="Name another in the configuration (results), or let this user write there.",
+        ) from None
+
+
+def gpu_request(workflow: Workflow) -> str:
+    """Return how the profile's default-resources say that GPUs are asked for: `gpu` where they say nothing."""
+    defaults = workflow.resource_settings.default_resources
+    found = defaults.get("gpu_request") if defaults else None
+    return str(getattr(found, "raw", None) or "gpu")
+
+
+def store_of(experiment: Experiment) -> Store | None:
+    """Return the store that the configuration names, if any."""
+    return None if experiment.store is None else opened(experiment.store.model_dump())
+
+
+def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> None:
+    """Freeze what this invocation will compute, check what it needs, spare what is made, guard what it waits for.
+
+    Raises:
+        LeverPipeError: something that jobs would fail on, or that the run would wait for without end.
+    """
+    if not workflow.is_main_process:
+        return
+    jobs, snakefile = list(workflow.dag.needrun_jobs()), Path(workflow.main_snakefile)
+    _make(Path(experiment.results))
+    # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
+    snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), snakefile=snakefile)
+    _record_code(experiment, jobs)
+    contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
+    provenance.remembered().save()  # and for the same code
+    _check(workflow, experiment, jobs)
+    workflow.config_settings.configfiles = ()  # a job's own Snakemake must not read what is edited meanwhile
+    sparing.attach(_executors(workflow), made)
+    if _executor(workflow) == LOCAL:
+        leave_pace_to_cores(workflow.scheduler)
+        if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
+            fork_jobs(jobs)
+    if _executor(workflow) == SLURM:
+        from lever_pipe.runtime.slurm import watchdog
+
+        watchdog.watch(workflow.executor_plugin.executor)
+
+
+def fork_jobs(jobs: list[Any]) -> None:
+    """Let the jobs of this process start as forks of a server that has imported what they will import."""
+    pool = forks.Pool(modules_of(jobs))
+    atexit.register(pool.close)
+    snakemake_adapter.start_calls_by(
+        lambda call, environment: pool.start(call.words, log=call.log, environment=environment)
+    )
+
+
+def modules_of(jobs: list[Any]) -> list[str]:
+    """Return the stages of jobs, the members that their configurations name, and what they import late."""
+    names = {name for stage, _, members in _codes_of(jobs) for name in (f"stages.{stage}", *members)}
+    late = {module for name in names for module in LATE.get(name, ())}
+    return [*sorted(f"{provenance.PACKAGE.name}.{name}" for name in names), *sorted(late)]
+
+
+def leave_pace_to_cores(scheduler: Any) -> None:
+    """Let cores alone bound the jobs of this machine, unless a user asks for another rate than Snakemake's own.
+
+    Under a rate, each look of the scheduler at the ready jobs begins another one a second later, so that N finished
+    jobs cost N looks a second: half a core after some hundred jobs.
+    """
+    rate = scheduler.job_rate_limiter
+    if rate is not None and (rate.max_jobs, rate.timespan) == USUAL_RATE:
+        scheduler.job_rate_limiter = None
+
+
+def end(experiment: Experiment) -> None:
+    """Remember the contents that were read, remove what killed jobs left, and keep the store within its bound."""
+    contents.remembered().save()
+    with suppress(OSError):  # results that are gone, or another user's
+        ownership.sweep(Path(experiment.results))
+    kept = store_of(experiment)
+    if kept is not None:
+        try:
+            kept.trim()
+        except (LeverPipeError, OSError) as fault:  # the summary of the run comes first
+            log.warning(f"{kept.folder}: not trimmed: {fault}")
+
+
+def _record_code(experiment: Experiment, jobs: list[Any]) -> None:
+    """Keep of which modules each planned fingerprint of code is, so that `why` can name those that differ."""
+    for stage, code, members in _codes_of(jobs):
+        code_records.record(Path(experiment.results), stage, members, code)
+
+
+def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield each stage with each of its fingerprints and the members that its configuration names."""
+    for stage, specs in snapshot.planned_specs(jobs).items():
+        of_code = {identity["code"]: identity["config"] for identity in map(json.loads, specs)}
+        for code, config in of_code.items():
+            yield stage, code, why.members_of(stage, config)
+
+
+def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
+    from lever_pipe.runtime.checks import doctor
+    from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
+
+    executor = _executor(workflow)
+    attempts = 1 + workflow.execution_settings.retries
+    settings = SlurmSettings.of(workflow.executor_settings, attempts=attempts) if executor == SLURM else None
+    doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), slurm=settings)
+
+
+def _executors(workflow: Workflow) -> set[type]:
+    """Return the executor of the run, and the one for rules that run where Snakemake does."""
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+    return {workflow.executor_plugin.executor, ExecutorPluginRegistry().get_plugin("local").executor}
+
+
+def _executor(workflow: Workflow) -> str:
+    return str(workflow.executor_plugin.name)

@@ -1,0 +1,167 @@
+"""How much of a machine each rule asks for, by the size of the models that are configured.
+
+The embedded worlds need a core, 2 GB and minutes. A model of more than `EMBEDDED_PARAMETERS` parameters, or one whose
+folder is not there yet, gets what its production run needs on GPUs of 80 GB. None of this changes a number: a profile
+or `--set-resources` may ask for anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.runtime import plan
+from lever_pipe.runtime.slurm import squeue as slurm
+
+EMBEDDED_PARAMETERS = 50_000_000
+SNAKEMAKE_MB = 300
+"""What the two Snakemakes around a SLURM job's command take of its memory."""
+FSDP = "profiles/slurm/accelerate/fsdp.yaml"
+
+Resources = dict[str, Any]
+Starved = Callable[[str, Mapping[str, str]], int]
+
+
+class Need(NamedTuple):
+    """What the first attempt of a job asks for."""
+
+    mem_mb: int
+    runtime: int
+    """Minutes."""
+    threads: int = 1
+    gpus: int = 0
+    """Processes, too: each has a GPU of its own."""
+    launcher: str = ""
+    """accelerate's configuration, where processes share one model."""
+
+
+class Room(NamedTuple):
+    """A rule's `threads` and `resources`."""
+
+    threads: int
+    resources: Resources
+
+
+WORLD_CPU = Need(mem_mb=2000, runtime=30)
+WORLD_MODEL = Need(mem_mb=3000, runtime=60)
+# Sizes by arithmetic, not measured: weights in bfloat16 (7.5 GB for 3 B parameters), keys and values of
+# `lvlm.kv_tokens`, decoded images, embeddings of 15,000 examples. Times with room; a job that ends early gives its
+# place back.
+PRODUCTION_MODEL: Mapping[str, Need] = {
+    "embed_examples": Need(mem_mb=32_000, runtime=120, threads=8, gpus=1),
+    "generate_rl_data": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+    "train_on_policy_epoch": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+    "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
+    "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
+    "warm_start_agent": WORLD_MODEL,  # always the tiny agent
+    # Qwen3-8B, three GPUs as in the documents; the number must divide grpo.prompts / grpo.minibatches. Each process
+    # reads the float32 weights before they are spread, 33 GB each; the main one holds up to 98 GB while it writes a
+    # checkpoint. 45 published steps took under 3 minutes each; the native engine is not measured at this size.
+    "train_agent": Need(mem_mb=240_000, runtime=1800, threads=24, gpus=3, launcher=FSDP),
+    "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
+}
+PRODUCTION_CPU: Mapping[str, Need] = {
+    **dict.fromkeys(
+        ("train_rce_epoch", "train_grpo_epoch", "train_distil_epoch", "emulate_grpo_epoch"),
+        Need(mem_mb=8000, runtime=240),
+    ),
+    **dict.fromkeys(("prepare_examples", "propose_trajectories", "sample_pools"), Need(mem_mb=16_000, runtime=240)),
+    **dict.fromkeys(
+        ("import_rl_data", "merge_rl_data", "measure_rewards", "reward_groups"), Need(mem_mb=16_000, runtime=60)
+    ),
+}
+PRODUCTION_OTHER = Need(mem_mb=4000, runtime=60)
+"""Selections, scores, tables, figures, the report."""
+
+
+def rooms(
+    experiment: Experiment, *, gpu_request: str = "gpu", starved: Starved = lambda *_: 0
+) -> Callable[[str], Room]:
+    """Return the function that gives each rule its threads and resources.
+
+    Args:
+        experiment: names the models.
+        gpu_request: how the cluster wants to be asked for GPUs: `gpu`, `gpu:MODEL`, `gres` or `gres:MODEL`.
+        starved: says how many attempts of a job (rule, wildcards) ended for want of memory or time.
+
+    Raises:
+        ConfigError: another `gpu_request`.
+    """
+    _gpus(1, gpu_request)  # refused here, also where no rule asks for one
+    is_production = _is_production(experiment)
+
+    def room(rule: str) -> Room:
+        need = _need(experiment, rule, is_production=is_production)
+        asked: Resources = {"device": "cuda" if need.gpus else "cpu", **_asked(need, starved)}
+        if rule in PRODUCTION_MODEL:
+            asked |= {"processes": max(1, need.gpus), "launcher": need.launcher} | _gpus(need.gpus, gpu_request)
+        return Room(need.threads, asked)
+
+    return room
+
+
+def gpus_of(resources: Mapping[str, Any]) -> int:
+    """Return how many GPUs a job's resources ask for, in whichever words."""
+    return int(resources.get("gpu") or slurm.gres(str(resources.get("gres") or "")).get("gpu", 0))
+
+
+def _need(experiment: Experiment, rule: str, *, is_production: bool) -> Need:
+    if rule in PRODUCTION_MODEL:
+        return PRODUCTION_MODEL[rule] if _is_large(model_of(experiment, rule)) else WORLD_MODEL
+    return PRODUCTION_CPU.get(rule, PRODUCTION_OTHER) if is_production else WORLD_CPU
+
+
+def _asked(need: Need, starved: Starved) -> Resources:
+    """Return memory and time, which grow with each attempt that ended for want of them."""
+    return {"mem_mb": _grown(need.mem_mb + SNAKEMAKE_MB, starved), "runtime": _grown(need.runtime, starved)}
+
+
+def _grown(first: int, starved: Starved) -> Callable[..., int]:
+    def of(wildcards: Mapping[str, str], rulename: str) -> int:
+        return first * (1 + starved(rulename, wildcards))
+
+    return of
+
+
+def _gpus(count: int, request: str) -> Resources:
+    """Return the resources that the SLURM plugin turns into `--gpus` or `--gres`, all of one node."""
+    word, _, model = request.partition(":")
+    if word not in ("gpu", "gres"):
+        raise ConfigError(
+            "gpu_request: expected gpu, gpu:MODEL, gres or gres:MODEL",
+            found=repr(request),
+            do="Mend it under default-resources of the profile.",
+        )
+    if not count:
+        return {}
+    if word == "gres":
+        return {"nodes": 1, "gres": ":".join(["gpu", *([model] if model else []), str(count)])}
+    return {"nodes": 1, "gpu": count, **({"gpu_model": model} if model else {})}
+
+
+def _is_production(experiment: Experiment) -> bool:
+    lever = "lever" in experiment.studies and experiment.data.source == "files"
+    return lever or any(_is_large(model_of(experiment, rule)) for rule in _rules_of(experiment))
+
+
+def _rules_of(experiment: Experiment) -> list[str]:
+    """Return the rules of the configured studies that load a model."""
+    agents = [rule for rule in PRODUCTION_MODEL if rule.endswith("_agent")]
+    lever = [rule for rule in PRODUCTION_MODEL if rule not in agents]
+    return (lever if "lever" in experiment.studies else []) + (agents if "intention" in experiment.studies else [])
+
+
+def model_of(experiment: Experiment, rule: str) -> str:
+    """Return the model folder that a rule loads; empty for the tiny agent, which is no folder, and for none."""
+    if rule == "warm_start_agent" or rule not in PRODUCTION_MODEL:
+        return ""
+    if rule.endswith("_agent"):
+        return experiment.intention.model.folder
+    return experiment.encoder.model if rule == "embed_examples" else experiment.lvlm.model
+
+
+def _is_large(folder: str) -> bool:
+    """Return whether a model is more than an embedded one; a folder that is not there yet will hold one."""
+    return bool(folder) and not 0 < plan.parameters_of(folder) <= EMBEDDED_PARAMETERS

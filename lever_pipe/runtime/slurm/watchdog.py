@@ -1,0 +1,260 @@
+"""No wait without end: SLURM jobs that snakemake-executor-plugin-slurm would ask for, or forget, for ever.
+
+The plugin waits for a job until a status query names one of the end states that it knows. Four jobs never get there:
+one that was preempted and is not requeued, one whose record the controller has dropped, one that asks for more than its
+partition ever gives (SLURM lets it wait), and, after a round in which every query failed, each active job, because the
+plugin takes them off its list. The executor interface hands a round of jobs to `check_active_jobs`, which reports those
+that ended and yields the others. `watch` wraps that one method: what was neither reported nor yielded is asked for
+again, and a yielded job whose end SLURM tells in words that the plugin does not know is reported with a message that
+names it. Then Snakemake retries or counts it as failed, as the profile says. And it lets no round be so late that the
+controller has dropped the record of a job that went well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lever_pipe.runtime import snapshot
+from lever_pipe.runtime.slurm import squeue as slurm
+
+log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
+# Snakemake's formatter fills no arguments in: messages are whole strings.
+
+VANISHED_SECONDS = 60.0
+"""How long SLURM must answer without knowing a job before its end counts as unseen; submission may lag."""
+SILENCE_SECONDS = 60.0
+"""How long SLURM may not answer before a line says so, and between such lines."""
+NEVER_SECONDS = 600.0
+"""How long each answer must give a job one reason of `NEVER` before it is taken back; a restarted SLURM errs."""
+ROUNDS_PER_RECORD = 3
+"""How many rounds there should be while the controller remembers a job that ended."""
+SHORTEST_ROUND = 10
+"""Seconds between rounds, at least: the controller has others to answer."""
+SUCCESS = "COMPLETED"
+FAILURES = {
+    "BOOT_FAIL": "its node did not start",
+    "CANCELLED": "it was cancelled",
+    "DEADLINE": "its deadline passed",
+    "FAILED": "its command failed",
+    "LAUNCH_FAILED": "its node could not launch it",
+    "NODE_FAIL": "its node failed",
+    "OUT_OF_MEMORY": "it took more memory than it had asked for",
+    "PREEMPTED": "it was preempted and the profile does not requeue",
+    "RECONFIG_FAIL": "its node could not be configured",
+    "REVOKED": "another cluster took it over",
+    "TIMEOUT": "it ran into its time limit",
+}
+"""End states, and what they mean."""
+NEVER = {
+    "AssocMaxWallDurationPerJobLimit": "its time limit is above the account's: lower its runtime",
+    "BadConstraints": "no node has what it asks for: mend constraint, gpu or mem_mb",
+    "PartitionTimeLimit": "its time limit is above the partition's: lower its runtime, or name another partition",
+    "QOSMaxWallDurationPerJobLimit": "its time limit is above that of its quality of service: lower its runtime",
+}
+"""Reasons to wait that no waiting mends, and what does. PartitionNodeLimit is none: nodes that are down give it."""
+
+Job = Any  # snakemake_interface_executor_plugins' SubmittedJobInfo; its `job` is Snakemake's own
+Executor = Any  # the plugin's executor
+Check = Callable[[Executor, list[Job]], AsyncIterator[Job]]
+
+
+class Verdict(NamedTuple):
+    """The end of a job that the plugin does not see."""
+
+    succeeded: bool
+    message: str
+
+
+class Watchdog:
+    """What is known of one executor's jobs beyond what the plugin keeps.
+
+    Args:
+        requeues: whether SLURM brings preempted jobs back by itself.
+        clock: seconds that never go backwards.
+    """
+
+    def __init__(self, *, requeues: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.requeues = requeues
+        self.ended: set[str] = set()
+        self._clock = clock
+        self._missing_since: dict[str, float] = {}
+        self._last_state: dict[str, str] = {}
+        self._never: dict[str, tuple[str, float]] = {}  # job -> reason, since when
+        self._warned: set[tuple[str, str]] = set()
+        self._silent_since: float | None = None
+        self._said = 0.0
+        self._longest_round: float | None = None
+
+    def judge(self, job: Job, states: Mapping[str, str], waits: Mapping[str, str]) -> Verdict | None:
+        """Return how a job ended that the plugin still waits for, or that it never starts; None while it may go on.
+
+        An end state counts when two rounds in a row show it, so that the plugin's own report goes before.
+        """
+        job_id: str = job.external_jobid
+        state = states.get(job_id, "").split(" ")[0]
+        if not state:
+            self._never.pop(job_id, None)
+            return self._judge_missing(job)
+        self._missing_since.pop(job_id, None)
+        verdict = self._judge_waiting(job_id, waits.get(job_id, ""))
+        if verdict is not None:
+            return verdict
+        if self.requeues and state in ("PREEMPTED", "NODE_FAIL"):
+            self._last_state.pop(job_id, None)
+            return None
+        before, self._last_state[job_id] = self._last_state.get(job_id), state
+        return self._verdict(job_id, state) if before == state else None
+
+    def longest_round(self) -> float:
+        """Return the most seconds that may pass between two rounds, by how long SLURM remembers a job that ended."""
+        if self._longest_round is None and (known := slurm.settings()) is not None:
+            age = slurm.seconds(known.get("MinJobAge", "")) or 0  # 0: for ever
+            self._longest_round = max(SHORTEST_ROUND, age // ROUNDS_PER_RECORD) if age else float("inf")
+        return float("inf") if self._longest_round is None else self._longest_round
+
+    def hear(self, states: dict[str, str] | None) -> None:
+        """Note whether SLURM answered, and say so when it has not for long."""
+        now = self._clock()
+        if states is not None:
+            self._silent_since = None
+            return
+        self._missing_since.clear()  # only answers count
+        self._never.clear()
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        if now - max(self._silent_since, self._said) >= SILENCE_SECONDS:
+            self._said = now
+            log.warning(f"SLURM has not answered for {now - self._silent_since:.0f} s; waiting for it")
+
+    def _judge_waiting(self, job_id: str, reason: str) -> Verdict | None:
+        if reason not in NEVER:
+            self._never.pop(job_id, None)
+            return None
+        if self._never.get(job_id, ("",))[0] != reason:
+            self._never[job_id] = reason, self._clock()
+        if self._clock() - self._never[job_id][1] >= NEVER_SECONDS:
+            return Verdict(False, f"SLURM job {job_id} would wait for ever ({reason}): {NEVER[reason]}")
+        if (job_id, reason) not in self._warned:
+            self._warned.add((job_id, reason))
+            log.warning(
+                f"SLURM job {job_id} waits for what will not come ({reason}): {NEVER[reason]}. It is taken back once "
+                f"SLURM has said so for {NEVER_SECONDS / 60:.0f} min"
+            )
+        return None
+
+    def _judge_missing(self, job: Job) -> Verdict | None:
+        job_id: str = job.external_jobid
+        since = self._missing_since.setdefault(job_id, self._clock())
+        if self._clock() - since < VANISHED_SECONDS:
+            return None
+        state = slurm.state_of(job_id)
+        if state is None:
+            return None
+        return self._verdict(job_id, state) if state else self._judge_forgotten(job)
+
+    def _judge_forgotten(self, job: Job) -> Verdict:
+        job_id: str = job.external_jobid
+        seen = self._verdict(job_id, self._last_state.get(job_id, ""))
+        if seen is not None:  # the record went after one round that showed the end
+            return seen
+        if is_made(job.job):
+            return Verdict(True, f"SLURM no longer knows job {job_id}, but what it had to make is there")
+        return Verdict(False, f"SLURM no longer knows job {job_id}, and nobody saw it end")
+
+    def _verdict(self, job_id: str, state: str) -> Verdict | None:
+        if state == SUCCESS:
+            return Verdict(True, f"SLURM job {job_id} completed")
+        if state in FAILURES:
+            return Verdict(False, f"SLURM job {job_id} ended as {state}: {FAILURES[state]}")
+        return None
+
+
+def is_made(job: Any) -> bool:
+    """Return whether all outputs of a job of Snakemake are there, made since this invocation was planned.
+
+    Outputs are whole or absent, and a run card is written last: where there is one, its time counts, else that of the
+    oldest output. Of a group, whose jobs may have got different far, nothing is known.
+    """
+    try:
+        outputs = [] if job.is_group() else [Path(str(path)) for path in job.output]
+        card = getattr(job.output, "card", None)
+        times = [path.stat().st_mtime for path in outputs]  # all of them must be there
+        made = Path(str(card)).stat().st_mtime if card else min(times)
+        return made > Path(os.environ[snapshot.VARIABLE]).stat().st_mtime
+    except (KeyError, OSError, ValueError):
+        return False
+
+
+def watch(executor_class: type) -> None:
+    """Make an executor class of snakemake-executor-plugin-slurm end every wait; a second call changes nothing."""
+    check: Check = executor_class.check_active_jobs  # type: ignore[attr-defined]
+    if getattr(check, "is_watched", False):
+        return
+    executor_class.check_active_jobs = _watched(check)  # type: ignore[attr-defined]
+    for name in ("report_job_success", "report_job_error"):
+        setattr(executor_class, name, _noted(getattr(executor_class, name)))
+
+
+def _watched(check: Check) -> Check:
+    async def check_active_jobs(executor: Executor, active_jobs: list[Job]) -> AsyncIterator[Job]:
+        dog = _dog_of(executor)
+        asked = list(active_jobs)
+        yielded = [job async for job in check(executor, active_jobs)]
+        kept = {job.external_jobid for job in yielded}
+        forgotten = [job for job in asked if job.external_jobid not in kept | dog.ended]
+        if forgotten:
+            names = ", ".join(job.external_jobid for job in forgotten)
+            log.warning(f"no status of the SLURM jobs {names} in this round; they are asked for again")
+        judged = await asyncio.to_thread(_judged, dog, executor.run_uuid, yielded + forgotten)
+        longest = await asyncio.to_thread(dog.longest_round)
+        executor.next_seconds_between_status_checks = min(executor.next_seconds_between_status_checks, longest)
+        for job, verdict in judged:
+            if verdict is None:
+                yield job
+            else:
+                _report(executor, job, verdict)
+
+    check_active_jobs.is_watched = True  # type: ignore[attr-defined]
+    return check_active_jobs
+
+
+def _judged(dog: Watchdog, name: str, jobs: list[Job]) -> list[tuple[Job, Verdict | None]]:
+    if not jobs:
+        return []
+    states = slurm.states_of(name)
+    dog.hear(states)
+    if states is None:
+        return [(job, None) for job in jobs]
+    waits = slurm.waits_of(name) if "PENDING" in states.values() else None
+    return [(job, dog.judge(job, states, waits or {})) for job in jobs]
+
+
+def _report(executor: Executor, job: Job, verdict: Verdict) -> None:
+    log.warning(f"{verdict.message}, which the executor did not notice")
+    if verdict.succeeded:
+        executor.report_job_success(job)
+        return
+    slurm.cancel([job.external_jobid])  # no harm to a job that is gone; one that only waits must not start after all
+    logs = [str(job.aux["slurm_logfile"])] if job.aux and job.aux.get("slurm_logfile") else []
+    executor.report_job_error(job, msg=f"{verdict.message}. ", aux_logs=logs)
+
+
+def _noted(report: Callable[..., None]) -> Callable[..., None]:
+    def noting(executor: Executor, job_info: Job, *words: Any, **named: Any) -> None:
+        _dog_of(executor).ended.add(job_info.external_jobid)
+        report(executor, job_info, *words, **named)
+
+    return noting
+
+
+def _dog_of(executor: Executor) -> Watchdog:
+    """Return the watchdog of an executor, made when it is first asked for."""
+    dog: Watchdog | None = vars(executor).get("_watchdog")
+    if dog is None:
+        dog = executor._watchdog = Watchdog(requeues=executor.workflow.executor_settings.requeue)  # noqa: SLF001
+    return dog

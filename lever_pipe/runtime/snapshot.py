@@ -1,0 +1,179 @@
+"""What an invocation freezes at its start: the resolved configuration, every planned identity, and the code.
+
+A job that starts hours later, on another machine, parses the workflow again. It reads the configuration from the
+snapshot, not from a file that was edited meanwhile, and refuses to compute anything that was not planned: the main
+process would record it under the plan's identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import SnapshotError
+from lever_pipe.base.provenance import PACKAGE, canonical_json
+
+VARIABLE = "LEVER_PIPE_SNAPSHOT"
+"""Environment variable with the snapshot's path; SLURM hands it to the jobs with the rest of the environment."""
+FOLDER = Path(".snakemake/lever_pipe")
+KEPT_SECONDS = 90 * 24 * 3600
+PLAN_AGAIN = "Let the running invocation end, then start it again: it plans what the change affects."
+
+Specs = Mapping[str, Iterable[str]]
+"""Stage -> the identities of its planned jobs, as `--spec` takes them."""
+
+
+class Snapshot(BaseModel):
+    """A frozen invocation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: dict[str, Any]
+    """The resolved configuration."""
+    package: str
+    """Digest of the package's source files."""
+    workflow: str
+    """Digest of the Snakefile and its rules."""
+    specs: dict[str, tuple[str, ...]]
+    """Stage -> digests of its planned identities."""
+
+
+def freeze(config: Mapping[str, Any], specs: Specs, *, snakefile: Path, folder: Path = FOLDER) -> Path:
+    """Write the snapshot of an invocation and name it to all jobs by `VARIABLE`; return its absolute path.
+
+    Its name is its content, so that a job of an invocation that was killed finds it as long as anybody needs it.
+    """
+    snapshot = Snapshot(
+        config=dict(config),
+        package=package_digest(),
+        workflow=workflow_digest(snakefile),
+        specs={stage: tuple(sorted({_digest(spec) for spec in found})) for stage, found in sorted(specs.items())},
+    )
+    values = snapshot.model_dump(mode="json")
+    path = (folder / f"snapshot-{_digest(canonical_json(values))}.json").absolute()
+    if not path.exists():
+        storage.write_json(path, values)
+    path.touch()  # its time is that of the plan
+    _forget_old(folder)
+    os.environ[VARIABLE] = str(path)
+    return path
+
+
+def thaw() -> Snapshot | None:
+    """Return the snapshot that this process belongs to; None for a call outside any invocation.
+
+    Raises:
+        SnapshotError: the file that the environment names is not there.
+    """
+    name = os.environ.get(VARIABLE, "")
+    if not name:
+        return None
+    path = Path(name)
+    if not path.exists():
+        raise SnapshotError(
+            f"{path}: expected the snapshot of the invocation that submitted this job",
+            found="no such file",
+            do=f"The working directory must be on a file system that all nodes share. Outside a job: unset {VARIABLE}.",
+        )
+    return storage.read_row(path, Snapshot)
+
+
+def thaw_config(*, snakefile: Path) -> dict[str, Any]:
+    """Return the configuration that a job's own Snakemake has to use.
+
+    Raises:
+        SnapshotError: no snapshot reaches this job, or the rules were edited since.
+    """
+    snapshot = thaw()
+    if snapshot is None:
+        raise SnapshotError(
+            f"expected {VARIABLE} in the environment of a job",
+            found="none",
+            do="The cluster must hand the submitting environment to its jobs (sbatch --export=ALL), and the run must"
+            " start without --no-hooks.",
+        )
+    if workflow_digest(snakefile) != snapshot.workflow:
+        raise SnapshotError(
+            "expected the rules of the invocation that submitted this job",
+            found=f"{snakefile.name} or workflow/rules changed since",
+            do=PLAN_AGAIN,
+        )
+    return snapshot.config
+
+
+def require_planned(stage: str, spec: str) -> Snapshot | None:
+    """Return the snapshot, or None outside an invocation, if the invocation planned this very job.
+
+    Raises:
+        SnapshotError: it planned another configuration, model or code for it.
+    """
+    snapshot = thaw()
+    if snapshot is not None and _digest(spec) not in snapshot.specs.get(stage, ()):
+        raise SnapshotError(
+            f"{stage}: expected a job as planned when this invocation began",
+            found="another identity: the configuration, the code or a model folder changed since",
+            do=PLAN_AGAIN,
+        )
+    return snapshot
+
+
+def require_code(stage: str, *, planned: str, found: str) -> None:
+    """Compare the fingerprint of a stage's code with the planned one.
+
+    Raises:
+        SnapshotError: the stage's code was edited after the invocation began.
+    """
+    if planned != found:
+        raise SnapshotError(
+            f"{stage}: expected code {planned}, as planned when this invocation began",
+            found=f"code {found}",
+            do=PLAN_AGAIN,
+        )
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove snapshots that no job in any queue waits for any more."""
+    for path in folder.glob("snapshot-*.json"):
+        if time.time() - path.stat().st_mtime > KEPT_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+@cache
+def package_digest(root: Path = PACKAGE) -> str:
+    """Return a digest of the package's source files, byte for byte."""
+    return _digest_of(root, sorted(root.rglob("*.py")))
+
+
+@cache
+def workflow_digest(snakefile: Path) -> str:
+    """Return a digest of the Snakefile and of the rules that it includes, byte for byte."""
+    return _digest_of(snakefile.parent, [snakefile, *sorted((snakefile.parent / "workflow/rules").glob("*.smk"))])
+
+
+def _digest_of(root: Path, paths: Iterable[Path]) -> str:
+    whole = hashlib.sha256()
+    for path in paths:
+        whole.update(f"{path.relative_to(root)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return whole.hexdigest()[:16]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def planned_specs(jobs: Iterable[Any]) -> dict[str, list[str]]:
+    """Return stage -> identities of Snakemake's jobs; a rule without `spec` computes nothing."""
+    specs: dict[str, list[str]] = {}
+    for job in jobs:
+        spec = getattr(job.params, "spec", None)
+        if spec is not None:
+            specs.setdefault(job.rule.name, []).append(spec)
+    return specs

@@ -1,0 +1,1 @@
+"""The embedded world: its data, and the making of its models."""

@@ -1,0 +1,120 @@
+"""Raw files of one world in OK-VQA's official format."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from lever_pipe.base.seeding import generator
+from lever_pipe.base.storage import write_json
+from lever_pipe.world.data.items import (
+    Picture,
+    Question,
+    Split,
+    WorldOptions,
+    draw_split,
+)
+from lever_pipe.world.data.lexicon import RELATIONS, answer_type, question_type
+from lever_pipe.world.data.scenes import render
+
+INFO = {"description": "Embedded world in the format of OK-VQA", "url": "", "version": "1.0"}
+LICENSE = {"name": "CC0 1.0", "url": "https://creativecommons.org/publicdomain/zero/1.0/"}
+
+
+def subset(split: Split) -> str:
+    """Return COCO's name of a split, "train2014" or "val2014"."""
+    return f"{split}2014"
+
+
+def image_name(split: Split, image_id: int) -> str:
+    """Return the file name of an image, for example "COCO_val2014_000000000042.png"."""
+    return f"COCO_{subset(split)}_{image_id:012d}.png"
+
+
+def draw_image(options: WorldOptions, split: Split, picture: Picture) -> np.ndarray:
+    """Return the pixels of a picture, uint8 [56, 56, 3]; every image has its own stream."""
+    rng = generator(options.seed, "pixels", split, picture.image_id)
+    scene = picture.scene
+    return np.asarray(render(scene.kind, scene.color, scene.count, rng))
+
+
+def _annotation(picture: Picture, question_id: int, question: Question) -> dict[str, Any]:
+    answers = [
+        {"answer_id": i, "raw_answer": answer, "answer_confidence": "yes", "answer": answer}
+        for i, answer in enumerate(question.answers, start=1)
+    ]
+    return {
+        "image_id": picture.image_id,
+        "answer_type": answer_type(question.relation),
+        "question_type": question.type,
+        "question_id": question_id,
+        "answers": answers,
+        "confidence": 3,
+    }
+
+
+def build_documents(pictures: list[Picture], split: Split, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the question and the annotation document of one split, rows in one random order."""
+    rows = [(picture, qid) for picture in pictures for qid in picture.questions]
+    order = generator(seed, "row order", split).permutation(len(rows))
+    rows = [rows[i] for i in order]
+    common = {
+        "info": INFO,
+        "license": LICENSE,
+        "data_type": "mscoco",
+        "data_subtype": subset(split),
+    }
+    questions = [
+        {"image_id": picture.image_id, "question": picture.questions[qid].text, "question_id": qid}
+        for picture, qid in rows
+    ]
+    annotations = [_annotation(picture, qid, picture.questions[qid]) for picture, qid in rows]
+    types = {question_type(r, key): f"{r.name} by {r.key}" for r in RELATIONS for key in r.keys}
+    return (
+        {**common, "task_type": "Open-Ended", "questions": questions},
+        {**common, "annotations": annotations, "question_types": types},
+    )
+
+
+def _write_images(folder: Path, pictures: list[Picture], options: WorldOptions, split: Split) -> None:
+    temporary = folder.with_name(folder.name + ".part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    for picture in pictures:
+        image = Image.fromarray(draw_image(options, split, picture))
+        image.save(temporary / image_name(split, picture.image_id))
+    # A folder cannot replace a folder that holds files, so a previous one goes first.
+    if folder.exists():
+        shutil.rmtree(folder)
+    temporary.rename(folder)
+
+
+def write_raw_files(
+    *,
+    train_questions: Path,
+    train_annotations: Path,
+    train_images: Path,
+    eval_questions: Path,
+    eval_annotations: Path,
+    eval_images: Path,
+    options: WorldOptions,
+) -> None:
+    """Write questions, annotations and image folders of both splits of one world.
+
+    The same options give the same bytes (for one version of Pillow). A file or folder appears
+    under its name only when it is complete.
+    """
+    targets: tuple[tuple[Split, Path, Path, Path], ...] = (
+        ("train", train_questions, train_annotations, train_images),
+        ("val", eval_questions, eval_annotations, eval_images),
+    )
+    for split, questions_path, annotations_path, images_path in targets:
+        pictures = draw_split(options, split)
+        questions, annotations = build_documents(pictures, split, options.seed)
+        _write_images(images_path, pictures, options, split)
+        write_json(questions_path, questions)
+        write_json(annotations_path, annotations)

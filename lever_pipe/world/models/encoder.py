@@ -1,0 +1,136 @@
+"""Contrastive training of the tiny CLIP on captions; it never reads a question."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import CLIPModel
+
+from lever_pipe.base.seeding import generator
+from lever_pipe.world.data.lexicon import (
+    CAPTIONS,
+    COLORS,
+    COUNTS,
+    KINDS,
+    WORDS,
+    split_words,
+)
+from lever_pipe.world.models.bank import ImageBank, draw_bank
+from lever_pipe.world.models.models import (
+    CLIP_END_ID,
+    CLIP_PAD_ID,
+    CLIP_SPECIAL_TOKENS,
+    CLIP_START_ID,
+    build_clip,
+)
+from lever_pipe.world.models.optimisation import make_optimizer, set_rate
+
+log = logging.getLogger(__name__)
+
+N_STEPS, BATCH, RATE = 1000, 128, 1.5e-3
+N_WARMUP = 50
+DECAY = 0.1
+MAX_LOGIT_SCALE = 100.0
+N_IMAGES = 250  # of every one-shape scene
+N_HELD_OUT = 6
+WORD_IDS = {word: i for i, word in enumerate((*CLIP_SPECIAL_TOKENS, *WORDS))}
+
+
+def encode_texts(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return token ids and attention mask, both int64 [B, L], padded right."""
+    rows = [[CLIP_START_ID, *(WORD_IDS[w] for w in split_words(t)), CLIP_END_ID] for t in texts]
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [CLIP_PAD_ID] * (width - len(row)) for row in rows])
+    return ids, (ids != CLIP_PAD_ID).long()
+
+
+def pixels_of(images: np.ndarray) -> Tensor:
+    """Return float pixels [N, 3, 56, 56] in [-1, 1] of uint8 images [N, 56, 56, 3]."""
+    ordered = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    return torch.from_numpy(ordered).float() / 127.5 - 1.0
+
+
+def image_vectors(model: CLIPModel, images: np.ndarray) -> Tensor:
+    """Return unit vectors [N, 64] of uint8 images [N, 56, 56, 3]."""
+    return F.normalize(_pooled(model.get_image_features(pixel_values=pixels_of(images))), dim=-1)
+
+
+def text_vectors(model: CLIPModel, texts: Sequence[str]) -> Tensor:
+    """Return unit vectors [N, 64] of texts."""
+    ids, mask = encode_texts(texts)
+    output = model.get_text_features(input_ids=ids, attention_mask=mask)
+    return F.normalize(_pooled(output), dim=-1)
+
+
+def _pooled(output: Any) -> Tensor:
+    # Some versions of transformers return the vectors, others an output object that holds them.
+    pooled: Tensor = output if isinstance(output, Tensor) else output.pooler_output
+    return pooled
+
+
+def caption(scene: Sequence[int], template: str) -> str:
+    """Return the caption of a scene given by its indices of kind, colour and count."""
+    kind, color, count = scene
+    return template.format(kind=KINDS[kind], color=COLORS[color], count=COUNTS[count])
+
+
+def contrastive_loss(logits: Tensor, scene_ids: Tensor) -> Tensor:
+    """Return the symmetric cross-entropy of logits [B, B] whose targets are all equal scenes.
+
+    A batch holds scenes twice; counting a pair of equal scenes as a negative would teach noise.
+    """
+    is_same = (scene_ids[:, None] == scene_ids[None, :]).float()
+    targets = is_same / is_same.sum(1, keepdim=True)
+    by_image = -(targets * logits.log_softmax(1)).sum(1).mean()
+    by_text = -(targets * logits.T.log_softmax(1)).sum(1).mean()
+    return 0.5 * (by_image + by_text)
+
+
+def _train_step(model: CLIPModel, bank: ImageBank, rng: np.random.Generator) -> Tensor:
+    chosen = rng.integers(len(bank.pixels), size=BATCH)
+    scenes = bank.scenes[chosen]
+    templates = [CAPTIONS[i] for i in rng.integers(len(CAPTIONS), size=BATCH)]
+    texts = [caption(scene, text) for scene, text in zip(scenes, templates, strict=True)]
+    similarity = image_vectors(model, bank.pixels[chosen]) @ text_vectors(model, texts).T
+    scale = model.logit_scale.exp().clamp(max=MAX_LOGIT_SCALE)
+    scene_ids = torch.from_numpy(scenes @ np.array([100, 10, 1]))
+    return contrastive_loss(scale * similarity, scene_ids)
+
+
+def train_clip(seed: int) -> tuple[CLIPModel, float]:
+    """Return the trained CLIP and the CPU seconds that it took."""
+    start = time.process_time()
+    model = build_clip(seed).train()
+    bank = draw_bank(N_IMAGES, seed, "clip")
+    rng = generator(seed, "clip batches")
+    optimizer = make_optimizer(model.parameters(), decay=DECAY)
+    for step in range(N_STEPS):
+        set_rate(optimizer, step, N_STEPS, RATE, 0.02 * RATE, N_WARMUP)
+        loss = _train_step(model, bank, rng)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if (step + 1) % 100 == 0:
+            log.info("CLIP step %d loss %.4f", step + 1, loss.item())
+    return model.eval(), round(time.process_time() - start, 1)
+
+
+@torch.no_grad()
+def zero_shot_accuracies(model: CLIPModel, seed: int) -> dict[str, float]:
+    """Return percentages of fresh images whose nearest caption has the right attribute."""
+    bank = draw_bank(N_HELD_OUT, seed, "clip held out")
+    scenes = list(product(range(len(KINDS)), range(len(COLORS)), range(len(COUNTS))))
+    texts = [caption(scene, CAPTIONS[0]) for scene in scenes]
+    nearest = (image_vectors(model, bank.pixels) @ text_vectors(model, texts).T).argmax(1)
+    hits = np.array(scenes)[nearest.numpy()] == bank.scenes
+    shares = {name: 100 * float(hits[:, i].mean()) for i, name in enumerate(("kind", "color", "count"))}
+    return {**shares, "all_three": 100 * float(hits.all(1).mean())}
