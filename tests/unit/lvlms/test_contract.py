@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-import pkgutil
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-import lever_pipe.lvlms
+from lever_pipe.base.parsing import available
 from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
 from lever_pipe.lvlms.protocol import (
     COUNTERS,
@@ -21,11 +20,7 @@ from lever_pipe.lvlms.protocol import (
     LvlmRequest,
 )
 
-MEMBERS = [
-    m.name
-    for m in pkgutil.iter_modules(lever_pipe.lvlms.__path__)
-    if not m.name.startswith("_") and m.name != "protocol"
-]
+MEMBERS = available("lvlms")
 
 
 def test_the_published_model_is_a_member() -> None:
