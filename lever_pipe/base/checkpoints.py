@@ -11,12 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.storage import (
-    header_of,
-    shortened,
-    strict_json,
-    write_atomically,
-)
+from lever_pipe.base.storage import header_of, shortened, strict_json, write_atomically
 
 REBUILD = "Delete the file and rerun its rule."
 

@@ -16,12 +16,7 @@ from pydantic_core import ErrorDetails
 
 import lever_pipe
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.sections import (
-    RULE_FAULT,
-    Fault,
-    Section,
-    dotted,
-)
+from lever_pipe.base.sections import RULE_FAULT, Fault, Section, dotted
 
 S = TypeVar("S", bound=Section)
 
@@ -35,7 +30,7 @@ SHOWN = 200  # characters of a key or value in a message
 
 _HALF = re.compile("[\ud800-\udfff]")
 _DECIMAL = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_ROUNDING = Decimal(2) ** -53 * 2
+_ROUNDING = Decimal(2) ** -52
 
 MEMBER_REMEDY = "Name one of them, or add the module."
 

@@ -80,8 +80,8 @@ def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAG
 def engine_code(member: str, *, root: Path = PACKAGE) -> str:
     """Return the fingerprint of what a member computes with: all of its own part of the package that it imports.
 
-    Of an LVLM that is all of `lvlms` that it imports, what images show, and how products are made. Answers that outlive
-    a run are kept under it: what other code computed is not an answer of this code.
+    Of an LVLM that is all of `lvlms` that it imports but what lies `BESIDE` it, what images show, and how products are
+    made. Answers that outlive a run are kept under it: what other code computed is not an answer of this code.
     """
     own = member.rpartition(".")[0]
     names = {name: name.rpartition(".")[2] for name in closure_of(member, root=root)}

@@ -23,12 +23,7 @@ from lever_pipe.report.tables.comparisons import card_differences as cards
 from lever_pipe.report.tables.comparisons import side_by_side
 from lever_pipe.report.tables.comparisons import two_policies as lines
 from lever_pipe.report.tables.comparisons.estimates import Draws
-from lever_pipe.report.tables.comparisons.per_question import (
-    GroupScores,
-    group_runs,
-    read_scores,
-    with_mean,
-)
+from lever_pipe.report.tables.comparisons.per_question import GroupScores, group_runs, read_scores, with_mean
 from lever_pipe.runtime.plan import batch_of
 from lever_pipe.statistics.comparison import holm
 

@@ -13,12 +13,7 @@ from lever_pipe.commands import trace_sources
 from lever_pipe.commands.trace_sources import Source, keeps
 from lever_pipe.commands.trace_what import Asked, read_csv
 from lever_pipe.runtime.rerun.artefacts import Verdict
-from lever_pipe.runtime.rerun.why_inputs import (
-    Maker,
-    Makers,
-    absolute,
-    makers_of,
-)
+from lever_pipe.runtime.rerun.why_inputs import Maker, Makers, absolute, makers_of
 from lever_pipe.runtime.rerun.why_names import flat, label, run_of
 
 AS_MADE, AS_READ = "as made", "as read"

@@ -16,12 +16,7 @@ from typing import Any
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.commands.trace import (
-    AS_MADE,
-    AS_READ,
-    Step,
-    Traced,
-)
+from lever_pipe.commands.trace import AS_MADE, AS_READ, Step, Traced
 from lever_pipe.runtime.rerun.why_inputs import absolute
 
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"

@@ -9,13 +9,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import group_of
-from lever_pipe.commands.trace import (
-    AS_MADE,
-    AS_READ,
-    MODEL,
-    Step,
-    Traced,
-)
+from lever_pipe.commands.trace import AS_MADE, AS_READ, MODEL, Step, Traced
 from lever_pipe.commands.trace_sources import Source
 from lever_pipe.runtime.rerun.why_names import flat, run_of, values_in
 

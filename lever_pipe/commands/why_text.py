@@ -6,12 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lever_pipe.runtime.rerun.why import (
-    ONLY_IF,
-    RUNS,
-    Explained,
-    walk,
-)
+from lever_pipe.runtime.rerun.why import ONLY_IF, RUNS, Explained, walk
 
 NAMED_DISTANCE = 1
 """Up to here consequences are told by their distance: the target, and what it reads."""

@@ -22,19 +22,8 @@ from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.parsing import nearest
 from lever_pipe.commands import why_text
 from lever_pipe.runtime.rerun import why
-from lever_pipe.runtime.rerun.artefacts import (
-    Artefact,
-    Verdict,
-    cards_below,
-    judge,
-    read_artefact,
-)
-from lever_pipe.runtime.rerun.forecast import (
-    PlannedJob,
-    UnplannableError,
-    options_of,
-    planned_jobs,
-)
+from lever_pipe.runtime.rerun.artefacts import Artefact, Verdict, cards_below, judge, read_artefact
+from lever_pipe.runtime.rerun.forecast import PlannedJob, UnplannableError, options_of, planned_jobs
 from lever_pipe.runtime.rerun.why_inputs import absolute
 from lever_pipe.runtime.rerun.why_names import STUDIES
 from lever_pipe.runtime.snakemake_adapter import configuration_of

@@ -11,12 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.sections import (
-    Fault,
-    Rule,
-    Section,
-    repeated,
-)
+from lever_pipe.base.sections import Fault, Rule, Section, repeated
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]

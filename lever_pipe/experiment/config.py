@@ -15,12 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.sections import (
-    Fault,
-    Rule,
-    Section,
-    repeated,
-)
+from lever_pipe.base.sections import Fault, Rule, Section, repeated
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -15,12 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from lever_pipe.base import (
-    contents,
-    numerics,
-    provenance,
-    storage,
-)
+from lever_pipe.base import contents, numerics, provenance, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.stage_configs import Runtime

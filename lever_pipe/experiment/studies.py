@@ -21,13 +21,7 @@ from lever_pipe.base.parsing import (
     shown,
     unknown_member,
 )
-from lever_pipe.base.sections import (
-    Fault,
-    Rule,
-    Section,
-    dotted,
-    repeated,
-)
+from lever_pipe.base.sections import Fault, Rule, Section, dotted, repeated
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.config import (

@@ -21,19 +21,8 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import (
-    Example,
-    RlGroup,
-    RlQuery,
-    Row,
-    Trajectory,
-)
-from lever_pipe.base.storage import (
-    read_json,
-    read_rows,
-    shortened,
-    write_text,
-)
+from lever_pipe.base.records import Example, RlGroup, RlQuery, Row, Trajectory
+from lever_pipe.base.storage import read_json, read_rows, shortened, write_text
 from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
 
 FIX_VERSION = "v3"

@@ -9,14 +9,7 @@ from functools import cache
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import (
-    Example,
-    Pool,
-    Proposal,
-    RlGroup,
-    RlQuery,
-    Trajectory,
-)
+from lever_pipe.base.records import Example, Pool, Proposal, RlGroup, RlQuery, Trajectory
 from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.metrics.relevance import Relevance, relevance
 from lever_pipe.metrics.vqa_accuracy import normalise_answer, vqa_accuracy

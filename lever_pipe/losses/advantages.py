@@ -13,12 +13,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
-from lever_pipe.losses.reduction import (
-    group_has_spread,
-    group_means,
-    group_standard_deviations,
-    masked,
-)
+from lever_pipe.losses.reduction import group_has_spread, group_means, group_standard_deviations, masked
 
 _SMALLEST_STD = 1e-12
 """Below it the published code hands the raw rewards on instead of z-scores."""

@@ -16,12 +16,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import ShapeError, require_shapes
-from lever_pipe.losses.reduction import (
-    group_has_spread,
-    group_means,
-    group_standard_deviations,
-    masked,
-)
+from lever_pipe.losses.reduction import group_has_spread, group_means, group_standard_deviations, masked
 
 TrajectoryScore = Literal["sum", "mean", "r2g"]
 TurnCredit = Literal["equalized", "r2g", "em"]

@@ -8,12 +8,7 @@ from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
 from lever_pipe.losses.kl import reference_penalty
-from lever_pipe.losses.reduction import (
-    group_standard_deviations,
-    masked,
-    mean_of_group_means,
-    mean_over_queries,
-)
+from lever_pipe.losses.reduction import group_standard_deviations, masked, mean_of_group_means, mean_over_queries
 from lever_pipe.losses.surrogate import clipped_surrogate
 
 

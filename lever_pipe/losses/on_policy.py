@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
-from lever_pipe.losses.reduction import (
-    group_standard_deviations,
-    masked,
-    mean_of_group_means,
-    mean_over_queries,
-)
+from lever_pipe.losses.reduction import group_standard_deviations, masked, mean_of_group_means, mean_over_queries
 from lever_pipe.losses.surrogate import SurrogateTerms, clipped_surrogate, score_function_surrogate
 
 

@@ -10,15 +10,7 @@ from lever_pipe.lvlms import _planner, _positions
 from lever_pipe.lvlms._executor import Executor
 from lever_pipe.lvlms._planner import Budget
 from lever_pipe.lvlms._positions import Layout
-from lever_pipe.lvlms._requests import (
-    Answer,
-    Prompt,
-    Request,
-    Result,
-    Scores,
-    Segment,
-    merge_requests,
-)
+from lever_pipe.lvlms._requests import Answer, Prompt, Request, Result, Scores, Segment, merge_requests
 from lever_pipe.lvlms._vision import VisionStore
 
 

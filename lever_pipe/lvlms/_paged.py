@@ -16,12 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lever_pipe.lvlms._pages import (
-    SCRATCH,
-    STORED,
-    Indices,
-    PagePool,
-)
+from lever_pipe.lvlms._pages import SCRATCH, STORED, Indices, PagePool
 from lever_pipe.lvlms._planner import Node
 
 Kernel = Callable[..., Any]  # with the arguments of `varlen_attn`

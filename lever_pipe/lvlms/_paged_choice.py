@@ -21,12 +21,7 @@ from lever_pipe.lvlms._packed import Memory, PackedExecutor
 from lever_pipe.lvlms._padded import PaddedExecutor
 from lever_pipe.lvlms._paged import Kernel, PagedMemory
 from lever_pipe.lvlms._planner import Budget
-from lever_pipe.lvlms._requests import (
-    Prompt,
-    Request,
-    Result,
-    Segment,
-)
+from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment
 
 log = logging.getLogger(__name__)
 

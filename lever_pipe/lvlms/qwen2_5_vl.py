@@ -26,25 +26,13 @@ from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._flop import flop_per_second
 from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
 from lever_pipe.lvlms._planner import PromptTooLongError, cut_shards
-from lever_pipe.lvlms._requests import (
-    Prompt,
-    Request,
-    Result,
-    Segment,
-    merge_requests,
-)
+from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
 from lever_pipe.lvlms._stock import stock_tokens
 from lever_pipe.lvlms._team import Team, join_team
 from lever_pipe.lvlms._vision import VisionStore, settings_of
 from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce
 from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
-from lever_pipe.lvlms.protocol import (
-    COUNTERS,
-    ImageSource,
-    LvlmOptions,
-    LvlmReply,
-    LvlmRequest,
-)
+from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
 
 
 def load(

@@ -8,14 +8,7 @@ from functools import cache
 import numpy as np
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import (
-    Cell,
-    Example,
-    ExampleId,
-    PolicyRef,
-    QuestionScore,
-    SubsetScore,
-)
+from lever_pipe.base.records import Cell, Example, ExampleId, PolicyRef, QuestionScore, SubsetScore
 from lever_pipe.base.seeding import generator
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 

@@ -10,12 +10,7 @@ from lever_pipe.base.contents import model_identity
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment import agent_stage_configs as stages
-from lever_pipe.experiment.agent_config import (
-    AgentArm,
-    AgentEvaluation,
-    AgentModel,
-    Intention,
-)
+from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentModel, Intention
 from lever_pipe.experiment.stage_configs import ClaimArm
 
 Wildcards = dict[str, str]

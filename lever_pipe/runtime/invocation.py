@@ -15,12 +15,7 @@ from typing import Any
 from lever_pipe.base import contents, os_faults, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import (
-    forks,
-    ownership,
-    snakemake_adapter,
-    snapshot,
-)
+from lever_pipe.runtime import forks, ownership, snakemake_adapter, snapshot
 from lever_pipe.runtime.rerun import code_records, sparing, why
 from lever_pipe.runtime.store import Store, opened
 

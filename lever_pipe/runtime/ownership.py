@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import logging
 import os
 import secrets
@@ -108,7 +109,7 @@ def this_process() -> Owner:
         started=process_start(os.getpid()),
         job=os.environ.get("SLURM_JOB_ID", ""),
         since=datetime.now(UTC).isoformat(timespec="seconds"),
-        token=secrets.token_hex(8),
+        token=f"{_machine_word()}.{os.getpid()}.{secrets.token_hex(8)}",
     )
 
 
@@ -140,6 +141,9 @@ def sweep(results: Path) -> None:
 
 def _is_of_the_dead(path: Path) -> bool:
     lock = _read(path)
+    if lock is not None and not lock.text:  # killed before its first word, but it has a name
+        machine, _, process = path.name.rpartition(".owner.")[2].partition(".")
+        return machine == _machine_word() and not process_start(int(process.partition(".")[0]))
     owner = lock.owner if lock else None
     return owner is not None and owner.machine == _machine() and _is_running(owner) is False
 
@@ -438,6 +442,11 @@ def _machine() -> str:
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return secrets.token_hex(8)
+
+
+def _machine_word() -> str:
+    """Return the machine as a word that may stand in a file's name."""
+    return hashlib.sha256(_machine().encode()).hexdigest()[:8]
 
 
 def _read(path: Path) -> _Lock | None:

@@ -16,23 +16,12 @@ from typing import Any
 
 from lever_pipe.base.contents import model_identity
 from lever_pipe.base.provenance import canonical_json, code_of
-from lever_pipe.base.records import (
-    PolicyRef,
-    base_of,
-    beta_text,
-    mode_of,
-)
+from lever_pipe.base.records import PolicyRef, base_of, beta_text, mode_of
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
 from lever_pipe.experiment import stage_configs as stages
-from lever_pipe.experiment.config import (
-    Arm,
-    Emulate,
-    OnPolicy,
-    Preset,
-    Reward,
-)
+from lever_pipe.experiment.config import Arm, Emulate, OnPolicy, Preset, Reward
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan
 

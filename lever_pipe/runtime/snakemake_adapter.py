@@ -35,8 +35,8 @@ CALL = ["python", "-m", "lever_pipe"]
 
 Start = Callable[["Call", Mapping[str, str]], Job | None]
 """Starts a call in an environment; None where it is to start as any other command."""
-Stands = Callable[[Any, Any], bool]
-"""Tells of a DAG and a job that it plans whether the job's artefact will be the same."""
+Standing = Callable[[Any], list[Any]]
+"""Returns the jobs that a DAG plans and whose artefacts will be the same."""
 
 
 class Call(NamedTuple):
@@ -85,11 +85,11 @@ def find_makers_of_folders() -> None:
     DAG.file2jobs = file2jobs
 
 
-def amend_plans(stands: Stands, *, whole: str) -> None:
+def amend_plans(standing: Standing, *, whole: str) -> None:
     """Let a plan make what is missing, whether or not another job reads it, and let stand what nothing in it changes.
 
     Args:
-        stands: is asked of each planned job.
+        standing: is asked of each plan.
         whole: the rule that asks for all that there is to be made; other targets ask for what they need.
     """
     from snakemake.dag import DAG
@@ -102,7 +102,7 @@ def amend_plans(stands: Stands, *, whole: str) -> None:
                 gone = [file for file in job.output if not (file.is_temp or await file.exists())]
                 dag.reason(job).missing_output.update(gone)
         await planned(dag, create_inventory)
-        for job in [job for job in dag.needrun_jobs() if stands(dag, job)]:
+        for job in standing(dag):
             _take_out(dag, job)
 
     update_needrun.unamended = planned  # type: ignore[attr-defined]

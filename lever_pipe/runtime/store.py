@@ -39,12 +39,7 @@ from lever_pipe.base import os_faults, storage
 from lever_pipe.base.errors import LeverPipeError, StoreError
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import RunCard
-from lever_pipe.runtime.storing import (
-    files,
-    staging,
-    trimming,
-    verifying,
-)
+from lever_pipe.runtime.storing import files, staging, trimming, verifying
 from lever_pipe.runtime.storing.entries import (
     FORMAT,
     Entry,

@@ -14,12 +14,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import BuildReportConfig, Runtime
 from lever_pipe.report.page import audit, render
-from lever_pipe.report.page.compose import (
-    Drawing,
-    Parts,
-    StudyNote,
-    compose,
-)
+from lever_pipe.report.page.compose import Drawing, Parts, StudyNote, compose
 from lever_pipe.report.page.glossary import Glossary, read_glossary
 from lever_pipe.report.page.tables import PageTable, read_tables
 from lever_pipe.report.page.voice import Voice

@@ -17,12 +17,7 @@ from lever_pipe.lvlms.asking.answering import load_lvlm, prompt_style
 from lever_pipe.lvlms.asking.prompts import build_prompt
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
-from lever_pipe.world.models.probes import (
-    Probe,
-    build_probes,
-    check_bounds,
-    summarise,
-)
+from lever_pipe.world.models.probes import Probe, build_probes, check_bounds, summarise
 
 Requests = dict[str, list[LvlmRequest]]
 

@@ -11,13 +11,7 @@ from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectAgentsCon
 from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.report.tables.intention import columns
-from lever_pipe.report.tables.intention.collecting import (
-    RunFiles,
-    curve_lines,
-    episode_lines,
-    read_run,
-    run_line,
-)
+from lever_pipe.report.tables.intention.collecting import RunFiles, curve_lines, episode_lines, read_run, run_line
 from lever_pipe.report.tables.long_format import csv_text
 
 

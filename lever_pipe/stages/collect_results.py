@@ -10,13 +10,7 @@ from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import (
-    Cell,
-    EpochMetrics,
-    PolicyRef,
-    RewardTies,
-    StepMetrics,
-)
+from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, RewardTies, StepMetrics
 from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import CollectResultsConfig, Runtime
 from lever_pipe.report.tables.columns import (

@@ -11,12 +11,7 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
 from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.intention.agent.evaluation import (
-    Evaluation,
-    When,
-    evaluate,
-    relabelled,
-)
+from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate, relabelled
 from lever_pipe.intention.agent.player import execution_of, load_player, with_cassette
 from lever_pipe.intention.agent.processes import is_main, join, own_share
 from lever_pipe.intention.records import DoneRow, Task

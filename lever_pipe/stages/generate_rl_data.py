@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import (
-    Example,
-    ExampleId,
-    Pool,
-    Proposal,
-    Trajectory,
-)
+from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, Trajectory
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.run_card import write_card

@@ -10,24 +10,13 @@ import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import (
-    Example,
-    ExampleId,
-    Selection,
-    base_of,
-)
+from lever_pipe.base.records import Example, ExampleId, Selection, base_of
 from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig, Runtime
 from lever_pipe.metrics.agreement import Difference, agreement_matrices, parameter_differences
 from lever_pipe.report.tables import comparability
 from lever_pipe.report.tables.comparisons.agreement import tables as build_tables
-from lever_pipe.report.tables.comparisons.agreement_rows import (
-    Measured,
-    PairRow,
-    ParameterRow,
-    PromptRow,
-    pairs_of,
-)
+from lever_pipe.report.tables.comparisons.agreement_rows import Measured, PairRow, ParameterRow, PromptRow, pairs_of
 from lever_pipe.report.tables.folder import write_tables
 from lever_pipe.report.tables.lineage import read_lineage
 from lever_pipe.report.tables.long_format import csv_text, decimal

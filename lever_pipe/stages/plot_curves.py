@@ -12,14 +12,7 @@ from matplotlib.figure import Figure
 from lever_pipe.base.folders import write_folder
 from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import PlotCurvesConfig, Runtime
-from lever_pipe.report.figures import (
-    accuracy,
-    curves,
-    kinds,
-    learning,
-    on_policy,
-    style,
-)
+from lever_pipe.report.figures import accuracy, curves, kinds, learning, on_policy, style
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.evidence import read_evidence
 from lever_pipe.report.tables.on_policy.study import Measured, Study, studies_of

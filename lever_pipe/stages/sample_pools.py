@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, PoolError
-from lever_pipe.base.records import (
-    Example,
-    ExampleId,
-    Pool,
-    Split,
-)
+from lever_pipe.base.records import Example, ExampleId, Pool, Split
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import Runtime, SamplePoolsConfig

@@ -10,23 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import (
-    AnswerRow,
-    EpochMetrics,
-    Example,
-    ExampleId,
-    PolicyRef,
-    Selection,
-)
+from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef, Selection
 from lever_pipe.experiment.faults import CONTROL, EMULATION, EmulatedPolicy
 from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import Runtime, ScoreEmulationConfig
-from lever_pipe.lever.emulation.choices import (
-    Chosen,
-    identical_prompts,
-    prompts_a_query,
-    repeated_share,
-)
+from lever_pipe.lever.emulation.choices import Chosen, identical_prompts, prompts_a_query, repeated_share
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
 from lever_pipe.report.tables.columns import (
     EMULATED_AGREEMENT_COLUMNS,

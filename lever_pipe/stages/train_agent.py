@@ -11,12 +11,7 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.intention.agent.player import (
-    execution_of,
-    load_model,
-    load_player,
-    with_cassette,
-)
+from lever_pipe.intention.agent.player import execution_of, load_model, load_player, with_cassette
 from lever_pipe.intention.agent.policy import policy_folder
 from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.agent.resume import drop_progress, identity_of

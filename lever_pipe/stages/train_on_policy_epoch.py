@@ -9,15 +9,7 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.progress import Progress
-from lever_pipe.base.records import (
-    EpochMetrics,
-    Example,
-    PolicyRef,
-    PoolPosition,
-    Proposal,
-    StepMetrics,
-    beta_text,
-)
+from lever_pipe.base.records import EpochMetrics, Example, PolicyRef, PoolPosition, Proposal, StepMetrics, beta_text
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.config import Reward
@@ -27,12 +19,7 @@ from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.lever.training.inputs import TrainingInputs, read_training_inputs
 from lever_pipe.lever.training.loop import run_epoch, validation_loss
-from lever_pipe.lever.training.on_policy import (
-    Asked,
-    Judged,
-    Spent,
-    plan_on_policy_epoch,
-)
+from lever_pipe.lever.training.on_policy import Asked, Judged, Spent, plan_on_policy_epoch
 from lever_pipe.lever.training.policies import Policies, trained_share
 from lever_pipe.lever.trajectories import references_of, score_trajectory
 from lever_pipe.lever.trajectory_rewards import reward_function

@@ -13,13 +13,7 @@ from pydantic import BaseModel
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import (
-    Cell,
-    EpochMetrics,
-    Example,
-    RlGroup,
-    RunCard,
-)
+from lever_pipe.base.records import Cell, EpochMetrics, Example, RlGroup, RunCard
 from lever_pipe.intention.codecs import hf, word
 from lever_pipe.intention.records import EpisodeRow, Task
 

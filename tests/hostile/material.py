@@ -31,12 +31,7 @@ from lever_pipe.intention.sources.protocol import RawFiles
 from lever_pipe.lever.encoders import clip
 from lever_pipe.lever.rl_data_io import write_original
 from lever_pipe.lever.selector.network import Architecture, build_selector
-from lever_pipe.lever.training.state import (
-    load_selector,
-    resume_optimiser,
-    save_optimiser,
-    save_selector,
-)
+from lever_pipe.lever.training.state import load_selector, resume_optimiser, save_optimiser, save_selector
 from lever_pipe.lever.trajectories import make_group, references_of, score_trajectory
 from lever_pipe.lvlms import qwen2_5_vl
 from lever_pipe.lvlms.asking.answering import prompt_style

@@ -17,13 +17,7 @@ import numpy as np
 
 from lever_pipe.base import seeding, storage
 from lever_pipe.base.records import RunCard
-from lever_pipe.experiment.agent_config import (
-    AgentArm,
-    AgentEvaluation,
-    AgentGrpo,
-    Environment,
-    Schedule,
-)
+from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment, Schedule
 from lever_pipe.experiment.agent_stage_configs import (
     AgentRun,
     CollectAgentsConfig,
@@ -31,12 +25,7 @@ from lever_pipe.experiment.agent_stage_configs import (
     TabulateAgentsConfig,
 )
 from lever_pipe.experiment.stage_configs import ClaimArm
-from lever_pipe.intention.records import (
-    DoneRow,
-    EpisodeRow,
-    EvaluationRow,
-    StepRow,
-)
+from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.stages.collect_agents import collect_agents
 
 IMPORTANCES = (1.0, 0.7, 0.7, 0.4)

@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import (
-    Example,
-    ExampleId,
-    Pool,
-    RlGroup,
-    Trajectory,
-)
+from lever_pipe.base.records import Example, ExampleId, Pool, RlGroup, Trajectory
 from lever_pipe.lever.trajectories import make_group
 
 WIDTH = 12  # D of the embeddings below

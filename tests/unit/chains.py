@@ -13,12 +13,7 @@ from builders import training_files
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.experiment.config import (
-    Grpo,
-    Rce,
-    Reward,
-    Selector,
-)
+from lever_pipe.experiment.config import Grpo, Rce, Reward, Selector
 from lever_pipe.experiment.stage_configs import (
     InitialiseSelectorConfig,
     RewardGroupsConfig,

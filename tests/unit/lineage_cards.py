@@ -5,16 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lever_pipe.base.records import PolicyRef, RunCard
-from lever_pipe.experiment.config import (
-    Decode,
-    Distil,
-    Grpo,
-    OnPolicy,
-    Prompt,
-    Rce,
-    Reward,
-    Selector,
-)
+from lever_pipe.experiment.config import Decode, Distil, Grpo, OnPolicy, Prompt, Rce, Reward, Selector
 from lever_pipe.experiment.stage_configs import (
     AnswerPromptsConfig,
     LvlmConfig,

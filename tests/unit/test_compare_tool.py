@@ -16,14 +16,7 @@ from builders import example
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
-from lever_pipe.base.records import (
-    EpochMetrics,
-    ExampleId,
-    PolicyRef,
-    QuestionScore,
-    RunCard,
-    Selection,
-)
+from lever_pipe.base.records import EpochMetrics, ExampleId, PolicyRef, QuestionScore, RunCard, Selection
 from lever_pipe.base.seeding import generator
 from lever_pipe.statistics.comparison import sign_flip_p
 

@@ -17,12 +17,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from lever_pipe.base import contents, storage
-from lever_pipe.base.contents import (
-    Digests,
-    digest,
-    model_identity,
-    tensors_of,
-)
+from lever_pipe.base.contents import Digests, digest, model_identity, tensors_of
 from lever_pipe.base.errors import CheckpointError
 
 ARRAYS = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(4, dtype=np.int64), "none": np.zeros((0, 3))}

@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 from builders import embedding_arrays
 
-from lever_pipe.__main__ import (
-    RARELY,
-    TOOLS,
-    _no_garbage_collection,
-    main,
-    path_parameters,
-    stage_function,
-)
+from lever_pipe.__main__ import RARELY, TOOLS, _no_garbage_collection, main, path_parameters, stage_function
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError
 from lever_pipe.base.records import EpochMetrics

@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base import numerics
-from lever_pipe.base.numerics import (
-    MODE,
-    SAME_EVERYWHERE,
-    STRICT_512,
-    Cpu,
-    chosen,
-    cpu_of,
-)
+from lever_pipe.base.numerics import MODE, SAME_EVERYWHERE, STRICT_512, Cpu, chosen, cpu_of
 
 PACKAGE = Path(numerics.__file__).parents[1]
 XEON = Cpu("GenuineIntel", "6-143", "avx512")

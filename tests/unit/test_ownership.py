@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from lever_pipe.runtime.ownership import (
     lock_of,
     owned,
     process_start,
+    sweep,
     this_process,
 )
 
@@ -719,3 +721,18 @@ def test_what_a_killed_process_left_before_its_lock_goes_with_the_next_release(c
         assert left["dead"].exists()
     assert not left["dead"].exists()
     assert left["alive"].exists()
+
+
+def test_a_process_killed_before_its_first_word_leaves_its_name(card: Path) -> None:
+    """Its file is empty then: who it was, and whether it lives, is told by the file's name alone."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    machine, _, token = this_process().token.split(".")
+    dead, alive = (f"{machine}.{pid}.{token}" for pid in (gone.pid, os.getpid()))
+    elsewhere = f"another.{gone.pid}.{token}"
+    left = {name: lock_of(card).with_name(f"{lock_of(card).name}.{name}") for name in (dead, alive, elsewhere)}
+    card.parent.mkdir(exist_ok=True)
+    for path in left.values():
+        path.touch()
+    sweep(card.parent)
+    assert [name for name, path in left.items() if path.exists()] == [alive, elsewhere]

@@ -7,20 +7,8 @@ import pytest
 import yaml
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.parsing import (
-    available,
-    nearest,
-    parse_model,
-    require_member,
-)
-from lever_pipe.experiment.config import (
-    Arm,
-    Data,
-    Evaluation,
-    Pools,
-    Reward,
-    RewardModeName,
-)
+from lever_pipe.base.parsing import available, nearest, parse_model, require_member
+from lever_pipe.experiment.config import Arm, Data, Evaluation, Pools, Reward, RewardModeName
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
 

@@ -11,12 +11,7 @@ from lever_pipe.experiment.config import Prompt as PromptConfig
 from lever_pipe.experiment.stage_configs import LvlmConfig
 from lever_pipe.lvlms.asking import answering, prompts
 from lever_pipe.lvlms.asking.answering import Prompter
-from lever_pipe.lvlms.asking.prompts import (
-    PromptStyle,
-    TextPrompt,
-    TextSegment,
-    build_prompt,
-)
+from lever_pipe.lvlms.asking.prompts import PromptStyle, TextPrompt, TextSegment, build_prompt
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "prompts"

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.records import ExampleId, Proposal
 from lever_pipe.base.seeding import generator
-from lever_pipe.lever.proposers import (
-    ProposalOptions,
-    diversity_fill,
-    propose,
-    standardise,
-)
+from lever_pipe.lever.proposers import ProposalOptions, diversity_fill, propose, standardise
 
 NONE = ProposalOptions(
     shots=2,

@@ -6,12 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lever_pipe.base.errors import UnknownMemberError
-from lever_pipe.lever.rewards import (
-    REWARD_MODES,
-    RewardInputs,
-    RewardWeights,
-    reward,
-)
+from lever_pipe.lever.rewards import REWARD_MODES, RewardInputs, RewardWeights, reward
 
 WRONG = RewardInputs(correct=0, accuracy=0.0, gt_prob=0.5, relevance=0.4)
 PARTLY = RewardInputs(correct=1, accuracy=0.6, gt_prob=0.5, relevance=0.4)

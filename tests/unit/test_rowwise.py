@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lever_pipe.base import rowwise
-from lever_pipe.base.rowwise import (
-    LEAST_ROWS,
-    TILE_ROWS,
-    WORK,
-    linear,
-)
+from lever_pipe.base.rowwise import LEAST_ROWS, TILE_ROWS, WORK, linear
 from lever_pipe.base.seeding import torch_generator
 
 

@@ -10,12 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.base.seeding import (
-    ambient_stream,
-    generator,
-    stream_seed,
-    torch_generator,
-)
+from lever_pipe.base.seeding import ambient_stream, generator, stream_seed, torch_generator
 
 names = st.lists(st.one_of(st.text(alphabet="ab1", max_size=3), st.integers(0, 99)), max_size=3)
 

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from snakemake.shell import shell
 
 from lever_pipe.runtime.forks import Job
-from lever_pipe.runtime.snakemake_adapter import (
-    PREFIX,
-    Call,
-    call_in,
-    start_calls_by,
-)
+from lever_pipe.runtime.snakemake_adapter import PREFIX, Call, call_in, start_calls_by
 
 PLAIN = "python -m lever_pipe train --spec '{\"a\": 1}' 'x=a b/~c' --threads 1 > log.txt 2>&1"
 

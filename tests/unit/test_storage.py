@@ -13,12 +13,7 @@ from pydantic import BaseModel
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import (
-    EpochMetrics,
-    Example,
-    PolicyRef,
-    Pool,
-)
+from lever_pipe.base.records import EpochMetrics, Example, PolicyRef, Pool
 
 HALF_THEN_HANG = """
 import sys, time

@@ -42,12 +42,7 @@ from lever_pipe.intention.agent.step import Run
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.demonstrator import Demonstrator
 from lever_pipe.intention.environment import load_simulator
-from lever_pipe.intention.records import (
-    DoneRow,
-    EpisodeRow,
-    EvaluationRow,
-    StepRow,
-)
+from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.intention.sources import synthetic
 from lever_pipe.stages.evaluate_agent import evaluate_agent
 from lever_pipe.stages.train_agent import train_agent

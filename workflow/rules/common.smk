@@ -261,7 +261,7 @@ def regard_what_is_made():
     """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
     snakemake_adapter.find_makers_of_folders()
     if workflow.is_main_process:
-        snakemake_adapter.amend_plans(SPARING.stands, whole="all")
+        snakemake_adapter.amend_plans(SPARING.standing, whole="all")
     reconciling.reconcile(workflow, Path(RESULTS))
     duplicates.leave_if_made(workflow, EXPERIMENT)
 

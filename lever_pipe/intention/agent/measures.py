@@ -15,12 +15,7 @@ from lever_pipe.intention.agent.lessons import Credit, Lesson
 from lever_pipe.intention.agent.scoring import Scored
 from lever_pipe.intention.records import EndReason
 from lever_pipe.losses.tokens import distances_to_reference
-from lever_pipe.metrics.throughput import (
-    dense_parameters,
-    mfu,
-    peak_flop,
-    training_flop,
-)
+from lever_pipe.metrics.throughput import dense_parameters, mfu, peak_flop, training_flop
 
 END_REASONS: tuple[str, ...] = get_args(EndReason)
 PHASES = ("step", "rollout", "simulator", "log_probs", "reference", "update", "validation", "checkpoint")

@@ -11,20 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 from lever_pipe.base.errors import CheckpointError, ConfigError, TrainingError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.progress import Progress
-from lever_pipe.experiment.agent_config import (
-    AgentExecution,
-    AgentModel,
-    Environment,
-    Simulator,
-)
+from lever_pipe.experiment.agent_config import AgentExecution, AgentModel, Environment, Simulator
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, TrainAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.intention.agent.episodes import (
-    Request,
-    RolloutCounts,
-    Rollouts,
-    RolloutSettings,
-)
+from lever_pipe.intention.agent.episodes import Request, RolloutCounts, Rollouts, RolloutSettings
 from lever_pipe.intention.agent.measures import MISHAPS
 from lever_pipe.intention.agent.policy import load_policy
 from lever_pipe.intention.agent.processes import Precision, Processes

@@ -12,12 +12,7 @@ from torch import Tensor
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.folders import write_folder
-from lever_pipe.base.model_folders import (
-    readable,
-    require_loaded,
-    require_size,
-    require_whole,
-)
+from lever_pipe.base.model_folders import readable, require_loaded, require_size, require_whole
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.storage import write_atomically

@@ -24,12 +24,7 @@ from lever_pipe.intention.agent.episodes import (
     Rollouts,
     RolloutSettings,
 )
-from lever_pipe.intention.agent.generation import (
-    Decoding,
-    Reading,
-    Sampled,
-    speak,
-)
+from lever_pipe.intention.agent.generation import Decoding, Reading, Sampled, speak
 from lever_pipe.intention.agent.memory import remember
 from lever_pipe.intention.agent.sampling import uniforms
 from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec

@@ -13,12 +13,7 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.intention.agent.episodes import Episode, Request, Rollouts
-from lever_pipe.intention.agent.lessons import (
-    Lesson,
-    assign_credit,
-    places_of,
-    score_all,
-)
+from lever_pipe.intention.agent.lessons import Lesson, assign_credit, places_of, score_all
 from lever_pipe.intention.agent.measures import (
     Clock,
     credit_sums,

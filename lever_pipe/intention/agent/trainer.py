@@ -17,13 +17,7 @@ from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate
 from lever_pipe.intention.agent.measures import Clock, memory_peak, rates
 from lever_pipe.intention.agent.policy import save_policy
 from lever_pipe.intention.agent.processes import is_main, require_equal_shares
-from lever_pipe.intention.agent.resume import (
-    Best,
-    Progress,
-    load_progress,
-    save_progress,
-    weights_of,
-)
+from lever_pipe.intention.agent.resume import Best, Progress, load_progress, save_progress, weights_of
 from lever_pipe.intention.agent.step import Run, train_step
 from lever_pipe.intention.agent.update import prepare_for_updates
 from lever_pipe.intention.records import StepRow

@@ -15,13 +15,7 @@ from typing import Any
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import readable
 from lever_pipe.base.storage import is_unicode, shortened, strict_json
-from lever_pipe.intention.codecs._messages import (
-    CHOICES,
-    TOOL,
-    TOOL_NAME,
-    opening,
-    told,
-)
+from lever_pipe.intention.codecs._messages import CHOICES, TOOL, TOOL_NAME, opening, told
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import MissingDetail, Task
 

@@ -14,12 +14,7 @@ from lever_pipe.intention.simulators._prompts import (
     reply_prompt,
     require_prompts,
 )
-from lever_pipe.intention.simulators.protocol import (
-    Exchange,
-    Judgement,
-    Reply,
-    SimulatorCounts,
-)
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
 
 T = TypeVar("T")
 ChatRequest = dict[str, Any]

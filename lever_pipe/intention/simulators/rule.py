@@ -14,21 +14,9 @@ import numpy as np
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
-from lever_pipe.intention.lexicon import (
-    IRRELEVANT,
-    NO_SLOT,
-    REPEATED,
-    SLOTS,
-    VALUES,
-    disclosure,
-)
+from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS, VALUES, disclosure
 from lever_pipe.intention.records import MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import (
-    Exchange,
-    Judgement,
-    Reply,
-    SimulatorCounts,
-)
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
 
 _SLOTS = frozenset(SLOTS)
 

@@ -7,12 +7,7 @@ Source: Marino 2019 (OK-VQA)
 
 from __future__ import annotations
 
-from lever_pipe.lever.datasets._vqa_files import (
-    Annotation,
-    most_frequent,
-    read_questions,
-    read_split,
-)
+from lever_pipe.lever.datasets._vqa_files import Annotation, most_frequent, read_questions, read_split
 from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
 
 __all__ = ["read", "read_questions"]

@@ -5,12 +5,7 @@ from __future__ import annotations
 import torch
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 
 
 def head_names(module: PointerSelector) -> set[str]:

@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import ShapeError, require_shapes
-from lever_pipe.lever.selector.network import (
-    Encoded,
-    PointerSelector,
-    rank_pool,
-    rows_at,
-)
+from lever_pipe.lever.selector.network import Encoded, PointerSelector, rank_pool, rows_at
 
 
 @torch.no_grad()

@@ -8,14 +8,7 @@ from pathlib import Path
 
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.stage_configs import LvlmConfig, Runtime
-from lever_pipe.lvlms.asking.prompts import (
-    PromptStyle,
-    TextPrompt,
-    TextSegment,
-    asked,
-    opening,
-    shown,
-)
+from lever_pipe.lvlms.asking.prompts import PromptStyle, TextPrompt, TextSegment, asked, opening, shown
 from lever_pipe.lvlms.protocol import ImageSource, Lvlm, LvlmOptions
 
 

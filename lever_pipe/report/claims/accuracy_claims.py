@@ -10,12 +10,7 @@ from lever_pipe.report.claims.quantities import Quantity, printed
 from lever_pipe.report.claims.texts import by_value
 from lever_pipe.report.claims.verdicts import Check, Measured, NotTestable
 from lever_pipe.report.tables.comparability import LABELS
-from lever_pipe.report.tables.text import (
-    beta_text,
-    listing,
-    number,
-    signed,
-)
+from lever_pipe.report.tables.text import beta_text, listing, number, signed
 
 Betas = tuple[float, ...]
 SHOTS = (1, 2, 3, 4)

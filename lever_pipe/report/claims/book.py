@@ -14,12 +14,7 @@ from pydantic import Field, ValidationError
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.parsing import nearest
 from lever_pipe.base.sections import Section
-from lever_pipe.report.claims.computations import (
-    Computation,
-    arguments_of,
-    computations,
-    side_of,
-)
+from lever_pipe.report.claims.computations import Computation, arguments_of, computations, side_of
 from lever_pipe.report.claims.verdicts import RuleName
 
 ID = r"^00[0-4]-[a-z0-9]+(-[a-z0-9]+)*$"

@@ -17,12 +17,7 @@ from lever_pipe.report.claims.texts import PRINTED_ONLY, counted
 from lever_pipe.report.claims.verdicts import Check, NotTestable
 from lever_pipe.report.tables.comparisons.families import near
 from lever_pipe.report.tables.documents.document_000 import curve_of, long_runs, statistics_of
-from lever_pipe.report.tables.evidence import (
-    MEAN,
-    Pair,
-    Paired,
-    p_text,
-)
+from lever_pipe.report.tables.evidence import MEAN, Pair, Paired, p_text
 from lever_pipe.report.tables.lineage import Lineages
 from lever_pipe.report.tables.results import Results, offline_grpo
 from lever_pipe.report.tables.text import beta_text

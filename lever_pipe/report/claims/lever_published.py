@@ -25,12 +25,7 @@ from lever_pipe.report.tables.published import (
     Published,
     PublishedNumber,
 )
-from lever_pipe.report.tables.text import (
-    beta_text,
-    listing,
-    number,
-    signed,
-)
+from lever_pipe.report.tables.text import beta_text, listing, number, signed
 from lever_pipe.statistics.summary import standard_error_percent
 
 FILES = {

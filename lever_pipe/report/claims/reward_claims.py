@@ -11,12 +11,7 @@ from lever_pipe.report.claims.reward_runs import OVER_SEEDS_LEAD, RewardRuns
 from lever_pipe.report.claims.verdicts import Check, Measured, NotTestable
 from lever_pipe.report.tables.evidence import ALPHA, p_text
 from lever_pipe.report.tables.intention.estimates import paired_over_seeds
-from lever_pipe.report.tables.intention.published import (
-    DIFFERENCE,
-    ESTIMATE,
-    REWARD_DIFFERENCE,
-    RUNS,
-)
+from lever_pipe.report.tables.intention.published import DIFFERENCE, ESTIMATE, REWARD_DIFFERENCE, RUNS
 from lever_pipe.report.tables.intention.seed_signs import can_decide, direction, undecidable
 from lever_pipe.report.tables.text import listing, number, signed
 from lever_pipe.statistics.curve_tests import half_width

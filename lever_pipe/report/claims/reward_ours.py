@@ -20,15 +20,7 @@ from lever_pipe.experiment.agent_config import Schedule
 from lever_pipe.experiment.stage_configs import ClaimArm
 from lever_pipe.report.claims.reward_runs import OVER_SEEDS_LEAD, SETTINGS, RewardRuns
 from lever_pipe.report.claims.verdicts import Finding
-from lever_pipe.report.tables.intention.agent_runs import (
-    MODES,
-    SAMPLED,
-    VAL,
-    AgentRuns,
-    Series,
-    after_start,
-    last_mean,
-)
+from lever_pipe.report.tables.intention.agent_runs import MODES, SAMPLED, VAL, AgentRuns, Series, after_start, last_mean
 from lever_pipe.report.tables.intention.curve_rows import noise_of
 from lever_pipe.report.tables.intention.published import KL, NO_KL, REWARD
 from lever_pipe.report.tables.intention.shown import ONE_SEED, UPPER_BOUND, schedule_text

@@ -11,21 +11,8 @@ from matplotlib.figure import Figure
 from lever_pipe.report.figures import style
 from lever_pipe.report.figures.accuracy import ACCURACY
 from lever_pipe.report.tables.comparisons.families import ORACLE
-from lever_pipe.report.tables.evidence import (
-    MEAN,
-    Cell,
-    Interval,
-    Pair,
-)
-from lever_pipe.report.tables.on_policy.study import (
-    AGAINST_BASE,
-    DISTIL,
-    OFFLINE,
-    ON_POLICY,
-    REINFORCE,
-    Run,
-    Study,
-)
+from lever_pipe.report.tables.evidence import MEAN, Cell, Interval, Pair
+from lever_pipe.report.tables.on_policy.study import AGAINST_BASE, DISTIL, OFFLINE, ON_POLICY, REINFORCE, Run, Study
 from lever_pipe.report.tables.text import beta_text
 
 BY_STEP = {"kl_exact": ("Exact KL to the RCE base", "nats a pick"), "entropy": ("Entropy of the first pick", "nats")}

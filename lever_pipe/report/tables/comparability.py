@@ -10,13 +10,7 @@ from string import ascii_letters
 from typing import Literal
 
 from lever_pipe.base.errors import ComparisonError
-from lever_pipe.report.tables.lineage import (
-    REMARK,
-    Fields,
-    Lineages,
-    read_lineage,
-    read_published_lineage,
-)
+from lever_pipe.report.tables.lineage import REMARK, Fields, Lineages, read_lineage, read_published_lineage
 from lever_pipe.report.tables.policies import label_of
 from lever_pipe.report.tables.published_notes import remarks_of, shared_by
 from lever_pipe.report.tables.table import Table

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lever_pipe.base.records import group_of
-from lever_pipe.report.tables.results import (
-    Mean,
-    means,
-    offline_grpo,
-    split_by,
-)
+from lever_pipe.report.tables.results import Mean, means, offline_grpo, split_by
 from lever_pipe.report.tables.text import beta_text
 
 BASELINE_ORDER = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")

@@ -9,12 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from lever_pipe.report.tables.text import (
-    ABSENT,
-    beta_text,
-    listing,
-    span,
-)
+from lever_pipe.report.tables.text import ABSENT, beta_text, listing, span
 
 LABEL = re.compile(r"(?P<beta>\d+(?:\.\d+)?)(?:\(stored \d+(?:\.\d+)?\))?")
 

@@ -10,12 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 
 from lever_pipe.base.records import beta_text
-from lever_pipe.report.tables.evidence import (
-    Evidence,
-    Interval,
-    Pair,
-    Paired,
-)
+from lever_pipe.report.tables.evidence import Evidence, Interval, Pair, Paired
 from lever_pipe.report.tables.text import listing
 from lever_pipe.statistics.summary import mean_and_sd, standard_error_percent
 

@@ -13,12 +13,7 @@ from typing import Any
 
 from lever_pipe.base.provenance import installed_versions
 from lever_pipe.runtime import snapshot
-from lever_pipe.runtime.checks.findings import (
-    Finding,
-    fault,
-    ok,
-    warning,
-)
+from lever_pipe.runtime.checks.findings import Finding, fault, ok, warning
 from lever_pipe.runtime.slurm import squeue as slurm
 from lever_pipe.runtime.slurm.requests import Request, distinct
 

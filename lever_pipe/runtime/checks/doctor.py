@@ -17,20 +17,8 @@ from typing import Any, NamedTuple
 from lever_pipe.base.errors import ConfigError, LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
-from lever_pipe.runtime.checks import (
-    compute,
-    local_checks,
-    orphans,
-    slurm_checks,
-)
-from lever_pipe.runtime.checks.findings import (
-    Finding,
-    Level,
-    fault,
-    ok,
-    require_no_fault,
-    warning,
-)
+from lever_pipe.runtime.checks import compute, local_checks, orphans, slurm_checks
+from lever_pipe.runtime.checks.findings import Finding, Level, fault, ok, require_no_fault, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.rerun.forecast import UnplannableError, planned_jobs
 

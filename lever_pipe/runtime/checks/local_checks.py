@@ -14,13 +14,7 @@ from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets.okvqa import read_questions
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing
-from lever_pipe.runtime.checks.findings import (
-    Finding,
-    Level,
-    fault,
-    ok,
-    warning,
-)
+from lever_pipe.runtime.checks.findings import Finding, Level, fault, ok, warning
 from lever_pipe.runtime.slurm.requests import whole
 
 SNAKEMAKE = Path(".snakemake")

@@ -6,20 +6,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lever_pipe.runtime.checks.findings import (
-    Finding,
-    fault,
-    ok,
-    warning,
-)
+from lever_pipe.runtime.checks.findings import Finding, fault, ok, warning
 from lever_pipe.runtime.slurm import squeue as slurm
-from lever_pipe.runtime.slurm.requests import (
-    Request,
-    distinct,
-    doubled_gpus,
-    elsewhere,
-    ill_typed,
-)
+from lever_pipe.runtime.slurm.requests import Request, distinct, doubled_gpus, elsewhere, ill_typed
 
 CHECKS_PER_RECORD = 3  # the plugin trusts squeue when it remembers a job for so many first waits
 CLUSTER, STATUS, REQUEUE = "SLURM", "status command", "requeue"

@@ -7,7 +7,7 @@ config and code from inputs of the same content, or if the store has what this j
 On a cluster nothing is queued for it. A job that the user forces runs.
 
 What can be told before the first job is not even planned: where a batch is answered again because it has policies more,
-or other ones, the files of those whose selections stay will be the same, and so what was made from these (`stands`).
+or other ones, the files of those whose selections stay will be the same, and so what was made from these (`standing`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.base import (
-    contents,
-    numerics,
-    provenance,
-    storage,
-)
+from lever_pipe.base import contents, numerics, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import RunCard
@@ -83,27 +78,31 @@ class Sparing:
             self._by_rule[job.rule.name] += 1
         return bool(why)
 
-    def stands(self, dag: Any, job: Job) -> bool:
-        """Return whether a planned job would make what lies there, since only other parts of what it reads are new."""
+    def standing(self, dag: Any) -> list[Job]:
+        """Return the planned jobs that would make what lies there, since only other parts of what they read are new."""
+        kept = cache(partial(self._kept_members, dag))  # one look at a maker, however many jobs read its folder
+        return [job for job in dag.needrun_jobs() if self._stands(dag, job, kept)]
+
+    def _stands(self, dag: Any, job: Job, kept: Callable[[Job], frozenset[str]]) -> bool:
         makers = {maker: files for maker, files in dag.dependencies[job].items() if dag.needrun(maker)}
         if not makers or any(maker.rule.name not in PARTS for maker in makers) or _is_wanted(job):
             return False
-        return self._is_unchanged(job) and all(self._keeps_part(dag, maker, job) for maker in makers)
+        return self._is_unchanged(job) and not any(kept(maker).isdisjoint(map(str, job.input)) for maker in makers)
 
-    def _keeps_part(self, dag: Any, maker: Job, job: Job) -> bool:
-        """Return whether a planned maker will leave the file that a job reads of its folder as it is."""
+    def _kept_members(self, dag: Any, maker: Job) -> frozenset[str]:
+        """Return the members whose files of its folder a planned maker will leave as they are."""
         listed = PARTS[maker.rule.name]
         members = set(map(str, maker.input[listed]))
         again = {path for above, paths in dag.dependencies[maker].items() if dag.needrun(above) for path in paths}
         verdict = judge(read_artefact(Path(maker.output[CARD])), self._digests)
         made, paths, spec = verdict.artefact.made, verdict.artefact.paths, json.loads(str(maker.params.spec))
         if made is None or verdict.damaged or verdict.replaced or _is_wanted(maker) or not again <= members:
-            return False
+            return frozenset()
         if (made.config, made.code) != (spec["config"], spec["code"]):
-            return False
-        others = {name for name in verdict.changed if not name.startswith(f"{listed}[")}
-        stay = {str(paths[name]) for name in made.inputs if name not in verdict.changed}
-        return not others and bool(members & set(map(str, job.input)) & stay)
+            return frozenset()
+        if any(not name.startswith(f"{listed}[") for name in verdict.changed):
+            return frozenset()
+        return frozenset(members & {str(paths[name]) for name in made.inputs if name not in verdict.changed})
 
     def _is_unchanged(self, job: Job) -> bool:
         """Return whether a job's artefact is whole, and what the job would make of its inputs as they are now."""

@@ -16,13 +16,7 @@ from lever_pipe.runtime import plan
 from lever_pipe.runtime.rerun import code_records
 from lever_pipe.runtime.rerun.artefacts import Verdict
 from lever_pipe.runtime.rerun.forecast import PlannedJob
-from lever_pipe.runtime.rerun.why_inputs import (
-    Cause,
-    Makers,
-    absolute,
-    input_causes,
-    makers_of,
-)
+from lever_pipe.runtime.rerun.why_inputs import Cause, Makers, absolute, input_causes, makers_of
 from lever_pipe.runtime.rerun.why_names import first, flat, label
 
 RUNS, ONLY_IF, AS_MADE = "runs", "only if", "as made"

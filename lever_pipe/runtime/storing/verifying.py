@@ -12,13 +12,7 @@ from typing import NamedTuple
 from lever_pipe.base import temporaries
 from lever_pipe.base.errors import StoreError
 from lever_pipe.runtime.storing import files
-from lever_pipe.runtime.storing.entries import (
-    AGAIN,
-    Layout,
-    Loaded,
-    discard,
-    wrong_blob,
-)
+from lever_pipe.runtime.storing.entries import AGAIN, Layout, Loaded, discard, wrong_blob
 from lever_pipe.runtime.storing.listing import Listed, list_entries
 
 LEDGER = "ledger"

@@ -11,13 +11,7 @@ from PIL import Image
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import write_json
-from lever_pipe.world.data.items import (
-    Picture,
-    Question,
-    Split,
-    WorldOptions,
-    draw_split,
-)
+from lever_pipe.world.data.items import Picture, Question, Split, WorldOptions, draw_split
 from lever_pipe.world.data.lexicon import RELATIONS, answer_type, question_type
 from lever_pipe.world.data.scenes import render
 

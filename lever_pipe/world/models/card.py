@@ -8,12 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.base.storage import (
-    digest,
-    read_json,
-    write_json,
-    write_text,
-)
+from lever_pipe.base.storage import digest, read_json, write_json, write_text
 from lever_pipe.world.models.probes import ProbeScore
 
 STATEMENT = (

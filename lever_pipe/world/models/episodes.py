@@ -10,13 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lever_pipe.world.data.lexicon import (
-    ATTRIBUTES,
-    COUNTS,
-    KNOWLEDGE,
-    RELATIONS,
-    VOCABULARY,
-)
+from lever_pipe.world.data.lexicon import ATTRIBUTES, COUNTS, KNOWLEDGE, RELATIONS, VOCABULARY
 from lever_pipe.world.models.bank import ImageBank
 from lever_pipe.world.models.forward import Turn
 

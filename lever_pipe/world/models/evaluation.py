@@ -16,12 +16,7 @@ from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.world.data.files import draw_image, image_name
 from lever_pipe.world.data.items import Split, WorldOptions, draw_split
 from lever_pipe.world.data.lexicon import PERCEPTUAL, VOCABULARY
-from lever_pipe.world.models.forward import (
-    image_features,
-    pack,
-    patches_of,
-    read_turns,
-)
+from lever_pipe.world.models.forward import image_features, pack, patches_of, read_turns
 from lever_pipe.world.models.models import Reader
 from lever_pipe.world.models.probes import Probe, relation_of, true_answers
 

@@ -22,12 +22,7 @@ from lever_pipe.world.models.curriculum import describe_phases
 from lever_pipe.world.models.encoder import N_STEPS, train_clip, zero_shot_accuracies
 from lever_pipe.world.models.evaluation import answer_probes, draw_examples, perceptual_probe
 from lever_pipe.world.models.models import Reader, save_clip, save_reader
-from lever_pipe.world.models.probes import (
-    ProbeScore,
-    build_probes,
-    check_bounds,
-    summarise,
-)
+from lever_pipe.world.models.probes import ProbeScore, build_probes, check_bounds, summarise
 from lever_pipe.world.models.reader import ReaderTrainer
 
 log = logging.getLogger(__name__)

@@ -19,18 +19,8 @@ from lever_pipe.world.models.bank import draw_bank
 from lever_pipe.world.models.curriculum import PHASES, Phase
 from lever_pipe.world.models.episodes import N_BOUND_KEYS, EpisodeBatch, draw_episodes
 from lever_pipe.world.models.evaluation import answer_probes, draw_examples
-from lever_pipe.world.models.forward import (
-    image_features,
-    pack,
-    patches_of,
-    read_turns,
-)
-from lever_pipe.world.models.models import (
-    WIDTH,
-    Reader,
-    build_reader,
-    seeded,
-)
+from lever_pipe.world.models.forward import image_features, pack, patches_of, read_turns
+from lever_pipe.world.models.models import WIDTH, Reader, build_reader, seeded
 from lever_pipe.world.models.optimisation import make_optimizer, set_rate
 from lever_pipe.world.models.probes import build_probes
 from lever_pipe.world.models.reader_losses import (

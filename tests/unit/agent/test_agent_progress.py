@@ -17,15 +17,7 @@ from lever_pipe.base import contents
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.intention.agent import resume
-from lever_pipe.intention.agent.resume import (
-    BEST,
-    EPISODES,
-    OPTIMISER,
-    PLACE,
-    POLICY,
-    drop_progress,
-    identity_of,
-)
+from lever_pipe.intention.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, drop_progress, identity_of
 from lever_pipe.stages import train_agent as stage
 
 ROOT = Path(__file__).parents[3]

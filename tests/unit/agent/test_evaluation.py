@@ -11,12 +11,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import Simulator
 from lever_pipe.intention.agent.episodes import RolloutCounts
-from lever_pipe.intention.agent.evaluation import (
-    Evaluation,
-    When,
-    evaluate,
-    relabelled,
-)
+from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate, relabelled
 from lever_pipe.intention.agent.measures import END_REASONS, work_sums
 from lever_pipe.intention.agent.player import Player
 from lever_pipe.intention.records import Task

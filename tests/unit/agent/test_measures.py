@@ -10,13 +10,7 @@ from lever_pipe.base import storage
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent import measures
 from lever_pipe.intention.agent.episodes import Episode, RolloutCounts
-from lever_pipe.intention.agent.lessons import (
-    Credit,
-    Lesson,
-    assign_credit,
-    cut,
-    places_of,
-)
+from lever_pipe.intention.agent.lessons import Credit, Lesson, assign_credit, cut, places_of
 from lever_pipe.intention.agent.measures import (
     Clock,
     credit_sums,

@@ -13,13 +13,7 @@ from tiny_tokenizer import tiny_tokenizer
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.experiment.agent_config import TinyQwen3
-from lever_pipe.intention.agent.policy import (
-    build_tiny,
-    load_policy,
-    policy_folder,
-    save_policy,
-    save_policy_files,
-)
+from lever_pipe.intention.agent.policy import build_tiny, load_policy, policy_folder, save_policy, save_policy_files
 from lever_pipe.intention.codecs import word
 from lever_pipe.intention.codecs.hf import HfCodec
 from lever_pipe.intention.codecs.word import WordCodec

@@ -16,14 +16,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.intention.agent import update
-from lever_pipe.intention.agent.processes import (
-    Alone,
-    Processes,
-    is_main,
-    join,
-    own_share,
-    require_equal_shares,
-)
+from lever_pipe.intention.agent.processes import Alone, Processes, is_main, join, own_share, require_equal_shares
 from lever_pipe.intention.records import DoneRow
 
 ROOT = Path(__file__).parents[3]

@@ -10,20 +10,10 @@ from agent_doubles import CODEC, ENVIRONMENT, RULE, TASKS, ChattyPolicy, chatty,
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.progress import Progress
 from lever_pipe.experiment.agent_config import Environment
-from lever_pipe.intention.agent.episodes import (
-    Episode,
-    Request,
-    Rollouts,
-    RolloutSettings,
-)
+from lever_pipe.intention.agent.episodes import Episode, Request, Rollouts, RolloutSettings
 from lever_pipe.intention.agent.rollout import rollout
 from lever_pipe.intention.records import EndReason, MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import (
-    Exchange,
-    Judgement,
-    Reply,
-    SimulatorCounts,
-)
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
 
 SETTINGS = RolloutSettings(
     max_turns=8,

@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 from lever_pipe.commands.glossary_tool import untranslated
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.evaluate import judge_claims
-from lever_pipe.report.claims.lever_published import (
-    COMPARED,
-    FILES,
-    FINAL,
-    PublishedLever,
-)
+from lever_pipe.report.claims.lever_published import COMPARED, FILES, FINAL, PublishedLever
 from lever_pipe.report.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
 from lever_pipe.report.claims.reward_runs import RewardRuns
 from lever_pipe.report.claims.verdicts import VERDICTS, NotTestable

@@ -5,12 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.report.claims.texts import (
-    METRICS,
-    by_value,
-    counted,
-    named,
-)
+from lever_pipe.report.claims.texts import METRICS, by_value, counted, named
 
 VALUES = st.text("ab01 ;,:", min_size=1).filter(lambda text: text == text.strip())
 """Values of run cards: any joint may stand in them."""

@@ -4,16 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.report.claims.verdicts import (
-    RULES,
-    VERDICTS,
-    Check,
-    Finding,
-    Measured,
-    NotTestable,
-    RuleName,
-    judge,
-)
+from lever_pipe.report.claims.verdicts import RULES, VERDICTS, Check, Finding, Measured, NotTestable, RuleName, judge
 
 NUMBERS = st.floats(-100, 100).filter(lambda value: abs(value) > 1e-6)
 POSITIVE = st.floats(1e-6, 100)

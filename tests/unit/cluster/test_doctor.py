@@ -22,20 +22,8 @@ from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.config import Store
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime.checks import (
-    compute,
-    doctor,
-    local_checks,
-    orphans,
-    slurm_checks,
-)
-from lever_pipe.runtime.checks.findings import (
-    Finding,
-    Level,
-    fault,
-    ok,
-    warning,
-)
+from lever_pipe.runtime.checks import compute, doctor, local_checks, orphans, slurm_checks
+from lever_pipe.runtime.checks.findings import Finding, Level, fault, ok, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.slurm import requests
 from lever_pipe.runtime.slurm import squeue as slurm

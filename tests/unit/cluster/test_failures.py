@@ -12,14 +12,7 @@ from typing import Any
 
 import pytest
 
-from lever_pipe.runtime.failures import (
-    SHOWN,
-    STATES,
-    TABLE,
-    WIDTH,
-    FailedJob,
-    Invocation,
-)
+from lever_pipe.runtime.failures import SHOWN, STATES, TABLE, WIDTH, FailedJob, Invocation
 
 ADVICE = (
     "Detailed failure reason unavailable (status command is not 'sacct').For further error details see the "

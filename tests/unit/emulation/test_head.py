@@ -7,13 +7,7 @@ import torch
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.emulation.head import drop_head, head_names
-from lever_pipe.lever.selector.network import (
-    PROJECTIONS,
-    Architecture,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
+from lever_pipe.lever.selector.network import PROJECTIONS, Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.policies import trained_share
 
 SMALL = Architecture(embedding=6, width=8, layers=2, heads=2, dropout=0.5, attention_dropout=0.1, temperature=0.1)

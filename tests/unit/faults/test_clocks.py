@@ -16,12 +16,7 @@ from private_mounts import ROOT
 
 from lever_pipe.base import storage
 from lever_pipe.lvlms.asking.ledger import Ledger
-from lever_pipe.runtime.ownership import (
-    Times,
-    lock_of,
-    owned,
-    owner_of,
-)
+from lever_pipe.runtime.ownership import Times, lock_of, owned, owner_of
 
 HOUR_S = 3600.0
 FAST = Times(beat_s=100, limit_s=60, poll_s=0.02)  # no heartbeat within a test: the time of the lock is the test's

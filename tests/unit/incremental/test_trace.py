@@ -14,12 +14,7 @@ import pytest
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, UnknownMemberError
-from lever_pipe.commands import (
-    trace,
-    trace_sources,
-    trace_text,
-    trace_tool,
-)
+from lever_pipe.commands import trace, trace_sources, trace_text, trace_tool
 from lever_pipe.commands.trace_what import asked_for
 
 RESULTS = Path("results")

@@ -12,12 +12,7 @@ from endpoint_double import judgement, say, send, serve
 from intention_cases import env_of, task_of
 
 from lever_pipe.base.errors import RecordError, SimulatorError
-from lever_pipe.experiment.agent_config import (
-    AgentExecution,
-    Connection,
-    Endpoint,
-    Simulator,
-)
+from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpoint, Simulator
 from lever_pipe.intention.environment import StepResult, load_simulator
 from lever_pipe.intention.simulators._cassette import Cassette, request_hash
 from lever_pipe.intention.simulators._prompts import UnreadableError

@@ -21,12 +21,7 @@ from endpoint_double import (
 from intention_cases import env_of, task_of
 
 from lever_pipe.base.errors import SimulatorError
-from lever_pipe.experiment.agent_config import (
-    AgentExecution,
-    Connection,
-    Endpoint,
-    Simulator,
-)
+from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpoint, Simulator
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import IntentionEnv, load_simulator, step_all
 from lever_pipe.intention.simulators._endpoint import find_access

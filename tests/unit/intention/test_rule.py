@@ -6,13 +6,7 @@ from intention_cases import env_of, task_of
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.environment import load_simulator
-from lever_pipe.intention.lexicon import (
-    IMPORTANCES,
-    RELEVANT,
-    SLOTS,
-    VALUES,
-    inquiry,
-)
+from lever_pipe.intention.lexicon import IMPORTANCES, RELEVANT, SLOTS, VALUES, inquiry
 from lever_pipe.intention.records import MissingDetail
 from lever_pipe.intention.simulators.protocol import Exchange
 from lever_pipe.intention.simulators.rule import RuleUser

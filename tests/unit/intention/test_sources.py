@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from lever_pipe.base.errors import DataError, LeverPipeError
 from lever_pipe.experiment.agent_config import Environment, SyntheticTasks
 from lever_pipe.intention.environment import ceiling
-from lever_pipe.intention.lexicon import (
-    CATEGORIES,
-    IMPORTANCES,
-    RELEVANT,
-    SLOTS,
-    VALUES,
-)
+from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, SLOTS, VALUES
 from lever_pipe.intention.members import load_member
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources import json as json_source

@@ -15,12 +15,7 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import advantages as module
-from lever_pipe.losses.advantages import (
-    batch_advantages,
-    centred_advantages,
-    leave_one_out_advantages,
-    top_k_by_reward,
-)
+from lever_pipe.losses.advantages import batch_advantages, centred_advantages, leave_one_out_advantages, top_k_by_reward
 
 # The published constants; a test that is about one of them names another.
 group_z_scores = partial(module.group_z_scores, clamp=3.0)

@@ -11,14 +11,7 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import kl
-from lever_pipe.losses.kl import (
-    k1,
-    k2,
-    k3,
-    kl_policy_to_reference,
-    reference_penalty,
-    selection_divergence,
-)
+from lever_pipe.losses.kl import k1, k2, k3, kl_policy_to_reference, reference_penalty, selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
 POLICY = [0.7, 0.2, 0.1]

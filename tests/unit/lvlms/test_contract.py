@@ -11,14 +11,7 @@ import pytest
 
 from lever_pipe.base.parsing import available
 from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
-from lever_pipe.lvlms.protocol import (
-    COUNTERS,
-    ImageSource,
-    Lvlm,
-    LvlmOptions,
-    LvlmReply,
-    LvlmRequest,
-)
+from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, Lvlm, LvlmOptions, LvlmReply, LvlmRequest
 
 MEMBERS = available("lvlms")
 

@@ -10,13 +10,7 @@ import torch
 from lever_pipe.lvlms import _executor, _positions
 from lever_pipe.lvlms._folder import load_parts
 from lever_pipe.lvlms._planner import cut_shards
-from lever_pipe.lvlms._requests import (
-    Prompt,
-    Request,
-    Result,
-    Segment,
-    merge_requests,
-)
+from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
 from lever_pipe.lvlms._stock import _inputs, stock_tokens
 
 # Sums of fp32 products in another order, through three layers: 1e-5 is seen, a wrong position moves 0.1 or more.

@@ -13,12 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lever_pipe.base import numerics
-from lever_pipe.base.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    ImageError,
-)
+from lever_pipe.base.errors import CheckpointError, ConfigError, DataError, ImageError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.lvlms import qwen2_5_vl
 from lever_pipe.lvlms._planner import cut_shards
@@ -26,18 +21,8 @@ from lever_pipe.lvlms._requests import merge_requests
 from lever_pipe.lvlms._slots import SlotPool
 from lever_pipe.lvlms._stock import _inputs
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of
-from lever_pipe.lvlms.asking.prompts import (
-    PromptStyle,
-    TextPrompt,
-    TextSegment,
-    build_prompt,
-)
-from lever_pipe.lvlms.protocol import (
-    COUNTERS,
-    ImageSource,
-    LvlmOptions,
-    LvlmRequest,
-)
+from lever_pipe.lvlms.asking.prompts import PromptStyle, TextPrompt, TextSegment, build_prompt
+from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmRequest
 
 STYLE = PromptStyle("turns", "", "{question} {answer}", "{question}")
 QUESTIONS = ("what color is the cat", "how many men", "where is this", "what kind of dog", "is this food")

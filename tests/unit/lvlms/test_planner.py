@@ -11,19 +11,9 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.lvlms import _planner
-from lever_pipe.lvlms._planner import (
-    Budget,
-    Chunk,
-    Node,
-    PromptTooLongError,
-)
+from lever_pipe.lvlms._planner import Budget, Chunk, Node, PromptTooLongError
 from lever_pipe.lvlms._positions import Layout
-from lever_pipe.lvlms._requests import (
-    Prompt,
-    Request,
-    Segment,
-    merge_requests,
-)
+from lever_pipe.lvlms._requests import Prompt, Request, Segment, merge_requests
 
 NAMES = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 ANSWERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), max_size=3).map(tuple)

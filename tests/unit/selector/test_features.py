@@ -5,12 +5,7 @@ from typing import get_args
 import numpy as np
 
 from lever_pipe.experiment.config import Selector
-from lever_pipe.lever.selector.features import (
-    INPUTS,
-    fuse,
-    side_by_side,
-    unit,
-)
+from lever_pipe.lever.selector.features import INPUTS, fuse, side_by_side, unit
 
 
 def test_fusion_of_two_known_vectors() -> None:

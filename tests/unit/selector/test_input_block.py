@@ -12,13 +12,7 @@ from torch import nn
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.selector.decoding import draw, gumbel
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    Head,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
+from lever_pipe.lever.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
 
 PLAIN = Architecture(embedding=12, width=16, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
 BLOCK = replace(PLAIN, feed_forward=24)

@@ -14,12 +14,7 @@ import synthetic_results as synthetic
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import (
-    Cell,
-    EpochMetrics,
-    PolicyRef,
-    StepMetrics,
-)
+from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, StepMetrics
 from lever_pipe.experiment.stage_configs import CollectResultsConfig
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.report.tables import frames

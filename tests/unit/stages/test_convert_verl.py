@@ -9,12 +9,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
-from lever_pipe.intention.records import (
-    DoneRow,
-    EpisodeRow,
-    EvaluationRow,
-    StepRow,
-)
+from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.runtime import agent_plan
 from lever_pipe.stages.convert_verl import convert_verl
 

@@ -9,12 +9,7 @@ import yaml
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, ImageError
-from lever_pipe.base.records import (
-    Example,
-    ExampleId,
-    Pool,
-    QuestionScore,
-)
+from lever_pipe.base.records import Example, ExampleId, Pool, QuestionScore
 from lever_pipe.experiment.stage_configs import MeasurePoolsConfig
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.lever.baselines import holds_exact_demonstration

@@ -8,12 +8,7 @@ import matplotlib
 import pytest
 import synthetic_results as synthetic
 
-from lever_pipe.report.figures import (
-    accuracy,
-    curves,
-    learning,
-    style,
-)
+from lever_pipe.report.figures import accuracy, curves, learning, style
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.evidence import read_evidence
 from lever_pipe.report.tables.results import Results

@@ -9,15 +9,7 @@ from builders import example, ids
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import (
-    AnswerRow,
-    Cell,
-    Example,
-    ExampleId,
-    PolicyRef,
-    QuestionScore,
-    Selection,
-)
+from lever_pipe.base.records import AnswerRow, Cell, Example, ExampleId, PolicyRef, QuestionScore, Selection
 from lever_pipe.experiment.stage_configs import ScoreAnswersConfig
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.stages.score_answers import score_answers

@@ -17,12 +17,7 @@ from claim_files import Ours
 from test_compare_policies import Size
 
 from lever_pipe.base import storage
-from lever_pipe.commands.glossary_tool import (
-    file_texts,
-    main,
-    page_texts,
-    untranslated,
-)
+from lever_pipe.commands.glossary_tool import file_texts, main, page_texts, untranslated
 from lever_pipe.experiment.config import Emulate
 from lever_pipe.report.page.numbers import numbers_in
 

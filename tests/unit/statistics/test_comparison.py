@@ -13,12 +13,7 @@ from scipy import stats
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.statistics import comparison
-from lever_pipe.statistics.comparison import (
-    detectable,
-    holm,
-    sign_flip_p,
-    t_p_values,
-)
+from lever_pipe.statistics.comparison import detectable, holm, sign_flip_p, t_p_values
 from lever_pipe.statistics.crossed import mean_accuracy, paired_difference
 
 TENTHS = st.lists(st.integers(-10, 10), min_size=1, max_size=9)

@@ -14,14 +14,7 @@ from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores,
 
 from lever_pipe.base.errors import ComparisonError
 from lever_pipe.report.tables import comparability, lineage, published_notes
-from lever_pipe.report.tables.comparability import (
-    APART,
-    FACTORS,
-    LABELS,
-    deviations,
-    guard,
-    read_lineages,
-)
+from lever_pipe.report.tables.comparability import APART, FACTORS, LABELS, deviations, guard, read_lineages
 from lever_pipe.report.tables.lineage import published_key
 from lever_pipe.report.tables.table import Table
 

@@ -5,16 +5,7 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.tables.evidence import (
-    Cell,
-    Evidence,
-    Interval,
-    Pair,
-    Paired,
-    p_text,
-    read_evidence,
-    separated,
-)
+from lever_pipe.report.tables.evidence import Cell, Evidence, Interval, Pair, Paired, p_text, read_evidence, separated
 
 INTERVALS = "group,samples,shots,accuracy,low,high,n_runs,n_questions\n"
 COMPARISONS = "family,left,right,samples,shots,difference,low,high,p,p_holm,detectable,n_runs,n_questions\n"

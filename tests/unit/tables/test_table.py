@@ -4,19 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.report.tables.table import (
-    Table,
-    beside,
-    frame_of,
-    groups_of,
-    markdown_grid,
-)
-from lever_pipe.report.tables.text import (
-    INTERVAL,
-    bracketed,
-    number,
-    signed,
-)
+from lever_pipe.report.tables.table import Table, beside, frame_of, groups_of, markdown_grid
+from lever_pipe.report.tables.text import INTERVAL, bracketed, number, signed
 
 
 def test_a_published_row_stands_below_ours() -> None:

@@ -12,13 +12,7 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.baselines import rank_by_annotations
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    Head,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
+from lever_pipe.lever.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.distil import distil_step, oracle_targets, plan_distil_epoch
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups

@@ -7,14 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    Head,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.training.groups import Groups
 
 N = 40
@@ -46,7 +40,9 @@ def test_its_logits_are_those_of_the_module_bit_for_bit(head: Head) -> None:
     for n in (1, 2, 5, 33):
         with torch.no_grad():
             expected = table().scores(selector(head).eval(), groups(n))
+            plain = selector(head).eval().encode(table().vectors[groups(n).queries], table().vectors[groups(n).pools])
         assert torch.equal(frozen.scores(groups(n)), expected)
+        assert torch.equal(scores_of(selector(head), plain, groups(n)), expected)
 
 
 @pytest.mark.parametrize("name", ["input_proj", "input_up", "input_down", "cand_proj"])
@@ -63,3 +59,8 @@ def test_each_example_passes_a_projection_once(name: str) -> None:
     for n in (5, 16, 16):
         frozen.scores(groups(n))
     assert rows == N
+
+    rows = 0
+    batch = groups(5)
+    table().encoded(module, batch)
+    assert rows == len(torch.cat([batch.queries, batch.pools.flatten()]).unique())

@@ -32,12 +32,7 @@ from lever_pipe.lever.training.choice import choose
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import exact_kl, grpo_step
-from lever_pipe.lever.training.loop import (
-    Step,
-    policy_entropy,
-    run_epoch,
-    validation_loss,
-)
+from lever_pipe.lever.training.loop import Step, policy_entropy, run_epoch, validation_loss
 from lever_pipe.lever.training.policies import Policies
 from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
 from lever_pipe.losses.sequence import selection_log_probs, step_logits

@@ -9,12 +9,7 @@ from chains import LIMITS, Chain
 
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import AdaptiveKl, Grpo
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups, keep_best
 from lever_pipe.lever.training.grpo import BetaController, grpo_step

@@ -15,13 +15,7 @@ from lever_pipe.base.records import ExampleId
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import AdvantageName, OnPolicy
 from lever_pipe.lever.selector.decoding import greedy
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    Head,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
+from lever_pipe.lever.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import run_epoch

@@ -16,20 +16,10 @@ from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Rce, Reward, Selector
 from lever_pipe.lever.selector.features import fuse
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.loop import (
-    Step,
-    policy_entropy,
-    run_epoch,
-    validation_loss,
-)
+from lever_pipe.lever.training.loop import Step, policy_entropy, run_epoch, validation_loss
 from lever_pipe.lever.training.rce import progress_of
 from lever_pipe.lever.trajectories import make_group
 from lever_pipe.losses.rce import uniform_policy_loss

@@ -12,12 +12,7 @@ from lever_pipe.base.checkpoints import load_tensors, save_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training import state
 
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)

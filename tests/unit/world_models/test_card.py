@@ -12,21 +12,11 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
 from lever_pipe.world.data.items import WorldOptions
-from lever_pipe.world.data.lexicon import (
-    COLORS,
-    IMAGE_ID,
-    KINDS,
-    RELATIONS,
-)
+from lever_pipe.world.data.lexicon import COLORS, IMAGE_ID, KINDS, RELATIONS
 from lever_pipe.world.models.bank import draw_bank
 from lever_pipe.world.models.card import folder_digests, read_card, render_card
 from lever_pipe.world.models.encoder import image_vectors, text_vectors
-from lever_pipe.world.models.evaluation import (
-    Examples,
-    answer_prompts,
-    draw_examples,
-    encode_images,
-)
+from lever_pipe.world.models.evaluation import Examples, answer_prompts, draw_examples, encode_images
 from lever_pipe.world.models.make import probe_reader
 from lever_pipe.world.models.models import Reader
 from lever_pipe.world.models.probes import Probe, check_bounds

@@ -21,12 +21,7 @@ from lever_pipe.world.models.forward import (
     patches_of,
     read_turns,
 )
-from lever_pipe.world.models.models import (
-    Reader,
-    build_reader,
-    reader_image_processor,
-    reader_tokenizer,
-)
+from lever_pipe.world.models.models import Reader, build_reader, reader_image_processor, reader_tokenizer
 
 N_PROMPTS, N_TURNS = 5, 4
 

@@ -13,12 +13,7 @@ from torch import nn
 
 from lever_pipe.base.storage import digest
 from lever_pipe.world.data.items import WorldOptions
-from lever_pipe.world.models import (
-    curriculum,
-    encoder,
-    reader,
-    vision,
-)
+from lever_pipe.world.models import curriculum, encoder, reader, vision
 from lever_pipe.world.models.bank import draw_bank
 from lever_pipe.world.models.encoder import caption, contrastive_loss, encode_texts
 from lever_pipe.world.models.evaluation import draw_examples

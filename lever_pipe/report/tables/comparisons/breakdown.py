@@ -10,13 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.records import Example
-from lever_pipe.report.tables.comparisons.estimates import (
-    UNADJUSTED,
-    Draws,
-    accuracies,
-    compare,
-    method_of,
-)
+from lever_pipe.report.tables.comparisons.estimates import UNADJUSTED, Draws, accuracies, compare, method_of
 from lever_pipe.report.tables.comparisons.per_question import GroupScores
 from lever_pipe.report.tables.evidence import MEAN, Interval, p_text
 from lever_pipe.report.tables.policies import label_of

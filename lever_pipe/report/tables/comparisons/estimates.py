@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 from lever_pipe.base.seeding import generator
 from lever_pipe.report.tables.comparisons.families import Family
 from lever_pipe.report.tables.comparisons.per_question import Array, GroupScores, on_common_seeds
-from lever_pipe.statistics.comparison import (
-    detectable,
-    holm,
-    sign_flip_p,
-    t_p_values,
-)
+from lever_pipe.statistics.comparison import detectable, holm, sign_flip_p, t_p_values
 from lever_pipe.statistics.crossed import (
     Bounds,
     Estimates,

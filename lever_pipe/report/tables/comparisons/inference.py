@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from lever_pipe.report.tables.comparisons.estimates import (
-    UNADJUSTED,
-    ComparisonRow,
-    IntervalRow,
-    method_of,
-)
+from lever_pipe.report.tables.comparisons.estimates import UNADJUSTED, ComparisonRow, IntervalRow, method_of
 from lever_pipe.report.tables.comparisons.families import (
     AGAINST_RCE,
     BEST,
@@ -25,21 +20,10 @@ from lever_pipe.report.tables.comparisons.families import (
     best_beta,
 )
 from lever_pipe.report.tables.documents.grpo_tables import ONE_SEED
-from lever_pipe.report.tables.evidence import (
-    ALPHA,
-    MEAN,
-    Interval,
-    p_text,
-)
+from lever_pipe.report.tables.evidence import ALPHA, MEAN, Interval, p_text
 from lever_pipe.report.tables.policies import label_of
 from lever_pipe.report.tables.table import Table, frame_of
-from lever_pipe.report.tables.text import (
-    beta_text,
-    listing,
-    number,
-    sentences,
-    signed,
-)
+from lever_pipe.report.tables.text import beta_text, listing, number, sentences, signed
 
 BEST_TABLE = "best-kl-beta"
 SECTION = "statistics"

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from lever_pipe.report.tables.documents import (
-    document_000,
-    document_001,
-    document_002,
-    extras,
-    facts,
-)
+from lever_pipe.report.tables.documents import document_000, document_001, document_002, extras, facts
 from lever_pipe.report.tables.documents.document_002 import Setup
 from lever_pipe.report.tables.documents.facts import Facts
 from lever_pipe.report.tables.documents.world_order import world_order

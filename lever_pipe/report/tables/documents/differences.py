@@ -5,31 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lever_pipe.report.tables.documents import grpo_tables as parts
-from lever_pipe.report.tables.documents.assessment import (
-    ASSESSMENT,
-    Gap,
-    assess,
-    separation,
-    trend_text,
-)
+from lever_pipe.report.tables.documents.assessment import ASSESSMENT, Gap, assess, separation, trend_text
 from lever_pipe.report.tables.documents.grpo_tables import ACCURACY_DIGITS, REFERENCE_BETA, Sources
 from lever_pipe.report.tables.evidence import MEAN
 from lever_pipe.report.tables.published import Lineage
 from lever_pipe.report.tables.results import Results, standard_error
-from lever_pipe.report.tables.table import (
-    Table,
-    beside,
-    frame_of,
-    groups_of,
-)
-from lever_pipe.report.tables.text import (
-    beta_text,
-    difference,
-    mean,
-    number,
-    sentences,
-    signed,
-)
+from lever_pipe.report.tables.table import Table, beside, frame_of, groups_of
+from lever_pipe.report.tables.text import beta_text, difference, mean, number, sentences, signed
 
 ByShots = dict[float, dict[int, float | None]]
 """Accuracy in percent by beta and shots."""

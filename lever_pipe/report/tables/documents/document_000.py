@@ -8,34 +8,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lever_pipe.report.tables.lineage import published_key
-from lever_pipe.report.tables.published import (
-    CURVES,
-    Key,
-    Lineage,
-    Published,
-    PublishedNumber,
-)
-from lever_pipe.report.tables.results import (
-    Results,
-    keep,
-    offline_grpo,
-    split_by,
-)
-from lever_pipe.report.tables.table import (
-    Table,
-    beside,
-    frame_of,
-    groups_of,
-)
-from lever_pipe.report.tables.text import (
-    beta_text,
-    difference,
-    listing,
-    number,
-    sentences,
-    signed,
-    span,
-)
+from lever_pipe.report.tables.published import CURVES, Key, Lineage, Published, PublishedNumber
+from lever_pipe.report.tables.results import Results, keep, offline_grpo, split_by
+from lever_pipe.report.tables.table import Table, beside, frame_of, groups_of
+from lever_pipe.report.tables.text import beta_text, difference, listing, number, sentences, signed, span
 
 BETAS = (0.12, 0.15)
 LAST_PUBLISHED_EPOCH = 50

@@ -7,19 +7,8 @@ from lever_pipe.report.tables.evidence import MEAN, p_text
 from lever_pipe.report.tables.published import ACCURACY_015, Lineage, Published
 from lever_pipe.report.tables.published import BETAS as BETAS_FILE
 from lever_pipe.report.tables.results import Results, keep
-from lever_pipe.report.tables.table import (
-    Table,
-    beside,
-    frame_of,
-    groups_of,
-)
-from lever_pipe.report.tables.text import (
-    beta_text,
-    difference,
-    number,
-    sentences,
-    signed,
-)
+from lever_pipe.report.tables.table import Table, beside, frame_of, groups_of
+from lever_pipe.report.tables.text import beta_text, difference, number, sentences, signed
 
 BETAS = (0.12, 0.145, 0.15, 0.155, 0.18)
 EPOCHS = (1, 2, 3)

@@ -8,21 +8,9 @@ from dataclasses import dataclass
 from lever_pipe.report.tables.documents import differences
 from lever_pipe.report.tables.documents import grpo_tables as parts
 from lever_pipe.report.tables.lineage import published_key
-from lever_pipe.report.tables.published import (
-    ACCURACY_012,
-    ACCURACY_015,
-    BETAS,
-    Key,
-    Lineage,
-    Published,
-)
+from lever_pipe.report.tables.published import ACCURACY_012, ACCURACY_015, BETAS, Key, Lineage, Published
 from lever_pipe.report.tables.results import Results, keep
-from lever_pipe.report.tables.table import (
-    Table,
-    beside,
-    frame_of,
-    groups_of,
-)
+from lever_pipe.report.tables.table import Table, beside, frame_of, groups_of
 from lever_pipe.report.tables.text import beta_text, number, sentences
 
 DOCUMENT_BETAS = (0.18, 0.15, 0.12)

@@ -8,34 +8,12 @@ from dataclasses import replace
 import pandas as pd
 
 from lever_pipe.report.tables import policies
-from lever_pipe.report.tables.evidence import (
-    MEAN,
-    Evidence,
-    p_text,
-    separated,
-)
+from lever_pipe.report.tables.evidence import MEAN, Evidence, p_text, separated
 from lever_pipe.report.tables.policies import PolicyGroup, label_of
 from lever_pipe.report.tables.published import Key, Lineage, Published
-from lever_pipe.report.tables.results import (
-    Mean,
-    Results,
-    means,
-    offline_grpo,
-    split_by,
-    standard_error,
-)
-from lever_pipe.report.tables.table import (
-    GROUP,
-    Table,
-    frame_of,
-    groups_of,
-)
-from lever_pipe.report.tables.text import (
-    beta_text,
-    mean,
-    number,
-    sentences,
-)
+from lever_pipe.report.tables.results import Mean, Results, means, offline_grpo, split_by, standard_error
+from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
+from lever_pipe.report.tables.text import beta_text, mean, number, sentences
 from lever_pipe.statistics.summary import mean_and_sd
 
 RL_FILE = "rl_data_k64_v3.json"

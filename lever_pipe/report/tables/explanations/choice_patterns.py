@@ -8,19 +8,8 @@ from math import perm
 from statistics import fmean
 
 from lever_pipe.report.tables.explanations.emulated import Row, Run
-from lever_pipe.report.tables.explanations.pattern_study import (
-    NONE,
-    Pattern,
-    Study,
-    distinct,
-    percent,
-)
-from lever_pipe.report.tables.text import (
-    ABSENT,
-    beta_text,
-    listing,
-    number,
-)
+from lever_pipe.report.tables.explanations.pattern_study import NONE, Pattern, Study, distinct, percent
+from lever_pipe.report.tables.text import ABSENT, beta_text, listing, number
 
 COPIED = "No emulated fault repeats a row at some shot counts only; a copied row would."
 

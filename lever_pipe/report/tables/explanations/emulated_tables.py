@@ -7,20 +7,8 @@ from collections.abc import Mapping, Sequence
 from lever_pipe.report.tables.explanations.emulated import DIGITS, Run
 from lever_pipe.report.tables.explanations.pattern_study import DROPOUT, NONE, Study
 from lever_pipe.report.tables.lineage import published_key
-from lever_pipe.report.tables.table import (
-    Table,
-    beside,
-    frame_of,
-    groups_of,
-)
-from lever_pipe.report.tables.text import (
-    beta_text,
-    difference,
-    mean,
-    number,
-    sentences,
-    signed,
-)
+from lever_pipe.report.tables.table import Table, beside, frame_of, groups_of
+from lever_pipe.report.tables.text import beta_text, difference, mean, number, sentences, signed
 
 ONE_SEED = "No inference about training variance: one seed."
 ON_PURPOSE = "Emulated: the faults are switched on deliberately, and no other section shows these rows."

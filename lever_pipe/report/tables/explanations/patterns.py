@@ -10,13 +10,7 @@ from collections.abc import Callable, Sequence
 
 from lever_pipe.report.tables.explanations import choice_patterns as choices
 from lever_pipe.report.tables.explanations import training_patterns as training
-from lever_pipe.report.tables.explanations.pattern_study import (
-    REPRODUCED,
-    UNDEFINED,
-    UNSPECIFIC,
-    Pattern,
-    Study,
-)
+from lever_pipe.report.tables.explanations.pattern_study import REPRODUCED, UNDEFINED, UNSPECIFIC, Pattern, Study
 from lever_pipe.report.tables.table import Table, frame_of
 from lever_pipe.report.tables.text import ABSENT, sentences
 

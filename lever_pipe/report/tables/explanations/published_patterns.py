@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from lever_pipe.report.tables.explanations.emulated import Row, Run
-from lever_pipe.report.tables.published import (
-    ACCURACY_015,
-    BETAS,
-    CURVES,
-    Key,
-    Lineage,
-    Published,
-)
+from lever_pipe.report.tables.published import ACCURACY_015, BETAS, CURVES, Key, Lineage, Published
 from lever_pipe.report.tables.text import ABSENT, number
 
 FINAL = "KL_BETA_012_vs_015_最终对比报告.md"

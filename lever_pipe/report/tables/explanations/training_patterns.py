@@ -8,13 +8,7 @@ from itertools import pairwise
 from math import nan, sqrt
 from statistics import fmean
 
-from lever_pipe.report.tables.explanations.pattern_study import (
-    DROPOUT,
-    NONE,
-    Pattern,
-    Study,
-    extent,
-)
+from lever_pipe.report.tables.explanations.pattern_study import DROPOUT, NONE, Pattern, Study, extent
 from lever_pipe.report.tables.explanations.published_patterns import CURVE_BETAS
 from lever_pipe.report.tables.text import number
 

@@ -10,13 +10,7 @@ from lever_pipe.report.tables.intention.document_004_assessment import sd_of_cha
 from lever_pipe.report.tables.intention.endpoint_cells import endpoint_text
 from lever_pipe.report.tables.intention.pairs import published_pair
 from lever_pipe.report.tables.intention.published import RUNS
-from lever_pipe.report.tables.intention.shown import (
-    SHARED_DRAWS,
-    UPPER_BOUND,
-    Shown,
-    reward_text,
-    steps_listed,
-)
+from lever_pipe.report.tables.intention.shown import SHARED_DRAWS, UPPER_BOUND, Shown, reward_text, steps_listed
 from lever_pipe.report.tables.table import Table, frame_of
 from lever_pipe.report.tables.text import listing, number, sentences
 from lever_pipe.statistics.curves import excess_sd

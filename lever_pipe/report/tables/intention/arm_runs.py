@@ -9,12 +9,7 @@ from lever_pipe.report.tables.intention.arms import SECTION
 from lever_pipe.report.tables.intention.shown import Shown
 from lever_pipe.report.tables.intention.task_values import NORMALISED
 from lever_pipe.report.tables.table import Table, frame_of
-from lever_pipe.report.tables.text import (
-    listing,
-    number,
-    sentences,
-    signed,
-)
+from lever_pipe.report.tables.text import listing, number, sentences, signed
 
 MINUTES_APART = (
     "Minutes: all training steps with their evaluations and checkpoints; the evaluations of the start and of held-out "

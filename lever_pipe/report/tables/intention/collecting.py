@@ -15,12 +15,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.agent_stage_configs import AgentRun
-from lever_pipe.intention.records import (
-    DoneRow,
-    EpisodeRow,
-    EvaluationRow,
-    StepRow,
-)
+from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.long_format import decimal
 

@@ -6,20 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.tables.intention import published as theirs
-from lever_pipe.report.tables.intention.agent_runs import (
-    GREEDY,
-    MODES,
-    SAMPLED,
-    Series,
-)
+from lever_pipe.report.tables.intention.agent_runs import GREEDY, MODES, SAMPLED, Series
 from lever_pipe.report.tables.intention.document_003_costs import efficiency, lengths
 from lever_pipe.report.tables.intention.pairs import CurvePair, curve_pairs
-from lever_pipe.report.tables.intention.published import (
-    DIFFERENCE,
-    KL,
-    NO_KL,
-    RUNS,
-)
+from lever_pipe.report.tables.intention.published import DIFFERENCE, KL, NO_KL, RUNS
 from lever_pipe.report.tables.intention.run_measures import best_step, ceiling
 from lever_pipe.report.tables.intention.shown import (
     Shown,

@@ -10,33 +10,17 @@ import numpy as np
 
 from lever_pipe.report.tables.evidence import ALPHA, p_text
 from lever_pipe.report.tables.intention import published as theirs
-from lever_pipe.report.tables.intention.agent_runs import (
-    GREEDY,
-    MODES,
-    SAMPLED,
-    Series,
-    after_start,
-)
+from lever_pipe.report.tables.intention.agent_runs import GREEDY, MODES, SAMPLED, Series, after_start
 from lever_pipe.report.tables.intention.curve_rows import FEWEST
 from lever_pipe.report.tables.intention.document_003 import REWARD_COLUMNS, SAMPLED_COLUMNS, our_rewards
 from lever_pipe.report.tables.intention.document_004_assessment import assessment, stability
 from lever_pipe.report.tables.intention.endpoint_cells import difference_text, endpoint_text
 from lever_pipe.report.tables.intention.estimates import OVER_SEEDS
-from lever_pipe.report.tables.intention.pairs import (
-    CurvePair,
-    curve_pairs,
-    published_pair,
-    remarks,
-)
+from lever_pipe.report.tables.intention.pairs import CurvePair, curve_pairs, published_pair, remarks
 from lever_pipe.report.tables.intention.published import KL, NO_KL, RUNS
 from lever_pipe.report.tables.intention.run_measures import best_step
 from lever_pipe.report.tables.intention.seed_signs import can_decide, undecidable
-from lever_pipe.report.tables.intention.shown import (
-    Shown,
-    change_text,
-    reward_text,
-    steps_listed,
-)
+from lever_pipe.report.tables.intention.shown import Shown, change_text, reward_text, steps_listed
 from lever_pipe.report.tables.table import Table, frame_of
 from lever_pipe.report.tables.text import sentences, signed
 from lever_pipe.statistics.curve_tests import compare_curves

@@ -12,13 +12,7 @@ from scipy import stats
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.report.tables.intention.agent_runs import Series
-from lever_pipe.report.tables.intention.pairs import (
-    CurvePair,
-    Measure,
-    curve_pairs,
-    verdicts,
-    within,
-)
+from lever_pipe.report.tables.intention.pairs import CurvePair, Measure, curve_pairs, verdicts, within
 from lever_pipe.report.tables.intention.published import KL, NO_KL, RUNS
 from lever_pipe.report.tables.intention.run_measures import best_step
 from lever_pipe.report.tables.intention.seed_signs import can_decide, undecidable

@@ -9,12 +9,7 @@ from typing import NamedTuple
 
 from lever_pipe.report.tables.evidence import ALPHA, p_text
 from lever_pipe.report.tables.intention import published as theirs
-from lever_pipe.report.tables.intention.agent_runs import (
-    GREEDY,
-    MODES,
-    Series,
-    after_start,
-)
+from lever_pipe.report.tables.intention.agent_runs import GREEDY, MODES, Series, after_start
 from lever_pipe.report.tables.intention.estimates import paired_over_seeds
 from lever_pipe.report.tables.intention.published import KL, NO_KL, RUNS
 from lever_pipe.report.tables.intention.shown import Shown

@@ -12,21 +12,8 @@ from lever_pipe.experiment.agent_stage_configs import TabulateAgentsConfig
 from lever_pipe.report.tables.intention.agent_runs import AgentRuns
 from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
 from lever_pipe.report.tables.intention.found import Found
-from lever_pipe.report.tables.intention.published import (
-    KL,
-    NO_KL,
-    RUNS,
-    SET_UP,
-    PublishedRuns,
-)
-from lever_pipe.report.tables.text import (
-    ABSENT,
-    bracketed,
-    listing,
-    number,
-    sentences,
-    signed,
-)
+from lever_pipe.report.tables.intention.published import KL, NO_KL, RUNS, SET_UP, PublishedRuns
+from lever_pipe.report.tables.text import ABSENT, bracketed, listing, number, sentences, signed
 
 REWARD_DIGITS = 3
 """As the documents print rewards."""

@@ -6,27 +6,9 @@ from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 from lever_pipe.report.tables.comparisons.families import DRAWN_BETAS
 from lever_pipe.report.tables.evidence import ALPHA, MEAN, p_text
 from lever_pipe.report.tables.on_policy.gains import FACTOR, methods, tested
-from lever_pipe.report.tables.on_policy.study import (
-    LAST_SHARE,
-    ON_POLICY,
-    SECTION,
-    Run,
-    Study,
-    id_of,
-    names_with,
-)
-from lever_pipe.report.tables.table import (
-    GROUP,
-    Table,
-    frame_of,
-    groups_of,
-)
-from lever_pipe.report.tables.text import (
-    beta_text,
-    number,
-    sentences,
-    signed,
-)
+from lever_pipe.report.tables.on_policy.study import LAST_SHARE, ON_POLICY, SECTION, Run, Study, id_of, names_with
+from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
+from lever_pipe.report.tables.text import beta_text, number, sentences, signed
 
 HALF = 0.5
 

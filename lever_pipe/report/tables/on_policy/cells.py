@@ -17,12 +17,7 @@ from lever_pipe.report.tables.on_policy.study import (
     id_of,
     names_with,
 )
-from lever_pipe.report.tables.table import (
-    GROUP,
-    Table,
-    frame_of,
-    groups_of,
-)
+from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
 
 KINDS = (RCE, ON_POLICY, OFFLINE, REINFORCE, DISTIL)
 

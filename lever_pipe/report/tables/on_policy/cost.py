@@ -15,19 +15,8 @@ from lever_pipe.report.tables.on_policy.study import (
     id_of,
     names_with,
 )
-from lever_pipe.report.tables.table import (
-    GROUP,
-    Table,
-    frame_of,
-    groups_of,
-)
-from lever_pipe.report.tables.text import (
-    beta_text,
-    listing,
-    number,
-    sentences,
-    signed,
-)
+from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
+from lever_pipe.report.tables.text import beta_text, listing, number, sentences, signed
 
 RATE = "Gain per 1,000 prompts"
 

@@ -18,20 +18,8 @@ from lever_pipe.report.tables.on_policy.study import (
     id_of,
     names_with,
 )
-from lever_pipe.report.tables.table import (
-    GROUP,
-    Table,
-    frame_of,
-    groups_of,
-)
-from lever_pipe.report.tables.text import (
-    beta_text,
-    bracketed,
-    listing,
-    number,
-    sentences,
-    signed,
-)
+from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
+from lever_pipe.report.tables.text import beta_text, bracketed, listing, number, sentences, signed
 
 FACTOR = "policy kl_beta base seed"  # on-policy runs may have fewer seeds than the others
 KEYS = ["Mode", "KL_BETA", "Epoch"]

@@ -8,12 +8,7 @@ from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 from lever_pipe.report.tables.comparisons.families import MARKS, ORACLE
 from lever_pipe.report.tables.comparisons.inference import DETECTABLE
 from lever_pipe.report.tables.evidence import ALPHA, MEAN, p_text
-from lever_pipe.report.tables.on_policy.gains import (
-    OTHER_SEEDS,
-    interval_text,
-    methods,
-    tested,
-)
+from lever_pipe.report.tables.on_policy.gains import OTHER_SEEDS, interval_text, methods, tested
 from lever_pipe.report.tables.on_policy.study import (
     DISTIL,
     ON_POLICY,
@@ -25,12 +20,7 @@ from lever_pipe.report.tables.on_policy.study import (
     names_with,
 )
 from lever_pipe.report.tables.policies import label_of
-from lever_pipe.report.tables.table import (
-    GROUP,
-    Table,
-    frame_of,
-    groups_of,
-)
+from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
 from lever_pipe.report.tables.text import number, sentences
 
 CHANCE = "baseline/random"

@@ -13,12 +13,7 @@ import pandas as pd
 from lever_pipe.base.records import group_of
 from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 from lever_pipe.report.tables.comparisons.families import AGAINST_RCE, DRAWN_AGAINST_RCE
-from lever_pipe.report.tables.evidence import (
-    MEAN,
-    Evidence,
-    Interval,
-    Pair,
-)
+from lever_pipe.report.tables.evidence import MEAN, Evidence, Interval, Pair
 from lever_pipe.report.tables.on_policy.files import Agreement, Tests
 from lever_pipe.report.tables.results import split_by
 from lever_pipe.report.tables.text import beta_text, listing

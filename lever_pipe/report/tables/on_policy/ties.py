@@ -6,21 +6,8 @@ import pandas as pd
 
 from lever_pipe.report.tables.on_policy.files import BEST
 from lever_pipe.report.tables.on_policy.gains import FACTOR
-from lever_pipe.report.tables.on_policy.study import (
-    LAST_SHARE,
-    ON_POLICY,
-    SECTION,
-    Run,
-    Study,
-    id_of,
-    names_with,
-)
-from lever_pipe.report.tables.table import (
-    GROUP,
-    Table,
-    frame_of,
-    groups_of,
-)
+from lever_pipe.report.tables.on_policy.study import LAST_SHARE, ON_POLICY, SECTION, Run, Study, id_of, names_with
+from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
 from lever_pipe.report.tables.text import number, sentences
 
 WEIGHTS = {"hard": "Hard weight", "soft": "Soft weight", "relevance": "Relevance weight"}

@@ -8,21 +8,8 @@ import numpy as np
 import pytest
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.world.data.items import (
-    Picture,
-    Question,
-    WorldOptions,
-    annotate,
-    draw_knowledge,
-    draw_split,
-)
-from lever_pipe.world.data.lexicon import (
-    COLORS,
-    COUNTS,
-    KINDS,
-    KNOWLEDGE,
-    RELATIONS,
-)
+from lever_pipe.world.data.items import Picture, Question, WorldOptions, annotate, draw_knowledge, draw_split
+from lever_pipe.world.data.lexicon import COLORS, COUNTS, KINDS, KNOWLEDGE, RELATIONS
 
 OPTIONS = WorldOptions()
 

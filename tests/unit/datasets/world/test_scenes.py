@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from lever_pipe.world.data.lexicon import COLORS, COUNTS, KINDS
-from lever_pipe.world.data.scenes import (
-    OUTLINES,
-    PALETTE,
-    SIZE,
-    _cross,
-    render,
-)
+from lever_pipe.world.data.scenes import OUTLINES, PALETTE, SIZE, _cross, render
 
 
 def _pixels(kind: str, color: str, count: str, seed: int) -> np.ndarray:

@@ -8,12 +8,7 @@ import pytest
 
 from lever_pipe.base.records import group_of
 from lever_pipe.metrics.agreement import Difference
-from lever_pipe.report.tables.comparisons.agreement import (
-    SAME,
-    consequence,
-    mean_shares,
-    tables,
-)
+from lever_pipe.report.tables.comparisons.agreement import SAME, consequence, mean_shares, tables
 from lever_pipe.report.tables.comparisons.agreement_rows import (
     Measured,
     PairRow,

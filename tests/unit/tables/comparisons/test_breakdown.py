@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.report.tables.comparisons.breakdown import (
-    REST,
-    breakdown_rows,
-    gaps,
-    table,
-    ways_of,
-)
+from lever_pipe.report.tables.comparisons.breakdown import REST, breakdown_rows, gaps, table, ways_of
 from lever_pipe.report.tables.comparisons.estimates import HOW_ONE_RUN, UNADJUSTED, Draws
 from lever_pipe.report.tables.comparisons.per_question import GroupScores, with_mean
 

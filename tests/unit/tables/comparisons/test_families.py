@@ -2,13 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lever_pipe.report.tables.comparisons.families import (
-    arms_of,
-    best_beta,
-    families_of,
-    near,
-    reference_of,
-)
+from lever_pipe.report.tables.comparisons.families import arms_of, best_beta, families_of, near, reference_of
 
 BASELINES = ["baseline/random", "baseline/oracle"]
 

@@ -9,12 +9,7 @@ import pytest
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, QuestionScore
-from lever_pipe.report.tables.comparisons.per_question import (
-    GroupScores,
-    on_common_seeds,
-    read_groups,
-    read_scores,
-)
+from lever_pipe.report.tables.comparisons.per_question import GroupScores, on_common_seeds, read_groups, read_scores
 
 
 def write(path: Path, values: dict[tuple[int, int], float]) -> Path:

@@ -1,12 +1,7 @@
 from __future__ import annotations
 
 from lever_pipe.report.tables.documents.extras import separations
-from lever_pipe.report.tables.evidence import (
-    MEAN,
-    Evidence,
-    Pair,
-    Paired,
-)
+from lever_pipe.report.tables.evidence import MEAN, Evidence, Pair, Paired
 
 RCE = "preset~world/rce/epoch~{}"
 GRPO = "preset~world/grpo/base~{}/beta~0.15/epoch~3"

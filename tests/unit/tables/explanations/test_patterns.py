@@ -14,13 +14,7 @@ from lever_pipe.report.tables.comparability import guard
 from lever_pipe.report.tables.explanations.choice_patterns import coincidences
 from lever_pipe.report.tables.explanations.emulated_tables import emulated_tables
 from lever_pipe.report.tables.explanations.pattern_study import Pattern, percent
-from lever_pipe.report.tables.explanations.patterns import (
-    COLUMNS,
-    line,
-    pattern_table,
-    patterns,
-    tally,
-)
+from lever_pipe.report.tables.explanations.patterns import COLUMNS, line, pattern_table, patterns, tally
 from lever_pipe.report.tables.lineage import read_published_lineage
 from lever_pipe.report.tables.table import Table
 
