@@ -144,10 +144,10 @@ def _world_examples(experiment: Experiment, folder: Path) -> tuple[list[Example]
     }
     raw |= {f"{split}_images": folder / f"{split}_images" for split in ("train", "eval")}
     rows = {f"{split}_examples": folder / f"{split}.jsonl" for split in ("train", "eval")}
-    listing, summary, card = (folder / name for name in ("images.sha256", "summary.json", "run.json"))
-    generate_world(**raw, image_listing=listing, card=card, config=plan.stage_config(experiment, "generate_world", {}))  # type: ignore[arg-type]
+    listing, summary = folder / "images.sha256", folder / "summary.json"
+    generate_world(**raw, image_listing=listing, config=plan.stage_config(experiment, "generate_world", {}))  # type: ignore[arg-type]
     prepared = plan.stage_config(experiment, "prepare_examples", {})
-    prepare_examples(**raw, **rows, image_listing=(listing,), summary=summary, card=card, config=prepared)  # type: ignore[arg-type]
+    prepare_examples(**raw, **rows, image_listing=(listing,), summary=summary, config=prepared)  # type: ignore[arg-type]
     train, queries = (read_examples(path) for path in rows.values())
     paths = {e.image_digest: raw["train_images"] / e.image for e in train}
     return train, queries, paths | {e.image_digest: raw["eval_images"] / e.image for e in queries}

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
@@ -21,6 +20,7 @@ from lever_pipe.base import os_faults
 from lever_pipe.base.errors import ConfigError, LeverPipeError, SnapshotError
 from lever_pipe.base.parsing import available, nearest, parse_model
 from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import gpu_slots, ownership, snapshot
 
 
@@ -47,17 +47,21 @@ TOOLS = {
 }
 """By name, the usual ones first."""
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)
+CARD = "card"
+"""The name of the run card among a call's files."""
+HELP = ("-h", "--help")
 RARELY = 20_000
 """Objects that a stage makes, beyond those it has dropped, between two scans for cycles."""
 
 log = logging.getLogger("lever_pipe")
 
 
-class Call(NamedTuple):
+class StageCall(NamedTuple):
     """A stage with what it is called with."""
 
     function: Any
     files: dict[str, Path | tuple[Path, ...]]
+    card: Path
     config: Any
     runtime: Runtime
 
@@ -80,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not words:
             _parser().print_help()
             return 2
-        if not words[0].startswith("-"):
+        if words[0] not in HELP:
             _require_stage(words[0])
         options = _parser().parse_intermixed_args(words)
         os_faults.require_writable(_results_of(options), kept=_kept_by(options))
@@ -114,7 +118,7 @@ def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Cl
     """Return the time in which this process alone makes the artefact; without a run card there is none to own."""
     if "LOCAL_RANK" in os.environ:
         return ownership.adopted()
-    cards = [word.partition("=")[2] for word in options.files if word.startswith("card=")]
+    cards = [word.partition("=")[2] for word in options.files if word.startswith(f"{CARD}=")]
     return ownership.owned(Path(cards[0])) if len(cards) == 1 else nullcontext()
 
 
@@ -155,23 +159,18 @@ def run_stage(options: argparse.Namespace) -> object:
     """
     call = call_of(options)
     frozen = _require_planned(options, call.config, call.runtime.code)
-    if os.environ.get("RANK", "0") != "0":  # the first process of several writes the card
-        return call.function(**call.files, config=call.config, runtime=call.runtime)
     from lever_pipe.experiment import run_card
 
-    if frozen is not None:
+    leads = os.environ.get("RANK", "0") == "0"
+    if frozen is not None and leads:
         _require_models(options.stage, call)
-    card = call.files["card"]
-    assert isinstance(card, Path)  # a name that every stage has, once
-    card.unlink(missing_ok=True)  # first: no card may stand beside the files of two jobs
-    with run_card.watched(options.stage, call.files):
-        made = call.function(**call.files, config=call.config, runtime=call.runtime)
-    if frozen is not None:
-        _keep(frozen, options.spec, card)
+    made = run_card.carry_out(call.function, call.card, config=call.config, runtime=call.runtime, **call.files)
+    if frozen is not None and leads:
+        _keep(frozen, options.spec, call.card)
     return made
 
 
-def _require_models(stage: str, call: Call) -> None:
+def _require_models(stage: str, call: StageCall) -> None:
     """Refuse a model folder that is not the one of the job's identity any more.
 
     Raises:
@@ -195,7 +194,7 @@ def _require_models(stage: str, call: Call) -> None:
             )
 
 
-def _keep(frozen: snapshot.Snapshot, spec: str, card: Any) -> None:
+def _keep(frozen: snapshot.Snapshot, spec: str, card: Path) -> None:
     """Put what a job of an invocation has made into the store, if the configuration has one."""
     settings = frozen.config.get("store")
     if settings:
@@ -215,15 +214,15 @@ def is_made(options: argparse.Namespace) -> bool:
         ConfigError: as `run_stage`.
     """
     from lever_pipe.base.provenance import code_of
+    from lever_pipe.experiment.run_card import files_of_card
 
     call, stage = call_of(options), options.stage
-    card = call.files["card"]
-    assert isinstance(card, Path)  # a name that every stage has, once
     identity = {"config": call.config.model_dump(mode="json"), "code": call.runtime.code or code_of(stage)}
-    return ownership.is_complete(card, call.files, stage=stage, **identity)
+    read, made = files_of_card(call.function, call.files)
+    return ownership.is_complete(call.card, read | made, stage=stage, **identity)
 
 
-def call_of(options: argparse.Namespace) -> Call:
+def call_of(options: argparse.Namespace) -> StageCall:
     """Return the named stage with its files, config and runtime.
 
     Raises:
@@ -237,7 +236,10 @@ def call_of(options: argparse.Namespace) -> Call:
     execution = ("device", "threads", "ledger", "ask_again", "agent")
     runtime = Runtime(**{name: getattr(options, name) for name in execution}, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
-    return Call(function, _files(options.stage, function, options.files), config, runtime)
+    files = _files(options.stage, function, options.files)
+    card = files.pop(CARD)
+    assert isinstance(card, Path)  # `_files` takes it once
+    return StageCall(function, files, card, config, runtime)
 
 
 def _require_planned(options: argparse.Namespace, config: Any, code: str) -> snapshot.Snapshot | None:
@@ -258,12 +260,7 @@ def _require_planned(options: argparse.Namespace, config: Any, code: str) -> sna
 
 
 def stage_function(name: str) -> Any:
-    """Return the function of a stage.
-
-    Raises:
-        ConfigError: no module `lever_pipe/stages/<name>.py`.
-    """
-    _require_stage(name)
+    """Return the function of a stage."""
     return getattr(import_module(f"lever_pipe.stages.{name}"), name)
 
 
@@ -279,13 +276,6 @@ def _require_stage(name: str) -> None:
         )
 
 
-def path_parameters(function: Any) -> dict[str, bool]:
-    """Return a stage's file parameters and whether each takes several paths."""
-    hints = get_type_hints(function)
-    names = [n for n, p in signature(function).parameters.items() if p.kind is Parameter.KEYWORD_ONLY]
-    return {n: hints[n] is not Path for n in names if n not in ("config", "runtime")}
-
-
 def _json_object(text: str, *, source: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -297,13 +287,14 @@ def _json_object(text: str, *, source: str) -> dict[str, Any]:
 
 
 def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | tuple[Path, ...]]:
+    """Return the files of a call as a stage's signature declares them, and its run card."""
     given: dict[str, list[Path]] = {}
     for word in words:
         name, separator, path = word.partition("=")
         if not separator:
             raise ConfigError(f"{stage}: expected name=path", found=f"'{word}'", do="Put the file's name before it.")
         given.setdefault(name, []).append(Path(path))
-    parameters = path_parameters(function)
+    parameters = {name: of.several for name, of in declared(function).items()} | {CARD: False}
     missing, unknown = parameters.keys() - given.keys(), given.keys() - parameters.keys()
     missing -= {name for name in missing if parameters[name]}  # a list of files may be empty
     repeated = {name for name, paths in given.items() if len(paths) > 1 and not parameters.get(name, True)}

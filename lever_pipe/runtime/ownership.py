@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from lever_pipe.experiment.run_card import digested
+from lever_pipe.experiment.run_card import flat
 
 log = logging.getLogger(__name__)
 
@@ -394,7 +394,7 @@ def is_complete(
         made = storage.read_row(card, RunCard)
         if (made.stage, made.config, made.code) != (stage, dict(config), code):
             return False
-        given = digested(stage, {name: value for name, value in files.items() if name != "card"})
+        given = flat({name: value for name, value in files.items() if name != "card"})
         known = made.inputs | made.outputs | made.replaced
         return given.keys() == known.keys() and all(digest(path) == known[name] for name, path in given.items())
     except (LeverPipeError, OSError):

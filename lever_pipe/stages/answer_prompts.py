@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import AnswerRow, ExampleId, Selection
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import AnswerPromptsConfig, Runtime
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
 from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
@@ -18,15 +17,14 @@ from lever_pipe.metrics.answer_cut import cut_answer
 
 def answer_prompts(
     *,
-    selections: tuple[Path, ...],
-    train_examples: Path,
-    eval_examples: Path,
-    train_images: Path,
-    eval_images: Path,
-    lvlm: Path,
-    answers: Path,
-    counters: Path,
-    card: Path,
+    selections: Inputs,
+    train_examples: Input,
+    eval_examples: Input,
+    train_images: External,
+    eval_images: External,
+    lvlm: External,
+    answers: Output,
+    counters: Output,
     config: AnswerPromptsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
@@ -40,7 +38,6 @@ def answer_prompts(
         CheckpointError: the model folder is missing or incomplete.
         ImageError: an image cannot be read.
     """
-    started = time.perf_counter()
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
@@ -58,8 +55,6 @@ def answer_prompts(
         own = answers / f"{path.parent.relative_to(study)}.jsonl"
         storage.write_rows(own, [rows[prompt] for prompt in distinct_prompts((path,), config.shots)])
     storage.write_json(counters, model.counters)
-    inputs: Inputs = {"selections": selections, "train_examples": train_examples, "eval_examples": eval_examples}
-    write_card(card, stage="answer_prompts", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(rows)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import BuildReportConfig, Runtime
+from lever_pipe.experiment.stage_configs import BuildReportConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.page import audit, render
 from lever_pipe.report.page.compose import Drawing, Parts, StudyNote, compose
 from lever_pipe.report.page.glossary import Glossary, read_glossary
@@ -27,19 +26,17 @@ HTML_ONLY = ("title", "contents", "footer", "drawing:")
 
 def build_report(
     *,
-    html_template: Path,
-    style: Path,
-    script: Path,
-    markdown_template: Path,
-    glossary: tuple[Path, ...],
-    tables: tuple[Path, ...],
-    csv: tuple[Path, ...],
-    figures: tuple[Path, ...],
-    page: Path,
-    report: Path,
-    card: Path,
+    html_template: Input,
+    style: Input,
+    script: Input,
+    markdown_template: Input,
+    glossary: Inputs,
+    tables: Inputs,
+    csv: Inputs,
+    figures: Inputs,
+    page: Output,
+    report: Output,
     config: BuildReportConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write the page as HTML and, beside it, as Markdown; links to figures and CSV files are relative.
 
@@ -49,7 +46,6 @@ def build_report(
     Raises:
         RecordError: an input is missing or malformed, or a page prints a number that none of its files holds.
     """
-    started = time.perf_counter()
     voice = Voice(_glossary(glossary, config.language))
     read = read_tables(tables)
     parts = Parts(
@@ -69,9 +65,6 @@ def build_report(
     _warn(list(voice.missing), config.language)
     storage.write_text(page, html)
     storage.write_text(report, markdown)
-    inputs: Inputs = {"html_template": html_template, "style": style, "script": script, "glossary": glossary}
-    inputs = {**inputs, "markdown_template": markdown_template, "tables": tables, "csv": csv, "figures": figures}
-    write_card(card, stage="build_report", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _glossary(paths: Sequence[Path], language: str) -> Glossary | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from lever_pipe.base import seeding, storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import CheckClaimsConfig, Runtime
+from lever_pipe.experiment.stage_configs import CheckClaimsConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.claims.book import RewardCurves, read_claims
 from lever_pipe.report.claims.claim_tables import COLUMNS, claim_rows, claim_tables
 from lever_pipe.report.claims.curve_tables import published_curve_tables
@@ -32,25 +31,23 @@ Files = tuple[Path, ...]
 
 def check_claims(
     *,
-    claims: Path,
-    reference: Path,
-    reference_intention: Path,
-    reference_lineage: Path,
-    scores: tuple[Path, ...],
-    training: tuple[Path, ...],
-    intervals: tuple[Path, ...],
-    comparisons: tuple[Path, ...],
-    agreement: tuple[Path, ...],
-    parameters: tuple[Path, ...],
-    lineage: tuple[Path, ...],
-    curves: tuple[Path, ...],
-    agent_runs: tuple[Path, ...],
-    judged: Path,
-    tables: Path,
-    csv: Path,
-    card: Path,
+    claims: Input,
+    reference: Input,
+    reference_intention: Input,
+    reference_lineage: Input,
+    scores: Inputs,
+    training: Inputs,
+    intervals: Inputs,
+    comparisons: Inputs,
+    agreement: Inputs,
+    parameters: Inputs,
+    lineage: Inputs,
+    curves: Inputs,
+    agent_runs: Inputs,
+    judged: Output,
+    tables: Output,
+    csv: Output,
     config: CheckClaimsConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write one row a claim to `judged`, and the tables of section `claims`.
 
@@ -60,7 +57,6 @@ def check_claims(
         RecordError: a claim that cannot be computed (all of them, by id), a malformed input file, or a study with some
             of its files only.
     """
-    started = time.perf_counter()
     lever = {"scores": scores, "training": training, "intervals": intervals, "comparisons": comparisons}
     lever |= {"agreement": agreement, "parameters": parameters, "lineage": lineage}
     intention = {"curves": curves, "agent_runs": agent_runs}
@@ -79,9 +75,6 @@ def check_claims(
     origin = Origin(config.main_preset, config.data, config.lvlm) if scores else None
     statistics = published_curve_tables(reward_runs[DOCUMENTS[-1]], book.reward_curves)
     write_tables([*claim_tables(verdicts, origin, caption), *statistics], json=tables, folder=csv)
-    inputs: Inputs = {"claims": claims, "reference": reference, "reference_intention": reference_intention}
-    inputs = {**inputs, "reference_lineage": reference_lineage, **lever, **intention}
-    write_card(card, stage="check_claims", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _is_whole(study: str, files: dict[str, Files]) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import WorldError
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import CheckWorldConfig, Runtime
+from lever_pipe.experiment.stage_files import External, Input, Output
 from lever_pipe.lvlms.asking.answering import load_lvlm, prompt_style
 from lever_pipe.lvlms.asking.prompts import build_prompt
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
@@ -24,14 +22,13 @@ Requests = dict[str, list[LvlmRequest]]
 
 def check_world(
     *,
-    train_examples: Path,
-    eval_examples: Path,
-    train_images: Path,
-    eval_images: Path,
-    lvlm: Path,
-    check: Path,
-    counters: Path,
-    card: Path,
+    train_examples: Input,
+    eval_examples: Input,
+    train_images: External,
+    eval_images: External,
+    lvlm: External,
+    check: Output,
+    counters: Output,
     config: CheckWorldConfig,
     runtime: Runtime = Runtime(),
 ) -> dict[str, Any]:
@@ -40,7 +37,6 @@ def check_world(
     Raises:
         WorldError: a bound is missed, or an answer differs from the stock classes' `generate`.
     """
-    started = time.perf_counter()
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
@@ -65,8 +61,6 @@ def check_world(
             found=f"bounds missed: {missed or 'none'}; {agreement['equal']} of {agreement['prompts']} answers equal",
             do="Restore resources/world, or make the models again with: make world",
         )
-    inputs = {"train_examples": train_examples, "eval_examples": eval_examples}
-    write_card(card, stage="check_world", config=config, inputs=inputs, started=started, runtime=runtime)
     return result
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectAgentsConfig
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.intention.collecting import RunFiles, curve_lines, episode_lines, read_run, run_line
 from lever_pipe.report.tables.long_format import csv_text
@@ -17,19 +15,17 @@ from lever_pipe.report.tables.long_format import csv_text
 
 def collect_agents(
     *,
-    metrics: tuple[Path, ...],
-    evaluations: tuple[Path, ...],
-    episodes: tuple[Path, ...],
-    done: tuple[Path, ...],
-    cards: tuple[Path, ...],
-    test_evaluations: tuple[Path, ...],
-    test_episodes: tuple[Path, ...],
-    curves: Path,
-    episodes_table: Path,
-    runs: Path,
-    card: Path,
+    metrics: Inputs,
+    evaluations: Inputs,
+    episodes: Inputs,
+    done: Inputs,
+    cards: Inputs,
+    test_evaluations: Inputs,
+    test_episodes: Inputs,
+    curves: Output,
+    episodes_table: Output,
+    runs: Output,
     config: CollectAgentsConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write one line a number to `curves`, one an evaluated episode to `episodes_table` and one a run to `runs`.
 
@@ -39,7 +35,6 @@ def collect_agents(
         RecordError: a malformed row, a run that did not get as far as it says, or a number of files that is not that of
             the runs.
     """
-    started = time.perf_counter()
     tests = {"test_evaluations": test_evaluations, "test_episodes": test_episodes}
     needed = {"metrics": metrics, "evaluations": evaluations, "episodes": episodes, "done": done, "cards": cards}
     for name, paths in {**needed, **{name: paths for name, paths in tests.items() if paths}}.items():
@@ -60,8 +55,6 @@ def collect_agents(
     lines = (line for of in found for line in episode_lines(of))
     storage.write_text(episodes_table, csv_text(columns.EPISODES_COLUMNS, lines))
     storage.write_text(runs, csv_text(columns.RUNS_COLUMNS, map(run_line, found)))
-    inputs: Inputs = {**needed, **tests}
-    write_card(card, stage="collect_agents", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _require_one_a_run(name: str, paths: tuple[Path, ...], runs: tuple[AgentRun, ...]) -> None:

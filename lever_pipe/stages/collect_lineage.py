@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import RunCard, group_of
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import CollectLineageConfig, Runtime
+from lever_pipe.experiment.stage_configs import CollectLineageConfig
+from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.report.tables import lineage as fields_of
 from lever_pipe.report.tables.lineage import COLUMNS
 from lever_pipe.report.tables.long_format import csv_text
@@ -21,15 +20,13 @@ Found = dict[str, dict[str, set[str]]]
 
 def collect_lineage(
     *,
-    training: tuple[Path, ...],
-    rewards: tuple[Path, ...],
-    selections: tuple[Path, ...],
-    answers: tuple[Path, ...],
-    scores: tuple[Path, ...],
-    lineage: Path,
-    card: Path,
+    training: Inputs,
+    rewards: Inputs,
+    selections: Inputs,
+    answers: Inputs,
+    scores: Inputs,
+    lineage: Output,
     config: CollectLineageConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write one line for each group of seeds or draws and each field that applies to it.
 
@@ -39,7 +36,6 @@ def collect_lineage(
     Raises:
         RecordError: a malformed run card.
     """
-    started = time.perf_counter()
     found: Found = {}
     shared = dict(zip(config.presets, map(_read, rewards), strict=True))
     for row in map(_read, training):
@@ -55,9 +51,6 @@ def collect_lineage(
         for row in (selection, batch, score):
             _add(found, group_of(policy), fields_of.of_environment(row))
     storage.write_text(lineage, csv_text(COLUMNS, _lines(found)))
-    inputs: Inputs = {"training": training, "rewards": rewards, "selections": selections, "answers": answers}
-    inputs = {**inputs, "scores": scores}
-    write_card(card, stage="collect_lineage", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _read(path: Path) -> RunCard:

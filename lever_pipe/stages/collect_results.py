@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, RewardTies, StepMetrics
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import CollectResultsConfig, Runtime
+from lever_pipe.experiment.stage_configs import CollectResultsConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.tables.columns import (
     RL_DATA_COLUMNS,
     SCORES_COLUMNS,
@@ -32,21 +31,19 @@ MODES = ("", "offline", "on_policy")
 
 def collect_results(
     *,
-    cells: tuple[Path, ...],
-    metrics: tuple[Path, ...],
-    steps: tuple[Path, ...],
-    rl_summary: Path,
-    ties: Path,
-    scores: Path,
-    training: Path,
-    rl_data: Path,
-    arms: Path,
-    arms_training: Path,
-    steps_csv: Path,
-    ties_csv: Path,
-    card: Path,
+    cells: Inputs,
+    metrics: Inputs,
+    steps: Inputs,
+    rl_summary: Input,
+    ties: Input,
+    scores: Output,
+    training: Output,
+    rl_data: Output,
+    arms: Output,
+    arms_training: Output,
+    steps_csv: Output,
+    ties_csv: Output,
     config: CollectResultsConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`, all to `steps_csv`.
 
@@ -54,7 +51,6 @@ def collect_results(
         RecordError: a malformed row, two rows for one cell, metric, step or reward, a cell, epoch or step of the
             configuration that no file holds, or a nested RL summary.
     """
-    started = time.perf_counter()
     cell_rows = [row for path in cells for row in storage.read_rows(path, Cell)]
     metric_rows = [storage.read_row(path, EpochMetrics) for path in metrics]
     logged = _by_run([row for path in steps for row in storage.read_rows(path, StepMetrics)])
@@ -73,8 +69,6 @@ def collect_results(
     storage.write_text(steps_csv, csv_text(STEPS_COLUMNS, _step_lines(logged)))
     storage.write_text(rl_data, csv_text(RL_DATA_COLUMNS, _summary_lines(rl_summary)))
     storage.write_text(ties_csv, _ties_text(storage.read_rows(ties, RewardTies)))
-    inputs: Inputs = {"cells": cells, "metrics": metrics, "steps": steps, "rl_summary": rl_summary, "ties": ties}
-    write_card(card, stage="collect_results", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _missing_targets(cells: Iterable[Cell], metrics: Iterable[EpochMetrics], config: CollectResultsConfig) -> list[str]:

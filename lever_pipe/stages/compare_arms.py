@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.experiment.agent_stage_configs import CompareArmsConfig
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
 from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow, comparison_rows
 from lever_pipe.report.tables.intention.curve_rows import StatisticRow, statistic_rows
@@ -21,22 +19,19 @@ from lever_pipe.report.tables.long_format import csv_text, decimal
 
 def compare_arms(
     *,
-    curves: Path,
-    episodes_table: Path,
-    runs: Path,
-    endpoints: Path,
-    comparisons: Path,
-    statistics: Path,
-    card: Path,
+    curves: Input,
+    episodes_table: Input,
+    runs: Input,
+    endpoints: Output,
+    comparisons: Output,
+    statistics: Output,
     config: CompareArmsConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write one line an endpoint of an arm and seed, one a comparison, and one a statistic of a curve.
 
     Raises:
         RecordError: a malformed file, or runs that were not evaluated on the same tasks.
     """
-    started = time.perf_counter()
     context = Context(
         runs=read_agent_runs(curves, runs),
         episodes=read_episodes(episodes_table),
@@ -49,8 +44,6 @@ def compare_arms(
     _write(endpoints, EndpointRow._fields, endpoint_rows(context))
     _write(comparisons, ComparisonRow._fields, comparison_rows(context))
     _write(statistics, StatisticRow._fields, statistic_rows(context))
-    inputs: Inputs = {"curves": curves, "episodes_table": episodes_table, "runs": runs}
-    write_card(card, stage="compare_arms", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

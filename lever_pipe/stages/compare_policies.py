@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,8 +9,8 @@ from typing import NamedTuple
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ComparisonError
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import ComparePoliciesConfig, Runtime
+from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.tables import comparability
 from lever_pipe.report.tables.comparisons import breakdown as kinds
 from lever_pipe.report.tables.comparisons import inference
@@ -42,17 +41,15 @@ class Compared(NamedTuple):
 
 def compare_policies(
     *,
-    per_question: tuple[Path, ...],
-    eval_examples: Path,
-    lineage: Path,
-    intervals: Path,
-    comparisons: Path,
-    breakdown: Path,
-    tables: Path,
-    csv: Path,
-    card: Path,
+    per_question: Inputs,
+    eval_examples: Input,
+    lineage: Input,
+    intervals: Output,
+    comparisons: Output,
+    breakdown: Output,
+    tables: Output,
+    csv: Output,
     config: ComparePoliciesConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write the long-format files, and the tables of section `statistics`.
 
@@ -74,7 +71,6 @@ def compare_policies(
         RecordError: a malformed file, or policies that were not scored on the same questions.
         ComparisonError: a sample count of one question, or `config.guard` is `strict` and betas differ otherwise.
     """
-    started = time.perf_counter()
     if min(config.samples) < 2:
         raise ComparisonError(
             "evaluation.samples: expected at least 2 questions, for an interval", found="1", do="Drop this count."
@@ -91,8 +87,6 @@ def compare_policies(
     _write_csv(breakdown, BreakdownRow, rows)
     built = [*_tables(compared, found, config), *by_kind]
     write_tables(comparability.guard(built, read_lineage(lineage), config.guard), json=tables, folder=csv)
-    inputs: Inputs = {"per_question": per_question, "eval_examples": eval_examples, "lineage": lineage}
-    write_card(card, stage="compare_policies", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> Compared:

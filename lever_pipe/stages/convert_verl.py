@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
-from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.intention.records import DoneRow
 from lever_pipe.intention.verl.conversion import convert
 from lever_pipe.intention.verl.logs import read_log
@@ -19,21 +16,18 @@ logger = logging.getLogger("convert_verl")
 
 def convert_verl(
     *,
-    log: tuple[Path, ...],
-    metrics: Path,
-    evaluations: Path,
-    episodes: Path,
-    done: Path,
-    card: Path,
+    log: Inputs,
+    metrics: Output,
+    evaluations: Output,
+    episodes: Output,
+    done: Output,
     config: ConvertVerlConfig,
-    runtime: Runtime = Runtime(),
 ) -> DoneRow:
     """Write what the log says under our names and return how far the run came; `episodes` is empty, as no log has them.
 
     Raises:
         RecordError: a damaged log, one of another configuration, or one without validations.
     """
-    started = time.perf_counter()
     converted = convert(read_log(log), config)
     for note in converted.notes:
         logger.warning("%s", note)
@@ -41,5 +35,4 @@ def convert_verl(
     storage.write_rows(evaluations, converted.evaluations)
     storage.write_rows(episodes, [])
     storage.write_row(done, converted.done)
-    write_card(card, stage="convert_verl", config=config, inputs={"log": log}, started=started, runtime=runtime)
     return converted.done

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -13,19 +12,18 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ImageError
 from lever_pipe.base.records import Example
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import EmbedExamplesConfig, Runtime
+from lever_pipe.experiment.stage_files import External, Input, Output
 
 
 def embed_examples(
     *,
-    train_examples: Path,
-    eval_examples: Path,
-    train_images: Path,
-    eval_images: Path,
-    encoder: Path,
-    embeddings: Path,
-    card: Path,
+    train_examples: Input,
+    eval_examples: Input,
+    train_images: External,
+    eval_images: External,
+    encoder: External,
+    embeddings: Output,
     config: EmbedExamplesConfig,
     runtime: Runtime = Runtime(),
 ) -> dict[str, tuple[int, int]]:
@@ -35,7 +33,6 @@ def embed_examples(
         CheckpointError: the encoder's folder is missing, incomplete or damaged.
         ImageError: an image cannot be read, or is not the one that the examples were prepared with.
     """
-    started = time.perf_counter()
     execution.prepare(runtime)
     member = import_module(f"lever_pipe.lever.encoders.{config.member}")
     model = member.load(encoder, device=runtime.device, batch_size=config.batch_size)
@@ -49,8 +46,6 @@ def embed_examples(
         where = f"{encoder}: expected an encoder that gives finite vectors"
         raise CheckpointError(where, found="others", do="Mend its weights or config.json.")
     storage.write_arrays(embeddings, arrays)
-    inputs = {"train_examples": train_examples, "eval_examples": eval_examples}
-    write_card(card, stage="embed_examples", config=config, inputs=inputs, started=started, runtime=runtime)
     return {name: array.shape for name, array in arrays.items()}
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.records import Pool
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import EmulateSelectionsConfig, Runtime
+from lever_pipe.experiment.stage_files import Input, Inputs, Outputs
 from lever_pipe.lever.emulation.head import drop_head
 from lever_pipe.lever.emulation.pool import decode_with_repeats, first_items
 from lever_pipe.lever.selector.decoding import greedy
@@ -22,11 +19,10 @@ from lever_pipe.lever.training.state import load_selector
 
 def emulate_selections(
     *,
-    selectors: tuple[Path, ...],
-    eval_pools: Path,
-    embeddings: Path,
-    selections: tuple[Path, ...],
-    card: Path,
+    selectors: Inputs,
+    eval_pools: Input,
+    embeddings: Input,
+    selections: Outputs,
     config: EmulateSelectionsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
@@ -36,7 +32,6 @@ def emulate_selections(
         CheckpointError: a selector has another architecture.
         ConfigError: the preset's head is not the static one, which all published runs had.
     """
-    started = time.perf_counter()
     _require_static(config.selector)
     device = execution.prepare(runtime)
     train, queries = (
@@ -51,8 +46,6 @@ def emulate_selections(
         if config.head_seed is not None:
             module = drop_head(module, config.head_seed)
         storage.write_rows(target, choose(module.to(device), train, queries, pools, config.shots, decode=decode))
-    inputs: Inputs = {"selectors": selectors, "eval_pools": eval_pools, "embeddings": embeddings}
-    write_card(card, stage="emulate_selections", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(selections)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.faults import CONTROL, EMULATION
-from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import EmulateUntouchedConfig, Runtime
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.emulation.dropout import NoisyPolicies, epoch_without_updates
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
@@ -29,11 +28,10 @@ EPOCHS = (1, 2)
 
 def emulate_untouched(
     *,
-    groups: Path,
-    embeddings: Path,
-    reference: Path,
-    untouched: Path,
-    card: Path,
+    groups: Input,
+    embeddings: Input,
+    reference: Input,
+    untouched: Output,
     config: EmulateUntouchedConfig,
     runtime: Runtime = Runtime(),
 ) -> list[EpochMetrics]:
@@ -43,7 +41,6 @@ def emulate_untouched(
         CheckpointError: `reference` has another architecture.
         RecordError: malformed groups.
     """
-    started = time.perf_counter()
     device = execution.prepare(runtime)
     data = read_training_inputs(
         groups=groups,
@@ -54,8 +51,6 @@ def emulate_untouched(
     )
     rows = list(_rows(data, reference, config, device))
     storage.write_rows(untouched, rows)
-    inputs = {"groups": groups, "embeddings": embeddings, "reference": reference}
-    write_card(card, stage="emulate_untouched", config=config, inputs=inputs, started=started, runtime=runtime)
     return rows
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.progress import Progress
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
-from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate, relabelled
 from lever_pipe.intention.agent.player import execution_of, load_player, with_cassette
 from lever_pipe.intention.agent.processes import is_main, join, own_share
@@ -19,14 +18,13 @@ from lever_pipe.intention.records import DoneRow, Task
 
 def evaluate_agent(
     *,
-    test_tasks: Path,
-    last: Path,
-    best: Path,
-    done: Path,
-    cassette: tuple[Path, ...],
-    evaluations: Path,
-    episodes: Path,
-    card: Path,
+    test_tasks: Input,
+    last: Input,
+    best: Input,
+    done: Input,
+    cassette: Inputs,
+    evaluations: Output,
+    episodes: Output,
     config: EvaluateAgentConfig,
     runtime: Runtime = Runtime(),
 ) -> list[Evaluation]:
@@ -39,7 +37,6 @@ def evaluate_agent(
         ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: too many of the simulator's requests failed.
     """
-    started = time.perf_counter()
     settings = with_cassette(execution_of(runtime), config.simulator, cassette)
     dtype = config.policy.model.dtype
     processes = join(execution.prepare(runtime), dtype)
@@ -59,6 +56,4 @@ def evaluate_agent(
     if is_main(processes):
         storage.write_rows(evaluations, [row for evaluation in found for row in evaluation.rows])
         storage.write_rows(episodes, [row for evaluation in found for row in evaluation.episodes])
-        inputs: Inputs = {"test_tasks": test_tasks, "last": last, "best": best, "done": done, "cassette": cassette}
-        write_card(card, stage="evaluate_agent", config=config, inputs=inputs, started=started, runtime=runtime)
     return found

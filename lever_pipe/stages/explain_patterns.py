@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import ExplainPatternsConfig, Runtime
+from lever_pipe.experiment.stage_configs import ExplainPatternsConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.tables import comparability
 from lever_pipe.report.tables.explanations import patterns as judged
 from lever_pipe.report.tables.explanations.emulated import Emulated, Frames
@@ -24,27 +21,23 @@ from lever_pipe.report.tables.published import Published
 
 def explain_patterns(
     *,
-    scores: Path,
-    prompts: Path,
-    agreement: Path,
-    training: Path,
-    reference: Path,
-    reference_lineage: Path,
-    patterns: Path,
-    tables: Path,
-    csv: Path,
-    card: Path,
+    scores: Input,
+    prompts: Input,
+    agreement: Input,
+    training: Input,
+    reference: Input,
+    reference_lineage: Input,
+    patterns: Output,
+    tables: Output,
+    csv: Output,
     config: ExplainPatternsConfig,
-    runtime: Runtime = Runtime(),
 ) -> list[Pattern]:
     """Write every pattern with its verdict, and the tables of the emulation; return the patterns.
 
     Raises:
         RecordError: a missing or malformed input file.
     """
-    started = time.perf_counter()
-    inputs = {"scores": scores, "prompts": prompts, "agreement": agreement, "training": training}
-    frames = Frames(**{name: read_text_columns(path) for name, path in inputs.items()})
+    frames = Frames(*map(read_text_columns, (scores, prompts, agreement, training)))
     quoted = Quoted(Published(read_text_columns(reference)))
     study = Study(Emulated(frames), quoted, config.emulate, config.samples, config.shots)
     found = judged.patterns(study)
@@ -55,6 +48,4 @@ def explain_patterns(
     lineages = read_published_lineage(reference_lineage)
     guarded = comparability.guard([origin.named(table) for table in built], lineages, "footnote")
     write_tables(guarded, json=tables, folder=csv)
-    inputs = {**inputs, "reference": reference, "reference_lineage": reference_lineage}
-    write_card(card, stage="explain_patterns", config=config, inputs=inputs, started=started, runtime=runtime)
     return found

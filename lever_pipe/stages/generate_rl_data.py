@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, Trajectory
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import GenerateRlDataConfig, Runtime
+from lever_pipe.experiment.stage_files import External, Input, Output
 from lever_pipe.lever.proposers import diversity_fill
 from lever_pipe.lever.trajectories import references_of, score_trajectory
 from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
@@ -20,14 +18,13 @@ from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 
 def generate_rl_data(
     *,
-    proposals: Path,
-    train_pools: Path,
-    train_examples: Path,
-    train_images: Path,
-    lvlm: Path,
-    trajectories: Path,
-    counters: Path,
-    card: Path,
+    proposals: Input,
+    train_pools: Input,
+    train_examples: Input,
+    train_images: External,
+    lvlm: External,
+    trajectories: Output,
+    counters: Output,
     config: GenerateRlDataConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
@@ -37,7 +34,6 @@ def generate_rl_data(
         CheckpointError: the model folder is missing or incomplete.
         ImageError: an image cannot be read.
     """
-    started = time.perf_counter()
     execution.prepare(runtime)
     train = storage.read_examples(train_examples)
     pools = storage.read_rows(train_pools, Pool)[config.shard :: config.n_shards]
@@ -52,8 +48,6 @@ def generate_rl_data(
         return len(rows)
     storage.write_rows(trajectories, rows)
     storage.write_json(counters, model.counters)
-    inputs = {"proposals": proposals, "train_pools": train_pools, "train_examples": train_examples}
-    write_card(card, stage="generate_rl_data", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(rows)
 
 

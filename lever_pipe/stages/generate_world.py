@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import GenerateWorldConfig, Runtime
+from lever_pipe.experiment.stage_configs import GenerateWorldConfig
+from lever_pipe.experiment.stage_files import Output
 from lever_pipe.world.data.files import write_raw_files
 from lever_pipe.world.data.items import WorldOptions
 
 
 def generate_world(
     *,
-    train_questions: Path,
-    train_annotations: Path,
-    train_images: Path,
-    eval_questions: Path,
-    eval_annotations: Path,
-    eval_images: Path,
-    image_listing: Path,
-    card: Path,
+    train_questions: Output,
+    train_annotations: Output,
+    train_images: Output,
+    eval_questions: Output,
+    eval_annotations: Output,
+    eval_images: Output,
+    image_listing: Output,
     config: GenerateWorldConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write both splits of the world that the config names, and the digest of every image; same config, same bytes."""
-    started = time.perf_counter()
     write_raw_files(
         train_questions=train_questions,
         train_annotations=train_annotations,
@@ -39,4 +33,3 @@ def generate_world(
     images = sorted(path for folder in (train_images, eval_images) for path in folder.iterdir())
     lines = (f"{storage.digest(path)}  {path.parent.name}/{path.name}\n" for path in images)
     storage.write_text(image_listing, "".join(lines))
-    write_card(card, stage="generate_world", config=config, inputs={}, started=started, runtime=runtime)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import ImportRlDataConfig, Runtime
+from lever_pipe.experiment.stage_configs import ImportRlDataConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.rl_data_io import import_original, require_train_examples, summarise
 
 LEAST = 2
@@ -16,13 +13,11 @@ LEAST = 2
 
 def import_rl_data(
     *,
-    original: Path,
-    train_examples: Path,
-    rl_data: Path,
-    summary: Path,
-    card: Path,
+    original: Input,
+    train_examples: Input,
+    rl_data: Output,
+    summary: Output,
     config: ImportRlDataConfig,
-    runtime: Runtime = Runtime(),
 ) -> int:
     """Write one line a query, in the file's order, and return how many queries there are.
 
@@ -32,7 +27,6 @@ def import_rl_data(
         RecordError: a malformed file, pools of another size, too few queries, or queries and positions that are not
             those of these train examples.
     """
-    started = time.perf_counter()
     groups, report = import_original(original, pool_size=config.pool_size)
     if len(groups) < LEAST:
         raise RecordError(
@@ -43,6 +37,4 @@ def import_rl_data(
     require_train_examples(groups, storage.read_examples(train_examples), source=str(original))
     storage.write_rows(rl_data, groups)
     storage.write_json(summary, report.as_dict() | summarise(groups))
-    inputs = {"original": original, "train_examples": train_examples}
-    write_card(card, stage="import_rl_data", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(groups)

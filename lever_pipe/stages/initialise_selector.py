@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, Runtime
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.selector.network import build_selector, initialise
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import architecture_of, read_table
@@ -19,16 +16,14 @@ from lever_pipe.lever.training.embeddings import architecture_of, read_table
 
 def initialise_selector(
     *,
-    embeddings: Path,
-    selector: Path,
-    optimiser: Path,
-    metrics: Path,
-    card: Path,
+    embeddings: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
     config: InitialiseSelectorConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
     """Write the selector of `config.seed` before any training, with an optimiser state of zeros."""
-    started = time.perf_counter()
     device = execution.prepare(runtime)
     table = read_table(embeddings, "train", device, inputs=config.selector.inputs)
     architecture = architecture_of(config.selector, table)
@@ -45,12 +40,4 @@ def initialise_selector(
     )
     row = EpochMetrics(policy=ref, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
     storage.write_row(metrics, row)
-    write_card(
-        card,
-        stage="initialise_selector",
-        config=config,
-        inputs={"embeddings": embeddings},
-        started=started,
-        runtime=runtime,
-    )
     return row

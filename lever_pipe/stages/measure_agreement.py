@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import numpy as np
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, ExampleId, Selection, base_of
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import MeasureAgreementConfig, Runtime
+from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.metrics.agreement import Difference, agreement_matrices, parameter_differences
 from lever_pipe.report.tables import comparability
 from lever_pipe.report.tables.comparisons.agreement import tables as build_tables
@@ -30,19 +29,17 @@ Differences = Mapping[str, Difference]
 
 def measure_agreement(
     *,
-    selections: tuple[Path, ...],
-    selectors: tuple[Path, ...],
-    eval_examples: Path,
-    lineage: Path,
-    agreement: Path,
-    parameters: Path,
-    tensors: Path,
-    prompts: Path,
-    tables: Path,
-    csv: Path,
-    card: Path,
+    selections: Inputs,
+    selectors: Inputs,
+    eval_examples: Input,
+    lineage: Input,
+    agreement: Output,
+    parameters: Output,
+    tensors: Output,
+    prompts: Output,
+    tables: Output,
+    csv: Output,
     config: MeasureAgreementConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write the shares of queries with equal demonstrations, the differing parameters, and the distinct prompts.
 
@@ -53,7 +50,6 @@ def measure_agreement(
         ShapeError: a selector and its base do not have the same tensors.
         ComparisonError: `config.guard` is `strict` and policies differ in more than what they are.
     """
-    started = time.perf_counter()
     queries = storage.read_examples(eval_examples)
     chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
     compared = list(_compare_parameters(config, selectors))
@@ -65,9 +61,6 @@ def measure_agreement(
     origin = Origin(config.main_preset, config.data, config.lvlm)
     built = [origin.named(table) for table in build_tables(measured, config.main_preset)]
     write_tables(comparability.guard(built, read_lineage(lineage), config.guard), json=tables, folder=csv)
-    inputs: Inputs = {"selections": selections, "selectors": selectors, "eval_examples": eval_examples}
-    inputs = {**inputs, "lineage": lineage}
-    write_card(card, stage="measure_agreement", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _read_selections(path: Path, queries: Sequence[Example]) -> Chosen:

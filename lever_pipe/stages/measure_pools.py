@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.records import Pool, QuestionScore
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import MeasurePoolsConfig, Runtime
+from lever_pipe.experiment.stage_configs import MeasurePoolsConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
 
 def measure_pools(
     *,
-    train_examples: Path,
-    eval_examples: Path,
-    eval_pools: Path,
-    zero_shot: Path,
-    bound: Path,
-    card: Path,
-    config: MeasurePoolsConfig,
-    runtime: Runtime = Runtime(),
+    train_examples: Input,
+    eval_examples: Input,
+    eval_pools: Input,
+    zero_shot: Input,
+    bound: Output,
+    config: MeasurePoolsConfig,  # noqa: ARG001 - what it measures says all
 ) -> dict[str, float]:
     """Write and return, in percent of the queries, how often the pool holds what an answer could be copied from.
 
@@ -30,7 +25,6 @@ def measure_pools(
     accuracy of the best demonstration answer in the pool. `best_answer_or_zero_shot`: of each query the better of that
     and of the answer without demonstrations, since some questions need none.
     """
-    started = time.perf_counter()
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     alone = {score.query_id: score.accuracy for score in storage.read_rows(zero_shot, QuestionScore)}
     pools = storage.read_rows(eval_pools, Pool)
@@ -47,7 +41,4 @@ def measure_pools(
     result = {name: round(100 * sum(values) / len(pools), 4) for name, values in shares.items()}
     result["queries"] = float(len(pools))
     storage.write_json(bound, result)
-    inputs = {"train_examples": train_examples, "eval_examples": eval_examples, "eval_pools": eval_pools}
-    inputs["zero_shot"] = zero_shot
-    write_card(card, stage="measure_pools", config=config, inputs=inputs, started=started, runtime=runtime)
     return result

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.records import RewardTies, RlGroup
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, Runtime
+from lever_pipe.experiment.stage_configs import MeasureRewardsConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups
 from lever_pipe.lever.trajectory_rewards import reward_function
 from lever_pipe.losses.rce import reward_ranges
@@ -18,15 +15,12 @@ CLEARLY = 0.1
 """Difference of rewards beyond which two selections are told apart by more than a nuance."""
 
 
-def measure_rewards(
-    *, rl_data: Path, ties: Path, card: Path, config: MeasureRewardsConfig, runtime: Runtime = Runtime()
-) -> list[RewardTies]:
+def measure_rewards(*, rl_data: Input, ties: Output, config: MeasureRewardsConfig) -> list[RewardTies]:
     """Write and return, for each reward, in what share of the queries the selections differ and the best ones move.
 
     Raises:
         RecordError: malformed RL data, an empty group, or selections or pools of unequal length.
     """
-    started = time.perf_counter()
     groups = storage.read_rows(rl_data, RlGroup)
     rows = []
     for reward in config.rewards:
@@ -41,8 +35,6 @@ def measure_rewards(
         )
         rows.append(row)
     storage.write_rows(ties, rows)
-    inputs = {"rl_data": rl_data}
-    write_card(card, stage="measure_rewards", config=config, inputs=inputs, started=started, runtime=runtime)
     return rows
 
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Set
-from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, Pool, Trajectory
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import MergeRlDataConfig, Runtime
+from lever_pipe.experiment.stage_configs import MergeRlDataConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever.rl_data_io import summarise
 from lever_pipe.lever.trajectories import make_group
 
 
 def merge_rl_data(
     *,
-    trajectories: tuple[Path, ...],
-    train_pools: Path,
-    train_examples: Path,
-    rl_data: Path,
-    summary: Path,
-    card: Path,
-    config: MergeRlDataConfig,
-    runtime: Runtime = Runtime(),
+    trajectories: Inputs,
+    train_pools: Input,
+    train_examples: Input,
+    rl_data: Output,
+    summary: Output,
+    config: MergeRlDataConfig,  # noqa: ARG001 - what it merges says all
 ) -> int:
     """Write one line a query, in query-id order, and return how many queries there are.
 
@@ -32,7 +28,6 @@ def merge_rl_data(
         RecordError: a malformed row, a query without trajectories or without a pool, or a selection that its query's
             pool does not hold.
     """
-    started = time.perf_counter()
     train = storage.read_examples(train_examples)
     by_query: dict[ExampleId, list[Trajectory]] = {}
     for path in trajectories:
@@ -43,8 +38,6 @@ def merge_rl_data(
     groups = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools]
     storage.write_rows(rl_data, groups)
     storage.write_json(summary, summarise(groups))
-    inputs: Inputs = {"trajectories": trajectories, "train_pools": train_pools, "train_examples": train_examples}
-    write_card(card, stage="merge_rl_data", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(groups)
 
 

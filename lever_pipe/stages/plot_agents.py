@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from matplotlib.figure import Figure
 from lever_pipe.base.folders import write_folder
 from lever_pipe.experiment.agent_config import PrimaryEndpoint
 from lever_pipe.experiment.agent_stage_configs import PlotAgentsConfig
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.figures import agents, style
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.evidence import Interval
@@ -28,22 +26,19 @@ PUBLISHED = "Published: Qwen3-8B on IntentionGym, one run each."
 
 def plot_agents(
     *,
-    curves: Path,
-    episodes_table: Path,
-    endpoints: Path,
-    comparisons: Path,
-    reference_intention: Path,
-    figures: Path,
-    card: Path,
+    curves: Input,
+    episodes_table: Input,
+    endpoints: Input,
+    comparisons: Input,
+    reference_intention: Input,
+    figures: Output,
     config: PlotAgentsConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write one SVG and one PNG a figure into the folder `figures`; a figure without data is left out.
 
     Raises:
         RecordError: a malformed input file.
     """
-    started = time.perf_counter()
     arms = [arm.name for arm in config.arms]
     steps = read_columns(curves, columns.CURVES_COLUMNS, numbers=("step", "value"))
     episodes = read_columns(episodes_table, columns.EPISODES_COLUMNS, numbers=("step", "reward", "ceiling"))
@@ -63,9 +58,6 @@ def plot_agents(
         }
         footers = dict.fromkeys(drawn, f"Ours: {config.scale}.") | {"published_rewards": PUBLISHED}
         write_folder(figures, lambda folder: _save_all(folder, drawn, footers))
-    inputs = {"curves": curves, "episodes_table": episodes_table, "endpoints": endpoints}
-    inputs = {**inputs, "comparisons": comparisons, "reference_intention": reference_intention}
-    write_card(card, stage="plot_agents", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _endpoints(path: Path, primary: PrimaryEndpoint) -> dict[str, Interval]:

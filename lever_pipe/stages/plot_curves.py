@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lever_pipe.base.folders import write_folder
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import PlotCurvesConfig, Runtime
+from lever_pipe.experiment.stage_configs import PlotCurvesConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.figures import accuracy, curves, kinds, learning, on_policy, style
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.evidence import read_evidence
@@ -22,24 +21,21 @@ from lever_pipe.report.tables.results import Results, choose_base
 
 def plot_curves(
     *,
-    scores: Path,
-    training: Path,
-    arms: Path,
-    steps: Path,
-    intervals: Path,
-    comparisons: Path,
-    breakdown: Path,
-    figures: Path,
-    card: Path,
+    scores: Input,
+    training: Input,
+    arms: Input,
+    steps: Input,
+    intervals: Input,
+    comparisons: Input,
+    breakdown: Input,
+    figures: Output,
     config: PlotCurvesConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write one SVG and one PNG a figure into the folder `figures`; a figure without data is left out.
 
     Raises:
         RecordError: a malformed input file.
     """
-    started = time.perf_counter()
     counts = {"samples": config.samples, "shots": config.shots}
     wanted, training_rows = frames.within(frames.read_scores(scores), **counts), frames.read_training(training)
     base = choose_base(wanted, training_rows, config.base_rce_epoch)
@@ -65,9 +61,6 @@ def plot_curves(
         presets |= {name: [study.preset] for name in of_study if study is not None}
         footers = {name: origin.sentence(presets.get(name, [config.main_preset])) for name in drawn}
         write_folder(figures, lambda folder: _save_all(folder, drawn, footers))
-    inputs = {"scores": scores, "training": training, "arms": arms, "steps": steps}
-    inputs = {**inputs, "intervals": intervals, "comparisons": comparisons, "breakdown": breakdown}
-    write_card(card, stage="plot_curves", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _of_study(study: Study | None) -> dict[str, Figure | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -10,26 +9,24 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import PrepareExamplesConfig, Runtime
+from lever_pipe.experiment.stage_configs import PrepareExamplesConfig
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever.datasets.protocol import Reader, ReadOptions, VqaFilePaths
 
 
 def prepare_examples(
     *,
-    train_questions: Path,
-    train_annotations: Path,
-    train_images: Path,
-    eval_questions: Path,
-    eval_annotations: Path,
-    eval_images: Path,
-    train_examples: Path,
-    eval_examples: Path,
-    image_listing: tuple[Path, ...],
-    summary: Path,
-    card: Path,
+    train_questions: Input,
+    train_annotations: Input,
+    train_images: External,
+    eval_questions: Input,
+    eval_annotations: Input,
+    eval_images: External,
+    train_examples: Output,
+    eval_examples: Output,
+    image_listing: Inputs,  # noqa: ARG001 - other images, another run
+    summary: Output,
     config: PrepareExamplesConfig,
-    runtime: Runtime = Runtime(),
 ) -> tuple[int, int]:
     """Write both splits in question-id order and return their sizes.
 
@@ -41,7 +38,6 @@ def prepare_examples(
             is allowed.
         ImageError: an unreadable image, unless such images are skipped.
     """
-    started = time.perf_counter()
     reader: Reader = import_module(f"lever_pipe.lever.datasets.{config.reader}")
     raw_train = VqaFilePaths(questions=train_questions, annotations=train_annotations, images=train_images)
     raw_eval = VqaFilePaths(questions=eval_questions, annotations=eval_annotations, images=eval_images)
@@ -68,14 +64,6 @@ def prepare_examples(
     for target, examples in zip((train_examples, eval_examples), splits, strict=True):
         storage.write_rows(target, examples)
     storage.write_json(summary, counts)
-    inputs: Inputs = {
-        "train_questions": train_questions,
-        "train_annotations": train_annotations,
-        "eval_questions": eval_questions,
-        "eval_annotations": eval_annotations,
-        "image_listing": image_listing,
-    }
-    write_card(card, stage="prepare_examples", config=config, inputs=inputs, started=started, runtime=runtime)
     return counts["train_questions"], counts["eval_questions"]
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from lever_pipe.base import storage
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.intention.environment import ceiling
 from lever_pipe.intention.members import load_member
 from lever_pipe.intention.records import Task
@@ -22,17 +19,15 @@ from lever_pipe.intention.sources.protocol import RawFiles, Source
 
 def prepare_tasks(
     *,
-    train_file: tuple[Path, ...],
-    val_file: tuple[Path, ...],
-    test_file: tuple[Path, ...],
-    details: tuple[Path, ...],
-    train_tasks: Path,
-    val_tasks: Path,
-    test_tasks: Path,
-    summary: Path,
-    card: Path,
+    train_file: Inputs,
+    val_file: Inputs,
+    test_file: Inputs,
+    details: Inputs,
+    train_tasks: Output,
+    val_tasks: Output,
+    test_tasks: Output,
+    summary: Output,
     config: PrepareTasksConfig,
-    runtime: Runtime = Runtime(),
 ) -> dict[str, Any]:
     """Write the tasks of each split and return what `summary` says of them.
 
@@ -42,7 +37,6 @@ def prepare_tasks(
         DataError: files that break the format or contradict each other; all faults at once.
         UnknownMemberError: no such source.
     """
-    started = time.perf_counter()
     files = RawFiles(train_file, val_file, test_file, details)
     source: Source = load_member("sources", config.source)
     splits = source.read(config.synthetic, files)
@@ -60,8 +54,6 @@ def prepare_tasks(
         },
     }
     storage.write_json(summary, told)
-    inputs: Inputs = {"train_file": train_file, "val_file": val_file, "test_file": test_file, "details": details}
-    write_card(card, stage="prepare_tasks", config=config, inputs=inputs, started=started, runtime=runtime)
     return told
 
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.records import Pool, Proposal
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import ProposeTrajectoriesConfig, Runtime
+from lever_pipe.experiment.stage_configs import ProposeTrajectoriesConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.proposers import ProposalOptions, propose
 from lever_pipe.lever.selector.features import fuse
 
 
 def propose_trajectories(
     *,
-    train_pools: Path,
-    embeddings: Path,
-    proposals: Path,
-    card: Path,
+    train_pools: Input,
+    embeddings: Input,
+    proposals: Output,
     config: ProposeTrajectoriesConfig,
-    runtime: Runtime = Runtime(),
 ) -> int:
     """Write the proposals of all RL queries and return how many there are."""
-    started = time.perf_counter()
     arrays = storage.read_embeddings(embeddings)
     vectors = fuse(arrays["train_image"], arrays["train_question"])
     options = ProposalOptions(**config.model_dump(exclude={"seed"}))
@@ -38,6 +32,4 @@ def propose_trajectories(
             generator=generator(config.seed, "proposals", pool.query_id),
         )
     storage.write_rows(proposals, rows)
-    inputs = {"train_pools": train_pools, "embeddings": embeddings}
-    write_card(card, stage="propose_trajectories", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(rows)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.records import RlGroup
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import RewardGroupsConfig, Runtime
+from lever_pipe.experiment.stage_configs import RewardGroupsConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.groups import pad_groups, save_groups
 from lever_pipe.lever.trajectory_rewards import reward_function
 
 
-def reward_groups(
-    *, rl_data: Path, groups: Path, card: Path, config: RewardGroupsConfig, runtime: Runtime = Runtime()
-) -> int:
+def reward_groups(*, rl_data: Input, groups: Output, config: RewardGroupsConfig) -> int:
     """Write the padded groups and return how many queries there are; epochs need not parse the rows again.
 
     Raises:
         RecordError: malformed RL data, an empty group, or selections or pools of unequal length.
     """
-    started = time.perf_counter()
     padded = pad_groups(storage.read_rows(rl_data, RlGroup), reward_function(config.reward))
     save_groups(groups, padded)
-    inputs = {"rl_data": rl_data}
-    write_card(card, stage="reward_groups", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(padded)

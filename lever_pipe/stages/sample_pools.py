@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +12,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, PoolError
 from lever_pipe.base.records import Example, ExampleId, Pool, Split
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import Runtime, SamplePoolsConfig
+from lever_pipe.experiment.stage_configs import SamplePoolsConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.samplers.protocol import Sampler, SamplingView
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -23,14 +21,12 @@ Arrays = dict[str, NDArray[np.float32]]
 
 def sample_pools(
     *,
-    train_examples: Path,
-    eval_examples: Path,
-    embeddings: Path,
-    train_pools: Path,
-    eval_pools: Path,
-    card: Path,
+    train_examples: Input,
+    eval_examples: Input,
+    embeddings: Input,
+    train_pools: Output,
+    eval_pools: Output,
     config: SamplePoolsConfig,
-    runtime: Runtime = Runtime(),
 ) -> tuple[int, int]:
     """Write the pools of the RL queries and of all evaluation queries; return how many there are.
 
@@ -38,7 +34,6 @@ def sample_pools(
         DataError: more RL queries wanted than train examples exist.
         PoolError: a query has fewer than K eligible examples.
     """
-    started = time.perf_counter()
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     arrays = storage.read_embeddings(embeddings, train=len(train), eval=len(queries))
     chosen = [train[i] for i in rl_queries(len(train), config.n_rl_queries, config.rl_seed)]
@@ -46,8 +41,6 @@ def sample_pools(
     eval_rows = build_pools(queries, "eval", train, arrays, config)
     storage.write_rows(train_pools, rl_rows)
     storage.write_rows(eval_pools, eval_rows)
-    inputs = {"train_examples": train_examples, "eval_examples": eval_examples, "embeddings": embeddings}
-    write_card(card, stage="sample_pools", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(rl_rows), len(eval_rows)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,8 +11,8 @@ import numpy as np
 from lever_pipe.base import storage
 from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef, Selection
 from lever_pipe.experiment.faults import CONTROL, EMULATION, EmulatedPolicy
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import Runtime, ScoreEmulationConfig
+from lever_pipe.experiment.stage_configs import ScoreEmulationConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever.emulation.choices import Chosen, identical_prompts, prompts_a_query, repeated_share
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
 from lever_pipe.report.tables.columns import (
@@ -30,25 +29,22 @@ Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]
 
 def score_emulation(
     *,
-    selections: tuple[Path, ...],
-    answers: tuple[Path, ...],
-    eval_examples: Path,
-    metrics: tuple[Path, ...],
-    untouched: Path,
-    scores: Path,
-    prompts: Path,
-    agreement: Path,
-    training: Path,
-    card: Path,
+    selections: Inputs,
+    answers: Inputs,
+    eval_examples: Input,
+    metrics: Inputs,
+    untouched: Input,
+    scores: Output,
+    prompts: Output,
+    agreement: Output,
+    training: Output,
     config: ScoreEmulationConfig,
-    runtime: Runtime = Runtime(),
 ) -> int:
     """Write the four files and return how many policies were scored.
 
     Raises:
         RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
     """
-    started = time.perf_counter()
     selected: Selected = {
         policy: {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
         for policy, path in zip(config.policies, selections, strict=True)
@@ -62,9 +58,6 @@ def score_emulation(
         (training, EMULATED_TRAINING_COLUMNS, _training_lines(rows)),
     ):
         storage.write_text(path, csv_text(columns, lines))
-    inputs: Inputs = {"selections": selections, "answers": answers, "eval_examples": eval_examples}
-    inputs = {**inputs, "metrics": metrics, "untouched": untouched}
-    write_card(card, stage="score_emulation", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(selected)
 
 

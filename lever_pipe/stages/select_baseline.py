@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.records import Pool, Selection
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.run_card import write_card
-from lever_pipe.experiment.stage_configs import Runtime, SelectBaselineConfig
+from lever_pipe.experiment.stage_configs import SelectBaselineConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever import baselines
 
 
 def select_baseline(
     *,
-    train_examples: Path,
-    eval_examples: Path,
-    eval_pools: Path,
-    embeddings: Path,
-    selections: Path,
-    card: Path,
+    train_examples: Input,
+    eval_examples: Input,
+    eval_pools: Input,
+    embeddings: Input,
+    selections: Output,
     config: SelectBaselineConfig,
-    runtime: Runtime = Runtime(),
 ) -> int:
     """Write the selections of all evaluation queries and return how many there are; zero-shot selects nothing.
 
     Raises:
         UnknownMemberError: no such baseline.
     """
-    started = time.perf_counter()
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     arrays = storage.read_embeddings(embeddings)
     rows = []
@@ -48,11 +42,4 @@ def select_baseline(
         chosen = tuple(pool.candidates[position] for position in ranked[: config.shots])
         rows.append(Selection(query_id=pool.query_id, demonstrations=chosen))
     storage.write_rows(selections, rows)
-    inputs = {
-        "train_examples": train_examples,
-        "eval_examples": eval_examples,
-        "eval_pools": eval_pools,
-        "embeddings": embeddings,
-    }
-    write_card(card, stage="select_baseline", config=config, inputs=inputs, started=started, runtime=runtime)
     return len(rows)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_stage_configs import TabulateAgentsConfig
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.claims.book import read_claims
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.folder import write_tables
@@ -22,19 +20,17 @@ from lever_pipe.report.tables.intention.shown import Given, Shown
 
 def tabulate_agents(
     *,
-    curves: Path,
-    runs: Path,
-    endpoints: Path,
-    comparisons: Path,
-    statistics: Path,
-    reference_intention: Path,
-    claims: Path,
-    tasks_summary: tuple[Path, ...],
-    tables: Path,
-    csv: Path,
-    card: Path,
+    curves: Input,
+    runs: Input,
+    endpoints: Input,
+    comparisons: Input,
+    statistics: Input,
+    reference_intention: Input,
+    claims: Input,
+    tasks_summary: Inputs,
+    tables: Output,
+    csv: Output,
     config: TabulateAgentsConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write all tables as one JSON list, and each as CSV and Markdown into the folder `csv`.
 
@@ -43,7 +39,6 @@ def tabulate_agents(
     Raises:
         RecordError: a malformed input file.
     """
-    started = time.perf_counter()
     given = read_claims(claims).reward_curves
     shown = Shown(
         config=config,
@@ -54,10 +49,6 @@ def tabulate_agents(
         held_out=_held_out(tasks_summary),
     )
     write_tables(build_tables(shown), json=tables, folder=csv)
-    inputs: Inputs = {"curves": curves, "runs": runs, "endpoints": endpoints, "comparisons": comparisons}
-    inputs = {**inputs, "statistics": statistics, "reference_intention": reference_intention, "claims": claims}
-    inputs = {**inputs, "tasks_summary": tasks_summary}
-    write_card(card, stage="tabulate_agents", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _held_out(summary: tuple[Path, ...]) -> tuple[int, int] | None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import Runtime, TabulateDocumentsConfig
+from lever_pipe.experiment.stage_configs import TabulateDocumentsConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.comparability import guard, read_lineages
 from lever_pipe.report.tables.documents.all_tables import Collected, build_tables
@@ -22,25 +19,23 @@ from lever_pipe.report.tables.results import Results, choose_base
 
 def tabulate_documents(
     *,
-    scores: Path,
-    training: Path,
-    rl_data: Path,
-    arms: Path,
-    arms_training: Path,
-    intervals: Path,
-    comparisons: Path,
-    lineage: Path,
-    reference: Path,
-    reference_lineage: Path,
-    examples_summary: Path,
-    pool_bound: Path,
-    world_check: tuple[Path, ...],
-    counters: tuple[Path, ...],
-    tables: Path,
-    csv: Path,
-    card: Path,
+    scores: Input,
+    training: Input,
+    rl_data: Input,
+    arms: Input,
+    arms_training: Input,
+    intervals: Input,
+    comparisons: Input,
+    lineage: Input,
+    reference: Input,
+    reference_lineage: Input,
+    examples_summary: Input,
+    pool_bound: Input,
+    world_check: Inputs,
+    counters: Inputs,
+    tables: Output,
+    csv: Output,
     config: TabulateDocumentsConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write all tables as one JSON list, and each as CSV and Markdown into the folder `csv`.
 
@@ -48,7 +43,6 @@ def tabulate_documents(
         RecordError: a malformed input file, or a cell without its interval.
         ComparisonError: `config.guard` is `strict` and rows of ours differ in more than the factor of their table.
     """
-    started = time.perf_counter()
     counts = {"samples": config.samples, "shots": config.shots}
     wanted, training_rows = frames.within(frames.read_scores(scores), **counts), frames.read_training(training)
     rl_facts = frames.read_text_columns(rl_data)
@@ -68,9 +62,3 @@ def tabulate_documents(
     built = build_tables(collected, Published(frames.read_text_columns(reference)), setup, origin)
     lineages = read_lineages(lineage, reference_lineage)
     write_tables(guard(built, lineages, config.guard), json=tables, folder=csv)
-    inputs: Inputs = {"scores": scores, "training": training, "rl_data": rl_data, "arms": arms}
-    inputs = {**inputs, "arms_training": arms_training, "intervals": intervals, "comparisons": comparisons}
-    inputs = {**inputs, "lineage": lineage, "reference": reference, "reference_lineage": reference_lineage}
-    inputs = {**inputs, "examples_summary": examples_summary, "pool_bound": pool_bound}
-    inputs = {**inputs, "world_check": world_check, "counters": counters}
-    write_card(card, stage="tabulate_documents", config=config, inputs=inputs, started=started, runtime=runtime)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pandas as pd
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.run_card import Inputs, write_card
-from lever_pipe.experiment.stage_configs import Runtime, TabulateOnPolicyConfig
+from lever_pipe.experiment.stage_configs import TabulateOnPolicyConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.comparability import guard
 from lever_pipe.report.tables.evidence import read_evidence
@@ -23,20 +22,18 @@ from lever_pipe.report.tables.origin import Origin
 
 def tabulate_on_policy(
     *,
-    scores: Path,
-    arms: Path,
-    steps: Path,
-    ties: Path,
-    rl_data: Path,
-    intervals: Path,
-    comparisons: Path,
-    agreement: Path,
-    lineage: Path,
-    tables: Path,
-    csv: Path,
-    card: Path,
+    scores: Input,
+    arms: Input,
+    steps: Input,
+    ties: Input,
+    rl_data: Input,
+    intervals: Input,
+    comparisons: Input,
+    agreement: Input,
+    lineage: Input,
+    tables: Output,
+    csv: Output,
     config: TabulateOnPolicyConfig,
-    runtime: Runtime = Runtime(),
 ) -> None:
     """Write the tables of section `on_policy` as one JSON list, and each as CSV and Markdown into the folder `csv`.
 
@@ -44,7 +41,6 @@ def tabulate_on_policy(
         RecordError: a malformed input file, or a cell without its interval.
         ComparisonError: `config.guard` is `strict` and rows of ours differ in more than the factor of their table.
     """
-    started = time.perf_counter()
     every = pd.concat([frames.read_scores(scores), frames.read_scores(arms)], ignore_index=True)
     measured = Measured(
         scores=frames.within(every, samples=config.samples, shots=config.shots),
@@ -57,9 +53,6 @@ def tabulate_on_policy(
     studies = studies_of(measured, config.main_preset, config.base_rce_epoch)
     built = build_tables(studies, files.read_ties(ties), Origin(config.main_preset, config.data, config.lvlm))
     write_tables(guard(built, read_lineage(lineage), config.guard), json=tables, folder=csv)
-    inputs: Inputs = {"scores": scores, "arms": arms, "steps": steps, "ties": ties, "rl_data": rl_data}
-    inputs = {**inputs, "intervals": intervals, "comparisons": comparisons, "agreement": agreement, "lineage": lineage}
-    write_card(card, stage="tabulate_on_policy", config=config, inputs=inputs, started=started, runtime=runtime)
 
 
 def _trajectories(rl_data: Path) -> int:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.provenance import code_of
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
-from lever_pipe.experiment.run_card import Inputs, write_card
 from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Input, Inputs, Output, State
 from lever_pipe.intention.agent.player import execution_of, load_model, load_player, with_cassette
 from lever_pipe.intention.agent.policy import policy_folder
 from lever_pipe.intention.agent.processes import is_main, join
-from lever_pipe.intention.agent.resume import drop_progress, identity_of
+from lever_pipe.intention.agent.resume import identity_of
 from lever_pipe.intention.agent.step import Run
 from lever_pipe.intention.agent.trainer import save_policies, train
 from lever_pipe.intention.records import DoneRow, Task
@@ -22,18 +19,17 @@ from lever_pipe.intention.records import DoneRow, Task
 
 def train_agent(
     *,
-    train_tasks: Path,
-    val_tasks: Path,
-    start: tuple[Path, ...],
-    cassette: tuple[Path, ...],
-    state: Path,
-    metrics: Path,
-    evaluations: Path,
-    episodes: Path,
-    last: Path,
-    best: Path,
-    done: Path,
-    card: Path,
+    train_tasks: Input,
+    val_tasks: Input,
+    start: Inputs,
+    cassette: Inputs,
+    state: State,
+    metrics: Output,
+    evaluations: Output,
+    episodes: Output,
+    last: Output,
+    best: Output,
+    done: Output,
     config: TrainAgentConfig,
     runtime: Runtime = Runtime(),
 ) -> DoneRow:
@@ -46,15 +42,14 @@ def train_agent(
         ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: a loss or gradient is not finite, or the simulator fails too often.
     """
-    started = time.perf_counter()
     settings = with_cassette(execution_of(runtime), config.simulator, cassette)
     processes = join(execution.prepare(runtime), config.policy.model.dtype)
     folder = policy_folder(start)
     reference = load_model(folder, processes, processes.frozen).requires_grad_(requires_grad=False)
     player = load_player(folder, config, settings, processes, temperature=config.grpo.temperature, dtype="float32")
     run = Run(config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task))
-    inputs: Inputs = {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start, "cassette": cassette}
-    identity = identity_of(config, inputs, runtime.code or code_of("train_agent"))
+    files = {"train_tasks": (train_tasks,), "val_tasks": (val_tasks,), "start": start, "cassette": cassette}
+    identity = identity_of(config, files, runtime.code or code_of("train_agent"))
     progress = train(run, state=state, checkpoint_every=settings.checkpoint_every, identity=identity)
     save_policies(run, progress, last=last, best=best)
     row = DoneRow(
@@ -72,6 +67,4 @@ def train_agent(
         storage.write_rows(evaluations, progress.evaluations)
         storage.write_rows(episodes, progress.episodes)
         storage.write_row(done, row)
-        write_card(card, stage="train_agent", config=config, inputs=inputs, started=started, runtime=runtime)
-        drop_progress(state)
     return row

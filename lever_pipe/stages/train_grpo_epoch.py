@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base.records import EpochMetrics, PolicyRef, beta_text
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import Runtime, TrainGrpoEpochConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.grpo_epoch import EpochInputs, EpochOutputs, advance
 from lever_pipe.lever.training.policies import Policies
 
 
 def train_grpo_epoch(
     *,
-    groups: Path,
-    embeddings: Path,
-    start: Path,
-    start_optimiser: Path,
-    reference: Path,
-    selector: Path,
-    optimiser: Path,
-    metrics: Path,
-    card: Path,
+    groups: Input,
+    embeddings: Input,
+    start: Input,
+    start_optimiser: Input,
+    reference: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
     config: TrainGrpoEpochConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
@@ -34,14 +30,10 @@ def train_grpo_epoch(
         RecordError: malformed groups.
         TrainingError: a loss or a gradient is not finite.
     """
-    started = time.perf_counter()
     device = execution.prepare(runtime)
     inputs = EpochInputs(groups, embeddings, start, start_optimiser, reference)
     outputs = EpochOutputs(selector, optimiser, metrics)
-    row = advance(inputs, outputs, config, _ref(config), pairing=Policies, device=device)
-    named = inputs.named()
-    write_card(card, stage="train_grpo_epoch", config=config, inputs=named, started=started, runtime=runtime)
-    return row
+    return advance(inputs, outputs, config, _ref(config), pairing=Policies, device=device)
 
 
 def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
@@ -13,8 +11,8 @@ from lever_pipe.base.records import EpochMetrics, Example, PolicyRef, PoolPositi
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.config import Reward
-from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import Runtime, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.stage_files import External, Input, Output
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.lever.training.inputs import TrainingInputs, read_training_inputs
@@ -68,20 +66,19 @@ class LvlmJudge:
 
 def train_on_policy_epoch(
     *,
-    groups: Path,
-    embeddings: Path,
-    train_examples: Path,
-    train_images: Path,
-    lvlm: Path,
-    start: Path,
-    start_optimiser: Path,
-    reference: Path,
-    selector: Path,
-    optimiser: Path,
-    metrics: Path,
-    steps: Path,
-    counters: Path,
-    card: Path,
+    groups: Input,
+    embeddings: Input,
+    train_examples: Input,
+    train_images: External,
+    lvlm: External,
+    start: Input,
+    start_optimiser: Input,
+    reference: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
+    steps: Output,
+    counters: Output,
     config: TrainOnPolicyEpochConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
@@ -96,7 +93,6 @@ def train_on_policy_epoch(
         RecordError: malformed groups.
         TrainingError: a loss or a gradient is not finite.
     """
-    started = time.perf_counter()
     device = execution.prepare(runtime)
     data = read_training_inputs(
         groups=groups,
@@ -124,9 +120,6 @@ def train_on_policy_epoch(
     storage.write_row(metrics, row)
     storage.write_rows(steps, [StepMetrics(policy=row.policy, **one._asdict()) for one in spent])
     storage.write_json(counters, model.counters)
-    inputs = {"groups": groups, "embeddings": embeddings, "train_examples": train_examples}
-    inputs |= {"start": start, "start_optimiser": start_optimiser, "reference": reference}
-    write_card(card, stage="train_on_policy_epoch", config=config, inputs=inputs, started=started, runtime=runtime)
     return row
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import Runtime, TrainRceEpochConfig
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import architecture_of
 from lever_pipe.lever.training.inputs import read_training_inputs
@@ -21,14 +18,13 @@ from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
 
 def train_rce_epoch(
     *,
-    groups: Path,
-    embeddings: Path,
-    start: Path,
-    start_optimiser: Path,
-    selector: Path,
-    optimiser: Path,
-    metrics: Path,
-    card: Path,
+    groups: Input,
+    embeddings: Input,
+    start: Input,
+    start_optimiser: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
     config: TrainRceEpochConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
@@ -39,7 +35,6 @@ def train_rce_epoch(
         RecordError: malformed groups.
         TrainingError: a loss or a gradient is not finite.
     """
-    started = time.perf_counter()
     device = execution.prepare(runtime)
     data = read_training_inputs(
         groups=groups,
@@ -61,8 +56,6 @@ def train_rce_epoch(
     state.save_optimiser(optimiser, adam, stage="rce", epoch=config.epoch, kl_beta=0.0)
     row = EpochMetrics(policy=_ref(config), values=values)
     storage.write_row(metrics, row)
-    inputs = {"groups": groups, "embeddings": embeddings, "start": start, "start_optimiser": start_optimiser}
-    write_card(card, stage="train_rce_epoch", config=config, inputs=inputs, started=started, runtime=runtime)
     return row
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.experiment.agent_stage_configs import WarmStartAgentConfig
-from lever_pipe.experiment.run_card import write_card
 from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.intention.agent.policy import build_tiny, save_policy_files
 from lever_pipe.intention.agent.sft import draw_batches, imitate
 from lever_pipe.intention.codecs.word import WordCodec
@@ -22,12 +19,11 @@ from lever_pipe.intention.simulators import rule
 
 def warm_start_agent(
     *,
-    train_tasks: Path,
-    weights: Path,
-    settings: Path,
-    words: Path,
-    metrics: Path,
-    card: Path,
+    train_tasks: Input,
+    weights: Output,
+    settings: Output,
+    words: Output,
+    metrics: Output,
     config: WarmStartAgentConfig,
     runtime: Runtime = Runtime(),
 ) -> StepRow:
@@ -40,7 +36,6 @@ def warm_start_agent(
         DataError: tasks of another world.
         TrainingError: a loss or a gradient is not finite.
     """
-    started = time.perf_counter()
     device = execution.prepare(runtime)
     if config.policy.model.codec != "word":
         raise ConfigError(
@@ -58,6 +53,4 @@ def warm_start_agent(
     rows = [StepRow(step=number, values=values) for number, values in enumerate(steps, start=1)]
     save_policy_files((weights, settings, words), model, codec)
     storage.write_rows(metrics, rows)
-    inputs = {"train_tasks": train_tasks}
-    write_card(card, stage="warm_start_agent", config=config, inputs=inputs, started=started, runtime=runtime)
     return rows[-1]

@@ -8,11 +8,11 @@ from typing import get_type_hints
 
 import pytest
 
-from lever_pipe.__main__ import path_parameters, stage_function
+from lever_pipe.__main__ import stage_function
 from lever_pipe.base.parsing import available
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.run_card import EXTERNAL, MADE
 from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Role, declared
 
 from .workflow_model import rules
 
@@ -24,25 +24,15 @@ def test_every_stage_has_a_rule_and_every_rule_a_stage() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_file_names_of_rule_and_signature_agree(stage: str) -> None:
-    rule = rules()[stage]
-    declared = set(rule.input.keys()) | set(rule.output.keys())
-    wanted = set(path_parameters(stage_function(stage)))
-    assert declared <= wanted, declared - wanted
-    assert wanted - declared <= EXTERNAL, wanted - declared - EXTERNAL
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_one_file_is_one_and_a_list_a_list(stage: str) -> None:
-    """The name of an output in the run card and in the store says whether it is a member of a list."""
-    several = path_parameters(stage_function(stage))
-    for name, value in rules()[stage].output.items():
-        assert isinstance(value, str) is not several[name], name
-
-
-def test_an_external_name_is_an_output_of_those_stages_alone_that_say_so() -> None:
-    made = {stage: EXTERNAL & set(rules()[stage].output.keys()) for stage in STAGES}
-    assert {stage: names for stage, names in made.items() if names} == MADE
+def test_a_rule_names_the_files_of_its_stage_and_no_others(stage: str) -> None:
+    rule, said = rules()[stage], declared(stage_function(stage))
+    by_role = {role: {name for name, of in said.items() if of.role is role} for role in Role}
+    assert set(rule.input.keys()) == by_role[Role.INPUT]
+    assert set(rule.output.keys()) == by_role[Role.OUTPUT] | {"card"}
+    # The name of an output in the run card and in the store says whether it is a member of a list.
+    assert {name: not isinstance(path, str) for name, path in rule.output.items() if name != "card"} == {
+        name: said[name].several for name in by_role[Role.OUTPUT]
+    }
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -51,11 +41,10 @@ def test_signature_law(stage: str) -> None:
     parameters = inspect.signature(function).parameters
     hints = get_type_hints(function)
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values())
-    assert list(parameters)[-2:] == ["config", "runtime"]
+    assert list(parameters) in ([*declared(function), "config"], [*declared(function), "config", "runtime"])
     assert issubclass(hints["config"], Section)
-    assert hints["runtime"] is Runtime
-    for name in path_parameters(function):
-        assert hints[name] in (Path, tuple[Path, ...]), name
+    assert hints.get("runtime", Runtime) is Runtime
+    for name in declared(function):
         assert parameters[name].default is inspect.Parameter.empty, f"{name} must have no default"
 
 
@@ -66,7 +55,6 @@ def test_a_rule_has_one_identity_param_and_calls_its_stage(stage: str) -> None:
     assert f"python -m lever_pipe {stage} " in rule.shellcmd
     assert rule.log, "a rule writes a log"
     assert rule.benchmark, "a rule writes a benchmark"
-    assert "card" in set(rule.output.keys())
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -62,7 +62,6 @@ def train(run: Path, size: TinyQwen3, n_words: int, device: str, group: int) -> 
         last=run / "last",
         best=run / "best",
         done=run / "done.json",
-        card=run / "run.json",
         config=config,
         runtime=Runtime(device=device, code="of the test"),
     )

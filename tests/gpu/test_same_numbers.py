@@ -30,7 +30,7 @@ RUN = {"preset": "world", "seed": "0", "epoch": "1"}
 
 
 def outputs(folder: Path) -> dict[str, Path]:
-    return {name: folder / name for name in ("selector", "optimiser", "metrics", "card")}
+    return {name: folder / name for name in ("selector", "optimiser", "metrics")}
 
 
 def config(stage: str, wildcards: dict[str, str] | None = None) -> Any:
@@ -58,8 +58,7 @@ def train(folder: Path, files: dict[str, Path], device: str) -> dict[str, dict[s
 def test_epochs_on_both_devices(tmp_path: Path) -> None:
     files = training_files(tmp_path)
     files["groups"] = tmp_path / "groups"
-    card = tmp_path / "card"
-    reward_groups(rl_data=files["rl_data"], groups=files["groups"], card=card, config=config("reward_groups", RUN))
+    reward_groups(rl_data=files["rl_data"], groups=files["groups"], config=config("reward_groups", RUN))
     cpu, cuda = (train(tmp_path, files, device) for device in ("cpu", "cuda"))
     for stage, values in cpu.items():
         # A few dozen steps of fp32 with sums in another order.
@@ -69,21 +68,20 @@ def test_epochs_on_both_devices(tmp_path: Path) -> None:
 def test_answers_on_both_devices(tmp_path: Path) -> None:
     raw = {f"{split}_{kind}": tmp_path / f"{split}_{kind}" for split in ("train", "eval") for kind in RAW_KINDS}
     rows = {f"{split}_examples": tmp_path / f"{split}.jsonl" for split in ("train", "eval")}
-    card = tmp_path / "card"
     world = config("generate_world").model_copy(update={"world": EXPERIMENT.data.world.model_copy(update=SMALL)})
     listing = tmp_path / "images.sha256"
-    generate_world(**raw, image_listing=listing, card=card, config=world)
+    generate_world(**raw, image_listing=listing, config=world)
     prepare_examples(
-        **raw, **rows, image_listing=(listing,), summary=tmp_path / "summary", card=card,
-        config=config("prepare_examples").model_copy(update={"n_eval": 100}),
+        **raw, **rows, image_listing=(listing,), summary=tmp_path / "summary",
+         config=config("prepare_examples").model_copy(update={"n_eval": 100}),
     )  # fmt: skip
     found = {}
     for device in ("cpu", "cuda"):
         check = tmp_path / f"{device}.json"
         check_world(
             **rows, train_images=raw["train_images"], eval_images=raw["eval_images"],
-            lvlm=ROOT / EXPERIMENT.lvlm.model, check=check, counters=tmp_path / "counters", card=card,
-            config=config("check_world"), runtime=Runtime(device=device),
+            lvlm=ROOT / EXPERIMENT.lvlm.model, check=check, counters=tmp_path / "counters",
+             config=config("check_world"), runtime=Runtime(device=device),
         )  # fmt: skip
         found[device] = storage.read_json(check)
     assert found["cpu"] == found["cuda"]

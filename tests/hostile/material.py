@@ -84,12 +84,10 @@ def all_doors(folder: Path) -> dict[str, Door]:
     world.mkdir()
     small = EXPERIMENT.data.world.model_copy(update={"n_train": N_TRAIN, "n_eval": N_EVAL})
     raw = {name: world / name for name in RAW | FOLDERS}
-    generate_world(
-        **raw, image_listing=folder / "listing", card=folder / "card", config=GenerateWorldConfig(world=small)
-    )
+    generate_world(**raw, image_listing=folder / "listing", config=GenerateWorldConfig(world=small))
     read_world(world)
     train = storage.read_examples(world / "train.jsonl")
-    for name in ("train.jsonl", "eval.jsonl", "summary", "card"):
+    for name in ("train.jsonl", "eval.jsonl", "summary"):
         (world / name).rename(folder / name)
     makers = {
         "examples": _examples, "rl_data": _rl_data, "lvlm": _lvlm, "clip": _clip, "checkpoint": _checkpoint,
@@ -106,7 +104,7 @@ def all_doors(folder: Path) -> dict[str, Door]:
 def read_world(folder: Path, **changed: Any) -> Any:
     """Return the examples of both splits, as the first stage prepares them."""
     config = plan.stage_config(EXPERIMENT, "prepare_examples", {}).model_copy(update={"n_eval": N_EVAL} | changed)
-    made = {"train_examples": "train.jsonl", "eval_examples": "eval.jsonl", "summary": "summary", "card": "card"}
+    made = {"train_examples": "train.jsonl", "eval_examples": "eval.jsonl", "summary": "summary"}
     paths = {name: folder / name for name in RAW | FOLDERS} | {name: folder / file for name, file in made.items()}
     prepare_examples(**paths, image_listing=(), config=config)  # type: ignore[arg-type]
     splits = (storage.read_examples(paths[f"{split}_examples"]) for split in ("train", "eval"))
@@ -151,7 +149,7 @@ def _rl_data(place: Path, folder: Path, train: list[Example]) -> Callable[[Path]
     examples = folder / "train.jsonl"
 
     def read(copy: Path) -> Any:
-        made = {name: copy / name for name in ("rl_data", "summary", "card")}
+        made = {name: copy / name for name in ("rl_data", "summary")}
         config = ImportRlDataConfig(pool_size=K)
         import_rl_data(original=copy / "original.json", train_examples=examples, **made, config=config)
         counted = storage.read_json(made["summary"])
@@ -187,11 +185,10 @@ def _clip(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], A
         from lever_pipe.stages.embed_examples import embed_examples
 
         config = plan.stage_config(EXPERIMENT, "embed_examples", {})
-        made = {"embeddings": copy / "vectors", "card": copy / "card"}
         few = {f"{split}_examples": folder / f"few-{split}.jsonl" for split in ("train", "eval")}
         shown = {f"{split}_images": root for split in ("train", "eval")}
-        embed_examples(**few, **shown, encoder=copy, **made, config=config, runtime=Runtime())  # type: ignore[arg-type]
-        arrays = storage.read_embeddings(made["embeddings"], train=3, eval=3)
+        embed_examples(**few, **shown, encoder=copy, embeddings=copy / "vectors", config=config, runtime=Runtime())  # type: ignore[arg-type]
+        arrays = storage.read_embeddings(copy / "vectors", train=3, eval=3)
         return {name: array.tobytes() for name, array in arrays.items()}
 
     assert clip.FILES

@@ -287,7 +287,6 @@ def collect(folder: Path, study: Study = Study()) -> dict[str, Path]:
     collect_agents(
         **write_runs(folder, study),
         **outputs,
-        card=folder / "tables" / "collect.run.json",
         config=CollectAgentsConfig(runs=study.runs),
     )
     return outputs
@@ -351,9 +350,7 @@ def compare(folder: Path, study: Study = Study(), **changes: object) -> dict[str
 
     inputs = collect(folder, study)
     outputs = {name: folder / "tables" / f"{name}.csv" for name in ("endpoints", "comparisons", "statistics")}
-    compare_arms(
-        **inputs, **outputs, card=folder / "tables" / "compare.run.json", config=compare_config(study, **changes)
-    )
+    compare_arms(**inputs, **outputs, config=compare_config(study, **changes))
     return inputs | outputs
 
 
@@ -374,7 +371,6 @@ def tabulate(folder: Path, study: Study = Study(), **changes: object) -> Path:
         tasks_summary=(summary,),
         tables=tables,
         csv=folder / "tables" / "agents",
-        card=folder / "tables" / "agents.run.json",
         config=shown_config(study, **changes),
     )
     return tables

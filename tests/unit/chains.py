@@ -57,13 +57,13 @@ class Chain:
         made = self.files or training_files(self.folder)
         groups = self.folder / "groups.safetensors"
         config = RewardGroupsConfig(reward=self.reward)
-        reward_groups(rl_data=made["rl_data"], groups=groups, card=self.folder / "groups.run.json", config=config)
+        reward_groups(rl_data=made["rl_data"], groups=groups, config=config)
         self.files = {"groups": groups, "embeddings": made["embeddings"]}
 
     def outputs(self, run: str) -> dict[str, Path]:
         folder = self.folder / run
-        names = ("selector.safetensors", "optimiser.safetensors", "metrics.json", "run.json")
-        return dict(zip(("selector", "optimiser", "metrics", "card"), (folder / name for name in names), strict=True))
+        names = {"selector": "selector.safetensors", "optimiser": "optimiser.safetensors", "metrics": "metrics.json"}
+        return {name: folder / file for name, file in names.items()}
 
     def bytes_of(self, run: str) -> tuple[bytes, ...]:
         return tuple((self.folder / run / name).read_bytes() for name in OUTPUTS)

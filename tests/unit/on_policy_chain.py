@@ -55,12 +55,12 @@ def world() -> Path:
     )}  # fmt: skip
     data = parse_experiment(_shipped()).data
     config = GenerateWorldConfig(world=WorldData(n_train=N_TRAIN, n_eval=8))
-    listing, card = folder / "listing", folder / "card"
-    generate_world(**raw, image_listing=listing, card=card, config=config)
+    listing = folder / "listing"
+    generate_world(**raw, image_listing=listing, config=config)
     read = {name: getattr(data, name) for name in PrepareExamplesConfig.model_fields if name != "n_eval"}
     prepare_examples(
         **raw, train_examples=folder / "train.jsonl", eval_examples=folder / "eval.jsonl", image_listing=(listing,),
-        summary=folder / "summary", card=card, config=PrepareExamplesConfig(**read, n_eval=8),
+        summary=folder / "summary", config=PrepareExamplesConfig(**read, n_eval=8),
     )  # fmt: skip
     return folder
 
@@ -118,8 +118,8 @@ class DrawnChain(Chain):
         return train_on_policy_epoch(
             **self.files, **out, start=start["selector"], start_optimiser=start["optimiser"],
             reference=self.outputs("rce1")["selector"], train_examples=world() / "train.jsonl",
-            train_images=world() / "train_images", lvlm=LVLM, steps=out["card"].with_name("steps.jsonl"),
-            counters=out["card"].with_name("counters.json"),
+            train_images=world() / "train_images", lvlm=LVLM, steps=out["metrics"].with_name("steps.jsonl"),
+            counters=out["metrics"].with_name("counters.json"),
             config=self.on_policy_config(epoch, kl_beta=kl_beta, objective=objective),
             runtime=Runtime(ledger=str(ledger or ""), code=CODE),
         )  # fmt: skip

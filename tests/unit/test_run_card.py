@@ -1,59 +1,132 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from lever_pipe.base import contents, numerics, storage
+from lever_pipe.base.errors import RecordError
 from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.run_card import digested, start_model, write_card
+from lever_pipe.experiment.run_card import carry_out, files_of_card, start_model
 from lever_pipe.experiment.stage_configs import MergeRlDataConfig, Runtime, SelectBaselineConfig
+from lever_pipe.experiment.stage_files import Declared, External, Input, Inputs, Output, Outputs, Role, State, declared
+
+CONFIG = SelectBaselineConfig(baseline="oracle", shots=2, seed=1)
+RUNTIME = Runtime(device="cuda", threads=3)
 
 
-def test_a_card_says_how_an_artefact_came_to_be(tmp_path: Path) -> None:
+def select_baseline(
+    *,
+    a: Input,
+    b: Inputs,
+    folder: Input,
+    lvlm: External,
+    state: State,
+    made: Output,
+    cells: Outputs,
+    config: SelectBaselineConfig,
+    runtime: Runtime,
+) -> list[Any]:
+    """Write what it makes, and state; return what it was called with."""
+    storage.write_text(state / "step", "1")
+    for path in (made, *cells):
+        storage.write_text(path, path.name)
+    return [a, b, folder, lvlm, config, runtime]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Any]:
     for name in ("a", "b0", "b1", "folder/x"):
         storage.write_text(tmp_path / name, name)
-    config = SelectBaselineConfig(baseline="oracle", shots=2, seed=1)
-    write_card(
-        tmp_path / "card",
-        stage="select_baseline",
-        config=config,
-        inputs={"a": tmp_path / "a", "b": (tmp_path / "b0", tmp_path / "b1"), "f": tmp_path / "folder"},
-        started=time.perf_counter() - 2,
-        runtime=Runtime(device="cuda", threads=3),
-    )
+    several = {name: (tmp_path / f"{name}0", tmp_path / f"{name}1") for name in ("b", "cells")}
+    return several | {name: tmp_path / name for name in ("a", "folder", "lvlm", "state", "made")}
+
+
+def test_a_signature_says_what_each_file_is() -> None:
+    said = declared(select_baseline)
+    assert list(said) == ["a", "b", "folder", "lvlm", "state", "made", "cells"]
+    assert said["b"] == Declared(Role.INPUT, several=True)
+    assert said["made"] == Declared(Role.OUTPUT, several=False)
+    assert (said["lvlm"].role, said["state"].role) == (Role.EXTERNAL, Role.STATE)
+
+
+def test_a_card_says_how_an_artefact_came_to_be(tmp_path: Path, files: dict[str, Any]) -> None:
+    given = carry_out(select_baseline, tmp_path / "card", config=CONFIG, runtime=RUNTIME, **files)
+    assert given == [*(files[name] for name in ("a", "b", "folder", "lvlm")), CONFIG, RUNTIME]
     card = storage.read_row(tmp_path / "card", RunCard)
-    assert SelectBaselineConfig.model_validate(card.config) == config
-    names = {"a": "a", "b[0]": "b0", "b[1]": "b1", "f": "folder"}
-    assert card.inputs == {name: contents.digest(tmp_path / path) for name, path in names.items()}
-    assert (card.stage, card.device, card.threads) == ("select_baseline", "cuda", 3)
+    assert SelectBaselineConfig.model_validate(card.config) == CONFIG
+    read = {"a": "a", "b[0]": "b0", "b[1]": "b1", "folder": "folder"}
+    made = {"made": "made", "cells[0]": "cells0", "cells[1]": "cells1"}
+    for said, names in ((card.inputs, read), (card.outputs, made)):
+        assert said == {name: contents.digest(tmp_path / path) for name, path in names.items()}
+    assert card.paths == {name: str(tmp_path / path) for name, path in {**read, **made, "card": "card"}.items()}
+    assert (card.stage, card.device, card.threads, card.replaced) == ("select_baseline", "cuda", 3, {})
     assert card.code == code_of("select_baseline")
     assert "numerics" not in card.versions  # of a GPU
-    assert 2 <= card.seconds < 60
+    assert 0 <= card.seconds < 60
+    assert (tmp_path / "card").stat().st_mtime_ns >= (tmp_path / "cells1").stat().st_mtime_ns
 
 
-def test_a_card_without_config_or_inputs(tmp_path: Path) -> None:
-    write_card(tmp_path / "card", stage="merge_rl_data", config=MergeRlDataConfig(), inputs={}, started=0.0,
-               runtime=Runtime())  # fmt: skip
+def test_a_card_without_files_or_runtime(tmp_path: Path) -> None:
+    def merge_rl_data(*, config: MergeRlDataConfig) -> None: ...
+
+    carry_out(merge_rl_data, tmp_path / "card", config=MergeRlDataConfig())
     card = storage.read_row(tmp_path / "card", RunCard)
-    assert card.config == {}
+    assert (card.config, card.inputs, card.outputs) == ({}, {}, {})
     assert card.versions["numerics"] == numerics.path()
 
 
+def test_a_state_goes_when_the_card_stands(
+    tmp_path: Path, files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write_row", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            carry_out(select_baseline, tmp_path / "card", config=CONFIG, **files)
+    assert (tmp_path / "state" / "step").exists()
+    (tmp_path / ".state.dropped").mkdir()  # of a process that was killed while it removed one
+    carry_out(select_baseline, tmp_path / "card", config=CONFIG, **files)
+    assert not {"state", ".state.dropped"} & {path.name for path in tmp_path.iterdir()}
+
+
+def test_of_several_processes_the_first_writes_the_card(
+    tmp_path: Path, files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    carry_out(select_baseline, tmp_path / "card", config=CONFIG, **files)
+    assert not (tmp_path / "card").exists()
+    assert (tmp_path / "state").exists()
+    monkeypatch.setenv("RANK", "0")
+    carry_out(select_baseline, tmp_path / "card", config=CONFIG, **files)
+    assert (tmp_path / "card").exists()
+
+
+def test_an_input_that_is_exchanged_meanwhile_is_refused(tmp_path: Path, files: dict[str, Any]) -> None:
+    def select_baseline(*, a: Input, made: Output, config: SelectBaselineConfig) -> None:
+        made.write_text(a.read_text())
+        a.write_text("other")
+
+    own = {name: files[name] for name in ("a", "made")}
+    storage.write_text(tmp_path / "card", "of an earlier call")
+    with pytest.raises(RecordError, match=r"a: expected the content that input 'a' had when this stage began"):
+        carry_out(select_baseline, tmp_path / "card", config=CONFIG, **own)
+    assert not (tmp_path / "card").exists()
+
+
 def test_a_policy_is_an_input_if_a_rule_made_it(tmp_path: Path) -> None:
+    def train_agent(*, start: Inputs) -> None: ...
+
     files = (tmp_path / "config.json", tmp_path / "model.safetensors")
     for path in files:
         path.touch()
-    assert digested("train_agent", {"start": files}) == {"start[0]": files[0], "start[1]": files[1]}
-    assert digested("train_agent", {"start": (tmp_path,)}) == {}
-    assert (start_model({"start": (tmp_path,)}), start_model({"start": files}), start_model({})) == (
-        tmp_path,
-        None,
-        None,
-    )
+    assert files_of_card(train_agent, {"start": files}) == ({"start[0]": files[0], "start[1]": files[1]}, {})
+    assert files_of_card(train_agent, {"start": (tmp_path,)}) == ({}, {})
+    assert (start_model({"start": (tmp_path,)}), start_model({"start": files})) == (tmp_path, None)
+    assert start_model({}) is None
 
 
 def test_a_process_has_its_threads_and_deterministic_kernels() -> None:

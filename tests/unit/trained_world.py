@@ -30,6 +30,7 @@ from lever_pipe.experiment.agent_config import (
     WarmStart,
 )
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, PolicyConfig, TrainAgentConfig
+from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent import trainer
 from lever_pipe.intention.agent.evaluation import Evaluation
@@ -126,7 +127,7 @@ def files_of(run: Path, val: str = "val") -> dict[str, Path | tuple[Path, ...]]:
 def train_here(run: Path, config: TrainAgentConfig, val: str = "val", **execution: Any) -> DoneRow:
     """Run the stage in this process."""
     agent = AgentExecution(**execution).model_dump_json()
-    return train_agent(**files_of(run, val), config=config, runtime=Runtime(agent=agent, code=CODE))  # type: ignore[arg-type]
+    return carry_out(train_agent, **files_of(run, val), config=config, runtime=Runtime(agent=agent, code=CODE))  # type: ignore[arg-type]
 
 
 def player_of(folder: Path) -> Player:
@@ -158,7 +159,6 @@ def evaluate_here(run: Path, out: Path, done: Path, config: TrainAgentConfig) ->
         cassette=(),
         evaluations=out / "evaluations.jsonl",
         episodes=out / "episodes.jsonl",
-        card=out / "run.json",
         config=evaluation_of(config),
         runtime=Runtime(code=CODE),
     )

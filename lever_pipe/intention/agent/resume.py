@@ -28,7 +28,6 @@ from lever_pipe.base.folders import write_folder
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Row
-from lever_pipe.experiment.run_card import Inputs
 from lever_pipe.intention.agent.processes import Processes, is_main
 from lever_pipe.intention.records import EpisodeRow, EvaluationRow, StepRow
 
@@ -72,9 +71,9 @@ class Place(Row):
     best_reward: float
 
 
-def identity_of(config: BaseModel, inputs: Inputs, code: str) -> str:
+def identity_of(config: BaseModel, inputs: Mapping[str, tuple[Path, ...]], code: str) -> str:
     """Return the digest of all that a run's numbers follow from; a checkpoint serves no other run."""
-    files = {name: [contents.digest(path) for path in _paths(value)] for name, value in inputs.items()}
+    files = {name: [contents.digest(path) for path in paths] for name, paths in inputs.items()}
     parts = {"config": config.model_dump(mode="json"), "files": files, "code": code}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
@@ -155,12 +154,6 @@ def load_progress(
     return None
 
 
-def drop_progress(folder: Path) -> None:
-    """Remove the state folder of a finished run."""
-    if folder.exists():
-        _drop(folder)
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     """Return the whole checkpoints, earliest first; one without its place is the rest of a removed one."""
     steps = {path: _CHECKPOINT.fullmatch(path.parent.name) for path in folder.glob(f"*/{PLACE}")}
@@ -178,8 +171,8 @@ def _drop(path: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a process that was killed has left of checkpoints and of a finished run's folder."""
-    for path in (*folder.glob(".step-*"), folder.with_name(f".{folder.name}.{_DROPPED}")):
+    """Remove what a process that was killed has left of checkpoints."""
+    for path in folder.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -205,7 +198,3 @@ def _link(source: Path, target: Path) -> None:
         target.hardlink_to(source)
     except OSError:  # a file system without hard links
         shutil.copyfile(source, target)
-
-
-def _paths(value: Path | tuple[Path, ...]) -> tuple[Path, ...]:
-    return (value,) if isinstance(value, Path) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -36,10 +36,6 @@ class EpochInputs:
     start: Path
     start_optimiser: Path
     reference: Path
-
-    def named(self) -> dict[str, Path]:
-        """Return the files by their names."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

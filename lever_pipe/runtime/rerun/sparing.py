@@ -26,7 +26,7 @@ from lever_pipe.base import contents, numerics, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import RunCard
-from lever_pipe.experiment.run_card import digested, files_of, flat
+from lever_pipe.experiment.run_card import files_of, flat
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.rerun.artefacts import judge, read_artefact
 from lever_pipe.runtime.store import Store, key_of
@@ -132,7 +132,7 @@ class Sparing:
             return UNCHANGED
         if self._store is None or ownership.owner_of(card) is not None:  # a job of a killed run may write there still
             return ""
-        read = digested(stage, inputs)
+        read = flat(inputs)
         made = {name: path for name, path in flat(outputs).items() if name != CARD}
         key = key_of(stage, spec, {name: of(path) for name, path in read.items()})
         drop = partial(card.unlink, missing_ok=True)  # first: no card may stand beside the files of two jobs

@@ -45,7 +45,6 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
         details=(),
         **{f"{split}_tasks": folder / f"{split}.jsonl" for split in ("train", "val", "test")},
         summary=folder / "summary.json",
-        card=folder / "tasks.run.json",
         config=tasks,
     )
     warm_start_agent(
@@ -54,7 +53,6 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
         settings=folder / "policy" / "config.json",
         words=folder / "policy" / "words.json",
         metrics=folder / "metrics.jsonl",
-        card=folder / "run.json",
         config=warm_start,
     )
     return folder
@@ -75,7 +73,6 @@ def train(start: Path, folder: Path, arm: str, steps: int) -> Path:
         last=folder / "last",
         best=folder / "best",
         done=folder / "done.json",
-        card=folder / "run.json",
         config=config,
     )
     return folder

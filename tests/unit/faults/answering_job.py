@@ -17,6 +17,7 @@ from private_mounts import ROOT
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Pool, Proposal
+from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import GenerateRlDataConfig, Runtime
 from lever_pipe.stages.generate_rl_data import generate_rl_data
 
@@ -52,7 +53,7 @@ class Job:
     def here(self, run: str) -> bytes:
         """Run the stage in this process; return the bytes of its trajectories."""
         files, runtime = self.files(run), Runtime(ledger=str(self.ledger(run)), code=CODE)
-        generate_rl_data(**files, config=self.config, runtime=runtime)
+        carry_out(generate_rl_data, **files, config=self.config, runtime=runtime)
         return files["trajectories"].read_bytes()
 
     def command(self, run: str, processes: int) -> list[str]:

@@ -16,6 +16,7 @@ from lever_pipe.base.errors import SimulatorError, TrainingError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.agent_config import AgentExecution, Connection
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.stages.evaluate_agent import evaluate_agent
 from lever_pipe.stages.train_agent import train_agent
@@ -38,7 +39,7 @@ def train(
     connection = Connection(**{"base_url": url, "backoff_seconds": 0.0, "timeout_seconds": 5.0, **values})
     agent = AgentExecution(connection=connection, cassette=str(tape or "")).model_dump_json()
     files = {**files_of(run), "cassette": (tape,) if tape and is_input else ()}
-    train_agent(**files, config=asking(kind), runtime=Runtime(agent=agent, code=CODE))  # type: ignore[arg-type]
+    carry_out(train_agent, **files, config=asking(kind), runtime=Runtime(agent=agent, code=CODE))  # type: ignore[arg-type]
 
 
 def test_a_recorded_run_is_replayed_and_its_cassette_is_an_input(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_a_recorded_run_is_replayed_and_its_cassette_is_an_input(tmp_path: Path)
     assert card.inputs["cassette[0]"] == contents.digest(tape)
     run = tmp_path / "replayed"
     held_out: dict[str, Any] = {"test_tasks": world() / "val.jsonl", "last": run / "last", "best": run / "last"}
-    outputs = {"evaluations": run / "e.jsonl", "episodes": run / "p.jsonl", "card": run / "c.json"}
+    outputs = {"evaluations": run / "e.jsonl", "episodes": run / "p.jsonl"}
     with pytest.raises(SimulatorError, match="expected the recorded answer to every request"):
         evaluate_agent(
             **{**held_out, "test_tasks": world() / "test.jsonl"},

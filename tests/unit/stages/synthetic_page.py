@@ -74,9 +74,7 @@ def build(
     config = synthetic.report_config().model_copy(update={"language": language, **changes})
     found = GLOSSARY if glossary is None and language != "en" else glossary or []
     page = folder / "report.html"
-    build_report(
-        **inputs, glossary=tuple(found), page=page, report=folder / "report.md", card=folder / "run.json", config=config
-    )
+    build_report(**inputs, glossary=tuple(found), page=page, report=folder / "report.md", config=config)
     return page
 
 

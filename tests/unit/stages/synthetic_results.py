@@ -228,7 +228,6 @@ def collect(folder: Path, size: Size) -> dict[str, Path]:
     collect_results(
         **raw,  # type: ignore[arg-type]
         **outputs,
-        card=folder / "run.json",
         config=collect_config(size),
     )
     return outputs

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import re
 from collections import Counter
@@ -368,11 +367,3 @@ def test_a_glossary_of_another_language_is_refused(
 ) -> None:
     with pytest.raises(RecordError, match=rf"a glossary of '{language}'; found '(en|zh)'"):
         build(inputs, tmp_path, language=language, glossary=glossary)
-
-
-def test_the_card_names_every_input(folder: Path, html: str) -> None:
-    assert html
-    card = json.loads((folder / "page" / "run.json").read_text())
-    assert {"html_template", "style", "script", "markdown_template", "tables[0]", "csv[1]", "figures[0]"} <= set(
-        card["inputs"]
-    )

@@ -44,7 +44,6 @@ def check(folder: Path, ours: Ours | None = Ours(), study: Study | None = None, 
         judged=folder / "claims.csv",
         tables=folder / "claims.json",
         csv=folder / "claims",
-        card=folder / "claims.run.json",
         config=CheckClaimsConfig(
             main_preset="main",
             data="world",
@@ -146,13 +145,6 @@ def test_equal_inputs_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_the_card_names_every_input(folder: Path) -> None:
-    card = json.loads((folder / "claims.run.json").read_text(encoding="utf-8"))
-    files = ("scores", "training", "intervals", "comparisons", "agreement", "parameters", "lineage")
-    references = ("claims", "reference", "reference_intention", "reference_lineage")
-    assert set(card["inputs"]) == {*(f"{name}[0]" for name in files), *references}
-
-
 def test_our_numbers_move_our_verdicts_only(rows: list[dict[str, str]], tmp_path: Path) -> None:
     with (check(tmp_path, replace(Ours(), gain={0.15: 2.0}, p=0.001)) / "claims.csv").open(newline="") as handle:
         moved = list(csv.DictReader(handle))
@@ -217,7 +209,6 @@ def test_a_study_with_some_of_its_files_is_refused(tmp_path: Path) -> None:
             judged=tmp_path / "claims.csv",
             tables=tmp_path / "claims.json",
             csv=tmp_path / "claims",
-            card=tmp_path / "claims.run.json",
             config=CheckClaimsConfig(main_preset="main", data="world", lvlm="tiny-reader", seed=42),
         )
 

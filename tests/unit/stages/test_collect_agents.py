@@ -149,7 +149,6 @@ def test_a_run_that_is_not_whole_is_refused_by_name(tmp_path: Path, name: str, c
             curves=tmp_path / "c.csv",
             episodes_table=tmp_path / "e.csv",
             runs=tmp_path / "r.csv",
-            card=tmp_path / "run.json",
             config=CollectAgentsConfig(runs=study.runs),
         )
     assert "arm baseline, seed 0" in str(caught.value)
@@ -164,7 +163,6 @@ def test_every_run_needs_its_files(tmp_path: Path) -> None:
         collect_agents(
             **{**files, "done": files["done"][:3]},
             **outputs,
-            card=tmp_path / "run.json",
             config=CollectAgentsConfig(runs=SMALL.runs),
         )
 
@@ -173,7 +171,3 @@ def test_equal_runs_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
     agent_runs.collect(tmp_path, SMALL)
     for name in ("curves", "episodes_table", "runs"):
         assert (tmp_path / "tables" / f"{name}.csv").read_bytes() == (folder / "tables" / f"{name}.csv").read_bytes()
-    card = json.loads((folder / "tables" / "collect.run.json").read_text())
-    assert {name.partition("[")[0] for name in card["inputs"]} == {
-        *("metrics", "evaluations", "episodes", "done", "cards", "test_evaluations", "test_episodes")
-    }

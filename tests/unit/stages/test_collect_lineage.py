@@ -39,9 +39,8 @@ def run(folder: Path, given: dict[str, list[RunCard]], **config: Any) -> dict[st
         for path, row in zip(paths[name], rows, strict=True):
             storage.write_row(path, row)
     values: dict[str, Any] = {"presets": ("p",), "batch_sizes": (4, 1, 1), "scale": "tiny, 0.1 M parameters"}
-    files = {"lineage": folder / "lineage.csv", "card": folder / "card.json"}
-    collect_lineage(**paths, **files, config=CollectLineageConfig(**{**values, **config}))
-    return read_lineage(files["lineage"])
+    collect_lineage(**paths, lineage=folder / "lineage.csv", config=CollectLineageConfig(**{**values, **config}))
+    return read_lineage(folder / "lineage.csv")
 
 
 def changed(rows: Sequence[RunCard], position: int, **update: Any) -> list[RunCard]:
@@ -154,4 +153,4 @@ def test_a_malformed_card_is_named(tmp_path: Path) -> None:
             for name in cards()
         }
         config = CollectLineageConfig(presets=("p",), batch_sizes=(4, 1, 1), scale="")
-        collect_lineage(**paths, lineage=tmp_path / "x.csv", card=tmp_path / "x.json", config=config)
+        collect_lineage(**paths, lineage=tmp_path / "x.csv", config=config)

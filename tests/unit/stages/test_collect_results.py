@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from dataclasses import replace
 from itertools import groupby
@@ -33,7 +32,7 @@ DRAWN = replace(synthetic.SMOKE, drawn_betas=(0.12,))
 
 def collect(folder: Path, of: synthetic.Size | CollectResultsConfig, **inputs: Any) -> None:
     config = synthetic.collect_config(of) if isinstance(of, synthetic.Size) else of
-    collect_results(**inputs, **synthetic.outputs_in(folder), card=folder / "run.json", config=config)
+    collect_results(**inputs, **synthetic.outputs_in(folder), config=config)
 
 
 def empty(folder: Path, summary: dict[str, object]) -> dict[str, Any]:
@@ -293,9 +292,3 @@ def test_two_values_for_one_metric_are_refused(tmp_path: Path) -> None:
 def test_a_nested_summary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="flat JSON"):
         collect(tmp_path, NOTHING, **empty(tmp_path, {"methods": {"beam": 3}}))
-
-
-def test_the_card_names_the_inputs(outputs: dict[str, Path]) -> None:
-    card = json.loads((outputs["scores"].parent / "run.json").read_text())
-    assert card["stage"] == "collect_results"
-    assert {"cells[0]", "metrics[0]", "steps[0]", "rl_summary", "ties"} <= set(card["inputs"])

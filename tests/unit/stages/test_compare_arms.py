@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import agent_runs
@@ -75,12 +74,10 @@ def test_a_difference_is_that_of_the_common_seeds(paths: dict[str, Path]) -> Non
         assert row.n_seeds == len(seeds)
 
 
-def test_equal_inputs_give_equal_bytes_and_the_card_names_them(paths: dict[str, Path], tmp_path: Path) -> None:
+def test_equal_inputs_give_equal_bytes(paths: dict[str, Path], tmp_path: Path) -> None:
     again = agent_runs.compare(tmp_path, SMALL)
     for name in FILES:
         assert again[name].read_bytes() == paths[name].read_bytes()
-    card = json.loads((tmp_path / "tables" / "compare.run.json").read_text())
-    assert set(card["inputs"]) == {"curves", "episodes_table", "runs"}
 
 
 def test_a_missing_file_is_named(paths: dict[str, Path], tmp_path: Path) -> None:
@@ -90,6 +87,5 @@ def test_a_missing_file_is_named(paths: dict[str, Path], tmp_path: Path) -> None
             episodes_table=tmp_path / "none.csv",
             runs=paths["runs"],
             **{name: tmp_path / f"{name}.csv" for name in FILES},
-            card=tmp_path / "run.json",
             config=agent_runs.compare_config(SMALL),
         )

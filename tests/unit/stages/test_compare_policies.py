@@ -121,7 +121,7 @@ def config_of(size: Size, **changes: Any) -> ComparePoliciesConfig:
     return ComparePoliciesConfig(**values | changes)
 
 
-OUTPUTS = ("intervals", "comparisons", "breakdown", "tables", "csv", "card")
+OUTPUTS = ("intervals", "comparisons", "breakdown", "tables", "csv")
 
 
 def run(folder: Path, size: Size, inputs: dict[str, Any] | None = None, **changes: Any) -> dict[str, Path]:

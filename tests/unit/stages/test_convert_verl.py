@@ -21,7 +21,7 @@ def convert(folder: Path, *log: Path, **changed: object) -> DoneRow:
     intention = Intention(grpo={"steps": 6}, **changed)
     config = agent_plan.stage_config(intention, "convert_verl", {"arm": "bundle", "seed": "1"})
     assert isinstance(config, ConvertVerlConfig)
-    names = ("metrics", "evaluations", "episodes", "done", "card")
+    names = ("metrics", "evaluations", "episodes", "done")
     return convert_verl(log=log, **{name: folder / name for name in names}, config=config)
 
 

@@ -9,7 +9,7 @@ from builders import embedding_arrays, random_pools
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError
-from lever_pipe.base.records import RunCard, Selection
+from lever_pipe.base.records import Selection
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import EmulateSelectionsConfig, SelectDemonstrationsConfig
@@ -62,7 +62,6 @@ class Study:
             eval_pools=self.folder / "pools",
             embeddings=self.folder / "embeddings",
             selections=targets,
-            card=self.folder / "card",
             config=config,
         )
         assert n == len(checkpoints)
@@ -88,7 +87,6 @@ def test_without_a_fault_it_is_the_right_evaluation(study: Study) -> None:
             eval_pools=study.folder / "pools",
             embeddings=study.folder / "embeddings",
             selections=study.folder / "right",
-            card=study.folder / "right_card",
             config=SelectDemonstrationsConfig(selector=SMALL, shots=4),
         )
         assert (study.folder / "right").read_bytes() == rows
@@ -126,10 +124,6 @@ def test_a_head_that_no_published_run_had_is_refused(study: Study) -> None:
         study.select("run0", selector=Selector(width=8, head="gated"))
 
 
-def test_another_architecture_is_refused_and_the_card_names_every_selector(study: Study) -> None:
+def test_another_architecture_is_refused(study: Study) -> None:
     with pytest.raises(CheckpointError, match="configured architecture"):
         study.select("run0", selector=Selector(width=16))
-    assert not (study.folder / "card").exists()
-    study.select(*TUNED)
-    card = storage.read_row(study.folder / "card", RunCard)
-    assert {name for name in card.inputs if name.startswith("selectors")} == {f"selectors[{i}]" for i in range(RUNS)}

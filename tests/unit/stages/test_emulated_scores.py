@@ -50,8 +50,8 @@ class Study:
             selections=paths, answers=(folder / "answers",) * len(paths), eval_examples=folder / "examples",
             metrics=(folder / "right", folder / "noisy"), untouched=folder / "untouched",
             scores=folder / "scores.csv", prompts=folder / "prompts.csv", agreement=folder / "agreement.csv",
-            training=folder / "training.csv", card=folder / "card",
-            config=ScoreEmulationConfig.model_validate(
+            training=folder / "training.csv",
+             config=ScoreEmulationConfig.model_validate(
                 {"policies": policies, "samples": (2, 4), "shots": SHOTS} | changed
             ),
         )  # fmt: skip
@@ -121,4 +121,3 @@ def test_faults_of_the_inputs_are_named(tmp_path: Path) -> None:
         Study(tmp_path).run(n_answers=-2)
     with pytest.raises(RecordError, match="at most 4"):
         Study(tmp_path).run(samples=(5,))
-    assert not (tmp_path / "card").exists()

@@ -6,7 +6,6 @@ import pytest
 from trained_world import N_TEST, evaluate_here, evaluation_of, train_here, training
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import RunCard
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow
 from lever_pipe.stages import evaluate_agent as stage
 
@@ -43,7 +42,6 @@ def test_both_policies_are_evaluated_and_equal_ones_once(
     assert (rows[1].values == rows[3].values) is (best_step == 3)
     episodes = storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow)
     assert len(episodes) == 2 * N_TEST * (1 + 3)
-    assert set(storage.read_row(tmp_path / "run.json", RunCard).inputs) == {"test_tasks", "last", "best", "done"}
 
 
 def test_the_identity_holds_what_moves_the_numbers() -> None:

@@ -33,15 +33,15 @@ class World:
         kinds = ("questions", "annotations", "images")
         self.raw = {f"{split}_{kind}": folder / f"{split}_{kind}" for split in ("train", "eval") for kind in kinds}
         self.rows = {f"{split}_examples": folder / f"{split}.jsonl" for split in ("train", "eval")}
-        self.listing, self.summary, self.card = (folder / name for name in ("images.sha256", "summary", "card"))
+        self.listing, self.summary = folder / "images.sha256", folder / "summary"
         small = EXPERIMENT.data.world.model_copy(update={"n_train": N_TRAIN, "n_eval": N_EVAL})
         config = plan.stage_config(EXPERIMENT, "generate_world", {}).model_copy(update={"world": small})
-        generate_world(**self.raw, image_listing=self.listing, card=self.card, config=config)  # type: ignore[arg-type]
+        generate_world(**self.raw, image_listing=self.listing, config=config)  # type: ignore[arg-type]
 
     def prepare(self, **changed: object) -> tuple[int, int]:
         config = plan.stage_config(EXPERIMENT, "prepare_examples", {}).model_copy(update={"n_eval": N_EVAL} | changed)
         return prepare_examples(
-            **self.raw, **self.rows, image_listing=(self.listing,), summary=self.summary, card=self.card, config=config
+            **self.raw, **self.rows, image_listing=(self.listing,), summary=self.summary, config=config
         )  # type: ignore[arg-type]
 
     def examples(self, split: str) -> list[Example]:
@@ -95,8 +95,8 @@ def test_an_image_that_changed_since_is_refused(world: World, tmp_path: Path) ->
     with pytest.raises(ImageError, match=f"found 1 with other bytes, first .*{victim.name}"):
         embed_examples(
             **world.rows, train_images=world.raw["train_images"], eval_images=world.raw["eval_images"],
-            encoder=ROOT / EXPERIMENT.encoder.model, embeddings=tmp_path / "embeddings", card=world.card,
-            config=plan.stage_config(EXPERIMENT, "embed_examples", {}),
+            encoder=ROOT / EXPERIMENT.encoder.model, embeddings=tmp_path / "embeddings",
+             config=plan.stage_config(EXPERIMENT, "embed_examples", {}),
         )  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_pools_are_measured_query_by_query(world: World, tmp_path: Path) -> None
         storage.write_rows(tmp_path / name, rows)
     found = measure_pools(
         **world.rows, eval_pools=tmp_path / "pools", zero_shot=tmp_path / "zero", bound=tmp_path / "bound",
-        card=world.card, config=MeasurePoolsConfig(),
+        config=MeasurePoolsConfig(),
     )  # fmt: skip
     copied = [max(vqa_accuracy(train[i].answer, queries[p.query_id].answers) for i in p.candidates) for p in pools]
     assert found["queries"] == N_EVAL

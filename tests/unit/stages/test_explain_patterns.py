@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from emulated_study import REFERENCE, frames
 
-from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.config import Emulate
 from lever_pipe.experiment.stage_configs import ExplainPatternsConfig
 from lever_pipe.report.tables.explanations.pattern_study import Pattern
@@ -29,8 +27,8 @@ def run(folder: Path, emulate: Emulate) -> list[Pattern]:
     return explain_patterns(
         **{name: folder / f"{name}.csv" for name in INPUTS}, reference=REFERENCE,
         reference_lineage=REFERENCE.parent / "lineage.yaml",
-        patterns=folder / "patterns.csv", tables=folder / "tables.json", csv=folder / "tables", card=folder / "card",
-        config=ExplainPatternsConfig(
+        patterns=folder / "patterns.csv", tables=folder / "tables.json", csv=folder / "tables",
+         config=ExplainPatternsConfig(
             emulate=emulate, samples=(100, 200, 400, 800), shots=(1, 2, 3, 4), data="world", lvlm="x"
         ),
     )  # fmt: skip
@@ -48,8 +46,6 @@ def test_every_file_is_written_and_says_the_same(tmp_path: Path) -> None:
     assert {path.stem for path in (tmp_path / "tables").iterdir()} == {table["id"] for table in tables}
     for table in tables:
         assert table["caption"].startswith("Ours: preset `published`, embedded world."), table["id"]
-    card = storage.read_row(tmp_path / "card", RunCard)
-    assert card.inputs.keys() == {*INPUTS, "reference", "reference_lineage"}
     bases = next(table for table in tables if table["id"] == "why-accuracy-bases")
     assert "Base RCE epoch: 2, the other rows: 5." in " ".join(bases["footnotes"])
     assert any(bases["marks"])

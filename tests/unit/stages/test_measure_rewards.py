@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from builders import example, pool, trajectory
 
-from lever_pipe.base import contents, storage
+from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import RewardTies, RlGroup, RunCard
+from lever_pipe.base.records import RewardTies, RlGroup
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig
 from lever_pipe.lever.trajectories import make_group
@@ -45,14 +45,11 @@ HAND = {
 
 
 def measured(folder: Path, groups: Sequence[RlGroup], *rewards: Reward) -> list[RewardTies]:
-    files = {name: folder / f"{name}.jsonl" for name in ("rl_data", "ties", "card")}
+    files = {name: folder / f"{name}.jsonl" for name in ("rl_data", "ties")}
     storage.write_rows(files["rl_data"], groups)
     config = MeasureRewardsConfig(rewards=rewards, kept=(2, 3, 4), **LIMITS)
     rows = measure_rewards(**files, config=config)
     assert storage.read_rows(files["ties"], RewardTies) == rows
-    card = storage.read_row(files["card"], RunCard)
-    assert (card.stage, card.config) == ("measure_rewards", config.model_dump(mode="json"))
-    assert card.inputs == {"rl_data": contents.digest(files["rl_data"])}
     return rows
 
 

@@ -30,7 +30,6 @@ def merge(folder: Path, shards: list[list[Trajectory]]) -> list[RlGroup]:
         train_examples=folder / "examples",
         rl_data=folder / "rl_data",
         summary=folder / "summary",
-        card=folder / "card",
         config=MergeRlDataConfig(),
     )
     return storage.read_rows(folder / "rl_data", RlGroup)

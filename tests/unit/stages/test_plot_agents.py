@@ -24,7 +24,6 @@ def plot(found: dict[str, Path], folder: Path, study: Study) -> Path:
         **{name: found[name] for name in ("curves", "episodes_table", "endpoints", "comparisons")},
         reference_intention=REFERENCE_INTENTION,
         figures=folder / "figures",
-        card=folder / "figures.run.json",
         config=PlotAgentsConfig(**shown_config(study).model_dump()),
     )
     return folder / "figures"

@@ -33,7 +33,6 @@ def plot(folder: Path, size: synthetic.Size, name: str = "figures") -> Path:
         steps=outputs["steps_csv"],
         **synthetic.write_evidence(folder, size, outputs),
         figures=folder / name,
-        card=folder / f"{name}.run.json",
         config=synthetic.plot_config(size),
     )
     return folder / name

@@ -9,7 +9,6 @@ import pytest
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, UnknownMemberError
-from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig
 from lever_pipe.intention.records import Task
@@ -22,7 +21,7 @@ def run(folder: Path, config: PrepareTasksConfig, **files: tuple[Path, ...]) -> 
     folder.mkdir(parents=True, exist_ok=True)
     raw = dict.fromkeys(("train_file", "val_file", "test_file", "details"), ()) | files
     outputs = {name: folder / f"{name}.jsonl" for name in NAMES}
-    return prepare_tasks(**raw, **outputs, summary=folder / "summary.json", card=folder / "run.json", config=config)
+    return prepare_tasks(**raw, **outputs, summary=folder / "summary.json", config=config)
 
 
 def tasks(folder: Path, name: str) -> list[Task]:
@@ -46,7 +45,6 @@ def test_the_embedded_tasks_are_written_with_a_summary(tmp_path: Path) -> None:
     assert [told[split]["n_tasks"] for split in ("train", "val", "test")] == [30, 5, 9]
     assert told == storage.read_json(tmp_path / "summary.json")
     assert sum(told["train"]["n_details"].values()) == 30
-    assert storage.read_row(tmp_path / "run.json", RunCard).stage == "prepare_tasks"
 
 
 def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
@@ -82,8 +80,6 @@ def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
     )
     assert (told["test"]["n_tasks"], told["test"]["n_left_out"], told["test"]["n_requests_also_trained"]) == (2, 1, 1)
     assert [task.id for task in tasks(tmp_path / "out", "test_tasks")] == ["t", "u"]
-    card = storage.read_row(tmp_path / "out" / "run.json", RunCard)
-    assert set(card.inputs) == {"train_file[0]", "val_file[0]", "test_file[0]"}
 
 
 def test_nothing_is_written_of_faulty_files(tmp_path: Path) -> None:

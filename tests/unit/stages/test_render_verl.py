@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -31,24 +30,23 @@ def config(arm: str = "bundle", seed: str = "1", **changed: object) -> RenderVer
 
 
 def test_the_default_configuration_becomes_a_launch_folder(tmp_path: Path) -> None:
-    launch, card = tmp_path / "run/launch", tmp_path / "run/launch.run.json"
-    assert render_verl(launch=launch, card=card, config=config()) == FILES
+    launch = tmp_path / "run/launch"
+    assert render_verl(launch=launch, config=config()) == FILES
     assert tuple(sorted(path.name for path in launch.iterdir())) == FILES
     assert "trainer.experiment_name='bundle_seed_1'" in (launch / "overrides.txt").read_text()
-    assert json.loads(card.read_text())["stage"] == "render_verl"
 
 
 def test_a_second_rendering_gives_the_same_bytes_and_leaves_nothing_of_the_first(tmp_path: Path) -> None:
-    launch, card = tmp_path / "launch", tmp_path / "card"
-    render_verl(launch=launch, card=card, config=config())
+    launch = tmp_path / "launch"
+    render_verl(launch=launch, config=config())
     first = {path.name: path.read_bytes() for path in launch.iterdir()}
     (launch / "stray").write_text("")
-    render_verl(launch=launch, card=card, config=config())
+    render_verl(launch=launch, config=config())
     assert {path.name: path.read_bytes() for path in launch.iterdir()} == first
 
 
 def test_a_refused_configuration_writes_nothing(tmp_path: Path) -> None:
     refused = config(grpo={"trajectory_score": "sum"})
     with pytest.raises(ConfigError, match="must be mean or r2g with engine verl"):
-        render_verl(launch=tmp_path / "launch", card=tmp_path / "card", config=refused)
+        render_verl(launch=tmp_path / "launch", config=refused)
     assert list(tmp_path.iterdir()) == []

@@ -39,7 +39,6 @@ class Study:
             per_question=self.folder / "per_question",
             summary=self.folder / "summary",
             cells=tuple(self.folder / name for name in names),
-            card=self.folder / "card",
             config=config,
         )
 

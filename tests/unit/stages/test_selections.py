@@ -27,7 +27,7 @@ SMALL = Selector(width=8)
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    names = ("train_examples", "eval_examples", "eval_pools", "embeddings", "selections", "card", "selector")
+    names = ("train_examples", "eval_examples", "eval_pools", "embeddings", "selections", "selector")
     paths = {name: tmp_path / name for name in names}
     storage.write_rows(paths["train_examples"], [example(i) for i in range(N_TRAIN)])
     storage.write_rows(paths["eval_examples"], [example(i, answer=f"answer{i % 4}") for i in range(N_EVAL)])
@@ -46,7 +46,7 @@ def chosen(files: dict[str, Path]) -> list[tuple[int, ...]]:
 
 
 def run_selector(files: dict[str, Path], shots: int, selector: Selector = SMALL) -> list[tuple[int, ...]]:
-    names = ("selector", "eval_pools", "embeddings", "selections", "card")
+    names = ("selector", "eval_pools", "embeddings", "selections")
     config = SelectDemonstrationsConfig(selector=selector, shots=shots)
     assert select_demonstrations(**{name: files[name] for name in names}, config=config) == N_EVAL
     return chosen(files)

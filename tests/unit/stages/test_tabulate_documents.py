@@ -40,7 +40,7 @@ def inputs_of(folder: Path, size: synthetic.Size) -> dict[str, Any]:
 
 
 def outputs_of(folder: Path) -> dict[str, Path]:
-    return {"tables": folder / "tables.json", "csv": folder / "csv", "card": folder / "tables.run.json"}
+    return {"tables": folder / "tables.json", "csv": folder / "csv"}
 
 
 def load(folder: Path) -> Tables:

@@ -11,7 +11,6 @@ import pytest
 from on_policy_files import Size
 
 from lever_pipe.base.errors import ComparisonError, LeverPipeError, RecordError
-from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.stage_configs import TabulateOnPolicyConfig
 from lever_pipe.stages.tabulate_on_policy import tabulate_on_policy
 
@@ -26,7 +25,7 @@ def tabulate(folder: Path, size: Size, **changes: Any) -> Path:
 def run(folder: Path, inputs: dict[str, Path], size: Size, **changes: Any) -> Path:
     values = {"main_preset": "main", "data": "world", "lvlm": "tiny-reader", "samples": size.samples}
     config = TabulateOnPolicyConfig.model_validate({**values, "shots": size.shots, **changes})
-    outputs = {"tables": folder / "tables.json", "csv": folder / "csv", "card": folder / "run.json"}
+    outputs = {"tables": folder / "tables.json", "csv": folder / "csv"}
     tabulate_on_policy(**inputs, **outputs, config=config)  # type: ignore[arg-type]
     return folder / "tables.json"
 
@@ -328,10 +327,3 @@ def test_a_malformed_file_is_refused(
     with pytest.raises(LeverPipeError, match=said) as fault:
         run(tmp_path, inputs, Size())
     assert isinstance(fault.value, RecordError)
-
-
-def test_the_card_names_every_input(tmp_path: Path) -> None:
-    tabulate(tmp_path, Size())
-    card = RunCard.model_validate_json((tmp_path / "run.json").read_text())
-    assert card.stage == "tabulate_on_policy"
-    assert set(card.inputs) == set(on_policy_files.write(tmp_path, Size()))

@@ -12,6 +12,7 @@ from lever_pipe.base.errors import CheckpointError, ConfigError, LeverPipeError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.agent_config import AgentExecution
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.policy import load_policy
 from lever_pipe.intention.codecs import word
@@ -45,7 +46,7 @@ def test_the_start_may_be_a_folder_or_its_files(tmp_path: Path) -> None:
     folder = files_of(tmp_path / "folder")
     listed = {**files_of(tmp_path / "files"), "start": tuple(sorted(start.iterdir()))}
     for files in (folder, listed):
-        train_agent(**files, config=training(steps=1), runtime=Runtime(code=CODE))  # type: ignore[arg-type]
+        carry_out(train_agent, **files, config=training(steps=1), runtime=Runtime(code=CODE))  # type: ignore[arg-type]
     weights = [load_tensors(tmp_path / name / "last" / "model.safetensors")[0] for name in ("folder", "files")]
     torch.testing.assert_close(weights[0], weights[1], atol=0, rtol=0)
 
@@ -54,7 +55,7 @@ def test_a_start_that_is_no_policy_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     files = {**files_of(tmp_path), "start": (tmp_path / "empty",)}
     with pytest.raises(CheckpointError, match=r"empty: expected a model folder; found no config\.json"):
-        train_agent(**files, config=training(steps=1), runtime=Runtime(code=CODE))  # type: ignore[arg-type]
+        carry_out(train_agent, **files, config=training(steps=1), runtime=Runtime(code=CODE))  # type: ignore[arg-type]
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
@@ -69,7 +70,8 @@ def test_half_precision_policies_are_saved_as_such(tmp_path: Path) -> None:
 
 def test_an_execution_setting_that_is_none_is_told(tmp_path: Path) -> None:
     with pytest.raises(LeverPipeError, match="checkpoint_every"):
-        train_agent(
+        carry_out(
+            train_agent,
             **files_of(tmp_path),  # type: ignore[arg-type]
             config=training(steps=1),
             runtime=Runtime(agent='{"checkpoint_every": 0}'),
@@ -94,7 +96,7 @@ def test_a_replayed_cassette_is_the_one_given(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(stage, "load_player", stop)
     elsewhere = Runtime(agent=AgentExecution(cassette="elsewhere.jsonl").model_dump_json())
     with pytest.raises(KilledError):
-        train_agent(**{**files_of(tmp_path), "cassette": (tape,)}, config=replaying(), runtime=elsewhere)  # type: ignore[arg-type]
+        carry_out(train_agent, **{**files_of(tmp_path), "cassette": (tape,)}, config=replaying(), runtime=elsewhere)  # type: ignore[arg-type]
     assert seen == [str(tape)]
 
 
@@ -106,7 +108,7 @@ def test_a_cassette_is_given_to_a_replaying_simulator_alone(tmp_path: Path, is_g
     config = training(steps=1) if is_given else replaying()
     expected = rf"input `cassette`: expected {int(not is_given)} files .*; found {int(is_given)}\."
     with pytest.raises(ConfigError, match=expected):
-        train_agent(**files, config=config, runtime=Runtime(code=CODE))  # type: ignore[arg-type]
+        carry_out(train_agent, **files, config=config, runtime=Runtime(code=CODE))  # type: ignore[arg-type]
 
 
 def test_episodes_longer_than_the_model_reads_are_refused(tmp_path: Path) -> None:

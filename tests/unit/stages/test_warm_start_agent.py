@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ FILES = {
     "settings": "config.json",
     "words": "words.json",
     "metrics": "metrics.jsonl",
-    "card": "run.json",
 }
 
 
@@ -52,9 +50,6 @@ def test_the_files_are_a_policy_with_its_history(tmp_path: Path) -> None:
     assert [each.step for each in rows] == [1, 2, 3]
     assert rows[-1] == row
     assert set(row.values) == {"loss", "learning_rate", "grad_norm"}
-    card = json.loads(files["card"].read_text())
-    assert card["stage"] == "warm_start_agent"
-    assert list(card["inputs"]) == ["train_tasks"]
 
 
 def test_nothing_else_is_written(tmp_path: Path) -> None:

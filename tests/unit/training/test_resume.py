@@ -8,9 +8,9 @@ import pytest
 import torch
 from chains import Chain, Straight, same_weights
 
-from lever_pipe.base import contents, storage
+from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.base.records import EpochMetrics, RunCard
+from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.config import AdaptiveKl, Grpo, Rce
 from lever_pipe.experiment.stage_configs import TrainGrpoEpochConfig, TrainRceEpochConfig
 
@@ -111,17 +111,6 @@ def test_frozen_projections_stay_as_they_are(tmp_path: Path, frozen: bool) -> No
     assert kept == (projections if frozen else set())
     moments, _ = load_tensors(chain.outputs("grpo2")["optimiser"])
     assert any(name.startswith("query_proj") for name in moments) == (not frozen)
-
-
-def test_the_card_is_written_last_and_names_the_inputs(chain: Chain) -> None:
-    chain.rce_epoch(1)
-    files = chain.outputs("rce1")
-    card = storage.read_row(files["card"], RunCard)
-    assert card.stage == "train_rce_epoch"
-    assert card.config == chain.rce_config(1).model_dump(mode="json")
-    assert card.inputs.keys() == {"groups", "embeddings", "start", "start_optimiser"}
-    assert card.inputs["start"] == contents.digest(chain.outputs("rce0")["selector"])
-    assert max(files.values(), key=lambda path: path.stat().st_mtime_ns) == files["card"]
 
 
 def test_policies_are_named_as_the_plan_names_them(chain: Chain) -> None:
