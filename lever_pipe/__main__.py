@@ -16,9 +16,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
-from lever_pipe.base import os_faults
+from lever_pipe.base import contents, os_faults, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, SnapshotError
 from lever_pipe.base.parsing import available, nearest, parse_model
+from lever_pipe.base.provenance import code_of
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment import run_card
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import gpu_slots, ownership, snapshot
@@ -87,7 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[0] not in HELP:
             _require_stage(words[0])
         options = _parser().parse_intermixed_args(words)
-        os_faults.require_writable(_results_of(options), kept=_kept_by(options))
+        files = [Path(word.partition("=")[2]) for word in options.files if "=" in word]
+        kept = [Path(options.ledger) / "answers.jsonl"] if options.ledger else []
+        os_faults.require_writable(files, kept=kept)
         with _unwinding(), _claimed(options) as claim:
             _make(options, words, claim)
     except (TerminatedError, KeyboardInterrupt) as end:
@@ -102,16 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"{type(fault).__name__}: {fault}\n")
         return 2
     return 0
-
-
-def _results_of(options: argparse.Namespace) -> Iterator[Path]:
-    """Yield the files of a call, which may be results."""
-    yield from (Path(word.partition("=")[2]) for word in options.files if "=" in word)
-
-
-def _kept_by(options: argparse.Namespace) -> list[Path]:
-    """Return what would be a new file of the ledger."""
-    return [Path(options.ledger) / "answers.jsonl"] if options.ledger else []
 
 
 def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Claim | None]:
@@ -159,13 +154,10 @@ def run_stage(options: argparse.Namespace) -> object:
     """
     call = call_of(options)
     frozen = _require_planned(options, call.config, call.runtime.code)
-    from lever_pipe.experiment import run_card
-
-    leads = os.environ.get("RANK", "0") == "0"
-    if frozen is not None and leads:
+    if frozen is not None and run_card.leads():
         _require_models(options.stage, call)
     made = run_card.carry_out(call.function, call.card, config=call.config, runtime=call.runtime, **call.files)
-    if frozen is not None and leads:
+    if frozen is not None and run_card.leads():
         _keep(frozen, options.spec, call.card)
     return made
 
@@ -176,16 +168,13 @@ def _require_models(stage: str, call: StageCall) -> None:
     Raises:
         SnapshotError: it was exchanged after the invocation began.
     """
-    from lever_pipe.base.contents import model_identity
-    from lever_pipe.experiment.run_card import start_model
-
-    folders = {"lvlm": call.files.get("lvlm"), "encoder": call.files.get("encoder"), "policy": start_model(call.files)}
-    for name, folder in folders.items():
+    start = run_card.start_model(call.files)
+    for name, folder in (("lvlm", call.files.get("lvlm")), ("encoder", call.files.get("encoder")), ("policy", start)):
         of = call.config if name == "encoder" else getattr(call.config, name, None)
         identity = getattr(of, "model_identity", None)
         if folder is None or identity is None:
             continue
-        found = model_identity(str(folder))
+        found = contents.model_identity(str(folder))
         if found != identity:
             raise SnapshotError(
                 f"{stage}: expected the model {identity} in {folder}, as planned when this invocation began",
@@ -198,8 +187,6 @@ def _keep(frozen: snapshot.Snapshot, spec: str, card: Path) -> None:
     """Put what a job of an invocation has made into the store, if the configuration has one."""
     settings = frozen.config.get("store")
     if settings:
-        from lever_pipe.base import storage
-        from lever_pipe.base.records import RunCard
         from lever_pipe.runtime import store
 
         made = storage.read_row(card, RunCard)
@@ -213,12 +200,9 @@ def is_made(options: argparse.Namespace) -> bool:
     Raises:
         ConfigError: as `run_stage`.
     """
-    from lever_pipe.base.provenance import code_of
-    from lever_pipe.experiment.run_card import files_of_card
-
     call, stage = call_of(options), options.stage
     identity = {"config": call.config.model_dump(mode="json"), "code": call.runtime.code or code_of(stage)}
-    read, made = files_of_card(call.function, call.files)
+    read, made = run_card.files_of_card(call.function, call.files)
     return ownership.is_complete(call.card, read | made, stage=stage, **identity)
 
 
@@ -252,7 +236,6 @@ def _require_planned(options: argparse.Namespace, config: Any, code: str) -> sna
     if frozen is None or frozen.package == snapshot.package_digest():
         return frozen
     # Some source file changed, maybe a comment: what counts is the code of this stage.
-    from lever_pipe.base.provenance import code_of
     from lever_pipe.runtime.plan import members_of
 
     snapshot.require_code(options.stage, planned=code, found=code_of(options.stage, members_of(config)))

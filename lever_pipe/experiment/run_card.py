@@ -44,7 +44,7 @@ def carry_out(
     given = files | {"config": config}
     if "runtime" in signature(stage).parameters:
         given["runtime"] = runtime
-    if os.environ.get("RANK", "0") != "0":
+    if not leads():
         return stage(**given)
     card.unlink(missing_ok=True)  # first: no card may stand beside the files of two jobs
     read, outputs = files_of_card(stage, files)
@@ -59,6 +59,11 @@ def carry_out(
         if of.role is Role.STATE:
             _drop(files[name])
     return result
+
+
+def leads() -> bool:
+    """Return whether this process is the first of those that share a call."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def files_of_card(stage: Callable[..., Any], files: Files) -> tuple[dict[str, Path], dict[str, Path]]:

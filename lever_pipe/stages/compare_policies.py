@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import ComparisonError
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
@@ -31,7 +30,7 @@ SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
 """Baselines of the breakdown by kind of question, beside the oracle."""
 
 
-class Compared(NamedTuple):
+class ArmComparison(NamedTuple):
     """What the tables of one preset are made of."""
 
     arm: Arm
@@ -69,12 +68,8 @@ def compare_policies(
 
     Raises:
         RecordError: a malformed file, or policies that were not scored on the same questions.
-        ComparisonError: a sample count of one question, or `config.guard` is `strict` and betas differ otherwise.
+        ComparisonError: `config.guard` is `strict` and betas differ otherwise.
     """
-    if min(config.samples) < 2:
-        raise ComparisonError(
-            "evaluation.samples: expected at least 2 questions, for an interval", found="1", do="Drop this count."
-        )
     examples = storage.read_examples(eval_examples)
     questions = [example.example_id for example in examples]
     groups = read_groups(config.policies, per_question, questions=questions, shots=config.shots)
@@ -89,7 +84,7 @@ def compare_policies(
     write_tables(comparability.guard(built, read_lineage(lineage), config.guard), json=tables, folder=csv)
 
 
-def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> Compared:
+def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> ArmComparison:
     baselines = [f"baseline/{name}" for name in BASELINE_ORDER if f"baseline/{name}" in groups]
     largest = max(config.samples)
     families = families_of(
@@ -99,7 +94,7 @@ def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Dr
         samples=config.samples,
         accuracy=lambda group: float(groups[group].accuracies[:, :largest, -1].mean()),
     )
-    return Compared(arm, families, compare(groups, families, draws))
+    return ArmComparison(arm, families, compare(groups, families, draws))
 
 
 def _by_kind(
@@ -122,7 +117,7 @@ def _by_kind(
 
 
 def _tables(
-    compared: Sequence[Compared], found: Sequence[IntervalRow], config: ComparePoliciesConfig
+    compared: Sequence[ArmComparison], found: Sequence[IntervalRow], config: ComparePoliciesConfig
 ) -> Iterator[Table]:
     for arm, families, rows in compared:
         is_main = arm.preset == config.main_preset

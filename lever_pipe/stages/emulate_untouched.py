@@ -42,13 +42,7 @@ def emulate_untouched(
         RecordError: malformed groups.
     """
     device = execution.prepare(runtime)
-    data = read_training_inputs(
-        groups=groups,
-        embeddings=embeddings,
-        train_share=config.train_share,
-        device=device,
-        inputs=config.selector.inputs,
-    )
+    data = read_training_inputs(groups, embeddings, device, config.train_share, config.selector.inputs)
     rows = list(_rows(data, reference, config, device))
     storage.write_rows(untouched, rows)
     return rows

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, Trajectory
+from lever_pipe.base.records import ExampleId, Pool, Proposal, Trajectory
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import GenerateRlDataConfig, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Output
+from lever_pipe.lever.judging import trajectories_of
 from lever_pipe.lever.proposers import diversity_fill
-from lever_pipe.lever.trajectories import references_of, score_trajectory
 from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
-from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 
 
 def generate_rl_data(
@@ -41,26 +40,14 @@ def generate_rl_data(
     wanted = [p for p in storage.read_rows(proposals, Proposal) if p.query_id in mine]
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     prompter = Prompter(config.lvlm, train)
-    rows = _score(wanted, train, model, prompter)
+    rows = trajectories_of(wanted, train, model, prompter)
     if config.diversity_budget:
-        rows += _score(_fill(rows, pools, config), train, model, prompter)
+        rows += trajectories_of(_fill(rows, pools, config), train, model, prompter)
     if not model.leads:
         return len(rows)
     storage.write_rows(trajectories, rows)
     storage.write_json(counters, model.counters)
     return len(rows)
-
-
-def _score(
-    proposals: Sequence[Proposal], train: Sequence[Example], model: Lvlm, prompter: Prompter
-) -> list[Trajectory]:
-    requests = [
-        LvlmRequest(prompter(train[p.query_id], p.pointer_global), references_of(train[p.query_id])) for p in proposals
-    ]
-    return [
-        score_trajectory(proposal, train[proposal.query_id], reply.text, reply.answer_log_probs)
-        for proposal, reply in zip(proposals, model.run(requests), strict=True)
-    ]
 
 
 def _fill(rows: Sequence[Trajectory], pools: Sequence[Pool], config: GenerateRlDataConfig) -> list[Proposal]:

@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.progress import Progress
-from lever_pipe.base.records import EpochMetrics, Example, PolicyRef, PoolPosition, Proposal, StepMetrics, beta_text
+from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics, beta_text
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import Runtime, TrainOnPolicyEpochConfig
 from lever_pipe.experiment.stage_files import External, Input, Output
+from lever_pipe.lever.judging import LvlmJudge
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.lever.training.inputs import TrainingInputs, read_training_inputs
 from lever_pipe.lever.training.loop import run_epoch, validation_loss
-from lever_pipe.lever.training.on_policy import Asked, Judged, Spent, plan_on_policy_epoch
+from lever_pipe.lever.training.on_policy import Spent, plan_on_policy_epoch
 from lever_pipe.lever.training.policies import Policies, trained_share
-from lever_pipe.lever.trajectories import references_of, score_trajectory
-from lever_pipe.lever.trajectory_rewards import reward_function
 from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
-from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
-
-
-class LvlmJudge:
-    """Rewards selections by what the LVLM answers with them."""
-
-    def __init__(self, train: Sequence[Example], model: Lvlm, prompter: Prompter, reward: Reward) -> None:
-        self._train = train
-        self._model = model
-        self._prompter = prompter
-        self._reward = reward_function(reward)
-        self._met: set[Asked] = set()
-
-    @property
-    def prompts(self) -> int:
-        """Return how many different prompts were asked so far."""
-        return len(self._met)
-
-    def __call__(self, asked: Sequence[Asked]) -> list[Judged]:
-        """Return reward and VQA accuracy of each selection; equal ones are answered once."""
-        self._met.update(asked)
-        distinct = sorted(set(asked))
-        requests = [
-            LvlmRequest(self._prompter(self._train[query], chosen), references_of(self._train[query]))
-            for query, chosen in distinct
-        ]
-        replies = dict(zip(distinct, self._model.run(requests), strict=True))
-        verdicts = {one: self._judged(one, reply.text, reply.answer_log_probs) for one, reply in replies.items()}
-        return [verdicts[one] for one in asked]
-
-    def _judged(self, asked: Asked, text: str, log_probs: Sequence[float]) -> Judged:
-        query, chosen = asked
-        proposal = Proposal(
-            query_id=query,
-            pointer=tuple(PoolPosition(0) for _ in chosen),  # the reward does not depend on pool positions
-            pointer_global=chosen,
-            gen_method="on_policy",
-        )
-        trajectory = score_trajectory(proposal, self._train[query], text, log_probs)
-        return Judged(self._reward(trajectory), trajectory.vqa_acc_score)
 
 
 def train_on_policy_epoch(
@@ -94,13 +50,7 @@ def train_on_policy_epoch(
         TrainingError: a loss or a gradient is not finite.
     """
     device = execution.prepare(runtime)
-    data = read_training_inputs(
-        groups=groups,
-        embeddings=embeddings,
-        train_share=config.train_share,
-        device=device,
-        inputs=config.selector.inputs,
-    )
+    data = read_training_inputs(groups, embeddings, device, config.train_share, config.selector.inputs)
     architecture = architecture_of(config.selector, data.table)
     module, anchor = (state.load_selector(path, architecture).to(device) for path in (start, reference))
     policies = Policies(module, FrozenSelector(anchor, data.table))

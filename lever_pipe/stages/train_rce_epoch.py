@@ -36,13 +36,7 @@ def train_rce_epoch(
         TrainingError: a loss or a gradient is not finite.
     """
     device = execution.prepare(runtime)
-    data = read_training_inputs(
-        groups=groups,
-        embeddings=embeddings,
-        train_share=config.train_share,
-        device=device,
-        inputs=config.selector.inputs,
-    )
+    data = read_training_inputs(groups, embeddings, device, config.train_share, config.selector.inputs)
     module = state.load_selector(start, architecture_of(config.selector, data.table)).to(device)
     adam = AdamW(module, learning_rate=config.rce.learning_rate, weight_decay=config.rce.weight_decay)
     state.resume_optimiser(start_optimiser, adam, stage="rce")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,29 +27,21 @@ from lever_pipe.lever.training.policies import PolicyPair, trained_share
 Pairing = Callable[[PointerSelector, FrozenSelector], PolicyPair]
 
 
-@dataclass(frozen=True, slots=True)
-class EpochInputs:
-    """What an epoch reads."""
+class EpochFiles(NamedTuple):
+    """What an epoch reads, and the three files that it writes."""
 
     groups: Path
     embeddings: Path
     start: Path
     start_optimiser: Path
     reference: Path
-
-
-@dataclass(frozen=True, slots=True)
-class EpochOutputs:
-    """What an epoch writes, besides its card."""
-
     selector: Path
     optimiser: Path
     metrics: Path
 
 
 def advance(
-    inputs: EpochInputs,
-    outputs: EpochOutputs,
+    files: EpochFiles,
     config: TrainGrpoEpochConfig,
     policy: PolicyRef,
     *,
@@ -66,20 +58,14 @@ def advance(
         TrainingError: a loss or a gradient is not finite.
     """
     grpo = config.grpo
-    data = read_training_inputs(
-        groups=inputs.groups,
-        embeddings=inputs.embeddings,
-        train_share=config.train_share,
-        device=device,
-        inputs=config.selector.inputs,
-    )
+    data = read_training_inputs(files.groups, files.embeddings, device, config.train_share, config.selector.inputs)
     architecture = architecture_of(config.selector, data.table)
-    module = state.load_selector(inputs.start, architecture).to(device)
-    anchor = state.load_selector(inputs.reference, architecture).to(device)
+    module = state.load_selector(files.start, architecture).to(device)
+    anchor = state.load_selector(files.reference, architecture).to(device)
     if grpo.freeze_projections:
         module.freeze_projections()
     adam = AdamW(module, learning_rate=grpo.learning_rate, weight_decay=grpo.weight_decay)
-    resumed = state.resume_optimiser(inputs.start_optimiser, adam, stage="grpo")
+    resumed = state.resume_optimiser(files.start_optimiser, adam, stage="grpo")
     limits = grpo.adaptive_kl.model_dump() if grpo.adaptive_kl else None
     beta = BetaController(config.kl_beta if resumed is None else resumed, limits)
     plan = plan_grpo_epoch(
@@ -97,10 +83,10 @@ def advance(
         "kl_beta": beta.value,
         "trained_share": trained_share(module),
     }
-    state.save_selector(outputs.selector, module, stage="grpo", epoch=config.epoch)
-    state.save_optimiser(outputs.optimiser, adam, stage="grpo", epoch=config.epoch, kl_beta=beta.value)
+    state.save_selector(files.selector, module, stage="grpo", epoch=config.epoch)
+    state.save_optimiser(files.optimiser, adam, stage="grpo", epoch=config.epoch, kl_beta=beta.value)
     row = EpochMetrics(policy=policy, values=values)
-    storage.write_row(outputs.metrics, row)
+    storage.write_row(files.metrics, row)
     return row
 
 

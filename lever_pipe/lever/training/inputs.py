@@ -20,7 +20,7 @@ class TrainingInputs(NamedTuple):
 
 
 def read_training_inputs(
-    *, groups: Path, embeddings: Path, train_share: float, device: torch.device, inputs: str = "fused"
+    groups: Path, embeddings: Path, device: torch.device, train_share: float, inputs: str = "fused"
 ) -> TrainingInputs:
     """Return embeddings and rewarded groups on one device.
 

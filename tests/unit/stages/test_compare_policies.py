@@ -392,11 +392,6 @@ def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
         run(tmp_path, FULL, inputs)
 
 
-def test_one_question_has_no_interval(tmp_path: Path) -> None:
-    with pytest.raises(ComparisonError, match="expected at least 2 questions"):
-        run(tmp_path, replace(FULL, samples=(1, 20)))
-
-
 def test_the_guard_marks_a_beta_that_was_made_otherwise(tmp_path: Path) -> None:
     inputs = write_inputs(tmp_path, FULL)
     lines = [

@@ -21,6 +21,7 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import OnPolicy, Reward
 from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.lever.judging import LvlmJudge
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.lever.training.loop import run_epoch, validation_loss
@@ -29,7 +30,6 @@ from lever_pipe.lever.training.policies import Policies, trained_share
 from lever_pipe.lever.trajectories import references_of
 from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
-from lever_pipe.stages.train_on_policy_epoch import LvlmJudge
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
 
