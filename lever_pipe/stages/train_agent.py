@@ -48,8 +48,11 @@ def train_agent(
     reference = load_model(folder, processes, processes.frozen).requires_grad_(requires_grad=False)
     player = load_player(folder, config, settings, processes, temperature=config.grpo.temperature, dtype="float32")
     run = Run(config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task))
-    files = {"train_tasks": (train_tasks,), "val_tasks": (val_tasks,), "start": start, "cassette": cassette}
-    identity = identity_of(config, files, runtime.code or code_of("train_agent"))
+    identity = identity_of(
+        config,
+        {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start, "cassette": cassette},
+        runtime.code or code_of("train_agent"),
+    )
     progress = train(run, state=state, checkpoint_every=settings.checkpoint_every, identity=identity)
     save_policies(run, progress, last=last, best=best)
     row = DoneRow(

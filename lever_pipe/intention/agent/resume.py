@@ -71,9 +71,10 @@ class Place(Row):
     best_reward: float
 
 
-def identity_of(config: BaseModel, inputs: Mapping[str, tuple[Path, ...]], code: str) -> str:
+def identity_of(config: BaseModel, inputs: Mapping[str, Path | tuple[Path, ...]], code: str) -> str:
     """Return the digest of all that a run's numbers follow from; a checkpoint serves no other run."""
-    files = {name: [contents.digest(path) for path in paths] for name, paths in inputs.items()}
+    paths = {name: (value,) if isinstance(value, Path) else value for name, value in inputs.items()}
+    files = {name: [contents.digest(path) for path in value] for name, value in paths.items()}
     parts = {"config": config.model_dump(mode="json"), "files": files, "code": code}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
@@ -216,12 +215,12 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_identity_is_config_files_and_code(tmp_path: Path) -> None:
     files = files_of(tmp_path)
-    inputs: dict[str, Any] = {"train_tasks": (files["train_tasks"],), "start": files["start"]}
+    inputs = {"train_tasks": files["train_tasks"], "start": files["start"]}
     base = identity_of(CONFIG, inputs, "code")
     assert base == identity_of(CONFIG, inputs, "code")
     others = [
         identity_of(training(steps=6), inputs, "code"),
-        identity_of(CONFIG, {**inputs, "train_tasks": (files["val_tasks"],)}, "code"),
+        identity_of(CONFIG, {**inputs, "train_tasks": files["val_tasks"]}, "code"),
         identity_of(CONFIG, inputs, "other"),
         identity_of(CONFIG, {**inputs, "cassette": (files["val_tasks"],)}, "code"),
     ]
