@@ -15,13 +15,7 @@ logger = logging.getLogger("convert_verl")
 
 
 def convert_verl(
-    *,
-    log: Inputs,
-    metrics: Output,
-    evaluations: Output,
-    episodes: Output,
-    done: Output,
-    config: ConvertVerlConfig,
+    *, log: Inputs, metrics: Output, evaluations: Output, episodes: Output, done: Output, config: ConvertVerlConfig
 ) -> DoneRow:
     """Write what the log says under our names and return how far the run came; `episodes` is empty, as no log has them.
 

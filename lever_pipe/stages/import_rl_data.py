@@ -12,12 +12,7 @@ LEAST = 2
 
 
 def import_rl_data(
-    *,
-    original: Input,
-    train_examples: Input,
-    rl_data: Output,
-    summary: Output,
-    config: ImportRlDataConfig,
+    *, original: Input, train_examples: Input, rl_data: Output, summary: Output, config: ImportRlDataConfig
 ) -> int:
     """Write one line a query, in the file's order, and return how many queries there are.
 

@@ -12,11 +12,7 @@ from lever_pipe.lever.selector.features import fuse
 
 
 def propose_trajectories(
-    *,
-    train_pools: Input,
-    embeddings: Input,
-    proposals: Output,
-    config: ProposeTrajectoriesConfig,
+    *, train_pools: Input, embeddings: Input, proposals: Output, config: ProposeTrajectoriesConfig
 ) -> int:
     """Write the proposals of all RL queries and return how many there are."""
     arrays = storage.read_embeddings(embeddings)

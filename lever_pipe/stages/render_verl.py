@@ -12,11 +12,7 @@ from lever_pipe.experiment.stage_files import Output
 from lever_pipe.intention.verl.launch import launch_files
 
 
-def render_verl(
-    *,
-    launch: Output,
-    config: RenderVerlConfig,
-) -> tuple[str, ...]:
+def render_verl(*, launch: Output, config: RenderVerlConfig) -> tuple[str, ...]:
     """Write the launch files and return their names; nothing is launched.
 
     Raises:
