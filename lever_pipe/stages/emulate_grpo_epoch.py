@@ -9,7 +9,8 @@ from lever_pipe.experiment.faults import EMULATION
 from lever_pipe.experiment.stage_configs import EmulateGrpoEpochConfig, Runtime, TrainGrpoEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.emulation.dropout import NoisyPolicies
-from lever_pipe.lever.training.grpo_epoch import EpochFiles, advance
+from lever_pipe.lever.training.epoch import EpochFiles
+from lever_pipe.lever.training.grpo import train_grpo
 
 
 def emulate_grpo_epoch(
@@ -33,10 +34,10 @@ def emulate_grpo_epoch(
         TrainingError: a loss or a gradient is not finite.
     """
     device = execution.prepare(runtime)
-    files = EpochFiles(groups, embeddings, start, start_optimiser, reference, selector, optimiser, metrics)
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     policy = _ref(config.training)
     with ambient_stream(config.training.seed, policy.name):  # published runs are unseeded: each has noise of its own
-        return advance(files, config.training, policy, pairing=NoisyPolicies, device=device)
+        return train_grpo(files, reference, config.training, policy, pairing=NoisyPolicies, device=device)
 
 
 def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:

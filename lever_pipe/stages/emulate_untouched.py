@@ -17,8 +17,8 @@ from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.emulation.dropout import NoisyPolicies, epoch_without_updates
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
-from lever_pipe.lever.training.grpo_epoch import Pairing, kept_in_epoch
-from lever_pipe.lever.training.inputs import TrainingInputs, read_training_inputs
+from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs
+from lever_pipe.lever.training.grpo import Pairing, kept_in_epoch
 from lever_pipe.lever.training.policies import Policies
 
 PAIRINGS: dict[str, Pairing] = {CONTROL: Policies, "dropout": NoisyPolicies}

@@ -6,7 +6,8 @@ from lever_pipe.base.records import EpochMetrics, PolicyRef, beta_text
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainGrpoEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.lever.training.grpo_epoch import EpochFiles, advance
+from lever_pipe.lever.training.epoch import EpochFiles
+from lever_pipe.lever.training.grpo import train_grpo
 from lever_pipe.lever.training.policies import Policies
 
 
@@ -31,8 +32,8 @@ def train_grpo_epoch(
         TrainingError: a loss or a gradient is not finite.
     """
     device = execution.prepare(runtime)
-    files = EpochFiles(groups, embeddings, start, start_optimiser, reference, selector, optimiser, metrics)
-    return advance(files, config, _ref(config), pairing=Policies, device=device)
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    return train_grpo(files, reference, config, _ref(config), pairing=Policies, device=device)
 
 
 def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:

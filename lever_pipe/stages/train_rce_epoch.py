@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from lever_pipe.base import storage
-from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainRceEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.embeddings import architecture_of
-from lever_pipe.lever.training.inputs import read_training_inputs
-from lever_pipe.lever.training.loop import run_epoch, validation_loss
+from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
 from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
 
 
@@ -35,22 +30,14 @@ def train_rce_epoch(
         RecordError: malformed groups.
         TrainingError: a loss or a gradient is not finite.
     """
-    device = execution.prepare(runtime)
-    data = read_training_inputs(groups, embeddings, device, config.train_share, config.selector.inputs)
-    module = state.load_selector(start, architecture_of(config.selector, data.table)).to(device)
-    adam = AdamW(module, learning_rate=config.rce.learning_rate, weight_decay=config.rce.weight_decay)
-    state.resume_optimiser(start_optimiser, adam, stage="rce")
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    epoch = SelectorEpoch(files, config, config.rce, "rce", execution.prepare(runtime))
     settings = RceSettings(epoch=config.epoch, **config.rce.model_dump(exclude={"weight_decay"}))
     order = torch_generator(config.seed, "rce", config.epoch)
     with ambient_stream(config.seed, "rce dropout", config.epoch):
-        plan = plan_rce_epoch(module, adam, data.table, data.train, settings, order)
-        values = run_epoch(module, adam, plan, max_gradient_norm=config.max_gradient_norm)
-    values["val_loss"] = validation_loss(module, data.table, data.validation)
-    state.save_selector(selector, module, stage="rce", epoch=config.epoch)
-    state.save_optimiser(optimiser, adam, stage="rce", epoch=config.epoch, kl_beta=0.0)
-    row = EpochMetrics(policy=_ref(config), values=values)
-    storage.write_row(metrics, row)
-    return row
+        plan = plan_rce_epoch(epoch.module, epoch.adam, epoch.data.table, epoch.data.train, settings, order)
+        values = epoch.run(plan)
+    return epoch.save(values, _ref(config))
 
 
 def _ref(config: TrainRceEpochConfig) -> PolicyRef:

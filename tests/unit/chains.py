@@ -23,9 +23,9 @@ from lever_pipe.experiment.stage_configs import (
 from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs
 from lever_pipe.lever.training.groups import keep_best
 from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
-from lever_pipe.lever.training.inputs import TrainingInputs, read_training_inputs
 from lever_pipe.lever.training.loop import run_epoch, validation_loss
 from lever_pipe.lever.training.policies import Policies, trained_share
 from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch

@@ -20,11 +20,11 @@ from trained_world import measured, read_run, train_here, training
 from lever_pipe.base import numerics, storage
 from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lever.training import grpo_epoch
+from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Optimiser, Step, run_epoch
 from lever_pipe.lever.training.on_policy import Asked, Judged
-from lever_pipe.stages import train_on_policy_epoch, train_rce_epoch
+from lever_pipe.stages import train_on_policy_epoch
 
 FOLDER = Path(__file__).parents[1] / "golden" / "curves"
 REWRITE = "LEVER_PIPE_REWRITE_GOLDEN"
@@ -50,7 +50,7 @@ def rce(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
     settings = Rce(batch_queries=5, learning_rate=1e-2, horizon_epochs=N_EPOCHS, final_learning_rate_share=0.2)
     chain = Chain(folder, rce=settings)
     chain.initialise()
-    return recorded(chain.rce_epoch, train_rce_epoch, patch)
+    return recorded(chain.rce_epoch, patch)
 
 
 def grpo(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
@@ -58,7 +58,7 @@ def grpo(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
     chain = Chain(folder, grpo=Grpo(batch_queries=5, learning_rate=2e-2))
     chain.initialise()
     chain.rce_epoch(1)
-    return recorded(chain.grpo_epoch, grpo_epoch, patch)
+    return recorded(chain.grpo_epoch, patch)
 
 
 def on_policy(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
@@ -80,7 +80,7 @@ def on_policy(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
 
     patch.setattr(train_on_policy_epoch, "load_lvlm", lambda *_: SimpleNamespace(counters={}))
     patch.setattr(train_on_policy_epoch, "LvlmJudge", RuleJudge)
-    return recorded(epoch, train_on_policy_epoch, patch)
+    return recorded(epoch, patch)
 
 
 def agent(folder: Path, _: pytest.MonkeyPatch) -> Curve:
@@ -150,8 +150,8 @@ class _Recorder:
         self.rows[-1]["weights_sum"] = math.fsum(value for p in self._parameters for value in p.flatten().tolist())
 
 
-def recorded(epoch: Callable[[int], Any], module: Any, patch: pytest.MonkeyPatch) -> Curve:
-    """Run the epochs of a stage whose module calls `run_epoch`; return all their steps, and each epoch's own row."""
+def recorded(epoch: Callable[[int], Any], patch: pytest.MonkeyPatch) -> Curve:
+    """Run the epochs of a stage; return all their steps, and each epoch's own row."""
     curve: Curve = {}
 
     def run(selector: Any, optimiser: Optimiser, plan: Any, **options: float) -> Terms:
@@ -161,7 +161,7 @@ def recorded(epoch: Callable[[int], Any], module: Any, patch: pytest.MonkeyPatch
             curve[f"step {sum(where.startswith('step') for where in curve) + 1}"] = row
         return values
 
-    patch.setattr(module, "run_epoch", run)
+    patch.setattr(any_epoch, "run_epoch", run)
     for number in range(1, N_EPOCHS + 1):
         row = epoch(number)
         curve[f"epoch {number}"] = row.values

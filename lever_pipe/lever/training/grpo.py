@@ -1,21 +1,30 @@
-"""One epoch of GRPO on stored selections (the published, offline objective)."""
+"""One epoch of GRPO on stored selections (the published, offline objective): what both of its stages do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from lever_pipe.lever.training.embeddings import EmbeddingTable
-from lever_pipe.lever.training.groups import Groups, batches
+from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment.config import Grpo
+from lever_pipe.experiment.stage_configs import TrainGrpoEpochConfig
+from lever_pipe.lever.selector.network import PointerSelector
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
+from lever_pipe.lever.training.groups import Groups, batches, keep_best
 from lever_pipe.lever.training.loop import Step, policy_entropy
-from lever_pipe.lever.training.policies import PolicyPair
+from lever_pipe.lever.training.policies import PolicyPair, trained_share
 from lever_pipe.losses.grpo import GrpoTerms, adapt_kl_beta, grpo_terms
 from lever_pipe.losses.kl import kl_policy_to_reference
 from lever_pipe.losses.reduction import mean_of_group_means
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
+
+Pairing = Callable[[PointerSelector, FrozenSelector], PolicyPair]
 
 
 @dataclass(slots=True)
@@ -29,6 +38,48 @@ class BetaController:
         """Adapt the weight to the penalty of the batch that was just taken."""
         if self.limits is not None:
             self.value = adapt_kl_beta(self.value, penalty, **self.limits)
+
+
+def train_grpo(
+    files: EpochFiles,
+    reference: Path,
+    config: TrainGrpoEpochConfig,
+    policy: PolicyRef,
+    *,
+    pairing: Pairing,
+    device: torch.device,
+) -> EpochMetrics:
+    """Advance the selector by one epoch, write it, and return the epoch's mean terms under the name of `policy`.
+
+    `pairing` says how the trained policy and its reference are compared.
+
+    Raises:
+        CheckpointError: `start` or `reference` has another architecture.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
+    """
+    grpo = config.grpo
+    epoch = SelectorEpoch(files, config, grpo, "grpo", device)
+    limits = grpo.adaptive_kl.model_dump() if grpo.adaptive_kl else None
+    beta = BetaController(config.kl_beta if epoch.kl_beta is None else epoch.kl_beta, limits)
+    plan = plan_grpo_epoch(
+        pairing(epoch.module, epoch.anchor(reference)),
+        epoch.data.table,
+        kept_in_epoch(epoch.data.train, grpo, config.epoch),
+        beta,
+        batch_queries=grpo.batch_queries,
+        clip_epsilon=grpo.clip_epsilon,
+        generator=torch_generator(config.seed, "grpo", config.epoch),
+    )
+    values = epoch.run(plan)
+    values |= {"kl_beta": beta.value, "trained_share": trained_share(epoch.module)}
+    return epoch.save(values, policy, kl_beta=beta.value)
+
+
+def kept_in_epoch(groups: Groups, grpo: Grpo, epoch: int) -> tuple[Groups, Tensor]:
+    """Return the selections that an epoch trains on and their advantages: fewer in the first one."""
+    limits = grpo.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"})
+    return keep_best(groups, grpo.top_k_first_epoch if epoch == 1 else grpo.top_k, **limits)
 
 
 def plan_grpo_epoch(

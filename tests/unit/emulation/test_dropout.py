@@ -17,8 +17,7 @@ from lever_pipe.lever.emulation.dropout import NoisyPolicies, epoch_without_upda
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
-from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
-from lever_pipe.lever.training.grpo_epoch import kept_in_epoch
+from lever_pipe.lever.training.grpo import BetaController, kept_in_epoch, plan_grpo_epoch
 from lever_pipe.lever.training.loop import run_epoch
 from lever_pipe.lever.training.policies import Policies, PolicyPair
 from lever_pipe.stages.emulate_grpo_epoch import emulate_grpo_epoch
