@@ -46,14 +46,26 @@ def train_on_policy_epoch(
         TrainingError: a loss or a gradient is not finite.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    settings, objective = config.on_policy, config.objective
-    epoch = SelectorEpoch(files, config, settings, objective, execution.prepare(runtime))
+    epoch = SelectorEpoch(files, config, config.on_policy, config.objective, execution.prepare(runtime))
     policies = Policies(epoch.module, epoch.anchor(reference))
     train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
-    judge = LvlmJudge(train, model, Prompter(config.lvlm, train), settings.reward)
+    judge = LvlmJudge(train, model, Prompter(config.lvlm, train), config.on_policy.reward)
+    values, spent = _run(epoch, policies, judge, config)
+    values |= {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
+    values |= {"lvlm_prompts": float(judge.prompts)}
+    row = epoch.save(values, _ref(config), kl_beta=config.kl_beta)
+    storage.write_rows(steps, [StepMetrics(policy=row.policy, **one._asdict()) for one in spent])
+    storage.write_json(counters, model.counters)
+    return row
+
+
+def _run(
+    epoch: SelectorEpoch, policies: Policies, judge: LvlmJudge, config: TrainOnPolicyEpochConfig
+) -> tuple[dict[str, float], list[Spent]]:
+    """Take the steps of the epoch; return the means of what they log, and what each one was."""
     spent: list[Spent] = []
-    with Progress(-(-len(epoch.data.train) // settings.batch_queries), "batches of draws") as progress:
+    with Progress(-(-len(epoch.data.train) // config.on_policy.batch_queries), "batches of draws") as progress:
 
         def on_step(step: Spent) -> None:
             spent.append(step)
@@ -65,20 +77,14 @@ def train_on_policy_epoch(
             epoch.data.table,
             epoch.data.train,
             judge,
-            settings,
+            config.on_policy,
             epoch=config.epoch,
             kl_beta=config.kl_beta,
-            clips=objective == "on_policy",
+            clips=config.objective == "on_policy",
             generator=torch_generator(config.seed, "on policy", config.epoch),
             on_step=on_step,
         )
-        values = epoch.run(plan)
-    values |= {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
-    values |= {"lvlm_prompts": float(judge.prompts)}
-    row = epoch.save(values, _ref(config), kl_beta=config.kl_beta)
-    storage.write_rows(steps, [StepMetrics(policy=row.policy, **one._asdict()) for one in spent])
-    storage.write_json(counters, model.counters)
-    return row
+        return epoch.run(plan), spent
 
 
 def _ref(config: TrainOnPolicyEpochConfig) -> PolicyRef:
