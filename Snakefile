@@ -16,6 +16,7 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/stage.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/rl_data.smk"
 include: "workflow/rules/training.smk"

@@ -5,7 +5,7 @@ TRAINED = [
 ]
 
 
-rule collect_lineage:
+use rule stage as collect_lineage with:
     input:
         training=[f"{LEVER}/{policy}/run.json" for policy in plan.trained(EXPERIMENT)],
         rewards=[
@@ -25,25 +25,15 @@ rule collect_lineage:
     output:
         lineage=f"{TABLES}/lineage.csv",
         card=f"{TABLES}/lineage.run.json",
-    log:
-        f"{TABLES}/lineage.log.txt",
-    benchmark:
-        f"{TABLES}/lineage.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("collect_lineage").resources,
+    pathvars:
+        beside=f"{TABLES}/lineage.",
     params:
-        spec=spec("collect_lineage"),
-        files=named_files,
+        **call("collect_lineage"),
     message:
         "Collect how every policy came to be"
-    shell:
-        "python -m lever_pipe collect_lineage --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule measure_agreement:
+use rule stage as measure_agreement with:
     input:
         selections=[
             f"{LEVER}/{policy}/selections.jsonl"
@@ -63,19 +53,9 @@ rule measure_agreement:
         tables=f"{TABLES}/agreement.json",
         csv=shown_tables(f"{TABLES}/agreement"),
         card=f"{TABLES}/agreement.run.json",
-    log:
-        f"{TABLES}/agreement.log.txt",
-    benchmark:
-        f"{TABLES}/agreement.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("measure_agreement").resources,
+    pathvars:
+        beside=f"{TABLES}/agreement.",
     params:
-        spec=spec("measure_agreement"),
-        files=named_files,
+        **call("measure_agreement"),
     message:
         "Measure which policies choose the same demonstrations"
-    shell:
-        "python -m lever_pipe measure_agreement --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

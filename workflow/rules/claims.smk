@@ -1,4 +1,4 @@
-rule check_claims:
+use rule stage as check_claims with:
     input:
         claims="resources/claims.yaml",
         reference=REFERENCE,
@@ -18,19 +18,9 @@ rule check_claims:
         tables=f"{TABLES}/claims.json",
         csv=shown_tables(f"{TABLES}/claims"),
         card=f"{TABLES}/claims.run.json",
-    log:
-        f"{TABLES}/claims.log.txt",
-    benchmark:
-        f"{TABLES}/claims.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("check_claims").resources,
+    pathvars:
+        beside=f"{TABLES}/claims.",
     params:
-        spec=spec("check_claims"),
-        files=named_files,
+        **call("check_claims"),
     message:
         "Judge every claim of the documents"
-    shell:
-        "python -m lever_pipe check_claims --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -36,7 +36,10 @@ if workflow.is_main_process:
 
 RESULTS = EXPERIMENT.results
 LEVER = f"{RESULTS}/lever"
-LEDGER = plan.ledger_folder(EXPERIMENT)
+LVLM = {"lvlm": EXPERIMENT.lvlm.model}
+ASKED = ["--ledger", plan.ledger_folder(EXPERIMENT)]
+if EXPERIMENT.lvlm.ask_again:
+    ASKED += ["--ask-again"]
 TABLES = f"{LEVER}/tables"
 REFERENCE = "resources/reference/lever-plus-published.csv"
 REPORT = f"{RESULTS}/report.md"
@@ -83,45 +86,36 @@ def grpo_priority(wildcards):
     return CHAIN if is_long else SHORT_CHAIN
 
 
-def spec(stage):
-    """Return the params function of a rule: the job's whole identity as one canonical JSON string."""
+def call(stage, external={}, *options, shared=False):
+    """Return the params of a stage's rule: the job's whole identity as canonical JSON, and the words of its call.
 
-    def of(wildcards):
-        return plan.spec_of(EXPERIMENT, stage, dict(wildcards.items()))
+    The words are derived from files and resources, so that they never trigger a rerun.
 
-    return of
-
-
-def named_files(wildcards, input, output):
-    """Return `name=path` for every named input and output; derived, so it never triggers a rerun."""
-    return arguments({**dict(input.items()), **dict(output.items())})
-
-
-def ledger_folder(wildcards, input):
-    """Return the folder of LVLM answers; derived, because where it lies changes no number."""
-    return [LEDGER, *(["--ask-again"] if EXPERIMENT.lvlm.ask_again else [])]
-
-
-def arguments(files):
-    """Return quoted `name=path` words; a list repeats its name."""
-    words = []
-    for name, value in files.items():
-        paths = [value] if isinstance(value, str) else value
-        words += [f"{name}={path}" for path in paths]
-    return words
-
-
-def with_external(external):
-    """Return a params function like `named_files` that adds paths which Snakemake must not stat.
-
-    Model folders: their digest is part of `spec`. Image folders: each image's digest is part of the examples, and
-    every stage that opens an image compares.
+    Args:
+        stage: the rule's name.
+        external: further files by name, which Snakemake must not stat. Model folders: their digest is part of `spec`.
+            Image folders: each image's digest is part of the examples, and every stage that opens an image compares.
+        options: what changes no number.
+        shared: whether several processes may share the job.
     """
 
-    def of(wildcards, input, output):
-        return named_files(wildcards, input, output) + arguments(external)
+    def spec(wildcards):
+        return plan.spec_of(EXPERIMENT, stage, dict(wildcards.items()))
 
-    return of
+    def words(wildcards, input, output):
+        found = [stage]
+        beside = {name: path.format(**wildcards) for name, path in external.items()}
+        for name, value in [*input.items(), *output.items(), *beside.items()]:
+            paths = [value] if isinstance(value, str) else value
+            found += [f"{name}={path}" for path in paths]
+        return [*found, *options]
+
+    def words_for_several(wildcards, input, output, resources):
+        several = ["--processes", resources.processes]
+        several += [f"--launcher={resources.launcher}"]
+        return [*words(wildcards, input, output), *several]
+
+    return {"spec": spec, "call": words_for_several if shared else words}
 
 
 def previous_rce(wildcards):
@@ -203,16 +197,6 @@ def of_each_run(name):
 def verl_log(wildcards):
     """Return the log of one run of the original trainer."""
     return f"{INTENTION.verl.logs}/{wildcards.arm}/seed-{wildcards.seed}/console.log"
-
-
-def with_start(wildcards, input, output):
-    """Return the words of `named_files`, the start model's folder and the one for resumable checkpoints.
-
-    Both are external: the content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
-    """
-    words = named_files(wildcards, input, output)
-    folder = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
-    return words + arguments({**folder, "state": f"{RUN}/state".format(**wildcards)})
 
 
 def of_study(study, path):

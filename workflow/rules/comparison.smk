@@ -1,4 +1,4 @@
-rule compare_policies:
+use rule stage as compare_policies with:
     input:
         per_question=[
             f"{LEVER}/{policy}/scores/per_question.jsonl"
@@ -13,19 +13,9 @@ rule compare_policies:
         tables=f"{TABLES}/comparisons.json",
         csv=shown_tables(f"{TABLES}/comparisons"),
         card=f"{TABLES}/comparisons.run.json",
-    log:
-        f"{TABLES}/comparisons.log.txt",
-    benchmark:
-        f"{TABLES}/comparisons.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("compare_policies").resources,
+    pathvars:
+        beside=f"{TABLES}/comparisons.",
     params:
-        spec=spec("compare_policies"),
-        files=named_files,
+        **call("compare_policies"),
     message:
         "Compare all policies: intervals and tests"
-    shell:
-        "python -m lever_pipe compare_policies --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -1,4 +1,4 @@
-rule tabulate_on_policy:
+use rule stage as tabulate_on_policy with:
     input:
         scores=f"{TABLES}/scores.csv",
         arms=f"{TABLES}/arms.csv",
@@ -13,19 +13,9 @@ rule tabulate_on_policy:
         tables=f"{TABLES}/on_policy.json",
         csv=shown_tables(f"{TABLES}/on_policy"),
         card=f"{TABLES}/on_policy.run.json",
-    log:
-        f"{TABLES}/on_policy.log.txt",
-    benchmark:
-        f"{TABLES}/on_policy.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("tabulate_on_policy").resources,
+    pathvars:
+        beside=f"{TABLES}/on_policy.",
     params:
-        spec=spec("tabulate_on_policy"),
-        files=named_files,
+        **call("tabulate_on_policy"),
     message:
         "Build the tables of on-policy GRPO"
-    shell:
-        "python -m lever_pipe tabulate_on_policy --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
