@@ -7,6 +7,7 @@ do not state is marked inferred or chosen.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -339,6 +340,24 @@ class Intention(Section):
     engine: Literal["native", "verl"] = "native"
     verl: Verl = Verl()
     execution: AgentExecution = AgentExecution()
+
+    @property
+    def is_world(self) -> bool:
+        """Return whether tasks and model are the embedded ones."""
+        return self.tasks.source == "synthetic" and not self.model.folder
+
+    @property
+    def model_name(self) -> str:
+        """Return the agent's name."""
+        return Path(self.model.folder).name or "tiny Qwen3"
+
+    @property
+    def scale(self) -> str:
+        """Return which model runs on which tasks, as captions print it."""
+        if self.is_world:
+            return f"embedded world, {self.model_name}"
+        tasks = "embedded tasks" if self.tasks.source == "synthetic" else "IntentionGym"
+        return f"{self.model_name} on {tasks}"
 
     def rules(self) -> tuple[Rule, ...]:
         """Return: arms differ and the compared ones exist; steps find prompts; warm-up fits; a cassette is named."""

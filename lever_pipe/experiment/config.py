@@ -67,11 +67,9 @@ class VqaFiles(Section):
     eval_images: str = "data/coco/val2014"
 
 
-class Data(Section):
-    """Where questions, answers and images come from."""
+class ExampleSettings(Section):
+    """How questions, answers and images become examples."""
 
-    source: Literal["world", "files"] = "files"
-    """`world` generates the embedded world; `files` reads the files named below."""
     reader: str = "okvqa"
     """A member of `lever_pipe/lever/datasets`."""
     train_image_name: str = "COCO_train2014_{image_id:012d}.jpg"
@@ -85,6 +83,13 @@ class Data(Section):
     on_split_overlap: Literal["stop", "count"] = "stop"
     """What happens where evaluation questions are train questions too, on the same image: `count` evaluates them
     nevertheless, and the report says how many there are."""
+
+
+class Data(ExampleSettings):
+    """Where questions, answers and images come from."""
+
+    source: Literal["world", "files"] = "files"
+    """`world` generates the embedded world; `files` reads the files named below."""
     world: WorldData = WorldData()
     files: VqaFiles = VqaFiles()
 
@@ -181,12 +186,11 @@ class Decode(Section):
     length_penalty: float = Field(0.0, ge=-5, le=5)
 
 
-class Lvlm(Section):
-    """The frozen vision-language model that answers."""
+class AnswerSettings(Section):
+    """How a vision-language model answers."""
 
     member: str = "qwen2_5_vl"
     """A member of `lever_pipe/lvlms`."""
-    model: str = "models/Qwen2.5-VL-3B-Instruct"
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     executor: Literal["packed", "padded"] = "packed"
     """How prompts share a forward: side by side without padding, or as the rows of a padded batch."""
@@ -197,18 +201,20 @@ class Lvlm(Section):
     them in pages, the partly filled ones come on top."""
     prompt: Prompt = Prompt()
     decode: Decode = Decode()
+
+
+class Lvlm(AnswerSettings):
+    """The frozen vision-language model that answers."""
+
+    model: str = "models/Qwen2.5-VL-3B-Instruct"
     ask_again: bool = False
     """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
     path gave for this model; execution, not identity."""
 
 
-class RlData(Section):
-    """How the stored trajectories are proposed and scored."""
+class ProposalSettings(Section):
+    """How trajectories are proposed."""
 
-    import_from: str = ""
-    """An existing `rl_data_k64_v3.json` to use instead of generating; empty to generate."""
-    n_queries: int = Field(800, ge=2)
-    """Train examples that serve as RL queries."""
     seed: Seed = 42
     shots: int = Field(2, ge=1, le=8)
     n_beams: int = Field(5, ge=0, le=64)
@@ -220,6 +226,15 @@ class RlData(Section):
     n_random: int = Field(1, ge=0, le=64)
     similarity_scale: float = Field(1.5, gt=0, le=1000)
     """Logit per standard deviation of similarity within the pool, of the policy that proposes beams and samples."""
+
+
+class RlData(ProposalSettings):
+    """How the stored trajectories are proposed and scored."""
+
+    import_from: str = ""
+    """An existing `rl_data_k64_v3.json` to use instead of generating; empty to generate."""
+    n_queries: int = Field(800, ge=2)
+    """Train examples that serve as RL queries."""
     n_shards: int = Field(4, ge=1, le=512)
     diversity_budget: int = Field(0, ge=0, le=256)
     """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""

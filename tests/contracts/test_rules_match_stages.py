@@ -13,9 +13,8 @@ from snakemake.iocontainers import Namedlist
 
 from lever_pipe.__main__ import path_parameters, stage_function
 from lever_pipe.base.parsing import available
-from lever_pipe.base.sections import Section
 from lever_pipe.experiment.run_card import EXTERNAL, MADE
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_configs import IDENTITIES, Runtime
 
 from .workflow_model import rules
 
@@ -23,7 +22,7 @@ STAGES = available("stages")
 
 
 def test_every_stage_has_a_rule_and_every_rule_a_stage() -> None:
-    assert set(rules()) - {"all", "launch", "stage"} == set(STAGES)
+    assert set(rules()) - {"all", "launch", "stage"} == set(STAGES) == set(IDENTITIES)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -55,7 +54,7 @@ def test_signature_law(stage: str) -> None:
     hints = get_type_hints(function)
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values())
     assert list(parameters)[-2:] == ["config", "runtime"]
-    assert issubclass(hints["config"], Section)
+    assert hints["config"] is IDENTITIES[stage].config
     assert hints["runtime"] is Runtime
     for name in path_parameters(function):
         assert hints[name] in (Path, tuple[Path, ...]), name

@@ -169,7 +169,7 @@ class TestCutOff:
         with smoke.edited("workflow/rules/stage.smk", line, line.replace(" --spec", "  --spec")):
             made = run(smoke, "--forcerun", "embed_examples", "--", GRPO)
         assert made.items() >= {"embed_examples": 1, "train_rce_epoch": 2, "train_grpo_epoch": 2}.items()
-        assert run(smoke) == made
+        assert run(smoke).items() >= made.items()
 
 
 class TestRecords:
