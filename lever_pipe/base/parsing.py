@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 import lever_pipe
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.sections import RULE_FAULT, Fault, Section, dotted
+from lever_pipe.base.sections import RULE_FAULT, VALUE_FAULT, Fault, Section, dotted
 
 S = TypeVar("S", bound=Section)
 
@@ -240,6 +240,8 @@ def _section_in(annotation: Any) -> type[Section] | None:
 
 def _line(model: type[Section], error: ErrorDetails) -> str:
     path = cut(dotted(error["loc"]))
+    if error["type"] == VALUE_FAULT:
+        return f"{path}: {error['msg']}"
     if error["type"] == "extra_forbidden":
         siblings = _fields_at(model, error["loc"][:-1])
         near = nearest(str(error["loc"][-1]), siblings)

@@ -21,7 +21,7 @@ from lever_pipe.base.parsing import (
     shown,
     unknown_member,
 )
-from lever_pipe.base.sections import Fault, Rule, Section, dotted, repeated
+from lever_pipe.base.sections import Distinct, Fault, Section, dotted, rule
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.config import (
@@ -84,7 +84,7 @@ class Experiment(Section):
     identity, but answers and stored work of two paths never mix."""
     forked_jobs: bool = True
     """Whether jobs of this machine are forks of one process that has imported what they need; execution."""
-    studies: tuple[Literal["lever", "intention"], ...] = Field(("lever", "intention"), min_length=1)
+    studies: Distinct[Literal["lever", "intention"]] = Field(("lever", "intention"), min_length=1)
     """Which studies run and stand in the report."""
     data: Data = Data()
     encoder: Encoder = Encoder()
@@ -102,24 +102,7 @@ class Experiment(Section):
     """Study `intention`."""
     report: Report = Report()
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: presets name folders; arms name presets; no count exceeds what there is."""
-        return (
-            self._studies_are_distinct,
-            self._paths_can_be_paths,
-            self._folders_are_their_own,
-            self._address_holds_no_secret,
-            self._presets_name_folders,
-            self._arms_name_presets,
-            self._arms_differ,
-            self._samples_are_evaluated,
-            self._shots_fit_into_pools,
-            self._drawn_shots_fit_into_pools,
-            self._world_has_rl_queries,
-            self._world_fills_pools,
-            self._emulation_has_its_preset,
-        )
-
+    @rule
     def _paths_can_be_paths(self) -> Iterator[Fault]:
         """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
         for place, text in _texts_at(self, PATHS):
@@ -128,9 +111,7 @@ class Experiment(Section):
                 kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
                 yield place, f"{kind}, got {shown(text)}. Rename it, or link to it."
 
-    def _studies_are_distinct(self) -> Iterator[Fault]:
-        yield from repeated(self, "studies")
-
+    @rule
     def _folders_are_their_own(self) -> Iterator[Fault]:
         """Refuse to write where the project, or something else than a folder, lies."""
         folders = {
@@ -145,6 +126,7 @@ class Experiment(Section):
         if len(named) == 2 and len({os.path.realpath(path) for path in named.values()}) == 1:
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
+    @rule
     def _address_holds_no_secret(self) -> Iterator[Fault]:
         url = self.intention.execution.connection.base_url
         if "@" in url or "?" in url:
@@ -152,17 +134,20 @@ class Experiment(Section):
             place = ("intention", "execution", "connection", "base_url")
             yield place, f"must hold no name, password or query, got one that does (not shown). {remedy}"
 
+    @rule
     def _presets_name_folders(self) -> Iterator[Fault]:
         for name in self.presets:
             if not re.fullmatch("[A-Za-z0-9_]{1,64}", name):
                 bound = "must be named by 1 to 64 letters, digits and _ (a folder)"
                 yield ("presets", cut(name)), f"{bound}, got {shown(name)}. Rename it."
 
+    @rule
     def _arms_name_presets(self) -> Iterator[Fault]:
         for place, name in self._presets_of_arms():
             if name not in self.presets:
                 yield place, f"must be one of {sorted(self.presets)}, got {name!r}. Name one of them or add the preset."
 
+    @rule
     def _arms_differ(self) -> Iterator[Fault]:
         seen = set()
         for place, name in self._presets_of_arms():
@@ -175,6 +160,7 @@ class Experiment(Section):
             if hasattr(arm, "preset"):
                 yield ("arms", index, "preset"), arm.preset
 
+    @rule
     def _samples_are_evaluated(self) -> Iterator[Fault]:
         n_eval, largest = self.data.n_eval, max(self.evaluation.samples)
         if largest > n_eval:
@@ -183,6 +169,7 @@ class Experiment(Section):
                 f"must be at most data.n_eval={n_eval}, got {largest}. Drop it or raise data.n_eval.",
             )
 
+    @rule
     def _shots_fit_into_pools(self) -> Iterator[Fault]:
         for key, section in (("evaluation", self.evaluation), ("rl_data", self.rl_data)):
             shots = getattr(section, "shots", 0)
@@ -193,6 +180,7 @@ class Experiment(Section):
                     f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
                 )
 
+    @rule
     def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
         for name in sorted({arm.preset for arm in self.arms if getattr(arm, "on_policy", None)} & self.presets.keys()):
             largest = max(self.presets[name].on_policy.shots)
@@ -202,6 +190,7 @@ class Experiment(Section):
                     f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
                 )
 
+    @rule
     def _world_has_rl_queries(self) -> Iterator[Fault]:
         n_train, n_queries = self.data.world.n_train, self.rl_data.n_queries
         if self.data.source == "world" and n_queries > n_train:
@@ -210,12 +199,14 @@ class Experiment(Section):
                 f"must be at most data.world.n_train={n_train}, got {n_queries}. Lower it or raise data.world.n_train.",
             )
 
+    @rule
     def _world_fills_pools(self) -> Iterator[Fault]:
         n_train, size = self.data.world.n_train, self.pools.size
         if self.data.source == "world" and size >= n_train:
             bound = f"must be below data.world.n_train={n_train}, as no query is in its own pool"
             yield ("pools", "size"), f"{bound}, got {size}. Lower it or raise data.world.n_train."
 
+    @rule
     def _emulation_has_its_preset(self) -> Iterator[Fault]:
         place, emulate = ("emulate", "preset"), self.emulate
         if emulate is None:
