@@ -16,6 +16,9 @@ Fault = tuple[Path, str]
 Rule = Callable[[Any], Iterator[Fault]]
 R = TypeVar("R", bound=Rule)
 T = TypeVar("T")
+SHOWN = 200  # characters of a key or value in a message
+LONGEST_NAME = 200  # bytes, of the 255 that file systems allow; temporary files have longer names than whole ones
+LONGEST_PATH = 1000  # bytes
 RULE_FAULT = "rule_fault"
 """Type of the pydantic error that stands for a section's broken rules."""
 VALUE_FAULT = "value_fault"
@@ -51,10 +54,24 @@ def _rising(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
+def _path(text: str) -> str:
+    """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
+    is_short = len(text.encode()) <= LONGEST_PATH and all(
+        len(part.encode()) <= LONGEST_NAME for part in text.split("/")
+    )
+    if is_short and not text.startswith("-") and not any(letter in "{}" or ord(letter) < 32 for letter in text):
+        return text
+    bounds = f"at most {LONGEST_PATH} bytes, {LONGEST_NAME} a name"
+    kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
+    raise _refusal(f"{kind}, got {shown(text)}. Rename it, or link to it.")
+
+
 Distinct = Annotated[tuple[T, ...], AfterValidator(_distinct)]
 """Values none of which stands twice."""
 Rising = Annotated[tuple[T, ...], AfterValidator(_rising)]
 """Values each of which is above the one before."""
+FilePath = Annotated[str, AfterValidator(_path)]
+"""Names a file or folder."""
 
 
 class Section(BaseModel):
@@ -83,6 +100,19 @@ class Section(BaseModel):
         if lines:
             raise PydanticCustomError(RULE_FAULT, "{lines}", {"lines": "\n".join(lines)})
         return self
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it."""
+    try:
+        return cut(repr(value))
+    except ValueError:  # an integer of thousands of digits
+        return "a number of thousands of digits"
+
+
+def cut(text: str) -> str:
+    """Return a text as a message shows it, cut where it is long."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
 
 
 def dotted(path: Path) -> str:

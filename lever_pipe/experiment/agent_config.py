@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.sections import Distinct, Fault, Section, rule
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, rule
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
@@ -32,13 +32,13 @@ class SyntheticTasks(Section):
 class TaskFiles(Section):
     """IntentionGym's own files: task objects as JSON, and the ids of the RL rows as parquet."""
 
-    train: str = "data/intention/train.parquet"
+    train: FilePath = "data/intention/train.parquet"
     """Rows to train on: `.parquet` for source `parquet`, else `.json`."""
-    val: str = "data/intention/test.parquet"
+    val: FilePath = "data/intention/test.parquet"
     """Rows of the validation curve."""
-    test: str = "data/intention/all_intentions_test.json"
+    test: FilePath = "data/intention/all_intentions_test.json"
     """Held-out tasks; those that are trained or validated on are left out."""
-    details: tuple[str, ...] = (
+    details: tuple[FilePath, ...] = (
         "data/intention/all_intentions_train.json",
         "data/intention/all_intentions_test.json",
     )
@@ -84,7 +84,7 @@ class AgentExecution(Section):
     """How the stages of this study run; changes no number and never enters `spec`."""
 
     connection: Connection = Connection()
-    cassette: str = ""
+    cassette: FilePath = ""
     """File of recorded simulator replies; written by simulator `record`, read by `replay`. Where it lies changes no
     number; with `replay` its content does, and is an input of the stages."""
     checkpoint_every: int = Field(5, ge=1)
@@ -162,7 +162,7 @@ class TinyQwen3(Section):
 class AgentModel(Section):
     """The policy that is trained."""
 
-    folder: str = "models/Qwen3-8B"
+    folder: FilePath = "models/Qwen3-8B"
     """A local folder for `AutoModelForCausalLM`; empty builds the tiny Qwen3 below and warms it up."""
     codec: str = "hf"
     """A member of `lever_pipe/intention/codecs`: how dialogues become tokens."""
@@ -295,7 +295,7 @@ class Verl(Section):
     """As published."""
     n_val: int = Field(40, ge=1)
     """Tasks of the validation file, as published; the logs do not say."""
-    logs: str = "logs/verl"
+    logs: FilePath = "logs/verl"
     """Folder of finished runs' logs, `ARM/seed-SEED/` each."""
     version: str = "UserRL cf55a30 (verl 0.4.0.dev)"
     """Whose metric definitions the logs follow; written beside every converted number."""

@@ -16,7 +16,7 @@ from lever_pipe.experiment.agent_config import (
     SyntheticTasks,
     WarmStart,
 )
-from lever_pipe.experiment.stage_configs import Key, Planned, Wildcard, identity_of
+from lever_pipe.experiment.stage_configs import Planned, Setting, Wildcard, identity_of
 
 CODEC = "intention.codecs.{policy.model.codec}"
 SIMULATOR = "intention.simulators.{simulator.kind}"
@@ -84,7 +84,7 @@ class TrainAgentConfig(Section):
 class EvaluateAgentConfig(AgentRun):
     """Identity of `evaluate_agent`: a finished run on held-out tasks."""
 
-    temperature: Annotated[float, Key("intention.grpo.temperature")]
+    temperature: Annotated[float, Setting("intention.grpo.temperature")]
     policy: OfPolicy
     environment: Environment
     simulator: Simulator
@@ -126,7 +126,7 @@ class TabulateAgentsConfig(ComparedArms):
     """Whether tasks and model are the embedded ones."""
     scale: str
     """Which model on which tasks, as the captions print it."""
-    max_context: Annotated[int | None, Key("intention.model.max_context")] = None
+    max_context: Annotated[int | None, Setting("intention.model.max_context")] = None
     """Tokens that an episode may have; None where that is not known."""
 
 
@@ -145,16 +145,16 @@ class RenderVerlConfig(Section):
     environment: Environment
     simulator: Simulator
     evaluation: AgentEvaluation
-    n_gpus: Annotated[int, Key("intention.verl.n_gpus")]
-    version: Annotated[str, Key("intention.verl.version")]
+    n_gpus: Annotated[int, Setting("intention.verl.n_gpus")]
+    version: Annotated[str, Setting("intention.verl.version")]
 
 
 @identity_of("convert_verl", of="intention.verl")
 class ConvertVerlConfig(AgentRun):
     """Identity of `convert_verl`: one recorded log to one run directory."""
 
-    planned_steps: Annotated[int, Key("intention.grpo.steps")]
+    planned_steps: Annotated[int, Setting("intention.grpo.steps")]
     n_gpus: int
-    n_tasks: Annotated[int, Key("intention.verl.n_val")]
+    n_tasks: Annotated[int, Setting("intention.verl.n_val")]
     """Of a validation."""
     version: str

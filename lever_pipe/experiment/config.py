@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.sections import Distinct, Fault, Rising, Section, rule
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Rising, Section, rule
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -59,12 +59,12 @@ class WorldData(Section):
 class VqaFiles(Section):
     """Official OK-VQA or VQAv2 files and COCO image folders."""
 
-    train_questions: str = "data/okvqa/OpenEnded_mscoco_train2014_questions.json"
-    train_annotations: str = "data/okvqa/mscoco_train2014_annotations.json"
-    train_images: str = "data/coco/train2014"
-    eval_questions: str = "data/okvqa/OpenEnded_mscoco_val2014_questions.json"
-    eval_annotations: str = "data/okvqa/mscoco_val2014_annotations.json"
-    eval_images: str = "data/coco/val2014"
+    train_questions: FilePath = "data/okvqa/OpenEnded_mscoco_train2014_questions.json"
+    train_annotations: FilePath = "data/okvqa/mscoco_train2014_annotations.json"
+    train_images: FilePath = "data/coco/train2014"
+    eval_questions: FilePath = "data/okvqa/OpenEnded_mscoco_val2014_questions.json"
+    eval_annotations: FilePath = "data/okvqa/mscoco_val2014_annotations.json"
+    eval_images: FilePath = "data/coco/val2014"
 
 
 class ExampleSettings(Section):
@@ -128,7 +128,7 @@ class Encoder(Section):
 
     member: str = "clip"
     """A member of `lever_pipe/lever/encoders`."""
-    model: str = "models/clip-vit-base-patch32"
+    model: FilePath = "models/clip-vit-base-patch32"
     batch_size: int = Field(256, ge=1)
 
 
@@ -202,7 +202,7 @@ class AnswerSettings(Section):
 class Lvlm(AnswerSettings):
     """The frozen vision-language model that answers."""
 
-    model: str = "models/Qwen2.5-VL-3B-Instruct"
+    model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
     ask_again: bool = False
     """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
     path gave for this model; execution, not identity."""
@@ -227,7 +227,7 @@ class ProposalSettings(Section):
 class RlData(ProposalSettings):
     """How the stored trajectories are proposed and scored."""
 
-    import_from: str = ""
+    import_from: FilePath = ""
     """An existing `rl_data_k64_v3.json` to use instead of generating; empty to generate."""
     n_queries: int = Field(800, ge=2)
     """Train examples that serve as RL queries."""
@@ -504,7 +504,7 @@ class Emulate(Section):
 class Store(Section):
     """Where finished work is kept beyond `results`, so that it comes back without being computed; changes no number."""
 
-    folder: str = Field(".lever_pipe/store", min_length=1)
+    folder: FilePath = Field(".lever_pipe/store", min_length=1)
     """Kept jobs and the ledger of LVLM answers; several working directories and users may share one. `~` works."""
     max_gb: float = Field(20.0, gt=0)
     """How much the kept jobs may take; beyond it those go that were not used for the longest time."""

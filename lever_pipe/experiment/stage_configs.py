@@ -50,7 +50,7 @@ class Runtime(Section):
     """JSON of an `AgentExecution`, for the stages of study `intention`; text, so that no other stage imports it."""
 
 
-class Key(NamedTuple):
+class Setting(NamedTuple):
     """Source of a field: a key of the configuration, as `presets.{preset}.grpo`; braces name a wildcard or a key."""
 
     path: str
@@ -68,26 +68,26 @@ class Planned(NamedTuple):
     name: str
 
 
-class Identity(NamedTuple):
+class Declared(NamedTuple):
     """How a stage's identity is formed."""
 
     config: type[Section]
-    of: Key | Planned | None
+    of: Setting | Planned | None
     """Where fields come from that name no source of their own."""
     members: tuple[str, ...]
     """Modules that the identity selects by name, as `lever.samplers.{pools.sampler}`; they are code of the stage."""
 
 
-IDENTITIES: dict[str, Identity] = {}
+IDENTITIES: dict[str, Declared] = {}
 """By stage."""
 S = TypeVar("S", bound=Section)
 
 
 def identity_of(stage: str, *members: str, of: str | Planned | None = None) -> Callable[[type[S]], type[S]]:
-    """Declare a model as the identity of a stage; see `Identity`."""
+    """Declare a model as the identity of a stage; see `Declared`."""
 
     def declare(config: type[S]) -> type[S]:
-        IDENTITIES[stage] = Identity(config, Key(of) if isinstance(of, str) else of, members)
+        IDENTITIES[stage] = Declared(config, Setting(of) if isinstance(of, str) else of, members)
         return config
 
     return declare
@@ -100,9 +100,9 @@ OfSeed = Annotated[Seed, Wildcard("seed")]
 OfEpoch = Annotated[Epoch, Wildcard("epoch")]
 Names = tuple[str, ...]
 Counts = tuple[int, ...]
-MainPreset = Annotated[str, Key("arms.0.preset")]
+MainPreset = Annotated[str, Setting("arms.0.preset")]
 MostShots = Annotated[int, Planned("most_shots")]
-Guard = Annotated[Literal["footnote", "strict"], Key("report.guard")]
+Guard = Annotated[Literal["footnote", "strict"], Setting("report.guard")]
 Evaluated = Annotated[Names, Planned("evaluated")]
 
 
@@ -140,9 +140,9 @@ class EmbedExamplesConfig(Section):
 class SamplePoolsConfig(Section):
     """Identity of `sample_pools`."""
 
-    pools: Annotated[Pools, Key("pools")]
-    n_rl_queries: Annotated[int, Key("rl_data.n_queries")]
-    rl_seed: Annotated[Seed, Key("rl_data.seed")]
+    pools: Annotated[Pools, Setting("pools")]
+    n_rl_queries: Annotated[int, Setting("rl_data.n_queries")]
+    rl_seed: Annotated[Seed, Setting("rl_data.seed")]
 
 
 @identity_of("propose_trajectories", of="rl_data")
@@ -171,7 +171,7 @@ class MergeRlDataConfig(Section):
 class ImportRlDataConfig(Section):
     """Identity of `import_rl_data`."""
 
-    pool_size: Annotated[int, Key("pools.size")]
+    pool_size: Annotated[int, Setting("pools.size")]
     """K: what each pool must hold."""
 
 
@@ -315,17 +315,17 @@ class CollectResultsConfig(Section):
     shots: Counts
 
 
-class Origin(Section):
+class Captioned(Section):
     """What a reader needs to know about our numbers."""
 
     main_preset: MainPreset
-    data: Annotated[str, Key("data.source")]
+    data: Annotated[str, Setting("data.source")]
     """`world` or `files`."""
     lvlm: Annotated[str, Planned("lvlm_name")]
     """Name of the LVLM, as the captions print it."""
 
 
-class ShownCells(Origin):
+class ShownCells(Captioned):
     """What a stage knows that shows our cells."""
 
     samples: Counts
@@ -338,9 +338,9 @@ class ShownCells(Origin):
 class TabulateDocumentsConfig(ShownCells):
     """Identity of `tabulate_documents`."""
 
-    grpo: Annotated[Grpo, Key("presets.{arms[0].preset}.grpo")]
+    grpo: Annotated[Grpo, Setting("presets.{arms[0].preset}.grpo")]
     """GRPO settings of the main preset, printed as the training configuration."""
-    reward: Annotated[Reward, Key("presets.{arms[0].preset}.reward")]
+    reward: Annotated[Reward, Setting("presets.{arms[0].preset}.reward")]
     """Reward of the main preset, likewise."""
     guard: Guard = "footnote"
 
@@ -365,7 +365,7 @@ class CollectLineageConfig(Section):
 
 
 @identity_of("measure_agreement", of="evaluation")
-class MeasureAgreementConfig(Origin):
+class MeasureAgreementConfig(Captioned):
     """Identity of `measure_agreement`."""
 
     policies: Evaluated
@@ -377,7 +377,7 @@ class MeasureAgreementConfig(Origin):
 
 
 @identity_of("compare_policies", of="evaluation")
-class ComparePoliciesConfig(Origin):
+class ComparePoliciesConfig(Captioned):
     """Identity of `compare_policies`."""
 
     policies: Evaluated
@@ -403,11 +403,11 @@ class ClaimArm(Section):
 
 
 @identity_of("check_claims", of=Planned("claims"))
-class CheckClaimsConfig(Origin):
+class CheckClaimsConfig(Captioned):
     """Identity of `check_claims`."""
 
     base_rce_epoch: Epoch | None = None
-    seed: Annotated[Seed, Key("evaluation.seed")]
+    seed: Annotated[Seed, Setting("evaluation.seed")]
     """Stream of the simulated flat curves."""
     arms: tuple[ClaimArm, ...] = ()
     """Of study `intention`; none where the configuration holds no run of it."""
@@ -453,12 +453,12 @@ class EmulateGrpoEpochConfig(Section):
 class EmulateUntouchedConfig(Section):
     """Identity of `emulate_untouched`."""
 
-    preset: Annotated[str, Key("emulate.preset")]
+    preset: Annotated[str, Setting("emulate.preset")]
     selector: Selector
     grpo: Grpo
     train_share: float
-    base_rce_epoch: Annotated[Epoch, Key("emulate.base_rce_epoch")]
-    seed: Annotated[Seed, Key("emulate.seed")]
+    base_rce_epoch: Annotated[Epoch, Setting("emulate.base_rce_epoch")]
+    seed: Annotated[Seed, Setting("emulate.seed")]
 
 
 @identity_of("emulate_selections", of="presets.{emulate.preset}")
@@ -488,9 +488,9 @@ class ScoreEmulationConfig(Section):
 class ExplainPatternsConfig(Section):
     """Identity of `explain_patterns`."""
 
-    emulate: Annotated[Emulate, Key("emulate")]
+    emulate: Annotated[Emulate, Setting("emulate")]
     samples: Counts
     shots: Counts
-    data: Annotated[str, Key("data.source")]
-    """As in `Origin`, and so is `lvlm`."""
+    data: Annotated[str, Setting("data.source")]
+    """As in `Captioned`, and so is `lvlm`."""
     lvlm: Annotated[str, Planned("lvlm_name")]

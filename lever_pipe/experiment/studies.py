@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,14 +14,12 @@ from lever_pipe.base.numerics import Mode
 from lever_pipe.base.parsing import (
     MEMBER_REMEDY,
     available,
-    cut,
     read_section,
     require_none,
     require_plain,
-    shown,
     unknown_member,
 )
-from lever_pipe.base.sections import Distinct, Fault, Section, dotted, rule
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, cut, dotted, rule, shown
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.config import (
@@ -49,33 +47,18 @@ MEMBERS: Mapping[tuple[str, ...], str] = {
     ("intention", "model", "codec"): "intention/codecs",
 }
 """Keys that name a module, and the folder that holds it."""
-PATHS = (
-    ("results",),
-    ("store", "folder"),
-    ("data", "files"),
-    ("encoder", "model"),
-    ("lvlm", "model"),
-    ("rl_data", "import_from"),
-    ("intention", "tasks", "files"),
-    ("intention", "model", "folder"),
-    ("intention", "execution", "cassette"),
-    ("intention", "verl", "logs"),
-)
-"""Keys that name a file or folder, and sections whose every key does."""
 PROJECT = Path(__file__).resolve().parents[2]
 OWN = (
     *(".ci", ".git", ".snakemake", ".venv", "benchmarks", "config", "docs", "envs", "lever_pipe", "profiles"),
     *("resources", "tests", "workflow"),
 )
 """Folders of the project in which nothing is made."""
-LONGEST_NAME = 200  # bytes, of the 255 that file systems allow; temporary files have longer names than whole ones
-LONGEST_PATH = 1000  # bytes
 
 
 class Experiment(Section):
     """The whole configuration: what both studies share, study `lever`, and study `intention` under its name."""
 
-    results: str = "results"
+    results: FilePath = "results"
     """Folder of all outputs."""
     store: Store | None = Store()
     """null for a run that keeps and takes nothing beyond `results`."""
@@ -103,22 +86,13 @@ class Experiment(Section):
     report: Report = Report()
 
     @rule
-    def _paths_can_be_paths(self) -> Iterator[Fault]:
-        """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
-        for place, text in _texts_at(self, PATHS):
-            if not _is_path(text):
-                bounds = f"at most {LONGEST_PATH} bytes, {LONGEST_NAME} a name"
-                kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
-                yield place, f"{kind}, got {shown(text)}. Rename it, or link to it."
-
-    @rule
     def _folders_are_their_own(self) -> Iterator[Fault]:
         """Refuse to write where the project, or something else than a folder, lies."""
         folders = {
             ("results",): getattr(self, "results", None),
             ("store", "folder"): getattr(self.store, "folder", None),
         }
-        named = {place: Path(text) for place, text in folders.items() if text is not None and _is_path(text)}
+        named = {place: Path(text) for place, text in folders.items() if text is not None}
         for place, path in named.items():
             fault = _taken(path, may_be_home=place == ("store", "folder"))
             if fault:
@@ -253,26 +227,6 @@ def _unknown_members(experiment: Experiment) -> list[str]:
     return lines
 
 
-def _texts_at(value: Any, places: Iterable[Place]) -> Iterator[tuple[Place, str]]:
-    """Yield the texts at some keys of a section, and all texts below them; what is missing or faulty is passed over."""
-    for place in places:
-        found: Any = value
-        for key in place:
-            found = getattr(found, str(key), None)
-        if isinstance(found, str):
-            yield place, found
-        elif isinstance(found, Section):
-            yield from _texts_below(found, place)
-
-
-def _texts_below(section: Section, place: Place) -> Iterator[tuple[Place, str]]:
-    for key, value in vars(section).items():
-        if isinstance(value, str):
-            yield (*place, key), value
-        elif isinstance(value, tuple):
-            yield from (((*place, key, index), item) for index, item in enumerate(value) if isinstance(item, str))
-
-
 def _taken(path: Path, *, may_be_home: bool) -> str:
     """Return what stands in the place of a folder that the workflow is to fill; nothing if it may."""
     if str(path).startswith("~") and not may_be_home:
@@ -291,10 +245,3 @@ def _taken(path: Path, *, may_be_home: bool) -> str:
         return "which holds the project"
     own = next((each for each in OWN if found.is_relative_to((PROJECT / each).resolve())), None)
     return f"which is of the project ({own})" if own else ""
-
-
-def _is_path(text: str) -> bool:
-    is_short = len(text.encode()) <= LONGEST_PATH and all(
-        len(part.encode()) <= LONGEST_NAME for part in text.split("/")
-    )
-    return is_short and not text.startswith("-") and not any(letter in "{}" or ord(letter) < 32 for letter in text)

@@ -20,7 +20,7 @@ from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
 from lever_pipe.experiment.config import Arm, Emulate, OnPolicy, Reward
-from lever_pipe.experiment.stage_configs import IDENTITIES, Key, LvlmConfig, Planned, ShownStudy, Wildcard
+from lever_pipe.experiment.stage_configs import IDENTITIES, LvlmConfig, Planned, Setting, ShownStudy, Wildcard
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan
 
@@ -194,20 +194,20 @@ def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Se
     declared = IDENTITIES[stage]
     named = {**vars(experiment), **wildcards}
 
-    def taken(source: Key | Wildcard | Planned) -> Any:
+    def taken(source: Setting | Wildcard | Planned) -> Any:
         match source:
             case Wildcard(name):
                 return wildcards[name]
             case Planned(name):
                 return PLANNED[name](experiment, wildcards)
-            case Key(path):
+            case Setting(path):
                 return _at(experiment, path.format_map(named))
 
     section = taken(declared.of) if declared.of else None
     of_section = section if isinstance(section, Mapping) else vars(section) if section else {}
     values = {}
     for name, field in declared.config.model_fields.items():
-        own = next((each for each in field.metadata if isinstance(each, Key | Wildcard | Planned)), None)
+        own = next((each for each in field.metadata if isinstance(each, Setting | Wildcard | Planned)), None)
         if own is not None:
             values[name] = taken(own)
         elif name in of_section or hasattr(section, name):
