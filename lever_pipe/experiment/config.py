@@ -123,7 +123,7 @@ def _filled(template: str, **values: object) -> str | None:
         return None
 
 
-class Encoder(Section):
+class EncoderSettings(Section):
     """The frozen image and text encoder behind the selector's inputs."""
 
     member: str = "clip"
@@ -143,7 +143,7 @@ class Pools(Section):
     """Never offer an example of the query's own image."""
 
 
-class Prompt(Section):
+class PromptSettings(Section):
     """How a question with demonstrations becomes text; see `tests/golden/prompts`."""
 
     layout: Literal["single_turn", "turns"] = "single_turn"
@@ -195,11 +195,11 @@ class AnswerSettings(Section):
     kv_tokens: int = Field(400_000, ge=256)
     """Tokens whose keys and values are stored at one time (36 kB each for Qwen2.5-VL-3B in bfloat16); where a GPU keeps
     them in pages, the partly filled ones come on top."""
-    prompt: Prompt = Prompt()
+    prompt: PromptSettings = PromptSettings()
     decode: Decode = Decode()
 
 
-class Lvlm(AnswerSettings):
+class LvlmSettings(AnswerSettings):
     """The frozen vision-language model that answers."""
 
     model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
@@ -420,7 +420,7 @@ class OnPolicyRuns(Section):
     an upper one; it teaches the first pick, so it says little of a gated head."""
 
 
-class Arm(Section):
+class ArmSettings(Section):
     """One factorial run: which seeds, epochs and betas are trained and evaluated with a preset."""
 
     preset: str
@@ -464,7 +464,7 @@ class Baselines(Section):
     seed: Seed = 42
 
 
-class Evaluation(Section):
+class EvaluationSettings(Section):
     """Which cells exist: samples x shots for every policy."""
 
     samples: Rising[Annotated[int, Field(ge=2)]] = Field((100, 200, 400, 800), min_length=1)
@@ -501,7 +501,7 @@ class Emulate(Section):
             yield ("other_base_rce_epoch",), f"{bound}, got {self.other_base_rce_epoch}. Change one of them."
 
 
-class Store(Section):
+class StoreSettings(Section):
     """Where finished work is kept beyond `results`, so that it comes back without being computed; changes no number."""
 
     folder: FilePath = Field(".lever_pipe/store", min_length=1)

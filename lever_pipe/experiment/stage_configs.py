@@ -19,7 +19,7 @@ from lever_pipe.experiment.config import (
     Distil,
     Emulate,
     Epoch,
-    Evaluation,
+    EvaluationSettings,
     ExampleSettings,
     Grpo,
     KlBeta,
@@ -294,7 +294,7 @@ class MeasurePoolsConfig(Section):
 
 
 @identity_of("score_answers", of="evaluation")
-class ScoreAnswersConfig(Evaluation):
+class ScoreAnswersConfig(EvaluationSettings):
     """Identity of `score_answers`."""
 
     policy: Annotated[PolicyRef, Planned("policy")]

@@ -23,18 +23,18 @@ from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, cut, do
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.config import (
-    Arm,
+    ArmSettings,
     Baselines,
     Data,
     Emulate,
-    Encoder,
-    Evaluation,
-    Lvlm,
+    EncoderSettings,
+    EvaluationSettings,
+    LvlmSettings,
     Pools,
     Preset,
     Report,
     RlData,
-    Store,
+    StoreSettings,
 )
 
 MEMBERS: Mapping[tuple[str, ...], str] = {
@@ -60,7 +60,7 @@ class Experiment(Section):
 
     results: FilePath = "results"
     """Folder of all outputs."""
-    store: Store | None = Store()
+    store: StoreSettings | None = StoreSettings()
     """null for a run that keeps and takes nothing beyond `results`."""
     numerics: Mode = "same_everywhere"
     """Which instructions CPUs compute with: the same bits on every Intel CPU with AVX2, or the widest; execution, not
@@ -70,15 +70,15 @@ class Experiment(Section):
     studies: Distinct[Literal["lever", "intention"]] = Field(("lever", "intention"), min_length=1)
     """Which studies run and stand in the report."""
     data: Data = Data()
-    encoder: Encoder = Encoder()
+    encoder: EncoderSettings = EncoderSettings()
     pools: Pools = Pools()
-    lvlm: Lvlm = Lvlm()
+    lvlm: LvlmSettings = LvlmSettings()
     rl_data: RlData = RlData()
     presets: dict[str, Preset] = Field({"published": Preset()})
-    arms: tuple[Arm, ...] = Field((Arm(preset="published"),), min_length=1)
+    arms: tuple[ArmSettings, ...] = Field((ArmSettings(preset="published"),), min_length=1)
     """The first arm fills the documents' tables; further arms get tables of their own."""
     baselines: Baselines = Baselines()
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationSettings = EvaluationSettings()
     emulate: Emulate | None = Emulate()
     """null for a run without emulated faults."""
     intention: Intention = Intention()

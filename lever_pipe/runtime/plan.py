@@ -19,7 +19,7 @@ from lever_pipe.base.records import PolicyRef, base_of, beta_text, mode_of
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
-from lever_pipe.experiment.config import Arm, Emulate, OnPolicy, Reward
+from lever_pipe.experiment.config import ArmSettings, Emulate, OnPolicy, Reward
 from lever_pipe.experiment.stage_configs import IDENTITIES, LvlmConfig, Planned, Setting, ShownStudy, Wildcard
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan
@@ -49,12 +49,12 @@ def baselines(experiment: Experiment) -> list[str]:
     return ["zero_shot", *draws, *SIMILARITIES, "oracle"]
 
 
-def rce_policies(arm: Arm, seed: int) -> list[str]:
+def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated RCE epochs of one seed."""
     return [f"preset~{arm.preset}/rce/seed~{seed}/epoch~{e}" for e in range(1, arm.rce_epochs + 1)]
 
 
-def grpo_policies(arm: Arm, seed: int) -> list[str]:
+def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated GRPO epochs of one seed, for every base epoch and beta."""
     return [
         f"preset~{arm.preset}/grpo/base~{base}/beta~{beta_text(beta)}/seed~{seed}/epoch~{epoch}"
@@ -64,7 +64,7 @@ def grpo_policies(arm: Arm, seed: int) -> list[str]:
     ]
 
 
-def on_policy_policies(arm: Arm, seed: int) -> list[str]:
+def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated epochs of one seed that learn from what the policy draws, and of the marks beside them."""
     runs = arm.on_policy
     if runs is None or seed not in runs.seeds:
@@ -79,7 +79,7 @@ def on_policy_policies(arm: Arm, seed: int) -> list[str]:
     ]
 
 
-def long_runs(arm: Arm) -> list[str]:
+def long_runs(arm: ArmSettings) -> list[str]:
     """Return every epoch of the training-curve runs; they are trained, not evaluated."""
     return [
         f"preset~{arm.preset}/grpo/base~{base}/beta~{beta_text(beta)}/seed~{seed}/epoch~{epoch}"

@@ -8,7 +8,7 @@ import yaml
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.parsing import available, nearest, parse_model, require_member
-from lever_pipe.experiment.config import Arm, Data, Evaluation, Pools, Reward, RewardModeName
+from lever_pipe.experiment.config import ArmSettings, Data, EvaluationSettings, Pools, Reward, RewardModeName
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
 
@@ -259,8 +259,8 @@ def test_values_of_another_shape_hide_no_fault_and_invent_none(values: Any, path
 
 def test_sections_built_directly_are_guarded() -> None:
     for build in (
-        lambda: Arm(preset="a", seeds=(1, 1)),
-        lambda: Evaluation(shots=(2, 1)),
+        lambda: ArmSettings(preset="a", seeds=(1, 1)),
+        lambda: EvaluationSettings(shots=(2, 1)),
         lambda: Experiment(data=Data(n_eval=5)),
         lambda: Experiment(pools=Pools(size=2)),
     ):
