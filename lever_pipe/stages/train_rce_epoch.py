@@ -16,7 +16,7 @@ from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import architecture_of
 from lever_pipe.lever.training.inputs import read_training_inputs
 from lever_pipe.lever.training.loop import run_epoch, validation_loss
-from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
+from lever_pipe.lever.training.rce import plan_rce_epoch
 
 
 def train_rce_epoch(
@@ -51,10 +51,9 @@ def train_rce_epoch(
     module = state.load_selector(start, architecture_of(config.selector, data.table)).to(device)
     adam = AdamW(module, learning_rate=config.rce.learning_rate, weight_decay=config.rce.weight_decay)
     state.resume_optimiser(start_optimiser, adam, stage="rce")
-    settings = RceSettings(epoch=config.epoch, **config.rce.model_dump(exclude={"weight_decay"}))
     order = torch_generator(config.seed, "rce", config.epoch)
     with ambient_stream(config.seed, "rce dropout", config.epoch):
-        plan = plan_rce_epoch(module, adam, data.table, data.train, settings, order)
+        plan = plan_rce_epoch(module, adam, data.table, data.train, config.rce, config.epoch, order)
         values = run_epoch(module, adam, plan, max_gradient_norm=config.max_gradient_norm)
     values["val_loss"] = validation_loss(module, data.table, data.validation)
     state.save_selector(selector, module, stage="rce", epoch=config.epoch)
