@@ -47,6 +47,8 @@ PAGE = f"{RESULTS}/report.html"
 
 INIT = f"{LEVER}/preset~{{preset}}/init/seed~{{seed}}"
 RCE = f"{LEVER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
+# The RCE epoch that other runs start from and are anchored to.
+BASE = RCE.replace("{epoch}", "{base}")
 GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 ON_POLICY = f"{LEVER}/preset~{{preset}}/{{objective}}/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 DISTIL = f"{LEVER}/preset~{{preset}}/distil/base~{{base}}/seed~{{seed}}/epoch~{{epoch}}"
@@ -118,44 +120,16 @@ def call(stage, external={}, *options, shared=False):
     return {"spec": spec, "call": words_for_several if shared else words}
 
 
-def previous_rce(wildcards):
-    """Return the folder that an RCE epoch starts from."""
-    epoch = int(wildcards.epoch)
-    if epoch == 1:
-        return INIT.format(**wildcards)
-    return RCE.format(preset=wildcards.preset, seed=wildcards.seed, epoch=epoch - 1)
-
-
-def base_rce(wildcards):
-    """Return the folder of the RCE epoch that a GRPO run starts from and is anchored to."""
-    return RCE.format(
-        preset=wildcards.preset, seed=wildcards.seed, epoch=wildcards.base
-    )
-
-
-def after_base(run):
-    """Return the function that gives the folder which an epoch of `run` starts from: its first one from the RCE base."""
+def before(run, first, name):
+    """Return the input function for a file of what an epoch of `run` starts from: the epoch before, or `first`."""
 
     def of(wildcards):
         epoch = int(wildcards.epoch)
-        if epoch == 1:
-            return base_rce(wildcards)
-        return run.format(**(dict(wildcards.items()) | {"epoch": epoch - 1}))
+        folder = first if epoch == 1 else run
+        values = {**dict(wildcards.items()), "epoch": epoch - 1}
+        return f"{folder}/{name}".format(**values)
 
     return of
-
-
-def emulated_base(wildcards):
-    """Return the folder of the RCE epoch that an emulated GRPO run starts from and is compared to."""
-    return RCE.format(preset=EMULATE.preset, seed=wildcards.seed, epoch=wildcards.base)
-
-
-def previous_noisy(wildcards):
-    """Return the folder that a GRPO epoch with emulated dropout starts from."""
-    epoch = int(wildcards.epoch)
-    if epoch == 1:
-        return emulated_base(wildcards)
-    return NOISY.format(**(dict(wildcards.items()) | {"epoch": epoch - 1}))
 
 
 def selectors_of_arm(wildcards):
@@ -192,11 +166,6 @@ def answers_of_policy(wildcards):
 def of_each_run(name):
     """Return one file of every run, in the order of the runs."""
     return [f"{run}/{name}" for run in AGENT_RUNS]
-
-
-def verl_log(wildcards):
-    """Return the log of one run of the original trainer."""
-    return f"{INTENTION.verl.logs}/{wildcards.arm}/seed-{wildcards.seed}/console.log"
 
 
 def of_study(study, path):

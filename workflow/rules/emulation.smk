@@ -7,15 +7,16 @@ if EMULATE:
         policy.removeprefix("emulation/none/")
         for policy in plan.emulated(EXPERIMENT, "none")
     ]
+    RIGHT_BASE = BASE.replace("{preset}", EMULATE.preset)
     GROUPS = f"{LEVER}/preset~{EMULATE.preset}/groups.safetensors"
 
     use rule stage as emulate_grpo_epoch with:
         input:
             groups=GROUPS,
             embeddings=EMBEDDINGS,
-            start=start_of(previous_noisy, "selector.safetensors"),
-            start_optimiser=start_of(previous_noisy, "optimiser.safetensors"),
-            reference=start_of(emulated_base, "selector.safetensors"),
+            start=before(NOISY, RIGHT_BASE, "selector.safetensors"),
+            start_optimiser=before(NOISY, RIGHT_BASE, "optimiser.safetensors"),
+            reference=f"{RIGHT_BASE}/selector.safetensors",
         output:
             selector=f"{NOISY}/selector.safetensors",
             optimiser=f"{NOISY}/optimiser.safetensors",

@@ -34,8 +34,8 @@ use rule stage as train_rce_epoch with:
     input:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
-        start=start_of(previous_rce, "selector.safetensors"),
-        start_optimiser=start_of(previous_rce, "optimiser.safetensors"),
+        start=before(RCE, INIT, "selector.safetensors"),
+        start_optimiser=before(RCE, INIT, "optimiser.safetensors"),
     output:
         selector=f"{RCE}/selector.safetensors",
         optimiser=f"{RCE}/optimiser.safetensors",
@@ -54,9 +54,9 @@ use rule stage as train_grpo_epoch with:
     input:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
-        start=start_of(after_base(GRPO), "selector.safetensors"),
-        start_optimiser=start_of(after_base(GRPO), "optimiser.safetensors"),
-        reference=start_of(base_rce, "selector.safetensors"),
+        start=before(GRPO, BASE, "selector.safetensors"),
+        start_optimiser=before(GRPO, BASE, "optimiser.safetensors"),
+        reference=f"{BASE}/selector.safetensors",
     output:
         selector=f"{GRPO}/selector.safetensors",
         optimiser=f"{GRPO}/optimiser.safetensors",
@@ -76,9 +76,9 @@ use rule stage as train_on_policy_epoch with:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
         train_examples=EXAMPLES["train_examples"],
-        start=start_of(after_base(ON_POLICY), "selector.safetensors"),
-        start_optimiser=start_of(after_base(ON_POLICY), "optimiser.safetensors"),
-        reference=start_of(base_rce, "selector.safetensors"),
+        start=before(ON_POLICY, BASE, "selector.safetensors"),
+        start_optimiser=before(ON_POLICY, BASE, "optimiser.safetensors"),
+        reference=f"{BASE}/selector.safetensors",
     output:
         selector=f"{ON_POLICY}/selector.safetensors",
         optimiser=f"{ON_POLICY}/optimiser.safetensors",
@@ -104,8 +104,8 @@ use rule stage as train_distil_epoch with:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
         train_examples=EXAMPLES["train_examples"],
-        start=start_of(after_base(DISTIL), "selector.safetensors"),
-        start_optimiser=start_of(after_base(DISTIL), "optimiser.safetensors"),
+        start=before(DISTIL, BASE, "selector.safetensors"),
+        start_optimiser=before(DISTIL, BASE, "optimiser.safetensors"),
     output:
         selector=f"{DISTIL}/selector.safetensors",
         optimiser=f"{DISTIL}/optimiser.safetensors",
