@@ -23,10 +23,7 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
 include: "workflow/rules/emulation.smk"
 include: "workflow/rules/comparison.smk"
-include: "workflow/rules/agreement.smk"
-include: "workflow/rules/on_policy.smk"
 include: "workflow/rules/intention.smk"
-include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 
 
