@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Literal
 
 from lever_pipe.base.errors import UnknownMemberError
-from lever_pipe.experiment.config import Reward
 
 LOWEST_REWARD, HIGHEST_REWARD = -5.0, 5.0
 
@@ -33,10 +33,25 @@ class RewardInputs:
     """The generator's own score of the selection, in its own unit."""
 
 
-RewardMode = Callable[[RewardInputs, Reward], float]
+@dataclass(frozen=True, slots=True)
+class RewardWeights:
+    """How much each part counts; the defaults are the published ones."""
+
+    hard: float = 1.0
+    soft: float = 1.0
+    relevance: float = 0.1
+    alpha: float = 0.0
+    """Weight of the generator's quality, in `legacy` only."""
+    beta: float = 0.0
+    """Weight of correctness, in `legacy` only."""
+    correctness: Literal["01", "-11"] = "01"
+    """Whether a wrong answer counts 0 or -1, in `legacy` only."""
 
 
-def hard_plus_soft(inputs: RewardInputs, weights: Reward) -> float:
+RewardMode = Callable[[RewardInputs, RewardWeights], float]
+
+
+def hard_plus_soft(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return w_h h + w_s a: 0, 1.6 or 2 on OK-VQA with the default weights.
 
     Source: Lever-Plus published code
@@ -44,7 +59,7 @@ def hard_plus_soft(inputs: RewardInputs, weights: Reward) -> float:
     return weights.hard * inputs.correct + weights.soft * inputs.accuracy
 
 
-def hard_plus_soft_v2(inputs: RewardInputs, weights: Reward) -> float:
+def hard_plus_soft_v2(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return w_s a + 2 w_h h: 0, 2.6 or 3 on OK-VQA with the default weights.
 
     Source: Lever-Plus published code
@@ -52,7 +67,7 @@ def hard_plus_soft_v2(inputs: RewardInputs, weights: Reward) -> float:
     return weights.soft * inputs.accuracy + 2 * weights.hard * inputs.correct
 
 
-def hard_only(inputs: RewardInputs, weights: Reward) -> float:
+def hard_only(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return w_h h.
 
     Source: Lever-Plus published code
@@ -60,7 +75,7 @@ def hard_only(inputs: RewardInputs, weights: Reward) -> float:
     return weights.hard * inputs.correct
 
 
-def soft_only(inputs: RewardInputs, weights: Reward) -> float:
+def soft_only(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return w_s a.
 
     Source: Lever-Plus published code
@@ -68,7 +83,7 @@ def soft_only(inputs: RewardInputs, weights: Reward) -> float:
     return weights.soft * inputs.accuracy
 
 
-def separated(inputs: RewardInputs, weights: Reward) -> float:
+def separated(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return 2 w_h + w_s a if correct, else w_s a.
 
     Source: Lever-Plus published code
@@ -77,7 +92,7 @@ def separated(inputs: RewardInputs, weights: Reward) -> float:
     return bonus + weights.soft * inputs.accuracy
 
 
-def hard01_plus_gtprob(inputs: RewardInputs, weights: Reward) -> float:
+def hard01_plus_gtprob(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return w_h h + w_s p.
 
     Source: Lever-Plus published code
@@ -85,7 +100,7 @@ def hard01_plus_gtprob(inputs: RewardInputs, weights: Reward) -> float:
     return weights.hard * inputs.correct + weights.soft * inputs.gt_prob
 
 
-def hard01_plus_gtprob_separated(inputs: RewardInputs, weights: Reward) -> float:
+def hard01_plus_gtprob_separated(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return 2 w_h + w_s p if correct, else w_s p.
 
     Source: Lever-Plus published code
@@ -94,7 +109,7 @@ def hard01_plus_gtprob_separated(inputs: RewardInputs, weights: Reward) -> float
     return bonus + weights.soft * inputs.gt_prob
 
 
-def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: Reward) -> float:
+def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return w_h h + w_s p + w_r (1 - h) r: relevance tells the failures apart.
 
     Source: Lever-Plus published code
@@ -103,7 +118,7 @@ def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: Reward) -> float:
     return hard01_plus_gtprob(inputs, weights) + failure_bonus
 
 
-def expected_only(inputs: RewardInputs, weights: Reward) -> float:
+def expected_only(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return w_s p: dense, as p tells selections apart whose answers earn the same.
 
     With p = sum over distinct references of weight times probability it is the expected accuracy of an answer that
@@ -114,7 +129,7 @@ def expected_only(inputs: RewardInputs, weights: Reward) -> float:
     return weights.soft * inputs.gt_prob
 
 
-def accuracy_plus_expected(inputs: RewardInputs, weights: Reward) -> float:
+def accuracy_plus_expected(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return w_h a + w_s p: the accuracy of the likeliest answer, its ties broken by the expected accuracy.
 
     Source: this project
@@ -122,7 +137,7 @@ def accuracy_plus_expected(inputs: RewardInputs, weights: Reward) -> float:
     return weights.hard * inputs.accuracy + weights.soft * inputs.gt_prob
 
 
-def legacy(inputs: RewardInputs, weights: Reward) -> float:
+def legacy(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return alpha quality + beta c, c = h or 2 h - 1 by `weights.correctness`.
 
     0 with the default weights.
@@ -133,7 +148,7 @@ def legacy(inputs: RewardInputs, weights: Reward) -> float:
     return weights.alpha * inputs.quality + weights.beta * correctness
 
 
-def hybrid(inputs: RewardInputs, weights: Reward) -> float:
+def hybrid(inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return h w_s a + (1 - h) w_r (p + r) / 2: accuracy, and below it a gradient for failures.
 
     The published code accepts the name and then raises; this definition is this project's own.
@@ -165,7 +180,7 @@ REWARD_MODES: dict[str, RewardMode] = {
 }
 
 
-def reward(mode: str, inputs: RewardInputs, weights: Reward) -> float:
+def reward(mode: str, inputs: RewardInputs, weights: RewardWeights) -> float:
     """Return the reward of one scored selection, limited to [-5, 5].
 
     Args:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from lever_pipe.base.records import Trajectory
 from lever_pipe.experiment.config import Reward
-from lever_pipe.lever.rewards import RewardInputs, reward
+from lever_pipe.lever.rewards import RewardInputs, RewardWeights, reward
 
 
 def reward_function(settings: Reward) -> Callable[[Trajectory], float]:
     """Return the function that gives a scored trajectory its configured reward."""
+    weights = RewardWeights(**settings.model_dump(exclude={"mode"}))
 
     def of(trajectory: Trajectory) -> float:
         quality = trajectory.beam_score if trajectory.beam_score is not None else -(trajectory.logprob_score or 0.0)
@@ -21,6 +22,6 @@ def reward_function(settings: Reward) -> Callable[[Trajectory], float]:
             relevance=trajectory.vqa_rel_score,
             quality=quality,
         )
-        return reward(settings.mode, inputs, settings)
+        return reward(settings.mode, inputs, weights)
 
     return of

@@ -204,14 +204,13 @@ def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Se
                 return _at(experiment, path.format_map(named))
 
     section = taken(declared.of) if declared.of else None
-    of_section = section if isinstance(section, Mapping) else vars(section) if section else {}
-    values = {}
+    values = dict(section) if isinstance(section, Mapping) else {}
     for name, field in declared.config.model_fields.items():
         own = next((each for each in field.metadata if isinstance(each, Setting | Wildcard | Planned)), None)
         if own is not None:
             values[name] = taken(own)
-        elif name in of_section or hasattr(section, name):
-            values[name] = of_section[name] if name in of_section else getattr(section, name)
+        elif hasattr(section, name):
+            values[name] = getattr(section, name)
     return declared.config.model_validate(values)
 
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 
 from lever_pipe.base.errors import UnknownMemberError
-from lever_pipe.experiment.config import Reward
-from lever_pipe.lever.rewards import REWARD_MODES, RewardInputs, reward
+from lever_pipe.lever.rewards import REWARD_MODES, RewardInputs, RewardWeights, reward
 
 WRONG = RewardInputs(correct=0, accuracy=0.0, gt_prob=0.5, relevance=0.4)
 PARTLY = RewardInputs(correct=1, accuracy=0.6, gt_prob=0.5, relevance=0.4)
 RIGHT = RewardInputs(correct=1, accuracy=1.0, gt_prob=0.5, relevance=0.4)
-DEFAULT = Reward()
+DEFAULT = RewardWeights()
 
 
 @pytest.mark.parametrize(
@@ -56,14 +55,14 @@ def test_default_weights(mode: str, values: tuple[float, ...]) -> None:
     ],
 )
 def test_every_weight_reaches_its_part(mode: str, wrong: float, partly: float) -> None:
-    weights = Reward(hard=2, soft=3, relevance=0.5)
+    weights = RewardWeights(hard=2, soft=3, relevance=0.5)
     assert reward(mode, WRONG, weights) == pytest.approx(wrong, abs=1e-12)
     assert reward(mode, PARTLY, weights) == pytest.approx(min(partly, 5.0), abs=1e-12)
 
 
 def test_legacy_reads_quality_and_the_sign_of_failure() -> None:
-    weights = Reward(alpha=0.5, beta=2.0)
-    signed = Reward(alpha=0.5, beta=2.0, correctness="-11")
+    weights = RewardWeights(alpha=0.5, beta=2.0)
+    signed = replace(weights, correctness="-11")
     wrong, right = replace(WRONG, quality=0.2), replace(RIGHT, quality=0.2)
     assert reward("legacy", wrong, weights) == pytest.approx(0.1, abs=1e-12)
     assert reward("legacy", right, weights) == pytest.approx(2.1, abs=1e-12)
@@ -72,14 +71,14 @@ def test_legacy_reads_quality_and_the_sign_of_failure() -> None:
 
 
 def test_rewards_are_limited() -> None:
-    assert reward("soft_only", RIGHT, Reward(soft=99)) == 5.0
-    minus = Reward(beta=99, correctness="-11")
+    assert reward("soft_only", RIGHT, RewardWeights(soft=99)) == 5.0
+    minus = RewardWeights(beta=99, correctness="-11")
     assert reward("legacy", WRONG, minus) == -5.0
 
 
 @pytest.mark.parametrize("mode", sorted(REWARD_MODES))
 def test_a_better_answer_never_earns_less(mode: str) -> None:
-    weights = Reward(beta=1.0)
+    weights = RewardWeights(beta=1.0)
     best_failure = replace(WRONG, gt_prob=1.0, relevance=1.0)
     likely = [replace(inputs, gt_prob=1.0) for inputs in (PARTLY, RIGHT)]
     earned = [reward(mode, inputs, weights) for inputs in (best_failure, *likely)]

@@ -140,15 +140,6 @@ def selectors_of_arm(wildcards):
     ]
 
 
-def start_of(previous, name):
-    """Return an input function for one file of the folder that `previous` names."""
-
-    def of(wildcards):
-        return f"{previous(wildcards)}/{name}"
-
-    return of
-
-
 def selections_of_batch(wildcards):
     """Return the selections whose prompts one answer batch holds."""
     return [
@@ -193,10 +184,20 @@ def shown_tables(folder):
     )
 
 
-def figure_labels(wildcards):
-    """Return the title of a figure and what it shows."""
-    caption = prose.caption_of(wildcards.figure)
-    return {"figure": caption.title, "shows": caption.text}
+def shown_figures(folder):
+    """Return an output folder of figures, marked for `snakemake --report`, each with its title and what it shows."""
+
+    def labels(wildcards):
+        caption = prose.caption_of(wildcards.figure)
+        return {"figure": caption.title, "shows": caption.text}
+
+    return report(
+        directory(folder),
+        patterns=["{figure}.svg"],
+        category="Figures",
+        labels=labels,
+        caption="../report/figure.rst",
+    )
 
 
 def begin_invocation():

@@ -218,13 +218,7 @@ use rule stage as plot_agents with:
         comparisons=f"{AGENT_TABLES}/comparisons.csv",
         reference_intention=INTENTION_REFERENCE,
     output:
-        figures=report(
-            directory(AGENT_FIGURES),
-            patterns=["{figure}.svg"],
-            category="Figures",
-            labels=figure_labels,
-            caption="../report/figure.rst",
-        ),
+        figures=shown_figures(AGENT_FIGURES),
         card=f"{AGENTS}/figures.run.json",
     pathvars:
         beside=f"{AGENTS}/figures.",

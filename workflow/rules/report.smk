@@ -92,13 +92,7 @@ use rule stage as plot_curves with:
         comparisons=f"{TABLES}/comparisons.csv",
         breakdown=f"{TABLES}/breakdown.csv",
     output:
-        figures=report(
-            directory(FIGURES),
-            patterns=["{figure}.svg"],
-            category="Figures",
-            labels=figure_labels,
-            caption="../report/figure.rst",
-        ),
+        figures=shown_figures(FIGURES),
         card=f"{LEVER}/figures.run.json",
     pathvars:
         beside=f"{LEVER}/figures.",
