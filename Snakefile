@@ -16,16 +16,14 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/stage.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/rl_data.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
 include: "workflow/rules/emulation.smk"
 include: "workflow/rules/comparison.smk"
-include: "workflow/rules/agreement.smk"
-include: "workflow/rules/on_policy.smk"
 include: "workflow/rules/intention.smk"
-include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 
 

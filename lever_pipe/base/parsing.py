@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 import lever_pipe
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.sections import RULE_FAULT, Fault, Section, dotted
+from lever_pipe.base.sections import RULE_FAULT, SHOWN, VALUE_FAULT, Fault, Section, cut, dotted, shown
 
 S = TypeVar("S", bound=Section)
 
@@ -26,7 +26,6 @@ MOST_VALUES = 100_000  # of a configuration; a few lines of YAML with aliases ma
 DEEPEST = 32
 LARGEST = 2**63 - 1
 LONGEST_TEXT = 10_000
-SHOWN = 200  # characters of a key or value in a message
 
 _HALF = re.compile("[\ud800-\udfff]")
 _DECIMAL = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -133,19 +132,6 @@ def _foreign(value: Any) -> str:
     return "" if value is None or isinstance(value, list | tuple) else "must be a text, number, list, mapping or null"
 
 
-def shown(value: Any) -> str:
-    """Return a value as a message shows it."""
-    try:
-        return cut(repr(value))
-    except ValueError:  # an integer of thousands of digits
-        return "a number of thousands of digits"
-
-
-def cut(text: str) -> str:
-    """Return a text as a message shows it, cut where it is long."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
-
-
 def read_section(model: type[S], values: Any) -> tuple[S, list[str]]:
     """Return the section and a line for each fault; with faults, the section lacks what is faulty."""
     section, lines = _read_section(model, values)
@@ -240,6 +226,8 @@ def _section_in(annotation: Any) -> type[Section] | None:
 
 def _line(model: type[Section], error: ErrorDetails) -> str:
     path = cut(dotted(error["loc"]))
+    if error["type"] == VALUE_FAULT:
+        return f"{path}: {error['msg']}"
     if error["type"] == "extra_forbidden":
         siblings = _fields_at(model, error["loc"][:-1])
         near = nearest(str(error["loc"][-1]), siblings)

@@ -3,18 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from contextlib import suppress
+from functools import cache
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 Path = tuple[int | str, ...]
 Fault = tuple[Path, str]
 """Where a value stands, and what it must be, what it is and what to do."""
-Rule = Callable[[], Iterator[Fault]]
-
+Rule = Callable[[Any], Iterator[Fault]]
+R = TypeVar("R", bound=Rule)
+T = TypeVar("T")
+SHOWN = 200  # characters of a key or value in a message
+LONGEST_NAME = 200  # bytes, of the 255 that file systems allow; temporary files have longer names than whole ones
+LONGEST_PATH = 1000  # bytes
 RULE_FAULT = "rule_fault"
 """Type of the pydantic error that stands for a section's broken rules."""
+VALUE_FAULT = "value_fault"
+"""Type of the pydantic error that says of a field what it must be, what it is and what to do."""
+
+
+def rule(method: R) -> R:
+    """Mark the method of a section that yields what breaks a rule which a field's type and bounds do not hold."""
+    method.is_rule = True  # type: ignore[attr-defined]
+    return method
+
+
+@cache
+def _rules_of(section: type[BaseModel]) -> list[Rule]:
+    of_classes = [vars(each).values() for each in reversed(section.__mro__)]
+    return [value for values in of_classes for value in values if getattr(value, "is_rule", False)]
+
+
+def _refusal(text: str) -> PydanticCustomError:
+    return PydanticCustomError(VALUE_FAULT, "{text}", {"text": text})
+
+
+def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
+    if len(set(values)) != len(values):
+        raise _refusal(f"must not repeat a value, got {list(values)}. Drop the repeated ones.")
+    return values
+
+
+def _rising(values: tuple[T, ...]) -> tuple[T, ...]:
+    sound = sorted(set(values))  # type: ignore[type-var]
+    if list(values) != sound:
+        raise _refusal(f"must rise without repeats, got {list(values)}. Write {sound}.")
+    return values
+
+
+def _path(text: str) -> str:
+    """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
+    is_short = len(text.encode()) <= LONGEST_PATH and all(
+        len(part.encode()) <= LONGEST_NAME for part in text.split("/")
+    )
+    if is_short and not text.startswith("-") and not any(letter in "{}" or ord(letter) < 32 for letter in text):
+        return text
+    bounds = f"at most {LONGEST_PATH} bytes, {LONGEST_NAME} a name"
+    kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
+    raise _refusal(f"{kind}, got {shown(text)}. Rename it, or link to it.")
+
+
+Distinct = Annotated[tuple[T, ...], AfterValidator(_distinct)]
+"""Values none of which stands twice."""
+Rising = Annotated[tuple[T, ...], AfterValidator(_rising)]
+"""Values each of which is above the one before."""
+FilePath = Annotated[str, AfterValidator(_path)]
+"""Names a file or folder."""
 
 
 class Section(BaseModel):
@@ -24,10 +81,6 @@ class Section(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False, allow_inf_nan=False
     )
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return the rules that tie several fields, or go beyond a field's type and bounds."""
-        return ()
-
     def faults(self) -> list[Fault]:
         """Return what breaks the rules of this section and of the sections in it.
 
@@ -36,11 +89,9 @@ class Section(BaseModel):
         found: list[Fault] = []
         for path, section in _sections_in(vars(self)):
             found += [((*path, *place), text) for place, text in section.faults()]
-        for rule in self.rules():
-            try:
-                found.extend(rule())
-            except AttributeError:
-                continue
+        for each in _rules_of(type(self)):
+            with suppress(AttributeError):
+                found.extend(each(self))
         return found
 
     @model_validator(mode="after")
@@ -51,12 +102,17 @@ class Section(BaseModel):
         return self
 
 
-def repeated(section: Section, *keys: str) -> Iterator[Fault]:
-    """Yield the keys of lists in which a value stands twice."""
-    for key in keys:
-        values = list(getattr(section, key, ()))
-        if len(set(values)) != len(values):
-            yield (key,), f"must not repeat a value, got {values}. Drop the repeated ones."
+def shown(value: Any) -> str:
+    """Return a value as a message shows it."""
+    try:
+        return cut(repr(value))
+    except ValueError:  # an integer of thousands of digits
+        return "a number of thousands of digits"
+
+
+def cut(text: str) -> str:
+    """Return a text as a message shows it, cut where it is long."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
 
 
 def dotted(path: Path) -> str:

@@ -7,11 +7,12 @@ do not state is marked inferred or chosen.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.sections import Fault, Rule, Section, repeated
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, rule
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
@@ -31,13 +32,13 @@ class SyntheticTasks(Section):
 class TaskFiles(Section):
     """IntentionGym's own files: task objects as JSON, and the ids of the RL rows as parquet."""
 
-    train: str = "data/intention/train.parquet"
+    train: FilePath = "data/intention/train.parquet"
     """Rows to train on: `.parquet` for source `parquet`, else `.json`."""
-    val: str = "data/intention/test.parquet"
+    val: FilePath = "data/intention/test.parquet"
     """Rows of the validation curve."""
-    test: str = "data/intention/all_intentions_test.json"
+    test: FilePath = "data/intention/all_intentions_test.json"
     """Held-out tasks; those that are trained or validated on are left out."""
-    details: tuple[str, ...] = (
+    details: tuple[FilePath, ...] = (
         "data/intention/all_intentions_train.json",
         "data/intention/all_intentions_test.json",
     )
@@ -83,7 +84,7 @@ class AgentExecution(Section):
     """How the stages of this study run; changes no number and never enters `spec`."""
 
     connection: Connection = Connection()
-    cassette: str = ""
+    cassette: FilePath = ""
     """File of recorded simulator replies; written by simulator `record`, read by `replay`. Where it lies changes no
     number; with `replay` its content does, and is an input of the stages."""
     checkpoint_every: int = Field(5, ge=1)
@@ -152,10 +153,7 @@ class TinyQwen3(Section):
     mlp: int = Field(288, ge=8, le=65_536)
     positions: int = Field(512, ge=16)
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: key-value heads divide the heads."""
-        return (self._kv_heads_divide_heads,)
-
+    @rule
     def _kv_heads_divide_heads(self) -> Iterator[Fault]:
         if self.heads % self.kv_heads:
             yield ("kv_heads",), f"must divide heads={self.heads}, got {self.kv_heads}. Change one of them."
@@ -164,7 +162,7 @@ class TinyQwen3(Section):
 class AgentModel(Section):
     """The policy that is trained."""
 
-    folder: str = "models/Qwen3-8B"
+    folder: FilePath = "models/Qwen3-8B"
     """A local folder for `AutoModelForCausalLM`; empty builds the tiny Qwen3 below and warms it up."""
     codec: str = "hf"
     """A member of `lever_pipe/intention/codecs`: how dialogues become tokens."""
@@ -230,10 +228,7 @@ class AgentGrpo(Section):
     gamma: float = Field(0.8, gt=0, le=1)
     """Discount of `r2g`."""
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: mini-batches share the prompts."""
-        return (self._minibatches_divide_prompts,)
-
+    @rule
     def _minibatches_divide_prompts(self) -> Iterator[Fault]:
         if self.prompts % self.minibatches:
             yield ("minibatches",), f"must divide prompts={self.prompts}, got {self.minibatches}. Change one of them."
@@ -261,16 +256,9 @@ class AgentEvaluation(Section):
     """Episodes rolled out together on one device, in training as in evaluation; changes no number beyond rounding."""
     seed: RunSeed = 0
     """Stream of the evaluation's draws and of the resamples behind intervals."""
-    thresholds: tuple[Annotated[float, Field(gt=0, le=1)], ...] = (0.5, 0.7, 0.8, 0.9)
+    thresholds: Distinct[Annotated[float, Field(gt=0, le=1)]] = (0.5, 0.7, 0.8, 0.9)
     """Shares of the ceiling whose first step is reported."""
     primary: PrimaryEndpoint = PrimaryEndpoint()
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: no threshold is reported twice."""
-        return (self._thresholds_are_distinct,)
-
-    def _thresholds_are_distinct(self) -> Iterator[Fault]:
-        yield from repeated(self, "thresholds")
 
 
 class AgentArm(Section):
@@ -286,14 +274,7 @@ class AgentArm(Section):
     """None takes that of `grpo`."""
     learning_rate: float | None = Field(None, gt=0, le=1)
     """None takes that of `grpo`."""
-    seeds: tuple[RunSeed, ...] = Field((0,), min_length=1)
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: no seed is run twice."""
-        return (self._seeds_are_distinct,)
-
-    def _seeds_are_distinct(self) -> Iterator[Fault]:
-        yield from repeated(self, "seeds")
+    seeds: Distinct[RunSeed] = Field((0,), min_length=1)
 
 
 WARM_COSINE = Schedule(kind="cosine", warmup_steps=5)
@@ -314,7 +295,7 @@ class Verl(Section):
     """As published."""
     n_val: int = Field(40, ge=1)
     """Tasks of the validation file, as published; the logs do not say."""
-    logs: str = "logs/verl"
+    logs: FilePath = "logs/verl"
     """Folder of finished runs' logs, `ARM/seed-SEED/` each."""
     version: str = "UserRL cf55a30 (verl 0.4.0.dev)"
     """Whose metric definitions the logs follow; written beside every converted number."""
@@ -340,21 +321,31 @@ class Intention(Section):
     verl: Verl = Verl()
     execution: AgentExecution = AgentExecution()
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: arms differ and the compared ones exist; steps find prompts; warm-up fits; a cassette is named."""
-        return (
-            self._arms_differ,
-            self._compared_arms_exist,
-            self._steps_find_prompts,
-            self._warm_up_fits,
-            self._cassette_is_named,
-        )
+    @property
+    def is_world(self) -> bool:
+        """Return whether tasks and model are the embedded ones."""
+        return self.tasks.source == "synthetic" and not self.model.folder
 
+    @property
+    def model_name(self) -> str:
+        """Return the agent's name."""
+        return Path(self.model.folder).name or "tiny Qwen3"
+
+    @property
+    def scale(self) -> str:
+        """Return which model runs on which tasks, as captions print it."""
+        if self.is_world:
+            return f"embedded world, {self.model_name}"
+        tasks = "embedded tasks" if self.tasks.source == "synthetic" else "IntentionGym"
+        return f"{self.model_name} on {tasks}"
+
+    @rule
     def _cassette_is_named(self) -> Iterator[Fault]:
         kind = self.simulator.kind
         if kind in ("record", "replay") and not self.execution.cassette:
             yield ("execution", "cassette"), f"must name a file where simulator.kind is {kind!r}, got ''. Name one."
 
+    @rule
     def _arms_differ(self) -> Iterator[Fault]:
         seen: set[str] = set()
         for index, arm in enumerate(self.arms):
@@ -363,6 +354,7 @@ class Intention(Section):
                 yield ("arms", index, "name"), f"must differ from the names of earlier arms, got {name!r}. Rename it."
             seen.update([name] if name else [])
 
+    @rule
     def _compared_arms_exist(self) -> Iterator[Fault]:
         names = [arm.name for arm in self.arms if hasattr(arm, "name")]
         for key in ("reference_arm", "document_arm"):
@@ -370,12 +362,14 @@ class Intention(Section):
             if wanted not in names:
                 yield (key,), f"must be one of {names}, got {wanted!r}. Name one of them or add the arm."
 
+    @rule
     def _steps_find_prompts(self) -> Iterator[Fault]:
         n_train, prompts = self.tasks.synthetic.n_train, self.grpo.prompts
         if self.tasks.source == "synthetic" and prompts > n_train:
             bound = f"intention.tasks.synthetic.n_train={n_train}"
             yield ("grpo", "prompts"), f"must be at most {bound}, got {prompts}. Lower it or raise n_train."
 
+    @rule
     def _warm_up_fits(self) -> Iterator[Fault]:
         updates = self.grpo.steps
         for index, arm in enumerate(self.arms):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import (
@@ -16,14 +16,10 @@ from lever_pipe.experiment.agent_config import (
     SyntheticTasks,
     WarmStart,
 )
+from lever_pipe.experiment.stage_configs import Planned, Setting, Wildcard, identity_of
 
-
-class PrepareTasksConfig(Section):
-    """Identity of `prepare_tasks`."""
-
-    source: str
-    synthetic: SyntheticTasks | None
-    """None where files are read."""
+CODEC = "intention.codecs.{policy.model.codec}"
+SIMULATOR = "intention.simulators.{simulator.kind}"
 
 
 class PolicyConfig(Section):
@@ -35,24 +31,48 @@ class PolicyConfig(Section):
     """`embedded` for the tiny model."""
 
 
+OfPolicy = Annotated[PolicyConfig, Planned("agent_policy")]
+OneArm = Annotated[AgentArm, Planned("agent_arm")]
+"""With this one seed, and with `trajectory_score` and `learning_rate` filled in."""
+Arms = Annotated[tuple[AgentArm, ...], Planned("agent_arms")]
+"""With `trajectory_score` and `learning_rate` filled in."""
+
+
+class AgentRun(Section):
+    """Which run a set of files belongs to."""
+
+    arm: Annotated[str, Wildcard("arm")]
+    seed: Annotated[RunSeed, Wildcard("seed")]
+
+
+@identity_of("prepare_tasks", "intention.sources.{source}", of="intention.tasks")
+class PrepareTasksConfig(Section):
+    """Identity of `prepare_tasks`."""
+
+    source: str
+    synthetic: Annotated[SyntheticTasks | None, Planned("generator")]
+    """None where files are read."""
+
+
+@identity_of("warm_start_agent", CODEC, of="intention")
 class WarmStartAgentConfig(Section):
     """Identity of `warm_start_agent`."""
 
-    policy: PolicyConfig
+    policy: OfPolicy
     warm_start: WarmStart
     environment: Environment
 
 
+@identity_of("train_agent", SIMULATOR, CODEC, of="intention")
 class TrainAgentConfig(Section):
     """Identity of `train_agent`: one arm with one seed."""
 
-    arm: AgentArm
-    """With this one seed, and with `trajectory_score` and `learning_rate` filled in."""
-    grpo: AgentGrpo
-    policy: PolicyConfig
+    arm: OneArm
+    grpo: Annotated[AgentGrpo, Planned("grpo_of_arm")]
+    policy: OfPolicy
     environment: Environment
     simulator: Simulator
-    evaluation: AgentEvaluation
+    evaluation: Annotated[AgentEvaluation, Planned("evaluation_in_training")]
 
     @property
     def seed(self) -> RunSeed:
@@ -60,85 +80,81 @@ class TrainAgentConfig(Section):
         return self.arm.seeds[0]
 
 
-class EvaluateAgentConfig(Section):
+@identity_of("evaluate_agent", SIMULATOR, CODEC, of="intention")
+class EvaluateAgentConfig(AgentRun):
     """Identity of `evaluate_agent`: a finished run on held-out tasks."""
 
-    arm: str
-    seed: RunSeed
-    temperature: float
-    policy: PolicyConfig
+    temperature: Annotated[float, Setting("intention.grpo.temperature")]
+    policy: OfPolicy
     environment: Environment
     simulator: Simulator
-    evaluation: AgentEvaluation
+    evaluation: Annotated[AgentEvaluation, Planned("evaluation_of_tests")]
 
 
-class AgentRun(Section):
-    """Which run a set of files belongs to."""
-
-    arm: str
-    seed: RunSeed
-
-
+@identity_of("collect_agents")
 class CollectAgentsConfig(Section):
     """Identity of `collect_agents`."""
 
-    runs: tuple[AgentRun, ...]
+    runs: Annotated[tuple[AgentRun, ...], Planned("agent_runs")]
     """One for each of the files of every kind."""
 
 
-class CompareArmsConfig(Section):
-    """Identity of `compare_arms`."""
+class ComparedArms(Section):
+    """What a stage knows that shows the arms beside each other."""
 
-    arms: tuple[AgentArm, ...]
+    arms: Arms
     reference_arm: str
     document_arm: str
     evaluation: AgentEvaluation
+
+
+@identity_of("compare_arms", of="intention")
+class CompareArmsConfig(ComparedArms):
+    """Identity of `compare_arms`."""
+
     n_resamples: int = 10_000
 
 
-class TabulateAgentsConfig(Section):
+@identity_of("tabulate_agents", of="intention")
+class TabulateAgentsConfig(ComparedArms):
     """Identity of `tabulate_agents` and of `plot_agents`."""
 
-    arms: tuple[AgentArm, ...]
-    reference_arm: str
-    document_arm: str
     grpo: AgentGrpo
     environment: Environment
-    evaluation: AgentEvaluation
     engine: Literal["native", "verl"]
     is_world: bool
     """Whether tasks and model are the embedded ones."""
     scale: str
     """Which model on which tasks, as the captions print it."""
-    max_context: int | None = None
+    max_context: Annotated[int | None, Setting("intention.model.max_context")] = None
     """Tokens that an episode may have; None where that is not known."""
 
 
+@identity_of("plot_agents", of="intention")
 class PlotAgentsConfig(TabulateAgentsConfig):
     """Identity of `plot_agents`."""
 
 
+@identity_of("render_verl", of="intention")
 class RenderVerlConfig(Section):
     """Identity of `render_verl`: the launch files of one arm and seed for the original trainer."""
 
-    arm: AgentArm
-    """As in `TrainAgentConfig`."""
+    arm: OneArm
     grpo: AgentGrpo
     model: AgentModel
     environment: Environment
     simulator: Simulator
     evaluation: AgentEvaluation
-    n_gpus: int
-    version: str
+    n_gpus: Annotated[int, Setting("intention.verl.n_gpus")]
+    version: Annotated[str, Setting("intention.verl.version")]
 
 
-class ConvertVerlConfig(Section):
+@identity_of("convert_verl", of="intention.verl")
+class ConvertVerlConfig(AgentRun):
     """Identity of `convert_verl`: one recorded log to one run directory."""
 
-    arm: str
-    seed: RunSeed
-    planned_steps: int
+    planned_steps: Annotated[int, Setting("intention.grpo.steps")]
     n_gpus: int
-    n_tasks: int
+    n_tasks: Annotated[int, Setting("intention.verl.n_val")]
     """Of a validation."""
     version: str

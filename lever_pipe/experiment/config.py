@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.sections import Fault, Rule, Section, repeated
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Rising, Section, rule
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -59,19 +59,17 @@ class WorldData(Section):
 class VqaFiles(Section):
     """Official OK-VQA or VQAv2 files and COCO image folders."""
 
-    train_questions: str = "data/okvqa/OpenEnded_mscoco_train2014_questions.json"
-    train_annotations: str = "data/okvqa/mscoco_train2014_annotations.json"
-    train_images: str = "data/coco/train2014"
-    eval_questions: str = "data/okvqa/OpenEnded_mscoco_val2014_questions.json"
-    eval_annotations: str = "data/okvqa/mscoco_val2014_annotations.json"
-    eval_images: str = "data/coco/val2014"
+    train_questions: FilePath = "data/okvqa/OpenEnded_mscoco_train2014_questions.json"
+    train_annotations: FilePath = "data/okvqa/mscoco_train2014_annotations.json"
+    train_images: FilePath = "data/coco/train2014"
+    eval_questions: FilePath = "data/okvqa/OpenEnded_mscoco_val2014_questions.json"
+    eval_annotations: FilePath = "data/okvqa/mscoco_val2014_annotations.json"
+    eval_images: FilePath = "data/coco/val2014"
 
 
-class Data(Section):
-    """Where questions, answers and images come from."""
+class ExampleSettings(Section):
+    """How questions, answers and images become examples."""
 
-    source: Literal["world", "files"] = "files"
-    """`world` generates the embedded world; `files` reads the files named below."""
     reader: str = "okvqa"
     """A member of `lever_pipe/lever/datasets`."""
     train_image_name: str = "COCO_train2014_{image_id:012d}.jpg"
@@ -85,13 +83,17 @@ class Data(Section):
     on_split_overlap: Literal["stop", "count"] = "stop"
     """What happens where evaluation questions are train questions too, on the same image: `count` evaluates them
     nevertheless, and the report says how many there are."""
+
+
+class Data(ExampleSettings):
+    """Where questions, answers and images come from."""
+
+    source: Literal["world", "files"] = "files"
+    """`world` generates the embedded world; `files` reads the files named below."""
     world: WorldData = WorldData()
     files: VqaFiles = VqaFiles()
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: image names tell images apart; the world has the questions that are evaluated; accuracies reach 1."""
-        return self._image_names_tell_images_apart, self._world_is_large_enough, self._accuracy_reaches_one
-
+    @rule
     def _image_names_tell_images_apart(self) -> Iterator[Fault]:
         for key, example in (("train_image_name", "COCO_train2014_"), ("eval_image_name", "COCO_val2014_")):
             template = getattr(self, key, None)
@@ -99,11 +101,13 @@ class Data(Section):
                 remedy = f"Write for example {example}{{image_id:012d}}.jpg."
                 yield (key,), f"must be a file name with the one field image_id, got {template!r}. {remedy}"
 
+    @rule
     def _world_is_large_enough(self) -> Iterator[Fault]:
         if self.source == "world" and self.n_eval > self.world.n_eval:
             bound = f"data.world.n_eval={self.world.n_eval}"
             yield ("n_eval",), f"must be at most {bound}, got {self.n_eval}. Lower it or raise data.world.n_eval."
 
+    @rule
     def _accuracy_reaches_one(self) -> Iterator[Fault]:
         if self.n_answers in (2, 3):
             yield ("n_answers",), f"must be 1 or at least 4, got {self.n_answers}. Keep one answer a question."
@@ -119,12 +123,12 @@ def _filled(template: str, **values: object) -> str | None:
         return None
 
 
-class Encoder(Section):
+class EncoderSettings(Section):
     """The frozen image and text encoder behind the selector's inputs."""
 
     member: str = "clip"
     """A member of `lever_pipe/lever/encoders`."""
-    model: str = "models/clip-vit-base-patch32"
+    model: FilePath = "models/clip-vit-base-patch32"
     batch_size: int = Field(256, ge=1)
 
 
@@ -139,7 +143,7 @@ class Pools(Section):
     """Never offer an example of the query's own image."""
 
 
-class Prompt(Section):
+class PromptSettings(Section):
     """How a question with demonstrations becomes text; see `tests/golden/prompts`."""
 
     layout: Literal["single_turn", "turns"] = "single_turn"
@@ -154,10 +158,7 @@ class Prompt(Section):
     demonstration: str = "Question:{question} Short answer:{answer}"
     query: str = "Question:{question} Short answer:"
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: a template holds its fields and no other."""
-        return (self._templates_hold_their_fields,)
-
+    @rule
     def _templates_hold_their_fields(self) -> Iterator[Fault]:
         for key, fields in (("demonstration", ("question", "answer")), ("query", ("question",))):
             template = getattr(self, key, None)
@@ -181,12 +182,11 @@ class Decode(Section):
     length_penalty: float = Field(0.0, ge=-5, le=5)
 
 
-class Lvlm(Section):
-    """The frozen vision-language model that answers."""
+class AnswerSettings(Section):
+    """How a vision-language model answers."""
 
     member: str = "qwen2_5_vl"
     """A member of `lever_pipe/lvlms`."""
-    model: str = "models/Qwen2.5-VL-3B-Instruct"
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     executor: Literal["packed", "padded"] = "packed"
     """How prompts share a forward: side by side without padding, or as the rows of a padded batch."""
@@ -195,24 +195,26 @@ class Lvlm(Section):
     kv_tokens: int = Field(400_000, ge=256)
     """Tokens whose keys and values are stored at one time (36 kB each for Qwen2.5-VL-3B in bfloat16); where a GPU keeps
     them in pages, the partly filled ones come on top."""
-    prompt: Prompt = Prompt()
+    prompt: PromptSettings = PromptSettings()
     decode: Decode = Decode()
+
+
+class LvlmSettings(AnswerSettings):
+    """The frozen vision-language model that answers."""
+
+    model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
     ask_again: bool = False
     """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
     path gave for this model; execution, not identity."""
 
 
-class RlData(Section):
-    """How the stored trajectories are proposed and scored."""
+class ProposalSettings(Section):
+    """How trajectories are proposed."""
 
-    import_from: str = ""
-    """An existing `rl_data_k64_v3.json` to use instead of generating; empty to generate."""
-    n_queries: int = Field(800, ge=2)
-    """Train examples that serve as RL queries."""
     seed: Seed = 42
     shots: int = Field(2, ge=1, le=8)
     n_beams: int = Field(5, ge=0, le=64)
-    temperatures: tuple[Annotated[float, Field(gt=0, le=100)], ...] = (1.0, 1.3)
+    temperatures: Distinct[Annotated[float, Field(gt=0, le=100)]] = (1.0, 1.3)
     n_samples_per_temperature: int = Field(2, ge=0, le=64)
     disjoint_samples: bool = False
     """True: the samples of one temperature cut one drawn ranking, so that they cover the pool without overlap."""
@@ -220,23 +222,27 @@ class RlData(Section):
     n_random: int = Field(1, ge=0, le=64)
     similarity_scale: float = Field(1.5, gt=0, le=1000)
     """Logit per standard deviation of similarity within the pool, of the policy that proposes beams and samples."""
+
+
+class RlData(ProposalSettings):
+    """How the stored trajectories are proposed and scored."""
+
+    import_from: FilePath = ""
+    """An existing `rl_data_k64_v3.json` to use instead of generating; empty to generate."""
+    n_queries: int = Field(800, ge=2)
+    """Train examples that serve as RL queries."""
     n_shards: int = Field(4, ge=1, le=512)
     diversity_budget: int = Field(0, ge=0, le=256)
     """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: something is proposed, nothing twice; no shard is empty. None matters to imported data."""
-        return self._something_is_proposed, self._temperatures_are_distinct, self._no_shard_is_empty
-
-    def _temperatures_are_distinct(self) -> Iterator[Fault]:
-        yield from repeated(self, "temperatures")
-
+    @rule
     def _something_is_proposed(self) -> Iterator[Fault]:
         n_samples = len(self.temperatures) * self.n_samples_per_temperature
         if not (self.import_from or self.n_beams or n_samples or self.n_retrieval or self.n_random):
             seen = "n_beams=0, n_retrieval=0, n_random=0 and no sample of any temperature"
             yield (), f"must propose some selection, got {seen}. Raise one of them."
 
+    @rule
     def _no_shard_is_empty(self) -> Iterator[Fault]:
         if not self.import_from and self.n_shards > self.n_queries:
             bound = f"rl_data.n_queries={self.n_queries}"
@@ -261,10 +267,7 @@ class Selector(Section):
     """`static`: one ranking, whatever was chosen before (published v3); `gated`: each pick moves the query vector
     through a learned gate, so that later picks may complement earlier ones."""
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: heads share the width."""
-        return (self._heads_divide_width,)
-
+    @rule
     def _heads_divide_width(self) -> Iterator[Fault]:
         if self.width % self.heads:
             yield ("heads",), f"must divide width={self.width}, got {self.heads}. Change one of them."
@@ -317,10 +320,7 @@ class AdaptiveKl(Section):
     minimum: float = Field(0.001, ge=0)
     maximum: float = Field(10.0, gt=0)
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: the window and the range of beta are not empty."""
-        return (self._bounds_are_in_order,)
-
+    @rule
     def _bounds_are_in_order(self) -> Iterator[Fault]:
         for low, high in (("low", "high"), ("minimum", "maximum")):
             least, most = getattr(self, low), getattr(self, high)
@@ -361,7 +361,7 @@ class OnPolicy(Section):
     batch_queries: int = Field(32, ge=1)
     group: int = Field(8, ge=1, le=256)
     """Selections drawn for a query at one time."""
-    shots: tuple[Annotated[int, Field(ge=1, le=16)], ...] = Field((1, 2, 3, 4), min_length=1)
+    shots: Rising[Annotated[int, Field(ge=1, le=16)]] = Field((1, 2, 3, 4), min_length=1)
     """Lengths of selections; a query's group has one of them, drawn evenly."""
     updates: int = Field(2, ge=1, le=16)
     """Optimiser steps on a batch; from the second one on the policy has moved away from the one that drew."""
@@ -377,19 +377,11 @@ class OnPolicy(Section):
     freeze_projections: bool = False
     """As in `grpo`."""
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: a group has something to be held against; shots rise."""
-        return self._group_is_one, self._shots_rise
-
+    @rule
     def _group_is_one(self) -> Iterator[Fault]:
         if self.group < 2 and self.advantages != "batch":
             bound = f"must be at least 2 with advantages={self.advantages!r}"
             yield ("group",), f"{bound}, got {self.group}. Raise it, or write advantages: batch."
-
-    def _shots_rise(self) -> Iterator[Fault]:
-        values = list(self.shots)
-        if values != sorted(set(values)):
-            yield ("shots",), f"must rise without repeats, got {values}. Write {sorted(set(values))}."
 
 
 class Distil(Section):
@@ -419,46 +411,33 @@ class Preset(Section):
 class OnPolicyRuns(Section):
     """Which on-policy runs an arm has, from its base RCE epochs, beside its offline ones."""
 
-    seeds: tuple[Seed, ...] = Field((0,), min_length=1)
+    seeds: Distinct[Seed] = Field((0,), min_length=1)
     """Some of the arm's seeds."""
     epochs: Epoch = 3
-    kl_betas: tuple[KlBeta, ...] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
-    marks: tuple[Mark, ...] = ("reinforce", "distil")
+    kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
+    marks: Distinct[Mark] = ("reinforce", "distil")
     """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, and oracle distillation, meant as
     an upper one; it teaches the first pick, so it says little of a gated head."""
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: no run is named twice."""
-        return (self._values_are_distinct,)
 
-    def _values_are_distinct(self) -> Iterator[Fault]:
-        yield from repeated(self, "seeds", "kl_betas", "marks")
-
-
-class Arm(Section):
+class ArmSettings(Section):
     """One factorial run: which seeds, epochs and betas are trained and evaluated with a preset."""
 
     preset: str
-    seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
+    seeds: Distinct[Seed] = Field((0, 1, 2), min_length=1)
     rce_epochs: Epoch = 5
-    base_rce_epochs: tuple[Epoch, ...] = Field((5,), min_length=1)
+    base_rce_epochs: Distinct[Epoch] = Field((5,), min_length=1)
     """RCE epochs from which GRPO starts; named, never the last."""
     grpo_epochs: Epoch = 3
-    kl_betas: tuple[KlBeta, ...] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
+    kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
     long_epochs: int = Field(0, ge=0, le=400)
     """Epochs of the training-curve runs; 0 for none. They are trained, not evaluated."""
-    long_kl_betas: tuple[KlBeta, ...] = ()
-    long_seeds: tuple[Seed, ...] = (0,)
+    long_kl_betas: Distinct[KlBeta] = ()
+    long_seeds: Distinct[Seed] = (0,)
     on_policy: OnPolicyRuns | None = None
     """null for the published, offline objective alone."""
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: no run is named twice; GRPO starts from epochs that are trained."""
-        return self._values_are_distinct, self._base_epochs_exist, self._on_policy_seeds_exist
-
-    def _values_are_distinct(self) -> Iterator[Fault]:
-        yield from repeated(self, "seeds", "base_rce_epochs", "kl_betas", "long_kl_betas", "long_seeds")
-
+    @rule
     def _on_policy_seeds_exist(self) -> Iterator[Fault]:
         seeds, arm_seeds = getattr(self.on_policy, "seeds", ()), getattr(self, "seeds", ())
         others = [seed for seed in seeds if seed not in arm_seeds]
@@ -468,6 +447,7 @@ class Arm(Section):
                 f"must be some of the arm's seeds={list(arm_seeds)}, got {others}. Drop these or add them to the arm.",
             )
 
+    @rule
     def _base_epochs_exist(self) -> Iterator[Fault]:
         late = [epoch for epoch in self.base_rce_epochs if epoch > self.rce_epochs]
         if late:
@@ -484,24 +464,14 @@ class Baselines(Section):
     seed: Seed = 42
 
 
-class Evaluation(Section):
+class EvaluationSettings(Section):
     """Which cells exist: samples x shots for every policy."""
 
-    samples: tuple[Annotated[int, Field(ge=2)], ...] = Field((100, 200, 400, 800), min_length=1)
+    samples: Rising[Annotated[int, Field(ge=2)]] = Field((100, 200, 400, 800), min_length=1)
     """How many questions a cell holds; of one question there is no interval."""
-    shots: tuple[Annotated[int, Field(ge=1, le=16)], ...] = Field((1, 2, 3, 4), min_length=1)
+    shots: Rising[Annotated[int, Field(ge=1, le=16)]] = Field((1, 2, 3, 4), min_length=1)
     n_random_subsets: int = Field(20, ge=0, le=1000)
     seed: Seed = 42
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: counts rise."""
-        return (self._counts_rise,)
-
-    def _counts_rise(self) -> Iterator[Fault]:
-        for key in ("samples", "shots"):
-            values = list(getattr(self, key, ()))
-            if values != sorted(set(values)):
-                yield (key,), f"must rise without repeats, got {values}. Write {sorted(set(values))}."
 
 
 class Emulate(Section):
@@ -510,7 +480,7 @@ class Emulate(Section):
     preset: str = "published"
     """Preset whose checkpoints are emulated; its projections must be frozen in GRPO, as published."""
     seed: Seed = 0
-    kl_betas: tuple[KlBeta, ...] = Field((0.12, 0.145, 0.15, 0.155, 0.18), min_length=2)
+    kl_betas: Distinct[KlBeta] = Field((0.12, 0.145, 0.15, 0.155, 0.18), min_length=2)
     grpo_epochs: Epoch = 3
     base_rce_epoch: Epoch = 5
     other_kl_beta: KlBeta = 0.15
@@ -521,15 +491,7 @@ class Emulate(Section):
     pool_items: int = Field(2, ge=2, le=64)
     """Train items, the first ones, that every evaluation query is offered."""
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: no beta is run twice; the mixed bases are two."""
-        return self._betas_are_distinct, self._another_beta_starts_elsewhere
-
-    def _betas_are_distinct(self) -> Iterator[Fault]:
-        betas = list(self.kl_betas)
-        if len(set(betas)) != len(betas):
-            yield ("kl_betas",), f"must not repeat a value, got {betas}. Drop the repeated ones."
-
+    @rule
     def _another_beta_starts_elsewhere(self) -> Iterator[Fault]:
         if self.other_kl_beta not in self.kl_betas:
             bound = f"must be one of kl_betas={list(self.kl_betas)}"
@@ -539,18 +501,15 @@ class Emulate(Section):
             yield ("other_base_rce_epoch",), f"{bound}, got {self.other_base_rce_epoch}. Change one of them."
 
 
-class Store(Section):
+class StoreSettings(Section):
     """Where finished work is kept beyond `results`, so that it comes back without being computed; changes no number."""
 
-    folder: str = Field(".lever_pipe/store", min_length=1)
+    folder: FilePath = Field(".lever_pipe/store", min_length=1)
     """Kept jobs and the ledger of LVLM answers; several working directories and users may share one. `~` works."""
     max_gb: float = Field(20.0, gt=0)
     """How much the kept jobs may take; beyond it those go that were not used for the longest time."""
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: `~` is somebody's home."""
-        return (self._home_is_known,)
-
+    @rule
     def _home_is_known(self) -> Iterator[Fault]:
         try:
             Path(self.folder).expanduser()

@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.parsing import cut, require_plain, spells
+from lever_pipe.base.parsing import require_plain, spells
+from lever_pipe.base.sections import cut
 
 LARGEST_FILE = 300_000  # bytes, 50 times the default experiment
 INT, FLOAT, BOOL, NULL = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))

@@ -1,25 +1,31 @@
-"""The identity of each stage: exactly the values that may change its output, and nothing else.
+"""The identity of each stage: exactly the values that may change its output, and where each of them is taken from.
 
 The workflow writes a stage's model as canonical JSON into the one param `spec` of its rule, and the command line
 parses the same model back; so a key that a stage does not read cannot rerun it.
+
+`identity_of` names the section that a stage's fields are taken from, by their own names; a field that comes from
+elsewhere says so itself.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.config import (
-    Decode,
+    AnswerSettings,
     Distil,
     Emulate,
     Epoch,
+    EvaluationSettings,
+    ExampleSettings,
     Grpo,
     KlBeta,
     OnPolicy,
     Pools,
-    Prompt,
+    ProposalSettings,
     Rce,
     Reward,
     Seed,
@@ -44,197 +50,237 @@ class Runtime(Section):
     """JSON of an `AgentExecution`, for the stages of study `intention`; text, so that no other stage imports it."""
 
 
+class Setting(NamedTuple):
+    """Source of a field: a key of the configuration, as `presets.{preset}.grpo`; braces name a wildcard or a key."""
+
+    path: str
+
+
+class Wildcard(NamedTuple):
+    """Source of a field: a wildcard of the job."""
+
+    name: str
+
+
+class Planned(NamedTuple):
+    """Source of a field, or of all of them: what a function of `runtime.plan.PLANNED` makes of the configuration."""
+
+    name: str
+
+
+class Declared(NamedTuple):
+    """How a stage's identity is formed."""
+
+    config: type[Section]
+    of: Setting | Planned | None
+    """Where fields come from that name no source of their own."""
+    members: tuple[str, ...]
+    """Modules that the identity selects by name, as `lever.samplers.{pools.sampler}`; they are code of the stage."""
+
+
+IDENTITIES: dict[str, Declared] = {}
+"""By stage."""
+S = TypeVar("S", bound=Section)
+
+
+def identity_of(stage: str, *members: str, of: str | Planned | None = None) -> Callable[[type[S]], type[S]]:
+    """Declare a model as the identity of a stage; see `Declared`."""
+
+    def declare(config: type[S]) -> type[S]:
+        IDENTITIES[stage] = Declared(config, Setting(of) if isinstance(of, str) else of, members)
+        return config
+
+    return declare
+
+
+OF_PRESET = "presets.{preset}"
+"""A run's hyper-parameters."""
+LVLM = "lvlms.{lvlm.member}"
+OfSeed = Annotated[Seed, Wildcard("seed")]
+OfEpoch = Annotated[Epoch, Wildcard("epoch")]
+Names = tuple[str, ...]
+Counts = tuple[int, ...]
+MainPreset = Annotated[str, Setting("arms.0.preset")]
+MostShots = Annotated[int, Planned("most_shots")]
+Guard = Annotated[Literal["footnote", "strict"], Setting("report.guard")]
+Evaluated = Annotated[Names, Planned("evaluated")]
+
+
+class LvlmConfig(AnswerSettings):
+    """What an LVLM answer depends on."""
+
+    model_identity: str
+
+
+OfLvlm = Annotated[LvlmConfig, Planned("lvlm")]
+
+
+@identity_of("generate_world", of="data")
 class GenerateWorldConfig(Section):
     """Identity of `generate_world`."""
 
     world: WorldData
 
 
-class PrepareExamplesConfig(Section):
+@identity_of("prepare_examples", "lever.datasets.{reader}", of="data")
+class PrepareExamplesConfig(ExampleSettings):
     """Identity of `prepare_examples`."""
 
-    reader: str
-    train_image_name: str
-    eval_image_name: str
-    n_eval: int
-    n_answers: int
-    on_bad_image: Literal["stop", "skip"]
-    on_split_overlap: Literal["stop", "count"]
 
-
+@identity_of("embed_examples", "lever.encoders.{member}", of="encoder")
 class EmbedExamplesConfig(Section):
     """Identity of `embed_examples`."""
 
     member: str
-    model_identity: str
+    model_identity: Annotated[str, Planned("encoder_identity")]
     batch_size: int
 
 
+@identity_of("sample_pools", "lever.samplers.{pools.sampler}")
 class SamplePoolsConfig(Section):
     """Identity of `sample_pools`."""
 
-    pools: Pools
-    n_rl_queries: int
-    rl_seed: Seed
+    pools: Annotated[Pools, Setting("pools")]
+    n_rl_queries: Annotated[int, Setting("rl_data.n_queries")]
+    rl_seed: Annotated[Seed, Setting("rl_data.seed")]
 
 
-class ProposeTrajectoriesConfig(Section):
+@identity_of("propose_trajectories", of="rl_data")
+class ProposeTrajectoriesConfig(ProposalSettings):
     """Identity of `propose_trajectories`."""
 
-    seed: Seed
-    shots: int
-    n_beams: int
-    temperatures: tuple[float, ...]
-    n_samples_per_temperature: int
-    disjoint_samples: bool
-    n_retrieval: int
-    n_random: int
-    similarity_scale: float
 
-
-class LvlmConfig(Section):
-    """What an LVLM answer depends on."""
-
-    member: str
-    model_identity: str
-    dtype: Literal["float32", "bfloat16"]
-    executor: Literal["packed", "padded"]
-    wave_tokens: int
-    kv_tokens: int
-    prompt: Prompt
-    decode: Decode
-
-
+@identity_of("generate_rl_data", LVLM, of="rl_data")
 class GenerateRlDataConfig(Section):
     """Identity of one shard of `generate_rl_data`."""
 
-    lvlm: LvlmConfig
-    shard: int
+    lvlm: OfLvlm
+    shard: Annotated[int, Wildcard("shard")]
     n_shards: int
     shots: int
     diversity_budget: int
     seed: Seed
 
 
+@identity_of("merge_rl_data")
 class MergeRlDataConfig(Section):
     """Identity of `merge_rl_data`: none beyond its inputs."""
 
 
+@identity_of("import_rl_data")
 class ImportRlDataConfig(Section):
     """Identity of `import_rl_data`."""
 
-    pool_size: int
+    pool_size: Annotated[int, Setting("pools.size")]
     """K: what each pool must hold."""
 
 
+@identity_of("reward_groups", of=OF_PRESET)
 class RewardGroupsConfig(Section):
     """Identity of `reward_groups`."""
 
     reward: Reward
 
 
+@identity_of("initialise_selector", of=OF_PRESET)
 class InitialiseSelectorConfig(Section):
     """Identity of `initialise_selector`."""
 
-    preset: str
+    preset: Annotated[str, Wildcard("preset")]
     selector: Selector
-    seed: Seed
+    seed: OfSeed
 
 
-class TrainRceEpochConfig(Section):
-    """Identity of `train_rce_epoch`; the number of epochs is absent, so that extending a run keeps its past."""
+class TrainingConfig(InitialiseSelectorConfig):
+    """Of every training epoch; the number of epochs is absent, so that extending a run keeps its past."""
 
-    preset: str
-    selector: Selector
-    rce: Rce
     train_share: float
     max_gradient_norm: float
-    seed: Seed
-    epoch: Epoch
+    epoch: OfEpoch
 
 
-class TrainGrpoEpochConfig(Section):
+class TrainingFromBaseConfig(TrainingConfig):
+    """Of an epoch whose run starts from an RCE epoch."""
+
+    base_rce_epoch: Annotated[Epoch, Wildcard("base")]
+
+
+@identity_of("train_rce_epoch", of=OF_PRESET)
+class TrainRceEpochConfig(TrainingConfig):
+    """Identity of `train_rce_epoch`."""
+
+    rce: Rce
+
+
+@identity_of("train_grpo_epoch", of=OF_PRESET)
+class TrainGrpoEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_grpo_epoch`."""
 
-    preset: str
-    selector: Selector
     grpo: Grpo
-    train_share: float
-    max_gradient_norm: float
-    base_rce_epoch: Epoch
-    kl_beta: KlBeta
-    seed: Seed
-    epoch: Epoch
+    kl_beta: Annotated[KlBeta, Wildcard("beta")]
 
 
-class TrainOnPolicyEpochConfig(Section):
+@identity_of("train_on_policy_epoch", LVLM, of=OF_PRESET)
+class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_on_policy_epoch`."""
 
-    objective: Literal["on_policy", "reinforce"]
+    objective: Annotated[Literal["on_policy", "reinforce"], Wildcard("objective")]
     """GRPO, or the plain score function with a baseline."""
-    lvlm: LvlmConfig
-    preset: str
-    selector: Selector
-    on_policy: OnPolicy
-    train_share: float
-    max_gradient_norm: float
-    base_rce_epoch: Epoch
-    kl_beta: KlBeta
-    seed: Seed
-    epoch: Epoch
+    lvlm: OfLvlm
+    on_policy: Annotated[OnPolicy, Planned("on_policy_settings")]
+    kl_beta: Annotated[KlBeta, Wildcard("beta")]
 
 
-class TrainDistilEpochConfig(Section):
+@identity_of("train_distil_epoch", of=OF_PRESET)
+class TrainDistilEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_distil_epoch`."""
 
-    preset: str
-    selector: Selector
     distil: Distil
-    train_share: float
-    max_gradient_norm: float
-    base_rce_epoch: Epoch
-    seed: Seed
-    epoch: Epoch
 
 
+@identity_of("measure_rewards", of="presets.{arms[0].preset}.grpo")
 class MeasureRewardsConfig(Section):
     """Identity of `measure_rewards`."""
 
-    rewards: tuple[Reward, ...]
+    rewards: Annotated[tuple[Reward, ...], Planned("rewards")]
     """Under which the groups are looked at."""
-    kept: tuple[int, ...]
+    kept: Annotated[Counts, Planned("kept")]
     """Numbers of best selections that the offline objective keeps."""
     z_clamp: float
     advantage_std_floor: float
     advantage_clamp: float
 
 
+@identity_of("select_demonstrations")
 class SelectDemonstrationsConfig(Section):
     """Identity of `select_demonstrations`."""
 
-    selector: Selector
-    shots: int
+    selector: Annotated[Selector, Planned("selector")]
+    shots: MostShots
 
 
+@identity_of("select_baseline", of="baselines")
 class SelectBaselineConfig(Section):
     """Identity of `select_baseline`."""
 
-    baseline: str
-    shots: int
+    baseline: Annotated[str, Wildcard("baseline")]
+    shots: MostShots
     seed: Seed
 
 
+@identity_of("answer_prompts", LVLM, of="evaluation")
 class AnswerPromptsConfig(Section):
     """Identity of `answer_prompts`."""
 
-    lvlm: LvlmConfig
-    shots: tuple[int, ...]
+    lvlm: OfLvlm
+    shots: Counts
 
 
+@identity_of("check_world", LVLM)
 class CheckWorldConfig(Section):
     """Identity of `check_world`."""
 
-    lvlm: LvlmConfig
+    lvlm: OfLvlm
     seed: Seed = 0
     n_stock_prompts: int = 96
     """Prompts that the stock classes answer too."""
@@ -242,108 +288,106 @@ class CheckWorldConfig(Section):
     """Probed queries from which on the bounds are judged; fewer are too noisy."""
 
 
+@identity_of("measure_pools")
 class MeasurePoolsConfig(Section):
     """Identity of `measure_pools`: none beyond its inputs."""
 
 
-class ScoreAnswersConfig(Section):
+@identity_of("score_answers", of="evaluation")
+class ScoreAnswersConfig(EvaluationSettings):
     """Identity of `score_answers`."""
 
-    policy: PolicyRef
-    samples: tuple[int, ...]
-    shots: tuple[int, ...]
-    n_random_subsets: int
-    seed: Seed
+    policy: Annotated[PolicyRef, Planned("policy")]
 
 
+@identity_of("collect_results", of="evaluation")
 class CollectResultsConfig(Section):
     """Identity of `collect_results`."""
 
-    main_preset: str
-    evaluated: tuple[str, ...]
+    main_preset: MainPreset
+    evaluated: Evaluated
     """Policies that must have every cell of samples x shots."""
-    trained: tuple[str, ...]
+    trained: Annotated[Names, Planned("trained")]
     """Training epochs that must have metrics."""
-    stepped: tuple[str, ...]
+    stepped: Annotated[Names, Planned("stepped")]
     """Those among them that must have every step."""
-    samples: tuple[int, ...]
-    shots: tuple[int, ...]
+    samples: Counts
+    shots: Counts
 
 
-class TabulateDocumentsConfig(Section):
+class Captioned(Section):
+    """What a reader needs to know about our numbers."""
+
+    main_preset: MainPreset
+    data: Annotated[str, Setting("data.source")]
+    """`world` or `files`."""
+    lvlm: Annotated[str, Planned("lvlm_name")]
+    """Name of the LVLM, as the captions print it."""
+
+
+class ShownCells(Captioned):
+    """What a stage knows that shows our cells."""
+
+    samples: Counts
+    shots: Counts
+    base_rce_epoch: Epoch | None = None
+    """RCE epoch whose GRPO or on-policy runs are shown; None takes the latest that they have."""
+
+
+@identity_of("tabulate_documents", of="evaluation")
+class TabulateDocumentsConfig(ShownCells):
     """Identity of `tabulate_documents`."""
 
-    main_preset: str
-    data: str
-    """`world` or `files`."""
-    lvlm: str
-    """Name of the LVLM, as the captions print it."""
-    samples: tuple[int, ...]
-    shots: tuple[int, ...]
-    base_rce_epoch: Epoch | None = None
-    """RCE epoch whose GRPO runs fill the documents' tables; None takes the latest."""
-    grpo: Grpo
+    grpo: Annotated[Grpo, Setting("presets.{arms[0].preset}.grpo")]
     """GRPO settings of the main preset, printed as the training configuration."""
-    reward: Reward
+    reward: Annotated[Reward, Setting("presets.{arms[0].preset}.reward")]
     """Reward of the main preset, likewise."""
-    guard: Literal["footnote", "strict"] = "footnote"
+    guard: Guard = "footnote"
 
 
-class TabulateOnPolicyConfig(Section):
+@identity_of("tabulate_on_policy", of="evaluation")
+class TabulateOnPolicyConfig(ShownCells):
     """Identity of `tabulate_on_policy`."""
 
-    main_preset: str
-    data: str
-    """As in `tabulate_documents`, and so are `lvlm` and `guard`."""
-    lvlm: str
-    samples: tuple[int, ...]
-    shots: tuple[int, ...]
-    base_rce_epoch: Epoch | None = None
-    """RCE epoch whose on-policy runs are shown; None takes the latest that they have."""
-    guard: Literal["footnote", "strict"] = "footnote"
+    guard: Guard = "footnote"
 
 
+@identity_of("collect_lineage")
 class CollectLineageConfig(Section):
     """Identity of `collect_lineage`."""
 
-    presets: tuple[str, ...]
+    presets: Annotated[Names, Planned("presets")]
     """One for each of the `rewards`."""
-    batch_sizes: tuple[int, ...]
+    batch_sizes: Annotated[Counts, Planned("batch_sizes")]
     """How many policies share each of the `answers`."""
-    scale: str
+    scale: Annotated[str, Planned("scale")]
     """Which LVLM on which data, and its number of parameters."""
 
 
-class MeasureAgreementConfig(Section):
+@identity_of("measure_agreement", of="evaluation")
+class MeasureAgreementConfig(Captioned):
     """Identity of `measure_agreement`."""
 
-    main_preset: str
-    data: str
-    """As in `tabulate_documents`, and so are `lvlm` and `guard`."""
-    lvlm: str
-    policies: tuple[str, ...]
+    policies: Evaluated
     """One for each of the `selections`."""
-    starts: tuple[str, ...]
+    starts: Annotated[Names, Planned("starts")]
     """Selectors that a policy starts from and that are none of the policies themselves."""
-    shots: tuple[int, ...]
-    guard: Literal["footnote", "strict"]
+    shots: Counts
+    guard: Guard
 
 
-class ComparePoliciesConfig(Section):
+@identity_of("compare_policies", of="evaluation")
+class ComparePoliciesConfig(Captioned):
     """Identity of `compare_policies`."""
 
-    main_preset: str
-    data: str
-    """As in `tabulate_documents`, and so is `lvlm`."""
-    lvlm: str
-    policies: tuple[str, ...]
+    policies: Evaluated
     """Whose scores are compared, in the order of their files."""
-    samples: tuple[int, ...]
-    shots: tuple[int, ...]
+    samples: Counts
+    shots: Counts
     seed: Seed
     n_resamples: int = 10_000
     """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""
-    guard: Literal["footnote", "strict"] = "footnote"
+    guard: Guard = "footnote"
 
 
 class ClaimArm(Section):
@@ -358,15 +402,12 @@ class ClaimArm(Section):
     trajectory_score: str
 
 
-class CheckClaimsConfig(Section):
+@identity_of("check_claims", of=Planned("claims"))
+class CheckClaimsConfig(Captioned):
     """Identity of `check_claims`."""
 
-    main_preset: str
-    data: str
-    """As in `tabulate_documents`, and so are `lvlm` and `base_rce_epoch`."""
-    lvlm: str
     base_rce_epoch: Epoch | None = None
-    seed: Seed
+    seed: Annotated[Seed, Setting("evaluation.seed")]
     """Stream of the simulated flat curves."""
     arms: tuple[ClaimArm, ...] = ()
     """Of study `intention`; none where the configuration holds no run of it."""
@@ -378,17 +419,9 @@ class CheckClaimsConfig(Section):
     """Which model on which tasks study `intention` has, as the captions print it."""
 
 
-class PlotCurvesConfig(Section):
+@identity_of("plot_curves", of="evaluation")
+class PlotCurvesConfig(ShownCells):
     """Identity of `plot_curves`."""
-
-    main_preset: str
-    data: str
-    """As in `tabulate_documents`, and so is `lvlm`."""
-    lvlm: str
-    samples: tuple[int, ...]
-    shots: tuple[int, ...]
-    base_rce_epoch: Epoch | None = None
-    """As in `tabulate_documents`."""
 
 
 class ShownStudy(Section):
@@ -399,59 +432,65 @@ class ShownStudy(Section):
     model: str
 
 
+@identity_of("build_report", of="report")
 class BuildReportConfig(Section):
     """Identity of `build_report`."""
 
     title: str
     language: Literal["en", "zh"] = "en"
-    main_preset: str
-    studies: tuple[ShownStudy, ...]
+    main_preset: MainPreset
+    studies: Annotated[tuple[ShownStudy, ...], Planned("studies")]
 
 
+@identity_of("emulate_grpo_epoch")
 class EmulateGrpoEpochConfig(Section):
     """Identity of `emulate_grpo_epoch`."""
 
-    training: TrainGrpoEpochConfig
+    training: Annotated[TrainGrpoEpochConfig, Planned("emulated_training")]
 
 
+@identity_of("emulate_untouched", of="presets.{emulate.preset}")
 class EmulateUntouchedConfig(Section):
     """Identity of `emulate_untouched`."""
 
-    preset: str
+    preset: Annotated[str, Setting("emulate.preset")]
     selector: Selector
     grpo: Grpo
     train_share: float
-    base_rce_epoch: Epoch
-    seed: Seed
+    base_rce_epoch: Annotated[Epoch, Setting("emulate.base_rce_epoch")]
+    seed: Annotated[Seed, Setting("emulate.seed")]
 
 
+@identity_of("emulate_selections", of="presets.{emulate.preset}")
 class EmulateSelectionsConfig(Section):
     """Identity of `emulate_selections`."""
 
-    arm: str
+    arm: Annotated[str, Wildcard("arm")]
     selector: Selector
-    shots: int
-    head_seed: Seed | None
+    shots: MostShots
+    head_seed: Annotated[Seed | None, Planned("head_seed")]
     """Stream of the head that replaces the trained one; None keeps the trained one."""
-    pool_items: int | None
+    pool_items: Annotated[int | None, Planned("pool_items")]
     """First train items that every query is offered; None offers each query its own pool."""
 
 
+@identity_of("score_emulation", of="evaluation")
 class ScoreEmulationConfig(Section):
     """Identity of `score_emulation`."""
 
-    policies: tuple[EmulatedPolicy, ...]
+    policies: Annotated[tuple[EmulatedPolicy, ...], Planned("emulated_policies")]
     """One for each of the `selections`."""
-    samples: tuple[int, ...]
-    shots: tuple[int, ...]
+    samples: Counts
+    shots: Counts
 
 
+@identity_of("explain_patterns", of="evaluation")
 class ExplainPatternsConfig(Section):
     """Identity of `explain_patterns`."""
 
-    emulate: Emulate
-    samples: tuple[int, ...]
-    shots: tuple[int, ...]
-    data: str
-    """As in `tabulate_documents`, and so is `lvlm`."""
-    lvlm: str
+    emulate: Annotated[Emulate, Setting("emulate")]
+    samples: Counts
+    shots: Counts
+    data: Annotated[str, Setting("data.source")]
+    """As in `Captioned`, and so is `lvlm`."""
+    lvlm: Annotated[str, Planned("lvlm_name")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,29 +14,27 @@ from lever_pipe.base.numerics import Mode
 from lever_pipe.base.parsing import (
     MEMBER_REMEDY,
     available,
-    cut,
     read_section,
     require_none,
     require_plain,
-    shown,
     unknown_member,
 )
-from lever_pipe.base.sections import Fault, Rule, Section, dotted, repeated
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, cut, dotted, rule, shown
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.config import (
-    Arm,
+    ArmSettings,
     Baselines,
     Data,
     Emulate,
-    Encoder,
-    Evaluation,
-    Lvlm,
+    EncoderSettings,
+    EvaluationSettings,
+    LvlmSettings,
     Pools,
     Preset,
     Report,
     RlData,
-    Store,
+    StoreSettings,
 )
 
 MEMBERS: Mapping[tuple[str, ...], str] = {
@@ -49,95 +47,52 @@ MEMBERS: Mapping[tuple[str, ...], str] = {
     ("intention", "model", "codec"): "intention/codecs",
 }
 """Keys that name a module, and the folder that holds it."""
-PATHS = (
-    ("results",),
-    ("store", "folder"),
-    ("data", "files"),
-    ("encoder", "model"),
-    ("lvlm", "model"),
-    ("rl_data", "import_from"),
-    ("intention", "tasks", "files"),
-    ("intention", "model", "folder"),
-    ("intention", "execution", "cassette"),
-    ("intention", "verl", "logs"),
-)
-"""Keys that name a file or folder, and sections whose every key does."""
 PROJECT = Path(__file__).resolve().parents[2]
 OWN = (
     *(".ci", ".git", ".snakemake", ".venv", "benchmarks", "config", "docs", "envs", "lever_pipe", "profiles"),
     *("resources", "tests", "workflow"),
 )
 """Folders of the project in which nothing is made."""
-LONGEST_NAME = 200  # bytes, of the 255 that file systems allow; temporary files have longer names than whole ones
-LONGEST_PATH = 1000  # bytes
 
 
 class Experiment(Section):
     """The whole configuration: what both studies share, study `lever`, and study `intention` under its name."""
 
-    results: str = "results"
+    results: FilePath = "results"
     """Folder of all outputs."""
-    store: Store | None = Store()
+    store: StoreSettings | None = StoreSettings()
     """null for a run that keeps and takes nothing beyond `results`."""
     numerics: Mode = "same_everywhere"
     """Which instructions CPUs compute with: the same bits on every Intel CPU with AVX2, or the widest; execution, not
     identity, but answers and stored work of two paths never mix."""
     forked_jobs: bool = True
     """Whether jobs of this machine are forks of one process that has imported what they need; execution."""
-    studies: tuple[Literal["lever", "intention"], ...] = Field(("lever", "intention"), min_length=1)
+    studies: Distinct[Literal["lever", "intention"]] = Field(("lever", "intention"), min_length=1)
     """Which studies run and stand in the report."""
     data: Data = Data()
-    encoder: Encoder = Encoder()
+    encoder: EncoderSettings = EncoderSettings()
     pools: Pools = Pools()
-    lvlm: Lvlm = Lvlm()
+    lvlm: LvlmSettings = LvlmSettings()
     rl_data: RlData = RlData()
     presets: dict[str, Preset] = Field({"published": Preset()})
-    arms: tuple[Arm, ...] = Field((Arm(preset="published"),), min_length=1)
+    arms: tuple[ArmSettings, ...] = Field((ArmSettings(preset="published"),), min_length=1)
     """The first arm fills the documents' tables; further arms get tables of their own."""
     baselines: Baselines = Baselines()
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationSettings = EvaluationSettings()
     emulate: Emulate | None = Emulate()
     """null for a run without emulated faults."""
     intention: Intention = Intention()
     """Study `intention`."""
     report: Report = Report()
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Return: presets name folders; arms name presets; no count exceeds what there is."""
-        return (
-            self._studies_are_distinct,
-            self._paths_can_be_paths,
-            self._folders_are_their_own,
-            self._address_holds_no_secret,
-            self._presets_name_folders,
-            self._arms_name_presets,
-            self._arms_differ,
-            self._samples_are_evaluated,
-            self._shots_fit_into_pools,
-            self._drawn_shots_fit_into_pools,
-            self._world_has_rl_queries,
-            self._world_fills_pools,
-            self._emulation_has_its_preset,
-        )
-
-    def _paths_can_be_paths(self) -> Iterator[Fault]:
-        """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
-        for place, text in _texts_at(self, PATHS):
-            if not _is_path(text):
-                bounds = f"at most {LONGEST_PATH} bytes, {LONGEST_NAME} a name"
-                kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
-                yield place, f"{kind}, got {shown(text)}. Rename it, or link to it."
-
-    def _studies_are_distinct(self) -> Iterator[Fault]:
-        yield from repeated(self, "studies")
-
+    @rule
     def _folders_are_their_own(self) -> Iterator[Fault]:
         """Refuse to write where the project, or something else than a folder, lies."""
         folders = {
             ("results",): getattr(self, "results", None),
             ("store", "folder"): getattr(self.store, "folder", None),
         }
-        named = {place: Path(text) for place, text in folders.items() if text is not None and _is_path(text)}
+        named = {place: Path(text) for place, text in folders.items() if text is not None}
         for place, path in named.items():
             fault = _taken(path, may_be_home=place == ("store", "folder"))
             if fault:
@@ -145,6 +100,7 @@ class Experiment(Section):
         if len(named) == 2 and len({os.path.realpath(path) for path in named.values()}) == 1:
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
+    @rule
     def _address_holds_no_secret(self) -> Iterator[Fault]:
         url = self.intention.execution.connection.base_url
         if "@" in url or "?" in url:
@@ -152,17 +108,20 @@ class Experiment(Section):
             place = ("intention", "execution", "connection", "base_url")
             yield place, f"must hold no name, password or query, got one that does (not shown). {remedy}"
 
+    @rule
     def _presets_name_folders(self) -> Iterator[Fault]:
         for name in self.presets:
             if not re.fullmatch("[A-Za-z0-9_]{1,64}", name):
                 bound = "must be named by 1 to 64 letters, digits and _ (a folder)"
                 yield ("presets", cut(name)), f"{bound}, got {shown(name)}. Rename it."
 
+    @rule
     def _arms_name_presets(self) -> Iterator[Fault]:
         for place, name in self._presets_of_arms():
             if name not in self.presets:
                 yield place, f"must be one of {sorted(self.presets)}, got {name!r}. Name one of them or add the preset."
 
+    @rule
     def _arms_differ(self) -> Iterator[Fault]:
         seen = set()
         for place, name in self._presets_of_arms():
@@ -175,6 +134,7 @@ class Experiment(Section):
             if hasattr(arm, "preset"):
                 yield ("arms", index, "preset"), arm.preset
 
+    @rule
     def _samples_are_evaluated(self) -> Iterator[Fault]:
         n_eval, largest = self.data.n_eval, max(self.evaluation.samples)
         if largest > n_eval:
@@ -183,6 +143,7 @@ class Experiment(Section):
                 f"must be at most data.n_eval={n_eval}, got {largest}. Drop it or raise data.n_eval.",
             )
 
+    @rule
     def _shots_fit_into_pools(self) -> Iterator[Fault]:
         for key, section in (("evaluation", self.evaluation), ("rl_data", self.rl_data)):
             shots = getattr(section, "shots", 0)
@@ -193,6 +154,7 @@ class Experiment(Section):
                     f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
                 )
 
+    @rule
     def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
         for name in sorted({arm.preset for arm in self.arms if getattr(arm, "on_policy", None)} & self.presets.keys()):
             largest = max(self.presets[name].on_policy.shots)
@@ -202,6 +164,7 @@ class Experiment(Section):
                     f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
                 )
 
+    @rule
     def _world_has_rl_queries(self) -> Iterator[Fault]:
         n_train, n_queries = self.data.world.n_train, self.rl_data.n_queries
         if self.data.source == "world" and n_queries > n_train:
@@ -210,12 +173,14 @@ class Experiment(Section):
                 f"must be at most data.world.n_train={n_train}, got {n_queries}. Lower it or raise data.world.n_train.",
             )
 
+    @rule
     def _world_fills_pools(self) -> Iterator[Fault]:
         n_train, size = self.data.world.n_train, self.pools.size
         if self.data.source == "world" and size >= n_train:
             bound = f"must be below data.world.n_train={n_train}, as no query is in its own pool"
             yield ("pools", "size"), f"{bound}, got {size}. Lower it or raise data.world.n_train."
 
+    @rule
     def _emulation_has_its_preset(self) -> Iterator[Fault]:
         place, emulate = ("emulate", "preset"), self.emulate
         if emulate is None:
@@ -262,26 +227,6 @@ def _unknown_members(experiment: Experiment) -> list[str]:
     return lines
 
 
-def _texts_at(value: Any, places: Iterable[Place]) -> Iterator[tuple[Place, str]]:
-    """Yield the texts at some keys of a section, and all texts below them; what is missing or faulty is passed over."""
-    for place in places:
-        found: Any = value
-        for key in place:
-            found = getattr(found, str(key), None)
-        if isinstance(found, str):
-            yield place, found
-        elif isinstance(found, Section):
-            yield from _texts_below(found, place)
-
-
-def _texts_below(section: Section, place: Place) -> Iterator[tuple[Place, str]]:
-    for key, value in vars(section).items():
-        if isinstance(value, str):
-            yield (*place, key), value
-        elif isinstance(value, tuple):
-            yield from (((*place, key, index), item) for index, item in enumerate(value) if isinstance(item, str))
-
-
 def _taken(path: Path, *, may_be_home: bool) -> str:
     """Return what stands in the place of a folder that the workflow is to fill; nothing if it may."""
     if str(path).startswith("~") and not may_be_home:
@@ -300,10 +245,3 @@ def _taken(path: Path, *, may_be_home: bool) -> str:
         return "which holds the project"
     own = next((each for each in OWN if found.is_relative_to((PROJECT / each).resolve())), None)
     return f"which is of the project ({own})" if own else ""
-
-
-def _is_path(text: str) -> bool:
-    is_short = len(text.encode()) <= LONGEST_PATH and all(
-        len(part.encode()) <= LONGEST_NAME for part in text.split("/")
-    )
-    return is_short and not text.startswith("-") and not any(letter in "{}" or ord(letter) < 32 for letter in text)

@@ -7,29 +7,15 @@ pool, times a scale.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.records import ExampleId, PoolPosition, Proposal
+from lever_pipe.experiment.config import ProposalSettings
 
 Positions = tuple[int, ...]
 Scores = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class ProposalOptions:
-    """How many selections of each kind; see `config.RlData`."""
-
-    shots: int
-    n_beams: int
-    temperatures: tuple[float, ...]
-    n_samples_per_temperature: int
-    disjoint_samples: bool
-    n_retrieval: int
-    n_random: int
-    similarity_scale: float
 
 
 def propose(
@@ -37,7 +23,7 @@ def propose(
     query_id: ExampleId,
     candidates: Sequence[ExampleId],
     similarities: NDArray[np.float32],
-    options: ProposalOptions,
+    options: ProposalSettings,
     generator: np.random.Generator,
 ) -> list[Proposal]:
     """Return the distinct ordered selections of one query.
@@ -107,7 +93,7 @@ def log_softmax_without(scores: Scores, chosen: Positions) -> Scores:
     return result
 
 
-def _beams(scores: Scores, options: ProposalOptions) -> Iterator[tuple[Positions, dict[str, object]]]:
+def _beams(scores: Scores, options: ProposalSettings) -> Iterator[tuple[Positions, dict[str, object]]]:
     """Yield the most probable selections, exact for one and two shots and a beam search beyond."""
     beams: list[tuple[float, float, Positions]] = [(0.0, 0.0, ())]
     width = max(options.n_beams, 1)
@@ -127,7 +113,7 @@ def _beams(scores: Scores, options: ProposalOptions) -> Iterator[tuple[Positions
 
 
 def _samples(
-    scores: Scores, options: ProposalOptions, generator: np.random.Generator
+    scores: Scores, options: ProposalSettings, generator: np.random.Generator
 ) -> Iterator[tuple[Positions, dict[str, object]]]:
     """Yield draws at each temperature; disjoint ones cut one ranking of the pool into consecutive selections."""
     shots, n = options.shots, options.n_samples_per_temperature
@@ -144,7 +130,7 @@ def _samples(
 
 
 def _retrieval(
-    similarities: NDArray[np.float32], options: ProposalOptions
+    similarities: NDArray[np.float32], options: ProposalSettings
 ) -> Iterator[tuple[Positions, dict[str, object]]]:
     """Yield, as the i-th selection, what repeatedly taking the (i + 1)-th most similar remaining candidate gives."""
     for skip in range(options.n_retrieval):
@@ -158,7 +144,7 @@ def _retrieval(
 
 
 def _random(
-    size: int, options: ProposalOptions, generator: np.random.Generator
+    size: int, options: ProposalSettings, generator: np.random.Generator
 ) -> Iterator[tuple[Positions, dict[str, object]]]:
     for _ in range(options.n_random):
         yield tuple(generator.choice(size, options.shots, replace=False).tolist()), {"gen_method": "random"}

@@ -9,23 +9,23 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.base.contents import model_identity
 from lever_pipe.base.provenance import canonical_json, code_of
 from lever_pipe.base.records import PolicyRef, base_of, beta_text, mode_of
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
-from lever_pipe.experiment import stage_configs as stages
-from lever_pipe.experiment.config import Arm, Emulate, OnPolicy, Preset, Reward
+from lever_pipe.experiment.config import ArmSettings, Emulate, OnPolicy, Reward
+from lever_pipe.experiment.stage_configs import IDENTITIES, LvlmConfig, Planned, Setting, ShownStudy, Wildcard
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan
 
 Wildcards = Mapping[str, str]
+Planner = Callable[[Experiment, Wildcards], Any]
 
 MARK_RUNS = {"reinforce": "reinforce/base~{base}/beta~0", "distil": "distil/base~{base}"}
 """Names of the runs that are no GRPO and stand beside the on-policy ones, to be filled with a base epoch."""
@@ -49,12 +49,12 @@ def baselines(experiment: Experiment) -> list[str]:
     return ["zero_shot", *draws, *SIMILARITIES, "oracle"]
 
 
-def rce_policies(arm: Arm, seed: int) -> list[str]:
+def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated RCE epochs of one seed."""
     return [f"preset~{arm.preset}/rce/seed~{seed}/epoch~{e}" for e in range(1, arm.rce_epochs + 1)]
 
 
-def grpo_policies(arm: Arm, seed: int) -> list[str]:
+def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated GRPO epochs of one seed, for every base epoch and beta."""
     return [
         f"preset~{arm.preset}/grpo/base~{base}/beta~{beta_text(beta)}/seed~{seed}/epoch~{epoch}"
@@ -64,7 +64,7 @@ def grpo_policies(arm: Arm, seed: int) -> list[str]:
     ]
 
 
-def on_policy_policies(arm: Arm, seed: int) -> list[str]:
+def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated epochs of one seed that learn from what the policy draws, and of the marks beside them."""
     runs = arm.on_policy
     if runs is None or seed not in runs.seeds:
@@ -79,7 +79,7 @@ def on_policy_policies(arm: Arm, seed: int) -> list[str]:
     ]
 
 
-def long_runs(arm: Arm) -> list[str]:
+def long_runs(arm: ArmSettings) -> list[str]:
     """Return every epoch of the training-curve runs; they are trained, not evaluated."""
     return [
         f"preset~{arm.preset}/grpo/base~{base}/beta~{beta_text(beta)}/seed~{seed}/epoch~{epoch}"
@@ -186,13 +186,38 @@ def policy_ref(policy: str) -> PolicyRef:
 
 
 def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Section:
-    """Return the identity of one job: the stage's config for these wildcards."""
-    of_intention = agent_plan.stage_config(experiment.intention, stage, dict(wildcards))
-    if of_intention is not None:
-        return of_intention
-    builder = globals()[f"_{stage}"]
-    config: Section = builder(experiment, wildcards)
-    return config
+    """Return the identity of one job: the stage's config for these wildcards.
+
+    Raises:
+        KeyError: no such stage, or a wildcard that is missing.
+    """
+    declared = IDENTITIES[stage]
+    named = {**vars(experiment), **wildcards}
+
+    def taken(source: Setting | Wildcard | Planned) -> Any:
+        match source:
+            case Wildcard(name):
+                return wildcards[name]
+            case Planned(name):
+                return PLANNED[name](experiment, wildcards)
+            case Setting(path):
+                return _at(experiment, path.format_map(named))
+
+    section = taken(declared.of) if declared.of else None
+    values = dict(section) if isinstance(section, Mapping) else {}
+    for name, field in declared.config.model_fields.items():
+        own = next((each for each in field.metadata if isinstance(each, Setting | Wildcard | Planned)), None)
+        if own is not None:
+            values[name] = taken(own)
+        elif hasattr(section, name):
+            values[name] = getattr(section, name)
+    return declared.config.model_validate(values)
+
+
+def _at(value: Any, path: str) -> Any:
+    for key in path.split("."):
+        value = value[key] if isinstance(value, dict) else value[int(key)] if key.isdigit() else getattr(value, key)
+    return value
 
 
 def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
@@ -204,325 +229,75 @@ def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
 
 def members_of(config: Section) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name, as `lever.samplers.uniform`."""
-    match config:
-        case stages.PrepareExamplesConfig():
-            return (f"lever.datasets.{config.reader}",)
-        case stages.EmbedExamplesConfig():
-            return (f"lever.encoders.{config.member}",)
-        case stages.SamplePoolsConfig():
-            return (f"lever.samplers.{config.pools.sampler}",)
-        case (
-            stages.GenerateRlDataConfig()
-            | stages.AnswerPromptsConfig()
-            | stages.CheckWorldConfig()
-            | stages.TrainOnPolicyEpochConfig()
-        ):
-            return (f"lvlms.{config.lvlm.member}",)
-        case _:
-            return agent_plan.members_of(config)
+    declared = next((each for each in IDENTITIES.values() if each.config is type(config)), None)
+    return tuple(name.format_map(vars(config)) for name in declared.members) if declared else ()
 
 
-@cache
-def _identity(folder: str) -> str:
-    return model_identity(folder)
-
-
-def _lvlm(experiment: Experiment) -> stages.LvlmConfig:
+def lvlm_config(experiment: Experiment) -> LvlmConfig:
+    """Return what the LVLM's answers depend on."""
     values = experiment.lvlm.model_dump(exclude={"model", "ask_again"})
-    return stages.LvlmConfig(model_identity=_identity(experiment.lvlm.model), **values)
+    return LvlmConfig(model_identity=agent_plan.identity_of_model(experiment.lvlm.model), **values)
 
 
-def _preset(experiment: Experiment, wildcards: Wildcards) -> Preset:
-    return experiment.presets[wildcards["preset"]]
-
-
-def _generate_world(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.GenerateWorldConfig(world=experiment.data.world)
-
-
-def _prepare_examples(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.PrepareExamplesConfig(**experiment.data.model_dump(exclude={"source", "world", "files"}))
-
-
-def _embed_examples(experiment: Experiment, _: Wildcards) -> Section:
-    encoder = experiment.encoder
-    identity = _identity(encoder.model)
-    return stages.EmbedExamplesConfig(member=encoder.member, model_identity=identity, batch_size=encoder.batch_size)
-
-
-def _sample_pools(experiment: Experiment, _: Wildcards) -> Section:
-    rl = experiment.rl_data
-    return stages.SamplePoolsConfig(pools=experiment.pools, n_rl_queries=rl.n_queries, rl_seed=rl.seed)
-
-
-def _propose_trajectories(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.ProposeTrajectoriesConfig(
-        **experiment.rl_data.model_dump(exclude={"import_from", "n_queries", "n_shards", "diversity_budget"})
-    )
-
-
-def _generate_rl_data(experiment: Experiment, wildcards: Wildcards) -> Section:
-    rl = experiment.rl_data
-    return stages.GenerateRlDataConfig(
-        lvlm=_lvlm(experiment),
-        shard=int(wildcards["shard"]),
-        n_shards=rl.n_shards,
-        shots=rl.shots,
-        diversity_budget=rl.diversity_budget,
-        seed=rl.seed,
-    )
-
-
-def _merge_rl_data(_experiment: Experiment, _: Wildcards) -> Section:
-    return stages.MergeRlDataConfig()
-
-
-def _import_rl_data(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.ImportRlDataConfig(pool_size=experiment.pools.size)
-
-
-def _reward_groups(experiment: Experiment, wildcards: Wildcards) -> Section:
-    return stages.RewardGroupsConfig(reward=_preset(experiment, wildcards).reward)
-
-
-def _initialise_selector(experiment: Experiment, wildcards: Wildcards) -> Section:
-    return stages.InitialiseSelectorConfig(
-        preset=wildcards["preset"],
-        selector=_preset(experiment, wildcards).selector,
-        seed=int(wildcards["seed"]),
-    )
-
-
-def _train_rce_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
-    preset = _preset(experiment, wildcards)
-    return stages.TrainRceEpochConfig(
-        preset=wildcards["preset"],
-        seed=int(wildcards["seed"]),
-        epoch=int(wildcards["epoch"]),
-        **_fields(preset, "selector", "rce", "train_share", "max_gradient_norm"),
-    )
-
-
-def _train_grpo_epoch(experiment: Experiment, wildcards: Wildcards) -> stages.TrainGrpoEpochConfig:
-    preset = _preset(experiment, wildcards)
-    return stages.TrainGrpoEpochConfig(
-        kl_beta=float(wildcards["beta"]),
-        **_run(wildcards),
-        **_fields(preset, "selector", "grpo", "train_share", "max_gradient_norm"),
-    )
-
-
-def _train_on_policy_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
-    preset, objective = _preset(experiment, wildcards), wildcards["objective"]
-    settings = preset.on_policy
-    if objective == "reinforce":  # one step on what was drawn, and a baseline that no draw of the query enters
+def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy:
+    """Return a run's settings with those at their defaults that it does not read, so that no edit of them reruns it."""
+    settings = experiment.presets[wildcards["preset"]].on_policy
+    if wildcards["objective"] == "reinforce":  # one step on what was drawn, and a baseline that no draw enters
         settings = settings.model_copy(update={"updates": 1, "advantages": "batch"} | _defaults("clip_epsilon"))
     if settings.advantages != "standardised":
         settings = settings.model_copy(update=_defaults("advantage_std_floor", "advantage_clamp"))
-    return stages.TrainOnPolicyEpochConfig(
-        objective=objective,
-        lvlm=_lvlm(experiment),
-        on_policy=settings,
-        kl_beta=float(wildcards["beta"]),
-        **_run(wildcards),
-        **_fields(preset, "selector", "train_share", "max_gradient_norm"),
-    )
+    return settings
 
 
 def _defaults(*names: str) -> dict[str, Any]:
-    """Return the defaults of on-policy settings that a run does not read, so that no edit of them reruns it."""
     return {name: OnPolicy.model_fields[name].default for name in names}
 
 
-def _train_distil_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
-    preset = _preset(experiment, wildcards)
-    return stages.TrainDistilEpochConfig(
-        **_run(wildcards), **_fields(preset, "selector", "distil", "train_share", "max_gradient_norm")
-    )
-
-
-def _run(wildcards: Wildcards) -> dict[str, Any]:
-    """Return the fields of a run's epoch that its name states."""
-    numbers = {"base_rce_epoch": "base", "seed": "seed", "epoch": "epoch"}
-    return {"preset": wildcards["preset"], **{name: int(wildcards[key]) for name, key in numbers.items()}}
-
-
-def _measure_rewards(experiment: Experiment, _: Wildcards) -> Section:
+def measured_rewards(experiment: Experiment) -> list[Reward]:
+    """Return the rewards in use and the dense ones, each once."""
     presets = [experiment.presets[arm.preset] for arm in experiment.arms]
     alone = [Reward(mode=mode) for mode in ("soft_only", "expected_only", "accuracy_plus_expected")]
     rewards = [reward for preset in presets for reward in (preset.reward, preset.on_policy.reward)] + alone
-    distinct = {canonical_json(reward.model_dump(mode="json")): reward for reward in rewards}
-    grpo = presets[0].grpo
-    return stages.MeasureRewardsConfig(
-        rewards=tuple(distinct.values()),
-        kept=tuple(sorted({grpo.top_k_first_epoch, grpo.top_k})),
-        **grpo.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"}),
-    )
+    return list({canonical_json(reward.model_dump(mode="json")): reward for reward in rewards}.values())
 
 
-def _select_demonstrations(experiment: Experiment, wildcards: Wildcards) -> Section:
-    preset = experiment.presets[policy_ref(wildcards["trained"]).preset]
-    return stages.SelectDemonstrationsConfig(selector=preset.selector, shots=max(experiment.evaluation.shots))
+def kept_selections(experiment: Experiment) -> list[int]:
+    """Return the numbers of best selections that the offline objective of the main preset keeps."""
+    grpo = experiment.presets[experiment.arms[0].preset].grpo
+    return sorted({grpo.top_k_first_epoch, grpo.top_k})
 
 
-def _select_baseline(experiment: Experiment, wildcards: Wildcards) -> Section:
-    return stages.SelectBaselineConfig(
-        baseline=wildcards["baseline"],
-        shots=max(experiment.evaluation.shots),
-        seed=experiment.baselines.seed,
-    )
+def lvlm_name(experiment: Experiment) -> str:
+    """Return the LVLM's name, as captions print it."""
+    is_world = experiment.data.source == "world"
+    return "embedded Qwen2.5-VL" if is_world else experiment.lvlm.model.rstrip("/").split("/")[-1]
 
 
-def _answer_prompts(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.AnswerPromptsConfig(lvlm=_lvlm(experiment), shots=experiment.evaluation.shots)
-
-
-def _check_world(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.CheckWorldConfig(lvlm=_lvlm(experiment))
-
-
-def _measure_pools(_experiment: Experiment, _: Wildcards) -> Section:
-    return stages.MeasurePoolsConfig()
-
-
-def _score_answers(experiment: Experiment, wildcards: Wildcards) -> Section:
-    return stages.ScoreAnswersConfig(policy=policy_ref(wildcards["policy"]), **experiment.evaluation.model_dump())
-
-
-def _fields(preset: Preset, *names: str) -> dict[str, Any]:
-    return {name: getattr(preset, name) for name in names}
-
-
-def _collect_results(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.CollectResultsConfig(
-        main_preset=experiment.arms[0].preset,
-        evaluated=tuple(evaluated(experiment)),
-        trained=tuple(trained(experiment)),
-        stepped=tuple(stepped(experiment)),
-        samples=experiment.evaluation.samples,
-        shots=experiment.evaluation.shots,
-    )
-
-
-def _tabulate_documents(experiment: Experiment, _: Wildcards) -> Section:
-    evaluation, main = experiment.evaluation, experiment.presets[experiment.arms[0].preset]
-    counts = {"samples": evaluation.samples, "shots": evaluation.shots}
-    shown = {**_origin(experiment), **counts, **_fields(main, "grpo", "reward")}
-    return stages.TabulateDocumentsConfig(**shown, guard=experiment.report.guard)
-
-
-def _tabulate_on_policy(experiment: Experiment, _: Wildcards) -> Section:
-    evaluation = experiment.evaluation
-    counts = {"samples": evaluation.samples, "shots": evaluation.shots}
-    return stages.TabulateOnPolicyConfig(**_origin(experiment), **counts, guard=experiment.report.guard)
-
-
-def _collect_lineage(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.CollectLineageConfig(
-        presets=tuple(arm.preset for arm in experiment.arms),
-        batch_sizes=tuple(len(policies_of(experiment, batch)) for batch in batches(experiment)),
-        scale=_scale(experiment),
-    )
-
-
-def _measure_agreement(experiment: Experiment, _: Wildcards) -> Section:
-    return stages.MeasureAgreementConfig(
-        **_origin(experiment),
-        policies=tuple(evaluated(experiment)),
-        starts=tuple(starts(experiment)),
-        shots=experiment.evaluation.shots,
-        guard=experiment.report.guard,
-    )
-
-
-def _compare_policies(experiment: Experiment, _: Wildcards) -> Section:
-    evaluation = experiment.evaluation
-    return stages.ComparePoliciesConfig(
-        **_origin(experiment),
-        policies=tuple(evaluated(experiment)),
-        samples=evaluation.samples,
-        shots=evaluation.shots,
-        seed=evaluation.seed,
-        guard=experiment.report.guard,
-    )
-
-
-def _check_claims(experiment: Experiment, _: Wildcards) -> Section:
-    of_agents = agent_plan.claim_settings(experiment.intention) if "intention" in experiment.studies else {}
-    return stages.CheckClaimsConfig(**_origin(experiment), seed=experiment.evaluation.seed, **of_agents)
-
-
-def _plot_curves(experiment: Experiment, _: Wildcards) -> Section:
-    evaluation = experiment.evaluation
-    return stages.PlotCurvesConfig(samples=evaluation.samples, shots=evaluation.shots, **_origin(experiment))
-
-
-def _build_report(experiment: Experiment, _: Wildcards) -> Section:
-    report, origin, intention = experiment.report, _origin(experiment), experiment.intention
-    shown = {
-        "lever": stages.ShownStudy(name="lever", is_world=origin["data"] == "world", model=origin["lvlm"]),
-        "intention": stages.ShownStudy(
-            name="intention", is_world=agent_plan.is_world(intention), model=agent_plan.model_name(intention)
-        ),
+def shown_studies(experiment: Experiment) -> list[ShownStudy]:
+    """Return the studies that stand in the report."""
+    intention = experiment.intention
+    of = {
+        "lever": {"is_world": experiment.data.source == "world", "model": lvlm_name(experiment)},
+        "intention": {"is_world": intention.is_world, "model": intention.model_name},
     }
-    return stages.BuildReportConfig(
-        title=report.title,
-        language=report.language,
-        main_preset=origin["main_preset"],
-        studies=tuple(shown[name] for name in experiment.studies),
-    )
+    return [ShownStudy.model_validate({"name": name, **of[name]}) for name in experiment.studies]
 
 
-def _emulate_grpo_epoch(experiment: Experiment, wildcards: Wildcards) -> Section:
-    preset = {"preset": _emulate(experiment).preset}
-    return stages.EmulateGrpoEpochConfig(training=_train_grpo_epoch(experiment, {**wildcards, **preset}))
+def emulated_training(experiment: Experiment, wildcards: Wildcards) -> Section:
+    """Return the identity of the epoch that an emulated one repeats with dropout."""
+    return stage_config(experiment, "train_grpo_epoch", {**wildcards, "preset": _emulate(experiment).preset})
 
 
-def _emulate_untouched(experiment: Experiment, _: Wildcards) -> Section:
-    emulate = _emulate(experiment)
-    return stages.EmulateUntouchedConfig(
-        preset=emulate.preset,
-        base_rce_epoch=emulate.base_rce_epoch,
-        seed=emulate.seed,
-        **_fields(experiment.presets[emulate.preset], "selector", "grpo", "train_share"),
-    )
+def _if_switched_on(fault: str, key: str) -> Planner:
+    """Return what gives a setting of the emulation to the arms that switch its fault on, and None to the others."""
+
+    def of(experiment: Experiment, wildcards: Wildcards) -> Any:
+        return getattr(_emulate(experiment), key) if fault in faults.faults_of(wildcards["arm"]) else None
+
+    return of
 
 
-def _emulate_selections(experiment: Experiment, wildcards: Wildcards) -> Section:
-    emulate, switched_on = _emulate(experiment), faults.faults_of(wildcards["arm"])
-    return stages.EmulateSelectionsConfig(
-        arm=wildcards["arm"],
-        selector=experiment.presets[emulate.preset].selector,
-        shots=max(experiment.evaluation.shots),
-        head_seed=emulate.head_seed if "head" in switched_on else None,
-        pool_items=emulate.pool_items if "pool" in switched_on else None,
-    )
-
-
-def _score_emulation(experiment: Experiment, _: Wildcards) -> Section:
-    policies, evaluation = tuple(faults.policies(_emulate(experiment))), experiment.evaluation
-    return stages.ScoreEmulationConfig(policies=policies, samples=evaluation.samples, shots=evaluation.shots)
-
-
-def _explain_patterns(experiment: Experiment, _: Wildcards) -> Section:
-    origin, evaluation = _origin(experiment), experiment.evaluation
-    return stages.ExplainPatternsConfig(
-        emulate=_emulate(experiment),
-        samples=evaluation.samples,
-        shots=evaluation.shots,
-        data=origin["data"],
-        lvlm=origin["lvlm"],
-    )
-
-
-def _origin(experiment: Experiment) -> dict[str, Any]:
-    """Return what a reader needs to know about our numbers: main preset, data and LVLM."""
-    source, folder = experiment.data.source, experiment.lvlm.model.rstrip("/").split("/")[-1]
-    lvlm = "embedded Qwen2.5-VL" if source == "world" else folder
-    return {"main_preset": experiment.arms[0].preset, "data": source, "lvlm": lvlm}
-
-
-def _scale(experiment: Experiment) -> str:
+def scale(experiment: Experiment) -> str:
     """Return which LVLM answers on which data, with its number of parameters where its folder is there."""
     folder = experiment.lvlm.model
     world, name = experiment.data.source == "world", folder.rstrip("/").split("/")[-1]
@@ -539,3 +314,44 @@ def parameters_of(folder: str) -> int:
     except (OSError, ValueError):
         return 0
     return sum(math.prod(tensor.shape) for _, tensors in headers for tensor in tensors)
+
+
+PLANNED: Mapping[str, Planner] = {
+    "most_shots": lambda experiment, _: max(experiment.evaluation.shots),
+    "encoder_identity": lambda experiment, _: agent_plan.identity_of_model(experiment.encoder.model),
+    "lvlm": lambda experiment, _: lvlm_config(experiment),
+    "lvlm_name": lambda experiment, _: lvlm_name(experiment),
+    "scale": lambda experiment, _: scale(experiment),
+    "on_policy_settings": on_policy_settings,
+    "rewards": lambda experiment, _: measured_rewards(experiment),
+    "kept": lambda experiment, _: kept_selections(experiment),
+    "policy": lambda _, wildcards: policy_ref(wildcards["policy"]),
+    "selector": lambda experiment, wildcards: experiment.presets[policy_ref(wildcards["trained"]).preset].selector,
+    "evaluated": lambda experiment, _: evaluated(experiment),
+    "trained": lambda experiment, _: trained(experiment),
+    "stepped": lambda experiment, _: stepped(experiment),
+    "starts": lambda experiment, _: starts(experiment),
+    "presets": lambda experiment, _: [arm.preset for arm in experiment.arms],
+    "batch_sizes": lambda experiment, _: [len(policies_of(experiment, batch)) for batch in batches(experiment)],
+    "studies": lambda experiment, _: shown_studies(experiment),
+    "emulated_training": emulated_training,
+    "emulated_policies": lambda experiment, _: faults.policies(_emulate(experiment)),
+    "head_seed": _if_switched_on("head", "head_seed"),
+    "pool_items": _if_switched_on("pool", "pool_items"),
+    "claims": lambda experiment, _: (
+        agent_plan.claims(experiment.intention) if "intention" in experiment.studies else {}
+    ),
+    "generator": lambda experiment, _: agent_plan.generator(experiment.intention),
+    "agent_policy": lambda experiment, _: agent_plan.policy(experiment.intention),
+    "agent_runs": lambda experiment, _: agent_plan.runs(experiment.intention),
+    "agent_arms": lambda experiment, _: agent_plan.arms(experiment.intention),
+    "agent_arm": lambda experiment, wildcards: agent_plan.arm_of(experiment.intention, wildcards),
+    "grpo_of_arm": lambda experiment, wildcards: agent_plan.grpo_of_arm(experiment.intention, wildcards),
+    "evaluation_in_training": lambda experiment, _: agent_plan.evaluation_without(
+        experiment.intention, "test_samples", "thresholds", "primary"
+    ),
+    "evaluation_of_tests": lambda experiment, _: agent_plan.evaluation_without(
+        experiment.intention, "every", "samples", "thresholds", "primary"
+    ),
+}
+"""What identities name as `Planned`."""

@@ -38,7 +38,7 @@ class Need(NamedTuple):
 
 
 class Room(NamedTuple):
-    """A rule's `threads` and `resources`."""
+    """A rule's `threads` and `resources`; memory and time are functions of the job, and so those of any rule."""
 
     threads: int
     resources: Resources
@@ -79,7 +79,9 @@ PRODUCTION_OTHER = Need(mem_mb=4000, runtime=60)
 def rooms(
     experiment: Experiment, *, gpu_request: str = "gpu", starved: Starved = lambda *_: 0
 ) -> Callable[[str], Room]:
-    """Return the function that gives each rule its threads and resources.
+    """Return the function that gives each rule its threads and resources, those without a model the same.
+
+    Memory and time grow with each attempt that ended for want of them.
 
     Args:
         experiment: names the models.
@@ -92,9 +94,20 @@ def rooms(
     _gpus(1, gpu_request)  # refused here, also where no rule asks for one
     is_production = _is_production(experiment)
 
+    def need_of(rule: str) -> Need:
+        if rule in PRODUCTION_MODEL:
+            return PRODUCTION_MODEL[rule] if _is_large(model_of(experiment, rule)) else WORLD_MODEL
+        return PRODUCTION_CPU.get(rule, PRODUCTION_OTHER) if is_production else WORLD_CPU
+
+    def mem_mb(wildcards: Mapping[str, str], rulename: str) -> int:
+        return (need_of(rulename).mem_mb + SNAKEMAKE_MB) * (1 + starved(rulename, wildcards))
+
+    def runtime(wildcards: Mapping[str, str], rulename: str) -> int:
+        return need_of(rulename).runtime * (1 + starved(rulename, wildcards))
+
     def room(rule: str) -> Room:
-        need = _need(experiment, rule, is_production=is_production)
-        asked: Resources = {"device": "cuda" if need.gpus else "cpu", **_asked(need, starved)}
+        need = need_of(rule)
+        asked: Resources = {"device": "cuda" if need.gpus else "cpu", "mem_mb": mem_mb, "runtime": runtime}
         if rule in PRODUCTION_MODEL:
             asked |= {"processes": max(1, need.gpus), "launcher": need.launcher} | _gpus(need.gpus, gpu_request)
         return Room(need.threads, asked)
@@ -105,24 +118,6 @@ def rooms(
 def gpus_of(resources: Mapping[str, Any]) -> int:
     """Return how many GPUs a job's resources ask for, in whichever words."""
     return int(resources.get("gpu") or slurm.gres(str(resources.get("gres") or "")).get("gpu", 0))
-
-
-def _need(experiment: Experiment, rule: str, *, is_production: bool) -> Need:
-    if rule in PRODUCTION_MODEL:
-        return PRODUCTION_MODEL[rule] if _is_large(model_of(experiment, rule)) else WORLD_MODEL
-    return PRODUCTION_CPU.get(rule, PRODUCTION_OTHER) if is_production else WORLD_CPU
-
-
-def _asked(need: Need, starved: Starved) -> Resources:
-    """Return memory and time, which grow with each attempt that ended for want of them."""
-    return {"mem_mb": _grown(need.mem_mb + SNAKEMAKE_MB, starved), "runtime": _grown(need.runtime, starved)}
-
-
-def _grown(first: int, starved: Starved) -> Callable[..., int]:
-    def of(wildcards: Mapping[str, str], rulename: str) -> int:
-        return first * (1 + starved(rulename, wildcards))
-
-    return of
 
 
 def _gpus(count: int, request: str) -> Resources:

@@ -7,7 +7,7 @@ from lever_pipe.base.records import Pool, Proposal
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.stage_configs import ProposeTrajectoriesConfig
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.lever.proposers import ProposalOptions, propose
+from lever_pipe.lever.proposers import propose
 from lever_pipe.lever.selector.features import fuse
 
 
@@ -17,14 +17,13 @@ def propose_trajectories(
     """Write the proposals of all RL queries and return how many there are."""
     arrays = storage.read_embeddings(embeddings)
     vectors = fuse(arrays["train_image"], arrays["train_question"])
-    options = ProposalOptions(**config.model_dump(exclude={"seed"}))
     rows: list[Proposal] = []
     for pool in storage.read_rows(train_pools, Pool):
         rows += propose(
             query_id=pool.query_id,
             candidates=pool.candidates,
             similarities=vectors[list(pool.candidates)] @ vectors[pool.query_id],
-            options=options,
+            options=config,
             generator=generator(config.seed, "proposals", pool.query_id),
         )
     storage.write_rows(proposals, rows)

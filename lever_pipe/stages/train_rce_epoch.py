@@ -8,7 +8,7 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainRceEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
-from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
+from lever_pipe.lever.training.rce import plan_rce_epoch
 
 
 def train_rce_epoch(
@@ -32,10 +32,11 @@ def train_rce_epoch(
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.rce, "rce", execution.prepare(runtime))
-    settings = RceSettings(epoch=config.epoch, **config.rce.model_dump(exclude={"weight_decay"}))
     order = torch_generator(config.seed, "rce", config.epoch)
     with ambient_stream(config.seed, "rce dropout", config.epoch):
-        plan = plan_rce_epoch(epoch.module, epoch.adam, epoch.data.table, epoch.data.train, settings, order)
+        plan = plan_rce_epoch(
+            epoch.module, epoch.adam, epoch.data.table, epoch.data.train, config.rce, config.epoch, order
+        )
         values = epoch.run(plan)
     return epoch.save(values, _ref(config))
 

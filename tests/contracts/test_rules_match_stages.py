@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import get_type_hints
+from types import SimpleNamespace
+from typing import Any, get_type_hints
 
 import pytest
+from snakemake.io import strip_wildcard_constraints
+from snakemake.iocontainers import Namedlist
 
 from lever_pipe.__main__ import stage_function
 from lever_pipe.base.parsing import available
-from lever_pipe.base.sections import Section
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_configs import IDENTITIES, Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 
 from .workflow_model import rules
@@ -20,7 +22,7 @@ STAGES = available("stages")
 
 
 def test_every_stage_has_a_rule_and_every_rule_a_stage() -> None:
-    assert set(rules()) - {"all", "launch"} == set(STAGES)
+    assert set(rules()) - {"all", "launch", "stage"} == set(STAGES) == set(IDENTITIES)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -42,7 +44,7 @@ def test_signature_law(stage: str) -> None:
     hints = get_type_hints(function)
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values())
     assert list(parameters) in ([*declared(function), "config"], [*declared(function), "config", "runtime"])
-    assert issubclass(hints["config"], Section)
+    assert hints["config"] is IDENTITIES[stage].config
     assert hints.get("runtime", Runtime) is Runtime
     for name in declared(function):
         assert parameters[name].default is inspect.Parameter.empty, f"{name} must have no default"
@@ -51,10 +53,28 @@ def test_signature_law(stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_rule_has_one_identity_param_and_calls_its_stage(stage: str) -> None:
     rule = rules()[stage]
-    assert set(rule.params.keys()) <= {"spec", "files", "ledger"}
-    assert f"python -m lever_pipe {stage} " in rule.shellcmd
-    assert rule.log, "a rule writes a log"
-    assert rule.benchmark, "a rule writes a benchmark"
+    assert list(rule.params.keys()) == ["spec", "call"]
+    assert rule.shellcmd.startswith("python -m lever_pipe {params.call:q} --spec {params.spec:q} ")
+    several = {"resources": SimpleNamespace(processes=2, launcher="")} if calls_several(rule) else {}
+    words = rule.params.call({"arm": "a", "seed": "0"}, Namedlist(), Namedlist(fromdict={"card": "x"}), **several)
+    assert words[:2] == [stage, "card=x"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_log_and_benchmark_lie_beside_the_card(stage: str) -> None:
+    rule = rules()[stage]
+    beside = strip_wildcard_constraints(rule.output.card).removesuffix("run.json")
+    assert list(map(str, rule.log)) == [f"{beside}log.txt"]
+    assert str(rule.benchmark) == f"{beside}benchmark.jsonl"
+
+
+def test_those_stages_alone_are_shared_by_processes_that_can_be() -> None:
+    shared = {stage for stage in STAGES if calls_several(rules()[stage])}
+    assert shared == {"generate_rl_data", "answer_prompts", "train_agent"}
+
+
+def calls_several(rule: Any) -> bool:
+    return "resources" in inspect.signature(rule.params.call).parameters
 
 
 @pytest.mark.parametrize("stage", STAGES)

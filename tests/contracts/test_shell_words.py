@@ -50,15 +50,18 @@ def words_of(command: str, folder: Path, **values: object) -> list[str]:
 @pytest.mark.parametrize("name", ["answer_prompts", "train_agent", "generate_world"])
 def test_a_hostile_value_stays_one_word(tmp_path: Path, name: str, hostile: str) -> None:
     log = "log " + hostile.replace("/", "_")[:200]  # a file name; a path is tried below
+    resources = Namedlist(fromdict={"device": "cpu", "processes": 1, "launcher": hostile})
+    files = Namedlist(fromdict={"a": hostile}), Namedlist(fromdict={"b": [hostile, hostile]})
+    several = {} if name == "generate_world" else {"resources": resources}
+    call = rules()[name].params.call({"arm": "a", "seed": "0"}, *files, **several)
     values = {
-        "params": Namedlist(fromdict={"spec": hostile, "files": [f"a={hostile}", f"b={hostile}"], "ledger": hostile}),
-        "resources": Namedlist(fromdict={"device": "cpu", "processes": 1, "agent": hostile, "launcher": hostile}),
+        "params": Namedlist(fromdict={"spec": hostile, "call": call}),
+        "resources": resources,
         "log": Namedlist([log]),
         "threads": 1,
     }
     words = words_of(COMMANDS[name], tmp_path, **values)
-    assert words[:6] == ["-m", "lever_pipe", name, "--spec", hostile, f"a={hostile}"]
-    assert words[6] == f"b={hostile}"
-    if name != "generate_world":
-        assert any(word in (hostile, f"--launcher={hostile}") for word in words[7:])
+    assert words[:6] == ["-m", "lever_pipe", name, f"a={hostile}", f"b={hostile}", f"b={hostile}"]
+    assert words[words.index("--spec") + 1] == hostile
+    assert (f"--launcher={hostile}" in words) == (name != "generate_world")
     assert [path.name for path in tmp_path.iterdir()] == [log]

@@ -28,7 +28,7 @@ from lever_pipe.lever.training.groups import keep_best
 from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.lever.training.loop import run_epoch, validation_loss
 from lever_pipe.lever.training.policies import Policies, trained_share
-from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
+from lever_pipe.lever.training.rce import plan_rce_epoch
 from lever_pipe.stages.initialise_selector import initialise_selector
 from lever_pipe.stages.reward_groups import reward_groups
 from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
@@ -117,10 +117,9 @@ class Straight:
         adam = AdamW(module, learning_rate=1.0, weight_decay=chain.rce.weight_decay)
         with execution():
             for epoch in range(1, epochs + 1):
-                settings = RceSettings(epoch=epoch, **chain.rce.model_dump(exclude={"weight_decay"}))
                 order = torch_generator(0, "rce", epoch)
                 with ambient_stream(0, "rce dropout", epoch):
-                    plan = plan_rce_epoch(module, adam, data.table, data.train, settings, order)
+                    plan = plan_rce_epoch(module, adam, data.table, data.train, chain.rce, epoch, order)
                     values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
                 self.values.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
         return module

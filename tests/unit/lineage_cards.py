@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lever_pipe.base.records import PolicyRef, RunCard
-from lever_pipe.experiment.config import Decode, Distil, Grpo, OnPolicy, Prompt, Rce, Reward, Selector
+from lever_pipe.experiment.config import Decode, Distil, Grpo, OnPolicy, PromptSettings, Rce, Reward, Selector
 from lever_pipe.experiment.stage_configs import (
     AnswerPromptsConfig,
     LvlmConfig,
@@ -27,7 +27,7 @@ LVLM = LvlmConfig(
     executor="packed",
     wave_tokens=2048,
     kv_tokens=65536,
-    prompt=Prompt(),
+    prompt=PromptSettings(),
     decode=Decode(),
 )
 

@@ -112,8 +112,7 @@ def test_execution_is_no_identity() -> None:
 
 
 def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
-    config = agent_plan.stage_config(experiment(tasks={"source": "parquet"}).intention, "prepare_tasks", {})
-    assert config is not None
+    config = plan.stage_config(experiment(tasks={"source": "parquet"}), "prepare_tasks", {})
     assert config.model_dump() == {"source": "parquet", "synthetic": None}
     files = agent_plan.raw_files(experiment(tasks={"source": "json"}).intention)
     assert files["details"] == []
@@ -122,18 +121,15 @@ def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
 
 def test_a_model_folder_enters_by_content(tmp_path: Path) -> None:
     def identity() -> str:
-        agent_plan_config = agent_plan.stage_config(
-            experiment(model={"folder": str(tmp_path), "codec": "hf"}).intention,
-            "train_agent",
-            {"arm": "baseline", "seed": "0"},
-        )
-        assert isinstance(agent_plan_config, TrainAgentConfig)
-        assert agent_plan_config.policy.model.folder == ""
-        return agent_plan_config.policy.model_identity
+        found = experiment(model={"folder": str(tmp_path), "codec": "hf"})
+        config = plan.stage_config(found, "train_agent", {"arm": "baseline", "seed": "0"})
+        assert isinstance(config, TrainAgentConfig)
+        assert config.policy.model.folder == ""
+        return config.policy.model_identity
 
     (tmp_path / "model.safetensors").write_bytes(b"one")
     first = identity()
-    agent_plan._identity.cache_clear()  # a workflow reads a folder once; the next call reads it again
+    agent_plan.identity_of_model.cache_clear()  # a workflow reads a folder once; the next call reads it again
     (tmp_path / "model.safetensors").write_bytes(b"two")
     assert first not in (identity(), agent_plan.EMBEDDED)
 

@@ -8,7 +8,7 @@ import yaml
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.parsing import available, nearest, parse_model, require_member
-from lever_pipe.experiment.config import Arm, Data, Evaluation, Pools, Reward, RewardModeName
+from lever_pipe.experiment.config import ArmSettings, Data, EvaluationSettings, Pools, Reward, RewardModeName
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
 
@@ -177,7 +177,7 @@ def test_a_broken_rule_is_the_one_fault_and_says_what_to_do(values: dict[str, An
     assert told.startswith(line)
     assert told.endswith(".")
     assert told.count(". ") >= 1  # a remedy follows
-    with pytest.raises(ValueError, match="rule_fault"):  # built directly, an experiment is guarded too
+    with pytest.raises(ValueError, match=r"(rule|value)_fault"):  # built directly, an experiment is guarded too
         Experiment(**values)
 
 
@@ -225,15 +225,15 @@ def test_faults_of_fields_rules_and_members_come_together() -> None:
     assert [line.split(":")[0] for line in told] == [
         "data.n_answers",
         "presets.published.selector.dropout",
+        "arms[0].seeds",
         "arms[0].kl_betas[0]",
         "arms[1].preset",
+        "arms[1].seeds",
         "arms[2].rce_epochs",  # unknown, so base_rce_epochs=9 is not judged by it
         "evaluation.seed",
         "data.n_eval",
         "presets.published.selector.heads",
-        "arms[0].seeds",
         "arms[0].base_rce_epochs",
-        "arms[1].seeds",
         "arms[2].preset",
         "evaluation.samples",
         "evaluation.shots",
@@ -259,8 +259,8 @@ def test_values_of_another_shape_hide_no_fault_and_invent_none(values: Any, path
 
 def test_sections_built_directly_are_guarded() -> None:
     for build in (
-        lambda: Arm(preset="a", seeds=(1, 1)),
-        lambda: Evaluation(shots=(2, 1)),
+        lambda: ArmSettings(preset="a", seeds=(1, 1)),
+        lambda: EvaluationSettings(shots=(2, 1)),
         lambda: Experiment(data=Data(n_eval=5)),
         lambda: Experiment(pools=Pools(size=2)),
     ):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.parsing import available
 from lever_pipe.base.records import beta_text, mode_of
-from lever_pipe.experiment.config import Arm
+from lever_pipe.experiment.config import ArmSettings
 from lever_pipe.experiment.faults import ARMS
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -188,7 +188,7 @@ def test_batches_hold_every_evaluated_policy_once() -> None:
 
 
 def test_the_factors_cross() -> None:
-    arm = Arm(preset="p", seeds=(4,), rce_epochs=2, base_rce_epochs=(1, 2), grpo_epochs=1, kl_betas=(0.0, 0.5))
+    arm = ArmSettings(preset="p", seeds=(4,), rce_epochs=2, base_rce_epochs=(1, 2), grpo_epochs=1, kl_betas=(0.0, 0.5))
     assert plan.rce_policies(arm, 4) == [f"preset~p/rce/seed~4/epoch~{e}" for e in (1, 2)]
     expected = [f"preset~p/grpo/base~{b}/beta~{x}/seed~4/epoch~1" for b in (1, 2) for x in ("0", "0.5")]
     assert plan.grpo_policies(arm, 4) == expected

@@ -7,7 +7,7 @@ import pytest
 
 from lever_pipe.base.errors import ConfigError, DataError
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.config import Prompt as PromptConfig
+from lever_pipe.experiment.config import PromptSettings as PromptConfig
 from lever_pipe.experiment.stage_configs import LvlmConfig
 from lever_pipe.lvlms.asking import answering, prompts
 from lever_pipe.lvlms.asking.answering import Prompter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -14,9 +13,10 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.records import ExampleId, Proposal
 from lever_pipe.base.seeding import generator
-from lever_pipe.lever.proposers import ProposalOptions, diversity_fill, propose, standardise
+from lever_pipe.experiment.config import ProposalSettings
+from lever_pipe.lever.proposers import diversity_fill, propose, standardise
 
-NONE = ProposalOptions(
+NONE = ProposalSettings(
     shots=2,
     n_beams=0,
     temperatures=(),
@@ -26,12 +26,18 @@ NONE = ProposalOptions(
     n_random=0,
     similarity_scale=1.5,
 )
+
+
+def replace(settings: ProposalSettings, **changed: object) -> ProposalSettings:
+    return settings.model_copy(update=changed)
+
+
 PUBLISHED = replace(NONE, n_beams=5, temperatures=(1.0, 1.3), n_samples_per_temperature=2, n_retrieval=5, n_random=1)
 
 similarity_lists = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=7)
 
 
-def run(similarities: list[float], options: ProposalOptions, seed: int = 0) -> list[Proposal]:
+def run(similarities: list[float], options: ProposalSettings, seed: int = 0) -> list[Proposal]:
     """Return the proposals of query 3; pool position i holds train example 100 + i."""
     values = np.array(similarities, dtype=np.float32)
     candidates = ids(range(100, 100 + len(values)))

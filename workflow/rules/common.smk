@@ -36,7 +36,10 @@ if workflow.is_main_process:
 
 RESULTS = EXPERIMENT.results
 LEVER = f"{RESULTS}/lever"
-LEDGER = plan.ledger_folder(EXPERIMENT)
+LVLM = {"lvlm": EXPERIMENT.lvlm.model}
+ASKED = ["--ledger", plan.ledger_folder(EXPERIMENT)]
+if EXPERIMENT.lvlm.ask_again:
+    ASKED += ["--ask-again"]
 TABLES = f"{LEVER}/tables"
 REFERENCE = "resources/reference/lever-plus-published.csv"
 REPORT = f"{RESULTS}/report.md"
@@ -44,6 +47,8 @@ PAGE = f"{RESULTS}/report.html"
 
 INIT = f"{LEVER}/preset~{{preset}}/init/seed~{{seed}}"
 RCE = f"{LEVER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
+# The RCE epoch that other runs start from and are anchored to.
+BASE = RCE.replace("{epoch}", "{base}")
 GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 ON_POLICY = f"{LEVER}/preset~{{preset}}/{{objective}}/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 DISTIL = f"{LEVER}/preset~{{preset}}/distil/base~{{base}}/seed~{{seed}}/epoch~{{epoch}}"
@@ -83,85 +88,48 @@ def grpo_priority(wildcards):
     return CHAIN if is_long else SHORT_CHAIN
 
 
-def spec(stage):
-    """Return the params function of a rule: the job's whole identity as one canonical JSON string."""
+def call(stage, external={}, *options, shared=False):
+    """Return the params of a stage's rule: the job's whole identity as canonical JSON, and the words of its call.
 
-    def of(wildcards):
-        return plan.spec_of(EXPERIMENT, stage, dict(wildcards.items()))
+    The words are derived from files and resources, so that they never trigger a rerun.
 
-    return of
-
-
-def named_files(wildcards, input, output):
-    """Return `name=path` for every named input and output; derived, so it never triggers a rerun."""
-    return arguments({**dict(input.items()), **dict(output.items())})
-
-
-def ledger_folder(wildcards, input):
-    """Return the folder of LVLM answers; derived, because where it lies changes no number."""
-    return [LEDGER, *(["--ask-again"] if EXPERIMENT.lvlm.ask_again else [])]
-
-
-def arguments(files):
-    """Return quoted `name=path` words; a list repeats its name."""
-    words = []
-    for name, value in files.items():
-        paths = [value] if isinstance(value, str) else value
-        words += [f"{name}={path}" for path in paths]
-    return words
-
-
-def with_external(external):
-    """Return a params function like `named_files` that adds paths which Snakemake must not stat.
-
-    Model folders: their digest is part of `spec`. Image folders: each image's digest is part of the examples, and
-    every stage that opens an image compares.
+    Args:
+        stage: the rule's name.
+        external: further files by name, which Snakemake must not stat. Model folders: their digest is part of `spec`.
+            Image folders: each image's digest is part of the examples, and every stage that opens an image compares.
+        options: what changes no number.
+        shared: whether several processes may share the job.
     """
 
-    def of(wildcards, input, output):
-        return named_files(wildcards, input, output) + arguments(external)
+    def spec(wildcards):
+        return plan.spec_of(EXPERIMENT, stage, dict(wildcards.items()))
 
-    return of
+    def words(wildcards, input, output):
+        found = [stage]
+        beside = {name: path.format(**wildcards) for name, path in external.items()}
+        for name, value in [*input.items(), *output.items(), *beside.items()]:
+            paths = [value] if isinstance(value, str) else value
+            found += [f"{name}={path}" for path in paths]
+        return [*found, *options]
 
+    def words_for_several(wildcards, input, output, resources):
+        several = ["--processes", resources.processes]
+        several += [f"--launcher={resources.launcher}"]
+        return [*words(wildcards, input, output), *several]
 
-def previous_rce(wildcards):
-    """Return the folder that an RCE epoch starts from."""
-    epoch = int(wildcards.epoch)
-    if epoch == 1:
-        return INIT.format(**wildcards)
-    return RCE.format(preset=wildcards.preset, seed=wildcards.seed, epoch=epoch - 1)
-
-
-def base_rce(wildcards):
-    """Return the folder of the RCE epoch that a GRPO run starts from and is anchored to."""
-    return RCE.format(
-        preset=wildcards.preset, seed=wildcards.seed, epoch=wildcards.base
-    )
+    return {"spec": spec, "call": words_for_several if shared else words}
 
 
-def after_base(run):
-    """Return the function that gives the folder which an epoch of `run` starts from: its first one from the RCE base."""
+def before(run, first, name):
+    """Return the input function for a file of what an epoch of `run` starts from: the epoch before, or `first`."""
 
     def of(wildcards):
         epoch = int(wildcards.epoch)
-        if epoch == 1:
-            return base_rce(wildcards)
-        return run.format(**(dict(wildcards.items()) | {"epoch": epoch - 1}))
+        folder = first if epoch == 1 else run
+        values = {**dict(wildcards.items()), "epoch": epoch - 1}
+        return f"{folder}/{name}".format(**values)
 
     return of
-
-
-def emulated_base(wildcards):
-    """Return the folder of the RCE epoch that an emulated GRPO run starts from and is compared to."""
-    return RCE.format(preset=EMULATE.preset, seed=wildcards.seed, epoch=wildcards.base)
-
-
-def previous_noisy(wildcards):
-    """Return the folder that a GRPO epoch with emulated dropout starts from."""
-    epoch = int(wildcards.epoch)
-    if epoch == 1:
-        return emulated_base(wildcards)
-    return NOISY.format(**(dict(wildcards.items()) | {"epoch": epoch - 1}))
 
 
 def selectors_of_arm(wildcards):
@@ -170,15 +138,6 @@ def selectors_of_arm(wildcards):
         f"{LEVER}/{run}/selector.safetensors"
         for run in plan.emulated_checkpoints(EXPERIMENT, wildcards.arm)
     ]
-
-
-def start_of(previous, name):
-    """Return an input function for one file of the folder that `previous` names."""
-
-    def of(wildcards):
-        return f"{previous(wildcards)}/{name}"
-
-    return of
 
 
 def selections_of_batch(wildcards):
@@ -198,21 +157,6 @@ def answers_of_policy(wildcards):
 def of_each_run(name):
     """Return one file of every run, in the order of the runs."""
     return [f"{run}/{name}" for run in AGENT_RUNS]
-
-
-def verl_log(wildcards):
-    """Return the log of one run of the original trainer."""
-    return f"{INTENTION.verl.logs}/{wildcards.arm}/seed-{wildcards.seed}/console.log"
-
-
-def with_start(wildcards, input, output):
-    """Return the words of `named_files`, the start model's folder and the one for resumable checkpoints.
-
-    Both are external: the content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
-    """
-    words = named_files(wildcards, input, output)
-    folder = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
-    return words + arguments({**folder, "state": f"{RUN}/state".format(**wildcards)})
 
 
 def of_study(study, path):
@@ -240,10 +184,20 @@ def shown_tables(folder):
     )
 
 
-def figure_labels(wildcards):
-    """Return the title of a figure and what it shows."""
-    caption = prose.caption_of(wildcards.figure)
-    return {"figure": caption.title, "shows": caption.text}
+def shown_figures(folder):
+    """Return an output folder of figures, marked for `snakemake --report`, each with its title and what it shows."""
+
+    def labels(wildcards):
+        caption = prose.caption_of(wildcards.figure)
+        return {"figure": caption.title, "shows": caption.text}
+
+    return report(
+        directory(folder),
+        patterns=["{figure}.svg"],
+        category="Figures",
+        labels=labels,
+        caption="../report/figure.rst",
+    )
 
 
 def begin_invocation():

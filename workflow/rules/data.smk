@@ -19,6 +19,7 @@ else:
         "eval_annotations": FILES.eval_annotations,
     }
 
+TRAIN_IMAGES = {"train_images": IMAGES["train_images"]}
 # Digests of the images: a trigger that image folders themselves cannot be.
 IMAGE_LISTING = [f"{RAW}/images.sha256"] if WORLD else []
 EXAMPLES_SUMMARY = f"{LEVER}/examples/summary.json"
@@ -35,33 +36,23 @@ POOLS = {
 
 if WORLD:
 
-    rule generate_world:
+    use rule stage as generate_world with:
         output:
             **QUESTIONS,
             train_images=directory(IMAGES["train_images"]),
             eval_images=directory(IMAGES["eval_images"]),
             image_listing=IMAGE_LISTING[0],
             card=f"{RAW}/run.json",
-        log:
-            f"{RAW}/log.txt",
-        benchmark:
-            f"{RAW}/benchmark.jsonl"
+        pathvars:
+            beside=f"{RAW}/",
         priority: CHAIN
-        conda:
-            "../../envs/cpu.yaml"
-        resources:
-            **room("generate_world").resources,
         params:
-            spec=spec("generate_world"),
-            files=named_files,
+            **call("generate_world"),
         message:
             "Generate the world: questions, annotations, images"
-        shell:
-            "python -m lever_pipe generate_world --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule prepare_examples:
+use rule stage as prepare_examples with:
     input:
         **QUESTIONS,
         image_listing=IMAGE_LISTING,
@@ -69,72 +60,45 @@ rule prepare_examples:
         **EXAMPLES,
         summary=EXAMPLES_SUMMARY,
         card=f"{LEVER}/examples/run.json",
-    log:
-        f"{LEVER}/examples/log.txt",
-    benchmark:
-        f"{LEVER}/examples/benchmark.jsonl"
+    pathvars:
+        beside=f"{LEVER}/examples/",
     priority: CHAIN
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("prepare_examples").resources,
     params:
-        spec=spec("prepare_examples"),
-        files=with_external(IMAGES),
+        **call("prepare_examples", IMAGES),
     message:
         "Read the questions and check every annotation and image"
-    shell:
-        "python -m lever_pipe prepare_examples --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule embed_examples:
+use rule stage as embed_examples with:
     input:
         **EXAMPLES,
     output:
         embeddings=EMBEDDINGS,
         card=f"{LEVER}/embeddings/run.json",
-    log:
-        f"{LEVER}/embeddings/log.txt",
-    benchmark:
-        f"{LEVER}/embeddings/benchmark.jsonl"
+    pathvars:
+        beside=f"{LEVER}/embeddings/",
     priority: CHAIN
     conda:
         "../../envs/gpu.yaml"
-    threads: room("embed_examples").threads
     resources:
         **room("embed_examples").resources,
     params:
-        spec=spec("embed_examples"),
-        files=with_external({**IMAGES, "encoder": EXPERIMENT.encoder.model}),
+        **call("embed_examples", {**IMAGES, "encoder": EXPERIMENT.encoder.model}),
     message:
         "Embed images and questions"
-    shell:
-        "python -m lever_pipe embed_examples --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule sample_pools:
+use rule stage as sample_pools with:
     input:
         **EXAMPLES,
         embeddings=EMBEDDINGS,
     output:
         **POOLS,
         card=f"{LEVER}/pools/run.json",
-    log:
-        f"{LEVER}/pools/log.txt",
-    benchmark:
-        f"{LEVER}/pools/benchmark.jsonl"
+    pathvars:
+        beside=f"{LEVER}/pools/",
     priority: CHAIN
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("sample_pools").resources,
     params:
-        spec=spec("sample_pools"),
-        files=named_files,
+        **call("sample_pools"),
     message:
         "Sample a pool of candidates for each query"
-    shell:
-        "python -m lever_pipe sample_pools --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

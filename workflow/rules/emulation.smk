@@ -7,39 +7,30 @@ if EMULATE:
         policy.removeprefix("emulation/none/")
         for policy in plan.emulated(EXPERIMENT, "none")
     ]
+    RIGHT_BASE = BASE.replace("{preset}", EMULATE.preset)
     GROUPS = f"{LEVER}/preset~{EMULATE.preset}/groups.safetensors"
 
-    rule emulate_grpo_epoch:
+    use rule stage as emulate_grpo_epoch with:
         input:
             groups=GROUPS,
             embeddings=EMBEDDINGS,
-            start=start_of(previous_noisy, "selector.safetensors"),
-            start_optimiser=start_of(previous_noisy, "optimiser.safetensors"),
-            reference=start_of(emulated_base, "selector.safetensors"),
+            start=before(NOISY, RIGHT_BASE, "selector.safetensors"),
+            start_optimiser=before(NOISY, RIGHT_BASE, "optimiser.safetensors"),
+            reference=f"{RIGHT_BASE}/selector.safetensors",
         output:
             selector=f"{NOISY}/selector.safetensors",
             optimiser=f"{NOISY}/optimiser.safetensors",
             metrics=f"{NOISY}/metrics.json",
             card=f"{NOISY}/run.json",
-        log:
-            f"{NOISY}/log.txt",
-        benchmark:
-            f"{NOISY}/benchmark.jsonl"
+        pathvars:
+            beside=f"{NOISY}/",
         priority: SHORT_CHAIN
-        conda:
-            "../../envs/cpu.yaml"
-        resources:
-            **room("emulate_grpo_epoch").resources,
         params:
-            spec=spec("emulate_grpo_epoch"),
-            files=named_files,
+            **call("emulate_grpo_epoch"),
         message:
             "Emulate GRPO with dropout, epoch {wildcards.epoch}: base {wildcards.base}, beta {wildcards.beta}"
-        shell:
-            "python -m lever_pipe emulate_grpo_epoch --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
-    rule emulate_untouched:
+    use rule stage as emulate_untouched with:
         input:
             groups=GROUPS,
             embeddings=EMBEDDINGS,
@@ -51,24 +42,14 @@ if EMULATE:
         output:
             untouched=f"{EMULATION}/untouched/metrics.jsonl",
             card=f"{EMULATION}/untouched/run.json",
-        log:
-            f"{EMULATION}/untouched/log.txt",
-        benchmark:
-            f"{EMULATION}/untouched/benchmark.jsonl"
-        conda:
-            "../../envs/cpu.yaml"
-        resources:
-            **room("emulate_untouched").resources,
+        pathvars:
+            beside=f"{EMULATION}/untouched/",
         params:
-            spec=spec("emulate_untouched"),
-            files=named_files,
+            **call("emulate_untouched"),
         message:
             "Emulate GRPO without a single update"
-        shell:
-            "python -m lever_pipe emulate_untouched --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
-    rule emulate_selections:
+    use rule stage as emulate_selections with:
         input:
             selectors=selectors_of_arm,
             eval_pools=POOLS["eval_pools"],
@@ -78,26 +59,16 @@ if EMULATE:
                 f"{EMULATION}/{{arm}}/{policy}/selections.jsonl" for policy in OF_ARM
             ],
             card=f"{EMULATION}/{{arm}}/run.json",
-        log:
-            f"{EMULATION}/{{arm}}/log.txt",
-        benchmark:
-            f"{EMULATION}/{{arm}}/benchmark.jsonl"
+        pathvars:
+            beside=f"{EMULATION}/{{arm}}/",
         wildcard_constraints:
             arm="|".join(plan.faults.ARMS),
-        conda:
-            "../../envs/cpu.yaml"
-        resources:
-            **room("emulate_selections").resources,
         params:
-            spec=spec("emulate_selections"),
-            files=named_files,
+            **call("emulate_selections"),
         message:
             "Emulate the published evaluation: {wildcards.arm}"
-        shell:
-            "python -m lever_pipe emulate_selections --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
-    rule score_emulation:
+    use rule stage as score_emulation with:
         input:
             selections=[
                 f"{LEVER}/{policy}/selections.jsonl"
@@ -118,24 +89,14 @@ if EMULATE:
             agreement=f"{EMULATION}/agreement.csv",
             training=f"{EMULATION}/training.csv",
             card=f"{EMULATION}/scores.run.json",
-        log:
-            f"{EMULATION}/scores.log.txt",
-        benchmark:
-            f"{EMULATION}/scores.benchmark.jsonl"
-        conda:
-            "../../envs/cpu.yaml"
-        resources:
-            **room("score_emulation").resources,
+        pathvars:
+            beside=f"{EMULATION}/scores.",
         params:
-            spec=spec("score_emulation"),
-            files=named_files,
+            **call("score_emulation"),
         message:
             "Score the emulated policies"
-        shell:
-            "python -m lever_pipe score_emulation --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
-    rule explain_patterns:
+    use rule stage as explain_patterns with:
         input:
             scores=f"{EMULATION}/scores.csv",
             prompts=f"{EMULATION}/prompts.csv",
@@ -148,19 +109,9 @@ if EMULATE:
             tables=f"{EMULATION}/tables.json",
             csv=shown_tables(f"{EMULATION}/tables"),
             card=f"{EMULATION}/tables.run.json",
-        log:
-            f"{EMULATION}/tables.log.txt",
-        benchmark:
-            f"{EMULATION}/tables.benchmark.jsonl"
-        conda:
-            "../../envs/cpu.yaml"
-        resources:
-            **room("explain_patterns").resources,
+        pathvars:
+            beside=f"{EMULATION}/tables.",
         params:
-            spec=spec("explain_patterns"),
-            files=named_files,
+            **call("explain_patterns"),
         message:
             "Explain the published patterns"
-        shell:
-            "python -m lever_pipe explain_patterns --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log:q} 2>&1"

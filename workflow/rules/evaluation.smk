@@ -5,7 +5,7 @@ ANSWERS = f"{LEVER}/answers/{{batch}}/policies"
 """A file of answers for each policy."""
 
 
-rule select_demonstrations:
+use rule stage as select_demonstrations with:
     input:
         selector=f"{LEVER}/{{trained}}/selector.safetensors",
         eval_pools=POOLS["eval_pools"],
@@ -13,25 +13,15 @@ rule select_demonstrations:
     output:
         selections=f"{LEVER}/{{trained}}/selections.jsonl",
         card=f"{LEVER}/{{trained}}/selections.run.json",
-    log:
-        f"{LEVER}/{{trained}}/selections.log.txt",
-    benchmark:
-        f"{LEVER}/{{trained}}/selections.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("select_demonstrations").resources,
+    pathvars:
+        beside=f"{LEVER}/{{trained}}/selections.",
     params:
-        spec=spec("select_demonstrations"),
-        files=named_files,
+        **call("select_demonstrations"),
     message:
         "Select demonstrations: {wildcards.trained}"
-    shell:
-        "python -m lever_pipe select_demonstrations --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule select_baseline:
+use rule stage as select_baseline with:
     input:
         **EXAMPLES,
         eval_pools=POOLS["eval_pools"],
@@ -39,25 +29,15 @@ rule select_baseline:
     output:
         selections=f"{LEVER}/baseline/{{baseline}}/selections.jsonl",
         card=f"{LEVER}/baseline/{{baseline}}/selections.run.json",
-    log:
-        f"{LEVER}/baseline/{{baseline}}/selections.log.txt",
-    benchmark:
-        f"{LEVER}/baseline/{{baseline}}/selections.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("select_baseline").resources,
+    pathvars:
+        beside=f"{LEVER}/baseline/{{baseline}}/selections.",
     params:
-        spec=spec("select_baseline"),
-        files=named_files,
+        **call("select_baseline"),
     message:
         "Select demonstrations: baseline {wildcards.baseline}"
-    shell:
-        "python -m lever_pipe select_baseline --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule answer_prompts:
+use rule stage as answer_prompts with:
     input:
         **EXAMPLES,
         selections=selections_of_batch,
@@ -65,28 +45,19 @@ rule answer_prompts:
         answers=directory(ANSWERS),
         counters=f"{LEVER}/answers/{{batch}}/counters.json",
         card=f"{LEVER}/answers/{{batch}}/run.json",
-    log:
-        f"{LEVER}/answers/{{batch}}/log.txt",
-    benchmark:
-        f"{LEVER}/answers/{{batch}}/benchmark.jsonl"
+    pathvars:
+        beside=f"{LEVER}/answers/{{batch}}/",
     conda:
         "../../envs/gpu.yaml"
-    threads: room("answer_prompts").threads
     resources:
         **room("answer_prompts").resources,
     params:
-        spec=spec("answer_prompts"),
-        ledger=ledger_folder,
-        files=with_external({**IMAGES, "lvlm": EXPERIMENT.lvlm.model}),
+        **call("answer_prompts", {**IMAGES, **LVLM}, *ASKED, shared=True),
     message:
         "Answer all prompts of {wildcards.batch}"
-    shell:
-        "python -m lever_pipe answer_prompts --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --processes {resources.processes} --threads {threads}"
-        " --ledger {params.ledger:q} > {log:q} 2>&1"
 
 
-rule score_answers:
+use rule stage as score_answers with:
     input:
         selections=f"{LEVER}/{{policy}}/selections.jsonl",
         answers=answers_of_policy,
@@ -96,25 +67,15 @@ rule score_answers:
         summary=f"{SCORES}/cells.jsonl",
         cells=[f"{SCORES}/samples~{n}/shots~{s}.json" for n in SAMPLES for s in SHOTS],
         card=f"{SCORES}/run.json",
-    log:
-        f"{SCORES}/log.txt",
-    benchmark:
-        f"{SCORES}/benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("score_answers").resources,
+    pathvars:
+        beside=f"{SCORES}/",
     params:
-        spec=spec("score_answers"),
-        files=named_files,
+        **call("score_answers"),
     message:
         "Score {wildcards.policy}"
-    shell:
-        "python -m lever_pipe score_answers --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule measure_pools:
+use rule stage as measure_pools with:
     input:
         **EXAMPLES,
         eval_pools=POOLS["eval_pools"],
@@ -122,45 +83,28 @@ rule measure_pools:
     output:
         bound=f"{LEVER}/pools/bound.json",
         card=f"{LEVER}/pools/bound.run.json",
-    log:
-        f"{LEVER}/pools/bound.log.txt",
-    benchmark:
-        f"{LEVER}/pools/bound.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("measure_pools").resources,
+    pathvars:
+        beside=f"{LEVER}/pools/bound.",
     params:
-        spec=spec("measure_pools"),
-        files=named_files,
+        **call("measure_pools"),
     message:
         "Measure what the evaluation pools hold"
-    shell:
-        "python -m lever_pipe measure_pools --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule check_world:
+use rule stage as check_world with:
     input:
         **EXAMPLES,
     output:
         check=f"{LEVER}/world_check/check.json",
         counters=f"{LEVER}/world_check/counters.json",
         card=f"{LEVER}/world_check/run.json",
-    log:
-        f"{LEVER}/world_check/log.txt",
-    benchmark:
-        f"{LEVER}/world_check/benchmark.jsonl"
+    pathvars:
+        beside=f"{LEVER}/world_check/",
     conda:
         "../../envs/gpu.yaml"
-    threads: room("check_world").threads
     resources:
         **room("check_world").resources,
     params:
-        spec=spec("check_world"),
-        files=with_external({**IMAGES, "lvlm": EXPERIMENT.lvlm.model}),
+        **call("check_world", {**IMAGES, **LVLM}),
     message:
         "Check that the embedded LVLM reads its demonstrations"
-    shell:
-        "python -m lever_pipe check_world --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

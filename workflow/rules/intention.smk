@@ -18,10 +18,14 @@ CASSETTE = (
 )
 IS_NATIVE = INTENTION.engine == "native"
 INTENTION_REFERENCE = "resources/reference/userrl-published.csv"
-AGENT_EXECUTION = agent_plan.execution_of(INTENTION)
+AS_AGENT = ["--agent", agent_plan.execution_of(INTENTION)]
+# The content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
+STATE = {"state": f"{RUN}/state"}
+if INTENTION.model.folder:
+    STATE["start"] = INTENTION.model.folder
 
 
-rule prepare_tasks:
+use rule stage as prepare_tasks with:
     input:
         **agent_plan.raw_files(INTENTION),
     output:
@@ -30,57 +34,38 @@ rule prepare_tasks:
         test_tasks=TASKS["test"],
         summary=f"{AGENTS}/tasks/summary.json",
         card=f"{AGENTS}/tasks/run.json",
-    log:
-        f"{AGENTS}/tasks/log.txt",
-    benchmark:
-        f"{AGENTS}/tasks/benchmark.jsonl"
+    pathvars:
+        beside=f"{AGENTS}/tasks/",
     priority: LONG_JOB
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("prepare_tasks").resources,
     params:
-        spec=spec("prepare_tasks"),
-        files=named_files,
+        **call("prepare_tasks"),
     message:
         "Prepare the agent's tasks"
-    shell:
-        "python -m lever_pipe prepare_tasks --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule warm_start_agent:
+use rule stage as warm_start_agent with:
     input:
         train_tasks=TASKS["train"],
     output:
         **WARM_START,
         metrics=f"{AGENTS}/warm_start/metrics.jsonl",
         card=f"{AGENTS}/warm_start/run.json",
-    log:
-        f"{AGENTS}/warm_start/log.txt",
-    benchmark:
-        f"{AGENTS}/warm_start/benchmark.jsonl"
+    pathvars:
+        beside=f"{AGENTS}/warm_start/",
     priority: LONG_JOB
     conda:
         "../../envs/gpu.yaml"
-    threads: room("warm_start_agent").threads
     resources:
         **room("warm_start_agent").resources,
-        agent=AGENT_EXECUTION,
     params:
-        spec=spec("warm_start_agent"),
-        files=named_files,
+        **call("warm_start_agent", {}, *AS_AGENT),
     message:
         "Teach the agent to call its tool"
-    shell:
-        "python -m lever_pipe warm_start_agent --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} --agent {resources.agent:q}"
-        " > {log:q} 2>&1"
 
 
 if IS_NATIVE:
 
-    rule train_agent:
+    use rule stage as train_agent with:
         input:
             train_tasks=TASKS["train"],
             val_tasks=TASKS["val"],
@@ -94,28 +79,19 @@ if IS_NATIVE:
             best=directory(f"{RUN}/best"),
             done=f"{RUN}/done.json",
             card=f"{RUN}/run.json",
-        log:
-            f"{RUN}/log.txt",
-        benchmark:
-            f"{RUN}/benchmark.jsonl"
+        pathvars:
+            beside=f"{RUN}/",
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
-        threads: room("train_agent").threads
         resources:
             **room("train_agent").resources,
-            agent=AGENT_EXECUTION,
         params:
-            spec=spec("train_agent"),
-            files=with_start,
+            **call("train_agent", STATE, *AS_AGENT, shared=True),
         message:
             "GRPO of the agent: arm {wildcards.arm}, seed {wildcards.seed}"
-        shell:
-            "python -m lever_pipe train_agent --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} --agent {resources.agent:q}"
-            " --processes {resources.processes} --launcher={resources.launcher:q} > {log:q} 2>&1"
 
-    rule evaluate_agent:
+    use rule stage as evaluate_agent with:
         input:
             test_tasks=TASKS["test"],
             last=f"{RUN}/last",
@@ -126,82 +102,53 @@ if IS_NATIVE:
             evaluations=f"{RUN}/test/evaluations.jsonl",
             episodes=f"{RUN}/test/episodes.jsonl",
             card=f"{RUN}/test/run.json",
-        log:
-            f"{RUN}/test/log.txt",
-        benchmark:
-            f"{RUN}/test/benchmark.jsonl"
+        pathvars:
+            beside=f"{RUN}/test/",
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
-        threads: room("evaluate_agent").threads
         resources:
             **room("evaluate_agent").resources,
-            agent=AGENT_EXECUTION,
         params:
-            spec=spec("evaluate_agent"),
-            files=named_files,
+            **call("evaluate_agent", {}, *AS_AGENT),
         message:
             "Evaluate the agent on held-out tasks: arm {wildcards.arm}, seed {wildcards.seed}"
-        shell:
-            "python -m lever_pipe evaluate_agent --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} --agent {resources.agent:q}"
-            " > {log:q} 2>&1"
 
 else:
 
-    rule render_verl:
+    use rule stage as render_verl with:
         output:
             launch=directory(f"{RUN}/launch"),
             card=f"{RUN}/launch.run.json",
-        log:
-            f"{RUN}/launch.log.txt",
-        benchmark:
-            f"{RUN}/launch.benchmark.jsonl"
-        conda:
-            "../../envs/cpu.yaml"
-        resources:
-            **room("render_verl").resources,
+        pathvars:
+            beside=f"{RUN}/launch.",
         params:
-            spec=spec("render_verl"),
-            files=named_files,
+            **call("render_verl"),
         message:
             "Render the original trainer's launch files: arm {wildcards.arm}, seed {wildcards.seed}"
-        shell:
-            "python -m lever_pipe render_verl --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
-    rule convert_verl:
+    use rule stage as convert_verl with:
         input:
-            log=verl_log,
+            log=f"{INTENTION.verl.logs}/{{arm}}/seed-{{seed}}/console.log",
         output:
             metrics=f"{RUN}/metrics.jsonl",
             evaluations=f"{RUN}/evaluations.jsonl",
             episodes=f"{RUN}/episodes.jsonl",
             done=f"{RUN}/done.json",
             card=f"{RUN}/run.json",
-        log:
-            f"{RUN}/log.txt",
-        benchmark:
-            f"{RUN}/benchmark.jsonl"
-        conda:
-            "../../envs/cpu.yaml"
-        resources:
-            **room("convert_verl").resources,
+        pathvars:
+            beside=f"{RUN}/",
         params:
-            spec=spec("convert_verl"),
-            files=named_files,
+            **call("convert_verl"),
         message:
             "Convert the original trainer's log: arm {wildcards.arm}, seed {wildcards.seed}"
-        shell:
-            "python -m lever_pipe convert_verl --spec {params.spec:q} {params.files:q}"
-            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule launch:
         input:
             of_each_run("launch"),
 
 
-rule collect_agents:
+use rule stage as collect_agents with:
     input:
         metrics=of_each_run("metrics.jsonl"),
         evaluations=of_each_run("evaluations.jsonl"),
@@ -215,25 +162,15 @@ rule collect_agents:
         episodes_table=f"{AGENT_TABLES}/episodes.csv",
         runs=f"{AGENT_TABLES}/runs.csv",
         card=f"{AGENT_TABLES}/run.json",
-    log:
-        f"{AGENT_TABLES}/log.txt",
-    benchmark:
-        f"{AGENT_TABLES}/benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("collect_agents").resources,
+    pathvars:
+        beside=f"{AGENT_TABLES}/",
     params:
-        spec=spec("collect_agents"),
-        files=named_files,
+        **call("collect_agents"),
     message:
         "Collect the agents' curves"
-    shell:
-        "python -m lever_pipe collect_agents --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule compare_arms:
+use rule stage as compare_arms with:
     input:
         curves=f"{AGENT_TABLES}/curves.csv",
         episodes_table=f"{AGENT_TABLES}/episodes.csv",
@@ -243,25 +180,15 @@ rule compare_arms:
         comparisons=f"{AGENT_TABLES}/comparisons.csv",
         statistics=f"{AGENT_TABLES}/statistics.csv",
         card=f"{AGENT_TABLES}/comparisons.run.json",
-    log:
-        f"{AGENT_TABLES}/comparisons.log.txt",
-    benchmark:
-        f"{AGENT_TABLES}/comparisons.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("compare_arms").resources,
+    pathvars:
+        beside=f"{AGENT_TABLES}/comparisons.",
     params:
-        spec=spec("compare_arms"),
-        files=named_files,
+        **call("compare_arms"),
     message:
         "Compare the agents' arms"
-    shell:
-        "python -m lever_pipe compare_arms --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule tabulate_agents:
+use rule stage as tabulate_agents with:
     input:
         curves=f"{AGENT_TABLES}/curves.csv",
         runs=f"{AGENT_TABLES}/runs.csv",
@@ -275,25 +202,15 @@ rule tabulate_agents:
         tables=f"{AGENT_TABLES}/documents.json",
         csv=shown_tables(f"{AGENT_TABLES}/documents"),
         card=f"{AGENT_TABLES}/documents.run.json",
-    log:
-        f"{AGENT_TABLES}/documents.log.txt",
-    benchmark:
-        f"{AGENT_TABLES}/documents.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("tabulate_agents").resources,
+    pathvars:
+        beside=f"{AGENT_TABLES}/documents.",
     params:
-        spec=spec("tabulate_agents"),
-        files=named_files,
+        **call("tabulate_agents"),
     message:
         "Build every table of study intention"
-    shell:
-        "python -m lever_pipe tabulate_agents --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule plot_agents:
+use rule stage as plot_agents with:
     input:
         curves=f"{AGENT_TABLES}/curves.csv",
         episodes_table=f"{AGENT_TABLES}/episodes.csv",
@@ -301,27 +218,11 @@ rule plot_agents:
         comparisons=f"{AGENT_TABLES}/comparisons.csv",
         reference_intention=INTENTION_REFERENCE,
     output:
-        figures=report(
-            directory(AGENT_FIGURES),
-            patterns=["{figure}.svg"],
-            category="Figures",
-            labels=figure_labels,
-            caption="../report/figure.rst",
-        ),
+        figures=shown_figures(AGENT_FIGURES),
         card=f"{AGENTS}/figures.run.json",
-    log:
-        f"{AGENTS}/figures.log.txt",
-    benchmark:
-        f"{AGENTS}/figures.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("plot_agents").resources,
+    pathvars:
+        beside=f"{AGENTS}/figures.",
     params:
-        spec=spec("plot_agents"),
-        files=named_files,
+        **call("plot_agents"),
     message:
         "Draw every figure of study intention"
-    shell:
-        "python -m lever_pipe plot_agents --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -25,7 +25,7 @@ PAGE_TABLES += [f"{TABLES}/claims"]
 """Folders of CSV files; beside each lies its list of tables, as NAME.json."""
 
 
-rule collect_results:
+use rule stage as collect_results with:
     input:
         cells=[
             f"{LEVER}/{policy}/scores/cells.jsonl"
@@ -46,25 +46,15 @@ rule collect_results:
         steps_csv=f"{TABLES}/steps.csv",
         ties_csv=f"{TABLES}/ties.csv",
         card=f"{TABLES}/run.json",
-    log:
-        f"{TABLES}/log.txt",
-    benchmark:
-        f"{TABLES}/benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("collect_results").resources,
+    pathvars:
+        beside=f"{TABLES}/",
     params:
-        spec=spec("collect_results"),
-        files=named_files,
+        **call("collect_results"),
     message:
         "Collect all scores and training metrics"
-    shell:
-        "python -m lever_pipe collect_results --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule tabulate_documents:
+use rule stage as tabulate_documents with:
     input:
         scores=f"{TABLES}/scores.csv",
         training=f"{TABLES}/training.csv",
@@ -84,25 +74,15 @@ rule tabulate_documents:
         tables=f"{TABLES}/documents.json",
         csv=shown_tables(f"{TABLES}/documents"),
         card=f"{TABLES}/documents.run.json",
-    log:
-        f"{TABLES}/documents.log.txt",
-    benchmark:
-        f"{TABLES}/documents.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("tabulate_documents").resources,
+    pathvars:
+        beside=f"{TABLES}/documents.",
     params:
-        spec=spec("tabulate_documents"),
-        files=named_files,
+        **call("tabulate_documents"),
     message:
         "Build every table"
-    shell:
-        "python -m lever_pipe tabulate_documents --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule plot_curves:
+use rule stage as plot_curves with:
     input:
         scores=f"{TABLES}/scores.csv",
         training=f"{TABLES}/training.csv",
@@ -112,33 +92,45 @@ rule plot_curves:
         comparisons=f"{TABLES}/comparisons.csv",
         breakdown=f"{TABLES}/breakdown.csv",
     output:
-        figures=report(
-            directory(FIGURES),
-            patterns=["{figure}.svg"],
-            category="Figures",
-            labels=figure_labels,
-            caption="../report/figure.rst",
-        ),
+        figures=shown_figures(FIGURES),
         card=f"{LEVER}/figures.run.json",
-    log:
-        f"{LEVER}/figures.log.txt",
-    benchmark:
-        f"{LEVER}/figures.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("plot_curves").resources,
+    pathvars:
+        beside=f"{LEVER}/figures.",
     params:
-        spec=spec("plot_curves"),
-        files=named_files,
+        **call("plot_curves"),
     message:
         "Draw every figure"
-    shell:
-        "python -m lever_pipe plot_curves --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule build_report:
+use rule stage as check_claims with:
+    input:
+        claims="resources/claims.yaml",
+        reference=REFERENCE,
+        reference_intention=INTENTION_REFERENCE,
+        reference_lineage="resources/reference/lineage.yaml",
+        scores=of_study("lever", f"{TABLES}/scores.csv"),
+        training=of_study("lever", f"{TABLES}/training.csv"),
+        intervals=of_study("lever", f"{TABLES}/intervals.csv"),
+        comparisons=of_study("lever", f"{TABLES}/comparisons.csv"),
+        agreement=of_study("lever", f"{TABLES}/agreement.csv"),
+        parameters=of_study("lever", f"{TABLES}/parameters.csv"),
+        lineage=of_study("lever", f"{TABLES}/lineage.csv"),
+        curves=of_study("intention", f"{AGENT_TABLES}/curves.csv"),
+        agent_runs=of_study("intention", f"{AGENT_TABLES}/runs.csv"),
+    output:
+        judged=f"{TABLES}/claims.csv",
+        tables=f"{TABLES}/claims.json",
+        csv=shown_tables(f"{TABLES}/claims"),
+        card=f"{TABLES}/claims.run.json",
+    pathvars:
+        beside=f"{TABLES}/claims.",
+    params:
+        **call("check_claims"),
+    message:
+        "Judge every claim of the documents"
+
+
+use rule stage as build_report with:
     input:
         html_template=f"{TEMPLATES}/report.html.j2",
         style=f"{TEMPLATES}/report.css",
@@ -157,19 +149,9 @@ rule build_report:
         ),
         report=REPORT,
         card=f"{LEVER}/report.run.json",
-    log:
-        f"{LEVER}/report.log.txt",
-    benchmark:
-        f"{LEVER}/report.benchmark.jsonl"
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("build_report").resources,
+    pathvars:
+        beside=f"{LEVER}/report.",
     params:
-        spec=spec("build_report"),
-        files=named_files,
+        **call("build_report"),
     message:
         "Write the report"
-    shell:
-        "python -m lever_pipe build_report --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

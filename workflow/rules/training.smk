@@ -1,29 +1,19 @@
-rule reward_groups:
+use rule stage as reward_groups with:
     input:
         rl_data=RL_DATA,
     output:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         card=f"{LEVER}/preset~{{preset}}/groups.run.json",
-    log:
-        f"{LEVER}/preset~{{preset}}/groups.log.txt",
-    benchmark:
-        f"{LEVER}/preset~{{preset}}/groups.benchmark.jsonl"
+    pathvars:
+        beside=f"{LEVER}/preset~{{preset}}/groups.",
     priority: CHAIN
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("reward_groups").resources,
     params:
-        spec=spec("reward_groups"),
-        files=named_files,
+        **call("reward_groups"),
     message:
         "Reward each trajectory: {wildcards.preset}"
-    shell:
-        "python -m lever_pipe reward_groups --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule initialise_selector:
+use rule stage as initialise_selector with:
     input:
         embeddings=EMBEDDINGS,
     output:
@@ -31,94 +21,64 @@ rule initialise_selector:
         optimiser=f"{INIT}/optimiser.safetensors",
         metrics=f"{INIT}/metrics.json",
         card=f"{INIT}/run.json",
-    log:
-        f"{INIT}/log.txt",
-    benchmark:
-        f"{INIT}/benchmark.jsonl"
+    pathvars:
+        beside=f"{INIT}/",
     priority: CHAIN
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("initialise_selector").resources,
     params:
-        spec=spec("initialise_selector"),
-        files=named_files,
+        **call("initialise_selector"),
     message:
         "Initialise the selector: {wildcards.preset}, seed {wildcards.seed}"
-    shell:
-        "python -m lever_pipe initialise_selector --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule train_rce_epoch:
+use rule stage as train_rce_epoch with:
     input:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
-        start=start_of(previous_rce, "selector.safetensors"),
-        start_optimiser=start_of(previous_rce, "optimiser.safetensors"),
+        start=before(RCE, INIT, "selector.safetensors"),
+        start_optimiser=before(RCE, INIT, "optimiser.safetensors"),
     output:
         selector=f"{RCE}/selector.safetensors",
         optimiser=f"{RCE}/optimiser.safetensors",
         metrics=f"{RCE}/metrics.json",
         card=f"{RCE}/run.json",
-    log:
-        f"{RCE}/log.txt",
-    benchmark:
-        f"{RCE}/benchmark.jsonl"
+    pathvars:
+        beside=f"{RCE}/",
     priority: CHAIN
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("train_rce_epoch").resources,
     params:
-        spec=spec("train_rce_epoch"),
-        files=named_files,
+        **call("train_rce_epoch"),
     message:
         "Train RCE epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
-    shell:
-        "python -m lever_pipe train_rce_epoch --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule train_grpo_epoch:
+use rule stage as train_grpo_epoch with:
     input:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
-        start=start_of(after_base(GRPO), "selector.safetensors"),
-        start_optimiser=start_of(after_base(GRPO), "optimiser.safetensors"),
-        reference=start_of(base_rce, "selector.safetensors"),
+        start=before(GRPO, BASE, "selector.safetensors"),
+        start_optimiser=before(GRPO, BASE, "optimiser.safetensors"),
+        reference=f"{BASE}/selector.safetensors",
     output:
         selector=f"{GRPO}/selector.safetensors",
         optimiser=f"{GRPO}/optimiser.safetensors",
         metrics=f"{GRPO}/metrics.json",
         card=f"{GRPO}/run.json",
-    log:
-        f"{GRPO}/log.txt",
-    benchmark:
-        f"{GRPO}/benchmark.jsonl"
+    pathvars:
+        beside=f"{GRPO}/",
     priority: grpo_priority
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("train_grpo_epoch").resources,
     params:
-        spec=spec("train_grpo_epoch"),
-        files=named_files,
+        **call("train_grpo_epoch"),
     message:
         "Train GRPO epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
-    shell:
-        "python -m lever_pipe train_grpo_epoch --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
-rule train_on_policy_epoch:
+use rule stage as train_on_policy_epoch with:
     input:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
         train_examples=EXAMPLES["train_examples"],
-        start=start_of(after_base(ON_POLICY), "selector.safetensors"),
-        start_optimiser=start_of(after_base(ON_POLICY), "optimiser.safetensors"),
-        reference=start_of(base_rce, "selector.safetensors"),
+        start=before(ON_POLICY, BASE, "selector.safetensors"),
+        start_optimiser=before(ON_POLICY, BASE, "optimiser.safetensors"),
+        reference=f"{BASE}/selector.safetensors",
     output:
         selector=f"{ON_POLICY}/selector.safetensors",
         optimiser=f"{ON_POLICY}/optimiser.safetensors",
@@ -126,55 +86,35 @@ rule train_on_policy_epoch:
         steps=f"{ON_POLICY}/steps.jsonl",
         counters=f"{ON_POLICY}/counters.json",
         card=f"{ON_POLICY}/run.json",
-    log:
-        f"{ON_POLICY}/log.txt",
-    benchmark:
-        f"{ON_POLICY}/benchmark.jsonl"
+    pathvars:
+        beside=f"{ON_POLICY}/",
     priority: SHORT_CHAIN
     conda:
         "../../envs/gpu.yaml"
-    threads: room("train_on_policy_epoch").threads
     resources:
         **room("train_on_policy_epoch").resources,
     params:
-        spec=spec("train_on_policy_epoch"),
-        ledger=ledger_folder,
-        files=with_external(
-            {"train_images": IMAGES["train_images"], "lvlm": EXPERIMENT.lvlm.model}
-        ),
+        **call("train_on_policy_epoch", {**TRAIN_IMAGES, **LVLM}, *ASKED),
     message:
         "Train {wildcards.objective} epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
-    shell:
-        "python -m lever_pipe train_on_policy_epoch --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} --ledger {params.ledger:q} > {log:q} 2>&1"
 
 
-rule train_distil_epoch:
+use rule stage as train_distil_epoch with:
     input:
         groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
         train_examples=EXAMPLES["train_examples"],
-        start=start_of(after_base(DISTIL), "selector.safetensors"),
-        start_optimiser=start_of(after_base(DISTIL), "optimiser.safetensors"),
+        start=before(DISTIL, BASE, "selector.safetensors"),
+        start_optimiser=before(DISTIL, BASE, "optimiser.safetensors"),
     output:
         selector=f"{DISTIL}/selector.safetensors",
         optimiser=f"{DISTIL}/optimiser.safetensors",
         metrics=f"{DISTIL}/metrics.json",
         card=f"{DISTIL}/run.json",
-    log:
-        f"{DISTIL}/log.txt",
-    benchmark:
-        f"{DISTIL}/benchmark.jsonl"
+    pathvars:
+        beside=f"{DISTIL}/",
     priority: SHORT_CHAIN
-    conda:
-        "../../envs/cpu.yaml"
-    resources:
-        **room("train_distil_epoch").resources,
     params:
-        spec=spec("train_distil_epoch"),
-        files=named_files,
+        **call("train_distil_epoch"),
     message:
         "Train distillation epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
-    shell:
-        "python -m lever_pipe train_distil_epoch --spec {params.spec:q} {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

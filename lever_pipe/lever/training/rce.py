@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 
 from lever_pipe.base.optimiser import AdamW
+from lever_pipe.experiment.config import Rce
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches
@@ -18,29 +18,13 @@ from lever_pipe.losses.schedules import cosine, linear
 from lever_pipe.losses.sequence import selection_log_probs
 
 
-@dataclass(frozen=True, slots=True)
-class RceSettings:
-    """Plain values of one RCE epoch; see `config.Rce` for bounds and units."""
-
-    epoch: int
-    learning_rate: float
-    batch_queries: int
-    passes: int
-    temperature_start: float
-    temperature_end: float
-    horizon_epochs: int
-    final_learning_rate_share: float
-    raw_reward: bool
-    z_clamp: float
-    weight_by_spread: bool
-
-
 def plan_rce_epoch(
     module: PointerSelector,
     optimiser: AdamW,
     table: EmbeddingTable,
     groups: Groups,
-    settings: RceSettings,
+    settings: Rce,
+    epoch: int,
     generator: torch.Generator,
 ) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
     """Yield the batches of one epoch with their step; schedules follow the step's place in the horizon."""
@@ -48,7 +32,7 @@ def plan_rce_epoch(
     orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
     steps = [rows for order in orders for rows in order]
     for index, rows in enumerate(steps):
-        progress = progress_of(settings.epoch, index, len(steps), settings.horizon_epochs)
+        progress = progress_of(epoch, index, len(steps), settings.horizon_epochs)
         temperature = linear(settings.temperature_start, settings.temperature_end, progress)
         final = settings.learning_rate * settings.final_learning_rate_share
         learning_rate = cosine(settings.learning_rate, final, progress)
@@ -61,9 +45,7 @@ def plan_rce_epoch(
         yield groups.take(rows), step
 
 
-def rce_step(
-    module: PointerSelector, table: EmbeddingTable, batch: Groups, temperature: float, settings: RceSettings
-) -> Step:
+def rce_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, temperature: float, settings: Rce) -> Step:
     """Return the RCE loss of a batch."""
     scores = table.scores(module, batch)
     log_probs = selection_log_probs(scores, batch.selections, batch.valid)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from lever_pipe.base.storage import read_rows
 from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig, TrainAgentConfig, WarmStartAgentConfig
-from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.intention.records import EvaluationRow, StepRow
-from lever_pipe.runtime import agent_plan
+from lever_pipe.runtime import plan
 from lever_pipe.stages.prepare_tasks import prepare_tasks
 from lever_pipe.stages.train_agent import train_agent
 from lever_pipe.stages.warm_start_agent import warm_start_agent
@@ -22,20 +21,20 @@ STEPS = 15
 STEPS_OF_STRONG_KL = 5
 
 
-def intention(steps: int = STEPS) -> Any:
+def experiment(steps: int = STEPS) -> Experiment:
     values = yaml.safe_load((ROOT / "config.yaml").read_text())
     changed = {"grpo": {"steps": steps}, "evaluation": {"every": steps}}
     for section, keys in changed.items():
         values["intention"][section] |= keys
-    return parse_experiment(values).intention
+    return parse_experiment(values)
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with tasks and a warmed-up policy."""
-    folder, of = tmp_path_factory.mktemp("agents"), intention()
-    tasks = agent_plan.stage_config(of, "prepare_tasks", {})
-    warm_start = agent_plan.stage_config(of, "warm_start_agent", {})
+    folder, of = tmp_path_factory.mktemp("agents"), experiment()
+    tasks = plan.stage_config(of, "prepare_tasks", {})
+    warm_start = plan.stage_config(of, "warm_start_agent", {})
     assert isinstance(tasks, PrepareTasksConfig)
     assert isinstance(warm_start, WarmStartAgentConfig)
     prepare_tasks(
@@ -59,7 +58,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(start: Path, folder: Path, arm: str, steps: int) -> Path:
-    config = agent_plan.stage_config(intention(steps), "train_agent", {"arm": arm, "seed": "0"})
+    config = plan.stage_config(experiment(steps), "train_agent", {"arm": arm, "seed": "0"})
     assert isinstance(config, TrainAgentConfig)
     train_agent(
         train_tasks=start / "train.jsonl",

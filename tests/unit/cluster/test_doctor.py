@@ -20,7 +20,7 @@ from fake_slurm import NODES, FakeSlurm, on_path
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
-from lever_pipe.experiment.config import Store
+from lever_pipe.experiment.config import StoreSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime.checks import compute, doctor, local_checks, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Finding, Level, fault, ok, warning
@@ -350,7 +350,7 @@ def test_a_sound_world_run_passes_here(experiment: Experiment, folder: Path) -> 
 
 
 def test_a_store_that_takes_no_file_is_a_fault(experiment: Experiment, folder: Path) -> None:
-    elsewhere = experiment.model_copy(update={"store": Store(folder="/proc/store")})
+    elsewhere = experiment.model_copy(update={"store": StoreSettings(folder="/proc/store")})
     found = complaints(list(local_checks.check(elsewhere, rules=None, folder=folder)))
     assert found == [("fault", "disk of /proc/store/ledger")]
 
@@ -390,7 +390,7 @@ def test_rules_that_load_models_or_images_exist() -> None:
     rules = "".join(path.read_text() for path in (REPOSITORY / "workflow/rules").glob("*.smk"))
     named = {rule for model in local_checks.models(parse_experiment(WORLD)) for rule in model.rules}
     for rule in named | local_checks.DATA_RULES | {"prepare_tasks"}:
-        assert f"rule {rule}:" in rules, rule
+        assert f"use rule stage as {rule} with:" in rules, rule
 
 
 def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,15 @@ MODEL_RULES = tuple(sizing.PRODUCTION_MODEL)
 WILDCARDS = {"seed": "0"}
 
 
-def first(room: sizing.Room, rule: str = "any") -> dict[str, Any]:
-    return {k: v(wildcards=WILDCARDS, rulename=rule) if callable(v) else v for k, v in room.resources.items()}
+def first(room: Callable[[str], sizing.Room], rule: str) -> dict[str, Any]:
+    asked = room(rule).resources
+    return {k: v(wildcards=WILDCARDS, rulename=rule) if callable(v) else v for k, v in asked.items()}
 
 
 def test_the_worlds_run_without_gpu_on_one_core() -> None:
     room = sizing.rooms(experiment())
     for rule in (*MODEL_RULES, "train_rce_epoch", "train_distil_epoch", "measure_rewards", "build_report"):
-        asked = first(room(rule))
+        asked = first(room, rule)
         assert room(rule).threads == 1, rule
         assert asked["device"] == "cpu"
         assert asked.get("processes", 1) == 1
@@ -53,34 +55,34 @@ def test_the_worlds_run_without_gpu_on_one_core() -> None:
 def test_the_production_models_run_on_one_gpu_each() -> None:
     room = sizing.rooms(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
     for rule in GPU_RULES:
-        asked = first(room(rule))
+        asked = first(room, rule)
         assert (asked["device"], asked["processes"], asked["gpu"], asked["nodes"]) == ("cuda", 1, 1, 1), rule
         assert asked["mem_mb"] < 200_000  # half a node of 8 such GPUs at most
-    assert first(room("train_agent"))["device"] == "cpu"  # this experiment has the tiny agent
+    assert first(room, "train_agent")["device"] == "cpu"  # this experiment has the tiny agent
 
 
 def test_rules_without_model_grow_with_the_experiment_by_what_they_do() -> None:
     small, large = sizing.rooms(experiment()), sizing.rooms(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
-    memory = {rule: first(large(rule))["mem_mb"] for rule in ("sample_pools", "train_rce_epoch", "score_answers")}
+    memory = {rule: first(large, rule)["mem_mb"] for rule in ("sample_pools", "train_rce_epoch", "score_answers")}
     assert memory["sample_pools"] > memory["train_rce_epoch"] > memory["score_answers"]
-    assert memory["score_answers"] > first(small("score_answers"))["mem_mb"]
+    assert memory["score_answers"] > first(small, "score_answers")["mem_mb"]
     for rule, like in (("train_distil_epoch", "train_rce_epoch"), ("measure_rewards", "reward_groups")):
-        assert first(large(rule)) == first(large(like)), rule
+        assert first(large, rule) == first(large, like), rule
 
 
 def test_every_named_rule_exists() -> None:
     named = {*sizing.PRODUCTION_MODEL, *sizing.PRODUCTION_CPU}
     text = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
-    assert named <= set(re.findall(r"^ *rule (\w+):", text, flags=re.MULTILINE))
+    assert named <= set(re.findall(r"^ *use rule stage as (\w+) with:", text, flags=re.MULTILINE))
 
 
 def test_the_agent_of_8b_trains_on_several_gpus_of_one_node_through_accelerate() -> None:
     room = sizing.rooms(experiment("config/intention_qwen3_8b.yaml"))
-    asked = first(room("train_agent"))
+    asked = first(room, "train_agent")
     assert asked["processes"] == asked["gpu"] == 3
     assert asked["nodes"] == 1
     assert (ROOT / asked["launcher"]).is_file()
-    assert first(room("evaluate_agent"))["launcher"] == ""
+    assert first(room, "evaluate_agent")["launcher"] == ""
 
 
 @pytest.mark.parametrize("starved", [0, 1, 2])
@@ -95,7 +97,7 @@ def test_what_starved_asks_for_its_first_memory_and_time_once_more(starved: int)
 
     growing = sizing.rooms(values, starved=count)
     for rule in (*MODEL_RULES, "score_answers"):
-        once, now = first(calm(rule)), first(growing(rule), rule)
+        once, now = first(calm, rule), first(growing, rule)
         factor = 1 + starved
         assert (now["mem_mb"], now["runtime"]) == (factor * once["mem_mb"], factor * once["runtime"])
         assert {**now, "mem_mb": 0, "runtime": 0} == {**once, "mem_mb": 0, "runtime": 0}
@@ -145,6 +147,6 @@ def test_the_size_of_the_weights_decides(tmp_path: Path, parameters: int, device
 def test_a_study_that_does_not_run_asks_for_nothing() -> None:
     values = experiment("config/okvqa_qwen2_5_vl_3b.yaml").model_dump(mode="json")
     values["studies"] = ["intention"]
-    assert first(sizing.rooms(parse_experiment(values))("collect_agents")) == first(
-        sizing.rooms(experiment())("collect_agents")
+    assert first(sizing.rooms(parse_experiment(values)), "collect_agents") == first(
+        sizing.rooms(experiment()), "collect_agents"
     )

@@ -15,7 +15,7 @@ from lever_pipe.base import contents, provenance
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.commands import why_text, why_tool
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import agent_plan, plan
+from lever_pipe.runtime import plan
 from lever_pipe.runtime.rerun import code_records, why, why_names
 from lever_pipe.runtime.rerun.artefacts import cards_below, judge, read_artefact
 from lever_pipe.runtime.rerun.forecast import PlannedJob, UnplannableError
@@ -191,13 +191,10 @@ class TestCode:
 
     def test_members_are_those_of_the_plan(self) -> None:
         experiment = Experiment()
-        for stage in ("sample_pools", "prepare_examples", "embed_examples", "answer_prompts"):
+        for stage in ("sample_pools", "prepare_examples", "embed_examples", "answer_prompts", "prepare_tasks"):
             config = plan.stage_config(experiment, stage, {"batch": "baseline"})
             found = why.members_of(stage, config.model_dump(mode="json"))
             assert found == plan.members_of(config) != ()
-        agent = agent_plan.stage_config(experiment.intention, "prepare_tasks", {})
-        assert agent is not None
-        assert why.members_of("prepare_tasks", agent.model_dump(mode="json")) == plan.members_of(agent)
         assert why.members_of("no_such_stage", {}) == ()
 
 

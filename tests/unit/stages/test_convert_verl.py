@@ -7,10 +7,11 @@ import pytest
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.agent_config import Intention
+from lever_pipe.experiment.agent_config import Verl
 from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.experiment.studies import Experiment
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
-from lever_pipe.runtime import agent_plan
+from lever_pipe.runtime import plan
 from lever_pipe.stages.convert_verl import convert_verl
 
 RECORDED = Path(__file__).parents[1] / "verl" / "console.log"
@@ -18,8 +19,8 @@ RECORDED = Path(__file__).parents[1] / "verl" / "console.log"
 
 def convert(folder: Path, *log: Path, **changed: object) -> DoneRow:
     """Run the stage as the workflow does, for a configuration of six steps."""
-    intention = Intention(grpo={"steps": 6}, **changed)
-    config = agent_plan.stage_config(intention, "convert_verl", {"arm": "bundle", "seed": "1"})
+    experiment = Experiment(intention={"grpo": {"steps": 6}, **changed})
+    config = plan.stage_config(experiment, "convert_verl", {"arm": "bundle", "seed": "1"})
     assert isinstance(config, ConvertVerlConfig)
     names = ("metrics", "evaluations", "episodes", "done")
     return convert_verl(log=log, **{name: folder / name for name in names}, config=config)
@@ -33,7 +34,7 @@ def test_a_log_becomes_a_run_directory(tmp_path: Path, caplog: pytest.LogCapture
     assert rewards == {0: 1.712, 3: 1.820}
     assert storage.read_rows(tmp_path / "episodes", EpisodeRow) == []
     assert storage.read_row(tmp_path / "done", DoneRow) == done
-    assert (done.arm, done.seed, done.reason, done.version) == ("bundle", 1, "log ended", Intention().verl.version)
+    assert (done.arm, done.seed, done.reason, done.version) == ("bundle", 1, "log ended", Verl().version)
     said = [record.message for record in caplog.records]
     assert "log ended: 5 of 6 planned steps" in said
     assert any("logged again" in line for line in said)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
-from lever_pipe.runtime import agent_plan
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.runtime import plan
 from lever_pipe.stages.render_verl import render_verl
 
 FILES = (
@@ -24,7 +24,7 @@ FILES = (
 
 def config(arm: str = "bundle", seed: str = "1", **changed: object) -> RenderVerlConfig:
     """Return what the workflow gives the stage for the default configuration."""
-    planned = agent_plan.stage_config(Intention(**changed), "render_verl", {"arm": arm, "seed": seed})
+    planned = plan.stage_config(Experiment(intention=changed), "render_verl", {"arm": arm, "seed": seed})
     assert isinstance(planned, RenderVerlConfig)
     return planned
 

@@ -17,7 +17,7 @@ from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.config import Rce, Selector
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.network import (
     PROJECTIONS,
@@ -34,7 +34,7 @@ from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import exact_kl, grpo_step
 from lever_pipe.lever.training.loop import Step, policy_entropy, run_epoch, validation_loss
 from lever_pipe.lever.training.policies import Policies
-from lever_pipe.lever.training.rce import RceSettings, plan_rce_epoch
+from lever_pipe.lever.training.rce import plan_rce_epoch
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
 SMALL = Architecture(6, 8, 1, 1, 0.0, 0.0, 0.5, head="gated")
@@ -257,8 +257,10 @@ def trained(head: Head, *, objective: str) -> tuple[float, float]:
         return Step(-expected_reward(table.scores(module, batch), batch), {})
 
     # 0.1: e^10 to 1, so that nearly all weight is on the pairs with a reward
-    settings = RceSettings(1, 1e-2, len(groups), 400, 0.1, 0.1, 1, 1.0, True, 3.0, False)
-    rce = plan_rce_epoch(module, adam, table, groups, settings, torch_generator(0))
+    settings = Rce(
+        learning_rate=1e-2, batch_queries=len(groups), temperature_start=0.1, temperature_end=0.1, horizon_epochs=1
+    ).model_copy(update={"passes": 400})
+    rce = plan_rce_epoch(module, adam, table, groups, settings, 1, torch_generator(0))
     run_epoch(module, adam, rce if objective == "rce" else [(groups, ascend)] * 400, max_gradient_norm=1.0)
     with torch.no_grad():
         drawn = float(expected_reward(table.scores(module.eval(), groups), groups))
