@@ -15,8 +15,7 @@ from lever_pipe.intention.agent.player import execution_of, load_model, load_pla
 from lever_pipe.intention.agent.policy import policy_folder
 from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.agent.resume import drop_progress, identity_of
-from lever_pipe.intention.agent.step import Run
-from lever_pipe.intention.agent.trainer import save_policies, train
+from lever_pipe.intention.agent.trainer import Run, save_policies, train
 from lever_pipe.intention.records import DoneRow, Task
 
 

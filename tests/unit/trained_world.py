@@ -34,11 +34,12 @@ from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent import trainer
 from lever_pipe.intention.agent.evaluation import Evaluation
 from lever_pipe.intention.agent.measures import Clock
-from lever_pipe.intention.agent.player import Player, load_player
+from lever_pipe.intention.agent.player import load_player
 from lever_pipe.intention.agent.policy import build_tiny, save_policy
 from lever_pipe.intention.agent.processes import join
+from lever_pipe.intention.agent.rollout import Player
 from lever_pipe.intention.agent.sft import draw_batches, imitate
-from lever_pipe.intention.agent.step import Run
+from lever_pipe.intention.agent.trainer import Run
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.demonstrator import Demonstrator
 from lever_pipe.intention.environment import load_simulator

@@ -8,10 +8,9 @@ from typing import Literal, NamedTuple
 
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import Row
-from lever_pipe.intention.agent.episodes import Episode, Request
-from lever_pipe.intention.agent.measures import END_REASONS, MISHAPS, work_sums
-from lever_pipe.intention.agent.player import Player
+from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.processes import own_share
+from lever_pipe.intention.agent.rollout import MISHAPS, Episode, EpisodeRequest, Player
 from lever_pipe.intention.records import EpisodeRow, EvaluationRow, Task
 from lever_pipe.statistics.summary import mean_and_sd
 
@@ -98,12 +97,12 @@ def _play(
 ) -> tuple[EvaluationRow, list[EpisodeRow]]:
     own = own_share(range(len(tasks)), player.processes)
     requests = [
-        Request(tasks[index], index, sample, (seed, "evaluation", when.split, index, sample))
+        EpisodeRequest(tasks[index], index, sample, (seed, "evaluation", when.split, index, sample))
         for index in own
         for sample in range(n_samples)
     ]
-    episodes, counts = player.play(requests, greedy=mode == "greedy", progress=progress)
-    work = work_sums(counts)
+    episodes, counts, _ = player.play(requests, greedy=mode == "greedy", progress=progress)
+    work = counts.values()
     totals = player.processes.combine({name: work[name] for name in MISHAPS}, "sum")
     player.require_few_failures(totals, during=f"{mode} evaluation of split {when.split} at step {when.step}")
     batch = _Batch(episodes=tuple(_played(episode, when, mode) for episode in episodes))

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
-from lever_pipe.intention.agent.lessons import Lesson, cut
+from lever_pipe.intention.agent.lessons import Lesson, cut, score
 from lever_pipe.intention.agent.processes import Processes, full
-from lever_pipe.intention.agent.scoring import score
 from lever_pipe.losses.tokens import AgentTerms, agent_terms
 
 CHECKPOINT_ABOVE = 1_000_000_000

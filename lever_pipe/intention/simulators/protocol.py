@@ -67,6 +67,10 @@ class SimulatorCounts:
             self.retries += retries
             self.malformed += malformed
 
+    def values(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return {name: getattr(self, name) for name in ("requests", "failures", "retries", "malformed")}
+
     def note(self, fault: str) -> None:
         """Keep a fault's description."""
         with self._lock:

@@ -10,10 +10,9 @@ from trained_world import MODEL, N_VAL, player_of, world
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import Simulator
-from lever_pipe.intention.agent.episodes import RolloutCounts
 from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate, relabelled
-from lever_pipe.intention.agent.measures import END_REASONS, work_sums
-from lever_pipe.intention.agent.player import Player
+from lever_pipe.intention.agent.measures import END_REASONS
+from lever_pipe.intention.agent.rollout import Player, RolloutCounts
 from lever_pipe.intention.records import Task
 
 NOW = When(3, "val", "current")
@@ -115,10 +114,9 @@ def test_failures_and_time_outs_of_the_user_are_counted_against_the_limit(player
     strict = replace(player, simulator_config=Simulator(kind="rule", failure_limit=0.1))
 
     def judge(requests: int, failures: int, timeouts: int) -> None:
-        counts = work_sums(
-            RolloutCounts(requests=requests, failures=failures, timeouts=timeouts, retries=5, malformed=1)
-        )
-        strict.require_few_failures(counts, during="step 7")
+        found = {"requests": requests, "failures": failures, "retries": 5, "malformed": 1}
+        counts = RolloutCounts(environment_timeouts=timeouts, **{f"simulator_{k}": v for k, v in found.items()})
+        strict.require_few_failures(counts.values(), during="step 7")
 
     for few in ((20, 2, 0), (20, 0, 2), (20, 1, 1), (0, 0, 0)):
         judge(*few)
