@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from pydantic import TypeAdapter
+
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import Row
 from lever_pipe.intention.agent.measures import END_REASONS
@@ -28,7 +30,7 @@ class When(NamedTuple):
     checkpoint: Checkpoint
 
 
-class Evaluation(NamedTuple):
+class PolicyEvaluation(NamedTuple):
     """The two rows, greedy first, and the episodes that they sum up."""
 
     rows: list[EvaluationRow]
@@ -48,10 +50,7 @@ class _Played(Row):
     row: EpisodeRow
 
 
-class _Batch(Row):
-    """What one process has played."""
-
-    episodes: tuple[_Played, ...]
+_PLAYED = TypeAdapter(list[_Played])
 
 
 def evaluate(
@@ -62,7 +61,7 @@ def evaluate(
     n_samples: int,
     seed: int,
     progress: Progress | None = None,
-) -> Evaluation:
+) -> PolicyEvaluation:
     """Play one greedy and `n_samples` sampled episodes of every task, shared out over the processes.
 
     The draws of an episode come from the stream (seed, "evaluation", split, task, sample): the same at every step and
@@ -74,13 +73,13 @@ def evaluate(
     """
     greedy = _play(player, tasks, when, "greedy", 1, seed, progress)
     sampled = _play(player, tasks, when, "sampled", n_samples, seed, progress)
-    return Evaluation([greedy[0], sampled[0]], [*greedy[1], *sampled[1]])
+    return PolicyEvaluation([greedy[0], sampled[0]], [*greedy[1], *sampled[1]])
 
 
-def relabelled(evaluation: Evaluation, when: When) -> Evaluation:
+def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
     """Return the same numbers under another checkpoint's name."""
     change = when._asdict()
-    return Evaluation(
+    return PolicyEvaluation(
         [row.model_copy(update=change) for row in evaluation.rows],
         [row.model_copy(update=change) for row in evaluation.episodes],
     )
@@ -105,9 +104,8 @@ def _play(
     work = counts.values()
     totals = player.processes.combine({name: work[name] for name in MISHAPS}, "sum")
     player.require_few_failures(totals, during=f"{mode} evaluation of split {when.split} at step {when.step}")
-    batch = _Batch(episodes=tuple(_played(episode, when, mode) for episode in episodes))
-    texts = player.processes.gather(batch.model_dump_json())
-    played = [each for text in texts for each in _Batch.model_validate_json(text).episodes]
+    own_episodes = _PLAYED.dump_json([_played(episode, when, mode) for episode in episodes]).decode()
+    played = [each for text in player.processes.gather(own_episodes) for each in _PLAYED.validate_json(text)]
     played.sort(key=lambda each: (each.index, each.row.sample))
     values = _values(played) | {name: totals[name] for name in MISHAPS if name != "simulator_requests"}
     row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n_samples, values=values)

@@ -52,7 +52,7 @@ class Best:
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """What a run has done."""
 
     step: int = 0
@@ -63,7 +63,7 @@ class Progress:
     best: Best | None = None
 
 
-class Place(Row):
+class CheckpointRow(Row):
     """What belongs to a checkpoint beside tensors and rows."""
 
     identity: str
@@ -74,7 +74,8 @@ class Place(Row):
 
 def identity_of(config: BaseModel, inputs: Inputs, code: str) -> str:
     """Return the digest of all that a run's numbers follow from; a checkpoint serves no other run."""
-    files = {name: [contents.digest(path) for path in _paths(value)] for name, value in inputs.items()}
+    paths = {name: (value,) if isinstance(value, Path) else value for name, value in inputs.items()}
+    files = {name: [contents.digest(path) for path in value] for name, value in paths.items()}
     parts = {"config": config.model_dump(mode="json"), "files": files, "code": code}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
@@ -87,7 +88,7 @@ def weights_of(policy: Any) -> dict[str, Tensor]:
 
 
 def save_progress(
-    folder: Path, progress: Progress, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
+    folder: Path, progress: RunProgress, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
 ) -> None:
     """Write a checkpoint and drop the former ones; every process must call it.
 
@@ -99,7 +100,7 @@ def save_progress(
         processes.collect(optimiser.state())
         return
     former = _checkpoints(folder)
-    place = Place(identity=identity, step=progress.step, best_step=best.step, best_reward=best.reward)
+    place = CheckpointRow(identity=identity, step=progress.step, best_step=best.step, best_reward=best.reward)
 
     def fill(path: Path) -> None:
         _write_tensors(path / POLICY, processes.collect(weights_of(policy)), progress.step)
@@ -123,7 +124,7 @@ def save_progress(
 
 def load_progress(
     folder: Path, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
-) -> Progress | None:
+) -> RunProgress | None:
     """Set policy and optimiser to the latest checkpoint of this very run and return its progress; None without one.
 
     What killed processes left half written or half removed goes.
@@ -135,7 +136,7 @@ def load_progress(
     if is_main(processes):
         _clear(folder)
     for path in reversed(_checkpoints(folder)):
-        place = storage.read_row(path / PLACE, Place)
+        place = storage.read_row(path / PLACE, CheckpointRow)
         if place.identity != identity:
             log.warning("%s belongs to another configuration, data or code: training starts anew", path)
             continue
@@ -145,7 +146,7 @@ def load_progress(
             processes.fill(tensors, found)
         weights = load_tensors(path / BEST)[0] if is_main(processes) else {}
         log.info("going on behind step %d (%s)", place.step, path)
-        return Progress(
+        return RunProgress(
             step=place.step,
             metrics=storage.read_rows(path / METRICS, StepRow),
             evaluations=storage.read_rows(path / EVALUATIONS, EvaluationRow),
@@ -191,10 +192,10 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor], step: int) -> None
         os.fsync(handle.fileno())
 
 
-def _same_best(former: list[Path], place: Place) -> Path | None:
+def _same_best(former: list[Path], place: CheckpointRow) -> Path | None:
     """Return the file in which a former checkpoint of this run holds the same best policy."""
     for path in reversed(former):
-        found = storage.read_row(path / PLACE, Place)
+        found = storage.read_row(path / PLACE, CheckpointRow)
         if (found.identity, found.best_step) == (place.identity, place.best_step) and (path / BEST).is_file():
             return path / BEST
     return None
@@ -205,7 +206,3 @@ def _link(source: Path, target: Path) -> None:
         target.hardlink_to(source)
     except OSError:  # a file system without hard links
         shutil.copyfile(source, target)
-
-
-def _paths(value: Path | tuple[Path, ...]) -> tuple[Path, ...]:
-    return (value,) if isinstance(value, Path) else value

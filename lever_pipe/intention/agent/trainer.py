@@ -16,10 +16,10 @@ import torch
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.progress import Progress as Bar
+from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
-from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate
 from lever_pipe.intention.agent.lessons import Lesson, Scored, assign_credit, places_of, score_all
 from lever_pipe.intention.agent.measures import (
     Clock,
@@ -34,7 +34,7 @@ from lever_pipe.intention.agent.measures import (
 )
 from lever_pipe.intention.agent.policy import save_policy
 from lever_pipe.intention.agent.processes import Processes, is_main, own_share, require_equal_shares
-from lever_pipe.intention.agent.resume import Best, Progress, load_progress, save_progress, weights_of
+from lever_pipe.intention.agent.resume import Best, RunProgress, load_progress, save_progress, weights_of
 from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Player, Rollouts
 from lever_pipe.intention.agent.update import prepare_for_updates, update
 from lever_pipe.intention.records import StepRow, Task
@@ -42,7 +42,7 @@ from lever_pipe.losses.learning_rates import scheduled_rate
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """What one run trains, and on what."""
 
     config: TrainAgentConfig
@@ -87,7 +87,7 @@ def tasks_of_step(step: int, n_tasks: int, n_prompts: int, seed: int) -> list[in
     return [int(index) for index in order[place * n_prompts : (place + 1) * n_prompts]]
 
 
-def train_step(run: Run, optimiser: AdamW, step: int, clock: Clock) -> dict[str, float]:
+def train_step(run: TrainingRun, optimiser: AdamW, step: int, clock: Clock) -> dict[str, float]:
     """Take one step and return its values, of all processes together."""
     with clock.time("step"):
         with clock.time("rollout"):
@@ -103,7 +103,7 @@ def train_step(run: Run, optimiser: AdamW, step: int, clock: Clock) -> dict[str,
     return {**step_means(combined, run.processes.size), **extremes, **updated}
 
 
-def _roll_out(run: Run, step: int) -> Rollouts:
+def _roll_out(run: TrainingRun, step: int) -> Rollouts:
     """Play the episodes of this process, mini-batch by mini-batch and task by task."""
     grpo, seed = run.config.grpo, run.config.seed
     chosen = tasks_of_step(step, len(run.train), grpo.prompts, seed)
@@ -121,7 +121,7 @@ def _roll_out(run: Run, step: int) -> Rollouts:
     return run.player.play(requests)
 
 
-def _learnable(run: Run, episodes: Sequence[Episode], clock: Clock) -> tuple[list[Lesson], dict[str, float]]:
+def _learnable(run: TrainingRun, episodes: Sequence[Episode], clock: Clock) -> tuple[list[Lesson], dict[str, float]]:
     """Return a lesson for each episode, and what was measured before the first update."""
     size = run.config.grpo.group
     groups = [episodes[start : start + size] for start in range(0, len(episodes), size)]
@@ -148,7 +148,7 @@ def _learnable(run: Run, episodes: Sequence[Episode], clock: Clock) -> tuple[lis
 
 
 def _score(
-    run: Run, model: Any, tokens: Sequence[torch.Tensor], places: Sequence[torch.Tensor], *, entropies: bool
+    run: TrainingRun, model: Any, tokens: Sequence[torch.Tensor], places: Sequence[torch.Tensor], *, entropies: bool
 ) -> list[Scored]:
     grpo = run.config.grpo
     with run.processes.computing():
@@ -163,7 +163,7 @@ def _score(
         )
 
 
-def _update_all(run: Run, optimiser: AdamW, lessons: Sequence[Lesson], step: int) -> dict[str, float]:
+def _update_all(run: TrainingRun, optimiser: AdamW, lessons: Sequence[Lesson], step: int) -> dict[str, float]:
     """Take the step's updates at its one learning rate and return their means; of the ratio the maximum."""
     config, schedule = run.config, run.config.arm.schedule
     rate = scheduled_rate(
@@ -194,14 +194,14 @@ def _update_all(run: Run, optimiser: AdamW, lessons: Sequence[Lesson], step: int
     return {**means, "ratio_max": max(values["ratio_max"] for values in found), "learning_rate": rate}
 
 
-def _extremes(run: Run, episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> dict[str, float]:
+def _extremes(run: TrainingRun, episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> dict[str, float]:
     rewards = [sum(episode.rewards) for episode in episodes]
     gap = log_prob_gap(episodes, lessons)
     found = run.processes.combine({"high": max(rewards), "low": -min(rewards), "gap": gap}, "max")
     return {"reward_min": -found["low"], "reward_max": found["high"], "rollout_log_prob_gap": found["gap"]}
 
 
-def train(run: Run, *, state: Path, checkpoint_every: int, identity: str) -> Progress:
+def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str) -> RunProgress:
     """Train to the last step, from the run's checkpoint in `state` where there is one, and return all rows.
 
     Args:
@@ -219,10 +219,10 @@ def train(run: Run, *, state: Path, checkpoint_every: int, identity: str) -> Pro
     require_equal_shares(grpo.prompts, grpo.minibatches, run.processes)
     prepare_for_updates(run.policy)
     optimiser = AdamW(run.policy, learning_rate=run.peak_rate, weight_decay=grpo.weight_decay)
-    progress = load_progress(state, run.policy, optimiser, run.processes, identity=identity) or Progress()
+    progress = load_progress(state, run.policy, optimiser, run.processes, identity=identity) or RunProgress()
     if progress.best is None:
         _note(run, progress, _validate(run, step=0))
-    with Bar(grpo.steps - progress.step if is_main(run.processes) else 0, "train agent") as bar:
+    with Progress(grpo.steps - progress.step if is_main(run.processes) else 0, "train agent") as bar:
         for step in range(progress.step + 1, grpo.steps + 1):
             clock = Clock(run.processes.device)
             values = train_step(run, optimiser, step, clock)
@@ -240,7 +240,7 @@ def train(run: Run, *, state: Path, checkpoint_every: int, identity: str) -> Pro
     return progress
 
 
-def _row(run: Run, step: int, values: dict[str, float], clock: Clock) -> StepRow:
+def _row(run: TrainingRun, step: int, values: dict[str, float], clock: Clock) -> StepRow:
     """Return a step's row; of each time the longest over processes."""
     seconds = run.processes.combine({f"seconds_{name}": value for name, value in clock.seconds.items()}, "max")
     timed = {**values, **seconds}
@@ -250,14 +250,14 @@ def _row(run: Run, step: int, values: dict[str, float], clock: Clock) -> StepRow
     return StepRow(step=step, values={**timed, **memory, **rates(timed, run.processes.size, name)})
 
 
-def _validate(run: Run, *, step: int) -> Evaluation:
+def _validate(run: TrainingRun, *, step: int) -> PolicyEvaluation:
     evaluation = run.config.evaluation
     return evaluate(
         run.player, run.val, When(step, "val", "current"), n_samples=evaluation.samples, seed=evaluation.seed
     )
 
 
-def _note(run: Run, progress: Progress, evaluation: Evaluation) -> None:
+def _note(run: TrainingRun, progress: RunProgress, evaluation: PolicyEvaluation) -> None:
     """Add an evaluation, and keep the policy if none before was as good."""
     progress.evaluations += evaluation.rows
     progress.episodes += evaluation.episodes
@@ -266,7 +266,7 @@ def _note(run: Run, progress: Progress, evaluation: Evaluation) -> None:
         progress.best = Best(progress.evaluations[-1].step, evaluation.reward, weights)
 
 
-def save_policies(run: Run, progress: Progress, *, last: Path, best: Path) -> None:
+def save_policies(run: TrainingRun, progress: RunProgress, *, last: Path, best: Path) -> None:
     """Write the last and the best policy as model folders of the configured precision; all processes must call it."""
     found = run.processes.collect(weights_of(run.policy))
     if not is_main(run.processes) or progress.best is None:

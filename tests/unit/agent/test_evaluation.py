@@ -10,7 +10,7 @@ from trained_world import MODEL, N_VAL, player_of, world
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import Simulator
-from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate, relabelled
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate, relabelled
 from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.rollout import Player, RolloutCounts
 from lever_pipe.intention.records import Task
@@ -30,11 +30,11 @@ def player() -> Player:
 
 
 @pytest.fixture(scope="module")
-def found(player: Player, tasks: list[Task]) -> Evaluation:
+def found(player: Player, tasks: list[Task]) -> PolicyEvaluation:
     return evaluate(player, tasks, NOW, n_samples=N_SAMPLES, seed=0)
 
 
-def test_rows_say_what_was_played(found: Evaluation) -> None:
+def test_rows_say_what_was_played(found: PolicyEvaluation) -> None:
     greedy, sampled = found.rows
     assert (greedy.mode, greedy.n_samples, sampled.mode, sampled.n_samples) == ("greedy", 1, "sampled", N_SAMPLES)
     assert {(row.step, row.split, row.checkpoint, row.n_tasks) for row in found.rows} == {(3, "val", "current", N_VAL)}
@@ -58,7 +58,7 @@ def test_rows_say_what_was_played(found: Evaluation) -> None:
     }
 
 
-def test_values_are_means_of_the_episodes(found: Evaluation) -> None:
+def test_values_are_means_of_the_episodes(found: PolicyEvaluation) -> None:
     for row in found.rows:
         episodes = [each for each in found.episodes if each.mode == row.mode]
         rewards = [sum(each.rewards) for each in episodes]
@@ -75,7 +75,7 @@ def test_values_are_means_of_the_episodes(found: Evaluation) -> None:
         assert values["simulator_failures"] == 0
 
 
-def test_the_standard_error_is_over_tasks(found: Evaluation) -> None:
+def test_the_standard_error_is_over_tasks(found: PolicyEvaluation) -> None:
     """Three tasks: the error is the deviation of their means with divisor 2, over the root of 3."""
     rewards = [sum(each.rewards) for each in found.episodes if each.mode == "sampled"]
     means = [sum(rewards[i : i + N_SAMPLES]) / N_SAMPLES for i in range(0, len(rewards), N_SAMPLES)]
@@ -91,7 +91,7 @@ def test_a_single_task_has_no_error(player: Player, tasks: list[Task]) -> None:
 
 
 def test_draws_are_common_to_steps_and_belong_to_their_episode(
-    player: Player, tasks: list[Task], found: Evaluation
+    player: Player, tasks: list[Task], found: PolicyEvaluation
 ) -> None:
     later = evaluate(replace(player, batch=2), tasks, When(40, "val", "best"), n_samples=N_SAMPLES, seed=0)
     assert relabelled(later, NOW) == found
