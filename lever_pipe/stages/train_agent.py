@@ -51,7 +51,9 @@ def train_agent(
     folder = policy_folder(start)
     reference = load_model(folder, processes, processes.frozen).requires_grad_(requires_grad=False)
     player = load_player(folder, config, settings, processes, temperature=config.grpo.temperature, dtype="float32")
-    run = TrainingRun(config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task))
+    run = TrainingRun(
+        config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task)
+    )
     inputs: Inputs = {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start, "cassette": cassette}
     identity = identity_of(config, inputs, runtime.code or code_of("train_agent"))
     progress = train(run, state=state, checkpoint_every=settings.checkpoint_every, identity=identity)

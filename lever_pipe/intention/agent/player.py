@@ -68,7 +68,7 @@ def load_model(folder: Path, processes: Processes, dtype: Precision) -> PreTrain
     Raises:
         CheckpointError: no readable model.
     """
-    model = load_policy(folder, dtype, "cpu")
+    model = load_policy(folder, dtype)
     processes.place(model)
     return model
 
