@@ -22,9 +22,9 @@ from lever_pipe.experiment.agent_config import (
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.agent.rollout import Player
+from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
-from lever_pipe.intention.demonstrator import Demonstration, Demonstrator
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators import rule
 from lever_pipe.intention.sources import synthetic

@@ -38,10 +38,9 @@ from lever_pipe.intention.agent.player import load_player
 from lever_pipe.intention.agent.policy import build_tiny, save_policy
 from lever_pipe.intention.agent.processes import join
 from lever_pipe.intention.agent.rollout import Player
-from lever_pipe.intention.agent.sft import draw_batches, imitate
 from lever_pipe.intention.agent.trainer import TrainingRun
+from lever_pipe.intention.agent.warm_start import Demonstrator, draw_batches, imitate
 from lever_pipe.intention.codecs.word import WordCodec
-from lever_pipe.intention.demonstrator import Demonstrator
 from lever_pipe.intention.environment import load_simulator
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.intention.sources import synthetic

@@ -9,8 +9,8 @@ from intention_cases import task_of
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator, SyntheticTasks, WarmStart
+from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
 from lever_pipe.intention.codecs.word import WordCodec
-from lever_pipe.intention.demonstrator import Demonstration, Demonstrator
 from lever_pipe.intention.environment import ceiling
 from lever_pipe.intention.lexicon import RELEVANT
 from lever_pipe.intention.simulators import rule

@@ -9,7 +9,7 @@ from verl_examples import arm, bundle, render_config
 
 from lever_pipe.experiment.agent_config import Schedule
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
-from lever_pipe.intention.verl.overrides import hydra_value, override_lines
+from lever_pipe.intention.verl.launch import hydra_value, override_lines
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"

@@ -11,8 +11,7 @@ from verl_examples import REWARD, console, convert_config, json_lines, scalars
 
 from lever_pipe.base.errors import LeverPipeError, RecordError
 from lever_pipe.intention.verl.conversion import NAMES, convert
-from lever_pipe.intention.verl.logs import read_log
-from lever_pipe.intention.verl.readings import Logged, read_file
+from lever_pipe.intention.verl.logs import Logged, read_file, read_log
 
 STEPS = [(1, {"actor/lr": 1e-6, "actor/pg_loss": -0.25}), (2, {"actor/pg_loss": 0.125, REWARD: 1.8175})]
 

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import TinyQwen3, WarmStart
 from lever_pipe.intention.agent.policy import build_tiny
-from lever_pipe.intention.agent.sft import draw_batches, imitate, imitation_loss, pack
-from lever_pipe.intention.demonstrator import Demonstration, Demonstrator
+from lever_pipe.intention.agent.warm_start import (
+    Demonstration,
+    Demonstrator,
+    draw_batches,
+    imitate,
+    imitation_loss,
+    pack,
+)
 
 TINY = TinyQwen3(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24)
 BATCH = demonstrations(7)
