@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lever_pipe.base.errors import CheckpointError, ConfigError
-from lever_pipe.base.parsing import parse_model
+from lever_pipe.base.parsing import load_member, parse_model
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, TrainAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
@@ -16,7 +16,6 @@ from lever_pipe.intention.agent.processes import Precision, Processes
 from lever_pipe.intention.agent.rollout import Player
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.environment import load_simulator
-from lever_pipe.intention.members import load_member
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -94,7 +93,7 @@ def load_player(
     _require_positions(folder, policy, model.max_context)
     return Player(
         policy=policy,
-        codec=cast("ChatCodec", load_member("codecs", model.codec).load(folder)),
+        codec=cast("ChatCodec", load_member("intention/codecs", model.codec).load(folder)),
         simulator=load_simulator(config.simulator, execution),
         processes=processes,
         model=model,

@@ -19,7 +19,7 @@ from lever_pipe.intention.agent.generation import Decoding, GenerationCounts, Sa
 from lever_pipe.intention.agent.memory import remember
 from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec
-from lever_pipe.intention.environment import IntentionEnv, TurnResult, step_all
+from lever_pipe.intention.environment import IntentionEnv, StepResult, step_all
 from lever_pipe.intention.records import EndReason, Task
 from lever_pipe.intention.simulators.protocol import UserSimulator
 
@@ -269,8 +269,8 @@ def _answer(running: Sequence[_Dialogue], player: Player, counts: RolloutCounts,
             dialogue.episode.rewards.append(0.0)
             dialogue.finish(_end_unheard(turn, dialogue.episode, max_context))
     results = step_all([(dialogue.env, calls) for dialogue, calls in asking])
-    for (dialogue, _), result in zip(asking, results, strict=True):
-        counts.multi_call_turns += result.n_calls > 1
+    for (dialogue, calls), result in zip(asking, results, strict=True):
+        counts.multi_call_turns += len(calls) > 1
         counts.environment_timeouts += result.timed_out and not result.failed
         dialogue.episode.rewards.append(result.reward)
         end = _end_heard(result, dialogue.env, is_last=is_last)
@@ -295,7 +295,7 @@ def _end_unheard(turn: AgentTurn, episode: Episode, max_context: int) -> EndReas
             return turn.kind
 
 
-def _end_heard(result: TurnResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
+def _end_heard(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
     """Return why an executed turn ends its episode, or None."""
     if result.failed:
         return "failed"

@@ -18,7 +18,7 @@ from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.storage import is_unicode
 from lever_pipe.experiment.agent_config import Endpoint
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
 
 PROMPTS_DIGEST = "9c7514996d2857b2"
 """Of `prompts/reply.txt` and `prompts/judge.txt`; whoever edits one of them changes this line too."""
@@ -187,12 +187,12 @@ class PromptedUser:
         self._endpoint = endpoint
         self._leak_details = leak_details
 
-    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         """Return what the model says as the user; it is not told what was covered."""
         del covered
         prompt = reply_prompt(task, question, history, leak_details=self._leak_details)
         text = self._chat.answer(self._request(prompt), read_reply)
-        return Reply(STOCK_REPLY, ok=False) if text is None else Reply(text, ok=True)
+        return UserReply(STOCK_REPLY, ok=False) if text is None else UserReply(text, ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         """Return what the model says as the judge."""

@@ -22,7 +22,7 @@ class Exchange(NamedTuple):
     reply: str
 
 
-class Reply(NamedTuple):
+class UserReply(NamedTuple):
     """What the user says."""
 
     text: str
@@ -88,7 +88,7 @@ class UserSimulator(Protocol):
     def counts(self) -> SimulatorCounts:
         """Return the running counts since the simulator was loaded."""
 
-    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         """Return what the user answers.
 
         Args:
@@ -109,7 +109,7 @@ class UserSimulator(Protocol):
         """
 
 
-class Member(Protocol):
+class SimulatorModule(Protocol):
     """A module of `lever_pipe/intention/simulators`."""
 
     def load(self, config: Simulator, execution: AgentExecution) -> UserSimulator:

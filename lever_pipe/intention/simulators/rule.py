@@ -16,7 +16,7 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS, VALUES, disclosure
 from lever_pipe.intention.records import MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
 
 _SLOTS = frozenset(SLOTS)
 
@@ -38,17 +38,17 @@ class RuleUser:
         self._judge_miss = judge_miss
         self._reply_noise = reply_noise
 
-    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         """Return the values of the named hidden slots, or why there is none to give."""
         self.counts.add(requests=1)
         named, hidden = _named(question), _slots_of(task)
         known = {hidden[index] for index in covered}
         asked_for = [i for i, slot in enumerate(hidden) if slot in named - known]
         if asked_for:
-            return Reply(" , ".join(self._disclose(task, i, question, history) for i in asked_for), ok=True)
+            return UserReply(" , ".join(self._disclose(task, i, question, history) for i in asked_for), ok=True)
         if not named:
-            return Reply(NO_SLOT, ok=True)
-        return Reply(REPEATED if named <= known else IRRELEVANT, ok=True)
+            return UserReply(NO_SLOT, ok=True)
+        return UserReply(REPEATED if named <= known else IRRELEVANT, ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         """Return which remaining slots the question names."""

@@ -11,7 +11,7 @@ from PIL import Image
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import write_json
-from lever_pipe.world.data.items import Picture, Question, Split, WorldOptions, draw_split
+from lever_pipe.world.data.items import AnnotatedQuestion, Picture, Split, WorldOptions, draw_split
 from lever_pipe.world.data.lexicon import RELATIONS, answer_type, question_type
 from lever_pipe.world.data.scenes import render
 
@@ -36,7 +36,7 @@ def draw_image(options: WorldOptions, split: Split, picture: Picture) -> np.ndar
     return np.asarray(render(scene.kind, scene.color, scene.count, rng))
 
 
-def _annotation(picture: Picture, question_id: int, question: Question) -> dict[str, Any]:
+def _annotation(picture: Picture, question_id: int, question: AnnotatedQuestion) -> dict[str, Any]:
     answers = [
         {"answer_id": i, "raw_answer": answer, "answer_confidence": "yes", "answer": answer}
         for i, answer in enumerate(question.answers, start=1)

@@ -94,7 +94,7 @@ class Knowledge:
 
 
 @dataclass(frozen=True)
-class Question:
+class AnnotatedQuestion:
     """One question with the raw answers of ten annotators."""
 
     relation: Relation
@@ -115,7 +115,7 @@ class Picture:
 
     image_id: int
     scene: Scene
-    questions: Mapping[int, Question]
+    questions: Mapping[int, AnnotatedQuestion]
 
 
 def _draw_facts(relation: Relation, n_active: int, rng: np.random.Generator) -> dict[str, str]:
@@ -183,17 +183,17 @@ def _draw_question(
     knowledge: Knowledge,
     flipped_share: float,
     rng: np.random.Generator,
-) -> Question:
+) -> AnnotatedQuestion:
     truth = knowledge.truth(relation, scene)
     confusion = knowledge.confusions[relation.name][truth]
     answers = annotate(relation, truth, confusion, flipped_share, rng)
     text = relation.questions[rng.integers(len(relation.questions))]
-    return Question(relation, scene.value(relation.key), text, truth, answers)
+    return AnnotatedQuestion(relation, scene.value(relation.key), text, truth, answers)
 
 
 def _draw_picture_questions(
     n_questions: int, knowledge: Knowledge, options: WorldOptions, rng: np.random.Generator
-) -> tuple[Scene, list[Question]]:
+) -> tuple[Scene, list[AnnotatedQuestion]]:
     relations: list[Relation] = []
     while len(relations) < n_questions:
         relation = draw_relation(options.perceptual_share, rng)

@@ -12,7 +12,7 @@ from lever_pipe.base.progress import Progress
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Rollouts
 from lever_pipe.intention.records import EndReason, MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
 
 
 def task_of(*slots: str, name: str = "t", request: str = "task : travel .") -> Task:
@@ -109,11 +109,11 @@ class Failing:
         self.is_remote = is_remote
         self._fails_at = fails_at
 
-    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         self.counts.add(requests=1)
         ok = len(history) + 1 != self._fails_at
         self.counts.add(failures=not ok)
-        return Reply("asked", ok=ok)
+        return UserReply("asked", ok=ok)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         self.counts.add(requests=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.world.data.items import Picture, Question, WorldOptions, annotate, draw_knowledge, draw_split
+from lever_pipe.world.data.items import AnnotatedQuestion, Picture, WorldOptions, annotate, draw_knowledge, draw_split
 from lever_pipe.world.data.lexicon import COLORS, COUNTS, KINDS, KNOWLEDGE, RELATIONS
 
 OPTIONS = WorldOptions()
@@ -20,11 +20,11 @@ def train() -> list[Picture]:
 
 
 @pytest.fixture(scope="module")
-def questions(train: list[Picture]) -> list[Question]:
+def questions(train: list[Picture]) -> list[AnnotatedQuestion]:
     return [question for picture in train for question in picture.questions.values()]
 
 
-def _majority(question: Question) -> str:
+def _majority(question: AnnotatedQuestion) -> str:
     return Counter(question.answers).most_common(1)[0][0]
 
 
@@ -51,7 +51,7 @@ def test_a_confusion_is_another_answer_of_the_same_relation() -> None:
             assert confusion in relation.answers
 
 
-def test_sizes_types_and_shared_images(train: list[Picture], questions: list[Question]) -> None:
+def test_sizes_types_and_shared_images(train: list[Picture], questions: list[AnnotatedQuestion]) -> None:
     assert len(questions) == 2000
     # 10 % of 2000 questions sit in pairs: 100 pairs, so 1900 images.
     assert len(train) == 1900
@@ -73,7 +73,7 @@ def test_keys_follow_the_scene_and_truth_follows_the_knowledge(train: list[Pictu
             assert set(question.answers) <= set(question.relation.answers)
 
 
-def test_majorities_are_mostly_true_and_scores_are_graded(questions: list[Question]) -> None:
+def test_majorities_are_mostly_true_and_scores_are_graded(questions: list[AnnotatedQuestion]) -> None:
     agreement = np.mean([_majority(question) == question.truth for question in questions])
     # 5 % of three quarters of the questions are flipped and some others are split votes.
     assert 0.90 <= agreement <= 0.97
@@ -82,7 +82,7 @@ def test_majorities_are_mostly_true_and_scores_are_graded(questions: list[Questi
     assert {0, 1, 2, 3} <= votes
 
 
-def test_attributes_are_balanced(train: list[Picture], questions: list[Question]) -> None:
+def test_attributes_are_balanced(train: list[Picture], questions: list[AnnotatedQuestion]) -> None:
     def spread(values: list[str]) -> float:
         counts = Counter(values)
         return max(counts.values()) / min(counts.values())
