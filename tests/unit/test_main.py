@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from builders import embedding_arrays
 
-from lever_pipe.__main__ import RARELY, TOOLS, _no_garbage_collection, main
+from lever_pipe.__main__ import RARELY, TOOLS, _no_garbage_collection, main, path_parameters, stage_function
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError
 from lever_pipe.base.records import EpochMetrics
@@ -159,6 +159,13 @@ def test_help_says_what_each_tool_does(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_language_without_glossary_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "found 'xx'; there is zh." in fault(capsys, "glossary", "xx")
     assert "Did you mean 'zh'?" in fault(capsys, "glossary", "zn")
+
+
+def test_file_parameters_are_read_from_the_signature() -> None:
+    parameters = path_parameters(stage_function("score_answers"))
+    assert parameters["cells"]
+    assert not parameters["answers"]
+    assert not {"config", "runtime"} & parameters.keys()
 
 
 def test_tools_list_the_code_of_a_stage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,8 +23,7 @@ from builders import embedding_arrays
 from lever_pipe.__main__ import _parser, is_made, main
 from lever_pipe.base import storage
 from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.run_card import carry_out
-from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
+from lever_pipe.experiment.run_card import watched, write_card
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, MergeRlDataConfig, Runtime
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.ownership import (
@@ -531,15 +530,16 @@ def made(folder: Path) -> dict[str, Path | tuple[Path, ...]]:
         "shards": (folder / "shard0", folder / "shard1"),
         "tables": folder / "tables",
         "cells": (folder / "cell0", folder / "cell1"),
+        "lvlm": folder / "absent",
+        "card": folder / "card",
     }
     for name in ("groups", "shard0", "shard1", "tables/a", "cell0", "cell1"):
         storage.write_text(folder / name, name)
-    carry_out(s, folder / "card", config=CONFIG, runtime=Runtime(code="c"), lvlm=folder / "absent", **files)
+    inputs = {"groups": folder / "groups", "shards": (folder / "shard0", folder / "shard1")}
+    with watched("s", files):
+        write_card(folder / "card", stage="s", config=CONFIG, inputs=inputs, started=time.perf_counter(),
+                   runtime=Runtime(code="c"))  # fmt: skip
     return files
-
-
-def s(*, groups: Input, shards: Inputs, tables: Output, cells: Outputs, lvlm: External, config: MergeRlDataConfig) -> None:
-    """Make nothing: all is there."""
 
 
 def complete(folder: Path, files: Any, **changes: Any) -> bool:

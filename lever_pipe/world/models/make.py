@@ -19,7 +19,8 @@ from torch import nn
 
 from lever_pipe.base.errors import WorldError
 from lever_pipe.base.storage import digest, read_json, write_json, write_text
-from lever_pipe.world.data.items import WorldOptions
+from lever_pipe.experiment.config import WorldData
+from lever_pipe.world.data.items import FLIPPED_SHARE, SHARED_IMAGE_SHARE
 from lever_pipe.world.models.encoder import N_STEPS, train_clip, zero_shot_accuracies
 from lever_pipe.world.models.evaluation import answer_probes, draw_examples, perceptual_probe
 from lever_pipe.world.models.models import Reader, save_clip, save_reader
@@ -133,7 +134,7 @@ log = logging.getLogger(__name__)
 PROBE_SEED = 0
 
 
-def probe_reader(model: Reader, options: WorldOptions, *, max_queries: int | None = None) -> dict[str, ProbeScore]:
+def probe_reader(model: Reader, options: WorldData, *, max_queries: int | None = None) -> dict[str, ProbeScore]:
     """Return the scores of all probes on the world that `options` describe.
 
     `max_queries` keeps the first evaluation questions only, for a quick check.
@@ -158,7 +159,7 @@ def make(out: Path, *, seed: int, threads: int = 1) -> dict[str, Any]:
         WorldError: the trained reader misses a bound; models and card stay for inspection.
     """
     torch.set_num_threads(threads)
-    options = WorldOptions()
+    options = WorldData()
     clip, clip_seconds = train_clip(seed)
     save_clip(clip, out / "clip")
     trainer = ReaderTrainer(seed)
@@ -169,7 +170,7 @@ def make(out: Path, *, seed: int, threads: int = 1) -> dict[str, Any]:
         "command": f"python -m lever_pipe.world.models.make --out resources/world --seed {seed}",
         "seed": seed,
         "threads": threads,
-        "world": asdict(options),
+        "world": {**options.model_dump(), "flipped_share": FLIPPED_SHARE, "shared_image_share": SHARED_IMAGE_SHARE},
         "lvlm": {
             "parameters": _size(reader),
             "cpu_seconds": trainer.record.seconds,

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lever_pipe.base.seeding import generator, torch_generator
-from lever_pipe.world.data.items import WorldOptions
+from lever_pipe.experiment.config import WorldData
 from lever_pipe.world.data.lexicon import ATTRIBUTES, IM_END_ID
 from lever_pipe.world.models.episodes import N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
 from lever_pipe.world.models.evaluation import answer_probes, draw_examples
@@ -244,7 +244,7 @@ class _ProbeWorld:
     """Probes on a world of its own, so that nothing released decides when a phase ends."""
 
     def __init__(self, seed: int) -> None:
-        options = WorldOptions(n_train=1500, n_eval=300, seed=seed + 1000, mapping_seed=PROBE_MAPPING_SEED)
+        options = WorldData(n_train=1500, n_eval=300, seed=seed + 1000, mapping_seed=PROBE_MAPPING_SEED)
         pool, queries = draw_examples(options, "train"), draw_examples(options, "val")
         probes = build_probes(queries.rows, pool.rows, seed=seed)
         watched = ("conflict", "exact_1", "exact_after")

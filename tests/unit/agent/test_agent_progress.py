@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
@@ -17,9 +16,8 @@ from trained_world import KilledError, command, files_of, interrupted, measured,
 from lever_pipe.base import contents
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.experiment import run_card
 from lever_pipe.intention.agent import resume
-from lever_pipe.intention.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, identity_of
+from lever_pipe.intention.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, drop_progress, identity_of
 from lever_pipe.stages import train_agent as stage
 
 ROOT = Path(__file__).parents[3]
@@ -95,8 +93,10 @@ def test_what_killed_processes_left_goes_when_the_run_goes_on(tmp_path: Path, mo
     for name in (".step-3.77.tmp", ".step-2.77.former", ".step-1.dropped"):
         (tmp_path / "state" / name).mkdir()
         (tmp_path / "state" / name / POLICY).write_bytes(b"half")
+    (tmp_path / ".state.dropped").mkdir()
     interrupted(tmp_path, CONFIG, 3, monkeypatch)
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["step-2"]
+    assert not (tmp_path / ".state.dropped").exists()
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,7 @@ def test_a_kill_while_the_state_of_a_finished_run_goes(
     tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        drop = run_card._drop
-        patch.setattr(run_card, "_drop", lambda state: killed_while_removing(patch) or drop(state))
+        patch.setattr(stage, "drop_progress", lambda state: killed_while_removing(patch) or drop_progress(state))
         train_here(tmp_path, CONFIG, checkpoint_every=4)
     assert not (tmp_path / "state").exists()
     assert (tmp_path / "run.json").exists()
@@ -179,6 +178,11 @@ def test_a_kill_between_the_policies_and_the_end(
     assert_same_files(tmp_path, undisturbed)
 
 
+def test_removing_a_state_that_is_none_does_nothing(tmp_path: Path) -> None:
+    drop_progress(tmp_path / "state")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_best_policy_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Step 0 is the best until the evaluation of step 2: its file passes from checkpoint to checkpoint as it is."""
     config = training(steps=5, evaluation={"every": 4})
@@ -216,12 +220,12 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_identity_is_config_files_and_code(tmp_path: Path) -> None:
     files = files_of(tmp_path)
-    inputs: dict[str, Any] = {"train_tasks": (files["train_tasks"],), "start": files["start"]}
+    inputs = {"train_tasks": files["train_tasks"], "start": files["start"]}
     base = identity_of(CONFIG, inputs, "code")
     assert base == identity_of(CONFIG, inputs, "code")
     others = [
         identity_of(training(steps=6), inputs, "code"),
-        identity_of(CONFIG, {**inputs, "train_tasks": (files["val_tasks"],)}, "code"),
+        identity_of(CONFIG, {**inputs, "train_tasks": files["val_tasks"]}, "code"),
         identity_of(CONFIG, inputs, "other"),
         identity_of(CONFIG, {**inputs, "cassette": (files["val_tasks"],)}, "code"),
     ]

@@ -82,6 +82,8 @@ def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
     )
     assert (told["test"]["n_tasks"], told["test"]["n_left_out"], told["test"]["n_requests_also_trained"]) == (2, 1, 1)
     assert [task.id for task in tasks(tmp_path / "out", "test_tasks")] == ["t", "u"]
+    card = storage.read_row(tmp_path / "out" / "run.json", RunCard)
+    assert set(card.inputs) == {"train_file[0]", "val_file[0]", "test_file[0]"}
 
 
 def test_nothing_is_written_of_faulty_files(tmp_path: Path) -> None:

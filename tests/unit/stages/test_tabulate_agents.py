@@ -62,6 +62,11 @@ def test_the_page_reads_every_table(tmp_path: Path) -> None:
             assert {row.kind for row in seen.rows} <= {"ours", "published"}, table.id
     names = {f"{table.id}.{kind}" for table in tables for kind in ("csv", "md")}
     assert {path.name for path in (tmp_path / "tables" / "agents").iterdir()} == names
+    card = json.loads((tmp_path / "tables" / "agents.run.json").read_text())
+    assert set(card["inputs"]) == {
+        *("curves", "runs", "endpoints", "comparisons", "statistics", "reference_intention", "claims"),
+        "tasks_summary[0]",
+    }
 
 
 def test_an_interval_gets_columns_of_its_own_in_the_csv(tmp_path: Path) -> None:

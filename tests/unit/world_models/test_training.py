@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lever_pipe.base.storage import digest
-from lever_pipe.world.data.items import WorldOptions
+from lever_pipe.experiment.config import WorldData
 from lever_pipe.world.models import encoder, reader
 from lever_pipe.world.models.encoder import caption, contrastive_loss, encode_texts
 from lever_pipe.world.models.evaluation import draw_examples
@@ -77,12 +77,12 @@ def test_vectors_are_unit_vectors_of_one_space() -> None:
 def test_examples_equal_the_files(tmp_path: Path) -> None:
     from lever_pipe.world.data.files import write_raw_files
 
-    options = WorldOptions(n_train=30, n_eval=10)
+    options = WorldData(n_train=64, n_eval=10)
     names = [f"{split}_{kind}" for split in ("train", "eval") for kind in ("questions", "annotations", "images")]
     paths: dict[str, Path] = {name: tmp_path / name for name in names}
     write_raw_files(**paths, options=options)
     examples = draw_examples(options, "train")
-    assert [row.example_id for row in examples.rows] == list(range(30))
+    assert [row.example_id for row in examples.rows] == list(range(64))
     assert [row.question_id for row in examples.rows] == sorted(row.question_id for row in examples.rows)
     for row in examples.rows:
         assert row.image_digest == digest(paths["train_images"] / row.image)
