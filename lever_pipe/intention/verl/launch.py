@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import jinja2
 
@@ -73,6 +71,8 @@ def _values(config: RenderVerlConfig) -> dict[str, object]:
 
 
 Value = bool | int | float | str | tuple[str, ...]
+Groups = dict[str, dict[str, Value]]
+"""Settings by the title of the group that they belong to."""
 
 TRAJECTORY_SCORES = {"mean": "Sum", "r2g": "R2G"}
 """Ours -> the original's; its "Sum" is a mean over turns."""
@@ -83,20 +83,17 @@ MODEL = "actor_rollout_ref.model"
 REFERENCE = "actor_rollout_ref.ref"
 
 
-class Group(NamedTuple):
-    """Settings that belong together."""
-
-    title: str
-    settings: dict[str, Value]
-
-
 def override_lines(config: RenderVerlConfig) -> list[str]:
     """Return the lines of `overrides.txt`: comments, and one Hydra override each.
 
     The configuration is one that `limits.faults` finds nothing in.
     """
-    groups = (_arm(config), _credit(config), _batch(config), _loss(config), _dialogue(config), _memory(), _run(config))
-    return [line for group in groups for line in _lines(group)]
+    groups = {**_of_the_arm(config), **_of_batches(config), **_of_dialogues(config), **_of_the_run(config)}
+    return [
+        line
+        for title, settings in groups.items()
+        for line in (f"# {title}", *(f"{key}={hydra_value(value)}" for key, value in settings.items()))
+    ]
 
 
 def hydra_value(value: Value) -> str:
@@ -108,123 +105,107 @@ def hydra_value(value: Value) -> str:
     return f"'{value}'"
 
 
-def _lines(group: Group) -> Iterator[str]:
-    yield f"# {group.title}"
-    yield from (f"{key}={hydra_value(value)}" for key, value in group.settings.items())
-
-
-def _arm(config: RenderVerlConfig) -> Group:
+def _of_the_arm(config: RenderVerlConfig) -> Groups:
     """Return the factors that arms differ in. Without a KL term the original loads no reference and logs no KL."""
-    arm, schedule = config.arm, config.arm.schedule
-    settings: dict[str, Value] = {
-        f"{ACTOR}.use_kl_loss": arm.kl > 0,
-        f"{ACTOR}.kl_loss_coef": arm.kl,
-        f"{ACTOR}.entropy_coeff": arm.entropy,
-        f"{ACTOR}.optim.lr": arm.learning_rate or config.grpo.learning_rate,
-        f"{ACTOR}.optim.warmup_style": schedule.kind,
-        f"{ACTOR}.optim.lr_warmup_steps": schedule.warmup_steps,
-        f"{ACTOR}.optim.min_lr_ratio": schedule.minimum,
-        f"{ROLLOUT}.multi_turn.trajectory_score_method": TRAJECTORY_SCORES[
-            arm.trajectory_score or config.grpo.trajectory_score
-        ],
-        # `++` sets a key whether or not the version's configuration has it.
-        "++data.seed": arm.seeds[0],
-        "trainer.experiment_name": f"{arm.name}_seed_{arm.seeds[0]}",
+    arm, schedule, grpo = config.arm, config.arm.schedule, config.grpo
+    score = TRAJECTORY_SCORES[arm.trajectory_score or grpo.trajectory_score]
+    return {
+        "what this arm and seed differ in from the others": {
+            f"{ACTOR}.use_kl_loss": arm.kl > 0,
+            f"{ACTOR}.kl_loss_coef": arm.kl,
+            f"{ACTOR}.entropy_coeff": arm.entropy,
+            f"{ACTOR}.optim.lr": arm.learning_rate or grpo.learning_rate,
+            f"{ACTOR}.optim.warmup_style": schedule.kind,
+            f"{ACTOR}.optim.lr_warmup_steps": schedule.warmup_steps,
+            f"{ACTOR}.optim.min_lr_ratio": schedule.minimum,
+            f"{ROLLOUT}.multi_turn.trajectory_score_method": score,
+            # `++` sets a key whether or not the version's configuration has it.
+            "++data.seed": arm.seeds[0],
+            "trainer.experiment_name": f"{arm.name}_seed_{arm.seeds[0]}",
+        },
+        "advantages": {
+            "algorithm.adv_estimator": "grpo_multiturn",
+            "algorithm.gamma": grpo.gamma,
+            "algorithm.use_kl_in_reward": False,
+            f"{ROLLOUT}.multi_turn.turn_level_method": TURN_CREDITS[grpo.turn_credit],
+        },
     }
-    return Group("what this arm and seed differ in from the others", settings)
 
 
-def _credit(config: RenderVerlConfig) -> Group:
-    settings: dict[str, Value] = {
-        "algorithm.adv_estimator": "grpo_multiturn",
-        "algorithm.gamma": config.grpo.gamma,
-        "algorithm.use_kl_in_reward": False,
-        f"{ROLLOUT}.multi_turn.turn_level_method": TURN_CREDITS[config.grpo.turn_credit],
-    }
-    return Group("advantages", settings)
-
-
-def _batch(config: RenderVerlConfig) -> Group:
+def _of_batches(config: RenderVerlConfig) -> Groups:
     grpo = config.grpo
-    settings: dict[str, Value] = {
-        "data.train_batch_size": grpo.prompts,
-        f"{ROLLOUT}.n": grpo.group,
-        f"{ACTOR}.ppo_mini_batch_size": grpo.prompts // grpo.minibatches,
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu": grpo.micro_batch,
-        f"{ACTOR}.ppo_epochs": 1,
-        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": grpo.micro_batch,
-        f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": grpo.micro_batch,
-        "trainer.nnodes": 1,
-        "trainer.n_gpus_per_node": config.n_gpus,
+    return {
+        "batches: prompts of a step, their episodes, prompts of an update, episodes of a pass": {
+            "data.train_batch_size": grpo.prompts,
+            f"{ROLLOUT}.n": grpo.group,
+            f"{ACTOR}.ppo_mini_batch_size": grpo.prompts // grpo.minibatches,
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu": grpo.micro_batch,
+            f"{ACTOR}.ppo_epochs": 1,
+            f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": grpo.micro_batch,
+            f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": grpo.micro_batch,
+            "trainer.nnodes": 1,
+            "trainer.n_gpus_per_node": config.n_gpus,
+        },
+        "loss and optimiser": {
+            f"{ACTOR}.clip_ratio": grpo.clip_low,
+            f"{ACTOR}.clip_ratio_low": grpo.clip_low,
+            f"{ACTOR}.clip_ratio_high": grpo.clip_high,
+            f"{ACTOR}.clip_ratio_c": grpo.dual_clip,
+            f"{ACTOR}.loss_agg_mode": "token-mean",
+            f"{ACTOR}.kl_loss_type": "low_var_kl",
+            f"{ACTOR}.grad_clip": grpo.max_gradient_norm,
+            f"{ACTOR}.optim.weight_decay": grpo.weight_decay,
+            f"{ACTOR}.optim.num_cycles": 0.5,
+        },
     }
-    return Group("batches: prompts of a step, their episodes, prompts of an update, episodes of a pass", settings)
 
 
-def _loss(config: RenderVerlConfig) -> Group:
-    grpo = config.grpo
-    settings: dict[str, Value] = {
-        f"{ACTOR}.clip_ratio": grpo.clip_low,
-        f"{ACTOR}.clip_ratio_low": grpo.clip_low,
-        f"{ACTOR}.clip_ratio_high": grpo.clip_high,
-        f"{ACTOR}.clip_ratio_c": grpo.dual_clip,
-        f"{ACTOR}.loss_agg_mode": "token-mean",
-        f"{ACTOR}.kl_loss_type": "low_var_kl",
-        f"{ACTOR}.grad_clip": grpo.max_gradient_norm,
-        f"{ACTOR}.optim.weight_decay": grpo.weight_decay,
-        f"{ACTOR}.optim.num_cycles": 0.5,
+def _of_dialogues(config: RenderVerlConfig) -> Groups:
+    return {
+        "dialogues": {
+            "data.max_prompt_length": PROMPT_TOKENS,
+            "data.max_response_length": config.model.max_context - PROMPT_TOKENS,
+            "data.filter_overlong_prompts": True,
+            "data.truncation": "error",
+            "data.return_raw_chat": True,
+            f"{ROLLOUT}.name": "sglang",
+            f"{ROLLOUT}.mode": "sync",
+            f"{ROLLOUT}.dtype": config.model.dtype,
+            f"{ROLLOUT}.tensor_model_parallel_size": 1,
+            f"{ROLLOUT}.gpu_memory_utilization": 0.5,
+            f"{ROLLOUT}.temperature": config.grpo.temperature,
+            f"{ROLLOUT}.top_p": 1,
+            f"{ROLLOUT}.top_k": -1,
+            f"{ROLLOUT}.val_kwargs.do_sample": False,
+            f"{ROLLOUT}.val_kwargs.n": 1,
+            f"{ROLLOUT}.multi_turn.enable": True,
+            f"{ROLLOUT}.multi_turn.max_turns": config.environment.max_turns,
+            f"{ROLLOUT}.multi_turn.model_name": config.simulator.endpoint.model,
+        }
     }
-    return Group("loss and optimiser", settings)
 
 
-def _dialogue(config: RenderVerlConfig) -> Group:
-    settings: dict[str, Value] = {
-        "data.max_prompt_length": PROMPT_TOKENS,
-        "data.max_response_length": config.model.max_context - PROMPT_TOKENS,
-        "data.filter_overlong_prompts": True,
-        "data.truncation": "error",
-        "data.return_raw_chat": True,
-        f"{ROLLOUT}.name": "sglang",
-        f"{ROLLOUT}.mode": "sync",
-        f"{ROLLOUT}.dtype": config.model.dtype,
-        f"{ROLLOUT}.tensor_model_parallel_size": 1,
-        f"{ROLLOUT}.gpu_memory_utilization": 0.5,
-        f"{ROLLOUT}.temperature": config.grpo.temperature,
-        f"{ROLLOUT}.top_p": 1,
-        f"{ROLLOUT}.top_k": -1,
-        f"{ROLLOUT}.val_kwargs.do_sample": False,
-        f"{ROLLOUT}.val_kwargs.n": 1,
-        f"{ROLLOUT}.multi_turn.enable": True,
-        f"{ROLLOUT}.multi_turn.max_turns": config.environment.max_turns,
-        f"{ROLLOUT}.multi_turn.model_name": config.simulator.endpoint.model,
-    }
-    return Group("dialogues", settings)
-
-
-def _memory() -> Group:
-    settings: dict[str, Value] = {
-        "actor_rollout_ref.hybrid_engine": True,
-        f"{MODEL}.use_remove_padding": True,
-        f"{MODEL}.enable_gradient_checkpointing": True,
-        f"{MODEL}.enable_activation_offload": True,
-        f"{ACTOR}.fsdp_config.param_offload": False,
-        f"{ACTOR}.fsdp_config.optimizer_offload": False,
-        f"{REFERENCE}.fsdp_config.param_offload": True,
-    }
-    return Group("memory", settings)
-
-
-def _run(config: RenderVerlConfig) -> Group:
+def _of_the_run(config: RenderVerlConfig) -> Groups:
     steps, every = config.grpo.steps, config.evaluation.every
-    settings: dict[str, Value] = {
-        "trainer.total_training_steps": steps,
-        "trainer.total_epochs": steps,
-        "trainer.val_before_train": True,
-        "trainer.test_freq": every,
-        "trainer.save_freq": every,
-        "trainer.max_actor_ckpt_to_keep": 2,
-        "trainer.critic_warmup": 0,
-        "trainer.logger": ("console", "tensorboard"),
-        "trainer.project_name": "lever_pipe_intention",
+    return {
+        "memory": {
+            "actor_rollout_ref.hybrid_engine": True,
+            f"{MODEL}.use_remove_padding": True,
+            f"{MODEL}.enable_gradient_checkpointing": True,
+            f"{MODEL}.enable_activation_offload": True,
+            f"{ACTOR}.fsdp_config.param_offload": False,
+            f"{ACTOR}.fsdp_config.optimizer_offload": False,
+            f"{REFERENCE}.fsdp_config.param_offload": True,
+        },
+        "run: total_training_steps ends it (an epoch has a step at least); the published runs did not validate at 0": {
+            "trainer.total_training_steps": steps,
+            "trainer.total_epochs": steps,
+            "trainer.val_before_train": True,
+            "trainer.test_freq": every,
+            "trainer.save_freq": every,
+            "trainer.max_actor_ckpt_to_keep": 2,
+            "trainer.critic_warmup": 0,
+            "trainer.logger": ("console", "tensorboard"),
+            "trainer.project_name": "lever_pipe_intention",
+        },
     }
-    title = "run: total_training_steps ends it (an epoch has a step at least); the published runs did not validate at 0"
-    return Group(title, settings)

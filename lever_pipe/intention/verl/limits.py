@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import Endpoint, Environment, Simulator
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 
@@ -79,11 +80,7 @@ def _model(config: RenderVerlConfig) -> Iterator[str]:
 
 
 def _rules(config: RenderVerlConfig) -> Iterator[str]:
-    published = Environment()
-    for name in FIXED:
-        value, only = getattr(config.environment, name), getattr(published, name)
-        if value != only:
-            yield f"environment.{name}: must be {only!r} with engine verl, got {value!r}. Leave it out."
+    yield from _fixed("environment", config.environment, Environment(), FIXED)
 
 
 def _user(config: RenderVerlConfig) -> Iterator[str]:
@@ -93,14 +90,16 @@ def _user(config: RenderVerlConfig) -> Iterator[str]:
     if not MODEL_NAME.fullmatch(endpoint.model):
         rule = "must be letters, digits and . _ : / @ + -"
         yield f"simulator.endpoint.model: {rule}, got {endpoint.model!r}. Serve it under such a name."
-    for name in ("temperature", "max_tokens"):
-        value, only = getattr(endpoint, name), Endpoint.model_fields[name].default
+    yield from _fixed("simulator.endpoint", endpoint, Endpoint(), ("temperature", "max_tokens"))
+    yield from _fixed("simulator", simulator, Simulator(), ("judge_miss", "reply_noise"))
+
+
+def _fixed(place: str, section: Section, published: Section, names: Iterable[str]) -> Iterator[str]:
+    """Yield the values that differ from the published ones, which stand in the original's code."""
+    for name in names:
+        value, only = getattr(section, name), getattr(published, name)
         if value != only:
-            yield f"simulator.endpoint.{name}: must be {only!r} with engine verl, got {value!r}. Leave it out."
-    for name in ("judge_miss", "reply_noise"):
-        value, only = getattr(simulator, name), Simulator.model_fields[name].default
-        if value != only:
-            yield f"simulator.{name}: must be {only!r} with engine verl, got {value!r}. Leave it out."
+            yield f"{place}.{name}: must be {only!r} with engine verl, got {value!r}. Leave it out."
 
 
 def _batches(config: RenderVerlConfig) -> Iterator[str]:
