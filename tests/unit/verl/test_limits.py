@@ -9,8 +9,7 @@ from verl_examples import arm, render_config
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment.agent_config import Schedule
-from lever_pipe.intention.verl.launch import launch_files
-from lever_pipe.intention.verl.limits import differences, faults
+from lever_pipe.intention.verl.launch import differences, faults, launch_files
 
 
 def test_the_production_configuration_can_be_run() -> None:
