@@ -169,24 +169,16 @@ def score_all(
     model: Any,
     sequences: Sequence[Tensor],
     places: Sequence[Tensor],
+    grpo: AgentGrpo,
     *,
-    micro_batch: int,
     pad_id: int,
-    temperature: float,
     entropies: bool,
 ) -> list[Scored]:
     """Return what a model thinks of the chosen places of each sequence, without gradients."""
     found: dict[int, Scored] = {}
-    for indices in cut([len(sequence) for sequence in sequences], micro_batch):
-        chosen = [places[i] for i in indices]
-        scored = score(
-            model,
-            [sequences[i] for i in indices],
-            chosen,
-            pad_id=pad_id,
-            temperature=temperature,
-            entropies=entropies,
-        )
+    for indices in cut([len(sequence) for sequence in sequences], grpo.micro_batch):
+        tokens, chosen = [sequences[i] for i in indices], [places[i] for i in indices]
+        scored = score(model, tokens, chosen, pad_id=pad_id, temperature=grpo.temperature, entropies=entropies)
         sizes = [len(each) for each in chosen]
         log_probs = torch.split(scored.log_probs, sizes)
         others = [None] * len(sizes) if scored.entropies is None else torch.split(scored.entropies, sizes)

@@ -20,7 +20,7 @@ from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate
-from lever_pipe.intention.agent.lessons import Lesson, Scored, assign_credit, places_of, score_all
+from lever_pipe.intention.agent.lessons import Lesson, assign_credit, places_of, score_all
 from lever_pipe.intention.agent.measures import (
     Clock,
     credit_sums,
@@ -123,15 +123,17 @@ def _roll_out(run: TrainingRun, step: int) -> Rollouts:
 
 def _learnable(run: TrainingRun, episodes: Sequence[Episode], clock: Clock) -> tuple[list[Lesson], dict[str, float]]:
     """Return a lesson for each episode, and what was measured before the first update."""
-    size = run.config.grpo.group
-    groups = [episodes[start : start + size] for start in range(0, len(episodes), size)]
-    credit = assign_credit(groups, run.config.arm, run.config.grpo)
+    grpo, pad_id = run.config.grpo, run.player.codec.pad_id
+    groups = [episodes[start : start + grpo.group] for start in range(0, len(episodes), grpo.group)]
+    credit = assign_credit(groups, run.config.arm, grpo)
     places = [places_of(episode) for episode in episodes]
     tokens = [each.tokens for each in places]
-    with clock.time("log_probs"):
-        before = _score(run, run.policy, tokens, [each.response for each in places], entropies=True)
-    with clock.time("reference"):
-        reference = _score(run, run.reference, tokens, [each.agent for each in places], entropies=False)
+    with clock.time("log_probs"), run.processes.computing():
+        responses = [each.response for each in places]
+        before = score_all(run.policy, tokens, responses, grpo, pad_id=pad_id, entropies=True)
+    with clock.time("reference"), run.processes.computing():
+        said = [each.agent for each in places]
+        reference = score_all(run.reference, tokens, said, grpo, pad_id=pad_id, entropies=False)
     lessons = [
         Lesson(
             each.tokens,
@@ -145,22 +147,6 @@ def _learnable(run: TrainingRun, episodes: Sequence[Episode], clock: Clock) -> t
     sums = {**episode_sums(episodes), **credit_sums(credit), **token_sums(before, lessons)}
     sums["flop_update"] = update_flop(run.policy.config, [len(each) for each in tokens])
     return lessons, sums
-
-
-def _score(
-    run: TrainingRun, model: Any, tokens: Sequence[torch.Tensor], places: Sequence[torch.Tensor], *, entropies: bool
-) -> list[Scored]:
-    grpo = run.config.grpo
-    with run.processes.computing():
-        return score_all(
-            model,
-            tokens,
-            places,
-            micro_batch=grpo.micro_batch,
-            pad_id=run.player.codec.pad_id,
-            temperature=grpo.temperature,
-            entropies=entropies,
-        )
 
 
 def _update_all(run: TrainingRun, optimiser: AdamW, lessons: Sequence[Lesson], step: int) -> dict[str, float]:

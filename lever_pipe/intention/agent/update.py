@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lever_pipe.base.errors import TrainingError
-from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent.lessons import Lesson, cut, score
 from lever_pipe.intention.agent.processes import Processes, full
@@ -72,7 +70,7 @@ def update(
     norm = float(full(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm)))
     values = processes.combine(sums, "sum") | processes.combine({"ratio_max": ratio_max}, "max")
     values |= {"grad_norm": norm, "grad_clipped": float(norm > grpo.max_gradient_norm)}
-    _require_finite(values)
+    require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.")
     optimiser.learning_rate = learning_rate
     optimiser.step()
     return values
@@ -124,13 +122,3 @@ def _recomputing(policy: Any) -> Iterator[None]:
         yield
     finally:
         policy.eval()
-
-
-def _require_finite(values: dict[str, float]) -> None:
-    infinite = {name: value for name, value in values.items() if not math.isfinite(value)}
-    if infinite:
-        raise TrainingError(
-            "expected a finite loss and gradient",
-            found=", ".join(f"{name} {value}" for name, value in infinite.items()),
-            do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.",
-        )

@@ -6,7 +6,6 @@ stops early. So the policy that imitates it calls the tool at all, and leaves ro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lever_pipe.base.errors import DataError, TrainingError
-from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.errors import DataError
+from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import Environment, Simulator, WarmStart
@@ -160,7 +159,8 @@ def imitate(model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: 
             loss.backward()  # type: ignore[no-untyped-call]
             norm = float(nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM))
             values = {"loss": float(loss.detach()), "learning_rate": optimiser.learning_rate, "grad_norm": norm}
-            _require_finite(values, step)
+            where = f"the warm start, step {step + 1}: "
+            require_finite(values, where=where, do="Lower warm_start.learning_rate.")
             optimiser.step()
             progress.advance()
             yield values
@@ -219,13 +219,3 @@ def pack(batch: Batch, *, pad_id: int) -> Packed:
 
 def _length(row: Batch) -> int:
     return sum(len(each.tokens) for each in row)
-
-
-def _require_finite(values: dict[str, float], step: int) -> None:
-    infinite = {name: value for name, value in values.items() if not math.isfinite(value)}
-    if infinite:
-        raise TrainingError(
-            "the warm start: expected a finite loss and gradient",
-            found=", ".join(f"{name} {value}" for name, value in infinite.items()) + f" at step {step + 1}",
-            do="Lower warm_start.learning_rate.",
-        )
