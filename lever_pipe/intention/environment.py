@@ -56,7 +56,9 @@ def turn_reward(importances: Sequence[int], config: Environment) -> float:
     """
     pay = 0.0
     if importances:
-        pay = _worth(max(importances), config) - config.multi_detail_penalty * (len(importances) - 1)
+        table = config.importance_reward
+        most = (table.low, table.medium, table.high)[max(importances) - 1]
+        pay = most - config.multi_detail_penalty * (len(importances) - 1)
     reward = config.reward_scale * max(0.0, pay) - config.step_penalty
     if config.normalise_rewards:
         reward = min(1.0, max(0.0, reward))
@@ -90,7 +92,7 @@ class IntentionEnv:
         """Whether the episode has ended."""
         self._config = config
         # A user that does not say otherwise may take its time, so that the limit of a turn must hold.
-        self._clock = clock if getattr(simulator, "is_remote", True) else _no_time
+        self._clock = clock if getattr(simulator, "is_remote", True) else (lambda: 0.0)
         self._covered: list[int] = []
         self._history: list[Exchange] = []
         self._steps = 0
@@ -122,13 +124,10 @@ class IntentionEnv:
         self._steps += 1
         text = f"[{choice}] {content}".strip() if choice else content.strip()
         if text.lower().startswith(_FINISH):
-            return self._finish()
+            self.done = True
+            found, total = len(self._covered), len(self.task.missing_details)
+            return StepResult(f"The session ends with {found} of {total} details.", 0.0, True, (), False, False)
         return self._ask(text)
-
-    def _finish(self) -> StepResult:
-        self.done = True
-        found, total = len(self._covered), len(self.task.missing_details)
-        return StepResult(f"The session ends with {found} of {total} details.", 0.0, True, (), False, False)
 
     def _ask(self, text: str) -> StepResult:
         question = without_mark(text)
@@ -212,12 +211,3 @@ def _take_turn(env: IntentionEnv, calls: Sequence[ToolCall]) -> StepResult:
         reward=round(sum(result.reward for result in kept), _DIGITS),
         covered=tuple(index for result in results for index in result.covered),
     )
-
-
-def _no_time() -> float:
-    return 0.0
-
-
-def _worth(importance: int, config: Environment) -> float:
-    table = config.importance_reward
-    return {1: table.low, 2: table.medium, 3: table.high}[importance]

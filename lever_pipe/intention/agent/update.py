@@ -64,7 +64,9 @@ def update(
             with processes.computing():
                 terms = _terms(policy, [lessons[i] for i in indices], arm, grpo, pad_id, n_tokens)
             terms.total.backward()  # type: ignore[no-untyped-call]
-            _add(sums, terms, n_tokens)
+            shares = terms.policy, terms.penalty, terms.total, terms.clipped / n_tokens, terms.dual_clipped / n_tokens
+            for name, share in zip(SHARES, shares, strict=True):
+                sums[name] += float(share.detach())
             ratio_max = max(ratio_max, float(terms.ratio_max))
     processes.add_gradients(policy)
     norm = float(full(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm)))
@@ -106,12 +108,6 @@ def _terms(
 def _row(parts: Sequence[Tensor], device: torch.device) -> Tensor:
     """Return the values of several episodes as one row [1, n]."""
     return torch.cat(list(parts))[None].to(device)
-
-
-def _add(sums: dict[str, float], terms: AgentTerms, n_tokens: int) -> None:
-    shares = (terms.policy, terms.penalty, terms.total, terms.clipped / n_tokens, terms.dual_clipped / n_tokens)
-    for name, share in zip(SHARES, shares, strict=True):
-        sums[name] += float(share.detach())
 
 
 @contextmanager

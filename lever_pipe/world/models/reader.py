@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lever_pipe.base.seeding import generator, torch_generator
+from lever_pipe.base.seeding import ambient_stream, generator, torch_generator
 from lever_pipe.experiment.config import WorldData
 from lever_pipe.world.data.lexicon import ATTRIBUTES, IM_END_ID
 from lever_pipe.world.models.episodes import N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
 from lever_pipe.world.models.evaluation import answer_probes, draw_examples
 from lever_pipe.world.models.forward import image_features, pack, patches_of, read_turns
-from lever_pipe.world.models.models import WIDTH, Reader, build_reader, seeded
+from lever_pipe.world.models.models import WIDTH, Reader, build_reader
 from lever_pipe.world.models.probes import build_probes
 from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate
 
@@ -40,7 +40,7 @@ def train_vision(model: Reader, bank: ImageBank, seed: int) -> None:
     Afterwards its output has standard deviation FEATURE_STD, the scale of the word embeddings.
     """
     visual = model.model.visual
-    with seeded(seed, "vision heads"):
+    with ambient_stream(seed, "vision heads"):
         heads = nn.ModuleList([nn.Linear(WIDTH, len(values)) for values in ATTRIBUTES.values()])
     optimizer = make_optimizer([*visual.parameters(), *heads.parameters()])
     rng = torch_generator(seed, "vision batches")
@@ -267,7 +267,7 @@ class ReaderTrainer:
         self.seed = seed
         self.model = build_reader(seed)
         self.record = TrainingLog()
-        with seeded(seed, "bound key head"):
+        with ambient_stream(seed, "bound key head"):
             self._head = nn.Linear(WIDTH, N_BOUND_KEYS)
         self._probe_world = _ProbeWorld(seed)
         self._bank = draw_bank(N_VISION_IMAGES, seed, "vision")
