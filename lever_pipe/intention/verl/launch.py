@@ -55,17 +55,12 @@ def launch_files(config: RenderVerlConfig) -> dict[str, str]:
     return {**files, "overrides.txt": "\n".join(override_lines(config)) + "\n"}
 
 
-def run_folder(arm: str, seed: int) -> str:
-    """Return where a run's log lies below `intention.verl.logs`."""
-    return f"{arm}/seed-{seed}"
-
-
 def _values(config: RenderVerlConfig) -> dict[str, object]:
     arm, seed = config.arm.name, config.arm.seeds[0]
     return {
         "arm": arm,
         "seed": seed,
-        "run_folder": run_folder(arm, seed),
+        "run_folder": f"{arm}/seed-{seed}",
         "model_folder": config.model.folder,
         "user_model": config.simulator.endpoint.model,
         "version": config.version,

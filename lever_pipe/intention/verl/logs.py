@@ -206,19 +206,9 @@ def read_log(paths: Sequence[Path]) -> RunLog:
     Raises:
         RecordError: a file is missing, holds no step or is damaged.
     """
-    logged = [line for path in paths for line in read_file(path)]
-    return _in_one(logged)
-
-
-def is_validation(key: str) -> bool:
-    """Return whether a key belongs to a validation."""
-    return VALIDATION.match(key) is not None
-
-
-def _in_one(logged: Sequence[Logged]) -> RunLog:
     steps: dict[int, dict[str, Reading]] = {}
     n_replaced = 0
-    for step, readings in logged:
+    for step, readings in (line for path in paths for line in read_file(path)):
         stale = [other for other in steps if other > step]
         if _is_trained(readings) and _is_trained(steps.get(step, {})):
             stale.append(step)
@@ -227,6 +217,11 @@ def _in_one(logged: Sequence[Logged]) -> RunLog:
             del steps[other]
         steps.setdefault(step, {}).update(readings)
     return RunLog(dict(sorted(steps.items())), n_replaced)
+
+
+def is_validation(key: str) -> bool:
+    """Return whether a key belongs to a validation."""
+    return VALIDATION.match(key) is not None
 
 
 def _is_trained(keys: Iterable[str]) -> bool:
