@@ -90,6 +90,31 @@ def readable(folder: Path, part: str) -> Iterator[None]:
         raise CheckpointError(f"{folder}: expected a readable {part}", found=found, do=MAKE) from None
 
 
+def load_strictly(kind: Any, folder: Path, part: str, **options: Any) -> Any:
+    """Return the model of a folder, whose tensors are exactly those of its configuration.
+
+    Args:
+        kind: a class of transformers with `from_pretrained`.
+        folder: a whole one (`require_whole`).
+        part: what errors call what cannot be read.
+        options: of the class, as `dtype`.
+
+    Raises:
+        CheckpointError: unreadable files, or what `require_loaded` refuses.
+    """
+    with readable(folder, part):
+        model, info = kind.from_pretrained(
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused by name, as every other difference
+            **options,
+        )
+    require_loaded(folder, model, info)
+    return model
+
+
 def require_loaded(folder: Path, model: Any, differing: Mapping[str, Iterable[Any]]) -> None:
     """Refuse a model that is not what its folder's configuration says, or that can compute nothing.
 

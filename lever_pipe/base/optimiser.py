@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from lever_pipe.base.errors import TrainingError
+
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
+
+
+def require_finite(values: Mapping[str, float], *, where: str = "", do: str) -> None:
+    """Refuse to go on from an infinite loss or gradient, or one that is no number.
+
+    Raises:
+        TrainingError: names such values.
+    """
+    infinite = {name: value for name, value in values.items() if not math.isfinite(value)}
+    if infinite:
+        found = ", ".join(f"{name} {value}" for name, value in infinite.items())
+        raise TrainingError(f"{where}expected a finite loss and gradient", found=found, do=do)
 
 
 class AdamW:

@@ -6,8 +6,10 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
+from importlib import import_module
 from math import inf
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -62,6 +64,16 @@ def require_member(kind: str, name: str) -> None:
     """Raise UnknownMemberError unless `lever_pipe/<kind>/<name>.py` exists."""
     if name not in available(kind):
         raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=unknown_member(kind, name), do=MEMBER_REMEDY)
+
+
+def load_member(kind: str, name: str) -> ModuleType:
+    """Return the module `lever_pipe/KIND/NAME.py`.
+
+    Raises:
+        UnknownMemberError: there is none; the message lists those that exist.
+    """
+    require_member(kind, name)
+    return import_module(f"{lever_pipe.__name__}.{kind.replace('/', '.')}.{name}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

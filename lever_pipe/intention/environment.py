@@ -11,58 +11,30 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from lever_pipe.base.parsing import load_member
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
 from lever_pipe.intention.codecs.protocol import ToolCall
-from lever_pipe.intention.members import load_member
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators.protocol import Exchange, Member, UserSimulator
+from lever_pipe.intention.simulators.protocol import Exchange, SimulatorModule, UserSimulator
 
-GOAL = "Find out, with one well-aimed question at a time, what the request leaves open."
 _FINISH = "[finish]"
 _MARKS = ("[action]", "[answer]")
 _DIGITS = 9
 """Rewards are rounded to as many, so that a multiple of 0.1 is the float that prints so."""
 
 
-class Observation(NamedTuple):
-    """What `reset` tells; the agent itself sees the prompt and the feedback only."""
-
-    task_category: str
-    task_description: str
-    goal: str
-    feedback: str
-    step_count: int
-    episode_complete: bool
-    total_missing_details: int
-    remaining_missing_details: int
-    coverage_ratio: float
-    last_reward: float
-
-
 class StepResult(NamedTuple):
-    """What one call of the tool led to."""
+    """What one call of the tool, or one turn of the agent with all its calls, led to."""
 
     feedback: str
     reward: float
     done: bool
     covered: tuple[int, ...]
-    """Indices into `task.missing_details` that this question uncovered."""
+    """Indices into `task.missing_details` that were uncovered."""
     failed: bool
     """The user or the judge gave up; the episode ends, its reward is 0 and means nothing."""
     timed_out: bool
     """The call took longer than a turn may; the episode ends with reward 0."""
-
-
-class TurnResult(NamedTuple):
-    """What one turn of the agent, with all its calls, led to."""
-
-    feedback: str
-    reward: float
-    done: bool
-    failed: bool
-    timed_out: bool
-    n_calls: int
-    """Calls that the turn made, those after the episode's end included."""
 
 
 def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulator:
@@ -72,7 +44,7 @@ def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulato
         UnknownMemberError: there is none of that name.
         SimulatorError: it cannot be reached as configured.
     """
-    member: Member = load_member("simulators", config.kind)
+    member: SimulatorModule = load_member("intention/simulators", config.kind)
     return member.load(config, execution)
 
 
@@ -84,7 +56,9 @@ def turn_reward(importances: Sequence[int], config: Environment) -> float:
     """
     pay = 0.0
     if importances:
-        pay = _worth(max(importances), config) - config.multi_detail_penalty * (len(importances) - 1)
+        table = config.importance_reward
+        most = (table.low, table.medium, table.high)[max(importances) - 1]
+        pay = most - config.multi_detail_penalty * (len(importances) - 1)
     reward = config.reward_scale * max(0.0, pay) - config.step_penalty
     if config.normalise_rewards:
         reward = min(1.0, max(0.0, reward))
@@ -98,7 +72,7 @@ def ceiling(task: Task, config: Environment) -> float:
 
 
 class IntentionEnv:
-    """One task with its user; `reset` starts its episode anew."""
+    """One episode of a task with its user."""
 
     def __init__(
         self,
@@ -112,30 +86,16 @@ class IntentionEnv:
         self.task = task
         self.simulator = simulator
         self.simulator_config = simulator_config
+        self.remaining = tuple(range(len(task.missing_details)))
+        """Indices of the details that are still hidden."""
+        self.done = False
+        """Whether the episode has ended."""
         self._config = config
         # A user that does not say otherwise may take its time, so that the limit of a turn must hold.
-        self._clock = clock if getattr(simulator, "is_remote", True) else _no_time
-        self.reset()
-
-    def reset(self) -> Observation:
-        """Start the episode and return what is known of it."""
-        self._remaining = tuple(range(len(self.task.missing_details)))
+        self._clock = clock if getattr(simulator, "is_remote", True) else (lambda: 0.0)
         self._covered: list[int] = []
         self._history: list[Exchange] = []
         self._steps = 0
-        self._done = False
-        return Observation(
-            task_category=self.task.category,
-            task_description=self.task.task,
-            goal=GOAL,
-            feedback=f"Welcome. A user asks: '{self.task.task}' Ask what you need to know to help.",
-            step_count=0,
-            episode_complete=False,
-            total_missing_details=len(self._remaining),
-            remaining_missing_details=len(self._remaining),
-            coverage_ratio=0.0,
-            last_reward=0.0,
-        )
 
     @property
     def ceiling(self) -> float:
@@ -146,16 +106,6 @@ class IntentionEnv:
     def coverage(self) -> float:
         """Return the share of hidden details uncovered so far."""
         return len(self._covered) / len(self.task.missing_details)
-
-    @property
-    def remaining(self) -> tuple[int, ...]:
-        """Return the indices of the details that are still hidden."""
-        return self._remaining
-
-    @property
-    def done(self) -> bool:
-        """Return whether the episode has ended."""
-        return self._done
 
     def step(self, choice: str, content: str) -> StepResult:
         """Put one call of the tool to the user.
@@ -169,18 +119,15 @@ class IntentionEnv:
         Raises:
             RuntimeError: the episode has ended.
         """
-        if self._done:
-            raise RuntimeError(f"the episode of task {self.task.id!r} has ended; call reset first")
+        if self.done:
+            raise RuntimeError(f"the episode of task {self.task.id!r} has ended")
         self._steps += 1
         text = f"[{choice}] {content}".strip() if choice else content.strip()
         if text.lower().startswith(_FINISH):
-            return self._finish()
+            self.done = True
+            found, total = len(self._covered), len(self.task.missing_details)
+            return StepResult(f"The session ends with {found} of {total} details.", 0.0, True, (), False, False)
         return self._ask(text)
-
-    def _finish(self) -> StepResult:
-        self._done = True
-        found, total = len(self._covered), len(self.task.missing_details)
-        return StepResult(f"The session ends with {found} of {total} details.", 0.0, True, (), False, False)
 
     def _ask(self, text: str) -> StepResult:
         question = without_mark(text)
@@ -188,24 +135,24 @@ class IntentionEnv:
         reply = self.simulator.reply(self.task, question, self._history, self._covered)
         if any(trouble := self._trouble(started, ok=reply.ok)):
             return self._abandon(reply.text, *trouble)
-        judgement = self.simulator.judge(self.task, question, self._history, self._remaining)
+        judgement = self.simulator.judge(self.task, question, self._history, self.remaining)
         if any(trouble := self._trouble(started, ok=judgement.ok)):
             return self._abandon(reply.text, *trouble)
         hits = self._hits(judgement.indices if judgement.related else ())
         reward = turn_reward([self.task.missing_details[i].importance for i in hits], self._config)
         covered = tuple(dict.fromkeys(hits))
         self._covered += covered
-        self._remaining = tuple(i for i in self._remaining if i not in covered)
+        self.remaining = tuple(i for i in self.remaining if i not in covered)
         self._history.append(Exchange(question, reply.text))
-        self._done = not self._remaining or self._steps >= self._config.max_turns
-        return StepResult(reply.text, reward, self._done, covered, False, False)
+        self.done = not self.remaining or self._steps >= self._config.max_turns
+        return StepResult(reply.text, reward, self.done, covered, False, False)
 
     def _hits(self, positions: Iterable[int]) -> list[int]:
         """Return the indices of the details that the judge names, repeated ones only where they count."""
-        inside = [p for p in positions if 0 <= p < len(self._remaining)]
+        inside = [p for p in positions if 0 <= p < len(self.remaining)]
         if not self.simulator_config.count_duplicates:
             inside = list(dict.fromkeys(inside))
-        return [self._remaining[p] for p in inside]
+        return [self.remaining[p] for p in inside]
 
     def _trouble(self, started: float, *, ok: bool) -> tuple[bool, bool]:
         """Return whether the user gave up, and whether the call takes longer than a turn may."""
@@ -213,7 +160,7 @@ class IntentionEnv:
         return failed, self._clock() - started > self._config.step_timeout_seconds
 
     def _abandon(self, feedback: str, failed: bool, timed_out: bool) -> StepResult:
-        self._done = True
+        self.done = True
         return StepResult(feedback, 0.0, True, (), failed, timed_out)
 
 
@@ -225,7 +172,7 @@ def without_mark(text: str) -> str:
     return text
 
 
-def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[TurnResult]:
+def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[StepResult]:
     """Execute one turn of many environments at once and return the results in their order.
 
     Calls of one turn are executed in order and their rewards summed (or the last one kept, with `last_call_only`). A
@@ -252,28 +199,15 @@ def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[T
             raise
 
 
-def _take_turn(env: IntentionEnv, calls: Sequence[ToolCall]) -> TurnResult:
+def _take_turn(env: IntentionEnv, calls: Sequence[ToolCall]) -> StepResult:
     results: list[StepResult] = []
     for call in calls:
         results.append(env.step(call.choice, call.content))
         if env.done:
             break
-    last = results[-1]
     kept = results[-1:] if env.simulator_config.last_call_only else results
-    return TurnResult(
+    return results[-1]._replace(
         feedback="\n".join(result.feedback for result in results),
         reward=round(sum(result.reward for result in kept), _DIGITS),
-        done=last.done,
-        failed=last.failed,
-        timed_out=last.timed_out,
-        n_calls=len(calls),
+        covered=tuple(index for result in results for index in result.covered),
     )
-
-
-def _no_time() -> float:
-    return 0.0
-
-
-def _worth(importance: int, config: Environment) -> float:
-    table = config.importance_reward
-    return {1: table.low, 2: table.medium, 3: table.high}[importance]

@@ -10,7 +10,7 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate, relabelled
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate, relabelled
 from lever_pipe.intention.agent.player import execution_of, load_player, with_cassette
 from lever_pipe.intention.agent.processes import is_main, join, own_share
 from lever_pipe.intention.records import DoneRow, Task
@@ -27,7 +27,7 @@ def evaluate_agent(
     episodes: Output,
     config: EvaluateAgentConfig,
     runtime: Runtime = Runtime(),
-) -> list[Evaluation]:
+) -> list[PolicyEvaluation]:
     """Evaluate both policies, greedy and sampled, and return the last one's evaluation first.
 
     Where the last policy is the best one too, it is played once and stands in both rows.
@@ -43,7 +43,7 @@ def evaluate_agent(
     tasks = storage.read_rows(test_tasks, Task)
     finished = storage.read_row(done, DoneRow)
 
-    def play(folder: Path, when: When) -> Evaluation:
+    def play(folder: Path, when: When) -> PolicyEvaluation:
         player = load_player(folder, config, settings, processes, temperature=config.temperature, dtype=dtype)
         n_samples, n_own = config.evaluation.test_samples, len(own_share(tasks, processes))
         with Progress(n_own * (1 + n_samples), f"evaluate the {when.checkpoint} policy") as bar:

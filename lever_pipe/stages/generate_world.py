@@ -6,7 +6,6 @@ from lever_pipe.base import storage
 from lever_pipe.experiment.stage_configs import GenerateWorldConfig
 from lever_pipe.experiment.stage_files import Output
 from lever_pipe.world.data.files import write_raw_files
-from lever_pipe.world.data.items import WorldOptions
 
 
 def generate_world(
@@ -28,7 +27,7 @@ def generate_world(
         eval_questions=eval_questions,
         eval_annotations=eval_annotations,
         eval_images=eval_images,
-        options=WorldOptions(**config.world.model_dump()),
+        options=config.world,
     )
     images = sorted(path for folder in (train_images, eval_images) for path in folder.iterdir())
     lines = (f"{storage.digest(path)}  {path.parent.name}/{path.name}\n" for path in images)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from lever_pipe.base import storage
+from lever_pipe.base.parsing import load_member
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.intention.environment import ceiling
-from lever_pipe.intention.members import load_member
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.sources.protocol import RawFiles, Source
+from lever_pipe.intention.sources.protocol import RawFiles, TaskSource
 
 
 def prepare_tasks(
@@ -38,7 +38,7 @@ def prepare_tasks(
         UnknownMemberError: no such source.
     """
     files = RawFiles(train_file, val_file, test_file, details)
-    source: Source = load_member("sources", config.source)
+    source: TaskSource = load_member("intention/sources", config.source)
     splits = source.read(config.synthetic, files)
     storage.write_rows(train_tasks, splits.train)
     storage.write_rows(val_tasks, splits.val)

@@ -12,8 +12,7 @@ from lever_pipe.intention.agent.player import execution_of, load_model, load_pla
 from lever_pipe.intention.agent.policy import policy_folder
 from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.agent.resume import identity_of
-from lever_pipe.intention.agent.step import Run
-from lever_pipe.intention.agent.trainer import save_policies, train
+from lever_pipe.intention.agent.trainer import TrainingRun, save_policies, train
 from lever_pipe.intention.records import DoneRow, Task
 
 
@@ -47,7 +46,9 @@ def train_agent(
     folder = policy_folder(start)
     reference = load_model(folder, processes, processes.frozen).requires_grad_(requires_grad=False)
     player = load_player(folder, config, settings, processes, temperature=config.grpo.temperature, dtype="float32")
-    run = Run(config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task))
+    run = TrainingRun(
+        config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task)
+    )
     identity = identity_of(
         config,
         {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start, "cassette": cassette},

@@ -10,9 +10,8 @@ from lever_pipe.experiment.agent_stage_configs import WarmStartAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.intention.agent.policy import build_tiny, save_policy_files
-from lever_pipe.intention.agent.sft import draw_batches, imitate
+from lever_pipe.intention.agent.warm_start import Demonstrator, draw_batches, imitate
 from lever_pipe.intention.codecs.word import WordCodec
-from lever_pipe.intention.demonstrator import Demonstrator
 from lever_pipe.intention.records import StepRow, Task
 from lever_pipe.intention.simulators import rule
 

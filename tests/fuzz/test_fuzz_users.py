@@ -14,19 +14,17 @@ from hypothesis import strategies as st
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import Connection
 from lever_pipe.intention.codecs import hf
-from lever_pipe.intention.simulators import _prompts, openai
+from lever_pipe.intention.simulators import _prompted, openai
 from lever_pipe.intention.simulators._cassette import Cassette
-from lever_pipe.intention.simulators._endpoint import Access
-from lever_pipe.intention.simulators._http import LARGEST_BODY, Answer, Target
+from lever_pipe.intention.simulators.openai import LARGEST_BODY, Access
 
 WORDS = json.dumps({"response": "red \u00e9", "covered_detail_indices": [0, "2"], "is_task_related": True})
 BODY = {
     "id": "x", "object": "chat.completion", "created": 1, "model": "m", "usage": {"total_tokens": 3},
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": WORDS}}],
 }  # fmt: skip
-ACCESS = Access(
-    Target(False, "127.0.0.1", 1, "/v1/chat/completions"), "http://127.0.0.1:1/v1", {"Authorization": "KEY"}
-)
+URL = "http://127.0.0.1:1/v1"
+ACCESS = Access(URL, False, "127.0.0.1", 1, "/v1/chat/completions", {"Authorization": "KEY"})
 
 
 @inputs
@@ -34,8 +32,8 @@ ACCESS = Access(
 def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> None:
     chat = openai.EndpointChat(ACCESS, Connection(retries=1), sleep=lambda seconds: None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openai, "post_json", lambda *_: Answer(status, body))
-        taken, words = law_of("endpoint reply", lambda: chat.answer({}, str), names="http://127.0.0.1:1/v1")
+        patch.setattr(openai, "post_json", lambda *_: (status, body))
+        taken, words = law_of("endpoint reply", lambda: chat.answer({}, str), names=URL)
     if not taken:
         assert status in openai._REMEDIES
     elif words is not None:
@@ -53,11 +51,11 @@ def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> Non
 )
 def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]) -> None:
     said = around[0] + text.decode("utf-8", "replace") + around[1]
-    for name, read in (("judgement", _prompts.read_judgement), ("reply", _prompts.read_reply)):
+    for name, read in (("judgement", _prompted.read_judgement), ("reply", _prompted.read_reply)):
         with in_time():
             try:
                 found: Any = read(said)
-            except _prompts.UnreadableError as fault:
+            except _prompted.UnreadableError as fault:
                 TRIED[name][0] += 1
                 assert len(str(fault)) < 1000
                 continue
@@ -108,12 +106,12 @@ def test_a_cassette_says_what_stands_in_it(path: Path, content: bytes) -> None:
 
 
 def test_a_larger_answer_is_none() -> None:
-    with pytest.raises(_prompts.UnreadableError, match="more than"):
+    with pytest.raises(_prompted.UnreadableError, match="more than"):
         openai._content_of(b" " * (LARGEST_BODY + 1))
 
 
 def test_a_remedy_never_shows_the_key() -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SimulatorError) as refusal:
-        patch.setattr(openai, "post_json", lambda *_: Answer(401, b"KEY"))
+        patch.setattr(openai, "post_json", lambda *_: (401, b"KEY"))
         openai.EndpointChat(ACCESS, Connection(retries=0)).answer({}, str)
     assert "KEY" not in str(refusal.value)

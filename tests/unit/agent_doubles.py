@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lever_pipe.experiment.agent_config import (
     AgentExecution,
+    AgentModel,
     Environment,
     Simulator,
     SyntheticTasks,
@@ -19,9 +20,11 @@ from lever_pipe.experiment.agent_config import (
     WarmStart,
 )
 from lever_pipe.intention.agent.policy import build_tiny
+from lever_pipe.intention.agent.processes import Processes
+from lever_pipe.intention.agent.rollout import Player
+from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
-from lever_pipe.intention.demonstrator import Demonstration, Demonstrator
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators import rule
 from lever_pipe.intention.sources import synthetic
@@ -34,6 +37,30 @@ ENVIRONMENT = Environment(max_turns=8)
 
 def rule_user() -> rule.RuleUser:
     return rule.load(RULE, AgentExecution())
+
+
+def player_of(
+    policy: Any,
+    *,
+    codec: ChatCodec = CODEC,
+    user: Any = None,
+    environment: Environment = ENVIRONMENT,
+    temperature: float = 1.0,
+    batch: int = 200,
+    **model: Any,
+) -> Player:
+    """Return who plays with a policy, in the embedded world unless told otherwise."""
+    return Player(
+        policy=policy,
+        codec=codec,
+        simulator=user or rule_user(),
+        processes=Processes(torch.device("cpu"), "float32"),
+        model=AgentModel(folder="", codec="word", **{"max_new_tokens": 12, "max_context": 256, **model}),
+        environment=environment,
+        simulator_config=RULE,
+        temperature=temperature,
+        batch=batch,
+    )
 
 
 def demonstrations(n: int, *, tasks: Sequence[Task] = TASKS, **rates: float) -> list[Demonstration]:

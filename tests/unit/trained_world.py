@@ -33,15 +33,15 @@ from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, Polic
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent import trainer
-from lever_pipe.intention.agent.evaluation import Evaluation
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation
 from lever_pipe.intention.agent.measures import Clock
-from lever_pipe.intention.agent.player import Player, load_player
+from lever_pipe.intention.agent.player import load_player
 from lever_pipe.intention.agent.policy import build_tiny, save_policy
 from lever_pipe.intention.agent.processes import join
-from lever_pipe.intention.agent.sft import draw_batches, imitate
-from lever_pipe.intention.agent.step import Run
+from lever_pipe.intention.agent.rollout import Player
+from lever_pipe.intention.agent.trainer import TrainingRun
+from lever_pipe.intention.agent.warm_start import Demonstrator, draw_batches, imitate
 from lever_pipe.intention.codecs.word import WordCodec
-from lever_pipe.intention.demonstrator import Demonstrator
 from lever_pipe.intention.environment import load_simulator
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.intention.sources import synthetic
@@ -149,7 +149,7 @@ def evaluation_of(config: TrainAgentConfig) -> EvaluateAgentConfig:
     )
 
 
-def evaluate_here(run: Path, out: Path, done: Path, config: TrainAgentConfig) -> list[Evaluation]:
+def evaluate_here(run: Path, out: Path, done: Path, config: TrainAgentConfig) -> list[PolicyEvaluation]:
     """Evaluate a finished run in this process."""
     return evaluate_agent(
         test_tasks=world() / "test.jsonl",
@@ -174,7 +174,7 @@ def interrupted(
     """Run the stage with a checkpoint after each step, and stop it at the beginning of one."""
     whole = trainer.train_step
 
-    def train_step(run: Run, optimiser: AdamW, number: int, clock: Clock) -> dict[str, float]:
+    def train_step(run: TrainingRun, optimiser: AdamW, number: int, clock: Clock) -> dict[str, float]:
         if number == step:
             raise KilledError
         return whole(run, optimiser, number, clock)

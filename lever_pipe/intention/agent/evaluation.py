@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from pydantic import TypeAdapter
+
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import Row
-from lever_pipe.intention.agent.episodes import Episode, Request
-from lever_pipe.intention.agent.measures import END_REASONS, MISHAPS, work_sums
-from lever_pipe.intention.agent.player import Player
+from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.processes import own_share
+from lever_pipe.intention.agent.rollout import MISHAPS, Episode, EpisodeRequest, Player
 from lever_pipe.intention.records import EpisodeRow, EvaluationRow, Task
 from lever_pipe.statistics.summary import mean_and_sd
 
@@ -29,7 +30,7 @@ class When(NamedTuple):
     checkpoint: Checkpoint
 
 
-class Evaluation(NamedTuple):
+class PolicyEvaluation(NamedTuple):
     """The two rows, greedy first, and the episodes that they sum up."""
 
     rows: list[EvaluationRow]
@@ -49,10 +50,7 @@ class _Played(Row):
     row: EpisodeRow
 
 
-class _Batch(Row):
-    """What one process has played."""
-
-    episodes: tuple[_Played, ...]
+_PLAYED = TypeAdapter(list[_Played])
 
 
 def evaluate(
@@ -63,7 +61,7 @@ def evaluate(
     n_samples: int,
     seed: int,
     progress: Progress | None = None,
-) -> Evaluation:
+) -> PolicyEvaluation:
     """Play one greedy and `n_samples` sampled episodes of every task, shared out over the processes.
 
     The draws of an episode come from the stream (seed, "evaluation", split, task, sample): the same at every step and
@@ -75,13 +73,13 @@ def evaluate(
     """
     greedy = _play(player, tasks, when, "greedy", 1, seed, progress)
     sampled = _play(player, tasks, when, "sampled", n_samples, seed, progress)
-    return Evaluation([greedy[0], sampled[0]], [*greedy[1], *sampled[1]])
+    return PolicyEvaluation([greedy[0], sampled[0]], [*greedy[1], *sampled[1]])
 
 
-def relabelled(evaluation: Evaluation, when: When) -> Evaluation:
+def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
     """Return the same numbers under another checkpoint's name."""
     change = when._asdict()
-    return Evaluation(
+    return PolicyEvaluation(
         [row.model_copy(update=change) for row in evaluation.rows],
         [row.model_copy(update=change) for row in evaluation.episodes],
     )
@@ -98,17 +96,16 @@ def _play(
 ) -> tuple[EvaluationRow, list[EpisodeRow]]:
     own = own_share(range(len(tasks)), player.processes)
     requests = [
-        Request(tasks[index], index, sample, (seed, "evaluation", when.split, index, sample))
+        EpisodeRequest(tasks[index], index, sample, (seed, "evaluation", when.split, index, sample))
         for index in own
         for sample in range(n_samples)
     ]
-    episodes, counts = player.play(requests, greedy=mode == "greedy", progress=progress)
-    work = work_sums(counts)
+    episodes, counts, _ = player.play(requests, greedy=mode == "greedy", progress=progress)
+    work = counts.values()
     totals = player.processes.combine({name: work[name] for name in MISHAPS}, "sum")
     player.require_few_failures(totals, during=f"{mode} evaluation of split {when.split} at step {when.step}")
-    batch = _Batch(episodes=tuple(_played(episode, when, mode) for episode in episodes))
-    texts = player.processes.gather(batch.model_dump_json())
-    played = [each for text in texts for each in _Batch.model_validate_json(text).episodes]
+    own_episodes = _PLAYED.dump_json([_played(episode, when, mode) for episode in episodes]).decode()
+    played = [each for text in player.processes.gather(own_episodes) for each in _PLAYED.validate_json(text)]
     played.sort(key=lambda each: (each.index, each.row.sample))
     values = _values(played) | {name: totals[name] for name in MISHAPS if name != "simulator_requests"}
     row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n_samples, values=values)

@@ -6,7 +6,8 @@ places alone go through what follows the last attention; a row's numbers are tho
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,20 +19,9 @@ Rotary = tuple[Tensor, Tensor]
 """Cosines and sines, [B or 1, L, 1, D] each."""
 
 
-class Attention(Protocol):
-    """What the queries of one layer read."""
-
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None, /) -> Tensor:
-        """Return what is read at every place [B, L, heads * D], or at the wanted ones [n, heads * D].
-
-        Args:
-            layer: its number.
-            queries: [B, L, heads, D].
-            keys: [B, L, kv heads, D].
-            values: as keys.
-            wanted: None for every place.
-        """
-        ...
+Attend = Callable[[int, Tensor, Tensor, Tensor, Places | None], Tensor]
+"""What the queries of one layer read: (its number, queries [B, L, heads, D], keys [B, L, kv heads, D], values likewise,
+wanted places) -> what is read at every place [B, L, heads * D], or at the n wanted ones [n, heads * D]."""
 
 
 def is_plain(model: Any) -> bool:
@@ -41,7 +31,7 @@ def is_plain(model: Any) -> bool:
     return type(model) is Qwen3ForCausalLM
 
 
-def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attention, wanted: Places) -> Tensor:
+def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend, wanted: Places) -> Tensor:
     """Return the normalised hidden states [n, H] of the wanted places.
 
     Args:
@@ -67,7 +57,7 @@ def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attenti
 
 
 def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
-    """As `Attention` says, for whole texts: a query reads all up to its own place."""
+    """As `Attend` says, for whole texts: a query reads all up to its own place."""
     q, k, v = (states.transpose(1, 2) for states in (queries, keys, values))
     read = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
     return read if wanted is None else read[wanted]

@@ -10,9 +10,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from lever_pipe.intention.agent.episodes import ASKED, Episode, RolloutCounts
-from lever_pipe.intention.agent.lessons import Credit, Lesson
-from lever_pipe.intention.agent.scoring import Scored
+from lever_pipe.intention.agent.lessons import Credit, Lesson, Scored
+from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.records import EndReason
 from lever_pipe.losses.tokens import distances_to_reference
 from lever_pipe.metrics.throughput import dense_parameters, mfu, peak_flop, training_flop
@@ -34,8 +33,6 @@ PER_EPISODE = (
     *(f"end_{reason}" for reason in END_REASONS),
 )
 PER_AGENT_TOKEN = ("kl", "kl_k1", "entropy")
-COUNTS = ("forwards", "prefill_tokens", "decode_tokens", "multi_call_turns")
-MISHAPS = (*(f"simulator_{name}" for name in ASKED), "environment_timeouts")
 
 
 class Clock:
@@ -107,15 +104,6 @@ def credit_sums(credit: Credit) -> dict[str, float]:
     }
 
 
-def work_sums(counts: RolloutCounts) -> dict[str, float]:
-    """Return what a process's rollout took."""
-    return {
-        **{name: float(getattr(counts, name)) for name in COUNTS},
-        **{f"simulator_{name}": float(getattr(counts, name)) for name in ASKED},
-        "environment_timeouts": float(counts.timeouts),
-    }
-
-
 def token_sums(before: Sequence[Scored], lessons: Sequence[Lesson]) -> dict[str, float]:
     """Return sums over a process's tokens before the step's first update.
 
@@ -169,7 +157,7 @@ def step_means(sums: Mapping[str, float], n_processes: int) -> dict[str, float]:
         "episodes": n_episodes,
         "tokens_total": sums["sequence_length"],
         "tokens_per_rank": sums["sequence_length"] / n_processes,
-        **{name: sums[name] for name in (*COUNTS, *MISHAPS)},
+        **{name: sums[name] for name in RolloutCounts().values()},
         "flop_update": sums["flop_update"],
     }
 

@@ -121,7 +121,7 @@ class _Attention:
         self._mask_nWS: Tensor | None = None
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
-        """As `layers.Attention` says of one row [1, T], wanted at the end of each text."""
+        """As `layers.Attend` says of one row [1, T], wanted at the end of each text."""
         stored = self._stored((layer, "keys"), keys[0]), self._stored((layer, "values"), values[0])
         if self._mask_nWS is None:
             self._mask_nWS = self._masked(queries)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from shutil import copyfileobj
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.folders import write_folder
-from lever_pipe.base.model_folders import readable, require_loaded, require_size, require_whole
+from lever_pipe.base.model_folders import load_strictly, readable, require_size, require_whole
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.storage import write_atomically
@@ -54,8 +56,8 @@ def build_tiny(config: TinyQwen3, vocabulary_size: int, seed: int) -> PreTrained
         return rowwise(Qwen3ForCausalLM(settings).eval())
 
 
-def load_policy(folder: Path, dtype: str, device: torch.device | str) -> PreTrainedModel:
-    """Return the causal language model of a folder, in evaluation mode.
+def load_policy(folder: Path, dtype: str) -> PreTrainedModel:
+    """Return the causal language model of a folder, in evaluation mode on the CPU.
 
     Raises:
         CheckpointError: missing or unreadable files, tensors that differ from its configuration, or
@@ -66,26 +68,18 @@ def load_policy(folder: Path, dtype: str, device: torch.device | str) -> PreTrai
 
     require_whole(folder, "a model folder", files=(SETTINGS,))
     transformers_logging.disable_progress_bar()
-    with readable(folder, "causal language model"):
+    part = "causal language model"
+    with readable(folder, part):
         require_size(folder, AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
-        model, info = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=getattr(torch, dtype),
-            attn_implementation=ATTENTION,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below by name, as every other difference
-        )
-    require_loaded(folder, model, info)
+    options = {"dtype": getattr(torch, dtype), "attn_implementation": ATTENTION, "trust_remote_code": False}
+    model = load_strictly(AutoModelForCausalLM, folder, part, **options)
     if any(kind != "full_attention" for kind in getattr(model.config, "layer_types", None) or ()):
         raise CheckpointError(
             f"{folder}: expected full attention in every layer",
             found="other layers",
             do="Set use_sliding_window to false in config.json where the model allows it, or use another model.",
         )
-    policy: PreTrainedModel = rowwise(model.to(device).eval())
+    policy: PreTrainedModel = rowwise(model.eval())
     return policy
 
 
@@ -115,7 +109,8 @@ def save_policy_files(files: Iterable[Path], model: PreTrainedModel, codec: Chat
         folder = Path(name)
         _fill(folder, model, codec, None)
         for path in files:
-            _copy(folder / path.name, path)
+            with (folder / path.name).open("rb") as source:
+                write_atomically(path, partial(copyfileobj, source))
 
 
 def policy_folder(files: tuple[Path, ...]) -> Path:
@@ -146,7 +141,3 @@ def _fill(folder: Path, model: PreTrainedModel, codec: ChatCodec, state: Mapping
     mode = (folder / SETTINGS).stat().st_mode
     for path in folder.glob("*.safetensors"):
         path.chmod(mode)
-
-
-def _copy(source: Path, target: Path) -> None:
-    write_atomically(target, lambda handle: handle.write(source.read_bytes()))

@@ -12,13 +12,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.intention.agent.sharding import Shards, full, shard_like
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,139 +27,71 @@ Reduction = Literal["sum", "max"]
 Precision = Literal["float32", "bfloat16"]
 
 
-class Processes(Protocol):
-    """This process among those of its run."""
+class Processes:
+    """This process among those of its run, each of which must make the same calls; here it is the only one."""
 
-    rank: int
-    size: int
-    device: torch.device
-    frozen: Precision
-    """How weights that are not trained are kept; they compute as those of a policy in training do."""
-
-    def place(self, model: PreTrainedModel) -> None:
-        """Move a model to where it computes, in place: to this device, or in parts over those of all processes."""
-        ...
-
-    def whole(self, model: PreTrainedModel) -> AbstractContextManager[None]:
-        """Return a context in which the policy computes without the other processes, as generation needs."""
-        ...
-
-    def computing(self) -> AbstractContextManager[None]:
-        """Return the context of every forward pass: the arithmetic of the configured precision."""
-        ...
-
-    def add_gradients(self, model: PreTrainedModel) -> None:
-        """Replace each gradient by its sum over processes."""
-        ...
-
-    def combine(self, values: Mapping[str, float], reduction: Reduction) -> dict[str, float]:
-        """Return each named value's sum or maximum over processes; all give the same names."""
-        ...
-
-    def gather(self, text: str) -> list[str]:
-        """Return the texts of all processes, by rank."""
-        ...
-
-    def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return copies on the CPU of named tensors as one process would hold them; empty except on the main one."""
-        ...
-
-    def fill(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-        """Copy what `collect` gave into named tensors."""
-        ...
-
-
-def is_main(processes: Processes) -> bool:
-    """Return whether this process is the one that writes files."""
-    return processes.rank == 0
-
-
-def own_share(items: Sequence[T], processes: Processes) -> list[T]:
-    """Return every size-th item, beginning with this process's rank."""
-    return list(items[processes.rank :: processes.size])
-
-
-class Alone:
-    """A run of one process."""
-
-    rank = 0
-    size = 1
+    rank: int = 0
+    size: int = 1
 
     def __init__(self, device: torch.device, precision: Precision) -> None:
         self.device = device
+        self.precision = precision
         self.frozen: Precision = "float32"
-        self._precision = precision
+        """How weights that are not trained are kept; they compute as those of a policy in training do."""
 
     def place(self, model: PreTrainedModel) -> None:
-        """Move a model to the device, in place."""
+        """Move a model to where it computes, in place: to this device, or in parts over those of all processes."""
         model.to(self.device)
 
     def whole(self, model: PreTrainedModel) -> AbstractContextManager[None]:  # noqa: ARG002 - it is whole already
-        """Return a context that does nothing."""
+        """Return a context in which the policy computes without the other processes, as generation needs."""
         return nullcontext()
 
     def computing(self) -> AbstractContextManager[None]:
-        """Return autocast to bfloat16, with weights and optimiser in float32; nothing for float32."""
-        return _arithmetic(self.device, self._precision)
+        """Return the context of every forward pass: bfloat16 is autocast, with weights and optimiser in float32."""
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def add_gradients(self, model: PreTrainedModel) -> None:
-        """Leave the gradients as they are."""
+        """Replace each gradient by its sum over processes."""
 
     def combine(self, values: Mapping[str, float], reduction: Reduction) -> dict[str, float]:  # noqa: ARG002 - no other
-        """Return the values."""
+        """Return each named value's sum or maximum over processes; all give the same names."""
         return dict(values)
 
     def gather(self, text: str) -> list[str]:
-        """Return the text alone."""
+        """Return the texts of all processes, by rank."""
         return [text]
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return copies on the CPU."""
+        """Return copies on the CPU of named tensors as one process would hold them; empty except on the main one."""
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
     @torch.no_grad()
     def fill(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-        """Copy the values into the tensors."""
+        """Copy what `collect` gave into named tensors."""
         for name, tensor in tensors.items():
             tensor.copy_(values[name])
 
 
-class Launched:
-    """Processes that accelerate's launcher started; with `shards` the policy is spread over their devices."""
+class Launched(Processes):
+    """Processes that accelerate's launcher started, each with the whole policy."""
 
     def __init__(self, device: torch.device, precision: Precision) -> None:
         from accelerate import PartialState
 
         # One process may wait long for another's simulator; the usual ten minutes would end the run.
         self._state: Any = PartialState(cpu=device.type == "cpu", timeout=timedelta(days=1))
+        super().__init__(torch.device(self._state.device), precision)
         self.rank = int(self._state.process_index)
         self.size = int(self._state.num_processes)
-        self.device = torch.device(self._state.device)
-        self._precision = precision
-        self._shards = Shards.of_launcher(self.device, self.size, precision)
-        self.frozen: Precision = "float32" if self._shards is None else precision
-
-    def place(self, model: PreTrainedModel) -> None:
-        """Move a model to the device, or spread it over all devices."""
-        if self._shards is None:
-            model.to(self.device)
-        else:
-            self._shards.spread(model)
-
-    def whole(self, model: PreTrainedModel) -> AbstractContextManager[None]:
-        """Return a context that holds all parameters of a spread model on each device."""
-        return nullcontext() if self._shards is None else self._shards.gathered(model)
-
-    def computing(self) -> AbstractContextManager[None]:
-        """Return as a single process does; a spread model casts its parts itself."""
-        return _arithmetic(self.device, self._precision) if self._shards is None else nullcontext()
 
     def add_gradients(self, model: PreTrainedModel) -> None:
-        """Add up the gradients; those of a spread model were added up by its backward passes."""
-        if self._shards is None:
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    torch.distributed.all_reduce(parameter.grad)
+        """As `Processes` says."""
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                torch.distributed.all_reduce(parameter.grad)
 
     def combine(self, values: Mapping[str, float], reduction: Reduction) -> dict[str, float]:
         """Reduce in float64, which holds every integer up to 2**53."""
@@ -183,7 +114,7 @@ class Launched:
         copies: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             whole = full(tensor.detach())
-            if self.rank == 0:
+            if is_main(self):
                 copies[name] = whole.to("cpu", copy=True)
         return copies
 
@@ -191,7 +122,62 @@ class Launched:
     def fill(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
         """Copy this process's part of the values."""
         for name, tensor in tensors.items():
-            tensor.copy_(shard_like(values[name].to(self.device), tensor))
+            tensor.copy_(_split_as(tensor, values[name].to(self.device)))
+
+
+class Sharded(Launched):
+    """Launched processes that spread the policy over their devices by FSDP2, one group of parameters a layer.
+
+    Raises:
+        ConfigError: the launcher's configuration asks for what this engine does not do.
+    """
+
+    def __init__(self, device: torch.device, precision: Precision) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        super().__init__(device, precision)
+        require_fsdp2()
+        self.frozen = precision
+        self._mesh: Any = init_device_mesh(self.device.type, (self.size,))
+        half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        self._casts = half if precision == "bfloat16" else MixedPrecisionPolicy()
+
+    def place(self, model: PreTrainedModel) -> None:
+        """Split each layer and what is left of the model, in place; float32 parts, computed in the precision."""
+        from torch.distributed.fsdp import fully_shard
+
+        layers = set(model._no_split_modules or ())  # noqa: SLF001 - the library's list of its layer classes
+        for module in [*(m for m in model.modules() if type(m).__name__ in layers), model]:
+            fully_shard(module, mesh=self._mesh, mp_policy=self._casts, reshard_after_forward=True)
+        for module in _parts(model):
+            # Losses are divided by global token counts already: gradients are sums, also where a backend can add only.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+        # Before the first whole forward pass the layers do not know which module is the outermost.
+        with torch.no_grad():
+            model(input_ids=torch.zeros((1, 2), dtype=torch.long, device=self._mesh.device_type), use_cache=False)
+
+    @contextmanager
+    def whole(self, model: PreTrainedModel) -> Iterator[None]:
+        """Hold all parameters on each device, so that processes may make different numbers of forward passes."""
+        parts = _parts(model)
+        for module in parts:
+            module.unshard()
+            module.set_reshard_after_forward(False, recurse=False)
+        try:
+            yield
+        finally:
+            for module in parts:
+                module.set_reshard_after_forward(True, recurse=False)
+                module.reshard()
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Do nothing: a spread model casts its parts itself."""
+        return nullcontext()
+
+    def add_gradients(self, model: PreTrainedModel) -> None:
+        """Do nothing: the backward passes of a spread model add them up."""
 
 
 def join(device: torch.device, precision: Precision) -> Processes:
@@ -200,7 +186,20 @@ def join(device: torch.device, precision: Precision) -> Processes:
     Raises:
         ConfigError: the launcher's configuration asks for what this engine does not do.
     """
-    return Launched(device, precision) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Alone(device, precision)
+    if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+        return Processes(device, precision)
+    is_sharded = os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
+    return (Sharded if is_sharded else Launched)(device, precision)
+
+
+def is_main(processes: Processes) -> bool:
+    """Return whether this process is the one that writes files."""
+    return processes.rank == 0
+
+
+def own_share(items: Sequence[T], processes: Processes) -> list[T]:
+    """Return every size-th item, beginning with this process's rank."""
+    return list(items[processes.rank :: processes.size])
 
 
 def require_equal_shares(n_prompts: int, n_minibatches: int, processes: Processes) -> None:
@@ -219,10 +218,48 @@ def require_equal_shares(n_prompts: int, n_minibatches: int, processes: Processe
         )
 
 
-@contextmanager
-def _arithmetic(device: torch.device, precision: Precision) -> Iterator[None]:
-    if precision == "float32":
-        yield
-        return
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        yield
+def require_fsdp2() -> None:
+    """Refuse what accelerate's configuration may ask for beside parts that are gathered for each forward pass.
+
+    Raises:
+        ConfigError: it asks for FSDP1, for parameters in host memory or weights read by one process, or to keep
+            gathered ones after a forward pass: outside `whole` a model's parameters must be its parts.
+    """
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    plugin = FullyShardedDataParallelPlugin()
+    found = {
+        "version": plugin.fsdp_version,
+        "reshard_after_forward": plugin.reshard_after_forward,
+        "offload_params": os.environ.get("FSDP_OFFLOAD_PARAMS", "false") == "true",
+        "cpu_ram_efficient_loading": os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false") == "true",
+    }
+    if list(found.values()) != [2, True, False, False]:
+        raise ConfigError(
+            "the launcher's configuration: expected fsdp_version 2 with fsdp_reshard_after_forward, without"
+            " fsdp_offload_params and fsdp_cpu_ram_efficient_loading",
+            found=", ".join(f"{name} {value}" for name, value in found.items()),
+            do="Use profiles/slurm/accelerate/fsdp.yaml.",
+        )
+
+
+def full(tensor: Tensor) -> Tensor:
+    """Return a tensor's whole value; every process must ask."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _split_as(tensor: Tensor, value: Tensor) -> Tensor:
+    """Return a whole value split as `tensor` is."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(tensor, DTensor):
+        return value
+    return distribute_tensor(value, tensor.device_mesh, tensor.placements)
+
+
+def _parts(model: PreTrainedModel) -> list[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]

@@ -51,7 +51,7 @@ class Best:
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """What a run has done."""
 
     step: int = 0
@@ -62,7 +62,7 @@ class Progress:
     best: Best | None = None
 
 
-class Place(Row):
+class CheckpointRow(Row):
     """What belongs to a checkpoint beside tensors and rows."""
 
     identity: str
@@ -87,7 +87,7 @@ def weights_of(policy: Any) -> dict[str, Tensor]:
 
 
 def save_progress(
-    folder: Path, progress: Progress, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
+    folder: Path, progress: RunProgress, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
 ) -> None:
     """Write a checkpoint and drop the former ones; every process must call it.
 
@@ -99,7 +99,7 @@ def save_progress(
         processes.collect(optimiser.state())
         return
     former = _checkpoints(folder)
-    place = Place(identity=identity, step=progress.step, best_step=best.step, best_reward=best.reward)
+    place = CheckpointRow(identity=identity, step=progress.step, best_step=best.step, best_reward=best.reward)
 
     def fill(path: Path) -> None:
         _write_tensors(path / POLICY, processes.collect(weights_of(policy)), progress.step)
@@ -123,7 +123,7 @@ def save_progress(
 
 def load_progress(
     folder: Path, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
-) -> Progress | None:
+) -> RunProgress | None:
     """Set policy and optimiser to the latest checkpoint of this very run and return its progress; None without one.
 
     What killed processes left half written or half removed goes.
@@ -135,7 +135,7 @@ def load_progress(
     if is_main(processes):
         _clear(folder)
     for path in reversed(_checkpoints(folder)):
-        place = storage.read_row(path / PLACE, Place)
+        place = storage.read_row(path / PLACE, CheckpointRow)
         if place.identity != identity:
             log.warning("%s belongs to another configuration, data or code: training starts anew", path)
             continue
@@ -145,7 +145,7 @@ def load_progress(
             processes.fill(tensors, found)
         weights = load_tensors(path / BEST)[0] if is_main(processes) else {}
         log.info("going on behind step %d (%s)", place.step, path)
-        return Progress(
+        return RunProgress(
             step=place.step,
             metrics=storage.read_rows(path / METRICS, StepRow),
             evaluations=storage.read_rows(path / EVALUATIONS, EvaluationRow),
@@ -185,10 +185,10 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor], step: int) -> None
         os.fsync(handle.fileno())
 
 
-def _same_best(former: list[Path], place: Place) -> Path | None:
+def _same_best(former: list[Path], place: CheckpointRow) -> Path | None:
     """Return the file in which a former checkpoint of this run holds the same best policy."""
     for path in reversed(former):
-        found = storage.read_row(path / PLACE, Place)
+        found = storage.read_row(path / PLACE, CheckpointRow)
         if (found.identity, found.best_step) == (place.identity, place.best_step) and (path / BEST).is_file():
             return path / BEST
     return None

@@ -7,30 +7,155 @@ sampled token ids are kept as they are; what an episode holds is what the model 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
-from lever_pipe.base.errors import DataError
+from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.agent_config import Environment, Simulator
-from lever_pipe.intention.agent.episodes import (
-    ASKED,
-    NO_TURN,
-    Episode,
-    Request,
-    RolloutCounts,
-    Rollouts,
-    RolloutSettings,
-)
-from lever_pipe.intention.agent.generation import Decoding, Reading, Sampled, speak
+from lever_pipe.experiment.agent_config import AgentModel, Environment, Simulator
+from lever_pipe.intention.agent.generation import Decoding, GenerationCounts, Sampled, Speaker, speak, uniforms
 from lever_pipe.intention.agent.memory import remember
-from lever_pipe.intention.agent.sampling import uniforms
+from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec
-from lever_pipe.intention.environment import IntentionEnv, TurnResult, step_all
-from lever_pipe.intention.records import EndReason
+from lever_pipe.intention.environment import IntentionEnv, StepResult, step_all
+from lever_pipe.intention.records import EndReason, Task
 from lever_pipe.intention.simulators.protocol import UserSimulator
+
+NO_TURN = -1
+
+
+@dataclass(frozen=True)
+class EpisodeRequest:
+    """An episode to be rolled out."""
+
+    task: Task
+    index: int
+    """The task's place among its split's tasks."""
+    sample: int
+    """Which of the task's episodes this is."""
+    stream: tuple[int, *tuple[int | str, ...]]
+    """Seed and names of its draws, as `seeding.generator(*stream)` takes them; greedy episodes draw nothing."""
+
+
+@dataclass
+class Episode:
+    """One dialogue with T turns."""
+
+    task: Task
+    index: int
+    sample: int
+    tokens: list[int]
+    is_agent: list[bool]
+    """Which tokens the agent has sampled."""
+    turn: list[int]
+    """Of each sampled token, from 0, as `rewards` counts them; -1 elsewhere."""
+    n_prompt: int
+    ceiling: float
+    rewards: list[float] = field(default_factory=list)
+    """[T], a closing or unreadable turn included with 0."""
+    log_probs: list[float] = field(default_factory=list)
+    """Of each sampled token under the policy that sampled it, at the sampling temperature (greedy: at 1)."""
+    coverage: float = 0.0
+    end: EndReason = "turns"
+
+
+@dataclass
+class RolloutCounts(GenerationCounts):
+    """Work and mishaps of a rollout, by the names that metrics give them."""
+
+    multi_call_turns: int = 0
+    simulator_requests: int = 0
+    simulator_failures: int = 0
+    """Requests given up after the last retry."""
+    simulator_retries: int = 0
+    """Further attempts."""
+    simulator_malformed: int = 0
+    """Attempts that were answered with something unreadable."""
+    environment_timeouts: int = 0
+    """Turns that took too long, without those whose request failed."""
+
+    def values(self) -> dict[str, float]:
+        """Return the counts by name."""
+        return {name: float(value) for name, value in asdict(self).items()}
+
+
+MISHAPS = tuple(name for name in RolloutCounts().values() if name.startswith(("simulator_", "environment_")))
+
+
+class Rollouts(NamedTuple):
+    """Episodes in the order of their requests, and what they took."""
+
+    episodes: list[Episode]
+    counts: RolloutCounts
+    seconds_simulator: float
+
+
+@dataclass(frozen=True)
+class Player:
+    """Who plays the episodes of a run: all that an episode needs beside its task."""
+
+    policy: Any
+    """A causal language model in evaluation mode."""
+    codec: ChatCodec
+    simulator: UserSimulator
+    processes: Processes
+    model: AgentModel
+    environment: Environment
+    simulator_config: Simulator
+    temperature: float
+    batch: int
+    """Dialogues that run together; moves rounding errors only."""
+
+    def play(
+        self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
+    ) -> Rollouts:
+        """Return one episode for each request of this process; every process must call it, with or without requests.
+
+        Args:
+            requests: what to roll out.
+            greedy: whether to say what is likeliest instead of drawing.
+            progress: advanced by one for each finished episode.
+
+        Raises:
+            DataError: a prompt that leaves no room for the agent.
+            SimulatorError: the user cannot be asked as configured.
+        """
+        with self.processes.whole(self.policy), self.processes.computing():
+            dialogues = [_opened(self, request) for request in requests]
+            _require_room(dialogues, self.model.max_context)
+            counts, seconds = RolloutCounts(), 0.0
+            before = self.simulator.counts.values()
+            for start in range(0, len(dialogues), self.batch):
+                chosen = dialogues[start : start + self.batch]
+                seconds += _hold(self, chosen, counts, greedy=greedy, progress=progress)
+            for name, count in self.simulator.counts.values().items():
+                setattr(counts, f"simulator_{name}", count - before[name])
+            return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
+
+    def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
+        """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.
+
+        Args:
+            counts: `MISHAPS` of all processes; a turn out of time counts as a failed request.
+            during: what was rolled out, as `step 3`.
+
+        Raises:
+            TrainingError: the share of failures and time-outs is above `simulator.failure_limit`.
+        """
+        n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
+        limit = self.simulator_config.failure_limit
+        if n_failures + n_timeouts > limit * n_requests:
+            fault = self.simulator.counts.last_fault
+            raise TrainingError(
+                f"{during}: expected at most {limit:.1%} of the simulator's requests to fail or to take too long",
+                found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns out of time,"
+                f" {n_malformed} unreadable answers" + (f"; the last fault: {fault}" if fault else ""),
+                do="See that the endpoint answers; raise timeout_seconds or retries of intention.execution.connection,"
+                " or intention.environment.step_timeout_seconds;"
+                " the run goes on from its last checkpoint. Or raise intention.simulator.failure_limit.",
+            )
 
 
 @dataclass
@@ -69,49 +194,9 @@ class _Dialogue:
         self.is_running = False
 
 
-def rollout(
-    model: Any,
-    codec: ChatCodec,
-    requests: Sequence[Request],
-    simulator: UserSimulator,
-    environment: Environment,
-    simulator_config: Simulator,
-    settings: RolloutSettings,
-    *,
-    progress: Progress | None = None,
-) -> Rollouts:
-    """Return one episode for each request.
-
-    Args:
-        model: a causal language model in evaluation mode.
-        codec: its dialogue format.
-        requests: what to roll out.
-        simulator: the user of every episode.
-        environment: its rules.
-        simulator_config: the simulator's switches.
-        settings: how episodes are rolled out.
-        progress: advanced by one for each finished episode.
-
-    Raises:
-        DataError: a prompt that leaves no room for the agent.
-        SimulatorError: the user cannot be asked as configured.
-    """
-    dialogues = []
-    for request in requests:
-        env = IntentionEnv(request.task, simulator, environment, simulator_config)
-        dialogues.append(_opened(request, env, codec))
-    _require_room(dialogues, settings.max_context)
-    counts = RolloutCounts()
-    before = {name: getattr(simulator.counts, name) for name in ASKED}
-    for start in range(0, len(dialogues), settings.batch):
-        _hold(model, codec, dialogues[start : start + settings.batch], settings, counts, progress)
-    for name in ASKED:
-        setattr(counts, name, getattr(simulator.counts, name) - before[name])
-    return Rollouts([dialogue.episode for dialogue in dialogues], counts)
-
-
-def _opened(request: Request, env: IntentionEnv, codec: ChatCodec) -> _Dialogue:
-    prompt = codec.prompt(request.task)
+def _opened(player: Player, request: EpisodeRequest) -> _Dialogue:
+    env = IntentionEnv(request.task, player.simulator, player.environment, player.simulator_config)
+    prompt = player.codec.prompt(request.task)
     episode = Episode(
         task=request.task,
         index=request.index,
@@ -122,13 +207,9 @@ def _opened(request: Request, env: IntentionEnv, codec: ChatCodec) -> _Dialogue:
         n_prompt=len(prompt),
         ceiling=env.ceiling,
     )
-    dialogue = _Dialogue(episode, env, _draws(request.stream), unread=[])
+    dialogue = _Dialogue(episode, env, uniforms(generator(*request.stream)), unread=[])
     dialogue.tell(prompt)
     return dialogue
-
-
-def _draws(stream: tuple[int, *tuple[int | str, ...]]) -> Iterator[float]:
-    yield from uniforms(generator(*stream))
 
 
 def _require_room(dialogues: Sequence[_Dialogue], max_context: int) -> None:
@@ -143,80 +224,78 @@ def _require_room(dialogues: Sequence[_Dialogue], max_context: int) -> None:
 
 
 def _hold(
-    model: Any,
-    codec: ChatCodec,
+    player: Player,
     dialogues: Sequence[_Dialogue],
-    settings: RolloutSettings,
     counts: RolloutCounts,
+    *,
+    greedy: bool,
     progress: Progress | None,
-) -> None:
-    """Hold dialogues to their ends, turn by turn."""
-    rows = remember(model, len(dialogues), codec.pad_id)
-    decoding = Decoding(codec.end_ids, settings.temperature, settings.greedy)
-    running = list(dialogues)
-    for turn in range(settings.max_turns):
-        is_last = turn == settings.max_turns - 1
-        for dialogue, sampled in zip(running, speak(rows, _readings(running, settings), decoding, counts), strict=True):
+) -> float:
+    """Hold dialogues to their ends, turn by turn, and return the seconds that the user took."""
+    rows = remember(player.policy, len(dialogues), player.codec.pad_id)
+    decoding = Decoding(player.codec.end_ids, player.temperature, greedy)
+    running, seconds = list(dialogues), 0.0
+    for turn in range(player.environment.max_turns):
+        is_last = turn == player.environment.max_turns - 1
+        said = speak(rows, [_speaker(dialogue, player.model) for dialogue in running], decoding, counts)
+        for dialogue, sampled in zip(running, said, strict=True):
             dialogue.listen(sampled)
         started = time.perf_counter()
-        _answer(running, codec, settings, counts, is_last=is_last)
-        counts.seconds_simulator += time.perf_counter() - started
+        _answer(running, player, counts, is_last=is_last)
+        seconds += time.perf_counter() - started
         kept = [row for row, dialogue in enumerate(running) if dialogue.is_running]
         if progress is not None:
             progress.advance(len(running) - len(kept))
         if not kept:
-            return
+            break
         rows.keep(kept)
         running = [running[row] for row in kept]
+    return seconds
 
 
-def _readings(running: Sequence[_Dialogue], settings: RolloutSettings) -> list[Reading]:
-    return [
-        Reading(d.unread, min(settings.max_new_tokens, settings.max_context - len(d.episode.tokens)), d.uniforms)
-        for d in running
-    ]
+def _speaker(dialogue: _Dialogue, model: AgentModel) -> Speaker:
+    limit = min(model.max_new_tokens, model.max_context - len(dialogue.episode.tokens))
+    return Speaker(dialogue.unread, limit, dialogue.uniforms)
 
 
-def _answer(
-    running: Sequence[_Dialogue], codec: ChatCodec, settings: RolloutSettings, counts: RolloutCounts, *, is_last: bool
-) -> None:
+def _answer(running: Sequence[_Dialogue], player: Player, counts: RolloutCounts, *, is_last: bool) -> None:
     """Execute what was said this turn, and tell those who may go on what came of it."""
-    asking = []
+    asking, rules, max_context = [], player.environment, player.model.max_context
     for dialogue in running:
-        turn = codec.parse(dialogue.said)
-        if turn.kind == "call" and (not is_last or settings.execute_last_turn):
+        turn = player.codec.parse(dialogue.said)
+        if turn.kind == "call" and (not is_last or rules.execute_last_turn):
             asking.append((dialogue, turn.calls))
         else:
             dialogue.episode.rewards.append(0.0)
-            dialogue.finish(_end_unheard(turn, dialogue.episode, settings))
+            dialogue.finish(_end_unheard(turn, dialogue.episode, max_context))
     results = step_all([(dialogue.env, calls) for dialogue, calls in asking])
-    for (dialogue, _), result in zip(asking, results, strict=True):
-        counts.multi_call_turns += result.n_calls > 1
-        counts.timeouts += result.timed_out and not result.failed
+    for (dialogue, calls), result in zip(asking, results, strict=True):
+        counts.multi_call_turns += len(calls) > 1
+        counts.environment_timeouts += result.timed_out and not result.failed
         dialogue.episode.rewards.append(result.reward)
         end = _end_heard(result, dialogue.env, is_last=is_last)
         if end is not None:
             dialogue.finish(end)
             continue
-        feedback = codec.feedback(result.feedback, result.reward if settings.show_reward else None)
-        if len(dialogue.episode.tokens) + len(feedback) < settings.max_context:
+        feedback = player.codec.feedback(result.feedback, result.reward if rules.show_reward else None)
+        if len(dialogue.episode.tokens) + len(feedback) < max_context:
             dialogue.tell(feedback)
         else:
             dialogue.finish("context")
 
 
-def _end_unheard(turn: AgentTurn, episode: Episode, settings: RolloutSettings) -> EndReason:
+def _end_unheard(turn: AgentTurn, episode: Episode, max_context: int) -> EndReason:
     """Return why a turn that is not executed ends its episode."""
     match turn.kind:
         case "call":
             return "turns"
         case "length":
-            return "context" if len(episode.tokens) >= settings.max_context else "length"
+            return "context" if len(episode.tokens) >= max_context else "length"
         case _:
             return turn.kind
 
 
-def _end_heard(result: TurnResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
+def _end_heard(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
     """Return why an executed turn ends its episode, or None."""
     if result.failed:
         return "failed"

@@ -7,23 +7,187 @@ without a penalty on it, so that runs compare.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from lever_pipe.base.errors import DataError
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.progress import Progress as Bar
-from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate
-from lever_pipe.intention.agent.measures import Clock, memory_peak, rates
+from lever_pipe.base.progress import Progress
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate
+from lever_pipe.intention.agent.lessons import Lesson, assign_credit, places_of, score_all
+from lever_pipe.intention.agent.measures import (
+    Clock,
+    credit_sums,
+    episode_sums,
+    log_prob_gap,
+    memory_peak,
+    rates,
+    step_means,
+    token_sums,
+    update_flop,
+)
 from lever_pipe.intention.agent.policy import save_policy
-from lever_pipe.intention.agent.processes import is_main, require_equal_shares
-from lever_pipe.intention.agent.resume import Best, Progress, load_progress, save_progress, weights_of
-from lever_pipe.intention.agent.step import Run, train_step
-from lever_pipe.intention.agent.update import prepare_for_updates
-from lever_pipe.intention.records import StepRow
+from lever_pipe.intention.agent.processes import Processes, is_main, own_share, require_equal_shares
+from lever_pipe.intention.agent.resume import Best, RunProgress, load_progress, save_progress, weights_of
+from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Player, Rollouts
+from lever_pipe.intention.agent.update import prepare_for_updates, update
+from lever_pipe.intention.records import StepRow, Task
+from lever_pipe.losses.learning_rates import scheduled_rate
 
 
-def train(run: Run, *, state: Path, checkpoint_every: int, identity: str) -> Progress:
+@dataclass(frozen=True)
+class TrainingRun:
+    """What one run trains, and on what."""
+
+    config: TrainAgentConfig
+    player: Player
+    reference: Any
+    """The start policy, frozen."""
+    train: Sequence[Task]
+    val: Sequence[Task]
+
+    @property
+    def policy(self) -> Any:
+        """Return the model that learns."""
+        return self.player.policy
+
+    @property
+    def processes(self) -> Processes:
+        """Return the processes of this run."""
+        return self.player.processes
+
+    @property
+    def peak_rate(self) -> float:
+        """Return the arm's highest learning rate."""
+        return self.config.arm.learning_rate or self.config.grpo.learning_rate
+
+
+def tasks_of_step(step: int, n_tasks: int, n_prompts: int, seed: int) -> list[int]:
+    """Return the places of a step's tasks: the next ones of a random order that is drawn anew for each pass.
+
+    A pass leaves out the tasks that do not fill a step.
+
+    Raises:
+        DataError: fewer tasks than a step takes.
+    """
+    if n_tasks < n_prompts:
+        raise DataError(
+            f"expected at least grpo.prompts={n_prompts} train tasks",
+            found=str(n_tasks),
+            do="Lower grpo.prompts or give more tasks.",
+        )
+    number, place = divmod(step - 1, n_tasks // n_prompts)
+    order = generator(seed, "tasks", number).permutation(n_tasks)
+    return [int(index) for index in order[place * n_prompts : (place + 1) * n_prompts]]
+
+
+def train_step(run: TrainingRun, optimiser: AdamW, step: int, clock: Clock) -> dict[str, float]:
+    """Take one step and return its values, of all processes together."""
+    with clock.time("step"):
+        with clock.time("rollout"):
+            rollouts = _roll_out(run, step)
+        clock.seconds["simulator"] = rollouts.seconds_simulator
+        work = run.processes.combine(rollouts.counts.values(), "sum")
+        run.player.require_few_failures(work, during=f"step {step}")
+        lessons, sums = _learnable(run, rollouts.episodes, clock)
+        with clock.time("update"):
+            updated = _update_all(run, optimiser, lessons, step)
+    combined = run.processes.combine(sums, "sum") | work
+    extremes = _extremes(run, rollouts.episodes, lessons)
+    return {**step_means(combined, run.processes.size), **extremes, **updated}
+
+
+def _roll_out(run: TrainingRun, step: int) -> Rollouts:
+    """Play the episodes of this process, mini-batch by mini-batch and task by task."""
+    grpo, seed = run.config.grpo, run.config.seed
+    chosen = tasks_of_step(step, len(run.train), grpo.prompts, seed)
+    size = grpo.prompts // grpo.minibatches
+    own = [
+        index
+        for start in range(0, grpo.prompts, size)
+        for index in own_share(chosen[start : start + size], run.processes)
+    ]
+    requests = [
+        EpisodeRequest(run.train[index], index, sample, (seed, "rollout", step, index, sample))
+        for index in own
+        for sample in range(grpo.group)
+    ]
+    return run.player.play(requests)
+
+
+def _learnable(run: TrainingRun, episodes: Sequence[Episode], clock: Clock) -> tuple[list[Lesson], dict[str, float]]:
+    """Return a lesson for each episode, and what was measured before the first update."""
+    grpo, pad_id = run.config.grpo, run.player.codec.pad_id
+    groups = [episodes[start : start + grpo.group] for start in range(0, len(episodes), grpo.group)]
+    credit = assign_credit(groups, run.config.arm, grpo)
+    places = [places_of(episode) for episode in episodes]
+    tokens = [each.tokens for each in places]
+    with clock.time("log_probs"), run.processes.computing():
+        responses = [each.response for each in places]
+        before = score_all(run.policy, tokens, responses, grpo, pad_id=pad_id, entropies=True)
+    with clock.time("reference"), run.processes.computing():
+        said = [each.agent for each in places]
+        reference = score_all(run.reference, tokens, said, grpo, pad_id=pad_id, entropies=False)
+    lessons = [
+        Lesson(
+            each.tokens,
+            each.agent,
+            advantages,
+            mine.log_probs[each.is_agent.to(mine.log_probs.device)],
+            theirs.log_probs,
+        )
+        for each, advantages, mine, theirs in zip(places, credit.advantages, before, reference, strict=True)
+    ]
+    sums = {**episode_sums(episodes), **credit_sums(credit), **token_sums(before, lessons)}
+    sums["flop_update"] = update_flop(run.policy.config, [len(each) for each in tokens])
+    return lessons, sums
+
+
+def _update_all(run: TrainingRun, optimiser: AdamW, lessons: Sequence[Lesson], step: int) -> dict[str, float]:
+    """Take the step's updates at its one learning rate and return their means; of the ratio the maximum."""
+    config, schedule = run.config, run.config.arm.schedule
+    rate = scheduled_rate(
+        step - 1,
+        config.grpo.steps,
+        peak=run.peak_rate,
+        kind=schedule.kind,
+        warmup_steps=schedule.warmup_steps,
+        minimum=schedule.minimum,
+    )
+    size = len(lessons) // config.grpo.minibatches
+    found = [
+        update(
+            run.policy,
+            optimiser,
+            lessons[start : start + size],
+            arm=config.arm,
+            grpo=config.grpo,
+            pad_id=run.player.codec.pad_id,
+            processes=run.processes,
+            learning_rate=rate,
+        )
+        for start in range(0, len(lessons), size)
+    ]
+    for parameter in run.policy.parameters():
+        parameter.grad = None  # the next rollout needs the memory
+    means = {name: sum(values[name] for values in found) / len(found) for name in found[0]}
+    return {**means, "ratio_max": max(values["ratio_max"] for values in found), "learning_rate": rate}
+
+
+def _extremes(run: TrainingRun, episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> dict[str, float]:
+    rewards = [sum(episode.rewards) for episode in episodes]
+    gap = log_prob_gap(episodes, lessons)
+    found = run.processes.combine({"high": max(rewards), "low": -min(rewards), "gap": gap}, "max")
+    return {"reward_min": -found["low"], "reward_max": found["high"], "rollout_log_prob_gap": found["gap"]}
+
+
+def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str) -> RunProgress:
     """Train to the last step, from the run's checkpoint in `state` where there is one, and return all rows.
 
     Args:
@@ -41,10 +205,10 @@ def train(run: Run, *, state: Path, checkpoint_every: int, identity: str) -> Pro
     require_equal_shares(grpo.prompts, grpo.minibatches, run.processes)
     prepare_for_updates(run.policy)
     optimiser = AdamW(run.policy, learning_rate=run.peak_rate, weight_decay=grpo.weight_decay)
-    progress = load_progress(state, run.policy, optimiser, run.processes, identity=identity) or Progress()
+    progress = load_progress(state, run.policy, optimiser, run.processes, identity=identity) or RunProgress()
     if progress.best is None:
         _note(run, progress, _validate(run, step=0))
-    with Bar(grpo.steps - progress.step if is_main(run.processes) else 0, "train agent") as bar:
+    with Progress(grpo.steps - progress.step if is_main(run.processes) else 0, "train agent") as bar:
         for step in range(progress.step + 1, grpo.steps + 1):
             clock = Clock(run.processes.device)
             values = train_step(run, optimiser, step, clock)
@@ -62,7 +226,7 @@ def train(run: Run, *, state: Path, checkpoint_every: int, identity: str) -> Pro
     return progress
 
 
-def _row(run: Run, step: int, values: dict[str, float], clock: Clock) -> StepRow:
+def _row(run: TrainingRun, step: int, values: dict[str, float], clock: Clock) -> StepRow:
     """Return a step's row; of each time the longest over processes."""
     seconds = run.processes.combine({f"seconds_{name}": value for name, value in clock.seconds.items()}, "max")
     timed = {**values, **seconds}
@@ -72,14 +236,14 @@ def _row(run: Run, step: int, values: dict[str, float], clock: Clock) -> StepRow
     return StepRow(step=step, values={**timed, **memory, **rates(timed, run.processes.size, name)})
 
 
-def _validate(run: Run, *, step: int) -> Evaluation:
+def _validate(run: TrainingRun, *, step: int) -> PolicyEvaluation:
     evaluation = run.config.evaluation
     return evaluate(
         run.player, run.val, When(step, "val", "current"), n_samples=evaluation.samples, seed=evaluation.seed
     )
 
 
-def _note(run: Run, progress: Progress, evaluation: Evaluation) -> None:
+def _note(run: TrainingRun, progress: RunProgress, evaluation: PolicyEvaluation) -> None:
     """Add an evaluation, and keep the policy if none before was as good."""
     progress.evaluations += evaluation.rows
     progress.episodes += evaluation.episodes
@@ -88,7 +252,7 @@ def _note(run: Run, progress: Progress, evaluation: Evaluation) -> None:
         progress.best = Best(progress.evaluations[-1].step, evaluation.reward, weights)
 
 
-def save_policies(run: Run, progress: Progress, *, last: Path, best: Path) -> None:
+def save_policies(run: TrainingRun, progress: RunProgress, *, last: Path, best: Path) -> None:
     """Write the last and the best policy as model folders of the configured precision; all processes must call it."""
     found = run.processes.collect(weights_of(run.policy))
     if not is_main(run.processes) or progress.best is None:

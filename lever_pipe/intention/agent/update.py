@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,13 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lever_pipe.base.errors import TrainingError
-from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
-from lever_pipe.intention.agent.lessons import Lesson, cut
-from lever_pipe.intention.agent.processes import Processes
-from lever_pipe.intention.agent.scoring import score
-from lever_pipe.intention.agent.sharding import full
+from lever_pipe.intention.agent.lessons import Lesson, cut, score
+from lever_pipe.intention.agent.processes import Processes, full
 from lever_pipe.losses.tokens import AgentTerms, agent_terms
 
 CHECKPOINT_ABOVE = 1_000_000_000
@@ -68,13 +64,15 @@ def update(
             with processes.computing():
                 terms = _terms(policy, [lessons[i] for i in indices], arm, grpo, pad_id, n_tokens)
             terms.total.backward()  # type: ignore[no-untyped-call]
-            _add(sums, terms, n_tokens)
+            shares = terms.policy, terms.penalty, terms.total, terms.clipped / n_tokens, terms.dual_clipped / n_tokens
+            for name, share in zip(SHARES, shares, strict=True):
+                sums[name] += float(share.detach())
             ratio_max = max(ratio_max, float(terms.ratio_max))
     processes.add_gradients(policy)
     norm = float(full(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm)))
     values = processes.combine(sums, "sum") | processes.combine({"ratio_max": ratio_max}, "max")
     values |= {"grad_norm": norm, "grad_clipped": float(norm > grpo.max_gradient_norm)}
-    _require_finite(values)
+    require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.")
     optimiser.learning_rate = learning_rate
     optimiser.step()
     return values
@@ -112,12 +110,6 @@ def _row(parts: Sequence[Tensor], device: torch.device) -> Tensor:
     return torch.cat(list(parts))[None].to(device)
 
 
-def _add(sums: dict[str, float], terms: AgentTerms, n_tokens: int) -> None:
-    shares = (terms.policy, terms.penalty, terms.total, terms.clipped / n_tokens, terms.dual_clipped / n_tokens)
-    for name, share in zip(SHARES, shares, strict=True):
-        sums[name] += float(share.detach())
-
-
 @contextmanager
 def _recomputing(policy: Any) -> Iterator[None]:
     """Put a policy that recomputes its activations into training mode, the only one in which it does."""
@@ -126,13 +118,3 @@ def _recomputing(policy: Any) -> Iterator[None]:
         yield
     finally:
         policy.eval()
-
-
-def _require_finite(values: dict[str, float]) -> None:
-    infinite = {name: value for name, value in values.items() if not math.isfinite(value)}
-    if infinite:
-        raise TrainingError(
-            "expected a finite loss and gradient",
-            found=", ".join(f"{name} {value}" for name, value in infinite.items()),
-            do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.",
-        )

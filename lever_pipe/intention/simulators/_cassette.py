@@ -19,8 +19,7 @@ from pydantic import Field, ValidationError
 from lever_pipe.base.errors import RecordError, SimulatorError
 from lever_pipe.base.records import Row
 from lever_pipe.base.storage import shortened, strict_json
-from lever_pipe.intention.simulators._prompted import ChatRequest
-from lever_pipe.intention.simulators._prompts import UnreadableError
+from lever_pipe.intention.simulators._prompted import ChatRequest, UnreadableError
 
 T = TypeVar("T")
 

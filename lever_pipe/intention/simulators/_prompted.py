@@ -1,20 +1,147 @@
-"""A user and a judge that a language model plays, whether it is asked now or was asked before."""
+"""A user and a judge that a language model plays, whether it is asked now or was asked before.
+
+What it is told are text files beside this module. They bear on every number, but a run's identity holds code and
+settings only: so their digest stands here as code, and no other prompts are used.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from string import Template
 from typing import Any, Protocol, TypeVar
 
+from lever_pipe.base.errors import SimulatorError
+from lever_pipe.base.storage import is_unicode
 from lever_pipe.experiment.agent_config import Endpoint
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators._prompts import (
-    judge_prompt,
-    read_judgement,
-    read_reply,
-    reply_prompt,
-    require_prompts,
-)
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
+
+PROMPTS_DIGEST = "9c7514996d2857b2"
+"""Of `prompts/reply.txt` and `prompts/judge.txt`; whoever edits one of them changes this line too."""
+
+_FOLDER = Path(__file__).with_name("prompts")
+_WEIGHTS = {1: "LOW", 2: "MEDIUM", 3: "HIGH"}
+_N_SHOWN = 3
+"""Exchanges of the conversation that a prompt holds, as published."""
+_MOST_DIGITS = 6
+"""Of an index; Python refuses to read numbers of thousands of digits."""
+
+
+class UnreadableError(Exception):
+    """A model's answer that does not hold what was asked for."""
+
+
+def prompts_digest() -> str:
+    """Return the digest of both prompts' text."""
+    return hashlib.sha256("\0".join(_template(name).template for name in ("reply", "judge")).encode()).hexdigest()[:16]
+
+
+def require_prompts() -> None:
+    """Refuse prompts other than those that the code, and with it a run's identity, knows.
+
+    Raises:
+        SimulatorError: a prompt was edited.
+    """
+    if prompts_digest() != PROMPTS_DIGEST:
+        raise SimulatorError(
+            f"{_FOLDER}: expected the prompts with digest {PROMPTS_DIGEST}",
+            found=prompts_digest(),
+            do="Set PROMPTS_DIGEST in simulators/_prompted.py to it, so that runs with other prompts are other runs.",
+        )
+
+
+def reply_prompt(task: Task, question: str, history: Sequence[Exchange], *, leak_details: bool) -> str:
+    """Return what the model is told that plays the user; hidden details stand in it only if they shall leak."""
+    return _template("reply").substitute(
+        request=_request(task, leak_details=leak_details),
+        category=task.category,
+        history=_conversation(history, "Helper", "You"),
+        question=question,
+    )
+
+
+def judge_prompt(
+    task: Task, question: str, history: Sequence[Exchange], remaining: Sequence[int], *, leak_details: bool
+) -> str:
+    """Return what the model is told that judges; it numbers the remaining details from 0."""
+    details = [task.missing_details[index] for index in remaining]
+    lines = [
+        f"{number}. [{_WEIGHTS[d.importance]}] {d.description}" + (f" (such as: {d.inquiry})" if d.inquiry else "")
+        for number, d in enumerate(details)
+    ]
+    return _template("judge").substitute(
+        request=_request(task, leak_details=leak_details),
+        category=task.category,
+        details="\n".join(lines),
+        history=_conversation(history, "Helper", "Person"),
+        question=question,
+    )
+
+
+def read_reply(text: str) -> str:
+    """Return the reply in a model's answer: the field of its JSON object, or the whole answer where it has none.
+
+    Raises:
+        UnreadableError: nothing is said, or an object breaks off or lacks the field.
+    """
+    if "{" not in text:
+        reply: object = text
+    else:
+        reply = _object_in(text).get("response")
+    if not isinstance(reply, str) or not reply.strip() or not is_unicode(reply):
+        raise UnreadableError("a reply without words")
+    return reply.strip()
+
+
+def read_judgement(text: str) -> Judgement:
+    """Return the judgement in a model's answer, by the published rules.
+
+    The object reaches from the first `{` to the last `}`. What is no list counts as an empty one; of a list, whole
+    numbers and strings of digits count; a question that is not related covers nothing.
+
+    Raises:
+        UnreadableError: there is no such object.
+    """
+    found = _object_in(text)
+    listed = found.get("covered_detail_indices", [])
+    related = bool(found.get("is_task_related", True))
+    indices = tuple(int(item) for item in listed if _is_number(item)) if isinstance(listed, list) else ()
+    return Judgement(indices if related else (), related=related, ok=True, raw=text)
+
+
+def _is_number(item: object) -> bool:
+    written = str(item) if isinstance(item, int | str) and not isinstance(item, bool) else ""
+    return written.isascii() and written.isdigit() and len(written) <= _MOST_DIGITS
+
+
+def _object_in(text: str) -> dict[str, object]:
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        found = json.loads(text[start : end + 1]) if 0 <= start < end else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UnreadableError("an answer without a JSON object")
+    return found
+
+
+def _request(task: Task, *, leak_details: bool) -> str:
+    return task.model_dump_json() if leak_details else task.task
+
+
+def _conversation(history: Sequence[Exchange], agent: str, user: str) -> str:
+    lines = [f"{agent}: {exchange.question}\n{user}: {exchange.reply}" for exchange in history[-_N_SHOWN:]]
+    return "\n".join(lines) or "(this is the first question)"
+
+
+@cache
+def _template(name: str) -> Template:
+    return Template((_FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
+
 
 T = TypeVar("T")
 ChatRequest = dict[str, Any]
@@ -60,12 +187,12 @@ class PromptedUser:
         self._endpoint = endpoint
         self._leak_details = leak_details
 
-    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         """Return what the model says as the user; it is not told what was covered."""
         del covered
         prompt = reply_prompt(task, question, history, leak_details=self._leak_details)
         text = self._chat.answer(self._request(prompt), read_reply)
-        return Reply(STOCK_REPLY, ok=False) if text is None else Reply(text, ok=True)
+        return UserReply(STOCK_REPLY, ok=False) if text is None else UserReply(text, ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         """Return what the model says as the judge."""

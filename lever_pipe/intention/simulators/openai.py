@@ -1,19 +1,25 @@
-"""A user that a model behind an OpenAI-compatible server plays: local (vLLM, SGLang) or hosted."""
+"""A user that a model behind an OpenAI-compatible server plays: local (vLLM, SGLang) or hosted.
+
+A request is one POST of JSON within a deadline, over the standard library: `http.client` reads no proxy from the
+environment and follows no redirect, so that a key goes to the configured server and nowhere else.
+"""
 
 from __future__ import annotations
 
 import http.client
+import io
+import json
+import os
+import socket
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.storage import strict_json
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Simulator
-from lever_pipe.intention.simulators._endpoint import Access, find_access
-from lever_pipe.intention.simulators._http import LARGEST_BODY, post_json
-from lever_pipe.intention.simulators._prompted import ChatRequest, PromptedUser
-from lever_pipe.intention.simulators._prompts import UnreadableError
+from lever_pipe.intention.simulators._prompted import ChatRequest, PromptedUser, UnreadableError
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
 
 T = TypeVar("T")
@@ -82,11 +88,12 @@ class EndpointChat:
         return None
 
     def _words(self, request: ChatRequest) -> str:
-        access = self._access
-        status, body = post_json(access.target, request, access.headers, self._connection.timeout_seconds)
+        status, body = post_json(self._access, request, self._connection.timeout_seconds)
         if status in _REMEDIES:
             raise SimulatorError(
-                f"{access.url}: expected a server that completes chats", found=f"HTTP {status}", do=_REMEDIES[status]
+                f"{self._access.url}: expected a server that completes chats",
+                found=f"HTTP {status}",
+                do=_REMEDIES[status],
             )
         if status != _OK:
             passes = status >= http.client.INTERNAL_SERVER_ERROR or status in _PASSING
@@ -115,3 +122,145 @@ def _content_of(body: bytes) -> str:
 
 def _describe(fault: Exception) -> str:
     return "no answer in time" if isinstance(fault, TimeoutError) else f"{type(fault).__name__}: {fault}"
+
+
+_CONTROL = 32
+
+
+class Access(NamedTuple):
+    """A server and what lets us in; its text never shows the key."""
+
+    url: str
+    is_secure: bool
+    host: str
+    port: int
+    path: str
+    headers: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"Access({self.url!r})"
+
+
+def find_access(connection: Connection, environ: Mapping[str, str] = os.environ) -> Access:
+    """Return the server's place and the headers that hold the key; a server of one's own needs none.
+
+    Raises:
+        SimulatorError: no address, one that is none, or a key that no header can hold.
+    """
+    name = connection.base_url_variable
+    url = connection.base_url or environ.get(name, "")
+    setting = "intention.execution.connection.base_url" if connection.base_url else f"${name}"
+    if not url:
+        raise SimulatorError(
+            "the address of an OpenAI-compatible server",
+            found=f"neither intention.execution.connection.base_url nor the environment variable {name}",
+            do="Set one of them, such as http://127.0.0.1:8000/v1.",
+        )
+    is_secure, host, port, path = _parts_of(url, setting)
+    return Access(url, is_secure, host, port, path, _headers(connection.api_key_variable, environ))
+
+
+def _parts_of(url: str, setting: str) -> tuple[bool, str, int, str]:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")
+    except ValueError:
+        raise _no_address(setting, "one that does not parse") from None
+    if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
+        raise _no_address(setting, repr(url) if parts.password is None else "something else")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise _no_address(setting, "an address with a name, password, query or fragment in it")
+    is_secure = parts.scheme == "https"
+    default = 443 if is_secure else 80
+    return is_secure, host, default if port is None else port, parts.path.rstrip("/") + "/chat/completions"
+
+
+def _no_address(setting: str, found: str) -> SimulatorError:
+    return SimulatorError(
+        f"{setting}: expected an address such as http://127.0.0.1:8000/v1", found=found, do="Mend the setting."
+    )
+
+
+def _headers(name: str, environ: Mapping[str, str]) -> dict[str, str]:
+    key = environ.get(name, "").strip()
+    if not key:
+        return {}
+    if not key.isascii() or any(ord(letter) <= _CONTROL for letter in key):
+        raise SimulatorError(
+            f"an API key in the environment variable {name}",
+            found="a value with blanks, control or non-ASCII characters (not shown)",
+            do="Export the key alone.",
+        )
+    return {"Authorization": f"Bearer {key}"}
+
+
+LARGEST_BODY = 4_000_000
+"""Bytes of an answer; a longer one is no chat completion."""
+
+
+def post_json(access: Access, value: Any, seconds: float) -> tuple[int, bytes]:
+    """Send one request and return status and body of its answer, at most one byte more than `LARGEST_BODY`.
+
+    Args:
+        access: the server.
+        value: what is sent as JSON.
+        seconds: from before the connection to the answer's last byte, however slowly that trickles in.
+
+    Raises:
+        OSError: no connection, or none that lasts; TimeoutError after the deadline.
+        http.client.HTTPException: the answer is not HTTP.
+    """
+    deadline = time.monotonic() + seconds
+    kind = http.client.HTTPSConnection if access.is_secure else http.client.HTTPConnection
+    connection = kind(access.host, access.port, timeout=seconds)
+    connection.connect()
+    raw: socket.socket = connection.sock
+    try:
+        connection.sock = _DeadlineSocket(raw, deadline)
+        payload = json.dumps(value, ensure_ascii=True).encode()
+        connection.request("POST", access.path, payload, {"Content-Type": "application/json", **access.headers})
+        with connection.getresponse() as response:
+            return response.status, response.read(LARGEST_BODY + 1)
+    finally:
+        raw.close()
+
+
+class _DeadlineSocket:
+    """The part of a socket that `http.client` uses; a socket's own time-out starts anew with every byte."""
+
+    def __init__(self, raw: socket.socket, deadline: float) -> None:
+        self._raw = raw
+        self._deadline = deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._raw.settimeout(_left(self._deadline))
+        self._raw.sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        del mode
+        return io.BufferedReader(_DeadlineStream(self._raw, self._deadline))
+
+    def close(self) -> None:
+        """Leave the socket open: the answer is read after the connection says that it is closed."""
+
+
+class _DeadlineStream(io.RawIOBase):
+    def __init__(self, raw: socket.socket, deadline: float) -> None:
+        super().__init__()
+        self._raw = raw
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._raw.settimeout(_left(self._deadline))
+        return self._raw.recv_into(buffer)
+
+
+def _left(deadline: float) -> float:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("the time of the request is over")
+    return seconds

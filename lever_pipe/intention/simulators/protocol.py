@@ -22,7 +22,7 @@ class Exchange(NamedTuple):
     reply: str
 
 
-class Reply(NamedTuple):
+class UserReply(NamedTuple):
     """What the user says."""
 
     text: str
@@ -67,6 +67,10 @@ class SimulatorCounts:
             self.retries += retries
             self.malformed += malformed
 
+    def values(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return {name: getattr(self, name) for name in ("requests", "failures", "retries", "malformed")}
+
     def note(self, fault: str) -> None:
         """Keep a fault's description."""
         with self._lock:
@@ -84,7 +88,7 @@ class UserSimulator(Protocol):
     def counts(self) -> SimulatorCounts:
         """Return the running counts since the simulator was loaded."""
 
-    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         """Return what the user answers.
 
         Args:
@@ -105,7 +109,7 @@ class UserSimulator(Protocol):
         """
 
 
-class Member(Protocol):
+class SimulatorModule(Protocol):
     """A module of `lever_pipe/intention/simulators`."""
 
     def load(self, config: Simulator, execution: AgentExecution) -> UserSimulator:

@@ -8,9 +8,8 @@ from typing import TypeVar
 
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.simulators._cassette import Cassette, request_hash
-from lever_pipe.intention.simulators._endpoint import find_access
 from lever_pipe.intention.simulators._prompted import Chat, ChatRequest, PromptedUser
-from lever_pipe.intention.simulators.openai import EndpointChat
+from lever_pipe.intention.simulators.openai import EndpointChat, find_access
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS, VALUES, disclosure
-from lever_pipe.intention.records import MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
+from lever_pipe.intention.records import Task
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
 
 _SLOTS = frozenset(SLOTS)
 
@@ -38,17 +38,17 @@ class RuleUser:
         self._judge_miss = judge_miss
         self._reply_noise = reply_noise
 
-    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         """Return the values of the named hidden slots, or why there is none to give."""
         self.counts.add(requests=1)
         named, hidden = _named(question), _slots_of(task)
         known = {hidden[index] for index in covered}
         asked_for = [i for i, slot in enumerate(hidden) if slot in named - known]
         if asked_for:
-            return Reply(" , ".join(self._disclose(task, i, question, history) for i in asked_for), ok=True)
+            return UserReply(" , ".join(self._disclose(task, i, question, history) for i in asked_for), ok=True)
         if not named:
-            return Reply(NO_SLOT, ok=True)
-        return Reply(REPEATED if named <= known else IRRELEVANT, ok=True)
+            return UserReply(NO_SLOT, ok=True)
+        return UserReply(REPEATED if named <= known else IRRELEVANT, ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         """Return which remaining slots the question names."""
@@ -56,11 +56,9 @@ class RuleUser:
         named, hidden = _named(question), _slots_of(task)
         hits = [position for position, index in enumerate(remaining) if hidden[index] in named]
         if self._judge_miss > 0:
-            hits = [p for p in hits if not self._misses(task, hidden[remaining[p]], question, history)]
+            streams = {p: _stream("judge miss", task, hidden[remaining[p]], question, history) for p in hits}
+            hits = [p for p in hits if streams[p].random() >= self._judge_miss]
         return Judgement(tuple(hits), related=bool(named), ok=True, raw="")
-
-    def _misses(self, task: Task, slot: str, question: str, history: Sequence[Exchange]) -> bool:
-        return bool(_stream("judge miss", task, slot, question, history).random() < self._judge_miss)
 
     def _disclose(self, task: Task, index: int, question: str, history: Sequence[Exchange]) -> str:
         detail = task.missing_details[index]
@@ -81,7 +79,11 @@ def _named(question: str) -> frozenset[str]:
 @lru_cache(maxsize=4096)
 def _slots_of(task: Task) -> tuple[str, ...]:
     """Return the task's hidden slots in order; refuse tasks of another world, which could only ever score 0."""
-    foreign = [d.description for d in task.missing_details if not _is_of_the_world(d)]
+    foreign = [
+        detail.description
+        for detail in task.missing_details
+        if detail.description not in _SLOTS or not detail.options or detail.options[0] not in VALUES
+    ]
     if foreign:
         raise SimulatorError(
             "intention.simulator.kind: rule plays the embedded tasks only",
@@ -89,10 +91,6 @@ def _slots_of(task: Task) -> tuple[str, ...]:
             do="Name openai, record or replay for other tasks, or set intention.tasks.source: synthetic.",
         )
     return tuple(d.description for d in task.missing_details)
-
-
-def _is_of_the_world(detail: MissingDetail) -> bool:
-    return detail.description in _SLOTS and detail.options[:1] != () and detail.options[0] in VALUES
 
 
 def _stream(purpose: str, task: Task, slot: str, question: str, history: Sequence[Exchange]) -> np.random.Generator:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lever_pipe.experiment.agent_config import SyntheticTasks
-from lever_pipe.intention.sources._records import TaskFaults, read_tasks
-from lever_pipe.intention.sources._splits import put_together
+from lever_pipe.intention.sources._records import TaskFaults, put_together, read_tasks
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.sources._records import TaskFaults, read_tasks, shown
-from lever_pipe.intention.sources._splits import put_together
+from lever_pipe.intention.sources._records import TaskFaults, put_together, read_tasks, shown
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 _DATA_SOURCE = "interact_intention"

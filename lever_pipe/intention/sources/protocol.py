@@ -34,7 +34,7 @@ class Splits(NamedTuple):
     """Tasks of the test file that are trained or validated on."""
 
 
-class Source(Protocol):
+class TaskSource(Protocol):
     """A module of `lever_pipe/intention/sources`."""
 
     def read(self, synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:

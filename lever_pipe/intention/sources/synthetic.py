@@ -47,7 +47,7 @@ def _task(name: str, rng: np.random.Generator) -> Task:
     n_hidden = int(rng.choice(N_HIDDEN, p=N_HIDDEN_CHANCES))
     hidden = sorted(int(k) for k in rng.choice(len(slots), size=n_hidden, replace=False))
     stated = [slot for k, slot in enumerate(slots) if k not in hidden]
-    facts = [f"{stated[int(k)]} {_value(rng)}" for k in rng.permutation(len(stated))]
+    facts = [f"{stated[int(k)]} {VALUES[int(rng.integers(len(VALUES)))]}" for k in rng.permutation(len(stated))]
     return Task(
         id=name,
         category=category,
@@ -60,7 +60,3 @@ def _detail(slot: str, importance: Literal[1, 2, 3], rng: np.random.Generator) -
     chosen = rng.choice(len(VALUES), size=_N_OPTIONS, replace=False)
     options = tuple(VALUES[int(k)] for k in chosen)
     return MissingDetail(description=slot, importance=importance, inquiry=inquiry(slot), options=options)
-
-
-def _value(rng: np.random.Generator) -> str:
-    return VALUES[int(rng.integers(len(VALUES)))]

@@ -20,8 +20,7 @@ from typing import NamedTuple
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
 from lever_pipe.intention.records import DoneRow, EvaluationRow, StepRow
-from lever_pipe.intention.verl.logs import RunLog, is_validation
-from lever_pipe.intention.verl.readings import Reading
+from lever_pipe.intention.verl.logs import Reading, RunLog, is_validation
 
 NAMES = {
     "actor/pg_loss": "pg_loss",

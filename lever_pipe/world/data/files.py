@@ -11,7 +11,8 @@ from PIL import Image
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import write_json
-from lever_pipe.world.data.items import Picture, Question, Split, WorldOptions, draw_split
+from lever_pipe.experiment.config import WorldData
+from lever_pipe.world.data.items import AnnotatedQuestion, Picture, Split, draw_split
 from lever_pipe.world.data.lexicon import RELATIONS, answer_type, question_type
 from lever_pipe.world.data.scenes import render
 
@@ -29,14 +30,14 @@ def image_name(split: Split, image_id: int) -> str:
     return f"COCO_{subset(split)}_{image_id:012d}.png"
 
 
-def draw_image(options: WorldOptions, split: Split, picture: Picture) -> np.ndarray:
+def draw_image(options: WorldData, split: Split, picture: Picture) -> np.ndarray:
     """Return the pixels of a picture, uint8 [56, 56, 3]; every image has its own stream."""
     rng = generator(options.seed, "pixels", split, picture.image_id)
     scene = picture.scene
     return np.asarray(render(scene.kind, scene.color, scene.count, rng))
 
 
-def _annotation(picture: Picture, question_id: int, question: Question) -> dict[str, Any]:
+def _annotation(picture: Picture, question_id: int, question: AnnotatedQuestion) -> dict[str, Any]:
     answers = [
         {"answer_id": i, "raw_answer": answer, "answer_confidence": "yes", "answer": answer}
         for i, answer in enumerate(question.answers, start=1)
@@ -74,7 +75,7 @@ def build_documents(pictures: list[Picture], split: Split, seed: int) -> tuple[d
     )
 
 
-def _write_images(folder: Path, pictures: list[Picture], options: WorldOptions, split: Split) -> None:
+def _write_images(folder: Path, pictures: list[Picture], options: WorldData, split: Split) -> None:
     temporary = folder.with_name(folder.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -95,7 +96,7 @@ def write_raw_files(
     eval_questions: Path,
     eval_annotations: Path,
     eval_images: Path,
-    options: WorldOptions,
+    options: WorldData,
 ) -> None:
     """Write questions, annotations and image folders of both splits of one world.
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.config import WorldData
 from lever_pipe.world.data.lexicon import (
     COLORS,
     COUNTS,
@@ -30,42 +30,10 @@ SECOND_ANSWER_SHARE = 0.7  # of the dissenting votes; the others are any answer 
 # An annotator dissents with a probability that differs by question: Beta(1.2, b).
 DISSENT_A, DISSENT_B_KNOWLEDGE, DISSENT_B_PERCEPTUAL = 1.2, 5.0, 14.0
 MAX_IMAGE_ID = 580_000
-
-
-@dataclass(frozen=True)
-class WorldOptions:
-    """Everything that decides the bytes of one world.
-
-    `mapping_seed` decides the knowledge (which key has which answer), `seed` everything else.
-    """
-
-    n_train: int = 2000
-    n_eval: int = 800
-    seed: int = 0
-    mapping_seed: int = 7
-    n_active_answers: int = 4
-    perceptual_share: float = 0.25
-    flipped_share: float = 0.05
-    shared_image_share: float = 0.10
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_active_answers <= 8:
-            raise ConfigError(
-                "n_active_answers must be between 1 and 8",
-                found=str(self.n_active_answers),
-                do="Choose how many answers of a relation the world uses.",
-            )
-        for name in ("perceptual_share", "flipped_share", "shared_image_share"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(
-                    f"{name} must be a share between 0 and 1",
-                    found=str(getattr(self, name)),
-                    do="Give a fraction, not a percentage.",
-                )
-
-    def size(self, split: Split) -> int:
-        """Return the number of questions of one split."""
-        return self.n_train if split == "train" else self.n_eval
+FLIPPED_SHARE = 0.05
+"""Of the knowledge questions; their majority is at the usual confusion."""
+SHARED_IMAGE_SHARE = 0.10
+"""Of the questions; they sit in pairs on one image."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +62,7 @@ class Knowledge:
 
 
 @dataclass(frozen=True)
-class Question:
+class AnnotatedQuestion:
     """One question with the raw answers of ten annotators."""
 
     relation: Relation
@@ -115,7 +83,7 @@ class Picture:
 
     image_id: int
     scene: Scene
-    questions: Mapping[int, Question]
+    questions: Mapping[int, AnnotatedQuestion]
 
 
 def _draw_facts(relation: Relation, n_active: int, rng: np.random.Generator) -> dict[str, str]:
@@ -178,43 +146,38 @@ def annotate(
 
 
 def _draw_question(
-    scene: Scene,
-    relation: Relation,
-    knowledge: Knowledge,
-    flipped_share: float,
-    rng: np.random.Generator,
-) -> Question:
+    scene: Scene, relation: Relation, knowledge: Knowledge, rng: np.random.Generator
+) -> AnnotatedQuestion:
     truth = knowledge.truth(relation, scene)
     confusion = knowledge.confusions[relation.name][truth]
-    answers = annotate(relation, truth, confusion, flipped_share, rng)
+    answers = annotate(relation, truth, confusion, FLIPPED_SHARE, rng)
     text = relation.questions[rng.integers(len(relation.questions))]
-    return Question(relation, scene.value(relation.key), text, truth, answers)
+    return AnnotatedQuestion(relation, scene.value(relation.key), text, truth, answers)
 
 
 def _draw_picture_questions(
-    n_questions: int, knowledge: Knowledge, options: WorldOptions, rng: np.random.Generator
-) -> tuple[Scene, list[Question]]:
+    n_questions: int, knowledge: Knowledge, perceptual_share: float, rng: np.random.Generator
+) -> tuple[Scene, list[AnnotatedQuestion]]:
     relations: list[Relation] = []
     while len(relations) < n_questions:
-        relation = draw_relation(options.perceptual_share, rng)
+        relation = draw_relation(perceptual_share, rng)
         if relation not in relations:
             relations.append(relation)
     scene = draw_scene(rng)
     if any(relation.key == "count" for relation in relations):
         # Where the count is asked for, all counts are equally likely.
         scene = Scene(scene.kind, scene.color, COUNTS[rng.integers(len(COUNTS))])
-    flipped = options.flipped_share
-    return scene, [_draw_question(scene, r, knowledge, flipped, rng) for r in relations]
+    return scene, [_draw_question(scene, relation, knowledge, rng) for relation in relations]
 
 
-def draw_split(options: WorldOptions, split: Split) -> list[Picture]:
-    """Return the pictures of one split; their questions number exactly `options.size(split)`.
+def draw_split(options: WorldData, split: Split) -> list[Picture]:
+    """Return the pictures of one split; their questions number exactly `options.n_train` or `options.n_eval`.
 
-    A share `shared_image_share` of the questions sits in pairs on one image. Image ids are random
-    and never occur in both splits; a question id is image id * 10 + a digit, as in COCO.
+    A share of the questions sits in pairs on one image. Image ids are random and never occur in both splits; a question
+    id is image id * 10 + a digit, as in COCO.
     """
-    n_questions = options.size(split)
-    n_pairs = round(n_questions * options.shared_image_share / 2)
+    n_questions = options.n_train if split == "train" else options.n_eval
+    n_pairs = round(n_questions * SHARED_IMAGE_SHARE / 2)
     n_images = n_questions - n_pairs
     knowledge = draw_knowledge(options.mapping_seed, options.n_active_answers)
     rng = generator(options.seed, "world", split)
@@ -224,7 +187,7 @@ def draw_split(options: WorldOptions, split: Split) -> list[Picture]:
     pictures = []
     for i, image_id in enumerate(int(value) for value in image_ids):
         n_here = 2 if i < n_pairs else 1
-        scene, questions = _draw_picture_questions(n_here, knowledge, options, rng)
+        scene, questions = _draw_picture_questions(n_here, knowledge, options.perceptual_share, rng)
         digits = rng.permutation(10)[:n_here]
         ids = [image_id * 10 + int(digit) for digit in digits]
         pictures.append(Picture(image_id, scene, dict(zip(ids, questions, strict=True))))

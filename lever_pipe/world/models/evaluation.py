@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.experiment.config import WorldData
 from lever_pipe.world.data.files import draw_image, image_name
-from lever_pipe.world.data.items import Split, WorldOptions, draw_split
+from lever_pipe.world.data.items import Split, draw_split
 from lever_pipe.world.data.lexicon import PERCEPTUAL, VOCABULARY
 from lever_pipe.world.models.forward import image_features, pack, patches_of, read_turns
 from lever_pipe.world.models.models import Reader
@@ -37,7 +38,7 @@ def _png_digest(pixels: np.ndarray) -> str:
     return hashlib.sha256(stream.getvalue()).hexdigest()
 
 
-def draw_examples(options: WorldOptions, split: Split) -> Examples:
+def draw_examples(options: WorldData, split: Split) -> Examples:
     """Return one split as the files of the same options hold it, in question-id order."""
     pixels, found = {}, []
     for picture in draw_split(options, split):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,7 +19,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from lever_pipe.base.seeding import stream_seed
+from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.world.data import lexicon
 from lever_pipe.world.data.scenes import SIZE
 
@@ -126,26 +124,15 @@ def clip_config() -> CLIPConfig:
     return CLIPConfig(text_config=text, vision_config=vision, projection_dim=PROJECTION)
 
 
-@contextmanager
-def seeded(seed: int, *names: str) -> Iterator[None]:
-    """Give torch's global generator a named seed inside the context and restore it after.
-
-    Stock initialisers draw from the global generator and take no other.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stream_seed(seed, *names))
-        yield
-
-
 def build_reader(seed: int) -> Reader:
     """Return an untrained tiny LVLM."""
-    with seeded(seed, "reader weights"):
+    with ambient_stream(seed, "reader weights"):
         return Reader(reader_config())
 
 
 def build_clip(seed: int) -> CLIPModel:
     """Return an untrained tiny CLIP."""
-    with seeded(seed, "clip weights"):
+    with ambient_stream(seed, "clip weights"):
         model = CLIPModel(clip_config())
     with torch.no_grad():
         model.text_model.embeddings.token_embedding.weight.mul_(CLIP_WORD_SCALE)

@@ -1,38 +1,205 @@
-"""Training of the tiny LVLM: sight first, then one turn, then finding answers in context."""
+"""Training of the tiny LVLM: sight first, then one turn, then finding answers in context.
+
+Shapes are learned in a minute by direct supervision only. The losses beside that of the answers, and the linear heads
+that they need, exist in training only.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lever_pipe.base.seeding import generator
-from lever_pipe.world.data.items import WorldOptions
-from lever_pipe.world.models.bank import draw_bank
-from lever_pipe.world.models.curriculum import PHASES, Phase
-from lever_pipe.world.models.episodes import N_BOUND_KEYS, EpisodeBatch, draw_episodes
+from lever_pipe.base.seeding import ambient_stream, generator, torch_generator
+from lever_pipe.experiment.config import WorldData
+from lever_pipe.world.data.lexicon import ATTRIBUTES, IM_END_ID
+from lever_pipe.world.models.episodes import N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
 from lever_pipe.world.models.evaluation import answer_probes, draw_examples
 from lever_pipe.world.models.forward import image_features, pack, patches_of, read_turns
-from lever_pipe.world.models.models import WIDTH, Reader, build_reader, seeded
-from lever_pipe.world.models.optimisation import make_optimizer, set_rate
+from lever_pipe.world.models.models import WIDTH, Reader, build_reader
 from lever_pipe.world.models.probes import build_probes
-from lever_pipe.world.models.reader_losses import (
-    answer_loss,
-    answer_weights,
-    attention_loss,
-    bound_key_loss,
-    end_of_turn_loss,
-)
-from lever_pipe.world.models.vision import VISION_STEPS, train_vision
+from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate
 
 log = logging.getLogger(__name__)
+
+FEATURE_STD = 0.5
+VISION_STEPS, VISION_BATCH, VISION_RATE = 2000, 96, 2e-3
+
+
+def train_vision(model: Reader, bank: ImageBank, seed: int) -> None:
+    """Teach the vision tower kind, colour and count through three linear heads, then drop those.
+
+    Afterwards its output has standard deviation FEATURE_STD, the scale of the word embeddings.
+    """
+    visual = model.model.visual
+    with ambient_stream(seed, "vision heads"):
+        heads = nn.ModuleList([nn.Linear(WIDTH, len(values)) for values in ATTRIBUTES.values()])
+    optimizer = make_optimizer([*visual.parameters(), *heads.parameters()])
+    rng = torch_generator(seed, "vision batches")
+    patches, labels = patches_of(bank.pixels), torch.from_numpy(bank.scenes)
+    order = torch.randperm(len(patches), generator=rng)
+    for step in range(VISION_STEPS):
+        set_rate(optimizer, step, VISION_STEPS, VISION_RATE, 0.02 * VISION_RATE, warmup=50)
+        if len(order) < VISION_BATCH:
+            order = torch.randperm(len(patches), generator=rng)
+        chosen, order = order[:VISION_BATCH], order[VISION_BATCH:]
+        pooled = image_features(visual, patches[chosen]).mean(1)
+        losses = [F.cross_entropy(head(pooled), labels[chosen, i]) for i, head in enumerate(heads)]
+        loss = torch.stack(losses).sum()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(visual.parameters(), 1.0)
+        optimizer.step()
+        if (step + 1) % 500 == 0:
+            log.info("V step %d loss %.4f", step + 1, loss.item())
+    with torch.no_grad():
+        sample = image_features(visual, patches[torch.randperm(len(patches), generator=rng)[:4096]])
+        scale = FEATURE_STD / sample.std()
+        visual.merger.mlp[2].weight.mul_(scale)
+        visual.merger.mlp[2].bias.mul_(scale)
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """Weights of the loss terms, and of the answers by what an episode has told so far."""
+
+    end_of_turn: float = 0.2
+    bound_key: float = 0.5
+    attention: float = 0.0
+    untold: float = 1.0  # no earlier turn has the relation and key: the answer cannot be known
+    uncontested: float = 1.0  # one has, and no other answer of the relation competes
+
+
+def answer_weights(episodes: EpisodeBatch, weights: LossWeights) -> Tensor:
+    """Return the weight of every answer [B, T]; flipped answers are no targets."""
+    told = np.where(episodes.is_exact, weights.uncontested, weights.untold)
+    is_easy = episodes.is_knowledge & ~episodes.is_contested
+    values = np.where(is_easy, told, 1.0) * ~episodes.is_flipped
+    return torch.from_numpy(values).float()
+
+
+def answer_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean cross-entropy of answers; logits [B, T, V], the others [B, T]."""
+    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    return (losses * weights.flatten()).sum() / weights.sum()
+
+
+def end_of_turn_loss(logits: Tensor) -> Tensor:
+    """Return the cross-entropy of ending the turn after the answer; logits [B, T, V].
+
+    Without it generation goes on after the answer.
+    """
+    flat = logits.flatten(0, 1)
+    return F.cross_entropy(flat, torch.full((len(flat),), IM_END_ID))
+
+
+def bound_key_loss(head: torch.nn.Module, hidden: Tensor, bound_key: Tensor) -> Tensor:
+    """Return the cross-entropy of relation and key, read at both tokens of a turn.
+
+    `hidden` is [B, 2 T, D]: the T ask tokens, then the T answer tokens; `bound_key` is [B, T].
+    """
+    classes = torch.cat([bound_key, bound_key], dim=1)
+    return F.cross_entropy(head(hidden).flatten(0, 1), classes.flatten())
+
+
+def attention_loss(log_attention: Tensor, answer_slots: Tensor, bound_key: Tensor) -> Tensor:
+    """Return -log of the attention that ask tokens give to the answers they should copy.
+
+    `log_attention` is [B, H, T, L] at the ask tokens; `answer_slots` and `bound_key` are [B, T]. A
+    turn's sources are the answers of earlier turns with its relation and key; turns without a
+    source do not count.
+    """
+    n_turns = bound_key.shape[1]
+    earlier = torch.ones(n_turns, n_turns, dtype=torch.bool).tril(-1)
+    is_source = (bound_key[:, :, None] == bound_key[:, None, :]) & earlier
+    index = answer_slots[:, None, None, :].expand(-1, log_attention.shape[1], n_turns, -1)
+    at_answers = log_attention.gather(3, index).masked_fill(~is_source[:, None], -1e9)
+    mass = at_answers.logsumexp(-1)
+    has_source = is_source.any(-1)[:, None].expand_as(mass)
+    return -mass[has_source].mean()
+
+
+N_TURNS = 5  # trains 0 to 4 shots at once: every answer is a target
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of the curriculum."""
+
+    name: str
+    n_steps: int
+    batch: int
+    episodes: EpisodeOptions
+    weights: LossWeights
+    rate: float
+    final_rate: float
+    n_turns: int = N_TURNS
+    n_warmup: int = 30
+    trains_vision: bool = False
+    stop_contested: float | None = None  # ends early above this share of contested answers ...
+    stop_conflict: float = 1.0  # ... and this share in both conflict probes
+
+
+_INJECTIVE = EpisodeOptions(n_keys=(8, 8), n_relations=(4, 4), perceptual_share=0.5, injective_share=1.0)
+_MIXED = EpisodeOptions(
+    n_keys=(2, 8),
+    n_relations=(1, 4),
+    perceptual_share=0.25,
+    injective_share=0.4,
+    repeat_share=0.35,
+    flipped_share=0.1,
+)
+
+PHASES = (
+    # One turn: perceptual answers; the heads learn relation and key.
+    Phase("A", 250, 128, _INJECTIVE, LossWeights(untold=0.0), 1.5e-3, 1.5e-3, n_turns=1, n_warmup=50),
+    # Two keys of one relation, both shown first: only matching the key finds the answer.
+    Phase(
+        "S1",
+        500,
+        48,
+        replace(_INJECTIVE, n_keys=(2, 2), n_relations=(1, 1), perceptual_share=0.1, keys_first=True),
+        LossWeights(attention=0.3, untold=0.1, uncontested=0.3),
+        1.5e-3,
+        1.5e-3,
+        stop_contested=0.95,
+        stop_conflict=0.85,
+    ),
+    Phase(
+        "S2",
+        500,
+        48,
+        replace(_INJECTIVE, n_keys=(3, 4), n_relations=(1, 2), perceptual_share=0.15, repeat_share=0.4),
+        LossWeights(attention=0.3, untold=0.2),
+        1.5e-3,
+        1.5e-3,
+        stop_contested=0.95,
+        stop_conflict=0.9,
+    ),
+    Phase(
+        "S3",
+        400,
+        48,
+        replace(_INJECTIVE, n_keys=(4, 8), n_relations=(1, 3), perceptual_share=0.2, repeat_share=0.5),
+        LossWeights(attention=0.3, untold=0.3),
+        1.5e-3,
+        1.5e-3,
+        stop_contested=0.95,
+        stop_conflict=0.93,
+    ),
+    # The mixture that resembles the released world: shared answers, wrong answers, many keys.
+    Phase("B", 800, 48, _MIXED, LossWeights(), 1.5e-3, 1.5e-4),
+    Phase("C", 250, 48, _MIXED, LossWeights(bound_key=0.2), 4e-4, 1e-5, trains_vision=True),
+)
+
 
 CHECK_EVERY = 50
 PROBE_MAPPING_SEED = 11
@@ -77,7 +244,7 @@ class _ProbeWorld:
     """Probes on a world of its own, so that nothing released decides when a phase ends."""
 
     def __init__(self, seed: int) -> None:
-        options = WorldOptions(n_train=1500, n_eval=300, seed=seed + 1000, mapping_seed=PROBE_MAPPING_SEED)
+        options = WorldData(n_train=1500, n_eval=300, seed=seed + 1000, mapping_seed=PROBE_MAPPING_SEED)
         pool, queries = draw_examples(options, "train"), draw_examples(options, "val")
         probes = build_probes(queries.rows, pool.rows, seed=seed)
         watched = ("conflict", "exact_1", "exact_after")
@@ -100,7 +267,7 @@ class ReaderTrainer:
         self.seed = seed
         self.model = build_reader(seed)
         self.record = TrainingLog()
-        with seeded(seed, "bound key head"):
+        with ambient_stream(seed, "bound key head"):
             self._head = nn.Linear(WIDTH, N_BOUND_KEYS)
         self._probe_world = _ProbeWorld(seed)
         self._bank = draw_bank(N_VISION_IMAGES, seed, "vision")

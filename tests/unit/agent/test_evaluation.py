@@ -10,10 +10,9 @@ from trained_world import MODEL, N_VAL, player_of, world
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import Simulator
-from lever_pipe.intention.agent.episodes import RolloutCounts
-from lever_pipe.intention.agent.evaluation import Evaluation, When, evaluate, relabelled
-from lever_pipe.intention.agent.measures import END_REASONS, work_sums
-from lever_pipe.intention.agent.player import Player
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate, relabelled
+from lever_pipe.intention.agent.measures import END_REASONS
+from lever_pipe.intention.agent.rollout import Player, RolloutCounts
 from lever_pipe.intention.records import Task
 
 NOW = When(3, "val", "current")
@@ -31,11 +30,11 @@ def player() -> Player:
 
 
 @pytest.fixture(scope="module")
-def found(player: Player, tasks: list[Task]) -> Evaluation:
+def found(player: Player, tasks: list[Task]) -> PolicyEvaluation:
     return evaluate(player, tasks, NOW, n_samples=N_SAMPLES, seed=0)
 
 
-def test_rows_say_what_was_played(found: Evaluation) -> None:
+def test_rows_say_what_was_played(found: PolicyEvaluation) -> None:
     greedy, sampled = found.rows
     assert (greedy.mode, greedy.n_samples, sampled.mode, sampled.n_samples) == ("greedy", 1, "sampled", N_SAMPLES)
     assert {(row.step, row.split, row.checkpoint, row.n_tasks) for row in found.rows} == {(3, "val", "current", N_VAL)}
@@ -59,7 +58,7 @@ def test_rows_say_what_was_played(found: Evaluation) -> None:
     }
 
 
-def test_values_are_means_of_the_episodes(found: Evaluation) -> None:
+def test_values_are_means_of_the_episodes(found: PolicyEvaluation) -> None:
     for row in found.rows:
         episodes = [each for each in found.episodes if each.mode == row.mode]
         rewards = [sum(each.rewards) for each in episodes]
@@ -76,7 +75,7 @@ def test_values_are_means_of_the_episodes(found: Evaluation) -> None:
         assert values["simulator_failures"] == 0
 
 
-def test_the_standard_error_is_over_tasks(found: Evaluation) -> None:
+def test_the_standard_error_is_over_tasks(found: PolicyEvaluation) -> None:
     """Three tasks: the error is the deviation of their means with divisor 2, over the root of 3."""
     rewards = [sum(each.rewards) for each in found.episodes if each.mode == "sampled"]
     means = [sum(rewards[i : i + N_SAMPLES]) / N_SAMPLES for i in range(0, len(rewards), N_SAMPLES)]
@@ -92,7 +91,7 @@ def test_a_single_task_has_no_error(player: Player, tasks: list[Task]) -> None:
 
 
 def test_draws_are_common_to_steps_and_belong_to_their_episode(
-    player: Player, tasks: list[Task], found: Evaluation
+    player: Player, tasks: list[Task], found: PolicyEvaluation
 ) -> None:
     later = evaluate(replace(player, batch=2), tasks, When(40, "val", "best"), n_samples=N_SAMPLES, seed=0)
     assert relabelled(later, NOW) == found
@@ -115,10 +114,9 @@ def test_failures_and_time_outs_of_the_user_are_counted_against_the_limit(player
     strict = replace(player, simulator_config=Simulator(kind="rule", failure_limit=0.1))
 
     def judge(requests: int, failures: int, timeouts: int) -> None:
-        counts = work_sums(
-            RolloutCounts(requests=requests, failures=failures, timeouts=timeouts, retries=5, malformed=1)
-        )
-        strict.require_few_failures(counts, during="step 7")
+        found = {"requests": requests, "failures": failures, "retries": 5, "malformed": 1}
+        counts = RolloutCounts(environment_timeouts=timeouts, **{f"simulator_{k}": v for k, v in found.items()})
+        strict.require_few_failures(counts.values(), during="step 7")
 
     for few in ((20, 2, 0), (20, 0, 2), (20, 1, 1), (0, 0, 0)):
         judge(*few)

@@ -9,8 +9,7 @@ from trained_world import TINY, world
 from lever_pipe.base import storage
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent import measures
-from lever_pipe.intention.agent.episodes import Episode, RolloutCounts
-from lever_pipe.intention.agent.lessons import Credit, Lesson, assign_credit, cut, places_of
+from lever_pipe.intention.agent.lessons import Credit, Lesson, Scored, assign_credit, cut, places_of
 from lever_pipe.intention.agent.measures import (
     Clock,
     credit_sums,
@@ -22,10 +21,9 @@ from lever_pipe.intention.agent.measures import (
     step_means,
     token_sums,
     update_flop,
-    work_sums,
 )
 from lever_pipe.intention.agent.policy import build_tiny
-from lever_pipe.intention.agent.scoring import Scored
+from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.records import Task
 
 
@@ -91,10 +89,12 @@ def test_credit_goes_to_the_tokens_of_a_turn() -> None:
 
 
 def test_step_means_divide_by_what_they_are_means_of() -> None:
-    counts = RolloutCounts(forwards=5, requests=7, failures=1, retries=4, malformed=6, timeouts=2, multi_call_turns=3)
+    user = {"requests": 7, "failures": 1, "retries": 4, "malformed": 6}
+    named = {f"simulator_{name}": count for name, count in user.items()}
+    counts = RolloutCounts(forwards=5, environment_timeouts=2, multi_call_turns=3, **named)
     credit = Credit(torch.tensor([[1.0, 0.4], [0.3, 0.3]]), torch.tensor([False, True]), [])
     tokens = {"kl": 4.0, "kl_k1": 2.0, "entropy": 8.0, "entropy_all": 12.0, "flop_update": 9.0}
-    sums = {**episode_sums([FIRST, SECOND]), **credit_sums(credit), **work_sums(counts), **tokens}
+    sums = {**episode_sums([FIRST, SECOND]), **credit_sums(credit), **counts.values(), **tokens}
     values = step_means(sums, 2)
     assert (values["reward"], values["turns"], values["agent_tokens"]) == (0.7, 1.5, 2.0)
     assert (values["kl"], values["kl_k1"], values["entropy"]) == (1.0, 0.5, 2.0)  # of 4 agent tokens

@@ -59,7 +59,7 @@ def test_weights_come_from_the_seed_alone() -> None:
 def test_a_saved_policy_is_the_same_in_every_bit(tmp_path: Path) -> None:
     model = tiny()
     save_policy(tmp_path / "policy", model, CODEC)
-    loaded = load_policy(tmp_path / "policy", "float32", "cpu")
+    loaded = load_policy(tmp_path / "policy", "float32")
     assert torch.equal(logits_of(loaded), logits_of(model))
     assert not loaded.training
     assert word.load(tmp_path / "policy").words == CODEC.words
@@ -85,7 +85,7 @@ def test_gathered_weights_are_saved_in_place_of_the_models_own(tmp_path: Path) -
     other = tiny(seed=1)
     copies = {name: tensor.clone() for name, tensor in other.state_dict().items()}  # tied tensors are two now
     save_policy(tmp_path / "policy", model, CODEC, copies)
-    assert torch.equal(logits_of(load_policy(tmp_path / "policy", "float32", "cpu")), logits_of(other))
+    assert torch.equal(logits_of(load_policy(tmp_path / "policy", "float32")), logits_of(other))
 
 
 def test_a_policy_takes_the_place_of_a_former_one(tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def test_single_files_of_a_folder_are_written_among_others(tmp_path: Path) -> No
     files = [tmp_path / name for name in ("model.safetensors", "config.json", "words.json")]
     save_policy_files(files, tiny(), CODEC)
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", *(p.name for p in files)}
-    assert torch.equal(logits_of(load_policy(tmp_path, "float32", "cpu")), logits_of(tiny()))
+    assert torch.equal(logits_of(load_policy(tmp_path, "float32")), logits_of(tiny()))
 
 
 def test_precision_is_as_asked(tmp_path: Path) -> None:
     save_policy(tmp_path / "policy", tiny(), CODEC)
-    assert load_policy(tmp_path / "policy", "bfloat16", "cpu").dtype == torch.bfloat16
+    assert load_policy(tmp_path / "policy", "bfloat16").dtype == torch.bfloat16
 
 
 # --- what is refused
@@ -161,7 +161,7 @@ def test_a_damaged_folder_is_one_clear_line(tmp_path: Path, message: str, damage
     save_policy(tmp_path / "policy", tiny(), CODEC)
     damage(tmp_path / "policy")
     with pytest.raises(CheckpointError, match=message) as caught:
-        load_policy(tmp_path / "policy", "float32", "cpu")
+        load_policy(tmp_path / "policy", "float32")
     assert str(tmp_path / "policy") in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -173,7 +173,7 @@ def test_remote_code_is_not_run(tmp_path: Path) -> None:
         tmp_path / "policy"
     )
     with pytest.raises(CheckpointError, match="expected a readable causal language model"):
-        load_policy(tmp_path / "policy", "float32", "cpu")
+        load_policy(tmp_path / "policy", "float32")
 
 
 # --- where a policy is

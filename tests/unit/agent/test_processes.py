@@ -16,7 +16,14 @@ from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.intention.agent import update
-from lever_pipe.intention.agent.processes import Alone, Processes, is_main, join, own_share, require_equal_shares
+from lever_pipe.intention.agent.processes import (
+    Processes,
+    is_main,
+    join,
+    own_share,
+    require_equal_shares,
+    require_fsdp2,
+)
 from lever_pipe.intention.records import DoneRow
 
 ROOT = Path(__file__).parents[3]
@@ -129,7 +136,7 @@ def test_processes_must_share_a_minibatch_evenly() -> None:
 
 def test_a_process_alone_changes_nothing() -> None:
     alone = join(torch.device("cpu"), "float32")
-    assert isinstance(alone, Alone)
+    assert (alone.rank, alone.size) == (0, 1)
     assert alone.combine({"a": 1.5}, "sum") == alone.combine({"a": 1.5}, "max") == {"a": 1.5}
     assert alone.gather("text") == ["text"]
     tensors = {"a": torch.ones(2)}
@@ -143,7 +150,7 @@ def test_a_process_alone_changes_nothing() -> None:
 def test_bfloat16_computes_in_half_and_keeps_whole_weights() -> None:
     layer = torch.nn.Linear(4, 4)
     for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        with Alone(torch.device("cpu"), cast("Any", precision)).computing():
+        with Processes(torch.device("cpu"), cast("Any", precision)).computing():
             assert layer(torch.ones(1, 4)).dtype is dtype
         assert layer.weight.dtype is torch.float32
 
@@ -158,13 +165,10 @@ def test_bfloat16_computes_in_half_and_keeps_whole_weights() -> None:
     ],
 )
 def test_other_ways_to_spread_a_policy_are_refused(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
-    from lever_pipe.intention.agent.sharding import Shards
-
-    assert Shards.of_launcher(torch.device("cpu"), 2, "float32") is None
     settings = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
     if variable == "FSDP_VERSION":
         settings["FSDP_RESHARD_AFTER_FORWARD"] = "FULL_SHARD"
     for name, setting in (settings | {variable: value}).items():
         monkeypatch.setenv(name, setting)
     with pytest.raises(ConfigError, match=r"expected fsdp_version 2 with .*Use profiles/slurm/accelerate/fsdp\.yaml"):
-        Shards.of_launcher(torch.device("cpu"), 2, "float32")
+        require_fsdp2()

@@ -5,26 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from agent_doubles import CODEC, ENVIRONMENT, RULE, TASKS, ChattyPolicy, chatty, rule_user, scripted
+from agent_doubles import CODEC, ENVIRONMENT, TASKS, ChattyPolicy, chatty, player_of, rule_user, scripted
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.progress import Progress
 from lever_pipe.experiment.agent_config import Environment
-from lever_pipe.intention.agent.episodes import Episode, Request, Rollouts, RolloutSettings
-from lever_pipe.intention.agent.rollout import rollout
+from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Rollouts
 from lever_pipe.intention.records import EndReason, MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
-
-SETTINGS = RolloutSettings(
-    max_turns=8,
-    execute_last_turn=False,
-    max_new_tokens=12,
-    max_context=256,
-    temperature=1.0,
-    greedy=False,
-    show_reward=True,
-    batch=200,
-)
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
 
 
 def task_of(*slots: str, name: str = "t", request: str = "task : travel .") -> Task:
@@ -49,19 +37,16 @@ CLOSE = "all set <im_end>"
 TRAVEL = task_of("budget", "date", "place")
 
 
-def requests_of(tasks: Sequence[Task], n_samples: int = 1, seed: int = 0) -> list[Request]:
+def requests_of(tasks: Sequence[Task], n_samples: int = 1, seed: int = 0) -> list[EpisodeRequest]:
     return [
-        Request(task, index, sample, (seed, "test", index, sample))
+        EpisodeRequest(task, index, sample, (seed, "test", index, sample))
         for index, task in enumerate(tasks)
         for sample in range(n_samples)
     ]
 
 
-def roll(
-    model: Any, requests: Sequence[Request], *, user: Any = None, environment: Any = None, **settings: Any
-) -> Rollouts:
-    user = user or rule_user()
-    return rollout(model, CODEC, requests, user, environment or ENVIRONMENT, RULE, SETTINGS._replace(**settings))
+def roll(model: Any, requests: Sequence[EpisodeRequest], *, greedy: bool = False, **options: Any) -> Rollouts:
+    return player_of(model, **options).play(requests, greedy=greedy)
 
 
 def play(*turns: str, task: Task = TRAVEL, **options: Any) -> Episode:
@@ -105,7 +90,8 @@ def test_the_mask_marks_exactly_what_was_sampled() -> None:
 
 
 def test_a_hidden_reward_is_not_told() -> None:
-    episode = play(ask("budget") + END, CLOSE, show_reward=False)
+    hidden = ENVIRONMENT.model_copy(update={"show_reward": False})
+    episode = play(ask("budget") + END, CLOSE, environment=hidden)
     assert "reward" not in words_of(episode.tokens)
     assert episode.rewards == [1.0, 0.0]
 
@@ -123,11 +109,11 @@ class Failing:
         self.is_remote = is_remote
         self._fails_at = fails_at
 
-    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         self.counts.add(requests=1)
         ok = len(history) + 1 != self._fails_at
         self.counts.add(failures=not ok)
-        return Reply("asked", ok=ok)
+        return UserReply("asked", ok=ok)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         self.counts.add(requests=1)
@@ -176,17 +162,15 @@ def test_the_last_turn_is_executed_only_where_the_settings_say_so(
     turns = [ask("people") + END, ask("budget") + END]
     environment = Environment(max_turns=2, execute_last_turn=execute_last_turn)
     user = rule_user()
-    episode = play(*turns, user=user, environment=environment, max_turns=2, execute_last_turn=execute_last_turn)
+    episode = play(*turns, user=user, environment=environment)
     assert (episode.rewards, episode.end) == (rewards, "turns")
     assert user.counts.requests == 2 * (1 + execute_last_turn)
 
 
-def test_a_last_turn_that_finds_everything_is_complete_where_it_is_executed() -> None:
-    environment = Environment(max_turns=1, execute_last_turn=True)
-    task = task_of("budget")
-    options = {"task": task, "environment": environment, "max_turns": 1}
-    assert play(ask("budget") + END, execute_last_turn=True, **options).end == "complete"
-    assert play(ask("budget") + END, execute_last_turn=False, **options).end == "turns"
+@pytest.mark.parametrize(("execute_last_turn", "end"), [(True, "complete"), (False, "turns")])
+def test_a_last_turn_that_finds_everything_is_complete_where_it_is_executed(execute_last_turn: bool, end: str) -> None:
+    environment = Environment(max_turns=1, execute_last_turn=execute_last_turn)
+    assert play(ask("budget") + END, task=task_of("budget"), environment=environment).end == end
 
 
 def test_calls_of_one_turn_are_executed_in_order_and_their_rewards_summed() -> None:
@@ -202,14 +186,15 @@ def test_calls_of_one_turn_are_executed_in_order_and_their_rewards_summed() -> N
 def test_mishaps_are_counted() -> None:
     tasks = [task_of("budget", "date", name=name, request=f"task : travel , size {name} .") for name in ("low", "high")]
     script = {task.id: [ids(ask("budget") + END)] * 2 for task in tasks}
-    counts = roll(scripted(script, tasks), requests_of(tasks), user=Failing(fails_at=1)).counts
-    assert (counts.requests, counts.failures, counts.timeouts) == (2, 2, 0)
-    counts = roll(scripted(script, tasks), requests_of(tasks), **LATE).counts
-    assert (counts.failures, counts.timeouts) == (0, 2)
-    counts = roll(
-        scripted(script, tasks), requests_of(tasks), **{**LATE, "user": Failing(fails_at=1, is_remote=True)}
-    ).counts
-    assert (counts.failures, counts.timeouts) == (2, 0)  # once each, as a failure
+
+    def mishaps(**options: Any) -> tuple[int, int]:
+        counts = roll(scripted(script, tasks), requests_of(tasks), **options).counts
+        assert counts.simulator_requests == 2
+        return counts.simulator_failures, counts.environment_timeouts
+
+    assert mishaps(user=Failing(fails_at=1)) == (2, 0)
+    assert mishaps(**LATE) == (0, 2)
+    assert mishaps(**{**LATE, "user": Failing(fails_at=1, is_remote=True)}) == (2, 0)  # once each, as a failure
 
 
 def test_what_happened_in_an_earlier_rollout_does_not_count() -> None:
@@ -217,12 +202,14 @@ def test_what_happened_in_an_earlier_rollout_does_not_count() -> None:
     for _ in range(2):
         policy = scripted({TRAVEL.id: [ids(ask("budget") + END)] * 2}, [TRAVEL])
         counts = roll(policy, requests_of([TRAVEL]), user=user).counts
-        assert (counts.requests, counts.failures) == (3, 1)
+        assert (counts.simulator_requests, counts.simulator_failures) == (3, 1)
 
 
 def test_a_prompt_without_room_for_the_agent_is_one_clear_line() -> None:
-    with pytest.raises(DataError, match=r"prompts of fewer than 9 tokens; found 1 longer tasks, as 't' with 9"):
-        play(CLOSE, max_context=9)
+    long = task_of("budget", request="task : travel" + " , size low" * 3 + " .")  # 9 tokens and 9 more
+    with pytest.raises(DataError, match=r"prompts of fewer than 18 tokens; found 1 longer tasks, as 't' with 18"):
+        play(CLOSE, task=long, max_context=18)
+    assert play(CLOSE, task=long, max_context=19).end == "context"
 
 
 # --- many dialogues at once
@@ -269,16 +256,7 @@ def test_episodes_stand_in_the_order_of_their_requests() -> None:
 def test_progress_counts_finished_episodes() -> None:
     tasks, script = uneven()
     with Progress(5, "roll out") as progress:
-        rollout(
-            scripted(script, tasks),
-            CODEC,
-            requests_of(tasks),
-            rule_user(),
-            ENVIRONMENT,
-            RULE,
-            SETTINGS,
-            progress=progress,
-        )
+        player_of(scripted(script, tasks)).play(requests_of(tasks), progress=progress)
         assert progress.done == 5
 
 

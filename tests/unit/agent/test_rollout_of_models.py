@@ -7,29 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from agent_doubles import ENVIRONMENT, RULE, TASKS, rule_user, scripted
+from agent_doubles import TASKS, player_of, scripted
 from tiny_tokenizer import save_tokenizer, tiny_tokenizer
 
-from lever_pipe.experiment.agent_config import TinyQwen3
-from lever_pipe.intention.agent.episodes import Request, Rollouts, RolloutSettings
+from lever_pipe.experiment.agent_config import Environment, TinyQwen3
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, save_policy
-from lever_pipe.intention.agent.rollout import rollout
+from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest
 from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.codecs.hf import HfCodec
 from lever_pipe.intention.records import MissingDetail, Task
 
 TOKENIZER = tiny_tokenizer()
 CODEC = HfCodec(TOKENIZER, "tiny")
-SETTINGS = RolloutSettings(
-    max_turns=4,
-    execute_last_turn=False,
-    max_new_tokens=120,
-    max_context=2000,
-    temperature=1.0,
-    greedy=False,
-    show_reward=True,
-    batch=8,
-)
 TASK = Task(
     id="t",
     category="travel",
@@ -45,9 +34,11 @@ def ids(text: str) -> list[int]:
     return list(TOKENIZER.encode(text, add_special_tokens=False))
 
 
-def roll(model: object, tasks: list[Task], settings: RolloutSettings = SETTINGS) -> Rollouts:
-    requests = [Request(task, i, 0, (0, "test", i)) for i, task in enumerate(tasks)]
-    return rollout(model, CODEC, requests, rule_user(), ENVIRONMENT, RULE, settings)
+def roll(model: object, tasks: list[Task], max_new_tokens: int = 120) -> list[Episode]:
+    requests = [EpisodeRequest(task, i, 0, (0, "test", i)) for i, task in enumerate(tasks)]
+    rules = Environment(max_turns=4)
+    player = player_of(model, codec=CODEC, environment=rules, max_context=2000, max_new_tokens=max_new_tokens)
+    return player.play(requests).episodes
 
 
 def call(content: str) -> str:
@@ -62,7 +53,7 @@ def test_sampled_tokens_are_kept_and_never_made_again() -> None:
     assert first != ids("<think>Money first.</think>" + call("what about budget") + "<|im_end|>")
     second = ids(call("what about date") + "<|im_end|>")
     policy = scripted({"t": [first, second]}, [TASK], codec=CODEC, prefix=ids("<|im_start|>assistant\n"))
-    (episode,) = roll(policy, [TASK]).episodes
+    (episode,) = roll(policy, [TASK])
     assert (episode.rewards, episode.end) == ([1.0, 0.7], "complete")
     assert episode.tokens == [*CODEC.prompt(TASK), *first, *CODEC.feedback("budget is low", 1.0), *second]
     assert [t for t, mine in zip(episode.tokens, episode.is_agent, strict=True) if mine] == first + second
@@ -72,10 +63,9 @@ def test_a_model_folder_is_rolled_out_with_the_log_probs_of_a_plain_forward_pass
     tiny = TinyQwen3(hidden=32, heads=2, kv_heads=1, head_dim=16, mlp=48, positions=2048)
     save_tokenizer(tmp_path / "tokenizer")
     save_policy(tmp_path / "model", build_tiny(tiny, CODEC.vocabulary_size, 0), CODEC)
-    model = load_policy(tmp_path / "model", "float32", "cpu")
+    model = load_policy(tmp_path / "model", "float32")
     assert hf.load(tmp_path / "model").prompt(TASK) == CODEC.prompt(TASK)
-    rollouts = roll(model, [TASK, *TASKS[:3]], SETTINGS._replace(max_new_tokens=20))
-    for episode in rollouts.episodes:
+    for episode in roll(model, [TASK, *TASKS[:3]], max_new_tokens=20):
         with torch.no_grad():
             log_probs = model(input_ids=torch.tensor([episode.tokens])).logits[0, :-1].log_softmax(-1)
         expected = [float(log_probs[i - 1, t]) for i, t in enumerate(episode.tokens) if episode.is_agent[i]]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.intention.agent.sampling import UNIFORMS_PER_DRAW, draw_tokens, likeliest_tokens, uniforms
+from lever_pipe.intention.agent.generation import UNIFORMS_PER_DRAW, draw_tokens, likeliest_tokens, uniforms
 
 PROBABILITIES = [0.5, 0.0, 0.25, 0.25]
 LOGITS = torch.tensor([[math.log(p) if p else -math.inf for p in PROBABILITIES]])

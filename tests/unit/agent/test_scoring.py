@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from trained_world import TINY
 
+from lever_pipe.intention.agent.lessons import score
 from lever_pipe.intention.agent.policy import build_tiny
-from lever_pipe.intention.agent.scoring import score
 
 LENGTHS = (9, 4, 12)
 PLACES = [torch.tensor([3, 8]), torch.tensor([1]), torch.tensor([2, 5, 11])]

@@ -14,7 +14,7 @@ from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.experiment.agent_config import Schedule, Simulator
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.intention.agent.measures import END_REASONS, PHASES
-from lever_pipe.intention.agent.step import tasks_of_step
+from lever_pipe.intention.agent.trainer import tasks_of_step
 from lever_pipe.intention.simulators import rule
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
 

@@ -15,15 +15,14 @@ from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent import update as module
-from lever_pipe.intention.agent.lessons import Lesson
+from lever_pipe.intention.agent.lessons import Lesson, score
 from lever_pipe.intention.agent.policy import build_tiny
-from lever_pipe.intention.agent.processes import Alone
-from lever_pipe.intention.agent.scoring import score
+from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.agent.update import prepare_for_updates, update
 
 LENGTHS = (14, 9, 12, 11, 9, 13)
 VOCABULARY = 63
-ALONE = Alone(torch.device("cpu"), "float32")
+ALONE = Processes(torch.device("cpu"), "float32")
 PULLED = AgentArm(name="pulled", kl=0.3, entropy=0.05)
 PLAIN = AgentArm(name="plain")
 GOLDEN = {
@@ -217,7 +216,7 @@ def test_half_precision_takes_nearly_the_same_step() -> None:
     _, whole = run(made, PULLED)
     policy = build_tiny(TINY, VOCABULARY, 0)
     optimiser = AdamW(policy, learning_rate=0.0, weight_decay=0.0)
-    half = Alone(torch.device("cpu"), "bfloat16")
+    half = Processes(torch.device("cpu"), "bfloat16")
     grpo = settings_of()
     values = update(policy, optimiser, made, arm=PULLED, grpo=grpo, pad_id=0, processes=half, learning_rate=0.0)
     assert all(g.dtype is torch.float32 for g in gradients(policy).values())

@@ -15,7 +15,7 @@ from lever_pipe.base.errors import RecordError, SimulatorError
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpoint, Simulator
 from lever_pipe.intention.environment import StepResult, load_simulator
 from lever_pipe.intention.simulators._cassette import Cassette, request_hash
-from lever_pipe.intention.simulators._prompts import UnreadableError
+from lever_pipe.intention.simulators._prompted import UnreadableError
 from lever_pipe.intention.simulators.protocol import UserSimulator
 
 KEYS = [request_hash({"messages": [i]}) for i in range(100)]

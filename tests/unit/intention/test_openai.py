@@ -24,10 +24,8 @@ from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpoint, Simulator
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import IntentionEnv, load_simulator, step_all
-from lever_pipe.intention.simulators._endpoint import find_access
-from lever_pipe.intention.simulators._http import LARGEST_BODY
 from lever_pipe.intention.simulators._prompted import STOCK_REPLY, PromptedUser
-from lever_pipe.intention.simulators.openai import EndpointChat
+from lever_pipe.intention.simulators.openai import LARGEST_BODY, EndpointChat, find_access
 from lever_pipe.intention.simulators.protocol import Exchange
 
 KEY = "sk-not-a-real-key"

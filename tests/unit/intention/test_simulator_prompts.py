@@ -10,8 +10,8 @@ from intention_cases import task_of
 
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.intention.records import MissingDetail
-from lever_pipe.intention.simulators import _prompts
-from lever_pipe.intention.simulators._prompts import (
+from lever_pipe.intention.simulators import _prompted
+from lever_pipe.intention.simulators._prompted import (
     PROMPTS_DIGEST,
     UnreadableError,
     judge_prompt,
@@ -68,7 +68,7 @@ def test_what_an_agent_writes_is_no_placeholder() -> None:
 def test_the_code_knows_the_prompts_and_refuses_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prompts_digest() == PROMPTS_DIGEST
     require_prompts()
-    monkeypatch.setattr(_prompts, "PROMPTS_DIGEST", "0" * 16)
+    monkeypatch.setattr(_prompted, "PROMPTS_DIGEST", "0" * 16)
     with pytest.raises(SimulatorError, match=rf"0000; found {PROMPTS_DIGEST}\. Set PROMPTS_DIGEST"):
         require_prompts()
 

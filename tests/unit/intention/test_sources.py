@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lever_pipe.base.errors import DataError, LeverPipeError
+from lever_pipe.base.parsing import load_member
 from lever_pipe.experiment.agent_config import Environment, SyntheticTasks
 from lever_pipe.intention.environment import ceiling
 from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, SLOTS, VALUES
-from lever_pipe.intention.members import load_member
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources import json as json_source
 from lever_pipe.intention.sources import parquet, synthetic
 from lever_pipe.intention.sources._records import TaskFaults, read_tasks
-from lever_pipe.intention.sources.protocol import RawFiles, Source, Splits
+from lever_pipe.intention.sources.protocol import RawFiles, Splits, TaskSource
 
 ROOT = Path(__file__).parents[3]
 BESIDE = (ROOT / "data" / "intention", ROOT.parent / "shared" / "data" / "intention")
@@ -379,5 +379,5 @@ def test_the_original_files_hold_what_the_specification_says() -> None:
 
 def test_the_sources_are_members() -> None:
     for name in ("json", "parquet", "synthetic"):
-        source: Source = load_member("sources", name)
+        source: TaskSource = load_member("intention/sources", name)
         assert callable(source.read)

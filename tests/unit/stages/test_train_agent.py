@@ -36,7 +36,7 @@ def test_a_run_leaves_rows_two_policies_and_a_card(tmp_path: Path) -> None:
     assert (card.stage, card.code) == ("train_agent", CODE)
     assert set(card.inputs) == {"train_tasks", "val_tasks"}  # the content of a model folder is part of the config
     for name in ("last", "best"):
-        policy = load_policy(tmp_path / name, "float32", "cpu")
+        policy = load_policy(tmp_path / name, "float32")
         assert sum(parameter.numel() for parameter in policy.parameters()) == done.n_parameters
         assert word.load(tmp_path / name).vocabulary_size == 63
 

@@ -44,7 +44,7 @@ def run(folder: Path, **values: Any) -> tuple[StepRow, dict[str, Path]]:
 def test_the_files_are_a_policy_with_its_history(tmp_path: Path) -> None:
     row, files = run(tmp_path / "a")
     folder = policy_folder((files["weights"], files["settings"], files["words"]))
-    model = load_policy(folder, "float32", "cpu")
+    model = load_policy(folder, "float32")
     assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, word.load(folder).vocabulary_size)
     rows = storage.read_rows(files["metrics"], StepRow)
     assert [each.step for each in rows] == [1, 2, 3]

@@ -11,22 +11,23 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
-from lever_pipe.world.data.items import WorldOptions
+from lever_pipe.base.storage import read_json
+from lever_pipe.experiment.config import WorldData
 from lever_pipe.world.data.lexicon import COLORS, IMAGE_ID, KINDS, RELATIONS
-from lever_pipe.world.models.bank import draw_bank
-from lever_pipe.world.models.card import folder_digests, read_card, render_card
 from lever_pipe.world.models.encoder import image_vectors, text_vectors
 from lever_pipe.world.models.evaluation import Examples, answer_prompts, draw_examples, encode_images
-from lever_pipe.world.models.make import probe_reader
+from lever_pipe.world.models.make import folder_digests, probe_reader, render_card
 from lever_pipe.world.models.models import Reader
 from lever_pipe.world.models.probes import Probe, check_bounds
+from lever_pipe.world.models.training import draw_bank
 
 ROOT = Path(__file__).parents[3] / "resources" / "world"
 
 
 @pytest.fixture(scope="module")
 def card() -> dict[str, Any]:
-    return read_card(ROOT)
+    found: dict[str, Any] = read_json(ROOT / "card.json")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def model() -> Reader:
 
 @pytest.fixture(scope="module")
 def world() -> tuple[Examples, Examples]:
-    options = WorldOptions(n_train=200, n_eval=40)
+    options = WorldData(n_train=200, n_eval=40)
     return draw_examples(options, "train"), draw_examples(options, "val")
 
 
@@ -63,7 +64,7 @@ def test_the_card_states_sizes_and_hints(card: dict[str, Any], model: Reader) ->
 
 def test_probes_reproduce_the_card_and_meet_all_bounds(card: dict[str, Any], model: Reader) -> None:
     # A quarter of the released queries: probes depend on the question only.
-    options = WorldOptions(**card["world"])
+    options = WorldData(**{name: card["world"][name] for name in WorldData.model_fields})
     summary = probe_reader(model, options, max_queries=200)
     assert check_bounds(summary) == []
     for name, score in summary.items():

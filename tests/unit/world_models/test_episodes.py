@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lever_pipe.world.data.lexicon import RELATIONS, VOCABULARY
-from lever_pipe.world.models.bank import ImageBank, draw_bank
-from lever_pipe.world.models.curriculum import PHASES
 from lever_pipe.world.models.episodes import KEY_ATTRIBUTE, N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
+from lever_pipe.world.models.reader import PHASES
+from lever_pipe.world.models.training import ImageBank, draw_bank
 
 MIXED = EpisodeOptions((2, 8), (1, 4), 0.25, 0.4, repeat_share=0.35, flipped_share=0.1)
 

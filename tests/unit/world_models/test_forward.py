@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 from lever_pipe.world.data.lexicon import IMAGE_ID, PAD_ID, RELATIONS
-from lever_pipe.world.models.bank import draw_bank
 from lever_pipe.world.models.forward import (
     BOUND_KEY_LAYER,
     PackedTurns,
@@ -22,6 +21,7 @@ from lever_pipe.world.models.forward import (
     read_turns,
 )
 from lever_pipe.world.models.models import Reader, build_reader, reader_image_processor, reader_tokenizer
+from lever_pipe.world.models.training import draw_bank
 
 N_PROMPTS, N_TURNS = 5, 4
 

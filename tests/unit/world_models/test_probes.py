@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lever_pipe.base.errors import DataError
-from lever_pipe.world.data.items import WorldOptions
+from lever_pipe.experiment.config import WorldData
 from lever_pipe.world.models.evaluation import Examples, draw_examples
 from lever_pipe.world.models.probes import (
     Probe,
@@ -19,7 +19,7 @@ from lever_pipe.world.models.probes import (
     true_answers,
 )
 
-OPTIONS = WorldOptions(n_train=1000, n_eval=60)
+OPTIONS = WorldData(n_train=1000, n_eval=60)
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from lever_pipe.base.storage import digest
-from lever_pipe.world.data.items import WorldOptions
-from lever_pipe.world.models import curriculum, encoder, reader, vision
-from lever_pipe.world.models.bank import draw_bank
+from lever_pipe.experiment.config import WorldData
+from lever_pipe.world.models import encoder, reader
 from lever_pipe.world.models.encoder import caption, contrastive_loss, encode_texts
 from lever_pipe.world.models.evaluation import draw_examples
 from lever_pipe.world.models.models import build_clip, clip_tokenizer
-from lever_pipe.world.models.optimisation import make_optimizer, set_rate
+from lever_pipe.world.models.training import draw_bank, make_optimizer, set_rate
 
 
 def test_rate_warms_up_and_falls_to_its_end() -> None:
@@ -78,19 +77,12 @@ def test_vectors_are_unit_vectors_of_one_space() -> None:
 def test_examples_equal_the_files(tmp_path: Path) -> None:
     from lever_pipe.world.data.files import write_raw_files
 
-    options = WorldOptions(n_train=30, n_eval=10)
-    names = (
-        "train_questions",
-        "train_annotations",
-        "train_images",
-        "eval_questions",
-        "eval_annotations",
-        "eval_images",
-    )
+    options = WorldData(n_train=64, n_eval=10)
+    names = [f"{split}_{kind}" for split in ("train", "eval") for kind in ("questions", "annotations", "images")]
     paths: dict[str, Path] = {name: tmp_path / name for name in names}
     write_raw_files(**paths, options=options)
     examples = draw_examples(options, "train")
-    assert [row.example_id for row in examples.rows] == list(range(30))
+    assert [row.example_id for row in examples.rows] == list(range(64))
     assert [row.question_id for row in examples.rows] == sorted(row.question_id for row in examples.rows)
     for row in examples.rows:
         assert row.image_digest == digest(paths["train_images"] / row.image)
@@ -98,19 +90,19 @@ def test_examples_equal_the_files(tmp_path: Path) -> None:
 
 
 def test_the_curriculum_hands_over_from_copying_to_the_mixture() -> None:
-    assert [phase.name for phase in curriculum.PHASES] == ["A", "S1", "S2", "S3", "B", "C"]
-    guided = [phase.name for phase in curriculum.PHASES if phase.weights.attention > 0]
+    assert [phase.name for phase in reader.PHASES] == ["A", "S1", "S2", "S3", "B", "C"]
+    guided = [phase.name for phase in reader.PHASES if phase.weights.attention > 0]
     assert guided == ["S1", "S2", "S3"]
-    assert [phase.name for phase in curriculum.PHASES if phase.trains_vision] == ["C"]
+    assert [phase.name for phase in reader.PHASES if phase.trains_vision] == ["C"]
 
 
 def test_two_steps_of_every_phase_run_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    monkeypatch.setattr(vision, "VISION_STEPS", 3)
+    monkeypatch.setattr(reader, "VISION_STEPS", 3)
     monkeypatch.setattr(reader, "N_VISION_IMAGES", 4)
     monkeypatch.setattr(reader, "N_FRESH_IMAGES", 4)
-    short = tuple(replace(phase, n_steps=2, batch=4) for phase in curriculum.PHASES)
+    short = tuple(replace(phase, n_steps=2, batch=4) for phase in reader.PHASES)
     monkeypatch.setattr(reader, "PHASES", short)
     monkeypatch.setattr(reader, "_ProbeWorld", _NoProbes)
 
@@ -133,10 +125,10 @@ class _NoProbes:
 
 
 def test_a_phase_ends_only_when_images_decide() -> None:
-    phase = next(phase for phase in curriculum.PHASES if phase.name == "S1")
+    phase = next(phase for phase in reader.PHASES if phase.name == "S1")
     done = {"contested": 0.96, "conflict_right_first": 0.9, "conflict_right_last": 0.9}
     is_done = reader.ReaderTrainer._is_done
     assert is_done(phase, done)
     assert not is_done(phase, {**done, "contested": 0.9})
     assert not is_done(phase, {**done, "conflict_right_last": 0.5})
-    assert not is_done(curriculum.PHASES[-1], done)
+    assert not is_done(reader.PHASES[-1], done)

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lever_pipe.experiment.config import WorldData
 from lever_pipe.world.data.files import draw_image, image_name, write_raw_files
-from lever_pipe.world.data.items import WorldOptions, draw_split
+from lever_pipe.world.data.items import draw_split
 
-SMALL = WorldOptions(n_train=40, n_eval=20)
+SMALL = WorldData(n_train=64, n_eval=20)
 
 
-def _write(root: Path, options: WorldOptions) -> Path:
+def _write(root: Path, options: WorldData) -> Path:
     write_raw_files(
         train_questions=root / "OpenEnded_mscoco_train2014_questions.json",
         train_annotations=root / "mscoco_train2014_annotations.json",
@@ -47,7 +48,7 @@ def test_same_options_same_bytes(world: Path, tmp_path: Path) -> None:
 
 
 def test_another_seed_other_bytes(world: Path, tmp_path: Path) -> None:
-    other = _contents(_write(tmp_path, WorldOptions(n_train=40, n_eval=20, seed=1)))
+    other = _contents(_write(tmp_path, WorldData(n_train=64, n_eval=20, seed=1)))
     assert not set(other.values()) & set(_contents(world).values())
 
 
@@ -64,7 +65,7 @@ def test_questions_have_the_official_keys(world: Path) -> None:
     assert document["data_type"] == "mscoco"
     assert document["data_subtype"] == "train2014"
     assert document["task_type"] == "Open-Ended"
-    assert len(document["questions"]) == 40
+    assert len(document["questions"]) == 64
     for row in document["questions"]:
         assert set(row) == {"image_id", "question", "question_id"}
 
@@ -110,8 +111,8 @@ def test_every_image_is_there_once_with_its_pixels(world: Path) -> None:
     pictures = draw_split(SMALL, "train")
     names = {image_name("train", picture.image_id) for picture in pictures}
     assert {path.name for path in (world / "train2014").iterdir()} == names
-    # 40 questions, 10 % of them in two pairs.
-    assert len(names) == 38
+    # 64 questions, 10 % of them in three pairs.
+    assert len(names) == 61
     path = world / "train2014" / image_name("train", pictures[0].image_id)
     with Image.open(path) as image:
         assert (image.size, image.mode, image.format) == ((56, 56), "RGB", "PNG")
@@ -123,7 +124,7 @@ def test_image_names_follow_coco() -> None:
 
 
 def test_writing_again_replaces_the_images_of_another_world(tmp_path: Path) -> None:
-    _write(tmp_path, WorldOptions(n_train=40, n_eval=20, seed=1))
+    _write(tmp_path, WorldData(n_train=64, n_eval=20, seed=1))
     first = _contents(tmp_path)
     _write(tmp_path, SMALL)
     assert not set(first.values()) & set(_contents(tmp_path).values())

@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lever_pipe.base.errors import ConfigError
-from lever_pipe.world.data.items import Picture, Question, WorldOptions, annotate, draw_knowledge, draw_split
+from lever_pipe.experiment.config import WorldData
+from lever_pipe.world.data.items import AnnotatedQuestion, Picture, annotate, draw_knowledge, draw_split
 from lever_pipe.world.data.lexicon import COLORS, COUNTS, KINDS, KNOWLEDGE, RELATIONS
 
-OPTIONS = WorldOptions()
+OPTIONS = WorldData()
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +20,11 @@ def train() -> list[Picture]:
 
 
 @pytest.fixture(scope="module")
-def questions(train: list[Picture]) -> list[Question]:
+def questions(train: list[Picture]) -> list[AnnotatedQuestion]:
     return [question for picture in train for question in picture.questions.values()]
 
 
-def _majority(question: Question) -> str:
+def _majority(question: AnnotatedQuestion) -> str:
     return Counter(question.answers).most_common(1)[0][0]
 
 
@@ -51,7 +51,7 @@ def test_a_confusion_is_another_answer_of_the_same_relation() -> None:
             assert confusion in relation.answers
 
 
-def test_sizes_types_and_shared_images(train: list[Picture], questions: list[Question]) -> None:
+def test_sizes_types_and_shared_images(train: list[Picture], questions: list[AnnotatedQuestion]) -> None:
     assert len(questions) == 2000
     # 10 % of 2000 questions sit in pairs: 100 pairs, so 1900 images.
     assert len(train) == 1900
@@ -73,7 +73,7 @@ def test_keys_follow_the_scene_and_truth_follows_the_knowledge(train: list[Pictu
             assert set(question.answers) <= set(question.relation.answers)
 
 
-def test_majorities_are_mostly_true_and_scores_are_graded(questions: list[Question]) -> None:
+def test_majorities_are_mostly_true_and_scores_are_graded(questions: list[AnnotatedQuestion]) -> None:
     agreement = np.mean([_majority(question) == question.truth for question in questions])
     # 5 % of three quarters of the questions are flipped and some others are split votes.
     assert 0.90 <= agreement <= 0.97
@@ -82,7 +82,7 @@ def test_majorities_are_mostly_true_and_scores_are_graded(questions: list[Questi
     assert {0, 1, 2, 3} <= votes
 
 
-def test_attributes_are_balanced(train: list[Picture], questions: list[Question]) -> None:
+def test_attributes_are_balanced(train: list[Picture], questions: list[AnnotatedQuestion]) -> None:
     def spread(values: list[str]) -> float:
         counts = Counter(values)
         return max(counts.values()) / min(counts.values())
@@ -116,7 +116,7 @@ def test_splits_share_no_image(train: list[Picture]) -> None:
 def test_another_seed_gives_other_questions_about_the_same_knowledge(
     train: list[Picture],
 ) -> None:
-    other = draw_split(WorldOptions(seed=1), "train")
+    other = draw_split(WorldData(seed=1), "train")
     assert [p.image_id for p in other] != [p.image_id for p in train]
     facts = {(q.type, q.truth) for p in train for q in p.questions.values()}
     assert {(q.type, q.truth) for p in other for q in p.questions.values()} <= facts
@@ -131,13 +131,6 @@ def test_a_flipped_question_has_its_majority_at_the_confusion() -> None:
     # The main answer gets 1 - 1.2 / 6.2 = 81 % and the second 0.7 of the rest, 14 %.
     assert abs(votes["metal"] / 2000 - 0.81) < 0.06
     assert abs(votes["wood"] / 2000 - 0.14) < 0.06
-
-
-def test_wrong_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="n_active_answers"):
-        WorldOptions(n_active_answers=9)
-    with pytest.raises(ConfigError, match="perceptual_share"):
-        WorldOptions(perceptual_share=25)
 
 
 def test_scene_values_cover_all_kinds_and_colors(train: list[Picture]) -> None:

@@ -1,11 +1,15 @@
-"""Images to train on, by scene."""
+"""What the trainings of both models share: images by scene, the optimiser and its learning rate."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+import torch
+from torch import nn
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.world.data.lexicon import COLORS, COUNTS, KINDS
@@ -44,3 +48,27 @@ def draw_bank(n_single: int, seed: int, name: str) -> ImageBank:
             pixels.append(np.asarray(image))
             scenes.append(scene)
     return ImageBank(np.stack(pixels), np.array(scenes), ranges)
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter], *, decay: float = 0.05) -> torch.optim.AdamW:
+    """Return AdamW that decays matrices only."""
+    chosen = list(parameters)
+    groups = [
+        {"params": [p for p in chosen if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98), fused=True)
+
+
+def set_rate(
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    n_steps: int,
+    peak: float,
+    final: float,
+    warmup: int,
+) -> None:
+    """Set the learning rate of a step: linear warm-up times a cosine from `peak` to `final`."""
+    cosine = final + (peak - final) * 0.5 * (1 + math.cos(math.pi * step / n_steps))
+    for group in optimizer.param_groups:
+        group["lr"] = min(1.0, (step + 1) / warmup) * cosine

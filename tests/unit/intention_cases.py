@@ -9,7 +9,7 @@ from lever_pipe.experiment.agent_config import Environment, Simulator
 from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import SLOTS
 from lever_pipe.intention.records import MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, Reply, SimulatorCounts
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
 
 
 def task_of(*importances: int, name: str = "t", **values: Any) -> Task:
@@ -31,14 +31,14 @@ class ScriptedUser:
 
     concurrency = 1
 
-    def __init__(self, *judgements: Judgement, replies: Sequence[Reply] = ()) -> None:
+    def __init__(self, *judgements: Judgement, replies: Sequence[UserReply] = ()) -> None:
         self.counts = SimulatorCounts()
         self.asked: list[tuple[str, tuple[Exchange, ...], tuple[int, ...]]] = []
         self._judgements = list(judgements)
         self._replies = list(replies)
 
-    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> Reply:
-        return self._replies.pop(0) if self._replies else Reply("yes", ok=True)
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
+        return self._replies.pop(0) if self._replies else UserReply("yes", ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         self.asked.append((question, tuple(history), remaining))
