@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lever_pipe.base.atomic import write_file, write_folder
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.folders import write_folder
 from lever_pipe.base.model_folders import readable, require_loaded, require_size, require_whole
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
-from lever_pipe.base.storage import write_atomically
 from lever_pipe.experiment.agent_config import TinyQwen3
 from lever_pipe.intention.codecs.protocol import ChatCodec
 
@@ -149,4 +148,4 @@ def _fill(folder: Path, model: PreTrainedModel, codec: ChatCodec, state: Mapping
 
 
 def _copy(source: Path, target: Path) -> None:
-    write_atomically(target, lambda handle: handle.write(source.read_bytes()))
+    write_file(target, lambda handle: handle.write(source.read_bytes()))
