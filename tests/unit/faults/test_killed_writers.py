@@ -108,9 +108,7 @@ def dead_process() -> int:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_the_next_writer_into_the_folder_removes_what_killed_ones_left_alone(
-    tmp_path: Path, kind: str
-) -> None:
+def test_the_next_writer_removes_what_killed_ones_left_and_nothing_else(tmp_path: Path, kind: str) -> None:
     here = atomic.machine()
     dead, living = dead_process(), os.getppid()
     old = time.time() - atomic.ABANDONED_S - 60
