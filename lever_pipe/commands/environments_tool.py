@@ -28,7 +28,7 @@ MAIN_PROCESS = ("snakemake[reports]", "snakemake-executor-plugin-slurm", "pydant
 """What the modules behind the Snakefile and the cluster tools import."""
 
 
-class Environment(NamedTuple):
+class CondaEnvironment(NamedTuple):
     """A conda environment."""
 
     name: str
@@ -37,17 +37,17 @@ class Environment(NamedTuple):
     """Requirements whose closure is installed."""
 
 
-def environments() -> list[Environment]:
+def environments() -> list[CondaEnvironment]:
     """Return all environments; those of the rules hold what the project requires, without its tools for developers."""
     with PROJECT.open("rb") as handle:
         rules = tuple(tomllib.load(handle)["project"]["dependencies"])
     login = "The main process on a login node: plans, submits and watches; no torch."
     return [
-        Environment("orchestrator", login, MAIN_PROCESS),
-        Environment(
+        CondaEnvironment("orchestrator", login, MAIN_PROCESS),
+        CondaEnvironment(
             "cpu", "Rules that load no large model. The same versions: that of torch brings CUDA along, unused.", rules
         ),
-        Environment("gpu", "Rules that load the encoder, the LVLM or the agent; needs a driver for CUDA.", rules),
+        CondaEnvironment("gpu", "Rules that load the encoder, the LVLM or the agent; needs a driver for CUDA.", rules),
     ]
 
 
@@ -98,7 +98,7 @@ def closure(roots: Iterable[str]) -> set[str]:
     return found
 
 
-def _conda(environment: Environment, locked: dict[str, str]) -> str:
+def _conda(environment: CondaEnvironment, locked: dict[str, str]) -> str:
     pins = [locked[name] for name in sorted(closure(environment.roots)) if name in locked]
     head = [
         f"# {environment.about}",
