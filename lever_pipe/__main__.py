@@ -46,7 +46,7 @@ TOOLS = {
     "glossary": Tool("commands.glossary_tool", "list the texts that lack a translation"),
     "closure": Tool("commands.tools", "list the modules whose code is part of a stage's identity"),
     "schema": Tool("commands.tools", "write or check the schema of the configuration"),
-    "environments": Tool("commands.environments_tool", "write or check envs, by requirements.lock"),
+    "environments": Tool("commands.tools", "write or check envs, by requirements.lock"),
 }
 """By name, the usual ones first."""
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)

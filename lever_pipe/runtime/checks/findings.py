@@ -67,17 +67,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Drop slurm_account from default-resources of the profile.",
     ),
     "unseen accounts": ("to see the accounts that you may charge", "Let it be if sbatch accepts the account."),
-    "account": (
-        "one that you may charge: {mine}",
-        "Set slurm_account in default-resources of the profile.",
-    ),
-    "account of digits": (
-        "one that you may charge: {mine}",
-        (
-            "Set slurm_account in default-resources of the profile. A number loses its leading zeros: quote it twice, as"
-            " '\"0123\"'."
-        ),
-    ),
+    "account": ("one that you may charge: {mine}", "Set slurm_account in default-resources of the profile.{hint}"),
     "partition": (
         "one of {known}",
         "Set slurm_partition in default-resources or set-resources of the profile.",

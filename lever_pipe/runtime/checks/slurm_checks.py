@@ -149,8 +149,8 @@ def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterat
         if name.lower() in {account.lower() for account in mine}:
             yield ok(f"account {name}", "known")
         else:
-            text = "account of digits" if name in numbers else "account"
-            yield fault(f"account {name}", text, "none of them", mine=", ".join(sorted(mine)))
+            hint = " A number loses its leading zeros: quote it twice, as '\"0123\"'." if name in numbers else ""
+            yield fault(f"account {name}", "account", "none of them", mine=", ".join(sorted(mine)), hint=hint)
 
 
 def requests(
