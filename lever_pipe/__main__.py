@@ -46,7 +46,7 @@ TOOLS = {
     "glossary": Tool("commands.glossary_tool", "list the texts that lack a translation"),
     "closure": Tool("commands.tools", "list the modules whose code is part of a stage's identity"),
     "schema": Tool("commands.tools", "write or check the schema of the configuration"),
-    "environments": Tool("commands.environments_tool", "write or check envs, by requirements.lock"),
+    "environments": Tool("commands.tools", "write or check envs, by requirements.lock"),
 }
 """By name, the usual ones first."""
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Claim | None]:
+def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Hold | None]:
     """Return the time in which this process alone makes the artefact; without a run card there is none to own."""
     if "LOCAL_RANK" in os.environ:
         return ownership.adopted()
@@ -117,7 +117,7 @@ def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Cl
     return ownership.owned(Path(cards[0])) if len(cards) == 1 else nullcontext()
 
 
-def _make(options: argparse.Namespace, words: Sequence[str], claim: ownership.Claim | None) -> None:
+def _make(options: argparse.Namespace, words: Sequence[str], claim: ownership.Hold | None) -> None:
     """Run the stage here or in several processes, unless another process made the same while this one waited."""
     if claim is not None and claim.waited and is_made(options):
         log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)

@@ -10,8 +10,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from lever_pipe.base.atomic import write_file
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.storage import header_of, shortened, strict_json, write_atomically
+from lever_pipe.base.storage import header_of, shortened, strict_json
 
 REBUILD = "Delete the file and rerun its rule."
 
@@ -20,7 +21,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[st
     """Write named tensors with a small header, atomically."""
     named = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"about": json.dumps(dict(about), sort_keys=True)}
-    write_atomically(path, lambda handle: handle.write(save(named, metadata=header)))
+    write_file(path, lambda handle: handle.write(save(named, metadata=header)))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int | float]]:

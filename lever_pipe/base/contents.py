@@ -22,7 +22,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import IO
 
-from lever_pipe.base import storage
+from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
 from lever_pipe.base.storage import StoredTensor
 
@@ -117,7 +117,7 @@ class Digests:
         known = {name: of for name, of in sorted(self._known.items()) if os.path.lexists(name)}
         content = json.dumps({"format": FORMAT, "digests": known})
         with suppress(OSError, LeverPipeError):
-            storage.write_atomically(self._memory, lambda handle: handle.write(content.encode()))
+            atomic.write_file(self._memory, lambda handle: handle.write(content.encode()))
             self._is_saved = True
 
     def _of_file(self, path: Path) -> str:

@@ -45,7 +45,7 @@ class Cpu(NamedTuple):
     level: Level
 
 
-class Choice(NamedTuple):
+class NumericPath(NamedTuple):
     """A numeric path: its name, and the variables of a process that takes it."""
 
     name: str
@@ -59,7 +59,7 @@ def settings(mode: str, level: Level) -> dict[str, str]:
     return dict(SAME_EVERYWHERE)
 
 
-def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> Choice:
+def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> NumericPath:
     """Return the path of a mode in an environment: what its user has set stays, and is part of the name.
 
     What an ancestor of this process has set is not its user's.
@@ -69,7 +69,7 @@ def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> Choice:
     own = {name: value for name, value in own.items() if (name, value) not in inherited}
     differing = [f"{name}={value}" for name, value in sorted(own.items()) if wanted.get(name) != value]
     covered = mode == "same_everywhere" and cpu.vendor == "GenuineIntel" and cpu.level != "less" and not differing
-    return Choice(mode if covered else " ".join([mode, *_words(cpu), *differing]), {**wanted, **own, MODE: mode})
+    return NumericPath(mode if covered else " ".join([mode, *_words(cpu), *differing]), {**wanted, **own, MODE: mode})
 
 
 def choose(mode: str | None = None) -> None:
@@ -112,7 +112,7 @@ def cpu_of(cpuinfo: str) -> Cpu:
     return Cpu(values.get("vendor_id") or platform.machine(), model, level)
 
 
-def _apply(found: Choice, environment: MutableMapping[str, str]) -> None:
+def _apply(found: NumericPath, environment: MutableMapping[str, str]) -> None:
     for name in SAME_EVERYWHERE.keys() - found.variables.keys():
         environment.pop(name, None)
     environment.update(found.variables)

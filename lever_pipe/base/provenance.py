@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lever_pipe
-from lever_pipe.base import storage
+from lever_pipe.base import atomic
 from lever_pipe.base.errors import LeverPipeError
 
 PACKAGE = Path(lever_pipe.__file__).parent
@@ -240,7 +240,7 @@ class Modules:
             return
         content = json.dumps({"reader": self._reader, "modules": dict(sorted(self._used.items()))})
         with suppress(OSError, LeverPipeError):
-            storage.write_atomically(self._memory, lambda handle: handle.write(content.encode()))
+            atomic.write_file(self._memory, lambda handle: handle.write(content.encode()))
             self._known = dict(self._used)
 
 

@@ -1,20 +1,19 @@
-"""Files that appear whole or not at all, and strict decoding at their boundary."""
+"""Rows, arrays and texts in files: written whole or not at all, read strictly."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from lever_pipe.base import temporaries
+from lever_pipe.base.atomic import write_file
 from lever_pipe.base.errors import RecordError
 
 if TYPE_CHECKING:
@@ -30,43 +29,9 @@ UNIT_TOLERANCE = 1e-3  # of a vector's length; float32 rounds it by 1e-6
 HALVES = ("\\ud", "\\uD")  # how JSON spells a half of a character that needs two
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Call `write` on a sibling temporary file, flush it to disk and rename it to `path`.
-
-    A killed process or a power failure leaves the former file, or none, but never half of one. When this returns the
-    name is on disk too, so what is written last says that all is there.
-
-    Raises:
-        OSError: the system refuses; it names `path`, which is as it was.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporaries.beside(path)
-    with temporaries.blamed_on(path, temporary):
-        try:
-            with temporary.open("wb") as handle:
-                temporaries.remove_abandoned(path, own=temporary)
-                write(handle)
-                handle.flush()
-                os.fsync(handle.fileno())
-            temporary.replace(path)
-            sync_folder(path.parent)
-        finally:
-            temporaries.remove(temporary)
-
-
-def sync_folder(path: Path) -> None:
-    """Flush the names in a folder to disk, where the file system can."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # not every network file system can
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
-    write_atomically(path, lambda handle: handle.write(text.encode()))
+    write_file(path, lambda handle: handle.write(text.encode()))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -165,7 +130,7 @@ def write_rows(path: Path, rows: Iterable[BaseModel]) -> None:
         for row in rows:
             handle.write(row.model_dump_json().encode() + b"\n")
 
-    write_atomically(path, write)
+    write_file(path, write)
 
 
 def read_rows(path: Path, model: type[M]) -> list[M]:
@@ -228,7 +193,7 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
     from safetensors.numpy import save
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_atomically(path, lambda handle: handle.write(save(contiguous)))
+    write_file(path, lambda handle: handle.write(save(contiguous)))
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:

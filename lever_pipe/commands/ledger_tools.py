@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.base import storage
+from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import DataError, LeverPipeError, RecordError
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.lvlms.asking.ledger import (
@@ -274,7 +274,7 @@ def merge(
     written = not target.exists() or storage.digest(target) != digest
     if written:
         lines = (_line(key, survey.rows[key]) for key in sorted(survey.rows))
-        storage.write_atomically(target, lambda handle: handle.writelines(lines))
+        atomic.write_file(target, lambda handle: handle.writelines(lines))
     for source in (folder, *others):
         introduce(target.parent, engines_of(source))
     # The content and its new name are on disk before an old file goes.

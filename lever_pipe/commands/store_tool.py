@@ -20,8 +20,8 @@ LARGEST_GB = 1e9
 
 GC = """
 Read everything and remove what is damaged; then finished work that was not used for the longest time, until the rest
-takes no more than the store may, and what killed jobs have left, if older than an hour. Running jobs may go on. The
-ledger of LVLM answers stays.
+takes no more than the store may, and what killed jobs have left. Running jobs may go on. The ledger of LVLM answers
+stays.
 """
 
 
@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
 def _is_another(folder: Path) -> bool:
     """Tell a folder that no run has begun to fill as a store from one that is empty."""
     names = {path.name for path in folder.iterdir()}
-    return bool(names) and not names & {"VERSION", "blobs", "entries", "staging", "ledger"}
+    return bool(names) and not names & {"VERSION", "work", "staging", "ledger"}
 
 
 def _run_stats(store: Store, options: argparse.Namespace) -> int:
@@ -79,11 +79,11 @@ def _run_verify(store: Store, options: argparse.Namespace) -> int:
             {"expected": f.fault.expected, "found": f.fault.found, "do": f.fault.do, "removed": f.mended}
             for f in faults
         ]
-        _print_json({"folder": str(store.folder), "faults": rows, "entries": stats.entries, "contents": stats.contents})
+        _print_json({"folder": str(store.folder), "faults": rows, "entries": stats.entries, "files": stats.files})
         return 1 if left else 0
     sys.stdout.writelines(f"{fault}\n" for fault in faults)
     verdict = _n(left, "fault") if left else "sound"
-    held = f"{_n(stats.entries, 'finished job')}, {_n(stats.contents, 'file')} of {stats.bytes:,} bytes"
+    held = f"{_n(stats.entries, 'finished job')}, {_n(stats.files, 'file')} of {stats.bytes:,} bytes"
     sys.stdout.write(f"{store.folder}: {verdict}; {held}\n")
     return 1 if left else 0
 
@@ -97,7 +97,7 @@ def _run_gc(store: Store, options: argparse.Namespace) -> int:
         return 0
     sys.stdout.writelines(f"{fault}\n" for fault in mended)
     sys.stdout.write(
-        f"removed {_n(trimmed.entries, 'finished job')}, {_n(trimmed.contents, 'file')} of {trimmed.bytes:,} bytes and "
+        f"removed {_n(trimmed.entries, 'finished job')} of {trimmed.bytes:,} bytes and "
         f"{_n(trimmed.temporary, 'leftover')}\n"
         f"{store.folder}: {_n(trimmed.entries_left, 'finished job')} of {trimmed.bytes_left:,} bytes; "
         f"{store.max_bytes:,} are allowed\n"

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import CheckpointError, UnknownMemberError
 from lever_pipe.base.records import RunCard, group_of
-from lever_pipe.commands import trace_sources
-from lever_pipe.commands.trace_sources import Source, keeps
-from lever_pipe.commands.trace_what import Asked, read_csv
+from lever_pipe.commands import trace_values
+from lever_pipe.commands.trace_values import Asked, FoundRow, keeps, read_csv
 from lever_pipe.runtime.rerun.artefacts import Verdict
 from lever_pipe.runtime.rerun.why_inputs import Maker, Makers, absolute, makers_of
 from lever_pipe.runtime.rerun.why_names import flat, label, run_of
@@ -42,7 +41,7 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
 """Stage -> output or figure -> the inputs that its content depends on; of what is not listed, all."""
 
 
-class Step(NamedTuple):
+class TracedJob(NamedTuple):
     """An artefact on the way from a value to its raw data.
 
     Attributes:
@@ -86,9 +85,9 @@ class Traced(NamedTuple):
 
     asked: Asked
     groups: tuple[str, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[FoundRow, ...]
     notes: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[TracedJob, ...]
 
 
 def trace(asked: Asked, verdicts: Sequence[Verdict], digests: Digests) -> Traced:
@@ -111,7 +110,7 @@ def trace(asked: Asked, verdicts: Sequence[Verdict], digests: Digests) -> Traced
             do="Run the workflow: cards of earlier versions do not say what they made.",
         )
     known = [run_of(str(each.artefact.card)) for each in verdicts]
-    groups = trace_sources.groups_of(asked, [run for run in known if run])
+    groups = trace_values.groups_of(asked, [run for run in known if run])
     about = asked._replace(groups=groups)
     way = _Way(makers, digests)
     sources, notes = _start(way, maker, about)
@@ -125,7 +124,7 @@ def maker_of(path: Path, makers: Makers) -> Maker | None:
     return next((makers[key] for key in map(absolute, (path, *path.parents)) if key in makers), None)
 
 
-def _start(way: _Way, maker: Maker, asked: Asked) -> tuple[list[Source], list[str]]:
+def _start(way: _Way, maker: Maker, asked: Asked) -> tuple[list[FoundRow], list[str]]:
     """Follow the way from an artefact; return where the value was found and what could not be narrowed."""
     artefact, names = maker.verdict.artefact, frozenset(asked.groups)
     output = asked.file.stem if asked.file.stem in needs_of(_stage(maker)) else maker.output
@@ -139,17 +138,17 @@ def _start(way: _Way, maker: Maker, asked: Asked) -> tuple[list[Source], list[st
         way.follow(maker.verdict, maker.output, names, only=needed(_stage(maker), output))
         return [], [] if names else ["The row names no policy: all that its file was made from is listed."]
     own = {name: artefact.paths[name] for name in needs_of(_stage(maker)) if name in artefact.paths}
-    sources = trace_sources.sources_of(asked, inputs | own)
+    sources = trace_values.sources_of(asked, inputs | own)
     if sources:
         _follow_sources(way, maker, sources, names)
-        is_open = not (names or trace_sources.is_published(asked))
+        is_open = not (names or trace_values.is_published(asked))
         return sources, ["The row names no policy: it is found by its value alone."] if is_open else []
-    way.follow(maker.verdict, maker.output, trace_sources.earlier_epochs(names), only=None)
+    way.follow(maker.verdict, maker.output, trace_values.earlier_epochs(names), only=None)
     where = "No file that the table was built from holds this value as it is printed"
     return [], [f"{where}: all of them are listed{', for the policies of the row' if names else ''}."]
 
 
-def _follow_sources(way: _Way, maker: Maker, sources: Sequence[Source], names: frozenset[str]) -> None:
+def _follow_sources(way: _Way, maker: Maker, sources: Sequence[FoundRow], names: frozenset[str]) -> None:
     """Follow what holds a value: inputs of the table's stage, or further outputs of it."""
     about = names.union(*(_names(source) for source in sources))
     own = {source.input for source in sources if source.input in needs_of(_stage(maker))}
@@ -202,7 +201,7 @@ class _Way:
                 behind = _stage(maker)
                 self.follow(maker.verdict, maker.output, names, only=needed(behind, maker.output))
 
-    def steps(self, first: Verdict) -> tuple[Step, ...]:
+    def steps(self, first: Verdict) -> tuple[TracedJob, ...]:
         """Return what was collected, from the first artefact on, each before all that it was made from."""
         order = self._order(str(first.artefact.card))
         places = {card: i for i, card in enumerate(order)}
@@ -223,7 +222,7 @@ class _Way:
         visit(first)
         return behind[::-1]
 
-    def _step(self, card: str, places: Mapping[str, int]) -> Step:
+    def _step(self, card: str, places: Mapping[str, int]) -> TracedJob:
         verdict, inputs, outputs = self._verdicts[card], self._inputs[card], sorted(self._outputs[card] - {"card"})
         found = {name: maker_of(path, self._makers) for name, path in inputs.items()}
         makers = {name: places[str(each.verdict.artefact.card)] for name, each in found.items() if each is not None}
@@ -231,7 +230,7 @@ class _Way:
         made = verdict.artefact.made
         assert made is not None  # only such are followed
         states |= {name: self._input_state(path, made.inputs[name]) for name, path in inputs.items()}
-        return Step(verdict, tuple(outputs), dict(inputs), makers, states)
+        return TracedJob(verdict, tuple(outputs), dict(inputs), makers, states)
 
     def _input_state(self, path: Path, digest: str) -> str:
         try:
@@ -250,9 +249,9 @@ def _output_state(verdict: Verdict, name: str) -> str:
     return AS_MADE if verdict.artefact.paths[name].exists() else MISSING
 
 
-def _names(source: Source) -> Iterable[str]:
+def _names(source: FoundRow) -> Iterable[str]:
     rows = read_csv(Path(source.path)) if source.keys.get("family") else []
-    return trace_sources.family_names(source, rows)
+    return trace_values.family_names(source, rows)
 
 
 def _stage(maker: Maker) -> str:

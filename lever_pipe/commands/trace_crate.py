@@ -16,7 +16,7 @@ from typing import Any
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.commands.trace import AS_MADE, AS_READ, Step, Traced
+from lever_pipe.commands.trace import AS_MADE, AS_READ, Traced, TracedJob
 from lever_pipe.runtime.rerun.why_inputs import absolute
 
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
@@ -68,7 +68,7 @@ class _Crate:
         self._root = Path(absolute(folder))
         self._actions: list[Entity] = []
 
-    def add(self, step: Step) -> None:
+    def add(self, step: TracedJob) -> None:
         """Add a step as an action, with its code and files."""
         made, card = step.made, step.verdict.artefact.card
         ended = datetime.datetime.fromtimestamp(card.stat().st_mtime, datetime.UTC)
@@ -104,7 +104,7 @@ class _Crate:
         root["license"] = self._contextual("#license", {"@type": "CreativeWork", **LICENSE})
         self.crate.metadata.extra_contexts.append(TERMS)
 
-    def _code(self, step: Step) -> Entity:
+    def _code(self, step: TracedJob) -> Entity:
         made = step.made
         dirty = " with uncommitted changes" if made.dirty else ""
         versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
@@ -118,7 +118,7 @@ class _Crate:
             },
         )
 
-    def _settings(self, step: Step) -> Entity:
+    def _settings(self, step: TracedJob) -> Entity:
         text = json.dumps(step.made.config, sort_keys=True)
         name = f"#config-{hashlib.sha256(f'{step.made.stage} {text}'.encode()).hexdigest()[:16]}"
         return self._contextual(name, {"@type": "PropertyValue", "name": f"{step.made.stage} --spec", "value": text})

@@ -16,13 +16,31 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from lever_pipe.base import contents
-from lever_pipe.commands import trace, trace_data, trace_text
-from lever_pipe.commands.trace_what import asked_for
+from lever_pipe.base.provenance import canonical_json
+from lever_pipe.base.records import group_of
+from lever_pipe.commands import trace
+from lever_pipe.commands.trace import AS_READ, MODEL, Traced, TracedJob
+from lever_pipe.commands.trace_values import FoundRow, asked_for
 from lever_pipe.runtime.rerun.artefacts import cards_below, judge, read_artefact
+from lever_pipe.runtime.rerun.why_names import flat, run_of, values_in
+
+FORMAT = 1
+SHOWN_KEYS, SHOWN_SOURCES, SHOWN_DIGESTS, SHOWN_LIST = 6, 4, 3, 4
+DIGITS = 12
+IN_NAMES = frozenset(("preset", "seed", "epoch", "kl_beta", "base_rce_epoch", "objective", "arm", "shard"))
+"""Config keys that a branch's name states already."""
+
+
+class Branch(NamedTuple):
+    """Steps of one stage that differ in their seed or draw alone; `inputs` maps names to branches or raw files."""
+
+    steps: tuple[TracedJob, ...]
+    places: tuple[int, ...]
 
 
 def main(words: Sequence[str]) -> int:
@@ -39,9 +57,8 @@ def main(words: Sequence[str]) -> int:
 
         written = trace_crate.write(traced, Path(options.ro_crate))
         sys.stderr.write(f"{written}: {len(traced.steps)} actions\n")
-    as_text = trace_text.text(traced)
-    told = json.dumps(trace_data.as_object(traced), indent=2, ensure_ascii=False) + "\n" if options.json else as_text
-    sys.stdout.write(told)
+    as_json = json.dumps(as_object(traced), indent=2, ensure_ascii=False) + "\n" if options.json else ""
+    sys.stdout.write(as_json or text(traced))
     return 0
 
 
@@ -54,6 +71,205 @@ def traced_back(what: str, results: Path) -> trace.Traced:
     asked, digests = asked_for(what, results), contents.remembered()
     verdicts = [judge(read_artefact(card), digests) for card in cards_below(asked.results)]
     return trace.trace(asked, verdicts, digests)
+
+
+def as_object(traced: Traced) -> dict[str, Any]:
+    """Return a way back as plain values for JSON.
+
+    `steps` refer to each other by their place in the list: `inputs.NAME.made_by`. A file's `state` says whether it has
+    the content of its digest still.
+    """
+    asked = traced.asked
+    return {
+        "format": FORMAT,
+        "what": asked.what,
+        "file": str(asked.file),
+        "table": asked.table,
+        "row": asked.row,
+        "column": asked.column,
+        "value": asked.value,
+        "cells": dict(asked.cells),
+        "policies": list(traced.groups),
+        "sources": [source._asdict() | {"names": sorted(source.names)} for source in traced.sources],
+        "notes": list(traced.notes),
+        "steps": [_step_object(step) for step in traced.steps],
+    }
+
+
+def _step_object(step: TracedJob) -> dict[str, Any]:
+    made, paths = step.made, step.verdict.artefact.paths
+    kept = ("stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds")
+    return {
+        "name": step.name,
+        "card": str(step.verdict.artefact.card),
+        **{key: getattr(made, key) for key in kept},
+        "models": step.models,
+        "outputs": {
+            name: {"path": str(paths[name]), "digest": made.outputs[name], "state": step.states[name]}
+            for name in step.outputs
+        },
+        "inputs": {
+            name: {
+                "path": str(path),
+                "digest": made.inputs[name],
+                "state": step.states[name],
+                "made_by": step.makers.get(name),
+            }
+            for name, path in step.inputs.items()
+        },
+    }
+
+
+def text(traced: Traced) -> str:
+    """Return the tree: the value, then each artefact once below what was made from it."""
+    branches = _entries(traced.steps)
+    branch_of = {place: i for i, branch in enumerate(branches) for place in branch.places}
+    common = _common(traced.steps)
+    lines = [*_head(traced), *([f"All of it: {common}"] if common else []), ""]
+    printed: dict[int, int] = {}
+    lines += _tree(0, "", branches, branch_of, printed, common)
+    return "\n".join(lines) + "\n"
+
+
+def _head(traced: Traced) -> Iterator[str]:
+    asked = traced.asked
+    if asked.column:
+        where = f"{asked.table} ({asked.file})" if asked.table else str(asked.file)
+        yield f"{asked.value or '(empty)'}: row {asked.row}, column {asked.column} of {where}"
+        cells = [(name, cell) for name, cell in asked.cells.items() if cell]
+        yield f"  row: {' | '.join(f'{name} {cell}' for name, cell in cells[:6])}"
+    else:
+        yield str(asked.file)
+    if traced.groups:
+        yield f"  about: {', '.join(traced.groups)}"
+    for source in traced.sources[:SHOWN_SOURCES]:
+        yield f"  found in {_source_text(source)}"
+    if len(traced.sources) > SHOWN_SOURCES:
+        more = len(traced.sources) - SHOWN_SOURCES
+        yield f"  ... and in {more} more rows: which one it was printed from is not recorded"
+    for note in traced.notes:
+        yield f"  {note}"
+
+
+def _source_text(source: FoundRow) -> str:
+    keys = ", ".join(f"{name} {value}" for name, value in list(source.keys.items())[:8])
+    return f"{source.path}, row {source.row}: {source.column} {source.value} ({keys})"
+
+
+def _entries(steps: Sequence[TracedJob]) -> list[Branch]:
+    alike: dict[str, list[int]] = {}
+    for place, step in enumerate(steps):
+        alike.setdefault(_kind(step), []).append(place)
+    return [Branch(tuple(steps[place] for place in places), tuple(places)) for places in alike.values()]
+
+
+def _kind(step: TracedJob) -> str:
+    made, card = step.made, str(step.verdict.artefact.card)
+    config = {
+        key: value for key, value in flat(made.config).items() if key not in ("seed", "policy.seed", "policy.name")
+    }
+    path = group_of(card.replace(f"{run_of(card)}/", f"{group_of(run_of(card))}/")) if run_of(card) else group_of(card)
+    kept = [made.stage, path, config, made.code, made.commit, made.dirty, made.versions, made.device, step.outputs]
+    return canonical_json(kept)
+
+
+def _tree(
+    index: int,
+    indent: str,
+    branches: Sequence[Branch],
+    branch_of: Mapping[int, int],
+    printed: dict[int, int],
+    common: str,
+) -> Iterator[str]:
+    branch = branches[index]
+    printed[index] = number = len(printed) + 1
+    yield f"{indent}[{number}] {_name(branch)}"
+    yield from (f"{indent}    {line}" for line in _facts(branch, common))
+    for names, target in _below(branch, branch_of):
+        if isinstance(target, str):
+            yield f"{indent}    {names}: {target}"
+        elif target in printed:
+            yield f"{indent}    {names}: see [{printed[target]}]"
+        else:
+            yield f"{indent}    {names}:"
+            yield from _tree(target, indent + "    ", branches, branch_of, printed, common)
+
+
+def _name(branch: Branch) -> str:
+    head = branch.steps[0]
+    if len(branch.steps) == 1:
+        return head.name if head.made.stage in head.name else f"{head.name} ({head.made.stage})"
+    seeds = [values_in(str(step.verdict.artefact.card)).get("seed", "") for step in branch.steps]
+    what = f"seeds {', '.join(sorted(seeds))}" if all(seeds) else f"{len(seeds)} draws"
+    seed = f" of seed {values_in(str(head.verdict.artefact.card)).get('seed')}"
+    name = head.name.replace(seed, "").replace(seed.replace(" of ", ", "), "")
+    return f"{name}, {what}" + ("" if head.made.stage in name else f" ({head.made.stage})")
+
+
+def _facts(branch: Branch, common: str) -> Iterator[str]:
+    head = branch.steps[0]
+    settings = _settings(head.made.config)
+    if settings:
+        yield settings
+    own = f", {_made_by(head)}" if _made_by(head) != common else ""
+    seconds = " + ".join(f"{step.made.seconds:g}" for step in branch.steps[:SHOWN_DIGESTS])
+    more = " + ..." if len(branch.steps) > SHOWN_DIGESTS else ""
+    yield f"code {head.made.code}, {seconds}{more} s{own}"
+    for name in head.outputs:
+        digests = [step.made.outputs[name][:DIGITS] for step in branch.steps]
+        states = sorted({step.states[name] for step in branch.steps})
+        shown = f"{', '.join(digests[:SHOWN_DIGESTS])}{', ...' if len(digests) > SHOWN_DIGESTS else ''}"
+        yield f"{head.verdict.artefact.paths[name].name} {shown} ({' or '.join(states)})"
+    yield from (
+        f"model folder {key.removesuffix(MODEL).strip('.') or 'model'} {value}" for key, value in head.models.items()
+    )
+
+
+def _below(branch: Branch, branch_of: Mapping[int, int]) -> list[tuple[str, int | str]]:
+    """Return what an branch was made from: names of inputs with the branch that made them, or with the raw file."""
+    targets: dict[int | str, dict[str, None]] = {}
+    for step in branch.steps:
+        for name, path in sorted(step.inputs.items()):
+            maker = step.makers.get(name)
+            state = "" if step.states[name] == AS_READ else f" ({step.states[name]})"
+            raw = f"{path} {step.made.inputs[name][:DIGITS]}{state or ' (as read)'}"
+            target: int | str = raw if maker is None else branch_of[maker]
+            base = name.partition("[")[0]
+            targets.setdefault(target, {})[base if maker is None else base + state] = None
+    return [(", ".join(names), target) for target, names in targets.items()]
+
+
+def _settings(config: Mapping[str, Any]) -> str:
+    """Return the settings that matter: the outer ones first, no long lists, and none that the name states."""
+    leaves = {key: value for key, value in flat(config).items() if _is_telling(key, value)}
+    keys = sorted(leaves, key=lambda key: (key.count("."), list(leaves).index(key)))
+    shown = [
+        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in ((key, leaves[key]) for key in keys[:SHOWN_KEYS])
+    ]
+    more = [f"and {len(keys) - SHOWN_KEYS} more settings"] if len(keys) > SHOWN_KEYS else []
+    return ", ".join([*shown, *more])
+
+
+def _is_telling(key: str, value: Any) -> bool:
+    if key in IN_NAMES or key.startswith("policy.") or key.endswith(MODEL) or value is None or value == {}:
+        return False
+    return not isinstance(value, list) or (
+        len(value) <= SHOWN_LIST and not any(isinstance(v, dict | list) for v in value)
+    )
+
+
+def _common(steps: Sequence[TracedJob]) -> str:
+    """Return what made most of the steps: commit, versions and device."""
+    told = [_made_by(step) for step in steps]
+    return max(dict.fromkeys(told), key=told.count) if told else ""
+
+
+def _made_by(step: TracedJob) -> str:
+    made = step.made
+    dirty = " with uncommitted changes" if made.dirty else ""
+    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
+    return f"commit {made.commit[:DIGITS]}{dirty}, {versions}, on {made.device}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from lever_pipe.experiment.run_card import files_of
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import ownership, plan, snapshot
+from lever_pipe.runtime.slurm import squeue
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in SLURM's log of the job
 SECONDS_BETWEEN_LOOKS = 10.0
@@ -79,7 +80,7 @@ def wait_for_first(target: Target, *, sleep: Callable[[float], None] = time.slee
     log.warning(f"{card.parent} is being made by another job: {owner}; waiting")
     with ownership.owned(card):
         pass
-    while owner.job and ownership.slurm_state(owner.job) in ownership.RUNNING:
+    while owner.job and squeue.state_of(owner.job) in ownership.MAY_WRITE:
         sleep(SECONDS_BETWEEN_LOOKS)
 
 

@@ -13,36 +13,30 @@ and finds the lock in other hands: a lost job is made again, two writers spoil a
 from __future__ import annotations
 
 import errno
-import glob
-import hashlib
 import logging
 import os
-import secrets
-import shutil
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from lever_pipe.base import atomic
 from lever_pipe.experiment.run_card import flat
+from lever_pipe.runtime.slurm import squeue
 
 log = logging.getLogger(__name__)
 
 HANDED = "LEVER_PIPE_OWNER"
 """Environment variable by which a process that becomes a launcher names its lock to the processes it starts."""
-RUNNING = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
+MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
 """States of a SLURM job whose processes may still write."""
-ABANDONED_S = 7 * 24 * 3600.0
-"""Age at which what another machine left behind is nobody's."""
 LOST = 75  # EX_TEMPFAIL: the same call may succeed later
 LINKS_UNKNOWN = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -77,7 +71,7 @@ class Owner(BaseModel):
 
     host: str
     machine: str
-    """Boot and process namespace: where two are equal, process numbers mean the same."""
+    """See `atomic.machine`: where two are equal, process numbers mean the same."""
     pid: int
     started: str
     """When the process started, in ticks since boot: a number that is used again is not the same process."""
@@ -85,11 +79,25 @@ class Owner(BaseModel):
     """SLURM's job number, or nothing."""
     since: str
     token: str
+    """Name of the temporary file that became the lock; no other has it."""
 
     def __str__(self) -> str:
         """Return what a waiting user must know."""
         job = f", SLURM job {self.job}" if self.job else ""
         return f"host {self.host}, process {self.pid}{job}, since {self.since}"
+
+    def is_running(self) -> bool | None:
+        """Return whether this process lives; None where that cannot be told from here."""
+        if self.machine != atomic.machine():
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # of another user, whose processes may be hidden
+            if not process_start(self.pid):
+                return None
+        return process_start(self.pid) == self.started if self.started else None
 
 
 class _Lock(NamedTuple):
@@ -104,12 +112,12 @@ def this_process() -> Owner:
     """Return this process as an owner, with a token that no other call returns."""
     return Owner(
         host=socket.gethostname(),
-        machine=_machine(),
+        machine=atomic.machine(),
         pid=os.getpid(),
         started=process_start(os.getpid()),
         job=os.environ.get("SLURM_JOB_ID", ""),
         since=datetime.now(UTC).isoformat(timespec="seconds"),
-        token=f"{_machine_word()}.{os.getpid()}.{secrets.token_hex(8)}",
+        token=atomic.temporary_in(Path()).name,
     )
 
 
@@ -125,31 +133,25 @@ def owner_of(card: Path) -> Owner | None:
 
 
 def sweep(results: Path) -> None:
-    """Remove what killed processes of this machine left of their locks, where no job has come after.
+    """Remove what killed processes of this machine left: their locks and temporary files.
 
-    A job that is made again, or waits, removes it itself; one that comes from the store, or is whole, has none.
+    A job that is made again removes both itself; one that comes from the store, or is whole, does not.
     """
-    found: dict[Path, list[Path]] = {}
-    for path in results.rglob(".*.owner*"):
-        found.setdefault(path.with_name(path.name.partition(".owner")[0].removeprefix(".")), []).append(path)
-    for card, paths in found.items():
-        named = [path for path in paths if path == lock_of(card) or path.stat().st_size]
-        if all(map(_is_of_the_dead, named)):
-            with owned(card):
-                pass
-
-
-def _is_of_the_dead(path: Path) -> bool:
-    lock = _read(path)
-    if lock is not None and not lock.text:  # killed before its first word, but it has a name
-        machine, _, process = path.name.rpartition(".owner.")[2].partition(".")
-        return machine == _machine_word() and not process_start(int(process.partition(".")[0]))
-    owner = lock.owner if lock else None
-    return owner is not None and owner.machine == _machine() and _is_running(owner) is False
+    for path in list(results.rglob(".*")):
+        if path.name.endswith((".owner", ".heir")):
+            lock = _read(path)
+            if lock and lock.owner and lock.owner.is_running() is False:
+                if path.name.endswith(".owner"):
+                    with owned(path.with_name(path.name.removeprefix(".").removesuffix(".owner"))):
+                        pass
+                else:
+                    atomic.remove(path)
+        elif atomic.is_abandoned(path, 0.0):  # those of other machines have time
+            atomic.remove(path)
 
 
 @contextmanager
-def owned(card: Path, *, times: Times | None = None, lost: Callable[[str], object] | None = None) -> Iterator[Claim]:
+def owned(card: Path, *, times: Times | None = None, lost: Callable[[str], object] | None = None) -> Iterator[Hold]:
     """Own an artefact for the time of the block; wait before it as long as another process does.
 
     Args:
@@ -157,28 +159,28 @@ def owned(card: Path, *, times: Times | None = None, lost: Callable[[str], objec
         times: how long things take; None: `TIMES`.
         lost: hears why, from another thread, if the lock was taken away; None ends the process.
     """
-    claim = Claim(lock_of(card), this_process(), times or TIMES, lost or _end)
+    lock = lock_of(card)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    hold = Hold(lock, this_process(), times or TIMES, lost or _end)
     try:
-        claim.acquire()
-        claim.start()
-        yield claim
+        hold.acquire()
+        hold.start()
+        yield hold
     finally:
-        claim.release()
+        hold.release()
 
 
 @contextmanager
-def adopted(*, times: Times | None = None, lost: Callable[[str], object] | None = None) -> Iterator[Claim | None]:
+def adopted(*, times: Times | None = None, lost: Callable[[str], object] | None = None) -> Iterator[Hold | None]:
     """Keep the lock that this process's launcher holds alive for the time of the block, then release it.
 
     All processes of the launcher end with it, or they would write on for ever under a lock whose owner is dead. Only
     the first of them looks after the lock. Without a handed lock there is nothing to do.
     """
     handed = os.environ.pop(HANDED, "")
-    if not handed:
-        yield None
-        return
-    _die_with_parent()
-    if os.environ.get("RANK", "0") != "0":
+    if handed:
+        _die_with_parent()
+    if not handed or os.environ.get("RANK", "0") != "0":
         yield None
         return
     token, _, path = handed.partition(":")
@@ -188,15 +190,15 @@ def adopted(*, times: Times | None = None, lost: Callable[[str], object] | None 
         (lost or _end)(f"{path}: expected the lock of this process's launcher; found {owner or 'none'}")
         yield None
         return
-    claim = Claim(Path(path), owner, times or TIMES, lost or _end)
+    hold = Hold(Path(path), owner, times or TIMES, lost or _end)
     try:
-        claim.start()
-        yield claim
+        hold.start()
+        yield hold
     finally:
-        claim.release()
+        hold.release()
 
 
-class Claim:
+class Hold:
     """This process's hold on a lock, or its wait for one.
 
     Attributes:
@@ -209,14 +211,14 @@ class Claim:
         self._owner = owner
         self._times = times
         self._lost = lost
-        self._own = lock.with_name(f"{lock.name}.{owner.token}")
+        self._own = lock.with_name(owner.token)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
         """Return when the lock is this process's."""
-        self._lock.parent.mkdir(parents=True, exist_ok=True)
         self._own.write_text(self._owner.model_dump_json(), encoding="utf-8")
+        atomic.sweep(self._own)
         said = -self._times.say_s
         while not self._take():
             lock = _read(self._lock)
@@ -232,7 +234,8 @@ class Claim:
             if time.monotonic() - said >= self._times.say_s:
                 said = time.monotonic()
                 log.info("%s is being made by another job: %s; waiting", self._lock.parent, lock.owner or "unknown")
-            time.sleep(self._pause(lock))
+            is_near = lock.owner is not None and lock.owner.machine == self._owner.machine
+            time.sleep(self._times.ask_s if not is_near and self._is_silent(lock) else self._times.poll_s)
         self._own.unlink()
 
     def start(self) -> None:
@@ -258,18 +261,7 @@ class Claim:
         self._own.unlink(missing_ok=True)
         lock = _read(self._lock)
         if lock is not None and self._is_own(lock):
-            self._remove_litter(lock)
             self._lock.unlink(missing_ok=True)
-
-    def _remove_litter(self, own: _Lock) -> None:
-        """Remove the files from which killed processes of this machine were about to make a lock, and old ones."""
-        for path in self._lock.parent.glob(f"{glob.escape(self._lock.name)}.*"):
-            left = _read(path)
-            if left is None:
-                continue
-            limit_s = ABANDONED_S if left.text else self._times.limit_s  # to name its owner takes a moment
-            if _is_of_the_dead(path) or own.beat - left.beat > limit_s:
-                path.unlink(missing_ok=True)
 
     def _take(self) -> bool:
         """Return whether the lock is this process's; try to make it so."""
@@ -285,21 +277,14 @@ class Claim:
     def _may_write(self, lock: _Lock) -> bool:
         """Return whether a lock's owner must be taken to live."""
         owner = lock.owner
-        if owner is not None and owner.machine == self._owner.machine:
-            running = _is_running(owner)
-            if running is not None:
-                return running
-        if not self._is_silent(lock):
-            return True
+        running = owner.is_running() if owner else None
+        if running is not None or not self._is_silent(lock):
+            return running is not False
         # A job that SLURM put back into its queue has the number of its former life, and is this one.
-        return bool(owner and owner.job and owner.job != self._owner.job and slurm_state(owner.job) in RUNNING)
+        return bool(owner and owner.job and owner.job != self._owner.job and squeue.state_of(owner.job) in MAY_WRITE)
 
     def _is_silent(self, lock: _Lock) -> bool:
         return _touched(self._own) - lock.beat > self._times.limit_s
-
-    def _pause(self, lock: _Lock) -> float:
-        is_near = lock.owner is not None and lock.owner.machine == self._owner.machine
-        return self._times.ask_s if not is_near and self._is_silent(lock) else self._times.poll_s
 
     def _take_over(self, judged: _Lock) -> bool:
         """Put this process's lock in the place of a dead owner's; return whether that was possible.
@@ -340,22 +325,16 @@ class Claim:
         """Send one heartbeat; return who has the lock, if it is another."""
         lock = _read(self._lock)
         if lock is None:  # deleted by hand: nobody's
-            lock = self._put_back()
+            with suppress(FileNotFoundError):
+                self._own.write_text(self._owner.model_dump_json(), encoding="utf-8")
+                self._take()
+                self._own.unlink()
+            lock = _read(self._lock)
         if lock is None or not self._is_own(lock):
             return f"the lock of {lock.owner or 'another'}" if lock else "no folder"
         with suppress(FileNotFoundError):
             os.utime(self._lock)
         return None
-
-    def _put_back(self) -> _Lock | None:
-        try:
-            self._own.write_text(self._owner.model_dump_json(), encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        with suppress(FileExistsError):
-            _link(self._own, self._lock)
-        self._own.unlink(missing_ok=True)
-        return _read(self._lock)
 
     def _stop_beating(self) -> None:
         self._stop.set()
@@ -401,18 +380,6 @@ def is_complete(
         return False
 
 
-def slurm_state(job: str) -> str:
-    """Return the state of a SLURM job; nothing if SLURM does not know it, does not answer, or is not there."""
-    if shutil.which("squeue") is None:
-        return ""
-    try:
-        command = ["squeue", "-h", "-j", job, "-o", "%T"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return said.stdout.partition("\n")[0].strip() if said.returncode == 0 else ""
-
-
 def process_start(pid: int) -> str:
     """Return when a process started, in ticks since boot; nothing if there is none, or no way to know."""
     try:
@@ -420,33 +387,6 @@ def process_start(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] in ("Z", "X") else fields[19]  # a zombie writes nothing any more
-
-
-def _is_running(owner: Owner) -> bool | None:
-    """Return whether an owner on this machine lives; None where that cannot be told."""
-    try:
-        os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # of another user, whose processes may be hidden
-        if not process_start(owner.pid):
-            return None
-    return process_start(owner.pid) == owner.started if owner.started else None
-
-
-@cache
-def _machine() -> str:
-    """Return what two processes share if and only if they can see each other by number; a random text if unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return secrets.token_hex(8)
-
-
-def _machine_word() -> str:
-    """Return the machine as a word that may stand in a file's name."""
-    return hashlib.sha256(_machine().encode()).hexdigest()[:8]
 
 
 def _read(path: Path) -> _Lock | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lever_pipe.base.folders import write_folder
+from lever_pipe.base.atomic import write_folder
 from lever_pipe.experiment.agent_config import PrimaryEndpoint
 from lever_pipe.experiment.agent_stage_configs import PlotAgentsConfig
 from lever_pipe.experiment.stage_files import Input, Output

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lever_pipe.base.folders import write_folder
+from lever_pipe.base.atomic import write_folder
 from lever_pipe.experiment.stage_configs import PlotCurvesConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.figures import accuracy, curves, kinds, learning, on_policy, style

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lever_pipe.base import storage
-from lever_pipe.base.folders import write_folder
+from lever_pipe.base.atomic import write_folder
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 from lever_pipe.experiment.stage_files import Output
 from lever_pipe.intention.verl.launch import launch_files

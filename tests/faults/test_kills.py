@@ -205,7 +205,7 @@ def test_no_kill_loses_or_spoils_anything(
 def no_half(project: Project) -> bool:
     """Return whether nothing unfinished lies about, and nobody is at work."""
     hidden = (project.folder / RESULTS).rglob(".*")
-    halves = [path for path in hidden if path.suffix in (".tmp", ".former") or ".owner" in path.name]
+    halves = [path for path in hidden if path.suffix == ".tmp" or ".owner" in path.name]
     return not halves and not left_in(project.folder)
 
 

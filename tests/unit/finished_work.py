@@ -46,7 +46,7 @@ def a_card(outputs: Mapping[str, Path], **changes: Any) -> RunCard:
 
 
 def work(folder: Path, number: int = 0, *, size: int = 3000) -> dict[str, Path]:
-    """Write the outputs of a job: a file, and a folder of three files of which all jobs share one."""
+    """Write the outputs of a job: a file, and a folder of three files; 3017 bytes in all."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "weights.bin").write_bytes(blob_bytes(number, size))
     (folder / "last" / "inner").mkdir(parents=True, exist_ok=True)
@@ -80,14 +80,20 @@ def tree(folder: Path) -> dict[str, bytes | str | None]:
     }
 
 
-def blobs(store: Store) -> list[Path]:
-    return sorted(path for path in (store.folder / "blobs").rglob("*") if not path.is_dir() or path.is_symlink())
+def places(store: Store) -> list[Path]:
+    """Return the folders of all finished work."""
+    return sorted(store.folder.glob("work/*/*"))
 
 
-def entries(store: Store) -> list[Path]:
-    return sorted((store.folder / "entries").rglob("*.json"))
+def place_of(store: Store, number: int) -> Path:
+    (found,) = (store.folder / "work" / key(number)[:2]).glob(f"{key(number)}.*")
+    return found
 
 
-def blob_of(store: Store, content: bytes) -> Path:
-    sha256 = hashlib.sha256(content).hexdigest()
-    return store.folder / "blobs" / sha256[:2] / sha256
+def weights_of(store: Store, number: int = 0) -> Path:
+    """Return where a job's weights lie; its outputs are in the order of their names."""
+    return place_of(store, number) / "1"
+
+
+def number_of(store: Store, number: int) -> Path:
+    return place_of(store, number) / "0" / "inner" / "number.txt"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.commands import environments_tool
+from lever_pipe.commands import tools
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "safetensors", "scipy", "matplotlib", "accelerate", "duckdb", "tokenizers", "PIL")
@@ -29,15 +29,15 @@ def pins(name: str) -> dict[str, str]:
 
 
 def test_the_files_are_as_the_lock_file_says() -> None:
-    assert environments_tool.main(["environments", "--check"]) == 0
+    assert tools.main(["environments", "--check"]) == 0
 
 
 def test_a_moved_version_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lock = tmp_path / "requirements.lock"
     lock.write_text((ROOT / "requirements.lock").read_text().replace("snakemake==", "snakemake==0."))
-    monkeypatch.setattr(environments_tool, "LOCK", lock)
+    monkeypatch.setattr(tools, "LOCK", lock)
     with pytest.raises(ConfigError, match="envs/orchestrator"):
-        environments_tool.main(["environments", "--check"])
+        tools.main(["environments", "--check"])
 
 
 @pytest.mark.parametrize("name", ["orchestrator", "cpu", "gpu"])
@@ -55,7 +55,7 @@ def test_rules_have_what_the_project_requires_and_no_tools_of_developers() -> No
 
 def test_the_container_has_the_python_and_the_lock_file_of_the_project() -> None:
     recipe = (ROOT / "envs/lever-pipe.def").read_text()
-    assert f"From: python:{environments_tool.PYTHON}" in recipe
+    assert f"From: python:{tools.PYTHON}" in recipe
     assert "pip install --no-cache-dir --requirement /opt/requirements.lock" in recipe
 
 

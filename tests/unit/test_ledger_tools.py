@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ledger_lines import line, sealed, unsealed
 
 from lever_pipe.__main__ import main
-from lever_pipe.base import storage
+from lever_pipe.base import atomic
 from lever_pipe.base.errors import DataError, RecordError
 from lever_pipe.commands.ledger_tools import ROUNDING, SHOWN, merge
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of, introduce
@@ -258,14 +258,14 @@ def test_what_was_met_first_stays_first_beside_a_file_that_grew(
 
 def grow_while_merging(monkeypatch: pytest.MonkeyPatch, path: Path, text: str) -> None:
     """Append to a file after it was read and before it would be removed."""
-    write_atomically = storage.write_atomically
+    write_file = atomic.write_file
 
     def grow(*arguments: Any) -> None:
         with path.open("a") as handle:
             handle.write(text)
-        write_atomically(*arguments)
+        write_file(*arguments)
 
-    monkeypatch.setattr(storage, "write_atomically", grow)
+    monkeypatch.setattr(atomic, "write_file", grow)
 
 
 def test_files_that_grow_or_appear_while_merging_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,8 +298,8 @@ def test_a_file_that_grows_at_the_last_moment_stays_under_another_name(
 
 def test_a_file_that_another_merge_took_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.jsonl", line(KEY, RED))
-    sync = storage.sync_folder
-    monkeypatch.setattr(storage, "sync_folder", lambda folder: (sync(folder), path.unlink()))
+    sync = atomic.sync_folder
+    monkeypatch.setattr(atomic, "sync_folder", lambda folder: (sync(folder), path.unlink()))
     assert merge(tmp_path).stayed == []
     assert rows_of(tmp_path) == {KEY: RED}
 
@@ -456,7 +456,7 @@ def test_a_folder_that_cannot_be_written_is_told(
         raise PermissionError(13, "Permission denied", str(path.parent))
 
     write(tmp_path / "a.jsonl", line(KEY, RED))
-    monkeypatch.setattr(storage, "write_atomically", deny)
+    monkeypatch.setattr(atomic, "write_file", deny)
     text = refused(capsys, "merge", tmp_path)
     assert text.startswith(f"RecordError: {tmp_path}: expected a ledger that can be read and written; found ")
     assert names(tmp_path) == ["a.jsonl"]

@@ -21,7 +21,7 @@ import pytest
 from builders import embedding_arrays
 
 from lever_pipe.__main__ import _parser, is_made, main
-from lever_pipe.base import storage
+from lever_pipe.base import atomic, storage
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, MergeRlDataConfig, Runtime
@@ -29,14 +29,13 @@ from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, O
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.ownership import (
     HANDED,
-    Claim,
+    Hold,
     Owner,
     Times,
     is_complete,
     lock_of,
     owned,
     process_start,
-    sweep,
     this_process,
 )
 
@@ -87,18 +86,18 @@ def put_lock(card: Path, owner: Owner, *, age_s: float = 0.0) -> Path:
 def beating(lock: Path, owner: Owner) -> Iterator[None]:
     """Send another owner's heartbeats, and give its lock back in the end."""
     lock.write_text(owner.model_dump_json())
-    claim = Claim(lock, owner, FAST, lambda reason: None)
-    claim.start()
+    hold = Hold(lock, owner, FAST, lambda reason: None)
+    hold.start()
     try:
         yield
     finally:
-        claim.release()
+        hold.release()
 
 
-def claim_of(card: Path) -> Claim:
-    claim = Claim(lock_of(card), this_process(), FAST, lambda reason: None)
-    claim._own.write_text(claim._owner.model_dump_json())
-    return claim
+def hold_of(card: Path) -> Hold:
+    hold = Hold(lock_of(card), this_process(), FAST, lambda reason: None)
+    hold._own.write_text(hold._owner.model_dump_json())
+    return hold
 
 
 def note(folder: Path, *words: object) -> None:
@@ -131,8 +130,8 @@ def require_one_at_a_time(lines: list[list[str]], killed: set[str]) -> None:
 
 
 def test_an_owner_leaves_nothing_behind(card: Path) -> None:
-    with owned(card, times=FAST) as claim:
-        assert not claim.waited
+    with owned(card, times=FAST) as hold:
+        assert not hold.waited
         assert [path.name for path in card.parent.iterdir()] == [".run.json.owner"]
         found = Owner.model_validate_json(lock_of(card).read_text())
         assert (found.pid, found.started) == (os.getpid(), process_start(os.getpid()))
@@ -155,8 +154,8 @@ def test_of_two_at_once_one_makes_and_one_leaves(card: Path) -> None:
 
     def job() -> None:
         barrier.wait()
-        with owned(card, times=FAST) as claim:
-            if claim.waited and card.exists():
+        with owned(card, times=FAST) as hold:
+            if hold.waited and card.exists():
                 note(card.parent, "left", os.getpid())
                 return
             work(card, seconds=0.1)
@@ -173,7 +172,7 @@ def test_many_jobs_many_times_some_killed_never_two_at_once(card: Path, machines
 
     def job(number: int) -> None:
         if machines == "several":
-            ownership._machine = lambda: str(number)  # type: ignore[assignment]
+            atomic.machine = lambda: f"{number}"  # type: ignore[assignment]
         chance = random.Random(number)
         barrier.wait()
         for turn in range(4):
@@ -202,8 +201,8 @@ def test_a_killed_owner_is_replaced_at_once(card: Path) -> None:
     assert end(start(job)) == [-signal.SIGKILL]
     assert lock_of(card).exists()
     begin = time.monotonic()
-    with owned(card, times=FAST._replace(limit_s=1000)) as claim:
-        assert claim.waited
+    with owned(card, times=FAST._replace(limit_s=1000)) as hold:
+        assert hold.waited
     assert time.monotonic() - begin < 5
 
 
@@ -217,19 +216,35 @@ def test_a_number_that_is_used_again_is_another_process(card: Path) -> None:
 
 
 def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path) -> None:
-    dead, stub = this_process().model_copy(update={"started": "1"}), ".owner.0123456789abcdef"
-    cases = {"lock": (dead, ".owner", False), "stub": (dead, stub, False), "alive": (this_process(), ".owner", True)}
-    cases["elsewhere"] = (far(), stub, True)
-    for name, (owner, ending, _) in cases.items():
-        (card.parent / f".{name}.json{ending}").write_text(owner.model_dump_json())
-    for name, age_s in (("old", 100), ("young", 1)):  # killed, or about to be written
-        empty = card.parent / f".{name}.json{stub}"
-        empty.touch()
-        os.utime(empty, (time.time() - age_s,) * 2)
-        cases[name] = (dead, stub, name == "young")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    here, dead = atomic.machine(), this_process().model_copy(update={"started": "1"})
+    cases = {
+        ".dead.json.owner": (dead.model_dump_json(), False),
+        ".dead.json.owner.heir": (dead.model_dump_json(), False),
+        ".alive.json.owner": (this_process().model_dump_json(), True),
+        ".elsewhere.json.owner": (far().model_dump_json(), True),
+        ".torn.json.owner": ("{", True),  # of another version, or about to be written
+        f".{here}.{gone.pid}.01234567.tmp": ("", False),  # killed before its first word: its name says who it was
+        f".{here}.{os.getpid()}.01234567.tmp": ("", True),
+        f".another.{gone.pid}.01234567.tmp": ("", True),
+    }
+    for name, (text, _) in cases.items():
+        (card.parent / name).write_text(text)
     ownership.sweep(card.parent)
-    left = {name: (card.parent / f".{name}.json{ending}").exists() for name, (_, ending, _) in cases.items()}
-    assert left == {name: stays for name, (*_, stays) in cases.items()}
+    stay = {name for name, (_, stays) in cases.items() if stays}
+    assert {path.name for path in card.parent.iterdir()} == stay
+
+
+def test_what_a_killed_process_left_before_its_lock_goes_with_the_next(card: Path) -> None:
+    """SIGKILL may fall between the file that is to become the lock and the lock."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    dead, alive = (card.parent / f".{atomic.machine()}.{pid}.01234567.tmp" for pid in (gone.pid, os.getpid()))
+    for path in (dead, alive):
+        path.touch()
+    with owned(card):
+        assert (dead.exists(), alive.exists()) == (False, True)
 
 
 def test_a_zombie_is_no_owner() -> None:
@@ -237,20 +252,20 @@ def test_a_zombie_is_no_owner() -> None:
     process = start(may_end.wait)
     assert process.pid is not None
     owner = this_process().model_copy(update={"pid": process.pid, "started": process_start(process.pid)})
-    assert ownership._is_running(owner)
+    assert owner.is_running()
     may_end.set()
     wait_for(lambda: not process_start(owner.pid))
     os.kill(owner.pid, 0)  # nobody has waited for it: the number is taken
-    assert ownership._is_running(owner) is False
+    assert owner.is_running() is False
     end(process)
 
 
 def test_a_silent_owner_on_this_machine_lives(card: Path) -> None:
-    claim = claim_of(card)
+    hold = hold_of(card)
     put_lock(card, this_process(), age_s=1000)
     lock = ownership._read(lock_of(card))
     assert lock is not None
-    assert claim._may_write(lock)
+    assert hold._may_write(lock)
 
 
 @pytest.mark.parametrize("owner", [far(), this_process().model_copy(update={"started": ""})], ids=["far", "unknown"])
@@ -283,11 +298,11 @@ def test_a_silent_owner_elsewhere_is_replaced_after_the_limit(card: Path) -> Non
 
 
 def test_a_heartbeat_begins_with_the_hold(card: Path) -> None:
-    claim = claim_of(card)
-    os.utime(claim._own, (1, 1))
-    assert claim._take()
+    hold = hold_of(card)
+    os.utime(hold._own, (1, 1))
+    assert hold._take()
     assert time.time() - lock_of(card).stat().st_mtime < 20
-    heir = claim_of(card)
+    heir = hold_of(card)
     os.utime(heir._own, (1, 1))
     judged = ownership._read(lock_of(card))
     assert judged is not None
@@ -315,15 +330,15 @@ def fake_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_slurm_speaks_for_a_silent_job(card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = fake_squeue(tmp_path, monkeypatch)
-    claim = claim_of(card)
-    monkeypatch.setattr(claim, "_is_silent", lambda lock: True)
+    hold = hold_of(card)
+    monkeypatch.setattr(hold, "_is_silent", lambda lock: True)
     found = ownership._Lock("", 0.0, far(job="17"))
     for said, lives in {"RUNNING": True, "COMPLETING": True, "PENDING": False, "CANCELLED": False, "": False}.items():
         state.write_text(f"{said}\n")
-        assert claim._may_write(found) is lives, said
+        assert hold._may_write(found) is lives, said
     state.unlink()
-    assert not claim._may_write(found)
-    assert set((tmp_path / "asked").read_text().splitlines()) == {"-h -j 17 -o %T"}
+    assert not hold._may_write(found)
+    assert set((tmp_path / "asked").read_text().splitlines()) == {"--noheader --states=all --jobs=17 --format=%T"}
 
 
 def test_a_requeued_job_does_not_wait_for_itself(card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,16 +349,11 @@ def test_a_requeued_job_does_not_wait_for_itself(card: Path, tmp_path: Path, mon
         assert not (tmp_path / "asked").exists()
 
 
-def test_without_slurm_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert ownership.slurm_state("1") == ""
-
-
 def test_a_slow_judge_takes_nothing_over(card: Path) -> None:
     lock = put_lock(card, far(), age_s=1000)
     judged = ownership._read(lock)
     assert judged is not None
-    fast, slow = claim_of(card), claim_of(card)
+    fast, slow = hold_of(card), hold_of(card)
     assert fast._take_over(judged)
     text = lock.read_text()
     assert not slow._take_over(judged)
@@ -356,7 +366,7 @@ def test_an_owner_that_beats_again_is_not_replaced(card: Path) -> None:
     judged = ownership._read(lock)
     assert judged is not None
     os.utime(lock)
-    assert not claim_of(card)._take_over(judged)
+    assert not hold_of(card)._take_over(judged)
     assert Owner.model_validate_json(lock.read_text()).machine == "other"
 
 
@@ -368,13 +378,13 @@ def test_of_two_heirs_one_takes_over(card: Path) -> None:
     lock.rename(heir)
     lock.write_text(judged.text)
     os.utime(lock, (judged.beat, judged.beat))
-    claim = claim_of(card)
-    assert not claim._take_over(judged)  # another is about to
+    hold = hold_of(card)
+    assert not hold._take_over(judged)  # another is about to
     assert lock.read_text() == judged.text
     os.utime(heir, (1, 1))  # it was killed just then
-    assert not claim._take_over(judged)
+    assert not hold._take_over(judged)
     assert not heir.exists()
-    assert claim._take_over(judged)
+    assert hold._take_over(judged)
 
 
 def test_without_hard_links_there_is_still_one_owner(card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,10 +392,10 @@ def test_without_hard_links_there_is_still_one_owner(card: Path, monkeypatch: py
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    claim = claim_of(card)
+    hold = hold_of(card)
     with owned(card, times=FAST):
-        assert not claim._take()
-    assert claim._take()
+        assert not hold._take()
+    assert hold._take()
 
 
 def fenced_job(card: Path, change: Callable[[Path], object]) -> int | None:
@@ -423,7 +433,7 @@ def test_an_owner_puts_a_deleted_lock_back(card: Path) -> None:
 
 def test_a_stopped_owner_ends_when_it_runs_again(card: Path) -> None:
     def job() -> None:
-        ownership._machine = lambda: "other"  # type: ignore[assignment]
+        atomic.machine = lambda: "other"  # type: ignore[assignment]
         with owned(card, times=FAST):
             note(card.parent, "begin", os.getpid())
             time.sleep(5)
@@ -462,12 +472,12 @@ def launcher(card: Path, *, hang: bool) -> None:
 
     def member(rank: int) -> None:
         os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank)}
-        with ownership.adopted(times=FAST) as claim:
+        with ownership.adopted(times=FAST) as hold:
             assert HANDED not in os.environ
-            note(card.parent, "owner" if claim else "other", os.getpid())
+            note(card.parent, "owner" if hold else "other", os.getpid())
             time.sleep(30 if hang else 0.2)
 
-    with owned(card, times=FAST) as claim, claim.handed_over():
+    with owned(card, times=FAST) as hold, hold.handed_over():
         members = [start(member, rank) for rank in range(2)]
         status = 0 if end(*members) == [0, 0] else 1
         os._exit(status)
@@ -491,13 +501,13 @@ def test_the_processes_of_a_launcher_end_with_it(card: Path) -> None:
     for _, number in protocol(card.parent):
         wait_for(lambda number=number: not process_start(int(number)))
     end(process)
-    with owned(card, times=FAST._replace(limit_s=1000)) as claim:  # though the heartbeat was ahead of time
-        assert claim.waited
+    with owned(card, times=FAST._replace(limit_s=1000)) as hold:  # though the heartbeat was ahead of time
+        assert hold.waited
 
 
 def test_a_lock_outlives_the_start_of_a_launcher(card: Path) -> None:
-    with owned(card, times=FAST) as claim:
-        with claim.handed_over():
+    with owned(card, times=FAST) as hold:
+        with hold.handed_over():
             assert os.environ[HANDED].endswith(str(lock_of(card)))
             assert lock_of(card).stat().st_mtime - time.time() > FAST.launch_s - 5
             before = lock_of(card).stat().st_mtime
@@ -601,14 +611,14 @@ def call(folder: Path, **changes: object) -> list[str]:
 def another_job(folder: Path) -> Iterator[None]:
     """Let another process seem to own the artefact until `main` waits for it."""
     lock = put_lock(folder / "card", this_process())  # this process lives
-    judge = Claim._may_write
+    judge = Hold._may_write
 
-    def judge_once(claim: Claim, found: ownership._Lock) -> bool:
+    def judge_once(hold: Hold, found: ownership._Lock) -> bool:
         lock.unlink(missing_ok=True)
-        return judge(claim, found)
+        return judge(hold, found)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Claim, "_may_write", judge_once)
+        patch.setattr(Hold, "_may_write", judge_once)
         yield
 
 
@@ -709,32 +719,3 @@ def test_several_processes_take_the_lock_with_them(artefact: Path, monkeypatch: 
     assert len(handed) == 1
     assert HANDED not in os.environ
     assert not lock_of(artefact / "card").exists()
-
-
-def test_what_a_killed_process_left_before_its_lock_goes_with_the_next_release(card: Path) -> None:
-    """SIGKILL may fall between the file that is to become the lock and the lock."""
-    dead = this_process().model_copy(update={"pid": 2**22 - 1, "token": "dead"})
-    alive = this_process().model_copy(update={"token": "alive"})
-    left = {owner.token: lock_of(card).with_name(f"{lock_of(card).name}.{owner.token}") for owner in (dead, alive)}
-    card.parent.mkdir(exist_ok=True)
-    for owner in (dead, alive):
-        left[owner.token].write_text(owner.model_dump_json())
-    with owned(card):
-        assert left["dead"].exists()
-    assert not left["dead"].exists()
-    assert left["alive"].exists()
-
-
-def test_a_process_killed_before_its_first_word_leaves_its_name(card: Path) -> None:
-    """Its file is empty then: who it was, and whether it lives, is told by the file's name alone."""
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    machine, _, token = this_process().token.split(".")
-    dead, alive = (f"{machine}.{pid}.{token}" for pid in (gone.pid, os.getpid()))
-    elsewhere = f"another.{gone.pid}.{token}"
-    left = {name: lock_of(card).with_name(f"{lock_of(card).name}.{name}") for name in (dead, alive, elsewhere)}
-    card.parent.mkdir(exist_ok=True)
-    for path in left.values():
-        path.touch()
-    sweep(card.parent)
-    assert [name for name, path in left.items() if path.exists()] == [alive, elsewhere]

@@ -11,20 +11,20 @@ import pytest
 from builders import example, pool, random_pools
 from pydantic import BaseModel
 
-from lever_pipe.base import storage
+from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import EpochMetrics, Example, PolicyRef, Pool
 
 HALF_THEN_HANG = """
 import sys, time
 from pathlib import Path
-from lever_pipe.base.storage import write_atomically
+from lever_pipe.base.atomic import write_file
 def write(handle):
     handle.write(b"half of the new content")
     handle.flush()
     print("half", flush=True)
     time.sleep(60)
-write_atomically(Path(sys.argv[1]), write)
+write_file(Path(sys.argv[1]), write)
 """
 
 
@@ -55,7 +55,7 @@ def test_an_exception_leaves_the_former_file_and_no_litter(tmp_path: Path) -> No
         for name, text in former.items():
             (tmp_path / name).write_text(text)
         with pytest.raises(RuntimeError, match="stop"):
-            storage.write_atomically(tmp_path / "a.txt", write)
+            atomic.write_file(tmp_path / "a.txt", write)
         assert names(tmp_path) == list(former)
         assert all((tmp_path / name).read_text() == text for name, text in former.items())
 
@@ -63,7 +63,7 @@ def test_an_exception_leaves_the_former_file_and_no_litter(tmp_path: Path) -> No
 def test_the_file_is_not_there_while_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "a.bin"
     seen: list[bool] = []
-    storage.write_atomically(path, lambda handle: seen.append(path.exists()) or handle.write(b"x"))
+    atomic.write_file(path, lambda handle: seen.append(path.exists()) or handle.write(b"x"))
     assert seen == [False]
     assert path.read_bytes() == b"x"
     assert names(path.parent) == ["a.bin"]

@@ -19,23 +19,24 @@ from finished_work import (
     a_card,
     a_store,
     blob_bytes,
-    blob_of,
-    blobs,
-    entries,
     kept,
     key,
+    number_of,
+    place_of,
+    places,
     targets,
     tree,
+    weights_of,
     work,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lever_pipe.base import contents, storage
+from lever_pipe.base import atomic, contents, storage
 from lever_pipe.base.errors import StoreError
+from lever_pipe.runtime import copying
+from lever_pipe.runtime import store as stores
 from lever_pipe.runtime.store import Store, key_of, opened
-from lever_pipe.runtime.storing import entries as store_entries
-from lever_pipe.runtime.storing import files
 
 SPEC = '{"code":"c0de","config":{"beta":0.15,"seed":3}}'
 HOUR = 3600
@@ -71,9 +72,15 @@ def aged(path: Path, seconds: float) -> None:
 
 
 def sealed(entry: dict[str, Any]) -> bytes:
-    """Return an entry's file as its documentation has it, written independently."""
-    body = json.dumps(entry, ensure_ascii=False).encode()
-    return b'{"sha256":"%s","entry":%s}\n' % (hashlib.sha256(body).hexdigest().encode(), body)
+    """Return the bytes of a `work.json`, written independently."""
+    body = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def stated(path: Path) -> dict[str, Any]:
+    """Return what a `work.json` says."""
+    said: dict[str, Any] = json.loads(path.read_bytes().partition(b"\n")[2])
+    return said
 
 
 # Keys
@@ -138,30 +145,34 @@ def test_work_comes_back_with_its_card(store: Store, tmp_path: Path) -> None:
 
 
 def test_the_layout_is_the_documented_one(store: Store, tmp_path: Path) -> None:
-    kept(store, tmp_path / "made")
+    outputs = kept(store, tmp_path / "made")
     identity = hashlib.sha256(b'{"python":"3.11.9","torch":"2.13.0"}').hexdigest()[:16]
-    assert entries(store) == [store.folder / "entries" / key(0)[:2] / key(0) / f"{identity}.json"]
-    held = [blob_bytes(0, 3000), b"0", b"", b"the same for all"]
-    assert blobs(store) == sorted(blob_of(store, content) for content in held)
-    assert (store.folder / "VERSION").read_text() == "1\n"
-    content = entries(store)[0].read_bytes()
-    assert sealed(json.loads(content)["entry"]).startswith(b'{"sha256":"')
-    assert json.loads(content)["sha256"] == hashlib.sha256(content[85:-2]).hexdigest()  # 11 + 64 + 10 bytes before it
+    place = store.folder / "work" / key(0)[:2] / f"{key(0)}.{identity}"
+    assert places(store) == [place]
+    assert (store.folder / "VERSION").read_text() == "2\n"
+    found = tree(place)
+    assert {path for path, content in found.items() if content is not None} == {
+        "work.json", "0/empty", "0/inner/number.txt", "0/shared.txt", "1",
+    }  # fmt: skip
+    assert found["1"] == outputs["weights"].read_bytes()
+    said = stated(place / "work.json")
+    assert (said["key"], said["size"]) == (key(0), 3017)
+    assert said["outputs"]["weights"] == hashlib.sha256(blob_bytes(0, 3000)).hexdigest()
+    assert said["outputs"]["last"]["inner/number.txt"] == hashlib.sha256(b"0").hexdigest()
 
 
-def test_an_entry_is_stored_once_and_contents_are_shared(store: Store, tmp_path: Path) -> None:
+def test_work_is_stored_once(store: Store, tmp_path: Path) -> None:
     outputs = kept(store, tmp_path / "a", 0)
     assert not store.put(key(0), a_card(outputs), outputs)
     kept(store, tmp_path / "b", 1)
-    assert len(blobs(store)) == 6  # twice weights and number; once the empty file and the shared one
     stats = store.stats()
-    assert (stats.entries, stats.contents, stats.bytes) == (2, 6, 2 * 3000 + 2 + len("the same for all"))
+    assert (stats.entries, stats.files, stats.bytes) == (2, 8, 2 * 3017)
     assert stats.stages == {"train_rce_epoch": 2}
 
 
-def test_an_incomplete_entry_is_stored_again(store: Store, tmp_path: Path) -> None:
+def test_incomplete_work_is_stored_again(store: Store, tmp_path: Path) -> None:
     outputs = kept(store, tmp_path / "a")
-    blob_of(store, b"0").unlink()
+    number_of(store, 0).unlink()
     assert store.put(key(0), a_card(outputs), outputs)
     assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
 
@@ -284,7 +295,7 @@ def test_what_differs_from_its_card_is_not_kept(
     (said,) = warnings(caplog)
     assert str(store.folder) in said
     assert "train_rce_epoch" in said
-    assert (entries(store), blobs(store)) == ([], [])
+    assert places(store) == []
     assert tree(store.folder).get("staging", None) is None
     assert restored(store, tmp_path / "b") is None
 
@@ -294,7 +305,7 @@ def test_an_output_that_changes_while_it_is_copied_is_not_kept(
 ) -> None:
     outputs = work(tmp_path / "a")
     card = a_card(outputs)
-    open_file = files.open_file
+    open_file = copying.open_file
 
     def changing(path: Path) -> Any:
         if path != outputs["weights"]:
@@ -306,10 +317,10 @@ def test_an_output_that_changes_while_it_is_copied_is_not_kept(
         path.write_bytes(right)  # who looks again sees nothing
         return handle
 
-    monkeypatch.setattr(files, "open_file", changing)
+    monkeypatch.setattr(copying, "open_file", changing)
     assert not store.put(key(0), card, outputs)
     assert f"{outputs['weights']}: expected the content that the run card states" in warnings(caplog)[0]
-    assert entries(store) == []
+    assert places(store) == []
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o077])
@@ -402,7 +413,7 @@ def test_names_of_outputs_must_match(store: Store, tmp_path: Path) -> None:
     for names in (["weights"], ["weights", "last", "more"], ["weights", "first"]):
         outputs = {name: wanted.get(name, tmp_path / "b" / name) for name in names}
         assert store.restore(key(0), outputs, versions=VERSIONS) is None
-    assert len(entries(store)) == 1
+    assert len(places(store)) == 1
     assert not (tmp_path / "b").exists()
 
 
@@ -435,7 +446,7 @@ def _to_folder(path: Path) -> None:
 
 
 def _to_link(path: Path) -> None:
-    path.symlink_to(path.rename(path.parents[3] / "elsewhere"))
+    path.symlink_to(path.rename(path.parents[4] / "elsewhere"))
 
 
 def _to_pipe(path: Path) -> None:
@@ -460,28 +471,27 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_content_is_named_and_never_used(
+def test_damaged_work_is_named_and_never_used(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     outputs = kept(store, tmp_path / "a")
-    blob = blob_of(store, blob_bytes(0, 3000))
+    weights, place = weights_of(store), place_of(store, 0)
     try:
-        DAMAGES[damage](blob)
+        DAMAGES[damage](weights)
     except OSError:
         assert damage == "sparse, huge"  # not every file system holds such a file
-        os.truncate(blob, 10**10)
+        os.truncate(weights, 10**10)
     work(tmp_path / "b", 7)
     before = tree(tmp_path / "b")
     assert restored(store, tmp_path / "b") is None
     (said,) = warnings(caplog)
-    assert str(blob) in said
+    assert str(place) in said
     if damage in ("missing", "truncated", "empty", "extended", "zeros"):
-        sizes = {"missing": "none", "truncated": "2999 bytes", "empty": "0 bytes", "extended": "3001 bytes"}
-        zeros = f"3000 bytes with the sha256 {hashlib.sha256(bytes(3000)).hexdigest()}"
-        assert f"; found {sizes.get(damage, zeros)}." in said
+        sizes = {"missing": "none", "truncated": "3016 bytes", "empty": "17 bytes", "extended": "3018 bytes"}
+        zeros = f"the sha256 {hashlib.sha256(bytes(3000)).hexdigest()} instead of "
+        assert f"; found {sizes.get(damage, zeros)}" in said
     assert tree(tmp_path / "b") == before
-    assert entries(store) == []
-    assert not os.path.lexists(blob)  # no other entry meets it
+    assert places(store) == []
     assert restored(store, tmp_path / "b") is None  # a miss as any other
     assert warnings(caplog) == []
     assert store.put(key(0), a_card(outputs), outputs)
@@ -489,83 +499,107 @@ def test_a_damaged_content_is_named_and_never_used(
     assert store.verify() == []
 
 
-def test_a_flipped_bit_of_an_entry_is_never_believed(store: Store, tmp_path: Path) -> None:
+def test_a_flipped_bit_of_a_statement_is_never_believed(store: Store, tmp_path: Path) -> None:
     kept(store, tmp_path / "a")
-    (path,) = entries(store)
-    loaded = store_entries.load(path)
-    whole = loaded.content
+    (place,) = places(store)
+    whole = (place / "work.json").read_bytes()
     flipped = [whole[:at] + bytes([whole[at] ^ mask]) + whole[at + 1 :] for at in range(len(whole)) for mask in (1, 32)]
     for content in [*flipped, *(whole[:length] for length in range(len(whole)))]:
-        with pytest.raises(StoreError, match="expected a store's entry as it was written"):
-            store_entries.parse(loaded._replace(content=content))
-    assert store_entries.parse(loaded).key == key(0)
+        (place / "work.json").write_bytes(content)
+        with pytest.raises(StoreError, match="expected finished work as it was stored"):
+            store._read(place)
+    (place / "work.json").write_bytes(whole)
+    assert store._read(place).key == key(0)
 
 
 @pytest.mark.parametrize("spoil", [b"", b"{}", b"\xff\xfe", b'{"sha256":"', b"[" * 10_000])
-def test_a_damaged_entry_is_named_removed_and_a_miss(
+def test_a_damaged_statement_is_named_removed_and_a_miss(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: bytes
 ) -> None:
     outputs = kept(store, tmp_path / "a")
-    (path,) = entries(store)
+    path = place_of(store, 0) / "work.json"
     path.write_bytes(spoil)
     assert restored(store, tmp_path / "b") is None
     (said,) = warnings(caplog)
-    assert said.startswith(f"{path}: expected a store's entry as it was written; found ")
-    assert ("no digest of it" if spoil[:2] != b'{"' or spoil == b"{}" else "other content than its digest says") in said
+    expected = f"{path}: expected finished work as it was stored; found other content than its digest says"
+    assert said.startswith(expected)
     assert tree(tmp_path / "b") == {}
-    assert entries(store) == []
+    assert places(store) == []
     assert store.put(key(0), a_card(outputs), outputs)
 
 
-def test_a_sound_entry_beside_a_damaged_one_is_found(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spoil", [Path.unlink, _to_folder, _to_pipe, lambda path: path.with_name("2").touch()])
+def test_a_folder_that_is_not_as_it_was_stored_is_damaged(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object]
+) -> None:
+    kept(store, tmp_path / "a")
+    spoil(place_of(store, 0) / "work.json")
+    assert restored(store, tmp_path / "b") is None
+    assert len(warnings(caplog)) == 1
+    assert places(store) == []
+
+
+def test_sound_work_beside_damaged_is_found(store: Store, tmp_path: Path) -> None:
     outputs = work(tmp_path / "a")
     for torch in "23456":
         assert store.put(key(0), a_card(outputs, versions={"numpy": torch}), outputs)
-    for path in entries(store)[:-1]:
-        _flip(path, 300)
+    for place in places(store)[:-1]:
+        _flip(place / "work.json", 300)
     assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
-    assert len(entries(store)) == 1
+    assert len(places(store)) == 1
 
 
-def test_a_damaged_entry_is_no_obstacle_to_a_sound_one(store: Store, tmp_path: Path) -> None:
+def test_damage_is_no_obstacle_to_sound_work(store: Store, tmp_path: Path) -> None:
+    """A forced job makes the very same bytes; what lies under their names has the right size, and is something else."""
     outputs = kept(store, tmp_path / "a")
-    _flip(entries(store)[0], 200)
-    assert store.put(key(0), a_card(outputs), outputs)
-    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
+    for path in (place_of(store, 0) / "work.json", weights_of(store)):
+        _flip(path, 9)
+        assert store.put(key(0), a_card(outputs), outputs)
+        assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
+        assert store.verify() == []
+        assert not store.put(key(0), a_card(outputs), outputs)
 
 
-def test_an_entry_belongs_to_its_key_and_versions(store: Store, tmp_path: Path) -> None:
+def test_other_work_of_the_same_key_is_replaced(store: Store, tmp_path: Path) -> None:
     kept(store, tmp_path / "a")
-    (path,) = entries(store)
-    for other in (
-        store.folder / "entries" / key(1)[:2] / key(1) / path.name,
-        path.with_name("0" * 16 + ".json"),
-    ):
-        other.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, other)
-        assert [str(fault.fault).startswith(f"{other}:") for fault in store.verify()] == [True]
-        assert restored(store, tmp_path / "b", int(other.parent != path.parent)) is None or not other.exists()
+    other = work(tmp_path / "b", 7)
+    assert store.put(key(0), a_card(other), other)
+    assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
+    assert (len(places(store)), tree(store.folder / "staging")) == (1, {})
+
+
+def test_work_belongs_to_its_key_and_versions(store: Store, tmp_path: Path) -> None:
+    kept(store, tmp_path / "a")
+    (place,) = places(store)
+    identity = place.name.partition(".")[2]
+    for number, name in ((1, f"{key(1)}.{identity}"), (0, f"{key(0)}.{'0' * 16}")):
+        other = store.folder / "work" / key(number)[:2] / name
+        shutil.copytree(place, other)
+        assert [str(damage.fault).startswith(f"{other}/work.json:") for damage in store.verify()] == [True]
+        assert restored(store, tmp_path / "b", number) is None or not other.exists()
         assert store.verify(mend=True) == [] or not other.exists()
-    assert entries(store) == [path]
+    assert places(store) == [place]
 
 
 EVIL = ["../out", "/out", "a/../../out", "a//b", "./a", "a/.", "..", ".", ".hidden", "a/.hidden/b", "", "a/", "a\0b"]
 
 
 @pytest.mark.parametrize("evil", EVIL)
-def test_an_entry_leads_nowhere_else(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, evil: str) -> None:
+def test_a_statement_leads_nowhere_else(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, evil: str
+) -> None:
     kept(store, tmp_path / "a")
-    (path,) = entries(store)
-    entry = json.loads(path.read_bytes())["entry"]
-    path.write_bytes(sealed(entry))
+    path = place_of(store, 0) / "work.json"
+    said = stated(path)
+    path.write_bytes(sealed(said))
     assert restored(store, tmp_path / "b") is not None  # this file's own seal is the store's
-    entry["outputs"]["last"]["files"][0]["path"] = evil
-    path.write_bytes(sealed(entry))
+    said["outputs"]["last"][evil] = said["outputs"]["last"].pop("shared.txt")
+    path.write_bytes(sealed(said))
     shutil.rmtree(tmp_path / "b")
     before = tree(tmp_path / "a")
     (tmp_path / "b").mkdir()
     assert restored(store, tmp_path / "b" / "c") is None
-    assert str(path) in warnings(caplog)[0]
+    assert str(path.parent) in warnings(caplog)[0]
     assert tree(tmp_path / "b") == {"c": None}
     assert tree(tmp_path / "a") == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "store"]
@@ -574,50 +608,65 @@ def test_an_entry_leads_nowhere_else(store: Store, tmp_path: Path, caplog: pytes
 @pytest.mark.parametrize(
     "change",
     [
-        lambda entry: entry["outputs"]["last"]["files"].append(entry["outputs"]["last"]["files"][0]),
-        lambda entry: entry["outputs"]["last"]["files"].append(
-            {**entry["outputs"]["last"]["files"][0], "path": "shared.txt/below"}
-        ),
-        lambda entry: entry["outputs"]["weights"]["files"][0].update(path="name"),
-        lambda entry: entry["outputs"]["weights"].update(files=[]),
-        lambda entry: entry["outputs"]["weights"].update(kind="link"),
-        lambda entry: entry["outputs"]["weights"]["files"][0].update(sha256="../../../etc/passwd"),
-        lambda entry: entry["outputs"]["weights"]["files"][0].update(size=-1),
-        lambda entry: entry["card"].pop("versions"),
-        lambda entry: entry.update(more=1),
+        lambda said: said["outputs"]["last"].update({"shared.txt/below": said["outputs"]["last"]["shared.txt"]}),
+        lambda said: said["outputs"].update(weights={"name": said["outputs"]["weights"]}),
+        lambda said: said["outputs"].update(weights={}),
+        lambda said: said["outputs"].update(weights=None),
+        lambda said: said["outputs"].update(weights="../../../etc/passwd"),
+        lambda said: said.update(size=-1),
+        lambda said: said["card"].pop("versions"),
+        lambda said: said.update(more=1),
     ],
 )
-def test_an_impossible_entry_is_damaged(
+def test_an_impossible_statement_is_damaged(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[dict[str, Any]], object]
 ) -> None:
     kept(store, tmp_path / "a")
-    (path,) = entries(store)
-    entry = json.loads(path.read_bytes())["entry"]
-    change(entry)
-    path.write_bytes(sealed(entry))
+    path = place_of(store, 0) / "work.json"
+    said = stated(path)
+    change(said)
+    path.write_bytes(sealed(said))
     assert restored(store, tmp_path / "b") is None
-    assert str(path) in warnings(caplog)[0]
+    assert str(path.parent) in warnings(caplog)[0]
     assert tree(tmp_path / "b") == {}
 
 
 @given(spoiled=st.binary(max_size=200))
-def test_any_bytes_are_no_entry(tmp_path_factory: pytest.TempPathFactory, spoiled: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "store" / "entries" / "ab" / key(0) / "0.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for content in (spoiled, b'{"sha256":"%s","entry":%s}\n' % (hashlib.sha256(spoiled).hexdigest().encode(), spoiled)):
-        path.write_bytes(content)
+def test_any_bytes_are_no_statement(tmp_path_factory: pytest.TempPathFactory, spoiled: bytes) -> None:
+    store = a_store(tmp_path_factory.getbasetemp() / "store")
+    place = store._place(key(0), {})
+    place.mkdir(parents=True, exist_ok=True)
+    for content in (spoiled, hashlib.sha256(spoiled).hexdigest().encode() + b"\n" + spoiled):
+        (place / "work.json").write_bytes(content)
         with pytest.raises(StoreError):
-            store_entries.parse(store_entries.load(path))
+            store._read(place)
 
 
-def test_an_endless_entry_is_not_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_statement_is_not_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(store, tmp_path / "a")
-    monkeypatch.setattr(store_entries, "LARGEST_ENTRY", 100)
+    monkeypatch.setattr(stores, "LARGEST", 100)
     with pytest.raises(StoreError, match="more than 100 bytes"):
-        store_entries.load(entries(store)[0])
+        store._read(places(store)[0])
 
 
-@pytest.mark.parametrize(("text", "found"), [("2\n", "'2'"), ("", "an empty file"), ("\0\0", r"'\x00\x00'")])
+def test_a_store_of_the_former_format_is_empty_and_goes_with_the_next_trim(store: Store, tmp_path: Path) -> None:
+    (store.folder / "blobs" / "ab").mkdir(parents=True)
+    (store.folder / "entries").mkdir()
+    (store.folder / "blobs" / "ab" / ("ab" * 32)).write_bytes(b"former")
+    (store.folder / "ledger").mkdir()
+    (store.folder / "VERSION").write_text("1\n")
+    before = tree(store.folder)
+    assert restored(store, tmp_path / "b") is None
+    assert (store.stats().entries, store.verify(mend=True), store.trim().bytes) == (0, [], 0)
+    assert tree(store.folder) == before
+    kept(store, tmp_path / "a")
+    assert (store.folder / "VERSION").read_text() == "2\n"
+    store.trim()
+    assert {path.name for path in store.folder.iterdir()} == {"VERSION", "ledger", "staging", "work"}
+    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
+
+
+@pytest.mark.parametrize(("text", "found"), [("3\n", "'3'"), ("", "an empty file"), ("\0\0", r"'\x00\x00'")])
 def test_another_format_is_refused_and_named(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, found: str
 ) -> None:
@@ -636,110 +685,95 @@ def test_another_format_is_refused_and_named(
 
 def test_a_folder_without_a_format_is_not_cleaned(tmp_path: Path) -> None:
     store = a_store(tmp_path / "cache", max_bytes=0)
-    blob = store.folder / "blobs" / "ab" / ("ab" * 32)
-    blob.mkdir(parents=True)
-    (blob / "data").write_text("another program's")
+    place = store.folder / "work" / "ab" / ("ab" * 32)
+    place.mkdir(parents=True)
+    (place / "data").write_text("another program's")
     for call in (store.trim, lambda: store.verify(mend=True)):
         with pytest.raises(StoreError, match="no such file"):
             call()
-    assert (blob / "data").exists()
+    assert (place / "data").exists()
 
 
 def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: set[tuple[int, int]] = set()
-    rename, named = Path.rename, []
+    place, named = atomic.place, []
+
+    def state(path: Path) -> tuple[int, int]:
+        found = path.stat()
+        return found.st_ino, -1 if path.is_dir() else found.st_size
 
     def sync(descriptor: int) -> None:
-        found = os.fstat(descriptor)
-        synced.add((found.st_ino, found.st_size if not os.path.isdir(descriptor) else -1))  # noqa: PTH112
+        synced.add(state(Path(f"/proc/self/fd/{descriptor}")))
 
-    def renamed(path: Path, target: Path) -> Path:
-        for each in [path, *path.rglob("*")]:
-            found = each.stat()
-            assert (found.st_ino, -1 if each.is_dir() else found.st_size) in synced, each
+    def placed(temporary: Path, target: Path) -> None:
+        files = [path for path in (temporary, *temporary.rglob("*")) if path.is_file()]
+        folders = [path for path in (temporary, *temporary.rglob("*")) if path.is_dir()]
+        assert all(state(path) in synced for path in files)
+        own = {state(path) for path in folders}
+        place(temporary, target)
+        assert own <= synced
         named.append(target)
-        return rename(path, target)
-
-    def folder_synced(path: Path) -> bool:
-        return (path.stat().st_ino, -1) in synced
 
     monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr(Path, "rename", renamed)
-    outputs = kept(store, tmp_path / "a")
-    assert named == [store.folder / "VERSION", *named[1:-1], *entries(store)]  # last the entry
-    assert sorted(named[1:-1]) == blobs(store)
-    assert all(folder_synced(path.parent) for path in named)
+    monkeypatch.setattr(atomic, "place", placed)
+    kept(store, tmp_path / "a")
+    assert named == places(store)
+    assert state(named[0].parent) in synced
     synced.clear()
     named.clear()
     restored(store, tmp_path / "b")
     assert sorted(named) == sorted(targets(tmp_path / "b").values())
-    assert folder_synced(tmp_path / "b")
-    assert outputs.keys() == targets(tmp_path / "b").keys()
+    assert state(tmp_path / "b") in synced
 
 
 # Room
 
 
-def used(path: Path, seconds_ago: float) -> None:
-    aged(path, seconds_ago)
-
-
 def stocked(tmp_path: Path, count: int) -> tuple[Store, list[Path]]:
-    """Return a store of jobs, job 0 used last, with their entries; each needs 3001 bytes and shares 16."""
+    """Return a store of jobs, job 0 used last, with their folders; each needs 3017 bytes."""
     store = a_store(tmp_path / "store")
     found = []
     for number in range(count):
         kept(store, tmp_path / str(number), number)
-        (path,) = (path for path in entries(store) if path.parent.name == key(number))
-        used(path, 100 * (1 + number))
-        found.append(path)
+        found.append(place_of(store, number))
+        aged(found[-1], 100 * (1 + number))
     return store, found
 
 
 def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
-    store, paths = stocked(tmp_path, 4)
+    store, found = stocked(tmp_path, 4)
     assert restored(store, tmp_path / "hit", 3) is not None  # now the most recently used
-    store.max_bytes = 3 * 3001 + 15  # one byte less than three need: what they share is freed by none of them
+    store.max_bytes = 3 * 3017 - 1
     trimmed = store.trim()
-    assert entries(store) == sorted((paths[0], paths[3]))
-    assert (trimmed.entries, trimmed.contents, trimmed.bytes) == (2, 4, 2 * 3001)
-    assert (trimmed.entries_left, trimmed.bytes_left) == (2, 2 * 3001 + 16)
-    assert (store.stats().bytes, store.stats().unnamed_contents) == (2 * 3001 + 16, 0)
+    assert places(store) == sorted((found[0], found[3]))
+    assert (trimmed.entries, trimmed.bytes) == (2, 2 * 3017)
+    assert (trimmed.entries_left, trimmed.bytes_left) == (2, 2 * 3017)
+    assert store.stats().bytes == 2 * 3017
     assert store.verify() == []
     assert restored(store, tmp_path / "left", 0) == tree(tmp_path / "0")
     assert restored(store, tmp_path / "gone", 1) is None
-    assert store.trim() == trimmed._replace(entries=0, contents=0, bytes=0)
-    store.max_bytes = 2 * 3001 + 16
+    assert store.trim() == trimmed._replace(entries=0, bytes=0)
+    store.max_bytes = 2 * 3017
     assert store.trim().entries == 0
     store.max_bytes -= 1
     assert store.trim().entries == 1
     store.max_bytes = 0
     store.trim()
-    assert (entries(store), blobs(store), tree(store.folder / "staging")) == ([], [], {})
+    assert (places(store), tree(store.folder / "staging")) == ([], {})
 
 
-def test_what_nobody_names_has_an_hour(tmp_path: Path) -> None:
+def test_leftovers_go_and_what_is_at_work_stays(tmp_path: Path) -> None:
     store, _ = stocked(tmp_path, 1)
-    for name, content, age in (("young", b"young", HOUR - 60), ("old", b"old", HOUR + 60)):
-        blob = blob_of(store, content)
-        blob.parent.mkdir(exist_ok=True)
-        blob.write_bytes(content)
-        aged(blob, age)
-        left = store.folder / "staging" / f"{files.MARK}{name}"
+    for name, age_s in ((".elsewhere.7.01234567.tmp", 60), (".elsewhere.8.01234567.tmp", 2 * atomic.ABANDONED_S)):
+        left = store.folder / "staging" / name
         left.mkdir()
         (left / "part").write_bytes(b"part")
-        for path in (left / "part", left):
-            aged(path, age)
-    working = store.folder / "staging" / f"{files.MARK}at work"
-    working.mkdir()
-    (working / "part").write_bytes(b"grows")
-    aged(working, 5 * HOUR)
-    assert store.stats().unnamed_contents == 2
-    trimmed = store.trim()
-    assert (trimmed.contents, trimmed.bytes, trimmed.temporary) == (1, len(b"old"), 1)
-    assert blob_of(store, b"young").exists()
-    left_over = sorted(path.name for path in (store.folder / "staging").iterdir())
-    assert left_over == [f"{files.MARK}at work", f"{files.MARK}young"]
+        aged(left, age_s)
+    with atomic.folder_in(store.folder / "staging") as working:
+        aged(working, 2 * atomic.ABANDONED_S)
+        assert (store.stats().temporary, store.trim().temporary) == (3, 1)
+        left_over = sorted(path.name for path in (store.folder / "staging").iterdir())
+        assert left_over == sorted([working.name, ".elsewhere.7.01234567.tmp"])
     assert restored(store, tmp_path / "b") == tree(tmp_path / "0")
 
 
@@ -756,120 +790,92 @@ def test_answers_beside_the_store_stay(tmp_path: Path) -> None:
     assert ledger.exists()
 
 
-def test_a_damaged_entry_goes_with_what_it_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store, paths = stocked(tmp_path, 2)
-    _flip(paths[0], 200)
-    for blob in blobs(store):
-        aged(blob, 2 * HOUR)
-    trimmed = store.trim()
-    assert (trimmed.entries, trimmed.contents, trimmed.entries_left) == (1, 2, 1)
-    assert str(paths[0]) in warnings(caplog)[0]
-    assert store.verify() == []
-
-
-def test_an_entry_without_its_contents_goes_when_room_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store, paths = stocked(tmp_path, 3)
-    blob_of(store, b"2").unlink()
-    os.truncate(blob_of(store, blob_bytes(1, 3000)), 2999)
-    assert store.trim().entries == 2
+def test_damaged_work_goes_when_room_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store, found = stocked(tmp_path, 4)
+    number_of(store, 2).unlink()
+    os.truncate(weights_of(store, 1), 2999)
+    _flip(found[3] / "work.json", 200)
+    assert store.trim().entries == 3
     told = {said.split(": expected")[0] for said in warnings(caplog)}
-    assert told == {str(blob_of(store, content)) for content in (b"2", blob_bytes(1, 3000))}
-    assert entries(store) == [paths[0]]
+    assert told == {str(found[1]), str(found[2] / "0/inner/number.txt"), str(found[3] / "work.json")}
+    assert places(store) == [found[0]]
 
 
-def test_work_that_is_done_again_replaces_damage(store: Store, tmp_path: Path) -> None:
-    """A forced job makes the very same bytes; what lies under their names has the right size, and is something else."""
-    outputs = kept(store, tmp_path / "a")
-    _flip(blob_of(store, blob_bytes(0, 3000)), 9)
-    assert store.put(key(0), a_card(outputs), outputs)
-    assert store.verify() == []
-    assert not store.put(key(0), a_card(outputs), outputs)
+def test_a_writer_of_the_same_work_at_once_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, outputs = a_store(tmp_path / "store"), work(tmp_path / "a")
+    place = atomic.place
 
-
-def test_a_writer_that_comes_in_between_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, _ = stocked(tmp_path, 1)
-    store.max_bytes = 0
-    move = files.move
-    outputs = work(tmp_path / "other", 0)
-    put: list[bool] = []
-
-    def interrupted(path: Path, aside: Path) -> bool:
-        if not put:  # after the collector has listed entries and contents, before it takes the first
-            monkeypatch.setattr(files, "move", move)
-            put.append(a_store(store.folder).put(key(9), a_card(outputs), outputs))
-        return move(path, aside)
-
-    monkeypatch.setattr(files, "move", interrupted)
-    store.trim()
-    assert put == [True]
-    assert restored(store, tmp_path / "b", 0) is None
-    assert restored(store, tmp_path / "b", 9) == tree(tmp_path / "other")
-    assert store.verify() == []
-
-
-def test_a_writer_notices_that_a_collector_was_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = a_store(tmp_path / "store")
-    outputs = work(tmp_path / "a")
-    place = files.place
-    taken: list[Path] = []
-
-    def interrupted(temporary: Path, target: Path) -> None:
+    def late(temporary: Path, target: Path) -> None:
+        if "work" in target.parts:
+            monkeypatch.setattr(atomic, "place", place)
+            assert a_store(store.folder).put(key(0), a_card(outputs), outputs)
         place(temporary, target)
-        if "entries" in target.parts and not taken:
-            taken.append(blob_of(store, b"0"))
-            taken[0].unlink()
 
-    monkeypatch.setattr(files, "place", interrupted)
+    monkeypatch.setattr(atomic, "place", late)
     assert store.put(key(0), a_card(outputs), outputs)
-    assert len(taken) == 1
     assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
+    assert (store.verify(), tree(store.folder / "staging")) == ([], {})
 
 
-def test_an_entry_that_is_used_while_room_is_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, paths = stocked(tmp_path, 2)
-    identity = store_entries.identity_of(paths[1])
-    loaded = store_entries.load(paths[1])
-    assert loaded.identity == identity
+def test_work_that_is_used_while_room_is_made_stays(tmp_path: Path) -> None:
+    store, found = stocked(tmp_path, 2)
+    held = store._held(found[1])
     time.sleep(0.02)  # beyond the grain of the kernel's clock, 10 ms at most
     assert restored(store, tmp_path / "hit", 1) is not None
-    assert not store_entries.discard(loaded)
-    assert paths[1].exists()
+    assert not store._drop(held)
+    assert found[1].exists()
+    assert store._drop(store._held(found[1]))
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+def test_a_reader_misses_what_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: int
+) -> None:
+    store, _ = stocked(tmp_path, 1)
+    open_file, seen = copying.open_file, []
+
+    def collected(path: Path) -> Any:
+        if "work" in path.parts and path.name != "VERSION":
+            seen.append(path)
+            if len(seen) == step:
+                shutil.rmtree(place_of(store, 0))
+        return open_file(path)
+
+    monkeypatch.setattr(copying, "open_file", collected)
+    assert restored(store, tmp_path / "b") is None
+    assert (tree(tmp_path / "b"), warnings(caplog)) == ({}, [])
 
 
 # Check
 
 
 def test_verify_names_everything_and_mends_it(tmp_path: Path) -> None:
-    store, paths = stocked(tmp_path, 6)
+    store, found = stocked(tmp_path, 6)
     assert store.verify() == []
-    _flip(paths[0], 200)
-    _flip(blob_of(store, blob_bytes(1, 3000)), 9)
-    blob_of(store, b"2").unlink()
-    os.truncate(blob_of(store, blob_bytes(3, 3000)), 0)
-    stranger = store.folder / "blobs" / "ab" / "note.txt"
-    stranger.parent.mkdir(exist_ok=True)
-    stranger.write_text("not a digest")
+    _flip(found[0] / "work.json", 200)
+    _flip(weights_of(store, 1), 9)
+    number_of(store, 2).unlink()
+    os.truncate(weights_of(store, 3), 0)
     spoiled = {
-        paths[0]: "other content than its digest says",
-        blob_of(store, blob_bytes(1, 3000)): "3000 bytes with the sha256",
-        blob_of(store, b"2"): f"none, though {paths[2]} needs it",
-        blob_of(store, blob_bytes(3, 3000)): "0 bytes with the sha256",
-        stranger: "12 bytes with the sha256",
+        found[0] / "work.json": "other content than its digest says",
+        weights_of(store, 1): "the sha256 ",
+        number_of(store, 2): "none",
+        found[3]: "17 bytes instead of 3017",
     }
     before = tree(store.folder)
-    faults = store.verify()
+    damages = store.verify()
     assert tree(store.folder) == before
-    assert {str(fault.fault).split(": expected")[0] for fault in faults} == {str(path) for path in spoiled}
-    assert len(faults) == len(spoiled)
-    for fault in faults:
-        assert not fault.mended
-        assert "\n" not in str(fault)
-        assert fault.fault.found.startswith(spoiled[Path(str(fault.fault).split(": expected")[0])])
+    assert {str(damage.fault).split(": expected")[0] for damage in damages} == {str(path) for path in spoiled}
+    assert len(damages) == len(spoiled)
+    for damage in damages:
+        assert not damage.mended
+        assert "\n" not in str(damage)
+        assert damage.fault.found.startswith(spoiled[Path(str(damage.fault).split(": expected")[0])])
     mended = store.verify(mend=True)
-    assert [fault.fault.expected for fault in mended] == [fault.fault.expected for fault in faults]
-    assert all(fault.mended and str(fault).startswith("removed: ") for fault in mended)
+    assert [damage.fault.expected for damage in mended] == [damage.fault.expected for damage in damages]
+    assert all(damage.mended and str(damage).startswith("removed: ") for damage in mended)
     assert store.verify() == []
-    assert entries(store) == sorted(paths[4:])
+    assert places(store) == sorted(found[4:])
     assert restored(store, tmp_path / "b", 4) == tree(tmp_path / "4")
 
 
@@ -917,7 +923,7 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
         assert tree(store.folder).keys() & {"staging"} == set() or tree(store.folder / "staging") == {}
         faults = store.verify()
         assert faults == []
-        assert (restored(store, tmp_path / "b") is not None) == bool(entries(store))
+        assert (restored(store, tmp_path / "b") is not None) == bool(places(store))
         shutil.rmtree(tmp_path / "b", ignore_errors=True)
         steps += 1
     assert steps > 20
@@ -936,7 +942,7 @@ def test_targets_on_a_disk_that_fills_stay_as_they_were(
             asked = failing(patch, steps)
             done = store.restore(key(0), targets(folder), versions=VERSIONS)
         found = tree(folder)
-        assert entries(store)  # a full results disk is no fault of the store
+        assert places(store)  # a full results disk is no fault of the store
         if done is not None:  # at the latest when nothing failed; a file system may not be able to flush a folder
             assert found == new
             if len(asked) <= steps:
@@ -965,27 +971,17 @@ def test_contents_beyond_a_limit_are_not_kept(store: Store, tmp_path: Path, capl
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not done
     assert "file too large" in warnings(caplog)[0]
-    assert (entries(store), blobs(store), tree(store.folder / "staging")) == ([], [], {})
+    assert (places(store), tree(store.folder / "staging")) == ([], {})
 
 
 def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: Path) -> None:
     kept(store, tmp_path / "a")
-    old, young = tmp_path / "b" / f"{files.MARK}old", tmp_path / "b" / f"{files.MARK}young"
+    old, young = (tmp_path / "b" / f".elsewhere.{number}.01234567.tmp" for number in (1, 2))
     for path in (old, young):
         path.mkdir(parents=True)
-    aged(old, 2 * HOUR)
+    aged(old, 2 * atomic.ABANDONED_S)
     restored(store, tmp_path / "b")
     assert (old.exists(), young.exists()) == (False, True)
-
-
-def test_a_clock_that_is_wrong_removes_nothing_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, _ = stocked(tmp_path, 1)
-    blob = blob_of(store, b"young")
-    blob.parent.mkdir(exist_ok=True)
-    blob.write_bytes(b"young")
-    monkeypatch.setattr(time, "time", lambda: 4e9)  # ages are differences of the file system's own times
-    assert store.trim().contents == 0
-    assert blob.exists()
 
 
 def test_storage_of_cards_is_that_of_run_cards(store: Store, tmp_path: Path) -> None:

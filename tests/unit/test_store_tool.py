@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finished_work import a_store, blob_bytes, blob_of, entries, kept, tree
+from finished_work import a_store, kept, number_of, place_of, tree, weights_of
 
 from lever_pipe.__main__ import main
 from lever_pipe.runtime.store import Store
 
-SIZE = 3001  # bytes of a job's own; all share 16 more
+SIZE = 3017  # bytes of a job
 
 
 @pytest.fixture
@@ -23,10 +23,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     store = a_store(Path("kept/here"))
     for number in range(3):
         kept(store, tmp_path / str(number), number, stage=f"stage_{number % 2}")
-    for path in entries(store):
-        stage = json.loads(path.read_bytes())["entry"]["outputs"]["weights"]["files"][0]["sha256"]
-        number = next(n for n in range(3) if blob_of(store, blob_bytes(n, 3000)).name == stage)
-        os.utime(path, (1e9 + number, 1e9 + number))
+    for number in range(3):
+        os.utime(place_of(store, number), (1e9 + number, 1e9 + number))
     return store
 
 
@@ -55,7 +53,7 @@ def test_stats_count_what_there_is(store: Store, capsys: pytest.CaptureFixture[s
     assert lines[0] == ["kept/here"]
     assert ["stage_0", "2"] in lines
     assert ["stage_1", "1"] in lines
-    assert ["bytes", f"{3 * SIZE + 16:,}"] in lines
+    assert ["bytes", f"{3 * SIZE:,}"] in lines
     assert ["ledger", "bytes", "1,234"] in lines
     assert ["max", "bytes", "500,000,000"] in lines
     found = object_of(capsys, "stats")
@@ -64,10 +62,8 @@ def test_stats_count_what_there_is(store: Store, capsys: pytest.CaptureFixture[s
         "entries": 3,
         "stages": {"stage_0": 2, "stage_1": 1},
         "damaged": 0,
-        "contents": 8,
-        "bytes": 3 * SIZE + 16,
-        "unnamed_contents": 0,
-        "unnamed_bytes": 0,
+        "files": 12,
+        "bytes": 3 * SIZE,
         "temporary": 0,
         "ledger_bytes": 1234,
         "max_bytes": 500_000_000,
@@ -75,49 +71,49 @@ def test_stats_count_what_there_is(store: Store, capsys: pytest.CaptureFixture[s
 
 
 def test_verify_tells_one_line_a_fault_and_mends(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    sound = f"kept/here: sound; 3 finished jobs, 8 files of {3 * SIZE + 16:,} bytes\n"
+    sound = f"kept/here: sound; 3 finished jobs, 12 files of {3 * SIZE:,} bytes\n"
     assert told(capsys, "verify") == sound
     assert object_of(capsys, "verify")["faults"] == []
-    blob, other = blob_of(store, blob_bytes(1, 3000)), blob_of(store, b"2")
-    blob.write_bytes(bytes(3000))
+    weights, other = weights_of(store, 1), number_of(store, 2)
+    weights.write_bytes(bytes(3000))
     other.unlink()
     before = tree(store.folder)
     lines = told(capsys, "verify", status=1).splitlines()
-    assert [line.split(":")[0] for line in lines[:-1]] == [str(other), str(blob)]
-    assert lines[-1].startswith("kept/here: 2 faults; 3 finished jobs")
+    assert {line.split(":")[0] for line in lines[:-1]} == {str(other), str(weights)}
+    assert lines[-1].startswith("kept/here: 2 faults; 2 finished jobs")
     assert "python -m lever_pipe store verify --mend kept/here" in lines[0]
     found = object_of(capsys, "verify", status=1)["faults"]
     assert [sorted(fault) for fault in found] == [["do", "expected", "found", "removed"]] * 2
     assert tree(store.folder) == before
     lines = told(capsys, "verify", "--mend").splitlines()
     assert [line.split(":")[0] for line in lines[:-1]] == ["removed"] * 2
-    assert lines[-1] == "kept/here: sound; 1 finished job, 6 files of 6,018 bytes"  # two of them unnamed now
+    assert lines[-1] == f"kept/here: sound; 1 finished job, 4 files of {SIZE:,} bytes"
     assert told(capsys, "verify").startswith("kept/here: sound")
 
 
 def test_gc_removes_what_is_damaged(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    blob = blob_of(store, blob_bytes(1, 3000))
-    blob.write_bytes(bytes(3000))
+    weights = weights_of(store, 1)
+    weights.write_bytes(bytes(3000))
     lines = told(capsys, "gc").splitlines()
-    assert lines[0].startswith(f"removed: {blob}: expected bytes whose sha256 is the file's name; found 3000 bytes")
+    assert lines[0].startswith(f"removed: {weights}: expected finished work as it was stored; found the sha256 ")
     assert lines[-1].startswith("kept/here: 2 finished jobs")
     assert told(capsys, "verify").startswith("kept/here: sound; 2 finished jobs")
     assert object_of(capsys, "gc")["faults"] == []
 
 
 def test_gc_keeps_to_the_bound(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "gc").startswith("removed 0 finished jobs, 0 files of 0 bytes and 0 leftovers\n")
-    bound = (2 * SIZE + 16) / 1e9
+    assert told(capsys, "gc").startswith("removed 0 finished jobs of 0 bytes and 0 leftovers\n")
+    bound = 2 * SIZE / 1e9
     assert told(capsys, "gc", "--max-gb", bound) == (
-        f"removed 1 finished job, 2 files of {SIZE:,} bytes and 0 leftovers\n"
-        f"kept/here: 2 finished jobs of {2 * SIZE + 16:,} bytes; {2 * SIZE + 16:,} are allowed\n"
+        f"removed 1 finished job of {SIZE:,} bytes and 0 leftovers\n"
+        f"kept/here: 2 finished jobs of {2 * SIZE:,} bytes; {2 * SIZE:,} are allowed\n"
     )
     found = object_of(capsys, "gc", "--max-gb", f"{bound - 1e-9:.9f}")
-    assert (found["entries"], found["entries_left"], found["max_bytes"]) == (1, 1, 2 * SIZE + 15)
-    assert blob_of(store, blob_bytes(2, 3000)).exists()  # used last
+    assert (found["entries"], found["entries_left"], found["max_bytes"]) == (1, 1, 2 * SIZE - 1)
+    assert place_of(store, 2).exists()  # used last
     found = object_of(capsys, "gc", "--all")
-    assert (found["entries"], found["entries_left"], found["bytes"], found["bytes_left"]) == (1, 0, SIZE + 16, 0)
-    assert store.stats().contents == 0
+    assert (found["entries"], found["entries_left"], found["bytes"], found["bytes_left"]) == (1, 0, SIZE, 0)
+    assert store.stats().files == 0
 
 
 def test_the_folder_comes_from_words_or_configuration(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

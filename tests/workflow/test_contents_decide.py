@@ -336,9 +336,9 @@ class TestStore:
         assert not (project.folder / ".lever_pipe").exists()
 
     def test_a_damaged_entry_is_never_used(self, smoke: Project) -> None:
-        blobs = [path for path in (smoke.folder / ".lever_pipe/store/blobs").rglob("*") if path.is_file()]
+        kept = [path for path in (smoke.folder / ".lever_pipe/store/work").rglob("*") if path.is_file()]
         selector = (smoke.folder / GRPO).read_bytes()
-        mine = [path for path in blobs if path.stat().st_size == len(selector) and path.read_bytes() == selector]
+        mine = [path for path in kept if path.stat().st_size == len(selector) and path.read_bytes() == selector]
         assert len(mine) == 1
         mine[0].chmod(0o644)
         mine[0].write_bytes(selector[:-1] + bytes([selector[-1] ^ 1]))

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lever_pipe.base.atomic import write_file, write_folder
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.folders import write_folder
 from lever_pipe.base.model_folders import load_strictly, readable, require_size, require_whole
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
-from lever_pipe.base.storage import write_atomically
 from lever_pipe.experiment.agent_config import TinyQwen3
 from lever_pipe.intention.codecs.protocol import ChatCodec
 
@@ -110,7 +109,7 @@ def save_policy_files(files: Iterable[Path], model: PreTrainedModel, codec: Chat
         _fill(folder, model, codec, None)
         for path in files:
             with (folder / path.name).open("rb") as source:
-                write_atomically(path, partial(copyfileobj, source))
+                write_file(path, partial(copyfileobj, source))
 
 
 def policy_folder(files: tuple[Path, ...]) -> Path:

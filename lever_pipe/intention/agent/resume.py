@@ -23,8 +23,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lever_pipe.base import contents, storage
+from lever_pipe.base.atomic import write_folder
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors
-from lever_pipe.base.folders import write_folder
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Row
@@ -173,7 +173,7 @@ def _drop(path: Path) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove what a process that was killed has left of checkpoints."""
-    for path in folder.glob(".step-*"):
+    for path in folder.glob(".*"):
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from lever_pipe.base import os_faults, storage, temporaries
+from lever_pipe.base import atomic, os_faults, storage
 from lever_pipe.base.errors import RecordError
 
 log = logging.getLogger(__name__)
@@ -324,7 +324,7 @@ def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
     aside and then compares its size: it sees these bytes, or it moved the file before the last look below.
     """
     try:
-        with temporaries.blamed_on(path, path), path.open(mode) as handle:
+        with atomic.blamed_on(path, path), path.open(mode) as handle:
             handle.seek(0, os.SEEK_END)
             handle.write(content)
             handle.flush()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe.base import storage
-from lever_pipe.base.folders import write_folder
+from lever_pipe.base.atomic import write_folder
 from lever_pipe.report.tables.table import Table
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from lever_pipe.base.provenance import installed_versions
 from lever_pipe.runtime import snapshot
-from lever_pipe.runtime.checks.findings import Finding, fault, ok, warning
+from lever_pipe.runtime.checks.findings import Outcome, fault, ok, warning
 from lever_pipe.runtime.slurm import squeue as slurm
-from lever_pipe.runtime.slurm.requests import Request, distinct
+from lever_pipe.runtime.slurm.requests import JobRequest, distinct
 
 START_WITHIN = 60
 RUN_WITHIN = 240.0
@@ -39,9 +39,12 @@ def probe(token: Path) -> str:
     )
 
 
-def check(jobs: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Finding]:
+def check(jobs: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Outcome]:
     """Yield for each partition, with and without GPU as jobs ask, whether a node answers as this machine does."""
-    asked = {_one_of(request): None for request in distinct(jobs)}
+    asked = dict.fromkeys(
+        request._replace(cpus=1, mem_mb=MEGABYTES, minutes=MINUTES, gres=tuple((name, 1) for name, _ in request.gres))
+        for request in distinct(jobs)
+    )
     snapshot.FOLDER.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=snapshot.FOLDER, prefix="doctor-") as token:
         here = json.loads(probe(Path(token.name)))
@@ -49,43 +52,25 @@ def check(jobs: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Finding]:
             yield _compare(request, _command(request, prefix, token.name), here)
 
 
-def _one_of(request: Request) -> Request:
-    """Return a small request of the same place, account and kind of GPU."""
-    return request._replace(
-        cpus=1, mem_mb=MEGABYTES, minutes=MINUTES, gres=tuple((name, 1) for name, _ in request.gres)
-    )
-
-
-def _compare(request: Request, command: list[str], here: dict[str, Any]) -> Finding:
+def _compare(request: JobRequest, command: list[str], here: dict[str, Any]) -> Outcome:
     names = [*request.partitions, *(name for name, _ in request.gres)]
     check = f"compute node of {' with '.join(names) or 'the default partition'}"
     reply = slurm.ask(*command, timeout=RUN_WITHIN)
     there = _answer(reply.output) if reply else None
     if there is None:
         said = (reply.error.strip().splitlines() or ["nothing"])[-1] if reply else f"no end after {RUN_WITHIN:.0f} s"
-        return warning(
-            check,
-            expected=f"a node that starts `{Path(sys.executable).name} -m lever_pipe` within {START_WITHIN} s",
-            found=said,
-            do="Try again when a node is free; or put Python and package where all nodes see them.",
-        )
+        return warning(check, "node answers", said, python=Path(sys.executable).name, seconds=START_WITHIN)
     different = [name for name in OF_JOBS if there.get(name) != here[name]]
     if different:
-        return fault(
-            check,
-            expected="; ".join(f"{name} {here[name]}" for name in different),
-            found="; ".join(f"{name} {there.get(name)}" for name in different) + f" on {there['host']}",
-            do="Use one environment and one folder that all nodes share.",
-        )
+        found = "; ".join(f"{name} {there.get(name)}" for name in different) + f" on {there['host']}"
+        return fault(check, "node differs", found, here="; ".join(f"{name} {here[name]}" for name in different))
     if request.gres and there["gpus"] == 0:
-        remedy = "Install a torch that fits the node's driver, or name another partition."
-        return warning(check, expected="a GPU that torch sees", found=f"none on {there['host']}", do=remedy)
-    return ok(
-        check, f"{there['host']}: same package, versions and folder; GPUs that torch sees: {_told(there['gpus'])}"
-    )
+        return warning(check, "node without GPU", f"none on {there['host']}")
+    gpus = "no torch here" if there["gpus"] is None else there["gpus"]
+    return ok(check, f"{there['host']}: same package, versions and folder; GPUs that torch sees: {gpus}")
 
 
-def _command(request: Request, prefix: str, token: str) -> list[str]:
+def _command(request: JobRequest, prefix: str, token: str) -> list[str]:
     name = f"{prefix or 'lever_pipe'}_doctor"
     command = ["srun", "--quiet", f"--immediate={START_WITHIN}", f"--job-name={name}", f"--time={request.minutes}"]
     command += [f"--mem={request.mem_mb}", "--ntasks=1", "--nodes=1"]
@@ -113,7 +98,3 @@ def _gpus() -> int | None:
     import torch
 
     return torch.cuda.device_count()
-
-
-def _told(gpus: int | None) -> str:
-    return "no torch here" if gpus is None else str(gpus)

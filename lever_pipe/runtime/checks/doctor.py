@@ -18,7 +18,7 @@ from lever_pipe.base.errors import ConfigError, LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import compute, local_checks, orphans, slurm_checks
-from lever_pipe.runtime.checks.findings import Finding, Level, fault, ok, require_no_fault, warning
+from lever_pipe.runtime.checks.findings import Level, Outcome, ok, require_no_fault, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.rerun.forecast import UnplannableError, planned_jobs
 
@@ -29,7 +29,7 @@ SLURM, LOCAL = "slurm", "local"
 Job = Mapping[str, Any]
 
 
-class Call(NamedTuple):
+class SnakemakeCall(NamedTuple):
     """What a call of Snakemake would do.
 
     Attributes:
@@ -51,7 +51,7 @@ def preflight(
     slurm: SlurmSettings | None = None,
     chosen: str | None = None,
     folder: Path = Path(),
-) -> list[Finding]:
+) -> list[Outcome]:
     """Look at everything that the planned jobs need, and return what was found.
 
     Args:
@@ -83,23 +83,23 @@ def preflight(
 
 
 def look_at_slurm(
-    settings: SlurmSettings, jobs: Sequence[Job], on_orphans: orphans.Choice, folder: Path, *, so_far: list[Finding]
-) -> list[Finding]:
+    settings: SlurmSettings, jobs: Sequence[Job], on_orphans: orphans.OnOrphans, folder: Path, *, so_far: list[Outcome]
+) -> list[Outcome]:
     """Return what is found about SLURM; waits for earlier jobs, or cancels them, only for a run that can go on."""
     found = list(slurm_checks.check(settings, jobs))
     if any(finding.check == slurm_checks.CLUSTER and finding.level is Level.FAULT for finding in found):
         return found
-    if on_orphans is orphans.Choice.REPORT or _can_go_on([*so_far, *found]):
+    if on_orphans is orphans.OnOrphans.REPORT or _can_go_on([*so_far, *found]):
         found.append(orphans.settle(on_orphans, settings.jobname_prefix, folder))
     return found
 
 
-def look_for_left_jobs(on_orphans: orphans.Choice, folder: Path, *, so_far: list[Finding]) -> list[Finding]:
+def look_for_left_jobs(on_orphans: orphans.OnOrphans, folder: Path, *, so_far: list[Outcome]) -> list[Outcome]:
     """Return what a run that does not submit to SLURM finds of jobs that one before it has submitted.
 
     Nothing is asked where no run of this folder did. As this run needs no SLURM, its silence is no fault.
     """
-    if orphans.may_be_left(folder) and (on_orphans is orphans.Choice.REPORT or _can_go_on(so_far)):
+    if orphans.may_be_left(folder) and (on_orphans is orphans.OnOrphans.REPORT or _can_go_on(so_far)):
         return [orphans.settle(on_orphans, orphans.PREFIX, folder, silence=warning)]
     return []
 
@@ -119,8 +119,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def examine(
-    words: Sequence[str], on_orphans: orphans.Choice, *, on_nodes: bool, folder: Path = Path()
-) -> Iterator[Finding]:
+    words: Sequence[str], on_orphans: orphans.OnOrphans, *, on_nodes: bool, folder: Path = Path()
+) -> Iterator[Outcome]:
     """Yield what is found for a call of Snakemake with these words.
 
     Args:
@@ -155,7 +155,7 @@ def examine(
         yield from compute.check(jobs, call.slurm.jobname_prefix)
 
 
-def read_call(words: Sequence[str]) -> Call:
+def read_call(words: Sequence[str]) -> SnakemakeCall:
     """Return what Snakemake would understand of these words, profiles included.
 
     Raises:
@@ -170,7 +170,7 @@ def read_call(words: Sequence[str]) -> Call:
         raise ConfigError(expected, found=str(refusal).rstrip("."), do="Write them as for snakemake itself.") from None
 
 
-def _understood(words: Sequence[str]) -> Call:
+def _understood(words: Sequence[str]) -> SnakemakeCall:
     from snakemake.cli import parse_args
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
@@ -178,7 +178,7 @@ def _understood(words: Sequence[str]) -> Call:
     files = [path for path in (CONFIG, *(args.configfile or ())) if path != CONFIG or path.exists()]
     executor = args.executor or LOCAL
     settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None
-    return Call(
+    return SnakemakeCall(
         config=snakemake_adapter.configuration_of(files, args.config),
         source=" + ".join(map(str, files)),
         executor=executor,
@@ -207,13 +207,12 @@ def submitted(jobs: Any) -> list[Job]:
     ]
 
 
-def _can_go_on(findings: list[Finding]) -> bool:
+def _can_go_on(findings: list[Outcome]) -> bool:
     return all(finding.level is not Level.FAULT for finding in findings)
 
 
-def _refused(check: str, refusal: LeverPipeError) -> Finding:
-    expected = refusal.expected.rpartition("expected ")[2]
-    return fault(check, expected=expected, found=refusal.found, do=refusal.do)
+def _refused(check: str, refusal: LeverPipeError) -> Outcome:
+    return Outcome(Level.FAULT, check, refusal.found, refusal.expected.rpartition("expected ")[2], refusal.do)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -225,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--orphans",
-        choices=list(map(str, orphans.Choice)),
+        choices=list(map(str, orphans.OnOrphans)),
         help=f"what to do about jobs of an earlier run; {orphans.VARIABLE} says it for a run",
     )
     parser.add_argument("--compute", action="store_true", help="also run a tiny job in each partition")

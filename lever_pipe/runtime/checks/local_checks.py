@@ -14,7 +14,7 @@ from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets.okvqa import read_questions
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing
-from lever_pipe.runtime.checks.findings import Finding, Level, fault, ok, warning
+from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.slurm.requests import whole
 
 SNAKEMAKE = Path(".snakemake")
@@ -69,7 +69,7 @@ def models(experiment: Experiment) -> list[Model]:
     return found
 
 
-def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Finding]:
+def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
     """Yield what is found here.
 
     Args:
@@ -87,7 +87,7 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     yield from raw_data(experiment, rules=rules, folder=folder)
 
 
-def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Finding]:
+def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outcome]:
     """Yield a fault where this machine has not the CUDA devices that jobs which run on it compute on.
 
     Args:
@@ -101,16 +101,13 @@ def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Findi
     if visible is None and any(path for name in DEVICE_FILES for path in devices.glob(name)):
         return
     number = len(visible or [])
-    short = {str(job["rule"]): needed for job in computing if (needed := _processes(job)) > number}
+    taken = {str(job["rule"]): whole(job.get("processes")) if job["device"] == "cuda" else 1 for job in computing}
+    short = {rule: needed for rule, processes in taken.items() if (needed := max(1, processes)) > number}
     if short:
         most = max(short.values())
         found = f"{number} visible" if number else NO_GPU
-        yield fault(
-            "CUDA",
-            expected="a CUDA device" if most == 1 else f"{most} CUDA devices, one a process",
-            found=f"{found} ({', '.join(sorted(short))})",
-            do="Run on such a machine or with profiles/slurm, or set device=cpu with --set-resources RULE:device=cpu.",
-        )
+        devices_needed = "a CUDA device" if most == 1 else f"{most} CUDA devices, one a process"
+        yield fault("CUDA", "CUDA", f"{found} ({', '.join(sorted(short))})", devices=devices_needed)
     else:
         yield ok("CUDA", f"{number} visible")
 
@@ -120,12 +117,7 @@ def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> 
     return [job for job in jobs if (folder / sizing.model_of(experiment, str(job["rule"]))).is_dir()]
 
 
-def _processes(job: Job) -> int:
-    """Return how many devices a job takes; one that says itself which, as `cuda:1`, takes that."""
-    return max(1, whole(job.get("processes"))) if job["device"] == "cuda" else 1
-
-
-def disks(*folders: Path, needed: int, kept: Path | None = None) -> Iterator[Finding]:
+def disks(*folders: Path, needed: int, kept: Path | None = None) -> Iterator[Outcome]:
     """Yield whether each file system takes files: the first needs `needed` bytes, all need inodes and permission.
 
     Where that of `kept` has no room, a run goes on and keeps nothing there.
@@ -139,47 +131,33 @@ def disks(*folders: Path, needed: int, kept: Path | None = None) -> Iterator[Fin
         yield _disk(folder, there, needed=needed if folder in folders[:1] else NO_ROOM, keeps_only=keeps_only)
 
 
-def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Finding:
+def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Outcome:
     check = f"disk of {folder}"
     try:
         with tempfile.TemporaryFile(dir=there) as handle:
             handle.write(b"\0")
     except OSError as refusal:
         if not (keeps_only and refusal.errno in os_faults.FULL):
-            return fault(
-                check,
-                expected="a folder to write to",
-                found=refusal.strerror or str(refusal),
-                do="Mend its permission or quota, or name another folder (`results`, `store.folder`).",
-            )
+            return fault(check, "unwritable", refusal.strerror or str(refusal))
     free, state = shutil.disk_usage(there).free, os.statvfs(there)
     complaint = fault if free < NO_ROOM and not keeps_only else warning
     if free < needed:
-        remedy = "Make room, or lay `results` or `store.folder` elsewhere."
-        if keeps_only:
-            remedy = "The run goes on and keeps nothing there. Make room, or lay `store.folder` elsewhere."
-        return complaint(check, expected=f"about {_bytes(needed)} free", found=_bytes(free), do=remedy)
+        return complaint(check, "room to keep" if keeps_only else "room", _bytes(free), needed=_bytes(needed))
     if state.f_files and state.f_favail < INODES:  # some file systems count none
-        remedy = "Remove files, or lay `results` or `store.folder` elsewhere."
-        return warning(check, expected=f"{INODES} free inodes", found=str(state.f_favail), do=remedy)
+        return warning(check, "inodes", str(state.f_favail), needed=INODES)
     return ok(check, f"{_bytes(free)} free")
 
 
-def model_folder(model: Model, folder: Path) -> Finding:
+def model_folder(model: Model, folder: Path) -> Outcome:
     """Return whether a model folder is whole."""
     check = f"{model.key} {model.folder}"
     faults = model_folders.faults_of(folder / model.folder, files=model.files, any_of=model.any_of)
     if faults:
-        return fault(
-            check,
-            expected="a whole model folder",
-            found="; ".join(faults),
-            do=f"Download it again, or name the right folder in {model.key}.",
-        )
+        return fault(check, "model", "; ".join(faults), key=model.key)
     return ok(check, f"whole, {_bytes(model_folders.bytes_of(folder / model.folder))}")
 
 
-def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Finding]:
+def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
     """Yield whether the raw files and image folders of the configured studies are there."""
     if "lever" in experiment.studies and experiment.data.source == "files" and _any(rules, DATA_RULES):
         places = experiment.data.files.model_dump()
@@ -193,32 +171,26 @@ def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: P
             yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder)
 
 
-def _train_questions(experiment: Experiment, folder: Path) -> Finding:
+def _train_questions(experiment: Experiment, folder: Path) -> Outcome:
     """Return whether there are as many train questions as pools and RL queries need, before an image is embedded."""
     name = experiment.data.files.train_questions
     try:
         number = len(read_questions(folder / name))
     except LeverPipeError:  # prepare_examples tells of every fault
-        return warning(f"questions {name}", expected="an official VQA question file", found="another", do="Mend it.")
+        return warning(f"questions {name}", "no questions", "another")
     needed = {"pools.size": experiment.pools.size + 1}
     if not experiment.rl_data.import_from:
         needed["rl_data.n_queries"] = experiment.rl_data.n_queries
     if short := {key: count for key, count in needed.items() if count > number}:
         wanted = ", ".join(f"{count} for {key}" for key, count in short.items())
-        remedy = f"Lower {' and '.join(short)}, or add train questions."
-        return fault(f"questions {name}", expected=f"at least {wanted}", found=str(number), do=remedy)
+        return fault(f"questions {name}", "few questions", str(number), wanted=wanted, keys=" and ".join(short))
     return ok(f"questions {name}", f"{number:,}")
 
 
-def _present(key: str, names: list[str], folder: Path) -> Finding:
+def _present(key: str, names: list[str], folder: Path) -> Outcome:
     absent = [name for name in names if not _holds_something(folder / name)]
     if absent:
-        return fault(
-            key,
-            expected="raw files and folders with images",
-            found=f"absent or empty: {', '.join(absent)}",
-            do=f"Put them there, or name their places in {key}.",
-        )
+        return fault(key, "raw files", f"absent or empty: {', '.join(absent)}", key=key)
     return ok(key, f"{len(names)} files and folders there")
 
 

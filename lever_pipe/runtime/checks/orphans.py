@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lever_pipe.base.errors import ConfigError, PreflightError
-from lever_pipe.runtime.checks.findings import Finding, fault, ok
+from lever_pipe.runtime.checks.findings import Outcome, fault, ok
 from lever_pipe.runtime.slurm import squeue as slurm
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -36,10 +36,10 @@ SHOWN = 20
 COMMENTS = ("rule_", "group_")  # how the plugin's comments begin
 
 Sleep = Callable[[float], None]
-Complaint = Callable[..., Finding]
+Complaint = Callable[..., Outcome]
 
 
-class Choice(StrEnum):
+class OnOrphans(StrEnum):
     """What to do about them."""
 
     REPORT = "report"
@@ -47,21 +47,23 @@ class Choice(StrEnum):
     CANCEL = "cancel"
 
 
-DOING = {Choice.WAIT: "Waiting for", Choice.CANCEL: "Cancelling"}
+DOING = {OnOrphans.WAIT: "Waiting for", OnOrphans.CANCEL: "Cancelling"}
 
 
-def choice(word: str | None = None) -> Choice:
+def choice(word: str | None = None) -> OnOrphans:
     """Return the choice named by `word` or else by the environment; to report, where neither says anything.
 
     Raises:
         ConfigError: another word.
     """
-    given = word or os.environ.get(VARIABLE) or Choice.REPORT
+    given = word or os.environ.get(VARIABLE) or OnOrphans.REPORT
     try:
-        return Choice(given)
+        return OnOrphans(given)
     except ValueError:
         raise ConfigError(
-            f"{VARIABLE}: expected one of {', '.join(Choice)}", found=repr(given), do="Name one of them, or unset it."
+            f"{VARIABLE}: expected one of {', '.join(OnOrphans)}",
+            found=repr(given),
+            do="Name one of them, or unset it.",
         ) from None
 
 
@@ -111,8 +113,8 @@ def noted_ids(folder: Path) -> set[str]:
 
 
 def settle(
-    chosen: Choice, prefix: str, folder: Path, *, silence: Complaint = fault, sleep: Sleep = time.sleep
-) -> Finding:
+    chosen: OnOrphans, prefix: str, folder: Path, *, silence: Complaint = fault, sleep: Sleep = time.sleep
+) -> Outcome:
     """Look for such jobs, and wait for them or cancel them if that was chosen.
 
     Without them this is one question to SLURM. With `wait` it lasts as long as they do.
@@ -129,18 +131,19 @@ def settle(
     """
     jobs = find(prefix, folder)
     if not jobs:
-        return _unanswered(silence) if jobs is None else ok(CHECK, "none in the queue")
-    if chosen is Choice.REPORT:
-        return _reported(jobs)
+        return silence(CHECK, "queue", "none") if jobs is None else ok(CHECK, "none in the queue")
+    if chosen is OnOrphans.REPORT:
+        return fault(CHECK, "left jobs", f"{len(jobs)}", variable=VARIABLE, jobs="\n    ".join(described(jobs)))
     # Whole messages: Snakemake's formatter does not fill in arguments.
     LOG.warning("\n  ".join([f"{DOING[chosen]} jobs that an earlier run left in the queue:", *described(jobs)]))
-    if chosen is Choice.CANCEL and not slurm.cancel([job.id for job in jobs]):
-        return _unanswered(fault)
+    if chosen is OnOrphans.CANCEL and not slurm.cancel([job.id for job in jobs]):
+        return fault(CHECK, "queue", "none")
     with ended_by_sigterm():
-        left = _until_gone(prefix, folder, sleep=sleep, within=GONE_WITHIN if chosen is Choice.CANCEL else None)
+        left = _until_gone(prefix, folder, sleep=sleep, within=GONE_WITHIN if chosen is OnOrphans.CANCEL else None)
     if left:
-        return _stayed(left)
-    return ok(CHECK, f"{len(jobs)} {'cancelled and gone' if chosen is Choice.CANCEL else 'waited for'}")
+        told_jobs = "\n    ".join(described(left))
+        return fault(CHECK, "cancelled jobs", f"{len(left)} still there", seconds=f"{GONE_WITHIN:.0f}", jobs=told_jobs)
+    return ok(CHECK, f"{len(jobs)} {'cancelled and gone' if chosen is OnOrphans.CANCEL else 'waited for'}")
 
 
 @contextmanager
@@ -203,34 +206,3 @@ def _state(job: slurm.QueuedJob) -> str:
 def _counts(jobs: list[slurm.QueuedJob]) -> str:
     states = [job.state for job in jobs]
     return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-
-
-def _reported(jobs: list[slurm.QueuedJob]) -> Finding:
-    lines = "\n    ".join(described(jobs))
-    return fault(
-        CHECK,
-        expected="no jobs of an earlier run of this folder in the queue: they write the files that this run would make",
-        found=f"{len(jobs)}",
-        do=f"Let them end with {VARIABLE}={Choice.WAIT}, or cancel them with {VARIABLE}={Choice.CANCEL}"
-        " (better before the run, so that it plans with what they made: python -m lever_pipe doctor --orphans"
-        f" wait|cancel). A run that was started here with --nolock may still own them.\n    {lines}",
-    )
-
-
-def _stayed(jobs: list[slurm.QueuedJob]) -> Finding:
-    lines = "\n    ".join(described(jobs))
-    return fault(
-        CHECK,
-        expected=f"cancelled jobs to end within {GONE_WITHIN:.0f} s",
-        found=f"{len(jobs)} still there",
-        do=f"Their node may be down: `scontrol show job ID` tells; wait for it or ask the administrators.\n    {lines}",
-    )
-
-
-def _unanswered(complaint: Complaint) -> Finding:
-    return complaint(
-        CHECK,
-        expected="an answer of squeue and scancel about jobs of an earlier run, which would write this run's files",
-        found="none",
-        do="Make sure that none is left, or start the run again when `scontrol ping` says UP.",
-    )

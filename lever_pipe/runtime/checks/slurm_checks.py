@@ -6,15 +6,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lever_pipe.runtime.checks.findings import Finding, fault, ok, warning
+from lever_pipe.runtime.checks.findings import Outcome, fault, ok, warning
 from lever_pipe.runtime.slurm import squeue as slurm
-from lever_pipe.runtime.slurm.requests import Request, distinct, doubled_gpus, elsewhere, ill_typed
+from lever_pipe.runtime.slurm.requests import JobRequest, distinct, doubled_gpus, elsewhere, ill_typed
 
 CHECKS_PER_RECORD = 3  # the plugin trusts squeue when it remembers a job for so many first waits
 CLUSTER, STATUS, REQUEUE = "SLURM", "status command", "requeue"
 SHORT_MEMORY = 60  # seconds of MinJobAge: with less, one slow answer is enough to miss the end of a job
-LONGER_MEMORY = "Ask the administrators for a MinJobAge of 300 s, SLURM's default."
-ASK_ADMIN = "Ask the cluster's administrators, or start the run again when `scontrol ping` says UP."
+DEFAULT_COMMAND = "the plugin's default, sacct"
 PLENTY = 3  # names that a message lists
 
 
@@ -48,16 +47,12 @@ class SlurmSettings(NamedTuple):
         )
 
 
-def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
     """Yield what is found about the cluster, the plugin's settings and the planned jobs."""
     known = slurm.settings()
     if known is None:
-        yield fault(
-            CLUSTER,
-            expected="an answer to `scontrol show config` within 20 s",
-            found="none: the controller is down or unreachable, or this is no machine of the cluster",
-            do=ASK_ADMIN,
-        )
+        found = "none: the controller is down or unreachable, or this is no machine of the cluster"
+        yield fault(CLUSTER, "no cluster", found)
         yield from _settings_alone(settings)
         return
     yield ok(CLUSTER, f"cluster {known.get('ClusterName', '?')}, version {known.get('SLURM_VERSION', '?')}")
@@ -68,42 +63,34 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
     yield from accounts(jobs, known)
     partitions = slurm.partitions()
     if partitions is None:
-        yield fault("partitions", expected="an answer of scontrol and sinfo", found="none", do=ASK_ADMIN)
+        yield fault("partitions", "no answer", "none", commands="scontrol and sinfo")
         return
     yield from requests(settings, jobs, partitions, known)
 
 
-def status_command(settings: SlurmSettings, known: dict[str, str]) -> Finding:
+def status_command(settings: SlurmSettings, known: dict[str, str]) -> Outcome:
     """Return whether the plugin will learn how jobs end: by a command that answers, and that it really uses."""
     wait, age = settings.seconds_before_status_checks, slurm.seconds(known.get("MinJobAge", ""))
     needed = CHECKS_PER_RECORD * wait
     has_accounting = slurm.has_accounting(known)
-    if settings.status_command == "squeue":
-        if age is not None and age >= needed:
-            return _memory(age, has_accounting=has_accounting)
-        return (warning if has_accounting else fault)(
-            STATUS,
-            expected=f"MinJobAge of at least {needed} s, {CHECKS_PER_RECORD} x slurm-init-seconds-before-status-checks",
-            found=f"{known.get('MinJobAge', 'none')}, so that the plugin asks sacct"
-            + ("" if has_accounting else ", which knows nothing here: ends of jobs would be missed"),
-            do=f"Set slurm-init-seconds-before-status-checks: {age // CHECKS_PER_RECORD} in the profile."
-            if age and age >= CHECKS_PER_RECORD
-            else LONGER_MEMORY,
-        )
-    return (warning if has_accounting else fault)(
+    complaint = warning if has_accounting else fault
+    if settings.status_command != "squeue":
+        lacks = "which overlooks cancelled jobs"
+        lacks = lacks if has_accounting else "but SLURM keeps no accounts: the plugin sees no job end"
+        return complaint(STATUS, "status command", f"{settings.status_command or DEFAULT_COMMAND}, {lacks}")
+    if age is not None and age >= needed:
+        return _memory(age, has_accounting=has_accounting)
+    lacks = "" if has_accounting else ", which knows nothing here: ends of jobs would be missed"
+    return complaint(
         STATUS,
-        expected="slurm-status-command: squeue",
-        found=(settings.status_command or "the plugin's default, sacct")
-        + (
-            ", which overlooks cancelled jobs"
-            if has_accounting
-            else ", but SLURM keeps no accounts: the plugin sees no job end"
-        ),
-        do="Set slurm-status-command: squeue in the profile.",
+        "short rounds" if age and age >= CHECKS_PER_RECORD else "short memory",
+        f"{known.get('MinJobAge', 'none')}, so that the plugin asks sacct{lacks}",
+        seconds=f"{needed} s, {CHECKS_PER_RECORD} x slurm-init-seconds-before-status-checks",
+        possible=(age or 0) // CHECKS_PER_RECORD,
     )
 
 
-def _memory(age: int, *, has_accounting: bool) -> Finding:
+def _memory(age: int, *, has_accounting: bool) -> Outcome:
     """Return whether SLURM remembers an ended job for long enough.
 
     The plugin asks less and less often, every 180 s at last; the watchdog lets it ask thrice in MinJobAge at least.
@@ -111,103 +98,59 @@ def _memory(age: int, *, has_accounting: bool) -> Finding:
     if age >= SHORT_MEMORY:
         return ok(STATUS, f"squeue, thrice or more in the {age} s for which SLURM remembers an ended job")
     other = "the accounting" if has_accounting else "its artefact, or counts as failed"
-    return warning(
-        STATUS,
-        expected=f"MinJobAge of at least {SHORT_MEMORY} s",
-        found=f"{age} s: the end of a job may be missed, and is then found out from {other}",
-        do=LONGER_MEMORY,
-    )
+    found = f"{age} s: the end of a job may be missed, and is then found out from {other}"
+    return warning(STATUS, "short memory", found, seconds=f"{SHORT_MEMORY} s")
 
 
-def _settings_alone(settings: SlurmSettings) -> Iterator[Finding]:
+def _settings_alone(settings: SlurmSettings) -> Iterator[Outcome]:
     if settings.requeue == settings.no_requeue:
-        yield warning(
-            REQUEUE,
-            expected="one of slurm-no-requeue and slurm-requeue",
-            found="both" if settings.requeue else "neither, so that the cluster's default decides",
-            do="Set slurm-no-requeue: true in the profile: Snakemake's retries then run a job again, and nobody else.",
-        )
+        found = "both" if settings.requeue else "neither, so that the cluster's default decides"
+        yield warning(REQUEUE, "requeue", found)
     else:
         yield ok(REQUEUE, "slurm-requeue" if settings.requeue else "slurm-no-requeue")
     if settings.array_jobs:
-        yield fault(
-            "array jobs",
-            expected="none: the plugin mistakes the states of an array's tasks and deletes finished outputs",
-            found=f"slurm-array-jobs: {settings.array_jobs}",
-            do="Drop slurm-array-jobs from the profile.",
-        )
+        yield fault("array jobs", "array jobs", f"slurm-array-jobs: {settings.array_jobs}")
 
 
-def types(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def types(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
     """Yield resources that YAML read as text or fraction where SLURM takes a whole number."""
     for (name, value), rules in ill_typed(jobs).items():
-        yield fault(
-            f"resource {name}",
-            expected="a whole number",
-            found=f"{value} ({shown(rules)})",
-            do="Write it with digits alone: YAML reads 1e3 as text.",
-        )
+        yield fault(f"resource {name}", "whole number", f"{value} ({shown(rules)})")
 
 
-def refused_words(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def refused_words(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
     """Yield what no job may ask for: GPUs in two ways, or another cluster, of which no question here would tell."""
     for said, rules in doubled_gpus(jobs).items():
-        yield fault(
-            "resource gpu",
-            expected="GPUs asked for either with gpu or with gres",
-            found=f"{said} ({shown(rules)})",
-            do="Use one of them in set-resources: the one that gpu_request in default-resources of the profile names.",
-        )
+        yield fault("resource gpu", "doubled GPUs", f"{said} ({shown(rules)})")
     found = {said: f" ({shown(rules)})" for said, rules in elsewhere(jobs).items()}
     if named := os.environ.get("SBATCH_CLUSTERS"):
         found[f"SBATCH_CLUSTERS={named}"] = " in the environment"
     for said, where in found.items():
-        yield fault(
-            "other cluster",
-            expected="jobs of this machine's own cluster: of another one squeue tells nothing here, so that a job which"
-            " runs there would count as vanished and be started twice",
-            found=said + where,
-            do="Drop it, and start the run on a machine of that cluster.",
-        )
+        yield fault("other cluster", "other cluster", said + where)
 
 
-def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterator[Finding]:
+def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterator[Outcome]:
     """Yield whether this user may charge the accounts that jobs name."""
     asked = sorted({name for request in distinct(jobs) for name in request.accounts})
     if not asked:
         return
     if not slurm.has_accounting(known):
-        yield fault(
-            "account",
-            expected="no slurm_account: SLURM keeps no accounts here, and the plugin fails at every submission",
-            found=shown(asked),
-            do="Drop slurm_account from default-resources of the profile.",
-        )
+        yield fault("account", "no accounts", shown(asked))
         return
     mine = slurm.accounts()
     if mine is None:
-        yield fault("account", expected="an answer of sacctmgr", found="none", do=ASK_ADMIN)
+        yield fault("account", "no answer", "none", commands="sacctmgr")
         return
     if not mine:
-        yield warning(
-            "account",
-            expected="to see the accounts that you may charge",
-            found="none listed by sacctmgr",
-            do="Let it be if sbatch accepts the account.",
-        )
+        yield warning("account", "unseen accounts", "none listed by sacctmgr")
         return
     numbers = {str(job["slurm_account"]) for job in jobs if isinstance(job.get("slurm_account"), int)}
     for name in asked:
         if name.lower() in {account.lower() for account in mine}:
             yield ok(f"account {name}", "known")
-            continue
-        hint = " A number loses its leading zeros: quote it twice, as '\"0123\"'." if name in numbers else ""
-        yield fault(
-            f"account {name}",
-            expected=f"one that you may charge: {', '.join(sorted(mine))}",
-            found="none of them",
-            do=f"Set slurm_account in default-resources of the profile.{hint}",
-        )
+        else:
+            hint = " A number loses its leading zeros: quote it twice, as '\"0123\"'." if name in numbers else ""
+            yield fault(f"account {name}", "account", "none of them", mine=", ".join(sorted(mine)), hint=hint)
 
 
 def requests(
@@ -215,25 +158,21 @@ def requests(
     jobs: Sequence[Mapping[str, Any]],
     partitions: dict[str, slurm.Partition],
     known: dict[str, str],
-) -> Iterator[Finding]:
+) -> Iterator[Outcome]:
     """Yield for every partition whether it exists and suits the jobs that name it."""
     standard = tuple(name for name, partition in partitions.items() if partition.is_default)
-    by_partition: dict[tuple[str, ...], dict[Request, list[str]]] = {}
+    by_partition: dict[tuple[str, ...], dict[JobRequest, list[str]]] = {}
     for request, rules in distinct(jobs).items():
         by_partition.setdefault(request.partitions or standard, {})[request] = rules
     for names, asked in by_partition.items():
         check, unknown = f"partition {','.join(names)}".rstrip(), [name for name in names if name not in partitions]
         if unknown or not names:
             rules = sorted({rule for those in asked.values() for rule in those})
-            yield fault(
-                check,
-                expected=f"one of {', '.join(sorted(partitions))}",
-                found=f"{', '.join(unknown) or 'none named, and none is the default'} ({shown(rules)})",
-                do="Set slurm_partition in default-resources or set-resources of the profile.",
-            )
+            found = f"{', '.join(unknown) or 'none named, and none is the default'} ({shown(rules)})"
+            yield fault(check, "partition", found, known=", ".join(sorted(partitions)))
             continue
         chosen = [partitions[name] for name in names]
-        unfit = (found for request, rules in asked.items() for found in _unfit(check, request, rules, chosen))
+        unfit = (each for request, rules in asked.items() for each in _unfit(check, request, rules, chosen))
         faults = list(dict.fromkeys(unfit))
         if not faults:
             faults = list(_unfit_later(check, asked, chosen, settings.attempts))
@@ -241,33 +180,23 @@ def requests(
         yield from _hazards(check, chosen, partitions, settings, known)
 
 
-def _unfit(check: str, request: Request, rules: list[str], chosen: list[slurm.Partition]) -> Iterator[Finding]:
+def _unfit(check: str, request: JobRequest, rules: list[str], chosen: list[slurm.Partition]) -> Iterator[Outcome]:
     if all(partition.state != "UP" for partition in chosen):
-        yield fault(
-            check, expected="a partition that is UP", found=chosen[0].state, do="Wait for it, or name another one."
-        )
+        yield fault(check, "partition is up", chosen[0].state)
         return
     limits = [partition.minutes for partition in chosen]
     if request.minutes and all(limit is not None and limit < request.minutes for limit in limits):
-        yield fault(
-            check,
-            expected=f"runtime of at most {max(limit or 0 for limit in limits)} minutes",
-            found=f"{request.minutes} ({shown(rules)}): such a job would wait for ever or be refused",
-            do="Set a lower runtime under set-resources of the profile, or name another slurm_partition.",
-        )
+        found = f"{request.minutes} ({shown(rules)}): such a job would wait for ever or be refused"
+        yield fault(check, "runtime", found, minutes=max(limit or 0 for limit in limits))
     nodes = [node for partition in chosen for node in partition.nodes]
     if not any(_fits(request, node) for node in nodes):
-        yield fault(
-            check,
-            expected=f"a node with {request.words} ({shown(rules)})",
-            found=f"at most {_largest(nodes, request)} on a node",
-            do="Ask for less under set-resources or set-threads of the profile, or name another slurm_partition.",
-        )
+        words = f"{request.words} ({shown(rules)})"
+        yield fault(check, "node", f"at most {_largest(nodes, request)} on a node", words=words)
 
 
 def _unfit_later(
-    check: str, asked: dict[Request, list[str]], chosen: list[slurm.Partition], attempts: int
-) -> Iterator[Finding]:
+    check: str, asked: dict[JobRequest, list[str]], chosen: list[slurm.Partition], attempts: int
+) -> Iterator[Outcome]:
     """Yield a warning where a last attempt, after kills for want of memory or time alone, would find no place."""
     nodes = [node for partition in chosen for node in partition.nodes]
     short: dict[str, set[str]] = {}
@@ -275,13 +204,7 @@ def _unfit_later(
         if any(_unfit(check, request.grown(attempts), rules, chosen)):
             short.setdefault(f"{_largest(nodes, request)} on a node, {_limit(chosen)}", set()).update(rules)
     for most, those in short.items():
-        yield warning(
-            check,
-            expected="room for every attempt: after a kill for want of memory or time a job asks for its first memory"
-            f" and time once more, {attempts} times at last",
-            found=f"at most {most} ({shown(sorted(those))})",
-            do="Such a job may not run again; ask for enough at first, or name another slurm_partition.",
-        )
+        yield warning(check, "later attempts", f"at most {most} ({shown(sorted(those))})", attempts=attempts)
 
 
 def _hazards(
@@ -290,23 +213,13 @@ def _hazards(
     partitions: dict[str, slurm.Partition],
     settings: SlurmSettings,
     known: dict[str, str],
-) -> Iterator[Finding]:
+) -> Iterator[Outcome]:
     nodes = [node for partition in chosen for node in partition.nodes]
     if not any(node.is_working for node in nodes):
-        yield warning(
-            check,
-            expected="a node that works",
-            found=", ".join(sorted({node.state for node in nodes})) or "no node",
-            do="Jobs wait until one comes back.",
-        )
+        yield warning(check, "working node", ", ".join(sorted({node.state for node in nodes})) or "no node")
     killing = [p.name for p in chosen if _kills(p, settings) and _is_preempted(p, partitions, known)]
     if killing:
-        yield warning(
-            check,
-            expected="a partition whose jobs stay until they end",
-            found=f"preemption kills jobs of {', '.join(killing)}",
-            do="A killed job counts as failed: set retries in the profile, or name another slurm_partition.",
-        )
+        yield warning(check, "preemption", f"preemption kills jobs of {', '.join(killing)}")
 
 
 def _kills(partition: slurm.Partition, settings: SlurmSettings) -> bool:
@@ -323,12 +236,12 @@ def _is_preempted(partition: slurm.Partition, partitions: dict[str, slurm.Partit
     return any(p.tier > partition.tier and own & {node.name for node in p.nodes} for p in partitions.values())
 
 
-def _fits(request: Request, node: slurm.Node) -> bool:
+def _fits(request: JobRequest, node: slurm.ClusterNode) -> bool:
     gres = all(node.gres.get(name, 0) >= number for name, number in request.gres)
     return request.cpus <= node.cpus and request.mem_mb <= node.mem_mb and gres
 
 
-def _largest(nodes: list[slurm.Node], request: Request) -> str:
+def _largest(nodes: list[slurm.ClusterNode], request: JobRequest) -> str:
     found = [_count(max((node.cpus for node in nodes), default=0), "CPU")]
     found.append(f"{max((node.mem_mb for node in nodes), default=0)} MB")
     for name, _ in request.gres:

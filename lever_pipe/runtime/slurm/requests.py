@@ -16,7 +16,7 @@ OTHER_CLUSTER = re.compile(r"""(?:^|[\s'"])(?:-M|--clusters?[=\s])""")  # in slu
 Key = TypeVar("Key")
 
 
-class Request(NamedTuple):
+class JobRequest(NamedTuple):
     """What jobs ask for; 0 or empty where they do not ask.
 
     Attributes:
@@ -42,12 +42,12 @@ class Request(NamedTuple):
         ]
         return ", ".join(found)
 
-    def grown(self, attempt: int) -> Request:
+    def grown(self, attempt: int) -> JobRequest:
         """Return what a job asks for at an attempt, if memory and time grow with it."""
         return self._replace(mem_mb=self.mem_mb * attempt, minutes=self.minutes * attempt)
 
 
-def distinct(jobs: Iterable[Mapping[str, Any]]) -> dict[Request, list[str]]:
+def distinct(jobs: Iterable[Mapping[str, Any]]) -> dict[JobRequest, list[str]]:
     """Return every kind of request and the rules that make it.
 
     Args:
@@ -56,13 +56,13 @@ def distinct(jobs: Iterable[Mapping[str, Any]]) -> dict[Request, list[str]]:
     return _by(lambda job: [request_of(job)], jobs)
 
 
-def request_of(job: Mapping[str, Any]) -> Request:
+def request_of(job: Mapping[str, Any]) -> JobRequest:
     """Return what a job asks for, as the executor plugin hands it to `sbatch`."""
     cpus = whole(job.get("cpus_per_task")) or whole(job.get("threads")) or 1
     on_one_node = whole(job.get("nodes")) <= 1
     n_tasks = max(1, whole(job.get("tasks"))) if on_one_node else 1
     mem_mb = whole(job.get("mem_mb_per_cpu")) * cpus or whole(job.get("mem_mb"))
-    return Request(
+    return JobRequest(
         partitions=names(job.get("slurm_partition")),
         accounts=names(job.get("slurm_account")),
         cpus=cpus * n_tasks,

@@ -52,10 +52,10 @@ class Partition(NamedTuple):
     minutes: int | None
     preempt_mode: str
     tier: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
 
 
-class Node(NamedTuple):
+class ClusterNode(NamedTuple):
     """A node as configured.
 
     Attributes:
@@ -75,7 +75,7 @@ class Node(NamedTuple):
         return not self.state.startswith(BROKEN) and not self.state.endswith("*")
 
 
-class Reply(NamedTuple):
+class SlurmReply(NamedTuple):
     """What a command said."""
 
     status: int
@@ -89,7 +89,7 @@ def run(*command: str, timeout: float = ANSWER_WITHIN) -> str | None:
     return reply.output if reply and reply.status == 0 else None
 
 
-def ask(*command: str, timeout: float = ANSWER_WITHIN) -> Reply | None:
+def ask(*command: str, timeout: float = ANSWER_WITHIN) -> SlurmReply | None:
     """Return output, error text and exit status; None when the command is missing or takes longer than `timeout`."""
     own = {name: value for name, value in os.environ.items() if not USERS_OWN.match(name)}
     kept = {"capture_output": True, "text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
@@ -97,7 +97,7 @@ def ask(*command: str, timeout: float = ANSWER_WITHIN) -> Reply | None:
         done = subprocess.run(command, timeout=timeout, check=False, env=own, **kept)  # type: ignore[call-overload]
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return Reply(done.returncode, done.stdout, done.stderr)
+    return SlurmReply(done.returncode, done.stdout, done.stderr)
 
 
 def queued_jobs() -> list[QueuedJob] | None:
@@ -187,13 +187,13 @@ def partitions() -> dict[str, Partition] | None:
     return found
 
 
-def _nodes() -> list[tuple[str, Node]] | None:
+def _nodes() -> list[tuple[str, ClusterNode]] | None:
     form = MARK.join(("%R", "%N", "%T", "%c", "%m", "%G"))
     answer = run("sinfo", "--noheader", "--Node", f"--format={form}")
     if answer is None:
         return None
     rows = _rows(answer, 6)
-    return [(row[0], Node(row[1], row[2], _whole(row[3]), _whole(row[4]), gres(row[5]))) for row in rows]
+    return [(row[0], ClusterNode(row[1], row[2], _whole(row[3]), _whole(row[4]), gres(row[5]))) for row in rows]
 
 
 def minutes(limit: str) -> int | None:

@@ -64,7 +64,7 @@ Executor = Any  # the plugin's executor
 Check = Callable[[Executor, list[Job]], AsyncIterator[Job]]
 
 
-class Verdict(NamedTuple):
+class JobEnd(NamedTuple):
     """The end of a job that the plugin does not see."""
 
     succeeded: bool
@@ -91,7 +91,7 @@ class Watchdog:
         self._said = 0.0
         self._longest_round: float | None = None
 
-    def judge(self, job: Job, states: Mapping[str, str], waits: Mapping[str, str]) -> Verdict | None:
+    def judge(self, job: Job, states: Mapping[str, str], waits: Mapping[str, str]) -> JobEnd | None:
         """Return how a job ended that the plugin still waits for, or that it never starts; None while it may go on.
 
         An end state counts when two rounds in a row show it, so that the plugin's own report goes before.
@@ -131,14 +131,14 @@ class Watchdog:
             self._said = now
             log.warning(f"SLURM has not answered for {now - self._silent_since:.0f} s; waiting for it")
 
-    def _judge_waiting(self, job_id: str, reason: str) -> Verdict | None:
+    def _judge_waiting(self, job_id: str, reason: str) -> JobEnd | None:
         if reason not in NEVER:
             self._never.pop(job_id, None)
             return None
         if self._never.get(job_id, ("",))[0] != reason:
             self._never[job_id] = reason, self._clock()
         if self._clock() - self._never[job_id][1] >= NEVER_SECONDS:
-            return Verdict(False, f"SLURM job {job_id} would wait for ever ({reason}): {NEVER[reason]}")
+            return JobEnd(False, f"SLURM job {job_id} would wait for ever ({reason}): {NEVER[reason]}")
         if (job_id, reason) not in self._warned:
             self._warned.add((job_id, reason))
             log.warning(
@@ -147,7 +147,7 @@ class Watchdog:
             )
         return None
 
-    def _judge_missing(self, job: Job) -> Verdict | None:
+    def _judge_missing(self, job: Job) -> JobEnd | None:
         job_id: str = job.external_jobid
         since = self._missing_since.setdefault(job_id, self._clock())
         if self._clock() - since < VANISHED_SECONDS:
@@ -157,20 +157,20 @@ class Watchdog:
             return None
         return self._verdict(job_id, state) if state else self._judge_forgotten(job)
 
-    def _judge_forgotten(self, job: Job) -> Verdict:
+    def _judge_forgotten(self, job: Job) -> JobEnd:
         job_id: str = job.external_jobid
         seen = self._verdict(job_id, self._last_state.get(job_id, ""))
         if seen is not None:  # the record went after one round that showed the end
             return seen
         if is_made(job.job):
-            return Verdict(True, f"SLURM no longer knows job {job_id}, but what it had to make is there")
-        return Verdict(False, f"SLURM no longer knows job {job_id}, and nobody saw it end")
+            return JobEnd(True, f"SLURM no longer knows job {job_id}, but what it had to make is there")
+        return JobEnd(False, f"SLURM no longer knows job {job_id}, and nobody saw it end")
 
-    def _verdict(self, job_id: str, state: str) -> Verdict | None:
+    def _verdict(self, job_id: str, state: str) -> JobEnd | None:
         if state == SUCCESS:
-            return Verdict(True, f"SLURM job {job_id} completed")
+            return JobEnd(True, f"SLURM job {job_id} completed")
         if state in FAILURES:
-            return Verdict(False, f"SLURM job {job_id} ended as {state}: {FAILURES[state]}")
+            return JobEnd(False, f"SLURM job {job_id} ended as {state}: {FAILURES[state]}")
         return None
 
 
@@ -223,7 +223,7 @@ def _watched(check: Check) -> Check:
     return check_active_jobs
 
 
-def _judged(dog: Watchdog, name: str, jobs: list[Job]) -> list[tuple[Job, Verdict | None]]:
+def _judged(dog: Watchdog, name: str, jobs: list[Job]) -> list[tuple[Job, JobEnd | None]]:
     if not jobs:
         return []
     states = slurm.states_of(name)
@@ -234,7 +234,7 @@ def _judged(dog: Watchdog, name: str, jobs: list[Job]) -> list[tuple[Job, Verdic
     return [(job, dog.judge(job, states, waits or {})) for job in jobs]
 
 
-def _report(executor: Executor, job: Job, verdict: Verdict) -> None:
+def _report(executor: Executor, job: Job, verdict: JobEnd) -> None:
     log.warning(f"{verdict.message}, which the executor did not notice")
     if verdict.succeeded:
         executor.report_job_success(job)

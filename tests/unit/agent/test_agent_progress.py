@@ -82,7 +82,7 @@ def test_a_checkpoint_serves_no_other_run(
 def test_half_a_checkpoint_is_none(tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is killed while it writes leaves a folder of another name, beside the checkpoint before."""
     interrupted(tmp_path, CONFIG, 3, monkeypatch)
-    half = tmp_path / "state" / f".step-3.{os.getpid() + 1}.tmp"
+    half = tmp_path / "state" / f".here.{os.getpid() + 1}.01234567.tmp"
     half.mkdir()
     (half / POLICY).write_bytes(b"half")
     train_here(tmp_path, CONFIG)
@@ -91,7 +91,7 @@ def test_half_a_checkpoint_is_none(tmp_path: Path, undisturbed: Path, monkeypatc
 
 def test_what_killed_processes_left_goes_when_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(tmp_path, CONFIG, 3, monkeypatch)
-    for name in (".step-3.77.tmp", ".step-2.77.former", ".step-1.dropped"):
+    for name in (".here.77.01234567.tmp", ".step-1.dropped"):
         (tmp_path / "state" / name).mkdir()
         (tmp_path / "state" / name / POLICY).write_bytes(b"half")
     interrupted(tmp_path, CONFIG, 3, monkeypatch)

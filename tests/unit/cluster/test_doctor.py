@@ -22,8 +22,8 @@ from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.config import StoreSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime.checks import compute, doctor, local_checks, orphans, slurm_checks
-from lever_pipe.runtime.checks.findings import Finding, Level, fault, ok, warning
+from lever_pipe.runtime.checks import compute, doctor, findings, local_checks, orphans, slurm_checks
+from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.slurm import requests
 from lever_pipe.runtime.slurm import squeue as slurm
@@ -56,11 +56,11 @@ def experiment() -> Experiment:
     return parse_experiment({**WORLD, **models, "intention": INTENTION})
 
 
-def of_slurm(*jobs: dict[str, Any], settings: SlurmSettings = SETTINGS) -> list[Finding]:
+def of_slurm(*jobs: dict[str, Any], settings: SlurmSettings = SETTINGS) -> list[Outcome]:
     return list(slurm_checks.check(settings, [{**JOB, **job} for job in jobs or ({},)]))
 
 
-def complaints(findings: list[Finding] | Iterator[Finding]) -> list[tuple[str, str]]:
+def complaints(findings: list[Outcome] | Iterator[Outcome]) -> list[tuple[str, str]]:
     return [(str(finding.level), finding.check) for finding in findings if finding.level is not Level.OK]
 
 
@@ -281,7 +281,7 @@ def test_the_highest_tier_is_preempted_by_nobody(fake: FakeSlurm) -> None:
 
 def test_a_higher_tier_on_other_nodes_preempts_nobody(fake: FakeSlurm) -> None:
     def partition(name: str, tier: int, node: str) -> slurm.Partition:
-        return slurm.Partition(name, False, "UP", None, "CANCEL", tier, (slurm.Node(node, "idle", 4, 4000, {}),))
+        return slurm.Partition(name, False, "UP", None, "CANCEL", tier, (slurm.ClusterNode(node, "idle", 4, 4000, {}),))
 
     def found(high_node: str) -> list[tuple[str, str]]:
         partitions = {"low": partition("low", 1, "n1"), "high": partition("high", 2, high_node)}
@@ -433,7 +433,7 @@ def test_raw_tasks_of_the_second_study_are_named(folder: Path) -> None:
 
 
 def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_free(free: int) -> list[Finding]:
+    def with_free(free: int) -> list[Outcome]:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         return list(local_checks.disks(tmp_path / "results", tmp_path / ".snakemake", needed=10**9))
 
@@ -628,7 +628,9 @@ def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(
         doctor,
         "read_call",
-        lambda _: doctor.Call(said["config"], "config.yaml", "slurm" if said["slurm"] else "local", said["slurm"]),
+        lambda _: doctor.SnakemakeCall(
+            said["config"], "config.yaml", "slurm" if said["slurm"] else "local", said["slurm"]
+        ),
     )
     monkeypatch.setattr(doctor, "planned", lambda _: said["jobs"])
     monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
@@ -722,10 +724,12 @@ def test_a_probe_sees_only_what_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert json.loads(compute.probe(tmp_path / "absent"))["sees_files"] is False
 
 
-def test_findings_speak_in_three_parts() -> None:
+def test_outcomes_speak_in_three_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ok("disk", "plenty").line == "ok       disk: plenty"
-    assert warning("a", expected="b", found="c", do="D.").line == "warning  a: expected b; found c. D."
-    assert fault("a", expected="b", found="c", do="D.").line == "fault    a: expected b; found c. D."
+    said = "a: expected a model; found c. Mend it."
+    monkeypatch.setitem(findings.TEXTS, "b", ("a {what}", "Mend it."))
+    assert warning("a", "b", "c", what="model").line == f"warning  {said}"
+    assert fault("a", "b", "c", what="model").line == f"fault    {said}"
 
 
 @pytest.mark.skipif(find_spec("snakemake") is None, reason="Snakemake reads the words")

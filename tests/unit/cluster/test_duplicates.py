@@ -17,6 +17,7 @@ from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import duplicates, ownership, plan, snapshot
 from lever_pipe.runtime.duplicates import Target
+from lever_pipe.runtime.slurm import squeue
 
 ROOT = Path(__file__).parents[3]
 WORDS = (
@@ -150,7 +151,7 @@ class TestWaiting:
             jobs.append(job)
             return "RUNNING" if len(jobs) <= 3 else "COMPLETED"
 
-        monkeypatch.setattr(ownership, "slurm_state", state)
+        monkeypatch.setattr(squeue, "state_of", state)
         monkeypatch.setenv("SLURM_JOB_ID", "2")
         return jobs
 

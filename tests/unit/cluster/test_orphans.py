@@ -17,7 +17,7 @@ from fake_slurm import FakeSlurm, on_path
 from lever_pipe.base.errors import ConfigError, PreflightError
 from lever_pipe.runtime.checks import orphans
 from lever_pipe.runtime.checks.findings import Level, warning
-from lever_pipe.runtime.checks.orphans import Choice
+from lever_pipe.runtime.checks.orphans import OnOrphans
 from lever_pipe.runtime.slurm import squeue as slurm
 
 PREFIX = "lever_pipe"
@@ -101,7 +101,7 @@ def test_a_run_inside_a_job_neither_waits_for_it_nor_cancels_it(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     fake.has(job(7, tmp_path))
-    for chosen in Choice:
+    for chosen in OnOrphans:
         assert orphans.settle(chosen, PREFIX, tmp_path).level is Level.OK
     assert not [call for call in fake.calls if call.startswith("scancel")]
 
@@ -109,7 +109,7 @@ def test_a_run_inside_a_job_neither_waits_for_it_nor_cancels_it(
 def test_a_report_names_every_job_and_both_ways_out(fake: FakeSlurm, tmp_path: Path) -> None:
     waiting = job(2, tmp_path, state="PENDING")._replace(reason="PartitionTimeLimit")
     fake.has(job(1, tmp_path), waiting)
-    found = orphans.settle(Choice.REPORT, PREFIX, tmp_path)
+    found = orphans.settle(OnOrphans.REPORT, PREFIX, tmp_path)
     assert found.level is Level.FAULT
     for words in (
         "1  RUNNING  train_rce_epoch (world_0_1)",
@@ -129,17 +129,17 @@ def test_a_long_list_is_cut(tmp_path: Path) -> None:
 
 
 def test_no_jobs_are_no_trouble_and_silence_is(fake: FakeSlurm, tmp_path: Path) -> None:
-    assert orphans.settle(Choice.REPORT, PREFIX, tmp_path).level is Level.OK
+    assert orphans.settle(OnOrphans.REPORT, PREFIX, tmp_path).level is Level.OK
     fake.fails("squeue")
-    assert orphans.settle(Choice.CANCEL, PREFIX, tmp_path).level is Level.FAULT
+    assert orphans.settle(OnOrphans.CANCEL, PREFIX, tmp_path).level is Level.FAULT
 
 
 def test_silence_is_as_grave_as_the_caller_says_until_jobs_are_known(fake: FakeSlurm, tmp_path: Path) -> None:
     fake.has(job(1, tmp_path))
     fake.fails("scancel")
-    assert orphans.settle(Choice.CANCEL, PREFIX, tmp_path, silence=warning).level is Level.FAULT
+    assert orphans.settle(OnOrphans.CANCEL, PREFIX, tmp_path, silence=warning).level is Level.FAULT
     fake.fails("squeue")
-    assert orphans.settle(Choice.WAIT, PREFIX, tmp_path, silence=warning).level is Level.WARNING
+    assert orphans.settle(OnOrphans.WAIT, PREFIX, tmp_path, silence=warning).level is Level.WARNING
 
 
 def test_a_folder_without_logs_of_slurm_has_no_orphans(
@@ -162,9 +162,9 @@ def noted() -> Iterator[list[int]]:
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.parametrize("chosen", [Choice.WAIT, Choice.CANCEL])
+@pytest.mark.parametrize("chosen", [OnOrphans.WAIT, OnOrphans.CANCEL])
 def test_sigterm_ends_a_wait_and_nothing_else(
-    fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: list[int], chosen: Choice
+    fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: list[int], chosen: OnOrphans
 ) -> None:
     queue = Queue([job(1, tmp_path)], looks=5)
     monkeypatch.setattr(slurm, "queued_jobs", queue)
@@ -186,7 +186,7 @@ def test_a_wait_in_another_thread_leaves_signals_alone(
     queue = Queue([job(1, tmp_path)], looks=3)
     monkeypatch.setattr(slurm, "queued_jobs", queue)
     found = []
-    words = (Choice.WAIT, PREFIX, tmp_path)
+    words = (OnOrphans.WAIT, PREFIX, tmp_path)
     thread = threading.Thread(target=lambda: found.append(orphans.settle(*words, sleep=queue.sleep)))
     thread.start()
     thread.join(10)
@@ -200,7 +200,7 @@ def test_waiting_ends_with_the_jobs_and_tells_meanwhile(
     queue = Queue([job(1, tmp_path), job(2, tmp_path, state="PENDING")], looks, silent=(3,))
     monkeypatch.setattr(slurm, "queued_jobs", queue)
     with caplog.at_level(logging.WARNING):
-        found = orphans.settle(Choice.WAIT, PREFIX, tmp_path, sleep=queue.sleep)
+        found = orphans.settle(OnOrphans.WAIT, PREFIX, tmp_path, sleep=queue.sleep)
     assert (found.level, found.found) == (Level.OK, "2 waited for")
     assert queue.slept == orphans.LOOK_EVERY * (looks - 1)  # one look to find them, one without sleep before
     assert caplog.text.count("Waiting for earlier jobs: 1 RUNNING, 1 PENDING") == 2
@@ -210,7 +210,7 @@ def test_waiting_ends_with_the_jobs_and_tells_meanwhile(
 def test_cancelling_waits_until_they_are_gone(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue([job(1, tmp_path), job(2, tmp_path)], looks=3)
     monkeypatch.setattr(slurm, "queued_jobs", queue)
-    found = orphans.settle(Choice.CANCEL, PREFIX, tmp_path, sleep=queue.sleep)
+    found = orphans.settle(OnOrphans.CANCEL, PREFIX, tmp_path, sleep=queue.sleep)
     assert (found.level, found.found) == (Level.OK, "2 cancelled and gone")
     assert fake.calls == ["scancel 1 2"]
     assert queue.slept == 2 * orphans.LOOK_EVERY
@@ -219,7 +219,7 @@ def test_cancelling_waits_until_they_are_gone(fake: FakeSlurm, tmp_path: Path, m
 def test_cancelled_jobs_that_stay_are_a_fault(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue([job(1, tmp_path, state="COMPLETING")], looks=float("inf"))
     monkeypatch.setattr(slurm, "queued_jobs", queue)
-    found = orphans.settle(Choice.CANCEL, PREFIX, tmp_path, sleep=queue.sleep)
+    found = orphans.settle(OnOrphans.CANCEL, PREFIX, tmp_path, sleep=queue.sleep)
     assert found.level is Level.FAULT
     assert "1  COMPLETING" in found.text
     assert queue.slept == orphans.GONE_WITHIN
@@ -228,15 +228,15 @@ def test_cancelled_jobs_that_stay_are_a_fault(fake: FakeSlurm, tmp_path: Path, m
 def test_a_refused_cancellation_is_a_fault(fake: FakeSlurm, tmp_path: Path) -> None:
     fake.has(job(1, tmp_path))
     fake.fails("scancel")
-    assert orphans.settle(Choice.CANCEL, PREFIX, tmp_path).level is Level.FAULT
+    assert orphans.settle(OnOrphans.CANCEL, PREFIX, tmp_path).level is Level.FAULT
 
 
 def test_the_environment_chooses_unless_a_word_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(orphans.VARIABLE, raising=False)
-    assert orphans.choice() is Choice.REPORT
+    assert orphans.choice() is OnOrphans.REPORT
     monkeypatch.setenv(orphans.VARIABLE, "wait")
-    assert orphans.choice() is Choice.WAIT
-    assert orphans.choice("cancel") is Choice.CANCEL
+    assert orphans.choice() is OnOrphans.WAIT
+    assert orphans.choice("cancel") is OnOrphans.CANCEL
     monkeypatch.setenv(orphans.VARIABLE, "kill")
     with pytest.raises(ConfigError, match="one of report, wait, cancel; found 'kill'"):
         orphans.choice()

@@ -111,7 +111,7 @@ def test_partitions_know_their_limits_and_nodes(fake: FakeSlurm) -> None:
         "short": 2,
         "long": None,
     }
-    assert found["main"].nodes[1] == slurm.Node("n2", "idle", 4, 4000, {"gpu": 2, "gpu:fake": 2})
+    assert found["main"].nodes[1] == slurm.ClusterNode("n2", "idle", 4, 4000, {"gpu": 2, "gpu:fake": 2})
     assert (found["scavkill"].preempt_mode, found["scavkill"].tier, found["closed"].state) == ("CANCEL", 1, "DRAIN")
 
 
@@ -150,7 +150,7 @@ def test_time_limits_are_minutes(limit: str, minutes: int | None) -> None:
                          ("drained", False), ("draining", False), ("inval", False)]
 )  # fmt: skip
 def test_a_node_that_does_not_answer_does_not_work(state: str, works: bool) -> None:
-    assert slurm.Node("n1", state, 4, 4000, {}).is_working is works
+    assert slurm.ClusterNode("n1", state, 4, 4000, {}).is_working is works
 
 
 def test_accounts_are_those_of_this_user(fake: FakeSlurm) -> None:

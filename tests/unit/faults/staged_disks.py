@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import os_faults, storage
+from lever_pipe.base.atomic import write_folder
 from lever_pipe.base.checkpoints import save_tensors
-from lever_pipe.base.folders import write_folder
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 from lever_pipe.lvlms.asking.ledger import Ledger

@@ -13,7 +13,7 @@ import pytest
 from private_mounts import python
 
 from lever_pipe.__main__ import main
-from lever_pipe.base import os_faults, temporaries
+from lever_pipe.base import atomic, os_faults
 from lever_pipe.base.errors import LeverPipeError
 
 SCRIPT = Path(__file__).with_name("staged_disks.py")
@@ -51,7 +51,7 @@ def test_a_refused_write_leaves_the_former_file_and_is_named(staged: Found, scen
     assert found["former"] is True
     assert found["litter"] == []
     assert found["later"] is True  # once the machine lets it, the same call succeeds
-    assert not [name for name in found["after"] if ".tmp" in name or ".former" in name]
+    assert not [name for name in found["after"] if ".tmp" in name]
 
 
 def test_what_is_left_is_told_in_bytes_and_inodes(staged: Found) -> None:
@@ -142,8 +142,8 @@ def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fault_of_another_file_keeps_its_name(tmp_path: Path) -> None:
     path = tmp_path / "target"
     for source in ("elsewhere", 7):
-        with pytest.raises(OSError, match="no") as caught, temporaries.blamed_on(path, tmp_path / ".target.tmp"):
+        with pytest.raises(OSError, match="no") as caught, atomic.blamed_on(path, tmp_path / ".target.tmp"):
             raise OSError(errno.EACCES, "no", source)
         assert caught.value.filename == source
-    with pytest.raises(ValueError, match="wrong"), temporaries.blamed_on(path, tmp_path / ".target.tmp"):
+    with pytest.raises(ValueError, match="wrong"), atomic.blamed_on(path, tmp_path / ".target.tmp"):
         raise ValueError("wrong")

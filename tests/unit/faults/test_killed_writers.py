@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from private_mounts import ROOT
 
-from lever_pipe.base import folders, storage, temporaries
+from lever_pipe.base import atomic, storage
 
 N_KILLS = 100  # of each kind
 # A process that writes one content after the other, all of one letter, as fast as it can. It says when it begins, and
@@ -23,7 +23,7 @@ N_KILLS = 100  # of each kind
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from lever_pipe.base import folders, storage
+from lever_pipe.base import atomic
 target, kind = Path(sys.argv[1]), sys.argv[2]
 
 def in_parts(write, letter):
@@ -37,9 +37,9 @@ def fill(folder, letter):
 
 def write(letter):
     if kind == "file":
-        storage.write_atomically(target, lambda handle: in_parts(handle.write, letter))
+        atomic.write_file(target, lambda handle: in_parts(handle.write, letter))
     else:
-        folders.write_folder(target, lambda folder: fill(folder, letter))
+        atomic.write_folder(target, lambda folder: fill(folder, letter))
 
 for _ in sys.stdin:
     child = os.fork()
@@ -97,7 +97,7 @@ def test_a_killed_writer_leaves_the_former_content_or_the_later(
     if kind == "file":
         storage.write_text(target, "whole")
     else:
-        folders.write_folder(target, lambda inside: storage.write_text(inside / "one", "whole"))
+        atomic.write_folder(target, lambda inside: storage.write_text(inside / "one", "whole"))
     assert [path.name for path in folder.iterdir()] == ["target"]
 
 
@@ -108,23 +108,20 @@ def dead_process() -> int:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_the_next_writer_of_the_name_removes_what_killed_ones_left_and_nothing_else(tmp_path: Path, kind: str) -> None:
-    here = temporaries.beside(tmp_path / "a").name.split(".")[2]
+def test_the_next_writer_removes_what_killed_ones_left_and_nothing_else(tmp_path: Path, kind: str) -> None:
+    here = atomic.machine()
     dead, living = dead_process(), os.getppid()
-    old = time.time() - temporaries.ABANDONED_AFTER_S - 60
-    young, future = old + 3600, time.time() + 10 * temporaries.ABANDONED_AFTER_S
+    old = time.time() - atomic.ABANDONED_S - 60
+    young, future = old + 3600, time.time() + 10 * atomic.ABANDONED_S
     expected = {
-        f".a.{here}.{dead}.tmp": (young, False),
-        f".a.{here}.{dead}.former": (young, False),
-        f".a.{here}.{dead}.other": (old, True),
-        f".a.{here}.{living}.tmp": (old, True),  # stopped, maybe, but alive
-        f".a.0badcafe.{dead}.tmp": (young, True),  # a number of another machine says nothing here
-        f".a.0badcafe.{living}.tmp": (old, False),
-        f".a.0badcafe.{living + 1}.tmp": (future, True),  # written by a clock that is ahead
-        f".a.{dead}.tmp": (old, False),
-        f".a.b.{here}.{dead}.tmp": (old, True),  # the name is "a.b"
-        f".ab.{here}.{dead}.tmp": (old, True),
-        f"a.{here}.{dead}.tmp": (old, True),
+        f".{here}.{dead}.01234567.tmp": (young, False),
+        f".{here}.{dead}.01234567.other": (old, True),
+        f".{here}.{living}.01234567.tmp": (old, True),  # stopped, maybe, but alive
+        f".0badcafe.{dead}.01234567.tmp": (young, True),  # a number of another machine says nothing here
+        f".0badcafe.{living}.01234567.tmp": (old, False),
+        f".0badcafe.{living + 1}.01234567.tmp": (future, True),  # written by a clock that is ahead
+        f".{here}.{dead}.tmp": (old, True),
+        f"{here}.{dead}.01234567.tmp": (old, True),
         ".a.run.json.owner": (old, True),
     }
     for name, (when, _) in expected.items():
@@ -135,46 +132,33 @@ def test_the_next_writer_of_the_name_removes_what_killed_ones_left_and_nothing_e
             (tmp_path / name).touch()
         os.utime(tmp_path / name, (when, when))
     if kind == "folder":
-        folders.write_folder(tmp_path / "a", lambda inside: storage.write_text(inside / "one", "whole"))
+        atomic.write_folder(tmp_path / "a", lambda inside: storage.write_text(inside / "one", "whole"))
     else:
         storage.write_text(tmp_path / "a", "whole")
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"a", *(name for name, (_, stays) in expected.items() if stays)}
 
 
-def test_a_namesake_of_a_killed_writer_writes_over_its_half(tmp_path: Path) -> None:
-    """A process number is used again some day."""
-    half = temporaries.beside(tmp_path / "a")
-    half.mkdir()
-    (half / "stale").touch()
-    folders.write_folder(tmp_path / "a", lambda inside: storage.write_text(inside / "one", "whole"))
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["one"]
-    temporaries.beside(tmp_path / "b").write_text("much longer than what follows")
-    storage.write_text(tmp_path / "b", "whole")
-    assert (tmp_path / "b").read_text() == "whole"
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
-
-
 def write(folder: Path, text: str) -> None:
-    folders.write_folder(folder, lambda inside: storage.write_text(inside / text, text))
+    atomic.write_folder(folder, lambda inside: storage.write_text(inside / text, text))
 
 
 def test_a_file_system_that_cannot_exchange_names_gets_the_later_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    monkeypatch.setattr(atomic, "_exchange", lambda *_: False)
     write(tmp_path / "a", "one")
     write(tmp_path / "a", "two")
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/two"]
 
 
 def test_a_folder_that_cannot_take_the_place_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    monkeypatch.setattr(atomic, "_exchange", lambda *_: False)
     write(tmp_path / "a", "one")
     rename = Path.rename
 
     def refuse(self: Path, target: Path) -> Path:
-        if self.name.endswith(".tmp"):
+        if (self / "two").exists():
             raise OSError(28, "No space left on device", str(self), None, str(target))
         return rename(self, target)
 
@@ -197,18 +181,18 @@ def test_a_folder_is_exchanged_in_one_step(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"of {name}").touch()
-    assert folders._exchange(tmp_path / "a", tmp_path / "b"), "the file system of the temporary folder cannot"
+    assert atomic._exchange(tmp_path / "a", tmp_path / "b"), "the file system of the temporary folder cannot"
     assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
         "a", "a/of b", "b", "b/of a",
     ]  # fmt: skip
     shutil.rmtree(tmp_path / "b")
-    assert not folders._exchange(tmp_path / "a", tmp_path / "b")
+    assert not atomic._exchange(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_folder_that_is_there_is_replaced_by_an_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a", "one")
     exchanged: list[Path] = []
-    exchange = folders._exchange
-    monkeypatch.setattr(folders, "_exchange", lambda one, other: exchanged.append(other) or exchange(one, other))
+    exchange = atomic._exchange
+    monkeypatch.setattr(atomic, "_exchange", lambda one, other: exchanged.append(other) or exchange(one, other))
     write(tmp_path / "a", "two")
     assert exchanged == [tmp_path / "a"]

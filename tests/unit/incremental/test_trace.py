@@ -14,8 +14,8 @@ import pytest
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, UnknownMemberError
-from lever_pipe.commands import trace, trace_sources, trace_text, trace_tool
-from lever_pipe.commands.trace_what import asked_for
+from lever_pipe.commands import trace, trace_tool, trace_values
+from lever_pipe.commands.trace_values import asked_for
 
 RESULTS = Path("results")
 STUDY = "results/lever"
@@ -337,7 +337,7 @@ class TestNames:
         ],
     )
     def test_a_row_tells_whom_it_is_about(self, row: dict[str, str], expected: set[str]) -> None:
-        assert trace_sources.names_of(row) == expected
+        assert trace_values.names_of(row) == expected
 
     def test_a_list_keeps_files_of_the_policies_and_of_nobody(self) -> None:
         kept = frozenset(("preset~world/rce/epoch~1", "baseline/oracle"))
@@ -349,16 +349,16 @@ class TestNames:
             "r/lever/answers/baseline/counters.json": True,
             "r/lever/rl_data/shard~1/trajectories.jsonl": True,
         }
-        assert {path: trace_sources.keeps(path, kept) for path in paths} == paths
+        assert {path: trace_values.keeps(path, kept) for path in paths} == paths
 
     def test_an_adjusted_p_depends_on_its_family(self) -> None:
         rows = [{"family": f, "left": f"{f}{i}", "right": "r"} for f in "ab" for i in range(2)]
-        source = trace_sources.Source("comparisons", "x", 1, "p_holm", "1", {"family": "a"}, frozenset(("a0", "r")))
-        assert trace_sources.family_names(source, rows) == {"a0", "a1", "r"}
-        assert trace_sources.family_names(source._replace(column="p"), rows) == {"a0", "r"}
+        source = trace_values.FoundRow("comparisons", "x", 1, "p_holm", "1", {"family": "a"}, frozenset(("a0", "r")))
+        assert trace_values.family_names(source, rows) == {"a0", "a1", "r"}
+        assert trace_values.family_names(source._replace(column="p"), rows) == {"a0", "r"}
 
     def test_a_statistic_over_a_run_depends_on_its_earlier_epochs(self) -> None:
-        assert trace_sources.earlier_epochs(["x/epoch~3", "baseline/y"]) == {
+        assert trace_values.earlier_epochs(["x/epoch~3", "baseline/y"]) == {
             *("x/epoch~1", "x/epoch~2", "x/epoch~3", "baseline/y")
         }
 
@@ -379,7 +379,7 @@ def test_what_outputs_need_are_files_of_their_stages() -> None:
 
 class TestTold:
     def test_runs_that_differ_in_their_seed_are_one_entry(self) -> None:
-        said = trace_text.text(back("overview:2:Shot 1"))
+        said = trace_tool.text(back("overview:2:Shot 1"))
         assert said.count("train_grpo_epoch") == 1
         assert "GRPO beta 0 epoch 1 (world, base 1), seeds 0, 1 (train_grpo_epoch)" in said
         assert "learning_rate 0.5" in said
@@ -391,12 +391,12 @@ class TestTold:
         card = Path(f"{STUDY}/{grpo('0', 1)}/run.json")
         values = json.loads(card.read_text())
         storage.write_json(card, values | {"code": "f" * 16})
-        said = trace_text.text(back("overview:2:Shot 1"))
+        said = trace_tool.text(back("overview:2:Shot 1"))
         assert said.count("(train_grpo_epoch)") == 2
         assert "code ffffffffffffffff" in said
 
     def test_each_entry_is_told_once_and_then_by_its_number(self) -> None:
-        said = trace_text.text(back("overview:2:Shot 1"))
+        said = trace_tool.text(back("overview:2:Shot 1"))
         numbers = [line.split("]")[0].strip() for line in said.splitlines() if line.strip().startswith("[")]
         assert numbers == [f"[{i}" for i in range(1, len(numbers) + 1)]
         assert said.count("] prepare_examples") == 1

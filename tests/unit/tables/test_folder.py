@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe.base.folders import write_folder
+from lever_pipe.base.atomic import write_folder
 
 
 def test_a_folder_replaces_its_former_self(tmp_path: Path) -> None:
