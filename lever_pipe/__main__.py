@@ -36,7 +36,7 @@ class Tool(NamedTuple):
 
 TOOLS = {
     "doctor": Tool("runtime.checks.doctor", "look whether a run can work here, before it starts"),
-    "plan": Tool("runtime.rerun.forecast", "say what a run would do, why, and for how long"),
+    "plan": Tool("commands.plan_tool", "say what a run would do, why, and for how long"),
     "why": Tool("commands.why_tool", "say why something runs, or what it was made from"),
     "trace": Tool("commands.trace_tool", "lead from a number or figure back to data, code and configuration"),
     "compare": Tool("commands.compare_tool", "set two policies or two runs side by side"),
@@ -200,10 +200,12 @@ def is_made(options: argparse.Namespace) -> bool:
     Raises:
         ConfigError: as `run_stage`.
     """
+    from lever_pipe.runtime.rerun import decision
+
     call, stage = call_of(options), options.stage
     identity = {"config": call.config.model_dump(mode="json"), "code": call.runtime.code or code_of(stage)}
     read, made = run_card.files_of_card(call.function, call.files)
-    return ownership.is_complete(call.card, read | made, stage=stage, **identity)
+    return decision.is_made(call.card, read | made, stage=stage, **identity)
 
 
 def call_of(options: argparse.Namespace) -> StageCall:

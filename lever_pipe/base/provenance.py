@@ -305,12 +305,9 @@ def _stripped(tree: ast.AST) -> str:
 
 def _says_nothing(statement: ast.AST) -> bool:
     """Return whether a statement computes nothing: prose, an import, or for type checkers."""
-    is_import = isinstance(statement, ast.Import | ast.ImportFrom)
-    only_checked = isinstance(statement, ast.If) and _only_checked(statement) and not statement.orelse
-    return is_import or only_checked or (isinstance(statement, ast.stmt) and _is_docstring(statement))
-
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    value = getattr(statement, "value", None)
-    is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
-    return isinstance(statement, ast.Expr) and is_text
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
+            return True
+        case ast.If(orelse=[]):
+            return _only_checked(statement)
+    return False

@@ -11,8 +11,7 @@ from lever_pipe.base.errors import CheckpointError, UnknownMemberError
 from lever_pipe.base.records import RunCard, group_of
 from lever_pipe.commands import trace_values
 from lever_pipe.commands.trace_values import Asked, FoundRow, keeps, read_csv
-from lever_pipe.runtime.rerun.artefacts import Verdict
-from lever_pipe.runtime.rerun.why_inputs import Maker, Makers, absolute, makers_of
+from lever_pipe.runtime.rerun.artefacts import Artefact, Maker, Makers, absolute, makers_of
 from lever_pipe.runtime.rerun.why_names import flat, label, run_of
 
 AS_MADE, AS_READ = "as made", "as read"
@@ -51,7 +50,7 @@ class TracedJob(NamedTuple):
         states: name of a file -> whether it still has the content of that time.
     """
 
-    verdict: Verdict
+    artefact: Artefact
     outputs: tuple[str, ...]
     inputs: dict[str, Path]
     makers: dict[str, int]
@@ -60,13 +59,13 @@ class TracedJob(NamedTuple):
     @property
     def made(self) -> RunCard:
         """Return the run card."""
-        assert self.verdict.artefact.made is not None  # steps are made of those that can be read
-        return self.verdict.artefact.made
+        assert self.artefact.made is not None  # steps are made of those that can be read
+        return self.artefact.made
 
     @property
     def name(self) -> str:
         """Return what the artefact is called."""
-        return label(self.made.stage, str(self.verdict.artefact.card))
+        return label(self.made.stage, str(self.artefact.card))
 
     @property
     def models(self) -> dict[str, str]:
@@ -90,33 +89,33 @@ class Traced(NamedTuple):
     steps: tuple[TracedJob, ...]
 
 
-def trace(asked: Asked, verdicts: Sequence[Verdict], digests: Digests) -> Traced:
+def trace(asked: Asked, artefacts: Sequence[Artefact], digests: Digests) -> Traced:
     """Return the way back from what is asked for.
 
     Args:
         asked: a figure, file or cell.
-        verdicts: on all artefacts below the results.
+        artefacts: all below the results, judged.
         digests: contents of files.
 
     Raises:
         UnknownMemberError: no run card says who made the file.
     """
-    makers = makers_of(verdicts)
+    makers = makers_of(artefacts)
     maker = maker_of(asked.file, makers)
     if maker is None:
         raise UnknownMemberError(
             f"trace: expected a run card that states {asked.file}",
-            found=f"{len(verdicts)} cards below {asked.results}, none of which does",
+            found=f"{len(artefacts)} cards below {asked.results}, none of which does",
             do="Run the workflow: cards of earlier versions do not say what they made.",
         )
-    known = [run_of(str(each.artefact.card)) for each in verdicts]
+    known = [run_of(str(each.card)) for each in artefacts]
     groups = trace_values.groups_of(asked, [run for run in known if run])
     about = asked._replace(groups=groups)
     way = _Way(makers, digests)
     sources, notes = _start(way, maker, about)
     told = {group_of(name) for source in sources for name in source.names} | {n for s in sources for n in s.names}
     shown = groups if asked.groups else tuple(group for group in groups if group in told) or groups
-    return Traced(asked, shown, tuple(sources), tuple(notes), way.steps(maker.verdict))
+    return Traced(asked, shown, tuple(sources), tuple(notes), way.steps(maker.artefact))
 
 
 def maker_of(path: Path, makers: Makers) -> Maker | None:
@@ -126,16 +125,16 @@ def maker_of(path: Path, makers: Makers) -> Maker | None:
 
 def _start(way: _Way, maker: Maker, asked: Asked) -> tuple[list[FoundRow], list[str]]:
     """Follow the way from an artefact; return where the value was found and what could not be narrowed."""
-    artefact, names = maker.verdict.artefact, frozenset(asked.groups)
+    artefact, names = maker.artefact, frozenset(asked.groups)
     output = asked.file.stem if asked.file.stem in needs_of(_stage(maker)) else maker.output
     if not asked.column:
-        way.follow(maker.verdict, maker.output, frozenset(), only=needed(_stage(maker), output))
+        way.follow(maker.artefact, maker.output, frozenset(), only=needed(_stage(maker), output))
         is_narrow = output in needs_of(_stage(maker))
         return [], [] if is_narrow else [f"A whole file: all that {_stage(maker)} read is listed."]
     listed = artefact.made.inputs if artefact.made else {}
     inputs = {name: path for name, path in artefact.paths.items() if name in listed}
     if not asked.table:  # a row of a long-format file holds the value itself
-        way.follow(maker.verdict, maker.output, names, only=needed(_stage(maker), output))
+        way.follow(maker.artefact, maker.output, names, only=needed(_stage(maker), output))
         return [], [] if names else ["The row names no policy: all that its file was made from is listed."]
     own = {name: artefact.paths[name] for name in needs_of(_stage(maker)) if name in artefact.paths}
     sources = trace_values.sources_of(asked, inputs | own)
@@ -143,7 +142,7 @@ def _start(way: _Way, maker: Maker, asked: Asked) -> tuple[list[FoundRow], list[
         _follow_sources(way, maker, sources, names)
         is_open = not (names or trace_values.is_published(asked))
         return sources, ["The row names no policy: it is found by its value alone."] if is_open else []
-    way.follow(maker.verdict, maker.output, trace_values.earlier_epochs(names), only=None)
+    way.follow(maker.artefact, maker.output, trace_values.earlier_epochs(names), only=None)
     where = "No file that the table was built from holds this value as it is printed"
     return [], [f"{where}: all of them are listed{', for the policies of the row' if names else ''}."]
 
@@ -156,8 +155,8 @@ def _follow_sources(way: _Way, maker: Maker, sources: Sequence[FoundRow], names:
     for output in own:
         only |= needed(_stage(maker), output) or set()
     for output in sorted(own):
-        way.follow(maker.verdict, output, about, only=needed(_stage(maker), output))
-    way.follow(maker.verdict, maker.output, about, only=only)
+        way.follow(maker.artefact, output, about, only=needed(_stage(maker), output))
+    way.follow(maker.artefact, maker.output, about, only=only)
 
 
 def needs_of(stage: str) -> dict[str, tuple[str, ...]]:
@@ -179,17 +178,17 @@ class _Way:
         self._digests = digests
         self._outputs: dict[str, set[str]] = {}
         self._inputs: dict[str, dict[str, Path]] = {}
-        self._verdicts: dict[str, Verdict] = {}
+        self._artefacts: dict[str, Artefact] = {}
 
-    def follow(self, verdict: Verdict, output: str, names: frozenset[str], *, only: set[str] | None) -> None:
+    def follow(self, artefact: Artefact, output: str, names: frozenset[str], *, only: set[str] | None) -> None:
         """Add an artefact and all behind it; of lists only the files of these policies, if any are named."""
-        made, card = verdict.artefact.made, str(verdict.artefact.card)
+        made, card = artefact.made, str(artefact.card)
         if made is None or output in self._outputs.get(card, ()):
             return
-        self._verdicts[card] = verdict
+        self._artefacts[card] = artefact
         self._outputs.setdefault(card, set()).add(output)
         inputs = self._inputs.setdefault(card, {})
-        for name, path in verdict.artefact.paths.items():
+        for name, path in artefact.paths.items():
             base, is_member, _ = name.partition("[")
             if name not in made.inputs or (only is not None and not {name, base} & only):
                 continue
@@ -199,11 +198,11 @@ class _Way:
             maker = maker_of(path, self._makers)
             if maker is not None:
                 behind = _stage(maker)
-                self.follow(maker.verdict, maker.output, names, only=needed(behind, maker.output))
+                self.follow(maker.artefact, maker.output, names, only=needed(behind, maker.output))
 
-    def steps(self, first: Verdict) -> tuple[TracedJob, ...]:
+    def steps(self, first: Artefact) -> tuple[TracedJob, ...]:
         """Return what was collected, from the first artefact on, each before all that it was made from."""
-        order = self._order(str(first.artefact.card))
+        order = self._order(str(first.card))
         places = {card: i for i, card in enumerate(order)}
         return tuple(self._step(card, places) for card in order)
 
@@ -215,22 +214,22 @@ class _Way:
             seen.add(card)
             for path in self._inputs[card].values():
                 maker = maker_of(path, self._makers)
-                if maker is not None and str(maker.verdict.artefact.card) not in seen | {card}:
-                    visit(str(maker.verdict.artefact.card))
+                if maker is not None and str(maker.artefact.card) not in seen | {card}:
+                    visit(str(maker.artefact.card))
             behind.append(card)
 
         visit(first)
         return behind[::-1]
 
     def _step(self, card: str, places: Mapping[str, int]) -> TracedJob:
-        verdict, inputs, outputs = self._verdicts[card], self._inputs[card], sorted(self._outputs[card] - {"card"})
+        artefact, inputs, outputs = self._artefacts[card], self._inputs[card], sorted(self._outputs[card] - {"card"})
         found = {name: maker_of(path, self._makers) for name, path in inputs.items()}
-        makers = {name: places[str(each.verdict.artefact.card)] for name, each in found.items() if each is not None}
-        states = {name: _output_state(verdict, name) for name in outputs}
-        made = verdict.artefact.made
+        makers = {name: places[str(each.artefact.card)] for name, each in found.items() if each is not None}
+        states = {name: _output_state(artefact, name) for name in outputs}
+        made = artefact.made
         assert made is not None  # only such are followed
         states |= {name: self._input_state(path, made.inputs[name]) for name, path in inputs.items()}
-        return TracedJob(verdict, tuple(outputs), dict(inputs), makers, states)
+        return TracedJob(artefact, tuple(outputs), dict(inputs), makers, states)
 
     def _input_state(self, path: Path, digest: str) -> str:
         try:
@@ -241,12 +240,12 @@ class _Way:
             return DAMAGED
 
 
-def _output_state(verdict: Verdict, name: str) -> str:
-    if name in verdict.damaged:
+def _output_state(artefact: Artefact, name: str) -> str:
+    if name in artefact.damaged:
         return DAMAGED
-    if name in verdict.replaced:
+    if name in artefact.replaced:
         return REPLACED
-    return AS_MADE if verdict.artefact.paths[name].exists() else MISSING
+    return AS_MADE if artefact.paths[name].exists() else MISSING
 
 
 def _names(source: FoundRow) -> Iterable[str]:
@@ -255,5 +254,5 @@ def _names(source: FoundRow) -> Iterable[str]:
 
 
 def _stage(maker: Maker) -> str:
-    made = maker.verdict.artefact.made
+    made = maker.artefact.made
     return made.stage if made else ""

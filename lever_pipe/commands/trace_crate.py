@@ -17,7 +17,7 @@ from typing import Any
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.commands.trace import AS_MADE, AS_READ, Traced, TracedJob
-from lever_pipe.runtime.rerun.why_inputs import absolute
+from lever_pipe.runtime.rerun.artefacts import absolute
 
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 TERMS = "https://w3id.org/ro/terms/workflow-run/context"
@@ -70,10 +70,10 @@ class _Crate:
 
     def add(self, step: TracedJob) -> None:
         """Add a step as an action, with its code and files."""
-        made, card = step.made, step.verdict.artefact.card
+        made, card = step.made, step.artefact.card
         ended = datetime.datetime.fromtimestamp(card.stat().st_mtime, datetime.UTC)
         began = ended - datetime.timedelta(seconds=made.seconds)
-        results = [self._file(step.verdict.artefact.paths[n], made.outputs[n], step.states[n]) for n in step.outputs]
+        results = [self._file(step.artefact.paths[n], made.outputs[n], step.states[n]) for n in step.outputs]
         inputs = [self._file(path, made.inputs[name], step.states[name]) for name, path in step.inputs.items()]
         models = [self._model(key, digest) for key, digest in step.models.items()]
         action = self._contextual(

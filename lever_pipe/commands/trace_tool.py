@@ -26,7 +26,8 @@ from lever_pipe.base.records import group_of
 from lever_pipe.commands import trace
 from lever_pipe.commands.trace import AS_READ, MODEL, Traced, TracedJob
 from lever_pipe.commands.trace_values import FoundRow, asked_for
-from lever_pipe.runtime.rerun.artefacts import cards_below, judge, read_artefact
+from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
+from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.why_names import flat, run_of, values_in
 
 FORMAT = 1
@@ -69,8 +70,8 @@ def traced_back(what: str, results: Path) -> trace.Traced:
         UnknownMemberError, ConfigError: as `main`.
     """
     asked, digests = asked_for(what, results), contents.remembered()
-    verdicts = [judge(read_artefact(card), digests) for card in cards_below(asked.results)]
-    return trace.trace(asked, verdicts, digests)
+    artefacts = [judge(read_artefact(card), digests) for card in cards_below(asked.results)]
+    return trace.trace(asked, artefacts, digests)
 
 
 def as_object(traced: Traced) -> dict[str, Any]:
@@ -97,11 +98,11 @@ def as_object(traced: Traced) -> dict[str, Any]:
 
 
 def _step_object(step: TracedJob) -> dict[str, Any]:
-    made, paths = step.made, step.verdict.artefact.paths
+    made, paths = step.made, step.artefact.paths
     kept = ("stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds")
     return {
         "name": step.name,
-        "card": str(step.verdict.artefact.card),
+        "card": str(step.artefact.card),
         **{key: getattr(made, key) for key in kept},
         "models": step.models,
         "outputs": {
@@ -164,7 +165,7 @@ def _entries(steps: Sequence[TracedJob]) -> list[Branch]:
 
 
 def _kind(step: TracedJob) -> str:
-    made, card = step.made, str(step.verdict.artefact.card)
+    made, card = step.made, str(step.artefact.card)
     config = {
         key: value for key, value in flat(made.config).items() if key not in ("seed", "policy.seed", "policy.name")
     }
@@ -199,9 +200,9 @@ def _name(branch: Branch) -> str:
     head = branch.steps[0]
     if len(branch.steps) == 1:
         return head.name if head.made.stage in head.name else f"{head.name} ({head.made.stage})"
-    seeds = [values_in(str(step.verdict.artefact.card)).get("seed", "") for step in branch.steps]
+    seeds = [values_in(str(step.artefact.card)).get("seed", "") for step in branch.steps]
     what = f"seeds {', '.join(sorted(seeds))}" if all(seeds) else f"{len(seeds)} draws"
-    seed = f" of seed {values_in(str(head.verdict.artefact.card)).get('seed')}"
+    seed = f" of seed {values_in(str(head.artefact.card)).get('seed')}"
     name = head.name.replace(seed, "").replace(seed.replace(" of ", ", "), "")
     return f"{name}, {what}" + ("" if head.made.stage in name else f" ({head.made.stage})")
 
@@ -219,7 +220,7 @@ def _facts(branch: Branch, common: str) -> Iterator[str]:
         digests = [step.made.outputs[name][:DIGITS] for step in branch.steps]
         states = sorted({step.states[name] for step in branch.steps})
         shown = f"{', '.join(digests[:SHOWN_DIGESTS])}{', ...' if len(digests) > SHOWN_DIGESTS else ''}"
-        yield f"{head.verdict.artefact.paths[name].name} {shown} ({' or '.join(states)})"
+        yield f"{head.artefact.paths[name].name} {shown} ({' or '.join(states)})"
     yield from (
         f"model folder {key.removesuffix(MODEL).strip('.') or 'model'} {value}" for key, value in head.models.items()
     )

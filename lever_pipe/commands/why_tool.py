@@ -13,23 +13,26 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.parsing import nearest
-from lever_pipe.commands import why_text
-from lever_pipe.runtime.rerun import why
-from lever_pipe.runtime.rerun.artefacts import Artefact, Verdict, cards_below, judge, read_artefact
-from lever_pipe.runtime.rerun.forecast import PlannedJob, UnplannableError, options_of, planned_jobs
-from lever_pipe.runtime.rerun.why_inputs import absolute
-from lever_pipe.runtime.rerun.why_names import STUDIES
-from lever_pipe.runtime.snakemake_adapter import configuration_of
+from lever_pipe.base.records import RunCard
+from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, cards_below, read_artefact
+from lever_pipe.runtime.rerun.decision import judge
+from lever_pipe.runtime.rerun.explain import ONLY_IF, RUNS, Explained, explain, walk
+from lever_pipe.runtime.rerun.why_names import STUDIES, label
+from lever_pipe.runtime.snakemake_adapter import PlannedJob, UnplannableError, planned_jobs, results_folder
 
-DEFAULT_CONFIG, DEFAULT_RESULTS = "config.yaml", "results"
 CARD = "run.json"
+NAMED_DISTANCE = 1
+"""Up to here consequences are told by their distance: the target, and what it reads."""
+MOST_NAMES = 3
+"""So many jobs of a rule are named one by one in a sentence."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -53,92 +56,63 @@ def main(words: Sequence[str]) -> int:
         )
     explained, targets, made = reasons(rest[0], rest[1:])
     if as_json:
-        sys.stdout.write(json.dumps(why_text.as_object(explained, targets, made), indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(as_object(explained, targets, made), indent=2, ensure_ascii=False) + "\n")
         return 0
-    lines = why_text.sentences(explained, targets)
+    lines = sentences(explained, targets)
     if targets and made:
         lines.append(f"{len(made)} other artefacts of this name do not run.")
     elif made:
-        lines += [why_text.made_text(each) for each in made]
+        lines += [made_text(each) for each in made]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
-def reasons(target: str, words: Sequence[str]) -> tuple[list[why.Explained], list[int], list[dict[str, Any]]]:
+def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[dict[str, Any]]]:
     """Return all planned jobs explained, the places of those that make the target, and what the others are made from.
 
     Raises:
         UnplannableError: Snakemake fails.
         UnknownMemberError: nothing of this name is made or was made.
     """
-    jobs, results = planned_jobs(words), results_folder(words)
-    artefacts = [read_artefact(card) for card in cards_below(results)]
-    targets = jobs_of(jobs, target, results)
-    there = artefacts_of(artefacts, target, results)
+    jobs, results, digests = planned_jobs(words), results_folder(words), contents.remembered()
+    artefacts = [judge(read_artefact(card), digests) for card in cards_below(results)]
+    whole = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]
+    targets = _meant([job.outputs for job in jobs], [job.rule for job in jobs], target, results)
+    there = _meant([each.written for each, _ in whole], [made.stage for _, made in whole], target, results)
     if not targets and not there:
-        jobs = _planned_for(target, words, known=[*jobs], artefacts=artefacts)
-        targets = jobs_of(jobs, target, results)
-    digests = contents.remembered()
-    verdicts = [judge(artefact, digests) for artefact in artefacts]
-    explained = why.explain(jobs, verdicts, results=results, digests=digests)
-    planned = {absolute(each.card) for each in map(explained.__getitem__, targets) if each.card}
-    rest = {absolute(each.card) for each in there} - planned
-    return explained, targets, [_told(each) for each in verdicts if absolute(each.artefact.card) in rest]
+        jobs = _planned_for(target, words, known={job.rule for job in jobs} | {made.stage for _, made in whole})
+        targets = _meant([job.outputs for job in jobs], [job.rule for job in jobs], target, results)
+    explained = explain(jobs, artefacts, results=results, digests=digests)
+    planned = {absolute(explained[place].card) for place in targets if explained[place].card}
+    rest = [whole[place] for place in there if absolute(whole[place][0].card) not in planned]
+    return explained, targets, [_made_from(artefact, made) for artefact, made in rest]
 
 
-def results_folder(words: Sequence[str]) -> Path:
-    """Return the results folder of a run with these words, which Snakemake understands.
+def _meant(outputs: Sequence[Sequence[str | Path]], stages: Sequence[str], target: str, results: Path) -> list[int]:
+    """Return the places of what a target means, a stage or one of the outputs: the nearest kind of match.
 
-    Raises:
-        ConfigError: a configuration file or word that has not one reading.
+    An output is named as the file itself, by its folder's own card, as a part of an output folder, by its folder, or by
+    a folder above. A name without its seed means every seed's.
     """
-    options, default = options_of(words), Path(DEFAULT_CONFIG)
-    files = [*([default] if default.exists() else []), *(options.get("configfile") or ())]
-    return Path(str(configuration_of(files, options.get("config")).get("results") or DEFAULT_RESULTS))
+    named = [i for i, stage in enumerate(stages) if stage == target]
+    if named:
+        return named
 
+    def forms(path: str) -> set[str]:
+        return {path} if "seed~" in target else {path, _without_seed(path)}
 
-def jobs_of(jobs: Sequence[PlannedJob], target: str, results: Path) -> list[int]:
-    """Return the places of the planned jobs that a target means."""
-    named = [i for i, job in enumerate(jobs) if job.rule == target]
-    return named or _nearest_outputs([list(job.outputs) for job in jobs], target, results)
-
-
-def artefacts_of(artefacts: Sequence[Artefact], target: str, results: Path) -> list[Artefact]:
-    """Return the artefacts that a target means."""
-    whole = [each for each in artefacts if each.made is not None]
-    named = [each for each in whole if each.made is not None and each.made.stage == target]
-    outputs = [
-        [str(path) for name, path in each.paths.items() if each.made and name not in each.made.inputs] for each in whole
-    ]
-    return named or [whole[i] for i in _nearest_outputs(outputs, target, results)]
-
-
-def _nearest_outputs(outputs: Sequence[Sequence[str]], target: str, results: Path) -> list[int]:
-    """Return the places of the lists with an output of this name: the file, its folder's own card, or what lies below.
-
-    A name without its seed means every seed's.
-    """
     roots = (Path(), results, *(results / study for study in STUDIES))
-    forms = {absolute(root / target) for root in roots}
-    wanted = forms if "seed~" in target else forms | {_without_seed(form) for form in forms}
-
-    def means(path: str, *, of: str) -> bool:
-        candidates = {path} if "seed~" in target else {path, _without_seed(path)}
-        match of:
-            case "file":
-                return bool(candidates & wanted)
-            case "card":
-                return any(candidate == f"{form}/{CARD}" for candidate in candidates for form in wanted)
-            case "part":
-                return any(form.startswith(f"{candidate}/") for candidate in candidates for form in wanted)
-            case "folder":
-                return any(str(Path(candidate).parent) == form for candidate in candidates for form in wanted)
-            case _:
-                return any(candidate.startswith(f"{form}/") for candidate in candidates for form in wanted)
-
-    full = [[absolute(path) for path in paths] for paths in outputs]
-    for kind in ("file", "card", "part", "folder", "below"):
-        found = [i for i, paths in enumerate(full) if any(means(path, of=kind) for path in paths)]
+    wanted = {form for root in roots for form in forms(absolute(root / target))}
+    full = [{form for path in paths for form in forms(absolute(path))} for paths in outputs]
+    matches: tuple[Callable[[str, str], bool], ...] = (
+        lambda path, form: path == form,
+        lambda path, form: path == f"{form}/{CARD}",
+        lambda path, form: form.startswith(f"{path}/"),
+        lambda path, form: str(Path(path).parent) == form,
+        lambda path, form: path.startswith(f"{form}/"),
+    )
+    for means in matches:
+        found = [i for i, paths in enumerate(full) if any(means(path, form) for path in paths for form in wanted)]
         if found:
             return found
     return []
@@ -148,9 +122,7 @@ def _without_seed(path: str) -> str:
     return re.sub(r"/seed~\d+", "", re.sub(r"(/baseline/[^/]*)-\d+(?=/|$)", r"\1", path))
 
 
-def _planned_for(
-    target: str, words: Sequence[str], *, known: Iterable[PlannedJob], artefacts: Sequence[Artefact]
-) -> list[PlannedJob]:
+def _planned_for(target: str, words: Sequence[str], *, known: set[str]) -> list[PlannedJob]:
     """Return what Snakemake plans for a target that the run itself does not need.
 
     Raises:
@@ -162,8 +134,7 @@ def _planned_for(
     except UnplannableError as fault:
         if "MissingRule" not in fault.found:
             raise
-        names = {job.rule for job in known} | {each.made.stage for each in artefacts if each.made}
-        near = nearest(target, names)
+        near = nearest(target, known)
         raise UnknownMemberError(
             "why: expected an output, an artefact's folder, a policy or a rule",
             found=f"'{target}'",
@@ -171,6 +142,102 @@ def _planned_for(
         ) from None
 
 
-def _told(verdict: Verdict) -> dict[str, Any]:
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.artefact.card.stat().st_mtime))
-    return why.made_from(verdict) | {"when": when}
+def _made_from(artefact: Artefact, made: RunCard) -> dict[str, Any]:
+    """Return how an artefact came to be and what is not as then, as plain values."""
+    return {
+        "missing": [name for name in artefact.missing if name in made.outputs],
+        "damaged": list(artefact.damaged),
+        "replaced": list(artefact.replaced),
+        "name": label(made.stage, str(artefact.card)),
+        "card": str(artefact.card),
+        **made.model_dump(include={"stage", "code", "commit", "dirty", "device", "seconds", "inputs", "outputs"}),
+        "when": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(artefact.card.stat().st_mtime)),
+    }
+
+
+def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[str]:
+    """Return the chain of reasons from the targets up to the root causes, nearest first.
+
+    All jobs with the same cause share its sentence. Jobs that have none of their own share one with those of the same
+    rule, the nearest apart.
+    """
+    causes: dict[tuple[object, ...], list[int]] = {}
+    for place, distance in walk(explained, targets):
+        found = explained[place]
+        for cause in found.causes:
+            causes.setdefault((RUNS, cause.text), []).append(place)
+        if not found.causes:
+            causes.setdefault((found.status, min(distance, NAMED_DISTANCE + 1), found.job.rule), []).append(place)
+    return [_sentence(explained, places, str(key[0]), str(key[1])) for key, places in causes.items()]
+
+
+def as_object(
+    explained: Sequence[Explained], targets: Sequence[int], made: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the same as plain values: the jobs from the targets upwards, and what up-to-date targets were made from.
+
+    A job's `follows` holds the places, in this list, of the jobs whose outputs it reads, with the inputs' names.
+    """
+    places = walk(explained, targets)
+    order = {place: i for i, (place, _) in enumerate(places)}
+    return {
+        "jobs": [
+            {
+                "name": found.name,
+                "rule": found.job.rule,
+                "wildcards": found.job.wildcards,
+                "outputs": list(found.job.outputs),
+                "distance": distance,
+                "status": found.status,
+                "causes": [{"kind": c.kind, "text": c.text, "details": c.details} for c in found.causes],
+                "follows": {str(order[other]): list(names) for other, names in found.follows.items()},
+                "snakemake": found.job.reason,
+            }
+            for found, distance in ((explained[place], distance) for place, distance in places)
+        ],
+        "up_to_date": list(made),
+    }
+
+
+def made_text(made: Mapping[str, Any]) -> str:
+    """Return what an artefact was made from, for one that need not run."""
+    state = f"{made['commit'][:12]}{' with uncommitted changes' if made['dirty'] else ''}"
+    inputs = "".join(f"\n    {name} {digest[:16]}" for name, digest in sorted(made["inputs"].items())[:12])
+    more = f"\n    ... and {len(made['inputs']) - 12} more" if len(made["inputs"]) > 12 else ""
+    astray = [f"{state}: {', '.join(made[state])}" for state in ("missing", "damaged", "replaced") if made[state]]
+    found = f"nothing that would run needs it anew ({'; '.join(astray)})" if astray else "everything is as it was made"
+    return (
+        f"{made['name']} does not run: {found}.\n"
+        f"  made {made['when']} by {made['stage']}, code {made['code']}, commit {state}, "
+        f"on {made['device']}, {made['seconds']} s\n  from{inputs}{more}"
+        + ("" if inputs else " nothing but its configuration")
+    )
+
+
+def _sentence(explained: Sequence[Explained], places: Sequence[int], status: str, cause: str) -> str:
+    found = [explained[place] for place in places]
+    several = len(found) > 1
+    if status == RUNS:
+        return f"{_who(found)} {'run' if several else 'runs'} because {cause}."
+    if status == ONLY_IF:
+        follows = {other for each in found for other in each.follows}
+        above = [explained[i] for i in sorted(follows.difference(places) or follows)]
+        one_of = "one of " if len(above) > 1 else ""
+        return (
+            f"{_who(found)} {'run' if several else 'runs'} only if {one_of}{_who(above)} comes out with other content."
+        )
+    verb = "are planned, but count" if several else "is planned, but counts"
+    return f"{_who(found)} {verb} as made: all that went in is the same (Snakemake says: {found[0].job.reason})."
+
+
+def _who(found: Sequence[Explained]) -> str:
+    """Return the names of jobs, or where they are many, how many of each rule."""
+    names = sorted({each.name for each in found})
+    if len(names) <= MOST_NAMES:
+        return _listed(names)
+    counts = Counter(each.job.rule for each in found)
+    return _listed([f"{n} jobs of {rule}" if n > 1 else rule for rule, n in sorted(counts.items())])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

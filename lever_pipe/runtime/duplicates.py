@@ -8,7 +8,6 @@ waits for the first one's SLURM job, and leaves if the artefact is whole, as pla
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -16,25 +15,27 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from lever_pipe.experiment.run_card import files_of
+from lever_pipe.experiment.run_card import Files, files_of
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import ownership, plan, snapshot
+from lever_pipe.runtime import ownership, plan, snakemake_adapter
+from lever_pipe.runtime.rerun import decision
+from lever_pipe.runtime.rerun.artefacts import CARD
 from lever_pipe.runtime.slurm import squeue
+from lever_pipe.runtime.snakemake_adapter import Workflow
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in SLURM's log of the job
 SECONDS_BETWEEN_LOOKS = 10.0
 
-Workflow = Any  # snakemake.workflow.Workflow
 
-
-class Target(NamedTuple):
-    """The job that a Snakemake on a node is there for."""
+class Duplicate(NamedTuple):
+    """The job that a Snakemake on a node is there for, and that another one may have done."""
 
     rule: str
     wildcards: dict[str, str]
-    files: ownership.Files
+    card: Path
+    files: Files
     """Inputs and outputs by name."""
 
 
@@ -42,38 +43,30 @@ def leave_if_made(workflow: Workflow, experiment: Experiment) -> None:
     """End this process with status 0 if all it is there for is made already; do nothing in a main process.
 
     Raises:
-        SystemExit: every target is whole.
+        SystemExit: every job is done.
     """
     if workflow.is_main_process:
         return
-    targets = targets_of(workflow, sys.argv[1:])
-    for target in targets:
-        wait_for_first(target)
-    if targets and all(is_made(target, experiment) for target in targets):
-        log.warning(f"made already by another job: {', '.join(target.rule for target in targets)}; nothing to do")
+    jobs = jobs_of(workflow, sys.argv[1:])
+    for job in jobs:
+        wait_for_first(job.card)
+    if jobs and all(is_made(job, experiment) for job in jobs):
+        log.warning(f"made already by another job: {', '.join(job.rule for job in jobs)}; nothing to do")
         raise SystemExit(0)
 
 
-def targets_of(workflow: Workflow, words: Sequence[str]) -> list[Target]:
+def jobs_of(workflow: Workflow, words: Sequence[str]) -> list[Duplicate]:
     """Return the jobs that the command line of a job's Snakemake names; rules without a run card are none."""
-    from snakemake.iocontainers import Wildcards
-    from snakemake.target_jobs import parse_target_jobs_cli_args
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--target-jobs", nargs="+", default=[])
-    targets = []
-    for name, values in parse_target_jobs_cli_args(parser.parse_known_args(list(words))[0].target_jobs):
-        rule, wildcards = workflow.get_rule(name), Wildcards(fromdict=values)
-        outputs, inputs = rule.expand_output(values)[0], rule.expand_input(wildcards)[0]
-        if "card" in outputs.keys():  # noqa: SIM118 (a named list iterates its values)
-            targets.append(Target(name, dict(values), files_of(inputs) | files_of(outputs)))
-    return targets
+    found = []
+    for rule, wildcards, inputs, outputs in snakemake_adapter.targets_of(workflow, words):
+        files = files_of(inputs) | files_of(outputs)
+        if CARD in files:
+            found.append(Duplicate(rule, wildcards, Path(outputs[CARD]), files))
+    return found
 
 
-def wait_for_first(target: Target, *, sleep: Callable[[float], None] = time.sleep) -> None:
+def wait_for_first(card: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Return when no other job owns the artefact any more, and the SLURM job of its last owner has ended."""
-    card = target.files["card"]
-    assert isinstance(card, Path)  # one path in every rule
     owner = ownership.owner_of(card)
     if owner is None or (owner.job and owner.job == os.environ.get("SLURM_JOB_ID")):
         return
@@ -84,18 +77,9 @@ def wait_for_first(target: Target, *, sleep: Callable[[float], None] = time.slee
         sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def is_made(target: Target, experiment: Experiment) -> bool:
-    """Return whether the artefact is whole, as this invocation planned it, and younger than the plan.
-
-    An older one is about to be made again: its input changed, or a user wants it so.
-    """
-    card = target.files["card"]
-    assert isinstance(card, Path)
-    try:
-        planned = Path(os.environ[snapshot.VARIABLE]).stat().st_mtime
-        if card.stat().st_mtime <= planned:
-            return False
-    except (KeyError, OSError):
+def is_made(job: Duplicate, experiment: Experiment) -> bool:
+    """Return whether the artefact is whole, as this invocation planned it, and younger than the plan."""
+    if not decision.is_of_this_plan(job.card):
         return False
-    spec = json.loads(plan.spec_of(experiment, target.rule, target.wildcards))
-    return ownership.is_complete(card, target.files, stage=target.rule, config=spec["config"], code=spec["code"])
+    spec = json.loads(plan.spec_of(experiment, job.rule, job.wildcards))
+    return decision.is_made(job.card, job.files, stage=job.rule, config=spec["config"], code=spec["code"])

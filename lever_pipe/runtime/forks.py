@@ -43,7 +43,7 @@ Children = dict[int, tuple[int, int]]
 """Descriptor of a process -> the number of its job, its process number."""
 
 
-class Job:
+class ForkedJob:
     """A forked child, as far as whoever started it needs a `subprocess.Popen`.
 
     Attributes:
@@ -93,7 +93,7 @@ class Job:
         self._started.set()
         self._ended.set()
 
-    def until_started(self) -> Job:
+    def until_started(self) -> ForkedJob:
         """Return the job when its child has a number, or never will."""
         self._started.wait()
         return self
@@ -115,7 +115,7 @@ class Forks:
         self._ready = threading.Event()
         self._lock = threading.Lock()
         self._numbers = count()
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, ForkedJob] = {}
         self._gone = False
         self._listener = threading.Thread(target=self._listen, name="forks", daemon=True)
         self._listener.start()
@@ -129,9 +129,9 @@ class Forks:
         """Return whether the server is ready within some seconds."""
         return self._ready.wait(timeout) and self.ready
 
-    def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Job | None:
+    def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> ForkedJob | None:
         """Fork `python -m lever_pipe WORDS > LOG 2>&1` and return it; None where the server is gone or not ready."""
-        job, number = Job(), next(self._numbers)
+        job, number = ForkedJob(), next(self._numbers)
         asked = {"number": number, "words": list(words), "log": log, "environment": dict(environment)}
         with self._lock:
             if not self.ready:
@@ -292,7 +292,7 @@ def _lines(channel: socket.socket) -> Iterable[dict[str, Any]]:
             yield json.loads(line)
 
 
-class Pool:
+class Servers:
     """Servers of equal modules, one for each number of threads, started when a third job of that kind comes.
 
     A server imports for as long as a few short jobs take, and a run that has no more of them is sooner without.
@@ -307,7 +307,7 @@ class Pool:
         self._asked: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Job | None:
+    def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> ForkedJob | None:
         """Fork a call; None for the first ones of its kind, until its server is ready, and when it is gone."""
         threads = environment.get("OMP_NUM_THREADS", "")
         with self._lock:

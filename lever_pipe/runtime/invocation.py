@@ -16,7 +16,9 @@ from lever_pipe.base import contents, os_faults, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import forks, ownership, snakemake_adapter, snapshot
-from lever_pipe.runtime.rerun import code_records, sparing, why
+from lever_pipe.runtime.rerun import sparing
+from lever_pipe.runtime.rerun.explain import members_of, record_code
+from lever_pipe.runtime.snakemake_adapter import Workflow
 from lever_pipe.runtime.store import Store, opened
 
 LOCAL, SLURM = "local", "slurm"
@@ -26,12 +28,8 @@ OF_AGENTS = ("accelerate", "transformers.models.qwen3.modeling_qwen3")
 LOCKS = Path(".snakemake/locks")
 LATE = dict.fromkeys(("stages.train_agent", "stages.evaluate_agent", "stages.warm_start_agent"), OF_AGENTS)
 """What stages import when they run, so that nothing else has to wait for it: worth seconds a job."""
-USUAL_RATE = (100, 1)
-"""Jobs and seconds of Snakemake's `--max-jobs-per-timespan` where nobody gives one."""
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
-
-Workflow = Any  # snakemake.workflow.Workflow
 
 
 def experiment_of(workflow: Workflow, config: Mapping[str, Any]) -> Experiment:
@@ -82,13 +80,6 @@ def _make(results: Path) -> None:
         ) from None
 
 
-def gpu_request(workflow: Workflow) -> str:
-    """Return how the profile's default-resources say that GPUs are asked for: `gpu` where they say nothing."""
-    defaults = workflow.resource_settings.default_resources
-    found = defaults.get("gpu_request") if defaults else None
-    return str(getattr(found, "raw", None) or "gpu")
-
-
 def store_of(experiment: Experiment) -> Store | None:
     """Return the store that the configuration names, if any."""
     return None if experiment.store is None else opened(experiment.store.model_dump())
@@ -110,10 +101,10 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
     contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
     provenance.remembered().save()  # and for the same code
     _check(workflow, experiment, jobs)
-    workflow.config_settings.configfiles = ()  # a job's own Snakemake must not read what is edited meanwhile
-    sparing.attach(_executors(workflow), made)
+    snakemake_adapter.keep_files_from_jobs(workflow)
+    snakemake_adapter.count_as_done(snakemake_adapter.executors_of(workflow), made.spare)
     if _executor(workflow) == LOCAL:
-        leave_pace_to_cores(workflow.scheduler)
+        snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
         if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
             fork_jobs(jobs)
     if _executor(workflow) == SLURM:
@@ -124,11 +115,9 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
 
 def fork_jobs(jobs: list[Any]) -> None:
     """Let the jobs of this process start as forks of a server that has imported what they will import."""
-    pool = forks.Pool(modules_of(jobs))
-    atexit.register(pool.close)
-    snakemake_adapter.start_calls_by(
-        lambda call, environment: pool.start(call.words, log=call.log, environment=environment)
-    )
+    servers = forks.Servers(modules_of(jobs))
+    atexit.register(servers.close)
+    snakemake_adapter.start_calls_by(servers.start)
 
 
 def modules_of(jobs: list[Any]) -> list[str]:
@@ -136,17 +125,6 @@ def modules_of(jobs: list[Any]) -> list[str]:
     names = {name for stage, _, members in _codes_of(jobs) for name in (f"stages.{stage}", *members)}
     late = {module for name in names for module in LATE.get(name, ())}
     return [*sorted(f"{provenance.PACKAGE.name}.{name}" for name in names), *sorted(late)]
-
-
-def leave_pace_to_cores(scheduler: Any) -> None:
-    """Let cores alone bound the jobs of this machine, unless a user asks for another rate than Snakemake's own.
-
-    Under a rate, each look of the scheduler at the ready jobs begins another one a second later, so that N finished
-    jobs cost N looks a second: half a core after some hundred jobs.
-    """
-    rate = scheduler.job_rate_limiter
-    if rate is not None and (rate.max_jobs, rate.timespan) == USUAL_RATE:
-        scheduler.job_rate_limiter = None
 
 
 def end(experiment: Experiment) -> None:
@@ -165,7 +143,7 @@ def end(experiment: Experiment) -> None:
 def _record_code(experiment: Experiment, jobs: list[Any]) -> None:
     """Keep of which modules each planned fingerprint of code is, so that `why` can name those that differ."""
     for stage, code, members in _codes_of(jobs):
-        code_records.record(Path(experiment.results), stage, members, code)
+        record_code(Path(experiment.results), stage, members, code)
 
 
 def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -173,7 +151,7 @@ def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for stage, specs in snapshot.planned_specs(jobs).items():
         of_code = {identity["code"]: identity["config"] for identity in map(json.loads, specs)}
         for code, config in of_code.items():
-            yield stage, code, why.members_of(stage, config)
+            yield stage, code, members_of(stage, config)
 
 
 def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
@@ -184,13 +162,6 @@ def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
     attempts = 1 + workflow.execution_settings.retries
     settings = SlurmSettings.of(workflow.executor_settings, attempts=attempts) if executor == SLURM else None
     doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), slurm=settings)
-
-
-def _executors(workflow: Workflow) -> set[type]:
-    """Return the executor of the run, and the one for rules that run where Snakemake does."""
-    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
-
-    return {workflow.executor_plugin.executor, ExecutorPluginRegistry().get_plugin("local").executor}
 
 
 def _executor(workflow: Workflow) -> str:

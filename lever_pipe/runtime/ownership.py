@@ -19,16 +19,15 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lever_pipe.base import atomic
-from lever_pipe.experiment.run_card import flat
 from lever_pipe.runtime.slurm import squeue
 
 log = logging.getLogger(__name__)
@@ -40,8 +39,6 @@ MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALI
 LOST = 75  # EX_TEMPFAIL: the same call may succeed later
 LINKS_UNKNOWN = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-
-Files = Mapping[str, Path | tuple[Path, ...]]
 
 
 class Times(NamedTuple):
@@ -340,44 +337,6 @@ class Hold:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-
-
-def is_complete(
-    card: Path,
-    files: Files,
-    *,
-    stage: str,
-    config: Mapping[str, Any],
-    code: str,
-    digest: Callable[[Path], str] | None = None,
-) -> bool:
-    """Return whether an artefact is whole and what this very call would make.
-
-    The run card must name the same stage, config and code, and all files of the call with the contents they have now.
-    Where that is uncertain the answer is no: making a thing twice costs time only.
-
-    Args:
-        card: the run card.
-        files: inputs and outputs of the call by name.
-        stage: name of the stage.
-        config: the stage's config as JSON.
-        code: fingerprint of the stage's code.
-        digest: gives a path's content; None reads each file.
-    """
-    from lever_pipe.base import contents, storage
-    from lever_pipe.base.errors import LeverPipeError
-    from lever_pipe.base.records import RunCard
-
-    digest = digest or contents.digest
-    try:
-        made = storage.read_row(card, RunCard)
-        if (made.stage, made.config, made.code) != (stage, dict(config), code):
-            return False
-        given = flat({name: value for name, value in files.items() if name != "card"})
-        known = made.inputs | made.outputs | made.replaced
-        return given.keys() == known.keys() and all(digest(path) == known[name] for name, path in given.items())
-    except (LeverPipeError, OSError):
-        return False
 
 
 def process_start(pid: int) -> str:

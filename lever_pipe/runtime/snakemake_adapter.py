@@ -1,52 +1,87 @@
-"""What this package takes from Snakemake beyond its public interface, with the version that it was checked against.
+"""Every contact with what is not public in Snakemake and its plugins, written for the versions in `WRITTEN_FOR`.
 
-* `snakemake.shell.sp`, the module by which a rule's command is started (Snakemake 9.27): it has no hook for another way
-  to start one. What is put in its place starts a plain call of this package as a fork, and everything else, an edited
-  command or one inside an environment or a container, as before. `tests/unit/test_snakemake_adapter.py` fails when
-  Snakemake starts commands otherwise.
-* `snakemake.dag.DAG`, which jobs run and who makes a file (Snakemake 9.27): `file2jobs` knows no maker of a file inside
-  an output folder, and `update_needrun` asks only for outputs that other jobs read, and plans all below a planned job.
-  `tests/workflow/test_reruns.py` and `test_deleted_results.py` fail when Snakemake plans otherwise.
-* `load_configfile` and `parse_config`, which read configuration files and `--config` (9.27): it has no hook for another
-  reader, takes the last of repeated keys, reads `1:30` as 90, executes a file that says `__use_yte__`, and reads what
-  `--configfile` names before the Snakefile. So each profile, which it reads first, calls `read_configuration_strictly`,
-  and the Snakefile does for a call without one.
+`tests/unit/test_snakemake_adapter.py` holds a digest of the source of all that is touched, so it fails when Snakemake
+changes it; `python -m lever_pipe doctor` warns of a version that nobody has looked at. What is touched, and why:
+
+* `snakemake.shell.sp`, by which a rule's command is started: there is no hook for another way to start one. A plain
+  call of this package starts as a fork; everything else, an edited command or one in a container, as before.
+* `DAG.file2jobs` and `DAG.update_needrun`, who makes a file and which jobs run: the one knows no maker of a file inside
+  an output folder, the other asks only for outputs that other jobs read, and plans all below a planned job. It goes by
+  times (`Job.output_mintime`) and by records of params and inputs (`params_changed`, `input_changed`,
+  `has_metadata`), which know nothing of contents, of unseen jobs and of results that were moved.
+* `dag_settings`, and the records of a rule's command: of a job that follows from another one Snakemake asks neither
+  whether it is forced nor whether its command was edited.
+* `load_configfile` and `parse_config`, which read configuration files and `--config`: there is no hook for another
+  reader. Snakemake's takes the last of repeated keys, reads `1:30` as 90, executes a file that says `__use_yte__`, and
+  reads what `--configfile` names before the Snakefile. So each profile, which it reads first, calls
+  `read_configuration_strictly`, and the Snakefile does for a call without one.
+* `configfiles` of its settings, which it hands to the jobs, and default resources before they are evaluated.
+* `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
+* `run_jobs` of executors: nothing else can take back a job whose turn has come.
+* `job_rate_limiter` of the scheduler: its rate cannot be unset.
+* `check_active_jobs` of the SLURM executor, wrapped by `slurm.watchdog`, which says why.
+* `cli.main` and the log of a dry run: the programming interface reads no words and no profiles, and what a job calls
+  its stage with stands in its command alone. (`read_call` of the doctor reads words by `cli.parse_args`, too.)
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
+import io
+import json
+import logging
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base.errors import ConfigError, LeverPipeError
 from lever_pipe.experiment import configuration
-from lever_pipe.runtime.forks import Job
+from lever_pipe.runtime.forks import ForkedJob
+
+Workflow = Any  # snakemake.workflow.Workflow
+Dag = Any  # snakemake.dag.DAG
+Job = Any  # snakemake.jobs.Job
+Executor = Any  # a plugin's executor
+
+WRITTEN_FOR = {"snakemake": "9.27.1", "snakemake-executor-plugin-slurm": "2.8.0"}
+
+
+def unknown_versions() -> dict[str, str]:
+    """Return the packages, with their installed versions, of which nobody has looked at what is used here."""
+    found: dict[str, str] = {}
+    for name, known in WRITTEN_FOR.items():
+        with suppress(PackageNotFoundError):
+            found |= {name: version(name)} if version(name) != known else {}
+    return found
+
+
+# Commands.
 
 PREFIX = "set -euo pipefail; "
 CALL = ["python", "-m", "lever_pipe"]
 
-Start = Callable[["Call", Mapping[str, str]], Job | None]
-"""Starts a call in an environment; None where it is to start as any other command."""
-Standing = Callable[[Any], list[Any]]
-"""Returns the jobs that a DAG plans and whose artefacts will be the same."""
+Start = Callable[..., ForkedJob | None]
+"""Starts words, given `log` and `environment`; None where they are to start as any other command."""
 
 
-class Call(NamedTuple):
+class PlainCall(NamedTuple):
     """`python -m lever_pipe WORDS > LOG 2>&1`."""
 
     words: list[str]
     log: str
 
 
-def call_in(command: str) -> Call | None:
+def call_in(command: str) -> PlainCall | None:
     """Return the call that a shell command consists of, None if a shell could read anything else in it."""
     plain = command.removeprefix(PREFIX).strip()
     text, separator, log = plain.removesuffix(" 2>&1").rpartition(" > ")
@@ -57,13 +92,40 @@ def call_in(command: str) -> Call | None:
     again = f"{shlex.join(words)} > {shlex.join(logs)} 2>&1"
     if not separator or len(logs) != 1 or words[: len(CALL)] != CALL or again != plain:
         return None
-    return Call(words[len(CALL) :], logs[0])
+    return PlainCall(words[len(CALL) :], logs[0])
 
 
 def start_calls_by(start: Start) -> None:
     """Let the local executor of this process start calls of the package by `start`."""
     module: Any = import_module("snakemake.shell")  # the package's attribute of that name is the class inside
     module.sp = _Subprocess(start)
+
+
+class _Subprocess:
+    """`subprocess`, but for how a shell command begins."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def Popen(self, command: Any, **options: Any) -> subprocess.Popen[Any] | ForkedJob:  # noqa: N802 - the library's name
+        """Return the started command."""
+        return self._forked(command, options) or subprocess.Popen(command, **options)
+
+    def _forked(self, command: Any, options: Mapping[str, Any]) -> ForkedJob | None:
+        environment = options.get("env")
+        plain = options.get("shell") and options.get("stdout") != subprocess.PIPE and isinstance(command, str)
+        call = call_in(command) if plain else None
+        if call is None or environment is None:
+            return None
+        python = shutil.which(CALL[0], path=environment.get("PATH"))
+        same = python is not None and Path(python).resolve() == Path(sys.executable).resolve()
+        return self._start(call.words, log=call.log, environment=environment) if same else None
+
+
+# Plans.
 
 
 def find_makers_of_folders() -> None:
@@ -73,10 +135,10 @@ def find_makers_of_folders() -> None:
 
     found = getattr(DAG.file2jobs, "unamended", DAG.file2jobs)
 
-    async def file2jobs(dag: Any, targetfile: str, wildcards_dict: Any = None) -> list[Any]:
+    async def file2jobs(dag: Dag, targetfile: str, wildcards_dict: Any = None) -> list[Job]:
         for path in (targetfile, *map(str, Path(targetfile).parents)):
             with suppress(MissingRuleException):
-                jobs: list[Any] = await found(dag, path, wildcards_dict)
+                jobs: list[Job] = await found(dag, path, wildcards_dict)
                 if path == targetfile or all(job.output_by_path[path].is_directory for job in jobs):
                     return jobs
         raise MissingRuleException(targetfile)
@@ -85,33 +147,46 @@ def find_makers_of_folders() -> None:
     DAG.file2jobs = file2jobs
 
 
-def amend_plans(standing: Standing, *, whole: str) -> None:
-    """Let a plan make what is missing, whether or not another job reads it, and let stand what nothing in it changes.
+def amend_plans(why_again: Callable[[Job, bool], str], standing: Callable[[Dag], list[Job]], *, whole: str) -> None:
+    """Let run cards alone say what is made again, and a plan make what is missing, whether or not another job reads it.
 
     Args:
-        standing: is asked of each plan.
+        why_again: returns why what a job has made does not count; nothing if it does, or is not there. It is told
+            whether another configuration or code counts: not for `--rerun-triggers` that leave out `params`.
+        standing: is asked for the jobs of each plan whose artefacts will be the same; they are taken out of it.
         whole: the rule that asks for all that there is to be made; other targets ask for what they need.
     """
     from snakemake.dag import DAG
+    from snakemake.jobs import Job as OwnJob
+    from snakemake.settings.types import RerunTrigger
 
     planned = getattr(DAG.update_needrun, "unamended", DAG.update_needrun)
 
-    async def update_needrun(dag: Any, create_inventory: bool = False) -> None:
-        if any(rule.name == whole for rule in dag.targetrules):
-            for job in dag.bfs(dag.dependencies, *dag.targetjobs):
+    async def no_time(_: Job) -> None:
+        return None
+
+    async def update_needrun(dag: Dag, create_inventory: bool = False) -> None:
+        persistence = dag.workflow.persistence
+        persistence.params_changed = persistence.input_changed = lambda *_, **__: ()
+        persistence.has_metadata = lambda _: True  # else it says of what was made elsewhere that it cannot judge it
+        is_whole = any(rule.name == whole for rule in dag.targetrules)
+        for job in dag.bfs(dag.dependencies, *dag.targetjobs):
+            if is_whole:
                 gone = [file for file in job.output if not (file.is_temp or await file.exists())]
                 dag.reason(job).missing_output.update(gone)
+            dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
         await planned(dag, create_inventory)
         for job in standing(dag):
             _take_out(dag, job)
 
+    OwnJob.output_mintime = property(no_time)  # an output without a time is never older than what it was made from
     update_needrun.unamended = planned  # type: ignore[attr-defined]
     DAG.update_needrun = update_needrun
 
 
-def _take_out(dag: Any, job: Any) -> None:
+def _take_out(dag: Dag, job: Job) -> None:
     """Take a job out of a plan, and its files out of the reasons of other jobs that have further ones."""
-    plan = vars(dag)
+    plan: dict[str, Any] = dag.__dict__
     plan["_needrun"].remove(job)
     plan["_n_until_ready"].pop(job, None)
     plan["_len"] -= 1
@@ -124,7 +199,38 @@ def _take_out(dag: Any, job: Any) -> None:
             updated.difference_update(files)
 
 
-def read_configuration_strictly(workflow: Any = None) -> None:
+def is_wanted(job: Job) -> bool:
+    """Return whether a user wants a job to run, by force or by another command in its rule.
+
+    Snakemake itself forces what a killed run left unfinished, but here a run card says whether it is whole.
+    """
+    from snakemake.settings.types import RerunTrigger
+
+    dag, workflow = job.dag, job.dag.workflow
+    settings = workflow.dag_settings
+    by_name = job.rule.name in settings.forcerun or not settings.forcerun.isdisjoint(job.output)
+    is_target = settings.forcetargets and job in dag.targetjobs
+    if settings.forceall or by_name or is_target:
+        return True
+    return RerunTrigger.CODE in workflow.rerun_triggers and any(workflow.persistence.code_changed(job))
+
+
+def targets_of(workflow: Workflow, words: Sequence[str]) -> Iterator[tuple[str, dict[str, str], Any, Any]]:
+    """Yield rule, wildcards, inputs and outputs of each job that the command line of a job's Snakemake names."""
+    from snakemake.iocontainers import Wildcards
+    from snakemake.target_jobs import parse_target_jobs_cli_args
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--target-jobs", nargs="+", default=[])
+    for name, values in parse_target_jobs_cli_args(parser.parse_known_args(list(words))[0].target_jobs):
+        rule, wildcards = workflow.get_rule(name), Wildcards(fromdict=values)
+        yield name, dict(values), rule.expand_input(wildcards)[0], rule.expand_output(values)[0]
+
+
+# Configuration.
+
+
+def read_configuration_strictly(workflow: Workflow = None) -> None:
     """Let Snakemake read configuration files and `--config` in this process by `lever_pipe.experiment.configuration`.
 
     Args:
@@ -148,6 +254,18 @@ def read_configuration_strictly(workflow: Any = None) -> None:
         settings.config = _read_words(settings.config_args) if is_of_words else settings.config
         settings.overwrite_config = type(settings)(settings.config, settings.configfiles).overwrite_config
         workflow.globals["config"] = copy.deepcopy(settings.overwrite_config)
+
+
+def keep_files_from_jobs(workflow: Workflow) -> None:
+    """Let no job's own Snakemake read configuration files, which may be edited meanwhile."""
+    workflow.config_settings.configfiles = ()
+
+
+def gpu_request(workflow: Workflow) -> str:
+    """Return how the profile's default-resources say that GPUs are asked for: `gpu` where they say nothing."""
+    defaults = workflow.resource_settings.default_resources
+    found = defaults.get("gpu_request") if defaults else None
+    return str(getattr(found, "raw", None) or "gpu")
 
 
 def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) -> dict[str, Any]:
@@ -186,25 +304,224 @@ def _refusal(fault: LeverPipeError) -> Exception:
     return refusal
 
 
-class _Subprocess:
-    """`subprocess`, but for how a shell command begins."""
+# Executors.
 
-    def __init__(self, start: Start) -> None:
-        self._start = start
+USUAL_RATE = (100, 1)
+"""Jobs and seconds of Snakemake's `--max-jobs-per-timespan` where nobody gives one."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(subprocess, name)
 
-    def Popen(self, command: Any, **options: Any) -> subprocess.Popen[Any] | Job:  # noqa: N802 - the library's name
-        """Return the started command."""
-        return self._forked(command, options) or subprocess.Popen(command, **options)
+def executors_of(workflow: Workflow) -> set[type]:
+    """Return the executor of the run, and the one for rules that run where Snakemake does."""
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-    def _forked(self, command: Any, options: Mapping[str, Any]) -> Job | None:
-        environment = options.get("env")
-        plain = options.get("shell") and options.get("stdout") != subprocess.PIPE and isinstance(command, str)
-        call = call_in(command) if plain else None
-        if call is None or environment is None:
-            return None
-        python = shutil.which(CALL[0], path=environment.get("PATH"))
-        same = python is not None and Path(python).resolve() == Path(sys.executable).resolve()
-        return self._start(call, environment) if same else None
+    return {workflow.executor_plugin.executor, ExecutorPluginRegistry().get_plugin("local").executor}
+
+
+def count_as_done(executor_classes: Iterable[type], is_done: Callable[[Job], bool]) -> None:
+    """Let executors count those jobs as done, when their turn comes; a later call replaces an earlier one."""
+    for executor_class in executor_classes:
+        present: Any = executor_class.run_jobs  # type: ignore[attr-defined]
+        executor_class.run_jobs = _run_others(getattr(present, "unamended", present), is_done)  # type: ignore[attr-defined]
+
+
+def _run_others(run_jobs: Callable[[Executor, list[Job]], None], is_done: Callable[[Job], bool]) -> Any:
+    from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+    def run_others(executor: Executor, jobs: list[Job]) -> None:
+        rest = []
+        for job in jobs:
+            if is_done(job):
+                executor.report_job_success(SubmittedJobInfo(job))
+            else:
+                rest.append(job)
+        if rest:
+            run_jobs(executor, rest)
+
+    run_others.unamended = run_jobs  # type: ignore[attr-defined]
+    return run_others
+
+
+def leave_pace_to_cores(scheduler: Any) -> None:
+    """Let cores alone bound the jobs of this machine, unless a user asks for another rate than Snakemake's own.
+
+    Under a rate, each look of the scheduler at the ready jobs begins another one a second later, so that N finished
+    jobs cost N looks a second: half a core after some hundred jobs.
+    """
+    rate = scheduler.job_rate_limiter
+    if rate is not None and (rate.max_jobs, rate.timespan) == USUAL_RATE:
+        scheduler.job_rate_limiter = None
+
+
+# Dry runs.
+
+LOGGER = "snakemake.logging"
+QUIET = ("--quiet", "host", "progress", "rules", "reason", "--dry-run")
+"""Bare `--quiet` would end a dry run before it tells its jobs."""
+MANY_CORES = 100_000
+"""Where no cores are named, as on a cluster, a dry run takes one for granted and cuts the threads of each job to it."""
+DEEDS = (
+    *("touch", "unlock", "archive", "report", "lint", "containerize", "export_cwl", "generate_unit_tests"),
+    *("cleanup_metadata", "cleanup_shadow", "delete_all_output", "delete_temp_output", "deploy_sources"),
+    *("draft_notebook", "edit_notebook", "conda_cleanup_envs", "conda_create_envs_only"),
+)
+ASKED = {
+    "Forced execution": "forced",
+    "Code has changed": "command",
+    "Software environment definition has changed": "environment",
+}
+"""What Snakemake says of a job that a user wants to run, and in a word."""
+
+
+class PlannedCall(NamedTuple):
+    """What a planned job calls its stage with; `inputs` maps a name to its paths."""
+
+    config: dict[str, Any]
+    code: str
+    inputs: dict[str, list[str]]
+
+
+class PlannedJob(NamedTuple):
+    """A job that would run.
+
+    Attributes:
+        reason: Snakemake's own words.
+        resources: what is known before the job runs; of functions, the value for the first attempt.
+        command: its shell command.
+    """
+
+    rule: str
+    wildcards: dict[str, str]
+    reason: str
+    threads: int
+    resources: dict[str, Any]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def asked(self) -> list[str]:
+        """Return in which ways a user asked for the job, by the words of `ASKED`."""
+        head = self.reason.split("Params have changed")[0]  # a parameter may say anything
+        return [word for phrase, word in ASKED.items() if phrase in head]
+
+    @property
+    def call(self) -> PlannedCall | None:
+        """Return what the job's command calls its stage with; None for a command that calls none."""
+        with suppress(ValueError, LookupError, TypeError):
+            words = shlex.split(self.command)
+            spec = json.loads(words[words.index("--spec") + 1])
+            inputs: dict[str, list[str]] = {}
+            for word in words:
+                name, separator, path = word.partition("=")
+                own = next((own for own in self.inputs if separator and (own == path or own.endswith(f"/{path}"))), "")
+                if own and name.isidentifier():
+                    inputs.setdefault(name, []).append(own)
+            return PlannedCall(spec["config"], str(spec["code"]), inputs)
+        return None
+
+
+class UnplannableError(ConfigError):
+    """Snakemake cannot plan; `found` is what it wrote, from the line on that names the error."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        lines = (out.strip() or err.strip()).splitlines()
+        start = next((i for i, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
+        found = "\n    ".join(lines[start:]) or f"exit status {status}"
+        super().__init__("expected a workflow that Snakemake can plan", found=found, do="Mend what it names.")
+
+
+def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
+    """Return the jobs that Snakemake would run with these words, targets that make nothing aside.
+
+    Runs Snakemake's dry run in this process, so it must not be called from within a run. Like every dry run it leaves
+    a cache of file times below `.snakemake`, which the next run removes, and one of digests.
+
+    Raises:
+        UnplannableError: Snakemake fails.
+        ConfigError: words that ask Snakemake for something else than a run.
+    """
+    from snakemake import cli
+
+    end = words.index("--") if "--" in words else len(words)  # behind it all words are targets
+    read_configuration_strictly()
+    options = options_of(words)
+    deeds = [f"--{name.replace('_', '-')}" for name in DEEDS if options.get(name)]  # in part even with `--dry-run`
+    if deeds:
+        expected = "plan: expected words that say what would run"
+        raise ConfigError(expected, found=", ".join(deeds), do="Leave them to Snakemake itself.")
+    if "" in words:
+        raise ConfigError("expected words for Snakemake", found="an empty one", do="Drop it, or give it its value.")
+    configuration_of(options.get("configfile") or (), options.get("config"))
+    cores = [] if options.get("cores") else ["--cores", str(MANY_CORES)]
+    out, err = io.StringIO(), io.StringIO()
+    status: Any = 0
+    with heard_jobs() as jobs, redirect_stdout(out), redirect_stderr(err):
+        try:
+            cli.main([*words[:end], *QUIET, *cores, *words[end:]])
+        except SystemExit as leaving:
+            status = leaving.code
+    if status:
+        raise UnplannableError(status if isinstance(status, int) else 1, out.getvalue(), err.getvalue())
+    return [job for job in jobs if job.outputs]
+
+
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return the options that Snakemake reads from words and profiles; empty for a fault, which the dry run tells."""
+    from snakemake import cli
+
+    with suppress(SystemExit, Exception), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        return dict(vars(cli.parse_args(list(words))[1]))
+    return {}
+
+
+def results_folder(words: Sequence[str]) -> Path:
+    """Return the results folder of a run with these words, which Snakemake understands.
+
+    Raises:
+        ConfigError: a configuration file or word that has not one reading.
+    """
+    options, default = options_of(words), Path("config.yaml")
+    files = [*([default] if default.exists() else []), *(options.get("configfile") or ())]
+    return Path(str(configuration_of(files, options.get("config")).get("results") or "results"))
+
+
+@contextmanager
+def heard_jobs() -> Iterator[list[PlannedJob]]:
+    """Collect the jobs that Snakemake tells, of which none reaches the handlers of this program; then all is as it was.
+
+    A filter hears them, because Snakemake replaces the handlers of its logger.
+    """
+    logger, jobs = logging.getLogger(LOGGER), list[PlannedJob]()
+    start, folder = Path.cwd(), Path()  # `--directory` moves Snakemake elsewhere for the while
+
+    def hear(said: logging.LogRecord) -> bool:
+        nonlocal folder
+        event = vars(said).get("event")
+        if event == "workflow_started":
+            folder = Path(os.path.relpath(vars(said)["rundir"], start))
+        elif event == "job_info":
+            jobs.append(_planned(vars(said), folder))
+        return event not in ("job_info", "shellcmd")
+
+    propagates, on_termination = logger.propagate, signal.getsignal(signal.SIGTERM)
+    logger.addFilter(hear)
+    logger.propagate = False
+    try:
+        yield jobs
+    finally:
+        logger.removeFilter(hear)
+        logger.propagate = propagates
+        signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
+
+
+def _planned(said: Mapping[str, Any], folder: Path) -> PlannedJob:
+    return PlannedJob(
+        rule=said["rule_name"],
+        wildcards={name: str(value) for name, value in dict(said["wildcards"]).items()},
+        reason=said["reason"],
+        threads=int(said["threads"]),
+        resources={name: value for name, value in said["resources"].items() if str(value) != "<TBD>"},
+        inputs=tuple(str(folder / str(path)) for path in said["input"]),
+        outputs=tuple(str(folder / str(path)) for path in said["output"]),
+        command=said["shellcmd"] or "",
+    )

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from lever_pipe.base import contents, storage
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.run_card import TENSOR_DIGITS
-from lever_pipe.runtime.rerun.forecast import PlannedJob
+from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
 LONG_AGO = 1_700_000_000
 CODE = "0123456789abcdef"
@@ -100,7 +100,6 @@ def planned(
         reason=reason,
         threads=1,
         resources={},
-        benchmark="",
         inputs=tuple(flat(given).values()),
         outputs=tuple(outputs.values()),
         command=command,

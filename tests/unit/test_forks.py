@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lever_pipe.runtime.forks import Forks, Job, Pool
+from lever_pipe.runtime.forks import ForkedJob, Forks, Servers
 
 HERE = str(Path(__file__).parent)
 ENVIRONMENT = os.environ | {"PYTHONPATH": HERE, "OMP_NUM_THREADS": "1"}
 MODULES = ["forked_calls"]
 SOON = 20.0
 
-Start = Callable[..., Job]
+Start = Callable[..., ForkedJob]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(server: Forks, log: Path) -> Start:
-    def started(*words: str, **environment: str) -> Job:
+    def started(*words: str, **environment: str) -> ForkedJob:
         job = server.start(words, log=str(log), environment=ENVIRONMENT | environment)
         assert job is not None
         return job
@@ -181,18 +181,18 @@ def test_when_the_owner_dies_nothing_is_left(word: str, number: int, log: Path) 
 
 
 def test_jobs_of_other_threads_have_a_server_of_their_own(log: Path) -> None:
-    pool = Pool(MODULES)
+    servers = Servers(MODULES)
     try:
         for threads in ("1", "2", "1", "2", "3"):
             asked = {"log": str(log), "environment": ENVIRONMENT | {"OMP_NUM_THREADS": threads}}
-            assert pool.start(["say"], **asked) is None
-        assert pool._servers == {}, "two jobs are sooner without"
+            assert servers.start(["say"], **asked) is None
+        assert servers._servers == {}, "two jobs are sooner without"
         for threads in ("1", "2", "1"):
-            pool.start(["say"], log=str(log), environment=ENVIRONMENT | {"OMP_NUM_THREADS": threads})
-        assert sorted(pool._servers) == ["1", "2"]
-        assert all(server.until_ready(SOON) for server in pool._servers.values())
-        job = pool.start(["say", "x"], log=str(log), environment=ENVIRONMENT)
+            servers.start(["say"], log=str(log), environment=ENVIRONMENT | {"OMP_NUM_THREADS": threads})
+        assert sorted(servers._servers) == ["1", "2"]
+        assert all(server.until_ready(SOON) for server in servers._servers.values())
+        job = servers.start(["say", "x"], log=str(log), environment=ENVIRONMENT)
         assert job is not None
         assert job.wait(SOON) == 0
     finally:
-        pool.close()
+        servers.close()

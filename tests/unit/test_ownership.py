@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import embedding_arrays
@@ -23,16 +22,13 @@ from builders import embedding_arrays
 from lever_pipe.__main__ import _parser, is_made, main
 from lever_pipe.base import atomic, storage
 from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.run_card import carry_out
-from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, MergeRlDataConfig, Runtime
-from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
+from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.ownership import (
     HANDED,
     Hold,
     Owner,
     Times,
-    is_complete,
     lock_of,
     owned,
     process_start,
@@ -527,73 +523,6 @@ def test_a_handed_lock_that_is_another_s_is_not_adopted(card: Path) -> None:
 
     assert end(start(job)) == [ownership.LOST]
     assert not (card.parent / "protocol").exists()
-
-
-# What counts as whole.
-
-CONFIG = MergeRlDataConfig()
-
-
-def made(folder: Path) -> dict[str, Path | tuple[Path, ...]]:
-    """Write inputs, outputs and a card, and return the call's files."""
-    files: dict[str, Path | tuple[Path, ...]] = {
-        "groups": folder / "groups",
-        "shards": (folder / "shard0", folder / "shard1"),
-        "tables": folder / "tables",
-        "cells": (folder / "cell0", folder / "cell1"),
-    }
-    for name in ("groups", "shard0", "shard1", "tables/a", "cell0", "cell1"):
-        storage.write_text(folder / name, name)
-    carry_out(s, folder / "card", config=CONFIG, runtime=Runtime(code="c"), lvlm=folder / "absent", **files)
-    return files
-
-
-def s(
-    *, groups: Input, shards: Inputs, tables: Output, cells: Outputs, lvlm: External, config: MergeRlDataConfig
-) -> None:
-    """Make nothing: all is there."""
-
-
-def complete(folder: Path, files: Any, **changes: Any) -> bool:
-    identity = {"stage": "s", "config": CONFIG.model_dump(mode="json"), "code": "c"}
-    return is_complete(folder / "card", files, **(identity | changes))
-
-
-def test_whole_is_what_this_call_would_make(tmp_path: Path) -> None:
-    files = made(tmp_path)
-    assert complete(tmp_path, files)
-    for change in ({"stage": "t"}, {"config": {"x": 1}}, {"code": "d"}):
-        assert not complete(tmp_path, files, **change), change
-
-
-@pytest.mark.parametrize("missing", ["groups", "shard1", "tables/a", "cell1", "card"])
-def test_a_missing_file_is_made_again(tmp_path: Path, missing: str) -> None:
-    files = made(tmp_path)
-    (tmp_path / missing).unlink()
-    if missing == "tables/a":
-        (tmp_path / "tables").rmdir()
-    assert not complete(tmp_path, files)
-
-
-@pytest.mark.parametrize("changed", ["groups", "shard1", "cell0", "tables/a"])
-def test_another_content_is_another_artefact(tmp_path: Path, changed: str) -> None:
-    files = made(tmp_path)
-    (tmp_path / changed).write_text("other")
-    assert not complete(tmp_path, files)
-
-
-def test_more_or_fewer_inputs_are_another_artefact(tmp_path: Path) -> None:
-    files = made(tmp_path)
-    assert not complete(tmp_path, files | {"shards": (tmp_path / "shard0",)})
-    assert not complete(tmp_path, files | {"shards": (*files["shards"], tmp_path / "groups")})  # type: ignore[misc]
-    assert not complete(tmp_path, files | {"studies": (tmp_path / "shard0",)})  # a list that was empty before
-    assert complete(tmp_path, files | {"studies": ()})
-
-
-def test_a_damaged_card_says_nothing(tmp_path: Path) -> None:
-    files = made(tmp_path)
-    (tmp_path / "card").write_text("{}")
-    assert not complete(tmp_path, files)
 
 
 # The command line.

@@ -1,11 +1,15 @@
-"""A rule's plain call starts as a fork; whatever else a shell could read in a command starts as Snakemake starts it."""
+"""What the adapter touches in Snakemake is as it was when it was written, and does what it is touched for."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,25 +17,99 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snakemake.shell import shell
 
-from lever_pipe.runtime.forks import Job
-from lever_pipe.runtime.snakemake_adapter import PREFIX, Call, call_in, start_calls_by
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.runtime import snakemake_adapter
+from lever_pipe.runtime.forks import ForkedJob
+from lever_pipe.runtime.snakemake_adapter import (
+    LOGGER,
+    PREFIX,
+    PlainCall,
+    PlannedJob,
+    call_in,
+    count_as_done,
+    heard_jobs,
+    planned_jobs,
+    start_calls_by,
+)
+
+TOUCHED = {
+    "snakemake.persistence:PersistenceBase.has_metadata": "7295e80b999a",
+    "snakemake.persistence:PersistenceBase.params_changed": "0e91b0866409",
+    "snakemake.persistence:PersistenceBase.input_changed": "93b0d592f88b",
+    "snakemake.jobs:Reason.__bool__": "70c3bf5c97cc",
+    "snakemake.jobs:Job.output_mintime": "d5272974684f",
+    "snakemake.shell:shell.__new__": "2754bf2a0f8a",
+    "snakemake.dag:DAG.file2jobs": "3f5215f47449",
+    "snakemake.dag:DAG.update_needrun": "ecd0be170ee0",
+    "snakemake.dag:DAG.bfs": "d6ecb4421fc3",
+    "snakemake.dag:DAG.needrun_jobs": "20b8482efa2a",
+    "snakemake.dag:DAG.reason": "4621502a9ce1",
+    "snakemake.cli:main": "a7e781bfa073",
+    "snakemake.cli:parse_args": "239364cdb437",
+    "snakemake.cli:parse_config": "e8630536f4b0",
+    "snakemake.common.configfile:load_configfile": "49b78b932de2",
+    "snakemake.settings.types:ConfigSettings": "ccb857f3c037",
+    "snakemake.settings.types:DAGSettings": "a23c2166a7fc",
+    "snakemake.persistence:PersistenceBase._code_changed": "75c16b1f48c6",
+    "snakemake.jobs:Job.log_info": "5deb196f4bfb",
+    "snakemake.jobs:Reason.__str__": "cb80beebbae7",
+    "snakemake.target_jobs:parse_target_jobs_cli_args": "2711166c1370",
+    "snakemake.scheduling.job_scheduler:JobScheduler.job_selector": "0f75c1cecafe",
+    "snakemake_interface_executor_plugins.executors.base:AbstractExecutor.run_jobs": "f07a5a2c47aa",
+    "snakemake_executor_plugin_slurm:Executor.run_jobs": "25d1d2981a4d",
+    "snakemake_executor_plugin_slurm:Executor.check_active_jobs": "9af6a7d770f5",
+}
+"""What is touched -> digest of its code, without comments."""
+
+
+DIGEST = """
+import hashlib, inspect, json, sys
+from importlib import import_module
+import snakemake.cli  # first, or its modules import each other in a circle
+
+def digest(name):
+    module, _, path = name.partition(":")
+    found = import_module(module)
+    for part in path.split("."):
+        found = inspect.getattr_static(found, part)
+    found = getattr(found, "fget", getattr(found, "__func__", found))  # of a property, or of a static method
+    lines = [line.strip() for line in inspect.getsource(found).splitlines()]
+    code = "\\n".join(line for line in lines if line and not line.startswith("#"))
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
+
+print(json.dumps({name: digest(name) for name in sys.argv[1:]}))
+"""
+"""Of a fresh process, in which nothing is amended."""
+
+
+def test_what_is_touched_is_as_it_was() -> None:
+    """Where this fails: look whether the adapter still does what it is for, then state the digest and the version."""
+    done = subprocess.run([sys.executable, "-c", DIGEST, *TOUCHED], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == TOUCHED
+
+
+def test_the_versions_here_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert snakemake_adapter.unknown_versions() == {}
+    monkeypatch.setattr(snakemake_adapter, "version", lambda _: "99.1")
+    assert snakemake_adapter.unknown_versions() == dict.fromkeys(snakemake_adapter.WRITTEN_FOR, "99.1")
+
 
 PLAIN = "python -m lever_pipe train --spec '{\"a\": 1}' 'x=a b/~c' --threads 1 > log.txt 2>&1"
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[PlainCall]:
     """Put an own way to start in Snakemake's place, and return what came to it."""
     module = import_module("snakemake.shell")
     monkeypatch.setattr(module, "sp", subprocess)
-    calls: list[Call] = []
+    calls: list[PlainCall] = []
 
-    def start(call: Call, environment: Any) -> Job:
+    def start(words: list[str], *, log: str, environment: Any) -> ForkedJob:
         assert environment["OMP_NUM_THREADS"] == "1"
-        calls.append(call)
-        job = Job()
+        calls.append(PlainCall(words, log))
+        job = ForkedJob()
         job.has_started(os.getpid())
-        job.has_ended(len(call.words) % 2)
+        job.has_ended(len(words) % 2)
         return job
 
     start_calls_by(start)
@@ -40,11 +118,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     return calls
 
 
-def test_a_plain_call_is_started_and_its_status_counts(started: list[Call]) -> None:
+def test_a_plain_call_is_started_and_its_status_counts(started: list[PlainCall]) -> None:
     shell("python -m lever_pipe train x > log.txt 2>&1")
     with pytest.raises(subprocess.CalledProcessError):  # of a job with an odd number of words
         shell("python -m lever_pipe train --spec '{{\"a\": 1}}' > 'a log' 2>&1")
-    assert started == [Call(["train", "x"], "log.txt"), Call(["train", "--spec", '{"a": 1}'], "a log")]
+    assert started == [PlainCall(["train", "x"], "log.txt"), PlainCall(["train", "--spec", '{"a": 1}'], "a log")]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +149,7 @@ def test_anything_else_is_left_to_the_shell(command: str) -> None:
     assert call_in(PREFIX + " " + command) is None
 
 
-def test_an_edited_command_runs_in_the_shell(started: list[Call]) -> None:
+def test_an_edited_command_runs_in_the_shell(started: list[PlainCall]) -> None:
     shell("true; true")
     with pytest.raises(subprocess.CalledProcessError):
         shell("false")
@@ -83,4 +161,64 @@ def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
     import shlex
 
     command = f"{PREFIX} {shlex.join(['python', '-m', 'lever_pipe', *words])} > 'a b' 2>&1"
-    assert call_in(command) == Call(words, "a b")
+    assert call_in(command) == PlainCall(words, "a b")
+
+
+def test_a_job_that_is_done_is_reported_and_not_run() -> None:
+    class Executor:
+        ran: list[Any]
+
+        def run_jobs(self, jobs: list[Any]) -> None:
+            self.ran.append(jobs)
+
+        def report_job_success(self, info: Any) -> None:
+            self.ran.append(info.job)
+
+    done, other = SimpleNamespace(name="done"), SimpleNamespace(name="other")
+    for is_done, ran in ((lambda job: job is done, [done, [other]]), (lambda _: False, [[done, other]])):
+        count_as_done([Executor], is_done)  # a second call takes the place of the first
+        executor = Executor()
+        executor.ran = []
+        executor.run_jobs([done, other])
+        assert executor.ran == ran
+
+
+def test_what_snakemake_tells_of_a_job_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.INFO, LOGGER)
+    said = {
+        "event": "job_info",
+        "rule_name": "train",
+        "wildcards": {"seed": 0},
+        "reason": "Forced execution",
+        "threads": 4,
+        "resources": {"gpu": 2, "tmpdir": "<TBD>"},
+        "input": ["in.txt"],
+        "output": ["out.txt"],
+        "shellcmd": None,
+    }
+    logger = logging.getLogger(LOGGER)
+    with heard_jobs() as jobs:
+        logger.info(None, extra={"event": "workflow_started", "rundir": str(tmp_path / "elsewhere")})
+        logger.info(None, extra=said)
+    logger.info(None, extra=said)
+    assert jobs == [
+        PlannedJob(
+            "train",
+            {"seed": "0"},
+            "Forced execution",
+            4,
+            {"gpu": 2},
+            ("elsewhere/in.txt",),
+            ("elsewhere/out.txt",),
+            "",
+        )
+    ]
+
+
+@pytest.mark.parametrize("word", ["--touch", "--unlock", "--delete-all-output", "--lint"])
+def test_words_that_do_something_are_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"found {word}"):
+        planned_jobs(["--cores", "1", word])

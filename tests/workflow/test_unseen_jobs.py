@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import time
-from pathlib import Path
 
 import pytest
 
-from lever_pipe.runtime.rerun import reconciling
-
 from .conftest import Project
 
+RECORDS = ".snakemake/metadata"
 TARGET = "results/smoke/lever/examples/train.jsonl"
 SKIP = ("--config", "data={on_bad_image: skip}")
 """Another configuration of `prepare_examples` alone."""
@@ -30,7 +26,7 @@ def planned(project: Project, *words: str) -> set[str]:
 @pytest.fixture
 def made_meanwhile(project: Project, request: pytest.FixtureRequest) -> Project:
     """Return a project whose examples a job made with `skip`, unseen; before it, with `stop`, or never."""
-    records, before = project.folder / reconciling.RECORDS, project.folder / "before"
+    records, before = project.folder / RECORDS, project.folder / "before"
     make(project)
     shutil.copytree(records, before)
     time.sleep(0.01)
@@ -47,16 +43,3 @@ def test_an_unseen_job_counts_for_its_own_configuration_only(made_meanwhile: Pro
     assert planned(made_meanwhile) == {"prepare_examples"}
     make(made_meanwhile)
     assert planned(made_meanwhile) == set()
-
-
-def test_records_lie_where_snakemake_looks(project: Project) -> None:
-    from snakemake.persistence import RECORD_FORMAT_VERSION
-
-    make(project)
-    before = Path.cwd()
-    os.chdir(project.folder)
-    try:
-        assert json.loads(reconciling.record_of(TARGET).read_text())["rule"] == "prepare_examples"
-    finally:
-        os.chdir(before)
-    assert reconciling.FORMAT == RECORD_FORMAT_VERSION

@@ -8,7 +8,7 @@ from lever_pipe.runtime import agent_plan, plan, snakemake_adapter
 from lever_pipe.base import numerics, os_faults
 from lever_pipe.runtime import duplicates, failures, invocation, sizing
 from lever_pipe.base.errors import LeverPipeError
-from lever_pipe.runtime.rerun import reconciling, sparing
+from lever_pipe.runtime.rerun import decision, sparing
 from lever_pipe.report.page import prose
 
 STARTED = time.monotonic()
@@ -25,7 +25,7 @@ try:
     SPARING = sparing.Sparing(invocation.store_of(EXPERIMENT), by_rule=JOBS.spared)
     room = sizing.rooms(
         EXPERIMENT,
-        gpu_request=invocation.gpu_request(workflow),
+        gpu_request=snakemake_adapter.gpu_request(workflow),
         starved=JOBS.starved,
     )
 except LeverPipeError as fault:
@@ -215,8 +215,10 @@ def regard_what_is_made():
     """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
     snakemake_adapter.find_makers_of_folders()
     if workflow.is_main_process:
-        snakemake_adapter.amend_plans(SPARING.standing, whole="all")
-    reconciling.reconcile(workflow, Path(RESULTS))
+        snakemake_adapter.amend_plans(
+            decision.why_again, decision.standing, whole="all"
+        )
+    decision.before_plan(workflow, Path(RESULTS))
     duplicates.leave_if_made(workflow, EXPERIMENT)
 
 

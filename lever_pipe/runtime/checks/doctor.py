@@ -20,7 +20,7 @@ from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import compute, local_checks, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok, require_no_fault, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
-from lever_pipe.runtime.rerun.forecast import UnplannableError, planned_jobs
+from lever_pipe.runtime.snakemake_adapter import UnplannableError, planned_jobs
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 CONFIG = Path("config.yaml")

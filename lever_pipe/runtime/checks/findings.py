@@ -30,6 +30,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "raw files": ("raw files and folders with images", "Put them there, or name their places in {key}."),
     "no questions": ("an official VQA question file", "Mend it."),
     "few questions": ("at least {wanted}", "Lower {keys}, or add train questions."),
+    "unknown version": (
+        "version {known}, for which lever_pipe/runtime/snakemake_adapter.py is written",
+        "Run tests/unit/test_snakemake_adapter.py and tests/workflow with it.",
+    ),
     # SLURM and its executor plugin.
     "no cluster": ("an answer to `scontrol show config` within 20 s", ASK_ADMIN),
     "no answer": ("an answer of {commands}", ASK_ADMIN),

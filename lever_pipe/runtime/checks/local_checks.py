@@ -13,7 +13,7 @@ from lever_pipe.base import model_folders, os_faults
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets.okvqa import read_questions
-from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing
+from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.slurm.requests import whole
 
@@ -85,6 +85,8 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     for model in needed:
         yield model_folder(model, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
+    for package, version in snakemake_adapter.unknown_versions().items():
+        yield warning(package, "unknown version", version, known=snakemake_adapter.WRITTEN_FOR[package])
 
 
 def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outcome]:

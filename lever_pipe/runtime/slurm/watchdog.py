@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from lever_pipe.runtime import snapshot
+from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.slurm import squeue as slurm
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -162,7 +160,7 @@ class Watchdog:
         seen = self._verdict(job_id, self._last_state.get(job_id, ""))
         if seen is not None:  # the record went after one round that showed the end
             return seen
-        if is_made(job.job):
+        if decision.is_made_by_this_plan(job.job):
             return JobEnd(True, f"SLURM no longer knows job {job_id}, but what it had to make is there")
         return JobEnd(False, f"SLURM no longer knows job {job_id}, and nobody saw it end")
 
@@ -172,22 +170,6 @@ class Watchdog:
         if state in FAILURES:
             return JobEnd(False, f"SLURM job {job_id} ended as {state}: {FAILURES[state]}")
         return None
-
-
-def is_made(job: Any) -> bool:
-    """Return whether all outputs of a job of Snakemake are there, made since this invocation was planned.
-
-    Outputs are whole or absent, and a run card is written last: where there is one, its time counts, else that of the
-    oldest output. Of a group, whose jobs may have got different far, nothing is known.
-    """
-    try:
-        outputs = [] if job.is_group() else [Path(str(path)) for path in job.output]
-        card = getattr(job.output, "card", None)
-        times = [path.stat().st_mtime for path in outputs]  # all of them must be there
-        made = Path(str(card)).stat().st_mtime if card else min(times)
-        return made > Path(os.environ[snapshot.VARIABLE]).stat().st_mtime
-    except (KeyError, OSError, ValueError):
-        return False
 
 
 def watch(executor_class: type) -> None:

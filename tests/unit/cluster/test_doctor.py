@@ -22,6 +22,7 @@ from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.config import StoreSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import compute, doctor, findings, local_checks, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
@@ -341,6 +342,13 @@ def test_settings_come_from_the_plugins_own(monkeypatch: pytest.MonkeyPatch) -> 
     own = pytest.importorskip("snakemake_executor_plugin_slurm").ExecutorSettings
     settings = SlurmSettings.of(own(status_command="squeue", no_requeue=True, jobname_prefix="p"), attempts=3)
     assert settings == SlurmSettings("squeue", 40, "p", requeue=False, no_requeue=True, array_jobs="", attempts=3)
+
+
+def test_a_snakemake_that_nobody_looked_at_is_a_warning(
+    experiment: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snakemake_adapter, "unknown_versions", lambda: {"snakemake": "99.1"})
+    assert complaints(local_checks.check(experiment, rules=set(), folder=folder)) == [("warning", "snakemake")]
 
 
 def test_a_sound_world_run_passes_here(experiment: Experiment, folder: Path) -> None:

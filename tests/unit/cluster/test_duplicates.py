@@ -16,7 +16,7 @@ from lever_pipe.base import contents, storage
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import duplicates, ownership, plan, snapshot
-from lever_pipe.runtime.duplicates import Target
+from lever_pipe.runtime.duplicates import Duplicate
 from lever_pipe.runtime.slurm import squeue
 
 ROOT = Path(__file__).parents[3]
@@ -52,7 +52,7 @@ def workflow() -> Iterator[Any]:
 
 
 def test_the_command_line_of_a_job_names_its_files(workflow: Any) -> None:
-    (target,) = duplicates.targets_of(workflow, WORDS)
+    (target,) = duplicates.jobs_of(workflow, WORDS)
     folder = Path("results/lever/preset~world/rce/seed~0")
     assert target.rule == "train_rce_epoch"
     assert target.files["card"] == folder / "epoch~2/run.json"
@@ -61,11 +61,11 @@ def test_the_command_line_of_a_job_names_its_files(workflow: Any) -> None:
 
 
 def test_lists_of_files_stay_lists_and_rules_without_card_are_none(workflow: Any) -> None:
-    (target,) = duplicates.targets_of(workflow, ("--target-jobs", "merge_rl_data:", "all:"))
+    (target,) = duplicates.jobs_of(workflow, ("--target-jobs", "merge_rl_data:", "all:"))
     assert target.files["trajectories"] == tuple(
         Path(f"results/lever/rl_data/shard~{shard}/trajectories.jsonl") for shard in range(2)
     )
-    assert duplicates.targets_of(workflow, ("--cores", "1")) == []
+    assert duplicates.jobs_of(workflow, ("--cores", "1")) == []
 
 
 class TestMade:
@@ -76,9 +76,9 @@ class TestMade:
         return parse_experiment({})
 
     @pytest.fixture
-    def target(self, tmp_path: Path, experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> Target:
+    def target(self, tmp_path: Path, experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> Duplicate:
         shards = (tmp_path / "0.jsonl", tmp_path / "1.jsonl")
-        files: duplicates.Files = {"trajectories": shards}
+        files: dict[str, Path | tuple[Path, ...]] = {"trajectories": shards}
         files |= {name: tmp_path / name for name in ("train_pools", "train_examples", "rl_data", "summary", "card")}
         for path in (*shards, *(path for path in files.values() if isinstance(path, Path))):
             path.write_text(path.name)
@@ -104,38 +104,38 @@ class TestMade:
         card_time = (tmp_path / "card").stat().st_mtime
         os.utime(frozen, (card_time - 60, card_time - 60))
         monkeypatch.setenv(snapshot.VARIABLE, str(frozen))
-        return Target("merge_rl_data", {}, files)
+        return Duplicate("merge_rl_data", {}, tmp_path / "card", files)
 
-    def test_what_is_whole_and_of_this_plan_is_made(self, target: Target, experiment: Experiment) -> None:
+    def test_what_is_whole_and_of_this_plan_is_made(self, target: Duplicate, experiment: Experiment) -> None:
         assert duplicates.is_made(target, experiment)
 
     @pytest.mark.parametrize("name", ["rl_data", "summary", "card"])
-    def test_a_missing_output_is_made_again(self, target: Target, experiment: Experiment, name: str) -> None:
+    def test_a_missing_output_is_made_again(self, target: Duplicate, experiment: Experiment, name: str) -> None:
         path = target.files[name]
         assert isinstance(path, Path)
         path.unlink()
         assert not duplicates.is_made(target, experiment)
 
-    def test_an_input_with_other_content_makes_it_again(self, target: Target, experiment: Experiment) -> None:
+    def test_an_input_with_other_content_makes_it_again(self, target: Duplicate, experiment: Experiment) -> None:
         path = target.files["train_pools"]
         assert isinstance(path, Path)
         path.write_text("another pool")
         assert not duplicates.is_made(target, experiment)
 
-    def test_what_is_older_than_the_plan_is_made_again(self, target: Target, experiment: Experiment) -> None:
+    def test_what_is_older_than_the_plan_is_made_again(self, target: Duplicate, experiment: Experiment) -> None:
         """A user who forces a rule wants it to run."""
         Path(os.environ[snapshot.VARIABLE]).touch()
         os.utime(os.environ[snapshot.VARIABLE], (2**32, 2**32))
         assert not duplicates.is_made(target, experiment)
 
     def test_another_code_makes_it_again(
-        self, target: Target, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+        self, target: Duplicate, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(plan, "code_of", lambda *_: "another")
         assert not duplicates.is_made(target, experiment)
 
     def test_without_snapshot_nothing_is_made(
-        self, target: Target, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+        self, target: Duplicate, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv(snapshot.VARIABLE)
         assert not duplicates.is_made(target, experiment)
@@ -162,7 +162,7 @@ class TestWaiting:
         lock = ownership.lock_of(card)
         lock.write_text(ownership.this_process().model_copy(update=gone).model_dump_json())
         slept: list[float] = []
-        duplicates.wait_for_first(Target("a", {}, {"card": card}), sleep=slept.append)
+        duplicates.wait_for_first(card, sleep=slept.append)
         assert lock.exists() == (job == "2")  # its own job's lock is the stage's affair
         return slept
 
@@ -193,8 +193,8 @@ class TestWaiting:
         while ownership.owner_of(card) is None:
             time.sleep(0.01)
         monkeypatch.setenv("SLURM_JOB_ID", "3")
-        target, instantly = Target("a", {}, {"card": card}), {"sleep": lambda _: None}
-        second = threading.Thread(target=duplicates.wait_for_first, args=(target,), kwargs=instantly)
+        instantly = {"sleep": lambda _: None}
+        second = threading.Thread(target=duplicates.wait_for_first, args=(card,), kwargs=instantly)
         second.start()
         second.join(0.3)
         assert second.is_alive()
@@ -204,7 +204,7 @@ class TestWaiting:
         first.join()
 
     def test_without_owner_there_is_nothing_to_wait_for(self, tmp_path: Path, asked: list[str]) -> None:
-        duplicates.wait_for_first(Target("a", {}, {"card": tmp_path / "run.json"}))
+        duplicates.wait_for_first(tmp_path / "run.json")
         assert asked == []
 
 

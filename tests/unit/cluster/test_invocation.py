@@ -12,11 +12,11 @@ from snakemake.cli import get_argument_parser
 from snakemake.scheduling.job_scheduler import JobRateLimiter
 from snakemake.settings.types import MaxJobsPerTimespan
 
-from lever_pipe.runtime.invocation import leave_pace_to_cores
+from lever_pipe.runtime.snakemake_adapter import leave_pace_to_cores
 
 REPOSITORY = Path(__file__).parents[3]
 SNAKEFILE = """
-from lever_pipe.runtime.invocation import leave_pace_to_cores
+from lever_pipe.runtime.snakemake_adapter import leave_pace_to_cores
 
 rule all:
     input: expand("{n}", n=range(JOBS))

@@ -164,9 +164,7 @@ class TestTheWay:
         traced = back("overview:2:Shot 1")
         assert traced.asked.value == "51.00 [1.0, 2.0]"
         assert [(s.path, s.row, s.value) for s in traced.sources] == [(f"{TABLES}/intervals.csv", 3, "51.0")]
-        trained = {
-            step.verdict.artefact.card.as_posix() for step in traced.steps if step.made.stage.startswith("train")
-        }
+        trained = {step.artefact.card.as_posix() for step in traced.steps if step.made.stage.startswith("train")}
         assert trained == {f"{STUDY}/{policy}/run.json" for seed in SEEDS for policy in (rce(seed), grpo("0", seed))}
         assert {step.made.stage for step in traced.steps} == {
             *("tabulate_documents", "compare_policies", "score_answers", "answer_prompts", "select_demonstrations"),
@@ -178,9 +176,9 @@ class TestTheWay:
         for place, step in enumerate(steps):
             assert all(place < maker for maker in step.makers.values())
             for name, maker in step.makers.items():
-                behind = steps[maker].verdict.artefact
+                behind = steps[maker].artefact
                 assert step.inputs[name] in behind.paths.values()
-        assert len({step.verdict.artefact.card for step in steps}) == len(steps), "each once"
+        assert len({step.artefact.card for step in steps}) == len(steps), "each once"
 
     def test_the_way_ends_at_raw_data_and_model_folders(self) -> None:
         steps = back("overview:2:Shot 1").steps
@@ -244,7 +242,7 @@ class TestTheWay:
         Path(f"{STUDY}/examples/eval.jsonl").unlink()
         states: dict[str, str] = {}
         for step in back("overview:1:Shot 1").steps:
-            states |= {str(step.verdict.artefact.paths[name]): state for name, state in step.states.items()}
+            states |= {str(step.artefact.paths[name]): state for name, state in step.states.items()}
         assert states[f"{STUDY}/{rce(0)}/selector.safetensors"] in (trace.REPLACED, trace.OTHER)
         assert states["raw/train.json"] == trace.OTHER
         assert states[f"{STUDY}/{rce(1)}/selector.safetensors"] in (trace.AS_MADE, trace.AS_READ)
@@ -258,7 +256,7 @@ class TestTheWay:
     def test_moved_results_are_traced_where_they_are(self) -> None:
         Path("results").rename("moved")
         traced = trace_tool.traced_back("overview:2:Shot 1", Path("moved"))
-        assert all(str(step.verdict.artefact.card).startswith("moved") for step in traced.steps)
+        assert all(str(step.artefact.card).startswith("moved") for step in traced.steps)
         assert {step.made.stage for step in traced.steps} >= {"train_rce_epoch", "prepare_examples"}
 
 

@@ -13,13 +13,14 @@ import pytest
 
 from lever_pipe.base import contents, provenance
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.commands import why_text, why_tool
+from lever_pipe.commands import why_tool
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
-from lever_pipe.runtime.rerun import code_records, why, why_names
-from lever_pipe.runtime.rerun.artefacts import cards_below, judge, read_artefact
-from lever_pipe.runtime.rerun.forecast import PlannedJob, UnplannableError
-from lever_pipe.runtime.rerun.why_inputs import Cause
+from lever_pipe.runtime.rerun import explain, why_names
+from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
+from lever_pipe.runtime.rerun.decision import judge
+from lever_pipe.runtime.rerun.explain import Cause
+from lever_pipe.runtime.snakemake_adapter import PlannedJob, UnplannableError, results_folder
 
 RESULTS = Path("results")
 RCE = "results/lever/preset~world/rce/seed~1/epoch~5"
@@ -60,10 +61,10 @@ def grpo(epoch: int = 1, **changed: Any) -> PlannedJob:
     return tree.planned("train_grpo_epoch", outputs, **{"inputs": reads(epoch), "config": CONFIG} | changed)
 
 
-def explained(*jobs: PlannedJob) -> list[why.Explained]:
+def explained(*jobs: PlannedJob) -> list[explain.Explained]:
     digests = contents.Digests()
-    verdicts = [judge(read_artefact(card), digests) for card in cards_below(RESULTS)]
-    return why.explain(jobs, verdicts, results=RESULTS, digests=digests)
+    artefacts = [judge(read_artefact(card), digests) for card in cards_below(RESULTS)]
+    return explain.explain(jobs, artefacts, results=RESULTS, digests=digests)
 
 
 def causes(job: PlannedJob) -> list[Cause]:
@@ -79,7 +80,7 @@ def only(job: PlannedJob) -> Cause:
 class TestRootCauses:
     def test_a_job_whose_artefact_is_as_made_has_none(self) -> None:
         found = explained(grpo())[0]
-        assert (found.status, found.causes, found.follows) == (why.AS_MADE, (), {})
+        assert (found.status, found.causes, found.follows) == (explain.AS_MADE, (), {})
 
     def test_tensors_that_differ_are_named_and_a_replaced_file_is_called_so(self) -> None:
         tree.write(f"{RCE}/selector.safetensors", TENSORS | {"head.weight": [9, 2], "body": [4, 5, 7]}, now=True)
@@ -182,7 +183,7 @@ class TestCode:
     def test_with_a_record_the_modules_are_named(self) -> None:
         modules = provenance.modules_of("train_grpo_epoch")
         then = {name: digest for name, digest in modules.items() if name != "losses.grpo"} | {"losses.kl": "0" * 8}
-        record = code_records.CodeRecord(python=provenance.python_version(), modules=then | {"gone": "1" * 8})
+        record = explain.CodeRecord(python=provenance.python_version(), modules=then | {"gone": "1" * 8})
         tree.write(f"results/code/{tree.CODE}.json", record.model_dump())
         found = only(grpo(code="f" * 16))
         assert found.details["changed"] == ("losses.kl",)
@@ -193,27 +194,27 @@ class TestCode:
         experiment = Experiment()
         for stage in ("sample_pools", "prepare_examples", "embed_examples", "answer_prompts", "prepare_tasks"):
             config = plan.stage_config(experiment, stage, {"batch": "baseline"})
-            found = why.members_of(stage, config.model_dump(mode="json"))
+            found = explain.members_of(stage, config.model_dump(mode="json"))
             assert found == plan.members_of(config) != ()
-        assert why.members_of("no_such_stage", {}) == ()
+        assert explain.members_of("no_such_stage", {}) == ()
 
 
 class TestConsequences:
     def test_a_job_below_one_that_runs_has_no_cause_of_its_own(self) -> None:
         above, below, last = explained(rce(reason="Forced execution"), grpo(1), grpo(2))
-        assert above.status == why.RUNS
-        assert (below.status, below.follows) == (why.ONLY_IF, {0: ("start", "reference")})
+        assert above.status == explain.RUNS
+        assert (below.status, below.follows) == (explain.ONLY_IF, {0: ("start", "reference")})
         assert last.follows == {1: ("start",), 0: ("reference",)}
 
     def test_a_damaged_input_is_the_cause_of_the_job_that_makes_it_again(self) -> None:
         tree.write(f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})  # at the time of its card
         above, below = explained(rce(), grpo(1))
         assert [cause.kind for cause in above.causes] == ["damaged_output"]
-        assert below.status == why.ONLY_IF
+        assert below.status == explain.ONLY_IF
 
     def test_the_chain_is_told_nearest_first_and_each_cause_once(self) -> None:
         jobs = explained(grpo(2), rce(config=CONFIG | {"epoch": 9}), grpo(1, config=CONFIG | {"epoch": 9}))
-        said = why_text.sentences(jobs, [0])
+        said = why_tool.sentences(jobs, [0])
         assert len(said) == 2
         assert said[0].startswith("GRPO beta 0.15 epoch 2 of seed 1 (world, base 5) runs only if one of ")
         cause = "because the configuration differs: epoch is 9, was 1."
@@ -233,7 +234,7 @@ class TestConsequences:
             tree.make(
                 f"{GRPO}{i}/run.json", "train_grpo_epoch", {"selector": chosen}, inputs={"start": start}, config=CONFIG
             )
-        said = why_text.sentences(explained(*map(job, range(1, 7)), rce(reason="Forced execution")), [5])
+        said = why_tool.sentences(explained(*map(job, range(1, 7)), rce(reason="Forced execution")), [5])
         assert len(said) == 4
         assert "epoch 6" in said[0]
         assert "epoch 5" in said[1]
@@ -244,11 +245,11 @@ class TestConsequences:
 
     def test_jobs_beside_the_target_are_not_told(self) -> None:
         jobs = explained(grpo(1, config={}), rce(reason="Forced execution"))
-        assert [place for place, _ in why.walk(jobs, [1])] == [1]
+        assert [place for place, _ in explain.walk(jobs, [1])] == [1]
 
     def test_as_data_jobs_refer_to_each_other(self) -> None:
         jobs = explained(grpo(1), rce(reason="Forced execution"))
-        found = json.loads(json.dumps(why_text.as_object(jobs, [0], [])))
+        found = json.loads(json.dumps(why_tool.as_object(jobs, [0], [])))
         assert [(job["status"], job["distance"]) for job in found["jobs"]] == [("only if", 0), ("runs", 1)]
         assert found["jobs"][0]["follows"] == {"1": ["start", "reference"]}
         assert [cause["kind"] for cause in found["jobs"][1]["causes"]] == ["forced"]
@@ -327,7 +328,7 @@ class TestTool:
     def test_the_results_folder_is_that_of_the_run(self, words: list[str], expected: str) -> None:
         for name, results in (("config", "default"), ("a", "of_a"), ("b", "of_b"), ("c", "of_c")):
             tree.write(f"{name}.yaml", f"results: {results}\n")
-        assert why_tool.results_folder(words) == Path(expected)
+        assert results_folder(words) == Path(expected)
 
     def test_nothing_is_written(self, plans: list[Sequence[str]], tmp_path: Path) -> None:
         def state() -> dict[str, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base import provenance
-from lever_pipe.runtime.rerun import code_records
+from lever_pipe.runtime.rerun import explain
 
 FILES = {
     "__init__.py": "",
@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         edit(root, name, text)
     code = provenance.code_of("train", root=root)
-    assert code_records.record(tmp_path / "results", "train", (), code, root=root) is not None
+    assert explain.record_code(tmp_path / "results", "train", (), code, root=root) is not None
     (tmp_path / "then").write_text(code)
     return root
 
@@ -45,9 +45,13 @@ def edit(root: Path, name: str, text: str) -> None:
     provenance._module.cache_clear()
 
 
-def differing(root: Path) -> code_records.CodeDifference | None:
+def differing(root: Path) -> dict[str, tuple[str, ...]] | None:
     then = (root.parent / "then").read_text()
-    return code_records.differing(root.parent / "results", then, "train", (), root=root)
+    return explain.code_differences(root.parent / "results", then, "train", (), root=root)
+
+
+def differences(**found: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(("changed", "added", "removed", "python"), ()) | found
 
 
 def test_modules_are_those_of_the_closure_without_the_package_name(root: Path) -> None:
@@ -64,51 +68,50 @@ def test_members_belong_to_the_modules(root: Path) -> None:
 
 
 def test_the_same_code_differs_in_nothing(root: Path) -> None:
-    assert differing(root) == code_records.CodeDifference()
+    assert differing(root) == differences()
 
 
 def test_a_changed_sign_is_named_and_a_comment_is_not(root: Path) -> None:
     edit(root, "stages/train.py", "# why\n" + FILES["stages/train.py"])
     edit(root, "loss.py", FILES["loss.py"].replace("+x", "-x"))
-    assert differing(root) == code_records.CodeDifference(changed=("loss",))
+    assert differing(root) == differences(changed=("loss",))
 
 
 def test_a_module_that_is_imported_now_or_not_any_more_is_named(root: Path) -> None:
     edit(root, "stages/train.py", "from fake.extra import VALUE\ndef train(x):\n    return x * VALUE\n")
     found = differing(root)
-    assert found is not None
-    assert (found.changed, found.added, found.removed) == (("stages.train",), ("extra",), ("loss",))
+    assert found == differences(changed=("stages.train",), added=("extra",), removed=("loss",))
 
 
 def test_another_python_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     then = provenance.python_version()
     monkeypatch.setattr(provenance, "python_version", lambda: "9.9")
-    assert differing(root) == code_records.CodeDifference(python=(then, "9.9"))
+    assert differing(root) == differences(python=(then, "9.9"))
 
 
 def test_a_record_is_written_once_and_never_of_other_code(root: Path) -> None:
     results, code = root.parent / "results", (root.parent / "then").read_text()
-    path = results / code_records.FOLDER / f"{code}.json"
+    path = results / explain.CODE_FOLDER / f"{code}.json"
     before = path.stat().st_mtime_ns, path.read_bytes()
-    assert code_records.record(results, "train", (), code, root=root) == path
+    assert explain.record_code(results, "train", (), code, root=root) == path
     assert (path.stat().st_mtime_ns, path.read_bytes()) == before
     path.unlink()
     edit(root, "loss.py", FILES["loss.py"].replace("+x", "-x"))
-    assert code_records.record(results, "train", (), code, root=root) is None, "the modules are other ones now"
+    assert explain.record_code(results, "train", (), code, root=root) is None, "the modules are other ones now"
     assert list(path.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"python": "3.11"}', '{"python": 3, "modules": {}}'])
 def test_a_record_that_cannot_be_read_is_none(root: Path, damage: str) -> None:
     code = (root.parent / "then").read_text()
-    (root.parent / "results" / code_records.FOLDER / f"{code}.json").write_text(damage)
+    (root.parent / "results" / explain.CODE_FOLDER / f"{code}.json").write_text(damage)
     assert differing(root) is None
 
 
 @pytest.mark.parametrize("code", ["", "../../secret", "0123456789ABCDEF", "0123456789abcde", "0123456789abcdef0"])
 def test_what_is_no_fingerprint_leads_to_no_file(root: Path, code: str) -> None:
     results = root.parent / "results"
-    known = next((results / code_records.FOLDER).iterdir())
-    (results / code_records.FOLDER / f"{code}.json").write_bytes(known.read_bytes())
-    assert code_records.differing(results, code, "train", (), root=root) is None
-    assert code_records.record(results, "train", (), code, root=root) is None
+    known = next((results / explain.CODE_FOLDER).iterdir())
+    (results / explain.CODE_FOLDER / f"{code}.json").write_bytes(known.read_bytes())
+    assert explain.code_differences(results, code, "train", (), root=root) is None
+    assert explain.record_code(results, "train", (), code, root=root) is None

@@ -1,0 +1,243 @@
+"""`python -m lever_pipe plan [words for Snakemake]`: what would run, why, and how long by the benchmark records.
+
+The words are those of the run itself: targets, `--configfile`, `--workflow-profile`. Nothing is run or locked, and no
+result is written; where somebody replaced an output, its run card notes that, as in any dry run.
+A rule's seconds are the median of the records that jobs of this rule left on the same kind of device below the results
+folder. A rule without a record is no part of the estimate; its requested runtime is shown as an upper bound.
+`--json` prints the same for programs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lever_pipe.base import contents
+from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
+from lever_pipe.runtime.rerun.explain import CONSEQUENCE, MISSING, Explained, explain
+from lever_pipe.runtime.sizing import gpus_of
+from lever_pipe.runtime.snakemake_adapter import PlannedJob, planned_jobs, results_folder
+
+WIDTH, SHORTEST_WHY = 120, 20
+RECORD, CARD = "benchmark.jsonl", "run.json"
+Records = dict[tuple[str, str], list[float]]
+"""Rule and kind of device -> seconds of each job that left a record."""
+HEADS = ("rule", "jobs", "s each", "records", "GPU-h", "CPU-h", "max GPU-h", "max CPU-h", "why")
+
+
+class Hours(NamedTuple):
+    """Hours of GPUs and of CPU cores."""
+
+    gpu: float
+    cpu: float
+
+
+class RuleForecast(NamedTuple):
+    """What is expected of the planned jobs of a rule.
+
+    Attributes:
+        why: reason -> how many jobs.
+        seconds: the median of the records; None without one.
+        hours: the estimate; None without a record.
+        at_most: by the requested runtime; None with a record, or where no runtime is requested.
+    """
+
+    rule: str
+    jobs: int
+    why: dict[str, int]
+    seconds: float | None
+    records: int
+    hours: Hours | None
+    at_most: Hours | None
+
+
+class Forecast(NamedTuple):
+    """What is expected of a plan; `chain_seconds` is a lower bound of its time on any number of machines."""
+
+    rules: tuple[RuleForecast, ...]
+    chain_seconds: float
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the forecast and return 0.
+
+    Raises:
+        ConfigError: as `planned_jobs`.
+    """
+    rest = list(words[1:])
+    if {"-h", "--help"} & set(rest):
+        sys.stdout.write(__doc__ or "")
+        return 0
+    as_json = "--json" in rest
+    rest = [word for word in rest if word != "--json"]
+    jobs, results = planned_jobs(rest), results_folder(rest)
+    found = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
+    sys.stdout.write(json.dumps(as_object(found), indent=2) + "\n" if as_json else text(found))
+    return 0
+
+
+def forecast(explained: Sequence[Explained], records: Records) -> Forecast:
+    """Return what is expected of these jobs, by rule in the order in which the rules are planned."""
+    by_rule: dict[str, list[Explained]] = {}
+    for each in explained:
+        by_rule.setdefault(each.job.rule, []).append(each)
+    rules = tuple(_forecast_rule(rule, members, records) for rule, members in by_rule.items())
+    seconds = {rule.rule: rule.seconds or 0.0 for rule in rules}
+    return Forecast(rules, _longest_chain([each.job for each in explained], seconds))
+
+
+def recorded(results: Path) -> Records:
+    """Return what jobs took, by the benchmark records beside the run cards below the results."""
+    found: Records = {}
+    for card in cards_below(results):
+        made, record = read_artefact(card).made, card.with_name(card.name.removesuffix(CARD) + RECORD)
+        if made is not None and record.exists():
+            found.setdefault((made.stage, _kind(made.device)), []).extend(_seconds_in(record))
+    return found
+
+
+def _seconds_in(record: Path) -> Iterator[float]:
+    """Yield the seconds of a benchmark record; a line that is none is passed over."""
+    for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError, KeyError, TypeError):
+            seconds = float(json.loads(line)["s"])
+            if math.isfinite(seconds):
+                yield seconds
+
+
+def as_object(found: Forecast) -> dict[str, Any]:
+    """Return a forecast as plain values for JSON."""
+    rules = [
+        rule._asdict()
+        | {
+            name: hours._asdict() if hours else None
+            for name, hours in (("hours", rule.hours), ("at_most", rule.at_most))
+        }
+        for rule in found.rules
+    ]
+    estimate, bound = _sum(rule.hours for rule in found.rules), _sum(rule.at_most for rule in found.rules)
+    return {
+        "jobs": sum(rule.jobs for rule in found.rules),
+        "rules": rules,
+        "hours": estimate._asdict(),
+        "at_most_without_record": bound._asdict(),
+        "chain_seconds": found.chain_seconds,
+    }
+
+
+def text(found: Forecast) -> str:
+    """Return a forecast as an aligned table with its totals, as wide as a terminal."""
+    if not found.rules:
+        return "Nothing to be done: every file is there and up to date.\n"
+    rows = [_cells(rule) for rule in found.rules]
+    estimate, bound = _sum(rule.hours for rule in found.rules), _sum(rule.at_most for rule in found.rules)
+    n_jobs, n_records = sum(rule.jobs for rule in found.rules), sum(rule.records for rule in found.rules)
+    known = sum(rule.jobs for rule in found.rules if rule.records)
+    totals = (_hours(hours) for hours in (*estimate, *bound))
+    rows.append(("total", str(n_jobs), "", str(n_records), *totals, ""))
+    lines = _aligned(rows)
+    if known:
+        lines.append(
+            f"\nEstimate for {known} of {n_jobs} jobs: {_hours(estimate.gpu)} GPU-hours, {_hours(estimate.cpu)} "
+            f"CPU-core-hours; on any number of machines at least {_hours(found.chain_seconds / 3600)} hours."
+        )
+    without = n_jobs - known
+    if without:
+        lines.append(
+            f"{'' if known else chr(10)}Upper bound for the {without} jobs of rules without record: "
+            f"{_hours(bound.gpu)} GPU-hours, {_hours(bound.cpu)} CPU-core-hours, by their requested runtime."
+        )
+    unbounded = [rule.rule for rule in found.rules if rule.hours is None and rule.at_most is None]
+    if unbounded:
+        lines.append(f"Neither a record nor a requested runtime: {', '.join(unbounded)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) -> RuleForecast:
+    jobs = [each.job for each in explained]
+    kinds = sorted({_kind(job.resources.get("device")) for job in jobs})
+    seconds = [value for kind in kinds for value in records.get((rule, kind), [])]
+    median = statistics.median(seconds) if seconds else None
+    requested = [job.resources.get("runtime") for job in jobs]
+    is_bounded = median is None and all(isinstance(minutes, int | float) for minutes in requested)
+    return RuleForecast(
+        rule=rule,
+        jobs=len(jobs),
+        why=_counted(each.in_short for each in explained),
+        seconds=median,
+        records=len(seconds),
+        hours=None if median is None else _sum(_taken(job, median) for job in jobs),
+        at_most=_sum(_taken(job, 60 * job.resources["runtime"]) for job in jobs) if is_bounded else None,
+    )
+
+
+def _taken(job: PlannedJob, seconds: float) -> Hours:
+    hours = seconds / 3600
+    return Hours(hours * _gpus(job), hours * job.threads)
+
+
+def _gpus(job: PlannedJob) -> int:
+    """Return a job's GPUs; on a machine without scheduler none is requested, and each process has one."""
+    on_gpu = _kind(job.resources.get("device")) == "cuda"
+    return gpus_of(job.resources) or (int(job.resources.get("processes") or 1) if on_gpu else 0)
+
+
+def _longest_chain(jobs: Sequence[PlannedJob], seconds: Mapping[str, float]) -> float:
+    """Return the seconds of the longest chain of jobs of which each needs the one before."""
+    maker = {path: i for i, job in enumerate(jobs) for path in job.outputs}
+    needs = {i: {maker[path] for path in job.inputs if path in maker} for i, job in enumerate(jobs)}
+    ends: dict[int, float] = {}
+    for i in TopologicalSorter(needs).static_order():
+        ends[i] = seconds[jobs[i].rule] + max((ends[j] for j in needs[i]), default=0.0)
+    return max(ends.values(), default=0.0)
+
+
+def _kind(device: object) -> str:
+    """Return the kind of a device: `cuda` of `cuda:0`; a rule without one computes on the CPU."""
+    return str(device or "cpu").partition(":")[0]
+
+
+def _counted(reasons: Iterable[str]) -> dict[str, int]:
+    """Return how often each reason occurs; causes first, consequences last, then the frequent first."""
+    last = {MISSING: 1, CONSEQUENCE: 2}
+    counts = Counter(reasons)
+    return {reason: counts[reason] for reason in sorted(counts, key=lambda r: (last.get(r, 0), -counts[r], r))}
+
+
+def _sum(hours: Iterable[Hours | None]) -> Hours:
+    known = [each for each in hours if each is not None]
+    return Hours(sum(each.gpu for each in known), sum(each.cpu for each in known))
+
+
+def _cells(rule: RuleForecast) -> tuple[str, ...]:
+    reasons = [f"{n} {reason}" if len(rule.why) > 1 else reason for reason, n in rule.why.items()]
+    seconds = "no record" if rule.seconds is None else f"{rule.seconds:,.1f}"
+    hours = [_hours(value) for pair in (rule.hours, rule.at_most) for value in (pair or ("", ""))]
+    return (rule.rule, str(rule.jobs), seconds, str(rule.records), *hours, "; ".join(reasons))
+
+
+def _hours(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return "<0.01" if 0 < value < 0.005 else f"{value:,.2f}" if value else "0"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows under their heads, numbers to the right; the last column is wrapped."""
+    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
+    lines = []
+    for row in (HEADS, *rows):
+        numbers = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        line = "  ".join([row[0].ljust(widths[0]), *numbers, ""])
+        first, *more = textwrap.wrap(row[-1], max(SHORTEST_WHY, WIDTH - len(line))) or [""]
+        lines += [(line + first).rstrip(), *(" " * len(line) + rest for rest in more)]
+    return lines

@@ -1,0 +1,250 @@
+"""How it is decided what runs again.
+
+An artefact is the files that one job makes. Its run card, written last, says by which stage, config and code it was
+made, from which contents (`lever_pipe.base.contents`: never times), and what its outputs held. One question decides
+everywhere: **is the artefact whole, and what this very job would make of the inputs as they are now?** `judge_call`
+says what is not so, `is_made` whether nothing is. They are asked
+
+* of each job that may be planned (`why_again`). Snakemake itself would compare times, trust an output that it has no
+  record of, and keep its records in one place that a user may delete. Here the run card beside each artefact decides:
+  a touched or copied file reruns nothing, an exchanged one exactly what read it, what jobs of a killed run finished
+  counts for what it is, and a deleted `.snakemake` loses nothing. What is missing is made where somebody needs it;
+* of a plan (`standing`). Snakemake plans all below a planned job. Where a batch is answered again because it has
+  policies more, or other ones, the files of those whose selections stay will be the same, and so what was made of them;
+* when a job's turn comes (`sparing.Sparing`), its inputs being final: what ran above may have come out the same;
+* in the own Snakemake of a job on a cluster, before that removes anything (`duplicates.leave_if_made`), and in a stage
+  that waited for another process with the same artefact (`lever_pipe.__main__`): that one may have made it;
+* when SLURM forgot a job before anybody saw it end (`slurm.watchdog`).
+
+What a user forces runs (`is_wanted`). What somebody put in an output's place stays, and what reads it is made again.
+Another content with the time of the job is damage, and made good. Where anything is uncertain the answer is no: making
+a thing twice costs time only. `explain` tells the reasons by the same findings.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from lever_pipe.base import contents, storage
+from lever_pipe.base.contents import Digests
+from lever_pipe.base.errors import CheckpointError, LeverPipeError
+from lever_pipe.experiment.run_card import Files, files_of, flat
+from lever_pipe.runtime import snapshot
+from lever_pipe.runtime.rerun.artefacts import (
+    CARD,
+    Artefact,
+    cards_below,
+    read_artefact,
+    set_time,
+    time_ns,
+)
+from lever_pipe.runtime.snakemake_adapter import Dag, Job, Workflow, is_wanted
+
+log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
+SAME_TIME_NS = 1_000_000_000
+"""Snakemake gives the outputs of a job their times one after the other, when the job has ended."""
+PARTS = {"answer_prompts": "selections"}
+"""Stage -> the input of which each member alone decides what one file of the stage's output folder holds."""
+SHOWN = 5
+UNREADABLE = ""
+"""In the place of a digest: there is something, and it is not whole."""
+
+
+def judge(artefact: Artefact, digests: Digests) -> Artefact:
+    """Return what an artefact is worth. What does not exist is nobody's fault: Snakemake makes what somebody needs."""
+    made = artefact.made
+    if made is None:
+        return artefact
+    known = made.inputs | made.outputs
+    found = {name: _content(path, digests) for name, path in artefact.paths.items() if name in known}
+    others = {name: digest for name, digest in found.items() if digest not in (None, known[name])}
+
+    strange = [name for name in others if name in made.outputs and others[name] != made.replaced.get(name)]
+    of_the_job = [n for n in strange if abs(time_ns(artefact.paths[n]) - time_ns(artefact.card)) <= SAME_TIME_NS]
+    damaged = tuple(name for name in strange if name in of_the_job or others[name] == UNREADABLE)
+    return artefact._replace(
+        missing=tuple(name for name, digest in found.items() if digest is None),
+        changed=tuple(name for name in others if name in made.inputs),
+        damaged=damaged,
+        replaced={n: str(digest) for n, digest in others.items() if n in made.outputs and n not in damaged},
+    )
+
+
+def judge_call(
+    card: Path, files: Files, *, stage: str, config: Mapping[str, Any], code: str, digests: Digests
+) -> Artefact:
+    """Return what an artefact is worth to a call: of another one, no file needs to be read.
+
+    Args:
+        card: the run card.
+        files: inputs and outputs of the call by name.
+        stage: name of the stage.
+        config: the stage's config as JSON.
+        code: fingerprint of the stage's code.
+        digests: contents of files.
+    """
+    artefact, given = read_artefact(card), flat({n: of for n, of in files.items() if n != CARD})
+    made = artefact.made
+    if made is None:
+        return artefact
+    same = {"stage": made.stage == stage, "configuration": made.config == config, "code": made.code == code}
+    same["set of files"] = given.keys() == made.inputs.keys() | made.outputs.keys()
+    if not all(same.values()):
+        return artefact._replace(other=tuple(name for name, is_same in same.items() if not is_same))
+    return judge(artefact._replace(paths=given), digests)
+
+
+def is_made(card: Path, files: Files, **call: Any) -> bool:
+    """Return whether an artefact is whole and what this very call would make; the arguments are those of `judge_call`.
+
+    The run card must name the same stage, config and code, and all files of the call with the contents they have now.
+    """
+    try:
+        found = judge_call(card, files, **{"digests": Digests()} | call)
+    except OSError:
+        return False
+    return found.made is not None and not (found.reason or found.missing) and found.replaced == found.made.replaced
+
+
+def call_of(job: Job) -> dict[str, Any]:
+    """Return what a planned job calls its stage with."""
+    spec, files = json.loads(str(job.params.spec)), files_of(job.input) | files_of(job.output)
+    identity = {"stage": job.rule.name, "config": spec["config"], "code": spec["code"]}
+    return {"card": Path(job.output[CARD]), "files": files, **identity}
+
+
+def why_again(job: Job, by_identity: bool) -> str:
+    """Return why a job's artefact has to be made again; nothing for one that is as made, and for one that never was.
+
+    What is missing is not asked for here: Snakemake makes what somebody needs.
+
+    Args:
+        job: a job that may be planned.
+        by_identity: whether another configuration or code is a reason.
+    """
+    if CARD not in set(job.output.keys()) or not any(Path(path).exists() for path in job.output):
+        return ""
+    call, digests = call_of(job), contents.remembered()
+    found = judge_call(**call, digests=digests)
+    if found.made is not None and found.other and not by_identity:
+        found = judge_call(**call | {"config": found.made.config, "code": found.made.code}, digests=digests)
+    return found.reason
+
+
+def is_of_this_plan(card: Path) -> bool:
+    """Return whether a run card is younger than the plan of this invocation.
+
+    An older one is about to be made again: its input changed, or a user wants it so.
+    """
+    try:
+        return card.stat().st_mtime > Path(os.environ[snapshot.VARIABLE]).stat().st_mtime
+    except (KeyError, OSError):
+        return False
+
+
+def is_made_by_this_plan(job: Job) -> bool:
+    """Return whether a job that nobody saw end has made its artefact; of a group of jobs nothing is known."""
+    if job.is_group() or CARD not in set(job.output.keys()):
+        return False
+    return is_of_this_plan(Path(job.output[CARD])) and is_made(**call_of(job))
+
+
+def before_plan(workflow: Workflow, results: Path) -> list[Artefact]:
+    """Note and tell what is not as the run cards below the results say; return all artefacts, judged.
+
+    Does nothing in a job's own Snakemake.
+    """
+    if not workflow.is_main_process:
+        return []
+    digests = contents.remembered()
+    found = [judge(read_artefact(card), digests) for card in cards_below(results)]
+    for artefact in found:
+        try:
+            accept(artefact)
+        except (LeverPipeError, OSError) as fault:  # another user's results
+            log.warning(f"{artefact.card}: what somebody replaced is not noted: {fault}")
+    digests.save()
+    for line in told(found):
+        log.warning(line)
+    return found
+
+
+def accept(artefact: Artefact) -> None:
+    """Note in the run card what somebody put in the place of an output, so that it counts for that from now on.
+
+    A file that comes without being noted, and with the time of its job, counts as damaged.
+    """
+    made, card = artefact.made, artefact.card
+    if made is None or artefact.replaced == made.replaced:
+        return
+    if read_artefact(card).made == made:  # else a job has made it again meanwhile
+        written = time_ns(card)
+        storage.write_row(card, made.model_copy(update={"replaced": dict(artefact.replaced)}))
+        set_time(card, written)
+
+
+def told(artefacts: Sequence[Artefact]) -> Iterator[str]:
+    """Yield a line for each file that is damaged or replaced, and for each card that cannot be read, up to a number."""
+    lines = []
+    for artefact in artefacts:
+        if artefact.made is None:
+            lines.append(f"{artefact.card}: expected a run card; what it stands for is made again if needed")
+        damaged, replaced = ([artefact.paths[n] for n in names] for names in (artefact.damaged, artefact.replaced))
+        lines += [
+            f"{path}: expected what its run card says; found damage. It is made again if needed" for path in damaged
+        ]
+        lines += [
+            f"{path}: not what its rule made: somebody replaced it. What reads it is made again; to have the "
+            "rule's own back, delete it"
+            for path in replaced
+        ]
+    yield from lines[:SHOWN]
+    if len(lines) > SHOWN:
+        n_damaged = sum(len(artefact.damaged) for artefact in artefacts)
+        yield f"... and {len(lines) - SHOWN} more files like these ({n_damaged} damaged in all)"
+
+
+def standing(dag: Dag) -> list[Job]:
+    """Return the planned jobs that would make what lies there, since only other parts of what they read are new."""
+    kept = cache(partial(_kept_members, dag))  # one look at a maker, however many jobs read its folder
+    return [job for job in dag.needrun_jobs() if _stands(dag, job, kept)]
+
+
+def _stands(dag: Dag, job: Job, kept: Callable[[Job], frozenset[str]]) -> bool:
+    makers = [maker for maker in dag.dependencies[job] if dag.needrun(maker)]
+    if not makers or any(maker.rule.name not in PARTS for maker in makers) or is_wanted(job):
+        return False
+    if any(kept(maker).isdisjoint(map(str, job.input)) for maker in makers):
+        return False
+    return is_made(**call_of(job), digests=contents.remembered())
+
+
+def _kept_members(dag: Dag, maker: Job) -> frozenset[str]:
+    """Return the members whose files of its folder a planned maker will leave as they are."""
+    listed = PARTS[maker.rule.name]
+    members = set(map(str, maker.input[listed]))
+    again = {path for above, paths in dag.dependencies[maker].items() if dag.needrun(above) for path in paths}
+    found = judge(read_artefact(Path(maker.output[CARD])), contents.remembered())
+    made, spec = found.made, json.loads(str(maker.params.spec))
+    if made is None or found.damaged or found.replaced or is_wanted(maker) or not again <= members:
+        return frozenset()
+    is_another = (made.config, made.code) != (spec["config"], spec["code"])
+    if is_another or any(not name.startswith(f"{listed}[") for name in found.changed):
+        return frozenset()
+    return frozenset(members & {str(found.paths[name]) for name in made.inputs if name not in found.changed})
+
+
+def _content(path: Path, digests: Digests) -> str | None:
+    """Return the digest of what lies there; None for nothing."""
+    try:
+        return digests.of(path)
+    except FileNotFoundError:
+        return None
+    except (CheckpointError, OSError):
+        return UNREADABLE

@@ -1,0 +1,169 @@
+"""What counts as made, and what a run card is worth beside its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import card_tree
+import pytest
+
+from lever_pipe.base import storage
+from lever_pipe.base.contents import Digests
+from lever_pipe.base.provenance import canonical_json
+from lever_pipe.experiment.run_card import carry_out
+from lever_pipe.experiment.stage_configs import MergeRlDataConfig, Runtime
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
+from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact
+from lever_pipe.runtime.rerun.decision import accept, is_made, judge, why_again
+
+CONFIG = MergeRlDataConfig()
+Files = dict[str, Path | tuple[Path, ...]]
+
+
+def s(
+    *, groups: Input, shards: Inputs, tables: Output, cells: Outputs, lvlm: External, config: MergeRlDataConfig
+) -> None:
+    """Make nothing: all is there."""
+
+
+class TestMade:
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> Files:
+        """Write inputs, outputs and a card, and return the call's files."""
+        files: Files = {
+            "groups": tmp_path / "groups",
+            "shards": (tmp_path / "shard0", tmp_path / "shard1"),
+            "tables": tmp_path / "tables",
+            "cells": (tmp_path / "cell0", tmp_path / "cell1"),
+        }
+        for name in ("groups", "shard0", "shard1", "tables/a", "cell0", "cell1"):
+            storage.write_text(tmp_path / name, name)
+        card, absent = tmp_path / "card", tmp_path / "absent"
+        carry_out(s, card, config=CONFIG, runtime=Runtime(code="c"), lvlm=absent, **files)
+        return files | {"card": card}
+
+    def is_made(self, files: Files, **changes: Any) -> bool:
+        identity = {"stage": "s", "config": CONFIG.model_dump(mode="json"), "code": "c"}
+        return is_made(Path(str(files["card"])), files, **(identity | changes))
+
+    def test_made_is_what_this_call_would_make(self, files: Files) -> None:
+        assert self.is_made(files)
+        for change in ({"stage": "t"}, {"config": {"x": 1}}, {"code": "d"}):
+            assert not self.is_made(files, **change), change
+
+    @pytest.mark.parametrize("missing", ["groups", "shard1", "tables/a", "cell1", "card"])
+    def test_a_missing_file_is_made_again(self, tmp_path: Path, files: Files, missing: str) -> None:
+        (tmp_path / missing).unlink()
+        if missing == "tables/a":
+            (tmp_path / "tables").rmdir()
+        assert not self.is_made(files)
+
+    @pytest.mark.parametrize("age_s", [0, 60])
+    @pytest.mark.parametrize("changed", ["groups", "shard1", "cell0", "tables/a"])
+    def test_another_content_is_another_artefact(self, tmp_path: Path, files: Files, changed: str, age_s: int) -> None:
+        """Of any time: what somebody put there counts once the run card says so."""
+        (tmp_path / changed).write_text("other")
+        os.utime(tmp_path / changed, (time.time() + age_s,) * 2)
+        assert not self.is_made(files)
+
+    def test_what_somebody_put_there_counts_once_it_is_noted(self, tmp_path: Path, files: Files) -> None:
+        (tmp_path / "cell0").write_text("somebody's")
+        os.utime(tmp_path / "cell0", (time.time() + 60,) * 2)
+        accept(judge(read_artefact(tmp_path / "card"), Digests()))
+        assert self.is_made(files)
+        (tmp_path / "cell0").write_text("cell0")
+        assert not self.is_made(files), "its rule's own is not what is noted"
+
+    def test_a_planned_job_is_told_why_it_runs_again(self, tmp_path: Path, files: Files) -> None:
+        from snakemake.iocontainers import Namedlist
+
+        def listed(*names: str) -> Namedlist:
+            found = Namedlist()
+            for name in names:
+                of, start = files[name], len(found)
+                found.extend([str(of)] if isinstance(of, Path) else map(str, of))
+                found._set_name(name, start, end=None if isinstance(of, Path) else len(found))
+            return found
+
+        def why(code: str = "c", *, by_identity: bool = True) -> str:
+            spec = canonical_json({"config": CONFIG.model_dump(mode="json"), "code": code})
+            job = SimpleNamespace(
+                rule=SimpleNamespace(name="s"),
+                params=SimpleNamespace(spec=spec),
+                input=listed("groups", "shards"),
+                output=listed("tables", "cells", "card"),
+            )
+            return why_again(job, by_identity)
+
+        assert why() == ""
+        assert why("d") == "of another code"
+        assert why("d", by_identity=False) == ""
+        (tmp_path / "groups").write_text("other")
+        assert why("d", by_identity=False) == why() == "other content of groups"
+        (tmp_path / "cell1").write_text("damage")
+        assert why() == "damaged: cells[1]; other content of groups"
+        (tmp_path / "card").unlink()
+        assert why() == f"{tmp_path}/card cannot be read"
+        for name in ("tables/a", "cell0", "cell1"):
+            (tmp_path / name).unlink()
+        (tmp_path / "tables").rmdir()
+        assert why() == "", "what was never made, Snakemake makes where somebody needs it"
+
+    def test_more_or_fewer_inputs_are_another_artefact(self, tmp_path: Path, files: Files) -> None:
+        assert not self.is_made(files | {"shards": (tmp_path / "shard0",)})
+        assert not self.is_made(files | {"shards": (tmp_path / "shard0", tmp_path / "shard1", tmp_path / "groups")})
+        assert not self.is_made(files | {"studies": (tmp_path / "shard0",)})  # a list that was empty before
+        assert self.is_made(files | {"studies": ()})
+
+    def test_a_damaged_card_says_nothing(self, tmp_path: Path, files: Files) -> None:
+        (tmp_path / "card").write_text("{}")
+        assert not self.is_made(files)
+
+
+class TestWorth:
+    CARD = Path("results/made/run.json")
+
+    @pytest.fixture(autouse=True)
+    def artefact(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        card_tree.write("results/read.txt", "read")
+        outputs = {"made": ("results/made/made.txt", "made")}
+        card_tree.make(str(self.CARD), "stage", outputs, inputs={"read": "results/read.txt"})
+
+    def judged(self) -> Artefact:
+        return judge(read_artefact(self.CARD), Digests())
+
+    def test_what_is_missing_is_no_reason(self) -> None:
+        for name in ("results/read.txt", "results/made/made.txt"):
+            Path(name).unlink()
+        assert (self.judged().missing, self.judged().reason) == (("made", "read"), "")
+
+    def test_what_somebody_put_there_is_noted(self) -> None:
+        card_tree.write("results/made/made.txt", "somebody's", now=True)
+        found = self.judged()
+        assert (list(found.replaced), found.reason) == (["made"], "")
+        accept(found)
+        assert json.loads(self.CARD.read_text())["replaced"].keys() == {"made"}
+        card_tree.write("results/made/made.txt", "somebody's")  # at the time of the card
+        assert self.judged().reason == ""
+        card_tree.write("results/made/made.txt", "damage")
+        assert self.judged().reason == "damaged: made"
+
+    def test_a_card_that_a_job_wrote_meanwhile_stays_as_it_is(self) -> None:
+        card_tree.write("results/made/made.txt", "somebody's", now=True)
+        found = self.judged()
+        later = json.loads(self.CARD.read_text()) | {"seconds": 77.0}
+        self.CARD.write_text(json.dumps(later))
+        accept(found)
+        assert json.loads(self.CARD.read_text()) == later
+
+    def test_a_path_that_no_file_can_have_makes_a_card_unreadable(self) -> None:
+        row = json.loads(self.CARD.read_text())
+        row["paths"]["read"] = "results/\0"
+        self.CARD.write_text(json.dumps(row))
+        assert self.judged().reason == f"{self.CARD} cannot be read"

@@ -1,0 +1,218 @@
+"""What a plan is expected to take and why it runs, from records and run cards laid down by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import card_tree as tree
+import pytest
+
+from lever_pipe.base.contents import Digests
+from lever_pipe.commands import plan_tool
+from lever_pipe.commands.plan_tool import Hours
+from lever_pipe.runtime.rerun.explain import explain
+from lever_pipe.runtime.snakemake_adapter import PlannedJob
+
+HOUR = 3600.0
+
+
+def job(folder: str, rule: str = "train", **values: Any) -> PlannedJob:
+    """Return a job whose files lie in a folder."""
+    given: dict[str, Any] = {
+        "wildcards": {},
+        "reason": f"Missing output files: {folder}/out",
+        "threads": 1,
+        "resources": {"device": "cpu", "runtime": 30},
+        "outputs": (f"{folder}/out", f"{folder}/run.json"),
+    }
+    return PlannedJob(rule=rule, **(given | values))
+
+
+def leave(planned: PlannedJob, seconds: float, *, device: str = "cpu") -> None:
+    """Leave the run card and the benchmark record of a job that ran."""
+    card = tree.make(planned.outputs[-1], planned.rule, {}, device=device)
+    tree.write(card.with_name("benchmark.jsonl"), json.dumps({"s": seconds, "h:m:s": "x"}) + "\n")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def forecast(jobs: Sequence[PlannedJob]) -> plan_tool.Forecast:
+    results = Path("results")
+    return plan_tool.forecast(explain(jobs, results=results, digests=Digests()), plan_tool.recorded(results))
+
+
+def seeds(*numbers: int, **values: Any) -> list[PlannedJob]:
+    return [job(f"results/a/seed~{n}", wildcards={"seed": str(n)}, **values) for n in numbers]
+
+
+def test_an_estimate_is_the_median_of_the_rules_records() -> None:
+    """Records of 1, 2 and 9 hours: the median is 2; two planned jobs of 3 GPUs and 8 cores take 12 and 32 hours."""
+    for old, hours in zip(seeds(0, 1, 2), (1, 2, 9), strict=True):
+        leave(old, hours * HOUR, device="cuda:0")
+    planned = seeds(3, 4, threads=8, resources={"device": "cuda", "gpu": 3, "runtime": 60})
+    (rule,) = forecast(planned).rules
+    assert (rule.jobs, rule.seconds, rule.records) == (2, 2 * HOUR, 3)
+    assert rule.hours == Hours(gpu=2 * 2 * 3, cpu=2 * 2 * 8)
+    assert rule.at_most is None
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus"),
+    [
+        ({"device": "cuda", "gpu": 2}, 2),
+        ({"device": "cuda", "gres": "gpu:a100:4"}, 4),
+        ({"device": "cuda", "processes": 3}, 3),
+        ({"device": "cuda"}, 1),
+        ({"device": "cpu", "processes": 3}, 0),
+        ({}, 0),
+    ],
+)
+def test_gpus_are_counted_however_they_are_asked_for(resources: dict[str, Any], gpus: int) -> None:
+    leave(seeds(0)[0], HOUR, device=str(resources.get("device", "cpu")))
+    (rule,) = forecast(seeds(1, resources=resources)).rules
+    assert rule.hours == Hours(gpu=gpus, cpu=1)
+
+
+def test_only_records_of_the_rule_on_this_kind_of_device_and_these_results_count() -> None:
+    leave(job("results/a/b/c/d", "select"), 5.0)
+    leave(job("results/a/b", "baseline"), 70.0)
+    leave(job("results/a/e", "select"), 70.0, device="cuda:1")
+    leave(job("elsewhere/b/c/d", "select"), 70.0)
+    tree.write("results/a/unreadable/run.json", "{")
+    tree.make("results/a/without/run.json", "select", {})
+    broken = tree.make("results/a/broken/selections.run.json", "select", {})
+    tree.write(broken.with_name("selections.benchmark.jsonl"), '{"s": "-"}\n{"s": NaN}\n[]\n{"s": 5.0}\n{"s"')
+    (rule,) = forecast([job("results/a/x/y", "select")]).rules
+    assert (rule.seconds, rule.records) == (5.0, 2)
+
+
+def test_a_rule_without_record_counts_by_its_requested_runtime_and_apart() -> None:
+    """Two jobs of 30 minutes on 2 GPUs and 4 cores ask for at most 2 and 4 hours; the other rule's record is of 1 h."""
+    without = seeds(0, 1, threads=4, resources={"device": "cuda", "gpu": 2, "runtime": 30})
+    known = job("results/a/known", "known")
+    leave(known, HOUR)
+    found = forecast([*without, known])
+    assert [rule.hours for rule in found.rules] == [None, Hours(0, 1)]
+    assert [rule.at_most for rule in found.rules] == [Hours(2, 4), None]
+    values = plan_tool.as_object(found)
+    assert values["hours"] == {"gpu": 0, "cpu": 1}
+    assert values["at_most_without_record"] == {"gpu": 2, "cpu": 4}
+    said = plan_tool.text(found)
+    assert "Estimate for 1 of 3 jobs: 0 GPU-hours, 1.00 CPU-core-hours; on any number" in said
+    assert "Upper bound for the 2 jobs of rules without record: 2.00 GPU-hours, 4.00 CPU-core-hours" in said
+
+
+def test_a_rule_without_record_and_runtime_is_named() -> None:
+    found = forecast(seeds(0, resources={}))
+    assert found.rules[0].at_most is None
+    assert "Neither a record nor a requested runtime: train." in plan_tool.text(found)
+
+
+def test_the_longest_chain_follows_the_files() -> None:
+    """a (1 s) -> b (10 s) -> c (100 s), a -> c and a -> d (50 s): 111 s, whatever else runs beside."""
+    wanted = {"a": (1.0, ""), "b": (10.0, "a"), "c": (100.0, "ab"), "d": (50.0, "a")}
+    jobs = []
+    for name, (seconds, reads) in wanted.items():
+        jobs.append(job(f"results/{name}", name, inputs=tuple(f"results/{each}/out" for each in reads)))
+        leave(jobs[-1], seconds)
+    assert forecast(jobs).chain_seconds == 111.0
+    assert forecast(jobs[::-1]).chain_seconds == 111.0
+    Path("results/b/run.json").unlink()
+    assert forecast(jobs).chain_seconds == 101.0
+
+
+class TestWhy:
+    """The few words for what `test_why.py` tells in sentences."""
+
+    READ = "results/lever/pools.jsonl"
+    OUTPUTS: ClassVar = {"made": ("results/lever/made.txt", "made"), "more": ("results/lever/more.txt", "more")}
+    CARD = "results/lever/run.json"
+
+    def why(self, **changed: Any) -> str:
+        outputs = {name: path for name, (path, _) in self.OUTPUTS.items()} | {"card": self.CARD}
+        planned = tree.planned("train", outputs, **{"inputs": {"pools": self.READ}, "config": {"a": 1}} | changed)
+        (rule,) = forecast([planned]).rules
+        assert list(rule.why.values()) == [1]
+        return next(iter(rule.why))
+
+    @pytest.fixture(autouse=True)
+    def made(self) -> None:
+        tree.write(self.READ, "pools")
+        tree.make(self.CARD, "train", self.OUTPUTS, inputs={"pools": self.READ}, config={"a": 1})
+
+    @pytest.mark.parametrize(
+        ("reason", "short"),
+        [
+            ("Forced execution", "forced"),
+            ("Code has changed since last execution", "the rule's command"),
+            ("Software environment definition has changed since last execution", "software environment"),
+            ("Params have changed since last execution: before 'Forced execution'", "as made"),
+        ],
+    )
+    def test_what_a_user_asks_for(self, reason: str, short: str) -> None:
+        assert self.why(reason=reason) == short
+
+    def test_files_that_are_not_as_made(self) -> None:
+        tree.write(self.READ, "other pools")
+        assert self.why() == "input: pools.jsonl"
+        assert (
+            self.why(inputs={"pools": self.READ, "cells": ["results/a/cells"]})
+            == "other input files, input: pools.jsonl"
+        )
+        tree.write("results/lever/made.txt", "damage")
+        Path("results/lever/more.txt").unlink()
+        assert self.why() == "missing output, damaged output, input: pools.jsonl"
+        Path(self.CARD).write_text("{")
+        assert self.why() == "unreadable run card"
+        Path(self.CARD).unlink()
+        assert self.why() == "incomplete output"
+        Path("results/lever/made.txt").unlink()
+        assert self.why() == "missing output"
+
+    def test_a_changed_configuration_is_told_by_its_keys(self) -> None:
+        assert self.why(config={"a": {"b": 1}, "style": "it's"}) == "changed: a.b, style, a"
+        assert self.why(config={"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}) == "changed: b, c, d and 1 more"
+        assert self.why(code="f" * 16) == "changed: code"
+
+    def test_a_consequence(self) -> None:
+        above = job("results/lever", "above", outputs=(self.READ,))
+        below = tree.planned("train", {"card": self.CARD}, inputs={"pools": self.READ}, config={"a": 1})
+        assert list(forecast([above, below]).rules[1].why) == ["input rebuilt"]
+
+
+def test_causes_are_told_before_consequences() -> None:
+    """Nothing is there of jobs 3 and 4; jobs 0 to 2 have all but an input that job 5 makes, which is forced."""
+    forced = job("results/a/above", "above", reason="Forced execution")
+    jobs = [forced, *seeds(3, 4)]
+    for n in range(3):
+        folder = f"results/a/seed~{n}"
+        tree.make(f"{folder}/run.json", "train", {}, inputs={"read": tree.write("results/a/above/out", "x").as_posix()})
+        below = tree.planned("train", {"card": f"{folder}/run.json"}, inputs={"read": "results/a/above/out"})
+        jobs.append(below._replace(wildcards={"seed": str(n)}))
+    found = forecast(jobs)
+    assert list(found.rules[1].why.items()) == [("missing output", 2), ("input rebuilt", 3)]
+    assert "2 missing output; 3 input rebuilt" in " ".join(plan_tool.text(found).split())
+
+
+def test_the_table_fits_a_terminal() -> None:
+    jobs = []
+    for n in range(6):
+        read = tree.write(f"results/{'long_' * 9}{n}.txt", "then").as_posix()
+        card = tree.make(f"results/{n}/run.json", "explain_the_longest_rule_name", {}, inputs={"read": read}).as_posix()
+        tree.write(read, "now")
+        jobs.append(tree.planned("explain_the_longest_rule_name", {"card": card}, inputs={"read": read}))
+    lines = plan_tool.text(forecast(jobs)).splitlines()
+    table = lines[: lines.index("")]
+    assert max(map(len, table)) <= plan_tool.WIDTH
+    assert sum("long_" in line for line in table) >= len(jobs)
+
+
+def test_an_empty_plan_says_so() -> None:
+    assert plan_tool.text(forecast([])).startswith("Nothing to be done")
+    assert plan_tool.as_object(forecast([]))["jobs"] == 0
