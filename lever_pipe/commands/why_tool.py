@@ -10,7 +10,6 @@ target was made from. `--json` prints the same for programs. Nothing is run, and
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.parsing import nearest
+from lever_pipe.base.policy_names import group_of
 from lever_pipe.commands import why_text
 from lever_pipe.runtime.rerun import why
 from lever_pipe.runtime.rerun.artefacts import Artefact, Verdict, cards_below, judge, read_artefact
@@ -120,10 +120,10 @@ def _nearest_outputs(outputs: Sequence[Sequence[str]], target: str, results: Pat
     """
     roots = (Path(), results, *(results / study for study in STUDIES))
     forms = {absolute(root / target) for root in roots}
-    wanted = forms if "seed~" in target else forms | {_without_seed(form) for form in forms}
+    wanted = forms if "seed~" in target else forms | {group_of(form) for form in forms}
 
     def means(path: str, *, of: str) -> bool:
-        candidates = {path} if "seed~" in target else {path, _without_seed(path)}
+        candidates = {path} if "seed~" in target else {path, group_of(path)}
         match of:
             case "file":
                 return bool(candidates & wanted)
@@ -142,10 +142,6 @@ def _nearest_outputs(outputs: Sequence[Sequence[str]], target: str, results: Pat
         if found:
             return found
     return []
-
-
-def _without_seed(path: str) -> str:
-    return re.sub(r"/seed~\d+", "", re.sub(r"(/baseline/[^/]*)-\d+(?=/|$)", r"\1", path))
 
 
 def _planned_for(

@@ -9,7 +9,8 @@ import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, ExampleId, Selection, base_of
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import Example, ExampleId, Selection
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.metrics.agreement import Difference, agreement_matrices, parameter_differences
@@ -97,7 +98,7 @@ def _compare_parameters(
     trained = [name for name in config.policies if not name.startswith("baseline/")]
     paths = dict(zip([*trained, *config.starts], selectors, strict=True))
     for policy in trained:
-        base = base_of(policy)
+        base = str(PolicyName.parse(policy).start)
         values, start = (storage.read_arrays(paths[name]) for name in (policy, base))
         yield policy, base, parameter_differences(values, start)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lever_pipe.base import storage
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.progress import Progress
-from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics, beta_text
+from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainOnPolicyEpochConfig
@@ -88,14 +89,6 @@ def _run(
 
 
 def _ref(config: TrainOnPolicyEpochConfig) -> PolicyRef:
-    run = f"base~{config.base_rce_epoch}/beta~{beta_text(config.kl_beta)}/seed~{config.seed}"
-    return PolicyRef(
-        name=f"preset~{config.preset}/{config.objective}/{run}/epoch~{config.epoch}",
-        stage="grpo" if config.objective == "on_policy" else "reinforce",
-        mode="on_policy",
-        preset=config.preset,
-        base_rce_epoch=config.base_rce_epoch,
-        kl_beta=config.kl_beta,
-        seed=config.seed,
-        epoch=config.epoch,
-    )
+    base, beta = config.base_rce_epoch, config.kl_beta
+    run = PolicyName(kind=config.objective, preset=config.preset, base=base, beta=beta, seed=config.seed)
+    return PolicyRef.of(run.at(config.epoch))

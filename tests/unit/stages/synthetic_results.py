@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from lever_pipe.base import storage
+from lever_pipe.base.policy_names import PolicyName, beta_text, group_of
 from lever_pipe.base.records import (
     Cell,
     EpochMetrics,
@@ -24,9 +25,6 @@ from lever_pipe.base.records import (
     RewardTies,
     StepMetrics,
     SubsetScore,
-    beta_text,
-    group_of,
-    mode_of,
 )
 from lever_pipe.experiment.config import Grpo, Reward
 from lever_pipe.experiment.stage_configs import (
@@ -179,7 +177,7 @@ def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
         storage.write_rows(path, rows)
         cells.append(path)
     metrics = [_write_metrics(folder, index, row) for index, row in enumerate(_metrics(size))]
-    drawn = [ref for ref in drawn_policies(size) if mode_of(ref.name) == "on_policy"]
+    drawn = [ref for ref in drawn_policies(size) if PolicyName.parse(ref.name).mode == "on_policy"]
     steps = [write_steps(folder / "steps" / f"{index}.jsonl", ref) for index, ref in enumerate(reversed(drawn))]
     storage.write_json(folder / "summary.json", RL_SUMMARY)
     storage.write_rows(folder / "ties.jsonl", [TIES])
@@ -247,7 +245,7 @@ def collect_config(size: Size) -> CollectResultsConfig:
         main_preset="main",
         evaluated=(*names, *refs),
         trained=tuple(refs),
-        stepped=tuple(name for name in refs if mode_of(name) == "on_policy"),
+        stepped=tuple(name for name in refs if PolicyName.parse(name).mode == "on_policy"),
         samples=size.samples,
         shots=size.shots,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from lever_pipe.base.records import group_of
+from lever_pipe.base.policy_names import group_of
 from lever_pipe.metrics.agreement import Difference
 from lever_pipe.report.tables.comparisons.agreement import SAME, consequence, mean_shares, tables
 from lever_pipe.report.tables.comparisons.agreement_rows import (
