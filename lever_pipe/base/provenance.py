@@ -77,14 +77,15 @@ def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAG
     return dict(_code_of(stage, members, root).modules)
 
 
-def engine_code(member: str, *, root: Path = PACKAGE) -> str:
+def engine_code(member: str, *others: str, root: Path = PACKAGE) -> str:
     """Return the fingerprint of what a member computes with: all of its own part of the package that it imports.
 
-    Of an LVLM that is all of `lvlms` that it imports but what lies `BESIDE` it, what images show, and how products are
-    made. Answers that outlive a run are kept under it: what other code computed is not an answer of this code.
+    Of an LVLM that is all of `lvlms` that it and what stands around it (`others`) import but what lies `BESIDE` it,
+    what images show, and how products are made. Answers that outlive a run are kept under it: what other code computed
+    is not an answer of this code.
     """
     own = member.rpartition(".")[0]
-    names = {name: name.rpartition(".")[2] for name in closure_of(member, root=root)}
+    names = {name: name.rpartition(".")[2] for name in closure_of(member, others, root=root)}
     kept = [name for name, last in names.items() if last in ANSWERING or (name.startswith(own) and last not in BESIDE)]
     return _fingerprint(kept, root).fingerprint
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lever_pipe.lvlms._planner import Node
+from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._slots import SlotPool, Slots
 
 
@@ -33,18 +33,18 @@ class SlotMemory:
         self.pool = SlotPool(config, stored, like=model.model.language_model.embed_tokens.weight)
         self.spare = spare
         self.shared = config.num_attention_heads // config.num_key_value_heads
-        self.paths: dict[Node, Slots] = {}  # of kept nodes: the slots of all tokens up to their end
+        self.paths: dict[TrieNode, Slots] = {}  # of kept nodes: the slots of all tokens up to their end
 
-    def place(self, wave: Sequence[Node]) -> _PlacedWave:
+    def place(self, wave: Sequence[TrieNode]) -> _PlacedWave:
         """Return places for a wave whose parents are there."""
         return _PlacedWave(self, wave)
 
-    def release(self, nodes: Iterable[Node]) -> None:
+    def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
         for node in nodes:
             self.pool.give(self.paths.pop(node)[node.past :])
 
-    def kept(self) -> list[Node]:
+    def kept(self) -> list[TrieNode]:
         """Return the kept nodes."""
         return list(self.paths)
 
@@ -99,7 +99,7 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _SlotAttention:
-    """Attention of one pass (`_layers.Attention`)."""
+    """Attention of one pass (`_layers.PassAttention`)."""
 
     pool: SlotPool
     slots: Tensor
@@ -125,7 +125,7 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) 
 class _PlacedWave:
     """A wave with its slots (`_packed.Placed`)."""
 
-    def __init__(self, memory: SlotMemory, wave: Sequence[Node]) -> None:
+    def __init__(self, memory: SlotMemory, wave: Sequence[TrieNode]) -> None:
         self._memory = memory
         self._device = memory.pool.keys.device
         self._new = memory.pool.take(sum(node.size + node.n_branches for node in wave))
@@ -146,7 +146,7 @@ class _PlacedWave:
         for slots in self._temporary:
             self._memory.pool.give(slots)
 
-    def _groups(self, wave: Sequence[Node]) -> tuple[list[_Group], list[_Group]]:
+    def _groups(self, wave: Sequence[TrieNode]) -> tuple[list[_Group], list[_Group]]:
         """Return the groups of all tokens and of the wanted ones."""
         groups, wanted = [], []
         begin = begin_wanted = 0
@@ -166,7 +166,7 @@ class _PlacedWave:
                 begin_wanted = wanted[-1].end
         return groups, wanted
 
-    def _contexts(self, nodes: Sequence[Node], new: Slots) -> Slots:
+    def _contexts(self, nodes: Sequence[TrieNode], new: Slots) -> Slots:
         """Return the slots that nodes of one shape see, and note what becomes of their own ones."""
         node = nodes[0]
         contexts = np.empty((len(nodes), node.past + new.shape[1]), dtype=np.int64)

@@ -25,7 +25,7 @@ class Team(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """A job of one process."""
 
     rank = 0
@@ -70,4 +70,4 @@ class AcceleratedTeam:
 
 def join_team(device: str) -> Team:
     """Return the team of this process: those of its launcher, a device each, or itself alone on `device`."""
-    return AcceleratedTeam(device) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Alone(device)
+    return AcceleratedTeam(device) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else SingleProcess(device)

@@ -35,7 +35,6 @@ from lever_pipe.experiment.stage_configs import (
     TabulateDocumentsConfig,
 )
 from lever_pipe.report.tables import frames
-from lever_pipe.runtime import plan
 from lever_pipe.stages.collect_results import collect_results
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"
@@ -134,7 +133,7 @@ def drawn_policies(size: Size) -> list[PolicyRef]:
     runs = [f"on_policy/base~5/beta~{beta_text(beta)}" for beta in size.drawn_betas]
     runs += ["reinforce/base~5/beta~0", "distil/base~5"] if runs else []
     epochs = range(1, size.drawn_epochs + 1)
-    return [plan.policy_ref(f"preset~main/{run}/seed~0/epoch~{e}") for run in runs for e in epochs]
+    return [PolicyRef.of(f"preset~main/{run}/seed~0/epoch~{e}") for run in runs for e in epochs]
 
 
 def grpo_policy(preset: str, beta: float, seed: int, epoch: int) -> PolicyRef:
