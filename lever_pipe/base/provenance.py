@@ -19,11 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lever_pipe
-from lever_pipe.base import atomic
+from lever_pipe.base import atomic, members
 from lever_pipe.base.errors import LeverPipeError
 
-PACKAGE = Path(lever_pipe.__file__).parent
+PACKAGE = members.PACKAGE
 MODULE_DIGITS = 8
 """Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
 PLACE = re.compile(rf"'{PACKAGE.name}\.(?:\w+\.)*(\w+\.)'")
@@ -173,10 +172,10 @@ def _path_of(name: str, root: Path) -> Path | None:
     parts = name.split(".")
     if parts[0] != root.name:
         return None
-    base = root.joinpath(*parts[1:])
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.is_file():
-            return path
+    for base in (folder.joinpath(*parts[1:]) for folder in (members.roots() if root == PACKAGE else [root])):
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
+            if path.is_file():
+                return path
     return None
 
 

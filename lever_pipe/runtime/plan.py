@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lever_pipe.base.members import available
 from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.provenance import canonical_json, code_of
 from lever_pipe.base.records import PolicyRef
@@ -215,7 +216,11 @@ def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
 def members_of(config: Section) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name, as `lever.samplers.uniform`."""
     declared = next((each for each in IDENTITIES.values() if each.config is type(config)), None)
-    return tuple(name.format_map(vars(config)) for name in declared.members) if declared else ()
+    named = [name.format_map(vars(config)) for name in declared.members] if declared else []
+    drawn = getattr(config, "on_policy", None)
+    rewards = [getattr(config, "reward", None), getattr(drawn, "reward", None), *getattr(config, "rewards", ())]
+    beside = available("lever/rewards")
+    return (*named, *(f"lever.rewards.{reward.mode}" for reward in rewards if reward and reward.mode in beside))
 
 
 def lvlm_config(experiment: Experiment) -> LvlmConfig:

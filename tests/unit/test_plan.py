@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.base.parsing import available
+from lever_pipe.base.members import available
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.config import ArmSettings

@@ -9,14 +9,13 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lever_pipe.base import numerics, rowwise
+from lever_pipe.base import members, numerics, rowwise
 from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
@@ -121,7 +120,7 @@ def open_lvlm(
 
 
 def _family(member: str) -> Any:
-    return import_module(f"lever_pipe.lvlms.{member}")
+    return members.member("lvlms", member)
 
 
 class LedgerLvlm:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe.base.parsing import available
+from lever_pipe.base.members import available
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.config import PromptSettings
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
