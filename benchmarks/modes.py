@@ -12,8 +12,7 @@ from torch import Tensor
 
 from benchmarks.subjects import Subject
 from lever_pipe.lvlms._requests import Segment, TokenPrompt
-from lever_pipe.lvlms._team import SingleProcess
-from lever_pipe.lvlms.asking.answering import LedgerLvlm
+from lever_pipe.lvlms.asking.answering import LedgerLvlm, SingleProcess
 from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
 from lever_pipe.lvlms.protocol import LvlmOptions, LvlmReply, LvlmRequest

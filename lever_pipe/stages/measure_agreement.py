@@ -13,7 +13,7 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import Example, ExampleId, Selection
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.metrics.agreement import Difference, agreement_matrices, parameter_differences
+from lever_pipe.metrics.agreement import ParameterDifference, agreement_matrices, parameter_differences
 from lever_pipe.report.tables import comparability
 from lever_pipe.report.tables.comparisons.agreement import tables as build_tables
 from lever_pipe.report.tables.comparisons.agreement_rows import Measured, PairRow, ParameterRow, PromptRow, pairs_of
@@ -24,7 +24,7 @@ from lever_pipe.report.tables.origin import Origin
 
 Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
 """The demonstrations of each query."""
-Differences = Mapping[str, Difference]
+Differences = Mapping[str, ParameterDifference]
 """By tensor."""
 
 
@@ -103,8 +103,8 @@ def _compare_parameters(
         yield policy, base, parameter_differences(values, start)
 
 
-def _sum(differences: Differences) -> Difference:
-    return sum(differences.values(), start=Difference(0, 0, 0.0, 0.0))
+def _sum(differences: Differences) -> ParameterDifference:
+    return sum(differences.values(), start=ParameterDifference(0, 0, 0.0, 0.0))
 
 
 def _count_prompts(
@@ -137,6 +137,6 @@ def _write_long(
     storage.write_text(prompts, csv_text(PromptRow._fields, measured.prompts))
 
 
-def _sizes(difference: Difference) -> tuple[object, ...]:
+def _sizes(difference: ParameterDifference) -> tuple[object, ...]:
     numbers = (difference.share_differing, difference.norm, difference.relative_norm)
     return difference.n_parameters, *map(decimal, numbers)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import time
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,13 +23,11 @@ from lever_pipe.base.progress import Progress
 from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.stage_configs import LvlmConfig, Runtime
-from lever_pipe.lvlms._consent import require_consent
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._flop import flop_per_second
 from lever_pipe.lvlms._planner import PromptTooLongError, cut_shards
 from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests
-from lever_pipe.lvlms._team import Team, join_team
-from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce
+from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce, require_consent
 from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, Family, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
 
@@ -364,3 +364,67 @@ class LedgerLvlm:
 @lru_cache(maxsize=65_536)
 def _name(answer: tuple[int, ...]) -> str:
     return " ".join(map(str, answer))
+
+
+class Team(Protocol):
+    """This process among those of its job."""
+
+    rank: int
+    size: int
+    device: str
+
+    def wait(self) -> None:
+        """Return when all processes have come here."""
+        ...
+
+    def total(self, counts: Counter[str], names: Sequence[str]) -> Counter[str]:
+        """Return the sum of the named counts over all processes."""
+        ...
+
+
+class SingleProcess:
+    """A job of one process."""
+
+    rank = 0
+    size = 1
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def total(self, counts: Counter[str], names: Sequence[str]) -> Counter[str]:
+        """Return the named counts."""
+        return Counter({name: counts[name] for name in names})
+
+
+class AcceleratedTeam:
+    """Processes that one launcher started, one a device."""
+
+    def __init__(self, device: str) -> None:
+        from accelerate import PartialState
+
+        # Shards may end hours apart; the usual ten minutes would end the job of those who wait.
+        self._state: Any = PartialState(cpu=device == "cpu", timeout=timedelta(days=7))
+        self.rank = int(self._state.process_index)
+        self.size = int(self._state.num_processes)
+        self.device = str(self._state.device)
+
+    def wait(self) -> None:
+        """Return when all processes have come here."""
+        self._state.wait_for_everyone()
+
+    def total(self, counts: Counter[str], names: Sequence[str]) -> Counter[str]:
+        """Return the sum of the named counts over all processes."""
+        import torch
+        from accelerate.utils import reduce
+
+        # Double precision holds every integer up to 2**53, more than the work of a job.
+        own = torch.tensor([counts[name] for name in names], dtype=torch.float64, device=self._state.device)
+        return Counter(dict(zip(names, map(int, reduce(own, reduction="sum").tolist()), strict=True)))
+
+
+def join_team(device: str) -> Team:
+    """Return the team of this process: those of its launcher, a device each, or itself alone on `device`."""
+    return AcceleratedTeam(device) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else SingleProcess(device)

@@ -16,9 +16,9 @@ from lever_pipe.base import numerics
 from lever_pipe.base.errors import CheckpointError, ConfigError, DataError, ImageError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.lvlms._memory import SlotPool
 from lever_pipe.lvlms._planner import cut_shards
 from lever_pipe.lvlms._requests import merge_requests
-from lever_pipe.lvlms._slots import SlotPool
 from lever_pipe.lvlms.asking import answering
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from lever_pipe.base.policy_names import PolicyName, group_of
-from lever_pipe.metrics.agreement import Difference
+from lever_pipe.metrics.agreement import ParameterDifference
 from lever_pipe.report.tables.policies import BASELINE_ORDER
 
 
@@ -28,7 +28,7 @@ class ParameterRow(NamedTuple):
 
     policy: str
     base: str
-    difference: Difference
+    difference: ParameterDifference
 
 
 class PromptRow(NamedTuple):
