@@ -182,7 +182,6 @@ class ByEngine:
             options=options,
             images=subject.images,
             ledger=self._ledger,
-            identity={},
             team=SingleProcess("cpu"),
         )
 

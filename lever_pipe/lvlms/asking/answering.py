@@ -8,7 +8,7 @@ import os
 import time
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 from itertools import chain
@@ -93,30 +93,8 @@ def open_lvlm(
             found="none",
             do="Name a folder with --ledger.",
         )
-    module = _family(member)
-    family: Family = module.load(folder, dtype=options.dtype, device=team.device)
-    kind = torch.device(device).type
-    identity = {
-        **family.identity(),
-        "code": engine_code(module.__name__, __name__),
-        "libraries": {name: installed_versions()[name] for name in ("torch", "transformers", "tokenizers")},
-        "dtype": options.dtype,
-        "device": kind,
-        "numerics": numerics.path() if kind == "cpu" else "",
-        "eos": family.eos,
-        "num_beams": options.num_beams,
-        "max_new_tokens": options.max_new_tokens,
-        "length_penalty": options.length_penalty,
-    }
-    return LedgerLvlm(
-        family,
-        options=options,
-        images=images,
-        ledger=Ledger(ledger),
-        team=team,
-        identity=identity,
-        ask_again=ask_again,
-    )
+    family: Family = _family(member).load(folder, dtype=options.dtype, device=team.device)
+    return LedgerLvlm(family, options=options, images=images, ledger=Ledger(ledger), team=team, ask_again=ask_again)
 
 
 def _family(member: str) -> Any:
@@ -132,7 +110,6 @@ class LedgerLvlm:
         images: files of the digests that prompts will name.
         ledger: what has been answered.
         team: the processes of the job.
-        identity: all that an answer depends on besides its prompt; with the engine's backend it begins every key.
         ask_again: whether a GPU may answer although the ledger holds many answers of another engine of this model.
     """
 
@@ -144,7 +121,6 @@ class LedgerLvlm:
         images: ImageSource,
         ledger: Ledger,
         team: Team,
-        identity: Mapping[str, Any],
         ask_again: bool = False,
     ) -> None:
         self.family = family
@@ -166,7 +142,7 @@ class LedgerLvlm:
             length_penalty=options.length_penalty,
         )
         self._engine = family.engine(images, options=options, decode=self._decode, counters=self._work)
-        self._identity = {**identity, "backend": self._engine.backend}
+        self._identity = _identity_of(family, options) | {"backend": self._engine.backend}
         self._engine_digest = hashlib.sha256(canonical_json(self._identity).encode()).hexdigest()[:ENGINE_DIGITS]
         self._ask_again = ask_again
         self._has_begun = False
@@ -316,7 +292,7 @@ class LedgerLvlm:
         return LvlmReply(row["text"], len(row["tokens"]), sums)
 
     def _to_request(self, request: LvlmRequest) -> TokenRequest:
-        answers = tuple(self._to_answer(answer) for answer in request.answers)
+        answers = tuple((*self._ids[answer], self.family.eos) for answer in request.answers)
         return TokenRequest(self._to_prompt(request.prompt), answers, request.generate)
 
     def _to_prompt(self, prompt: TextPrompt) -> TokenPrompt:
@@ -334,9 +310,6 @@ class LedgerLvlm:
                 )
             self._segments[segment] = Segment(ids, segment.images)
         return self._segments[segment]
-
-    def _to_answer(self, answer: str) -> tuple[int, ...]:
-        return (*self._ids[answer], self.family.eos)
 
     def _tokenize(self, requests: Sequence[LvlmRequest]) -> None:
         """Tokenize all texts that were never met, in one call."""
@@ -359,6 +332,23 @@ class LedgerLvlm:
         self._asked["prompts_asked"] += len(asked)
         self._asked["prompts_distinct"] += len(merged)
         self._asked["prompts_from_ledger"] += len(merged) - n_missing
+
+
+def _identity_of(family: Family, options: LvlmOptions) -> dict[str, Any]:
+    """Return all that an answer depends on besides its prompt and the engine's backend."""
+    device, versions = family.model.device.type, installed_versions()
+    return {
+        **family.identity(),
+        "code": engine_code(type(family).__module__, __name__),
+        "libraries": {name: versions[name] for name in ("torch", "transformers", "tokenizers")},
+        "dtype": options.dtype,
+        "device": device,
+        "numerics": numerics.path() if device == "cpu" else "",
+        "eos": family.eos,
+        "num_beams": options.num_beams,
+        "max_new_tokens": options.max_new_tokens,
+        "length_penalty": options.length_penalty,
+    }
 
 
 @lru_cache(maxsize=65_536)
