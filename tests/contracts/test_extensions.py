@@ -142,7 +142,7 @@ def test_a_sampler_is_one_file(beside: Path, tmp_path: Path) -> None:
     storage.write_arrays(tmp_path / "embeddings", dict.fromkeys(names, vectors))
     files = {n: tmp_path / n for n in ("train_examples", "eval_examples", "embeddings", "train_pools", "eval_pools")}
     config = SamplePoolsConfig(pools=Pools(sampler="mine", size=2), n_rl_queries=3, rl_seed=0)
-    sample_pools(**files, card=tmp_path / "run.json", config=config)
+    sample_pools(**files, config=config)
     lines = [json.loads(line) for line in files["eval_pools"].read_text().splitlines()]
     assert [line["candidates"] for line in lines] == [[4, 5]] * 4 + [[3, 5], [3, 4]]
 
@@ -159,7 +159,7 @@ def test_a_reward_is_one_function(beside: Path, tmp_path: Path) -> None:
     groups = [_group(query, correct) for query, correct in zip(queries, ("a", "b"), strict=True)]
     storage.write_rows(tmp_path / "rl_data", groups)
     config = RewardGroupsConfig(reward=Reward(mode="mine", hard=0.5))
-    reward_groups(rl_data=tmp_path / "rl_data", groups=tmp_path / "groups", card=tmp_path / "run.json", config=config)
+    reward_groups(rl_data=tmp_path / "rl_data", groups=tmp_path / "groups", config=config)
     assert load_groups(tmp_path / "groups").rewards.tolist() == [[1.5], [0.0]]
 
 
@@ -181,7 +181,7 @@ def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
         raw[f"{split}_questions"] = tmp_path / f"{split}.json"
         raw[f"{split}_questions"].write_text(json.dumps([row | {"question_id": number}]))
         raw |= {f"{split}_annotations": raw[f"{split}_questions"], f"{split}_images": tmp_path}
-    made = {name: tmp_path / name for name in ("train_examples", "eval_examples", "summary", "card")}
+    made = {name: tmp_path / name for name in ("train_examples", "eval_examples", "summary")}
     config = PrepareExamplesConfig(
         reader="mine",
         train_image_name="",
