@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.subjects import Subject
-from lever_pipe.lvlms._requests import Prompt, Segment
-from lever_pipe.lvlms._team import Alone
+from lever_pipe.lvlms._requests import Segment, TokenPrompt
+from lever_pipe.lvlms.asking.answering import LedgerLvlm, SingleProcess
 from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
 from lever_pipe.lvlms.protocol import LvlmOptions, LvlmReply, LvlmRequest
-from lever_pipe.lvlms.qwen2_5_vl import Qwen25Vl
 
 IMAGE_TOKEN = "<|image_pad|>"
 
@@ -178,13 +177,12 @@ class ByEngine:
         self._ledger = Ledger(None)
         self._replies: list[LvlmReply] = []
         self._prompts: list[TextPrompt] = []
-        self._member = Qwen25Vl(
+        self._member = LedgerLvlm(
             subject.parts,
             options=options,
             images=subject.images,
             ledger=self._ledger,
-            identity={},
-            team=Alone("cpu"),
+            team=SingleProcess("cpu"),
         )
 
     @property
@@ -211,7 +209,7 @@ class ByEngine:
     def _row(self, prompt: TextPrompt) -> dict[str, Any]:
         encoded = self._tokenizer([s.text for s in prompt.segments], add_special_tokens=False).input_ids
         pairs = zip(encoded, prompt.segments, strict=True)
-        key = self._member.key(Prompt(tuple(Segment(tuple(ids), segment.images) for ids, segment in pairs)))
+        key = self._member.key(TokenPrompt(tuple(Segment(tuple(ids), segment.images) for ids, segment in pairs)))
         row = self._ledger.get(key)
         assert row is not None
         return row

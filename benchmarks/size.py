@@ -35,20 +35,24 @@ def main() -> None:
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
     functions = sorted(_functions(trees), reverse=True)
     p95 = functions[len(functions) // 20][0]
-    print(f"\n{len(functions)} functions, of 100 lines at most 5 have more than {p95}")
+    _print(f"\n{len(functions)} functions, of 100 lines at most 5 have more than {p95}")
     for lines, name in itertools.takewhile(lambda function: function[0] > LONG_FUNCTION, functions):
-        print(f"  function of {lines} lines: {name}")
+        _print(f"  function of {lines} lines: {name}")
     for path in files:
         if _lines(path) > LONG_FILE:
-            print(f"  file of {_lines(path)} lines: {path}")
+            _print(f"  file of {_lines(path)} lines: {path}")
     for name, places in sorted(_classes(trees).items()):
         if len(places) > 1:
-            print(f"  class in {len(places)} places: {name} ({', '.join(places)})")
-    print(f"{len(_repetitions(files))} pairs of files share {REPEATED} lines or more")
+            _print(f"  class in {len(places)} places: {name} ({', '.join(places)})")
+    _print(f"{len(_repetitions(files))} pairs of files share {REPEATED} lines or more")
 
 
 def _say(name: str, files: int, lines: int) -> None:
-    sys.stdout.write(f"{name:16}{files:6} files{lines:8} lines\n")
+    _print(f"{name:16}{files:6} files{lines:8} lines")
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
 
 
 def _lines(path: Path) -> int:

@@ -13,12 +13,13 @@ import yaml
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.seeding import ambient_stream, generator
 from lever_pipe.base.storage import read_examples
+from lever_pipe.experiment.config import PromptSettings
 from lever_pipe.experiment.stage_configs import CheckWorldConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lvlms._folder import Parts, load_parts
-from lever_pipe.lvlms.asking.answering import prompt_style
-from lever_pipe.lvlms.asking.prompts import PromptStyle
+from lever_pipe.lvlms.asking.answering import wording_of
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
+from lever_pipe.lvlms.qwen2_5_vl import TEMPLATE, Qwen25Vl, load
 from lever_pipe.runtime import plan
 from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.prepare_examples import prepare_examples
@@ -64,7 +65,7 @@ class Subject:
         title: what the document calls it.
         parts: model, tokenizer and image processor.
         options: of the engine.
-        style: wording of the prompts.
+        wording: of the prompts.
         pool: possible demonstrations.
         queries: what is asked.
         answers: from which the given answers are drawn.
@@ -73,9 +74,9 @@ class Subject:
 
     name: str
     title: str
-    parts: Parts
+    parts: Qwen25Vl
     options: LvlmOptions
-    style: PromptStyle
+    wording: Wording
     pool: Sequence[Example]
     queries: Sequence[Example]
     answers: Sequence[str]
@@ -99,9 +100,12 @@ def random_subject(folder: Path) -> Subject:
     return Subject(
         name="random",
         title="Random weights",
-        parts=load_parts(folder, dtype="float32", device="cpu"),
+        parts=load(folder, dtype="float32", device="cpu"),
         options=LvlmOptions(max_new_tokens=5, wave_tokens=2048),
-        style=PromptStyle("turns", SYSTEM, "{question}\n{answer}", "{question}"),
+        wording=Wording(
+            PromptSettings(layout="turns", system=SYSTEM, demonstration="{question}\n{answer}", query="{question}"),
+            TEMPLATE,
+        ),
         pool=examples[:N_POOL],
         queries=examples[N_POOL:],
         answers=sorted({example.answer for example in examples}),
@@ -123,11 +127,11 @@ def world_subject(folder: Path) -> Subject:
     return Subject(
         name="world",
         title="The embedded world's model",
-        parts=load_parts(ROOT / experiment.lvlm.model, dtype=lvlm.dtype, device="cpu"),
+        parts=load(ROOT / experiment.lvlm.model, dtype=lvlm.dtype, device="cpu"),
         options=LvlmOptions(
             dtype=lvlm.dtype, wave_tokens=lvlm.wave_tokens, kv_tokens=lvlm.kv_tokens, **lvlm.decode.model_dump()
         ),
-        style=prompt_style(lvlm),
+        wording=wording_of(lvlm),
         pool=pool,
         queries=asked,
         answers=sorted({example.answer for example in train}),

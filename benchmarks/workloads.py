@@ -11,7 +11,6 @@ import numpy as np
 from benchmarks.subjects import Subject
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import generator
-from lever_pipe.lvlms.asking.prompts import build_prompt
 from lever_pipe.lvlms.protocol import LvlmRequest
 
 N_GIVEN = 4  # answers scored for each prompt of the RL data
@@ -54,7 +53,7 @@ def evaluation(subject: Subject, *, n_checkpoints: int = 4, n_queries: int = 6) 
 
 
 def _request(subject: Subject, query: Example, shown: Sequence[int], given: tuple[str, ...]) -> LvlmRequest:
-    return LvlmRequest(build_prompt(query, [subject.pool[i] for i in shown], subject.style), given)
+    return LvlmRequest(subject.wording.prompt(query, [subject.pool[i] for i in shown]), given)
 
 
 def _sequences(n_pool: int, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:

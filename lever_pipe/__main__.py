@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 from lever_pipe.base import contents, os_faults, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, SnapshotError
-from lever_pipe.base.parsing import available, nearest, parse_model
+from lever_pipe.base.members import available
+from lever_pipe.base.parsing import nearest, parse_model
 from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment import run_card

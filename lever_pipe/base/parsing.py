@@ -6,9 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from importlib import import_module
 from math import inf
-from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
@@ -16,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-import lever_pipe
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
+from lever_pipe.base.members import available, member
 from lever_pipe.base.sections import RULE_FAULT, SHOWN, VALUE_FAULT, Fault, Section, cut, dotted, shown
 
 S = TypeVar("S", bound=Section)
@@ -53,13 +51,6 @@ def parse_model(model: type[S], values: Any, *, source: str) -> S:
     return section
 
 
-def available(kind: str) -> list[str]:
-    """Return the members of an extension point: the modules of its folder, without importing them."""
-    folder = Path(lever_pipe.__file__).parent / kind
-    names = [p.stem for p in folder.glob("*.py") if not p.stem.startswith("_") and p.stem != "protocol"]
-    return sorted(names)
-
-
 def require_member(kind: str, name: str) -> None:
     """Raise UnknownMemberError unless `lever_pipe/<kind>/<name>.py` exists."""
     if name not in available(kind):
@@ -73,7 +64,7 @@ def load_member(kind: str, name: str) -> ModuleType:
         UnknownMemberError: there is none; the message lists those that exist.
     """
     require_member(kind, name)
-    return import_module(f"{lever_pipe.__name__}.{kind.replace('/', '.')}.{name}")
+    return member(kind, name)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -19,11 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lever_pipe
-from lever_pipe.base import atomic
+from lever_pipe.base import atomic, members
 from lever_pipe.base.errors import LeverPipeError
 
-PACKAGE = Path(lever_pipe.__file__).parent
+PACKAGE = members.PACKAGE
 MODULE_DIGITS = 8
 """Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
 PLACE = re.compile(rf"'{PACKAGE.name}\.(?:\w+\.)*(\w+\.)'")
@@ -77,14 +76,15 @@ def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAG
     return dict(_code_of(stage, members, root).modules)
 
 
-def engine_code(member: str, *, root: Path = PACKAGE) -> str:
+def engine_code(member: str, *others: str, root: Path = PACKAGE) -> str:
     """Return the fingerprint of what a member computes with: all of its own part of the package that it imports.
 
-    Of an LVLM that is all of `lvlms` that it imports but what lies `BESIDE` it, what images show, and how products are
-    made. Answers that outlive a run are kept under it: what other code computed is not an answer of this code.
+    Of an LVLM that is all of `lvlms` that it and what stands around it (`others`) import but what lies `BESIDE` it,
+    what images show, and how products are made. Answers that outlive a run are kept under it: what other code computed
+    is not an answer of this code.
     """
     own = member.rpartition(".")[0]
-    names = {name: name.rpartition(".")[2] for name in closure_of(member, root=root)}
+    names = {name: name.rpartition(".")[2] for name in closure_of(member, others, root=root)}
     kept = [name for name, last in names.items() if last in ANSWERING or (name.startswith(own) and last not in BESIDE)]
     return _fingerprint(kept, root).fingerprint
 
@@ -172,10 +172,10 @@ def _path_of(name: str, root: Path) -> Path | None:
     parts = name.split(".")
     if parts[0] != root.name:
         return None
-    base = root.joinpath(*parts[1:])
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.is_file():
-            return path
+    for base in (folder.joinpath(*parts[1:]) for folder in (members.roots() if root == PACKAGE else [root])):
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
+            if path.is_file():
+                return path
     return None
 
 

@@ -6,10 +6,11 @@ query's pool. The type checker keeps the two apart, because exchanging them stil
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal, NewType, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from lever_pipe.base.policy_names import Mode, Phase, PolicyName
 
 ExampleId = NewType("ExampleId", int)
 PoolPosition = NewType("PoolPosition", int)
@@ -148,44 +149,32 @@ class QuestionScore(Row):
     accuracy: float = Field(ge=0, le=1)
 
 
-def beta_text(kl_beta: float) -> str:
-    """Return a beta as it stands in a policy's name: the shortest text that reads back as the same number."""
-    text = f"{kl_beta:g}"
-    return text if float(text) == kl_beta else repr(kl_beta)
-
-
-def group_of(policy: str) -> str:
-    """Return the name that all seeds or draws of one policy share: `preset~world/rce/epoch~5`, `baseline/random`."""
-    return re.sub(r"/seed~\d+", "", re.sub(r"^(baseline/.*)-\d+$", r"\1", policy))
-
-
-def base_of(policy: str) -> str:
-    """Return the policy whose weights a trained one starts from: the RCE base of GRPO, the initialisation of RCE."""
-    values = dict(part.split("~", 1) for part in policy.split("/") if "~" in part)
-    if "base" in values:
-        return f"preset~{values['preset']}/rce/seed~{values['seed']}/epoch~{values['base']}"
-    return f"preset~{values['preset']}/init/seed~{values['seed']}"
-
-
-def mode_of(policy: str) -> Literal["", "offline", "on_policy"]:
-    """Return who drew what a policy of this name learned from in its last phase: empty for neither."""
-    run = policy.split("/")[1] if policy.startswith("preset~") else ""
-    if run in ("on_policy", "reinforce"):
-        return "on_policy"
-    return "offline" if run == "grpo" else ""
-
-
 class PolicyRef(Row):
     """Which policy a number belongs to; empty fields do not apply to its stage."""
 
-    name: str  # path-like and unique: `preset~world/grpo/base~5/beta~0.12/seed~0/epoch~1`, `baseline/oracle`
-    stage: Literal["baseline", "init", "rce", "grpo", "reinforce", "distil"]
-    mode: Literal["", "offline", "on_policy"] = ""  # who drew what it learned from: stored selections, or the policy
+    name: str  # path-like and unique (`policy_names`)
+    stage: Phase
+    mode: Mode = ""  # who drew what it learned from: stored selections, or the policy
     preset: str = ""
     base_rce_epoch: int | None = None
     kl_beta: float | None = None
     seed: int | None = None
     epoch: int | None = None
+
+    @classmethod
+    def of(cls, name: PolicyName | str, *, preset: str = "") -> Self:
+        """Return the fields of a policy's name; an emulated run's name lacks its preset."""
+        parts = PolicyName.parse(name) if isinstance(name, str) else name
+        return cls(
+            name=str(parts),
+            stage=parts.phase,
+            mode=parts.mode,
+            preset=parts.preset or preset,
+            base_rce_epoch=parts.base,
+            kl_beta=parts.beta,
+            seed=parts.seed,
+            epoch=parts.epoch,
+        )
 
 
 class SubsetScore(Row):

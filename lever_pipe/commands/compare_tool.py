@@ -17,7 +17,8 @@ from typing import Any
 
 from lever_pipe.base.errors import ComparisonError, UnknownMemberError
 from lever_pipe.base.parsing import nearest
-from lever_pipe.base.records import Example, RunCard, group_of
+from lever_pipe.base.policy_names import group_of
+from lever_pipe.base.records import Example, RunCard
 from lever_pipe.base.storage import read_row, read_rows
 from lever_pipe.report.tables.comparisons import card_differences as cards
 from lever_pipe.report.tables.comparisons import side_by_side

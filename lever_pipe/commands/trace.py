@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import CheckpointError, UnknownMemberError
-from lever_pipe.base.records import RunCard, group_of
+from lever_pipe.base.policy_names import PolicyName, group_of
+from lever_pipe.base.records import RunCard
 from lever_pipe.commands import trace_values
 from lever_pipe.commands.trace_values import Asked, FoundRow, keeps, read_csv
 from lever_pipe.runtime.rerun.artefacts import Artefact, Maker, Makers, absolute, makers_of
-from lever_pipe.runtime.rerun.why_names import flat, label, run_of
+from lever_pipe.runtime.rerun.why_names import flat, label
 
 AS_MADE, AS_READ = "as made", "as read"
 MISSING, DAMAGED, REPLACED, OTHER = "missing", "damaged", "replaced", "other content"
@@ -108,8 +109,8 @@ def trace(asked: Asked, artefacts: Sequence[Artefact], digests: Digests) -> Trac
             found=f"{len(artefacts)} cards below {asked.results}, none of which does",
             do="Run the workflow: cards of earlier versions do not say what they made.",
         )
-    known = [run_of(str(each.card)) for each in artefacts]
-    groups = trace_values.groups_of(asked, [run for run in known if run])
+    known = [PolicyName.in_path(str(each.card)) for each in artefacts]
+    groups = trace_values.groups_of(asked, [str(run) for run in known if run])
     about = asked._replace(groups=groups)
     way = _Way(makers, digests)
     sources, notes = _start(way, maker, about)

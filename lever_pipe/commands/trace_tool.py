@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base import contents
+from lever_pipe.base.policy_names import group_of, values_in
 from lever_pipe.base.provenance import canonical_json
-from lever_pipe.base.records import group_of
 from lever_pipe.commands import trace
 from lever_pipe.commands.trace import AS_READ, MODEL, Traced, TracedJob
 from lever_pipe.commands.trace_values import FoundRow, asked_for
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
-from lever_pipe.runtime.rerun.why_names import flat, run_of, values_in
+from lever_pipe.runtime.rerun.why_names import flat
 
 FORMAT = 1
 SHOWN_KEYS, SHOWN_SOURCES, SHOWN_DIGESTS, SHOWN_LIST = 6, 4, 3, 4
@@ -169,8 +169,17 @@ def _kind(step: TracedJob) -> str:
     config = {
         key: value for key, value in flat(made.config).items() if key not in ("seed", "policy.seed", "policy.name")
     }
-    path = group_of(card.replace(f"{run_of(card)}/", f"{group_of(run_of(card))}/")) if run_of(card) else group_of(card)
-    kept = [made.stage, path, config, made.code, made.commit, made.dirty, made.versions, made.device, step.outputs]
+    kept = [
+        made.stage,
+        group_of(card),
+        config,
+        made.code,
+        made.commit,
+        made.dirty,
+        made.versions,
+        made.device,
+        step.outputs,
+    ]
     return canonical_json(kept)
 
 

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import ConfigError, RecordError, UnknownMemberError
 from lever_pipe.base.parsing import nearest
-from lever_pipe.base.records import group_of
-from lever_pipe.runtime.plan import batch_of
-from lever_pipe.runtime.rerun.why_names import STUDIES, run_of
+from lever_pipe.base.policy_names import PolicyName, group_of, values_in
+from lever_pipe.runtime.rerun.why_names import STUDIES
 
 NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?")
 SHOWN_ROWS = 6
@@ -257,8 +256,8 @@ def earlier_epochs(groups: Iterable[str]) -> frozenset[str]:
     """Return these policies with the epochs before them: what a statistic over a run depends on."""
     found = set(groups)
     for group in groups:
-        head, is_trained, epoch = group.rpartition("/epoch~")
-        found |= {f"{head}{is_trained}{e}" for e in range(1, int(epoch))} if is_trained and epoch.isdecimal() else set()
+        name = PolicyName.parse(group)
+        found |= {str(name.at(epoch)) for epoch in range(1, name.epoch or 1)}
     return frozenset(found)
 
 
@@ -284,14 +283,14 @@ def names_of(row: Row) -> frozenset[str]:
     if row.get("policy"):
         found.add(f"baseline/{row['policy']}" if row.get("stage") == "baseline" else row["policy"])
     elif row.get("preset") and row.get("epoch"):
-        run = "on_policy" if row.get("mode") == "on_policy" and row["stage"] == "grpo" else row["stage"]
-        parts = [
-            f"{name}~{row[key]}" for name, key in (("base", "base_rce_epoch"), ("beta", "kl_beta")) if row.get(key)
-        ]
-        found.add("/".join([f"preset~{row['preset']}", run, *parts, f"seed~{row['seed']}", f"epoch~{row['epoch']}"]))
+        kind = "on_policy" if row.get("mode") == "on_policy" and row["stage"] == "grpo" else row["stage"]
+        base, seed, epoch = (int(row[key]) if row.get(key) else None for key in ("base_rce_epoch", "seed", "epoch"))
+        beta = float(row["kl_beta"]) if row.get("kl_beta") else None
+        name = PolicyName(kind=kind, preset=row["preset"], base=base, beta=beta, seed=seed, epoch=epoch)
+        found.add(str(name))
     if row.get("arm"):
         arms = [row["arm"], *(row[key] for key in ("reference", "against") if row.get(key))]
-        found |= {f"arm~{arm}/seed~{row['seed']}" if row.get("seed") else f"arm~{arm}" for arm in arms}
+        found |= {_agent(arm, row.get("seed")) for arm in arms}
     return frozenset(found)
 
 
@@ -306,14 +305,16 @@ def groups_of(asked: Asked, known: Iterable[str]) -> tuple[str, ...]:
 
 def keeps(path: str, names: frozenset[str]) -> bool:
     """Return whether a file of a list belongs to these policies; what belongs to no policy is kept."""
-    run = run_of(path)
-    if run:
-        return run in names or group_of(run) in names
+    run = PolicyName.in_path(path)
+    if run and "answers/" not in path:
+        return str(run) in names or group_of(str(run)) in names
     _, is_answer, rest = path.partition("answers/")
     if not is_answer or not names:
         return True
     batch = Path(rest).parent.as_posix()
-    return any(batch == batch_of(n) if "seed~" in n else batch.startswith(n.partition("/")[0]) for n in names)
+    return any(
+        batch == PolicyName.parse(n).batch if "seed~" in n else batch.startswith(n.partition("/")[0]) for n in names
+    )
 
 
 def family_names(source: FoundRow, rows: Sequence[Row]) -> frozenset[str]:
@@ -336,13 +337,18 @@ def _named_by(asked: Asked, known: Iterable[str]) -> tuple[str, ...]:
     of_column = re.fullmatch(r"`(\w+)`(?: (\d+))?", asked.column)
     if of_column:
         arm, seed = of_column[1], of_column[2] or ""
-    if f"arm~{arm}" in groups:
-        return (f"arm~{arm}/seed~{seed}" if seed else f"arm~{arm}",)
+    if _agent(arm) in groups:
+        return (_agent(arm, seed),)
     return tuple(g for g in groups if _is_policy(g) and label_of(g) == asked.column)
 
 
+def _agent(arm: str, seed: str | None = None) -> str:
+    return str(PolicyName(kind="agent", member=arm, seed=int(seed) if seed else None))
+
+
 def _is_policy(group: str) -> bool:
-    return group.startswith("baseline/") or (group.startswith("preset~") and "/init" not in group)
+    name = PolicyName.parse(group)
+    return name.kind == "baseline" or (bool(name.preset) and name.kind != "init")
 
 
 def _in_file(asked: Asked, name: str, path: Path) -> Iterator[FoundRow]:
@@ -372,7 +378,7 @@ def _narrowed(asked: Asked, found: list[FoundRow]) -> list[FoundRow]:
     shots = _SHOTS.match(asked.column)
     is_mean = asked.column in ("Mean", "Average", "Accuracy")
     pair = frozenset(asked.groups) if len(asked.groups) > 1 else frozenset()
-    values = dict(part.split("~", 1) for group in asked.groups for part in group.split("/") if "~" in part)
+    values = dict(item for group in asked.groups for item in values_in(group).items())
     wishes = [
         ("shots", shots[1] if shots else "mean" if is_mean else asked.cells.get("Shots", "")),
         ("shot", shots[1] if shots else ""),

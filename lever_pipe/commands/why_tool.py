@@ -10,7 +10,6 @@ target was made from. `--json` prints the same for programs. Nothing is run, and
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from typing import Any
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.parsing import nearest
+from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, cards_below, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
@@ -99,7 +99,7 @@ def _meant(outputs: Sequence[Sequence[str | Path]], stages: Sequence[str], targe
         return named
 
     def forms(path: str) -> set[str]:
-        return {path} if "seed~" in target else {path, _without_seed(path)}
+        return {path} if "seed~" in target else {path, group_of(path)}
 
     roots = (Path(), results, *(results / study for study in STUDIES))
     wanted = {form for root in roots for form in forms(absolute(root / target))}
@@ -116,10 +116,6 @@ def _meant(outputs: Sequence[Sequence[str | Path]], stages: Sequence[str], targe
         if found:
             return found
     return []
-
-
-def _without_seed(path: str) -> str:
-    return re.sub(r"/seed~\d+", "", re.sub(r"(/baseline/[^/]*)-\d+(?=/|$)", r"\1", path))
 
 
 def _planned_for(target: str, words: Sequence[str], *, known: set[str]) -> list[PlannedJob]:

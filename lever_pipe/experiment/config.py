@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from lever_pipe.base.members import available
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Rising, Section, rule
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -276,7 +278,8 @@ class Selector(Section):
 class Reward(Section):
     """How the stored scores of a trajectory become one reward (`lever_pipe/lever/rewards.py`)."""
 
-    mode: RewardModeName = "hard_plus_soft"
+    mode: str = Field("hard_plus_soft", examples=list(get_args(RewardModeName)))
+    """A function of `lever_pipe/lever/rewards.py`, or a module `lever/rewards/NAME.py` beside the package."""
     hard: float = Field(1.0, ge=0, le=100)
     soft: float = Field(1.0, ge=0, le=100)
     relevance: float = Field(0.1, ge=0, le=100)
@@ -286,6 +289,14 @@ class Reward(Section):
     """Weight of correctness, in mode `legacy` only."""
     correctness: Literal["01", "-11"] = "01"
     """Whether a wrong answer counts 0 or -1, in mode `legacy` only."""
+
+    @rule
+    def _mode_exists(self) -> Iterator[Fault]:
+        known = [*get_args(RewardModeName), *available("lever/rewards")]
+        if self.mode not in known:
+            near = get_close_matches(self.mode, known, n=1)
+            remedy = f"Did you mean {near[0]!r}?" if near else "Name one of them."
+            yield ("mode",), f"must be one of {', '.join(known)}, got {self.mode!r}. {remedy}"
 
 
 class Rce(Section):

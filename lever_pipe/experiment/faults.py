@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lever_pipe.base.records import beta_text
+from dataclasses import replace
+
+from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.config import Emulate, Epoch, KlBeta
 
-EMULATION = "emulation"
-"""First part of every emulated policy's name, and name of their answer batch."""
 CONTROL = "none"
 ALL = "all"
 FAULTS = ("head", "pool", "dropout", "bases")
@@ -25,7 +25,7 @@ class EmulatedPolicy(Section):
     @property
     def name(self) -> str:
         """Return the policy's path-like name."""
-        return f"{EMULATION}/{self.arm}/beta~{beta_text(self.kl_beta)}/epoch~{self.epoch}"
+        return str(PolicyName(kind=EMULATION, member=self.arm, beta=self.kl_beta, epoch=self.epoch))
 
 
 def faults_of(arm: str) -> frozenset[str]:
@@ -49,8 +49,10 @@ def checkpoint_of(emulate: Emulate, policy: EmulatedPolicy) -> str:
     faults = faults_of(policy.arm)
     mixed = "bases" in faults and policy.kl_beta == emulate.other_kl_beta
     base = emulate.other_base_rce_epoch if mixed else emulate.base_rce_epoch
-    folder = f"{EMULATION}/dropout" if "dropout" in faults else f"preset~{emulate.preset}/grpo"
-    return f"{folder}/base~{base}/beta~{beta_text(policy.kl_beta)}/seed~{emulate.seed}/epoch~{policy.epoch}"
+    name = PolicyName(
+        kind="grpo", preset=emulate.preset, base=base, beta=policy.kl_beta, seed=emulate.seed, epoch=policy.epoch
+    )
+    return str(replace(name, kind=EMULATION, preset="", member="dropout") if "dropout" in faults else name)
 
 
 def trained_runs(emulate: Emulate) -> list[str]:

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from lever_pipe.base.members import available
 from lever_pipe.base.numerics import Mode
 from lever_pipe.base.parsing import (
     MEMBER_REMEDY,
-    available,
     read_section,
     require_none,
     require_plain,

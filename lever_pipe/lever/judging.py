@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from lever_pipe.base.records import Example, PoolPosition, Proposal, Trajectory
 from lever_pipe.experiment.config import Reward
+from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.training.on_policy import Asked, Judged
 from lever_pipe.lever.trajectories import references_of, score_trajectory
-from lever_pipe.lever.trajectory_rewards import reward_function
-from lever_pipe.lvlms.asking.answering import Prompter
+from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 
 

@@ -2,6 +2,9 @@
 
 h = correct (0 or 1), a = accuracy, p = gt_prob, r = relevance; w_h, w_s, w_r = the weights.
 Since h = [a > 0], the modes made of h and a alone recode the accuracy monotonically.
+
+A mode may also be a module beside the package (`base.members`), `lever/rewards/NAME.py` with a function `reward` of
+the same arguments.
 """
 
 from __future__ import annotations
@@ -9,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Literal
 
-from lever_pipe.base.errors import UnknownMemberError
+from lever_pipe.base.members import member
+from lever_pipe.base.records import Trajectory
+from lever_pipe.experiment.config import Reward
 
 LOWEST_REWARD, HIGHEST_REWARD = -5.0, 5.0
 
@@ -33,25 +36,10 @@ class RewardInputs:
     """The generator's own score of the selection, in its own unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardWeights:
-    """How much each part counts; the defaults are the published ones."""
-
-    hard: float = 1.0
-    soft: float = 1.0
-    relevance: float = 0.1
-    alpha: float = 0.0
-    """Weight of the generator's quality, in `legacy` only."""
-    beta: float = 0.0
-    """Weight of correctness, in `legacy` only."""
-    correctness: Literal["01", "-11"] = "01"
-    """Whether a wrong answer counts 0 or -1, in `legacy` only."""
+RewardMode = Callable[[RewardInputs, Reward], float]
 
 
-RewardMode = Callable[[RewardInputs, RewardWeights], float]
-
-
-def hard_plus_soft(inputs: RewardInputs, weights: RewardWeights) -> float:
+def hard_plus_soft(inputs: RewardInputs, weights: Reward) -> float:
     """Return w_h h + w_s a: 0, 1.6 or 2 on OK-VQA with the default weights.
 
     Source: Lever-Plus published code
@@ -59,7 +47,7 @@ def hard_plus_soft(inputs: RewardInputs, weights: RewardWeights) -> float:
     return weights.hard * inputs.correct + weights.soft * inputs.accuracy
 
 
-def hard_plus_soft_v2(inputs: RewardInputs, weights: RewardWeights) -> float:
+def hard_plus_soft_v2(inputs: RewardInputs, weights: Reward) -> float:
     """Return w_s a + 2 w_h h: 0, 2.6 or 3 on OK-VQA with the default weights.
 
     Source: Lever-Plus published code
@@ -67,7 +55,7 @@ def hard_plus_soft_v2(inputs: RewardInputs, weights: RewardWeights) -> float:
     return weights.soft * inputs.accuracy + 2 * weights.hard * inputs.correct
 
 
-def hard_only(inputs: RewardInputs, weights: RewardWeights) -> float:
+def hard_only(inputs: RewardInputs, weights: Reward) -> float:
     """Return w_h h.
 
     Source: Lever-Plus published code
@@ -75,7 +63,7 @@ def hard_only(inputs: RewardInputs, weights: RewardWeights) -> float:
     return weights.hard * inputs.correct
 
 
-def soft_only(inputs: RewardInputs, weights: RewardWeights) -> float:
+def soft_only(inputs: RewardInputs, weights: Reward) -> float:
     """Return w_s a.
 
     Source: Lever-Plus published code
@@ -83,7 +71,7 @@ def soft_only(inputs: RewardInputs, weights: RewardWeights) -> float:
     return weights.soft * inputs.accuracy
 
 
-def separated(inputs: RewardInputs, weights: RewardWeights) -> float:
+def separated(inputs: RewardInputs, weights: Reward) -> float:
     """Return 2 w_h + w_s a if correct, else w_s a.
 
     Source: Lever-Plus published code
@@ -92,7 +80,7 @@ def separated(inputs: RewardInputs, weights: RewardWeights) -> float:
     return bonus + weights.soft * inputs.accuracy
 
 
-def hard01_plus_gtprob(inputs: RewardInputs, weights: RewardWeights) -> float:
+def hard01_plus_gtprob(inputs: RewardInputs, weights: Reward) -> float:
     """Return w_h h + w_s p.
 
     Source: Lever-Plus published code
@@ -100,7 +88,7 @@ def hard01_plus_gtprob(inputs: RewardInputs, weights: RewardWeights) -> float:
     return weights.hard * inputs.correct + weights.soft * inputs.gt_prob
 
 
-def hard01_plus_gtprob_separated(inputs: RewardInputs, weights: RewardWeights) -> float:
+def hard01_plus_gtprob_separated(inputs: RewardInputs, weights: Reward) -> float:
     """Return 2 w_h + w_s p if correct, else w_s p.
 
     Source: Lever-Plus published code
@@ -109,7 +97,7 @@ def hard01_plus_gtprob_separated(inputs: RewardInputs, weights: RewardWeights) -
     return bonus + weights.soft * inputs.gt_prob
 
 
-def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: RewardWeights) -> float:
+def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: Reward) -> float:
     """Return w_h h + w_s p + w_r (1 - h) r: relevance tells the failures apart.
 
     Source: Lever-Plus published code
@@ -118,7 +106,7 @@ def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: RewardWeights) -> f
     return hard01_plus_gtprob(inputs, weights) + failure_bonus
 
 
-def expected_only(inputs: RewardInputs, weights: RewardWeights) -> float:
+def expected_only(inputs: RewardInputs, weights: Reward) -> float:
     """Return w_s p: dense, as p tells selections apart whose answers earn the same.
 
     With p = sum over distinct references of weight times probability it is the expected accuracy of an answer that
@@ -129,7 +117,7 @@ def expected_only(inputs: RewardInputs, weights: RewardWeights) -> float:
     return weights.soft * inputs.gt_prob
 
 
-def accuracy_plus_expected(inputs: RewardInputs, weights: RewardWeights) -> float:
+def accuracy_plus_expected(inputs: RewardInputs, weights: Reward) -> float:
     """Return w_h a + w_s p: the accuracy of the likeliest answer, its ties broken by the expected accuracy.
 
     Source: this project
@@ -137,7 +125,7 @@ def accuracy_plus_expected(inputs: RewardInputs, weights: RewardWeights) -> floa
     return weights.hard * inputs.accuracy + weights.soft * inputs.gt_prob
 
 
-def legacy(inputs: RewardInputs, weights: RewardWeights) -> float:
+def legacy(inputs: RewardInputs, weights: Reward) -> float:
     """Return alpha quality + beta c, c = h or 2 h - 1 by `weights.correctness`.
 
     0 with the default weights.
@@ -148,7 +136,7 @@ def legacy(inputs: RewardInputs, weights: RewardWeights) -> float:
     return weights.alpha * inputs.quality + weights.beta * correctness
 
 
-def hybrid(inputs: RewardInputs, weights: RewardWeights) -> float:
+def hybrid(inputs: RewardInputs, weights: Reward) -> float:
     """Return h w_s a + (1 - h) w_r (p + r) / 2: accuracy, and below it a gradient for failures.
 
     The published code accepts the name and then raises; this definition is this project's own.
@@ -180,30 +168,42 @@ REWARD_MODES: dict[str, RewardMode] = {
 }
 
 
-def reward(mode: str, inputs: RewardInputs, weights: RewardWeights) -> float:
+def reward_function(settings: Reward) -> Callable[[Trajectory], float]:
+    """Return the function that gives a scored trajectory its configured reward.
+
+    Source: this project
+    """
+
+    def of(trajectory: Trajectory) -> float:
+        quality = trajectory.beam_score if trajectory.beam_score is not None else -(trajectory.logprob_score or 0.0)
+        inputs = RewardInputs(
+            correct=trajectory.vqa_correct,
+            accuracy=trajectory.vqa_acc_score,
+            gt_prob=trajectory.vqa_gt_prob,
+            relevance=trajectory.vqa_rel_score,
+            quality=quality,
+        )
+        return reward(inputs, settings)
+
+    return of
+
+
+def reward(inputs: RewardInputs, settings: Reward) -> float:
     """Return the reward of one scored selection, limited to [-5, 5].
 
     Args:
-        mode: a name in `REWARD_MODES`.
         inputs: the scores of the selection.
-        weights: the weights of the parts.
+        settings: the mode, a name in `REWARD_MODES` or of a module beside the package, and the weights of the parts.
 
     Raises:
-        UnknownMemberError: no such mode; the message suggests the nearest.
         ValueError: `correct` is neither 0 nor 1, or the reward is not a finite number.
 
     Source: Lever-Plus published code
     """
-    if mode not in REWARD_MODES:
-        near = get_close_matches(mode, REWARD_MODES, n=1)
-        raise UnknownMemberError(
-            f"The reward mode must be one of {', '.join(REWARD_MODES)}",
-            found=repr(mode),
-            do=f"Did you mean {near[0]!r}?" if near else "Choose one of the list.",
-        )
+    mode: RewardMode = REWARD_MODES.get(settings.mode) or member("lever/rewards", settings.mode).reward
     if inputs.correct not in (0, 1):
         raise ValueError(f"correct must be 0 or 1, got {inputs.correct!r}")
-    value = REWARD_MODES[mode](inputs, weights)
+    value = mode(inputs, settings)
     if not math.isfinite(value):
-        raise ValueError(f"the {mode} reward must be finite, got {value} from {inputs}")
+        raise ValueError(f"the {settings.mode} reward must be finite, got {value} from {inputs}")
     return min(max(float(value), LOWEST_REWARD), HIGHEST_REWARD)

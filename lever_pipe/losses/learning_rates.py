@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, assert_never
 
 from lever_pipe.losses.schedules import cosine, linear, warmup
@@ -48,32 +47,3 @@ def scheduled_rate(
         progress = (update - warmup_steps) / max(1, total - warmup_steps)
         return max(lowest, cosine(peak, lowest, progress))
     assert_never(kind)
-
-
-def cumulative_rate(
-    updates: int, total: int, *, peak: float, kind: ScheduleKind, warmup_steps: int, minimum: float
-) -> float:
-    """Return the sum of the learning rates of the first `updates` updates.
-
-    Two arms whose schedules differ are compared at unequal cumulative rates: at update 45 of 465, a warm-up of 46 has
-    used 21.5 peaks where a constant rate has used 45.
-
-    Args:
-        updates: how many are summed, at most `total`.
-        total: planned updates.
-        peak: highest rate.
-        kind: what follows the warm-up.
-        warmup_steps: length of the warm-up.
-        minimum: lowest rate as a share of the peak.
-
-    Raises:
-        ValueError: as `scheduled_rate`.
-
-    Source: this project
-    """
-    if not 0 <= updates <= total:
-        raise ValueError(f"updates must be in [0, total={total}], got {updates}")
-    return math.fsum(
-        scheduled_rate(update, total, peak=peak, kind=kind, warmup_steps=warmup_steps, minimum=minimum)
-        for update in range(updates)
-    )

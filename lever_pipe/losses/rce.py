@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -106,22 +105,3 @@ def rce_terms(
         weights_entropy=mean_over_queries(entropies_B, valid_BG),
         max_weight=mean_over_queries(weights_BG.amax(dim=1), valid_BG),
     )
-
-
-def uniform_policy_loss(pool_size: int, shots: int) -> float:
-    """Return the cross-entropy of guessing, sum_(s < shots) ln(pool_size - s), nats.
-
-    The yardstick of `RceTerms.total`: 8.302 for two picks out of 64.
-
-    Args:
-        pool_size: K, candidates in the pool.
-        shots: S, picks without repeats, at most `pool_size`.
-
-    Raises:
-        ValueError: more picks than candidates, or a negative number.
-
-    Source: Plackett 1975
-    """
-    if not 0 <= shots <= pool_size:
-        raise ValueError(f"shots must be in 0..{pool_size} (the pool size), got {shots}")
-    return sum(math.log(pool_size - step) for step in range(shots))

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lever_pipe.lvlms import _planner, _positions
+from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._executor import Executor
+from lever_pipe.lvlms._memory import SlotMemory
+from lever_pipe.lvlms._packed import Memory, PackedExecutor
+from lever_pipe.lvlms._padded import PaddedExecutor
 from lever_pipe.lvlms._planner import Budget
-from lever_pipe.lvlms._positions import Layout
-from lever_pipe.lvlms._requests import Answer, Prompt, Request, Result, Scores, Segment, merge_requests
+from lever_pipe.lvlms._positions import SegmentLayout
+from lever_pipe.lvlms._requests import Answer, Result, Scores, Segment, TokenPrompt, TokenRequest, merge_requests
 from lever_pipe.lvlms._vision import VisionStore
 
 
@@ -43,10 +47,10 @@ class Engine:
         self._counters = counters
         self._image_token = model.config.image_token_id
         self._merge = model.config.vision_config.spatial_merge_size
-        self._layouts: dict[Segment, Layout] = {}
+        self._layouts: dict[Segment, SegmentLayout] = {}
 
     def run(
-        self, requests: Sequence[Request], on_result: Callable[[Request, Result], None] | None = None
+        self, requests: Sequence[TokenRequest], on_result: Callable[[TokenRequest, Result], None] | None = None
     ) -> list[Result]:
         """Return a result a request, in order; equal prompts are computed once.
 
@@ -60,14 +64,14 @@ class Engine:
         """
         ordered = _planner.trie_order(merge_requests(requests))
         self._measure(ordered)
-        done: dict[Prompt, tuple[Result, dict[Answer, Scores]]] = {}
+        done: dict[TokenPrompt, tuple[Result, dict[Answer, Scores]]] = {}
         for request, result in self._run(ordered):
             done[request.prompt] = result, dict(zip(request.answers, result.scores, strict=True))
             if on_result is not None:
                 on_result(request, result)
         return [_share_of(request, *done[request.prompt]) for request in requests]
 
-    def _run(self, ordered: Sequence[Request]) -> Iterator[tuple[Request, Result]]:
+    def _run(self, ordered: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
         try:
             for chunk in _planner.plan_chunks(ordered, self._layout, self._budget):
                 self._vision.prepare(chunk.images())
@@ -77,7 +81,7 @@ class Engine:
         finally:
             self._executor.clear()
 
-    def _layout(self, segment: Segment) -> Layout:
+    def _layout(self, segment: Segment) -> SegmentLayout:
         if segment not in self._layouts:
             self._layouts[segment] = _positions.segment_layout(
                 segment.ids,
@@ -87,7 +91,7 @@ class Engine:
             )
         return self._layouts[segment]
 
-    def _measure(self, ordered: Sequence[Request]) -> None:
+    def _measure(self, ordered: Sequence[TokenRequest]) -> None:
         """Count prompt tokens, and refuse what is too long before anything is computed."""
 
         def size(segment: Segment) -> int:
@@ -100,9 +104,54 @@ class Engine:
         self._counters["trie_tokens_distinct"] += _planner.distinct_tokens(ordered, size)
 
 
-def _share_of(request: Request, result: Result, scores: dict[Answer, Scores]) -> Result:
+def _share_of(request: TokenRequest, result: Result, scores: dict[Answer, Scores]) -> Result:
     """Return what one of several requests for the same prompt asked for."""
     asked = tuple(scores[answer] for answer in request.answers)
     if not request.generate:
         return Result((), (), None, asked)
     return Result(result.tokens, result.token_log_probs, result.beam_score, asked)
+
+
+def build_engine(
+    model: Any,
+    vision: VisionStore,
+    *,
+    executor: str,
+    options: DecodeOptions,
+    wave_tokens: int,
+    kv_tokens: int,
+    counters: Counter[str],
+) -> Engine:
+    """Return an engine over a model.
+
+    Args:
+        model: a `Qwen2_5_VLForConditionalGeneration` in evaluation mode.
+        vision: its image features.
+        executor: `packed` or `padded`.
+        options: how answers are searched.
+        wave_tokens: tokens of one forward.
+        kv_tokens: tokens whose keys and values are kept at one time.
+        counters: receives the language model's work.
+    """
+    budget = Budget(
+        wave=wave_tokens,
+        stored=kv_tokens,
+        context=model.config.text_config.max_position_embeddings,
+        new_tokens=options.max_new_tokens,
+        beams=options.num_beams,
+    )
+    if executor == "padded":
+        run = PaddedExecutor(model, vision, options=options, counters=counters)
+        return Engine(model, vision, executor=run, budget=budget, counters=counters, backend="padded")
+    memory = _memory(model, budget)
+    packed = PackedExecutor(model, vision, memory=memory, options=options, counters=counters)
+    return Engine(model, vision, executor=packed, budget=budget, counters=counters, backend=f"packed, {memory.kind}")
+
+
+def _memory(model: Any, budget: Budget) -> Memory:
+    """Return pages where a kernel of the model's device reads them rightly, else slots."""
+    if model.device.type == "cpu":
+        return SlotMemory(model, stored=budget.stored, spare=budget.spare)
+    from lever_pipe.lvlms._paged_choice import choose_memory
+
+    return choose_memory(model, stored=budget.stored, spare=budget.spare)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lever_pipe.lvlms._decoding import Decoded
-from lever_pipe.lvlms._planner import Node
-from lever_pipe.lvlms._requests import Request, Result, Scores
+from lever_pipe.lvlms._planner import TrieNode
+from lever_pipe.lvlms._requests import Result, Scores, TokenRequest
 
 VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
 
@@ -19,11 +19,11 @@ VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
 class Executor(Protocol):
     """Computes nodes whose parents it has computed before, and keeps what later ones need."""
 
-    def run(self, wave: Sequence[Node]) -> list[tuple[Request, Result]]:
+    def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
         """Return the results of the requests that end in the wave's nodes."""
         ...
 
-    def release(self, nodes: Iterable[Node]) -> None:
+    def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
         ...
 
@@ -32,7 +32,7 @@ class Executor(Protocol):
         ...
 
 
-def with_requests(wave: Sequence[Node]) -> list[tuple[Node, Request]]:
+def with_requests(wave: Sequence[TrieNode]) -> list[tuple[TrieNode, TokenRequest]]:
     """Return the nodes in which a request ends."""
     return [(node, node.request) for node in wave if node.request is not None]
 
@@ -42,7 +42,7 @@ def log_probs(model: Any, hidden: Tensor) -> Tensor:
     return torch.log_softmax(model.lm_head(hidden).float(), dim=-1)
 
 
-def read_out(model: Any, hidden: Tensor, asked: Sequence[Request]) -> tuple[list[tuple[Scores, ...]], Tensor]:
+def read_out(model: Any, hidden: Tensor, asked: Sequence[TokenRequest]) -> tuple[list[tuple[Scores, ...]], Tensor]:
     """Return the token log-probabilities of the given answers, and the line that each generated answer begins with.
 
     A large vocabulary makes a line dear, so the lines are made in blocks and only what is asked of them is kept.
@@ -81,7 +81,7 @@ class _Places:
     begins: list[int]
 
 
-def _places(asked: Sequence[Request]) -> _Places:
+def _places(asked: Sequence[TokenRequest]) -> _Places:
     places = _Places([], [], [])
     first = 0
     for request in asked:
@@ -101,14 +101,14 @@ def _within(lines: Sequence[int], start: int, end: int) -> list[int]:
 
 
 def join(
-    asked: Sequence[Request], scores: Sequence[tuple[Scores, ...]], decoded: Iterable[Decoded]
-) -> list[tuple[Request, Result]]:
+    asked: Sequence[TokenRequest], scores: Sequence[tuple[Scores, ...]], decoded: Iterable[Decoded]
+) -> list[tuple[TokenRequest, Result]]:
     """Return requests with their results; `decoded` holds one answer for each request that generates."""
     answers = iter(decoded)
     return [(request, _result(request, own, answers)) for request, own in zip(asked, scores, strict=True)]
 
 
-def _result(request: Request, scores: tuple[Scores, ...], decoded: Iterator[Decoded]) -> Result:
+def _result(request: TokenRequest, scores: tuple[Scores, ...], decoded: Iterator[Decoded]) -> Result:
     if not request.generate:
         return Result((), (), None, scores)
     answer = next(decoded)

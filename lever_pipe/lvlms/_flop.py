@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lever_pipe.lvlms._planner import Node
+from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._positions import Grid
 
 
@@ -68,7 +68,7 @@ class TextFlop:
         self._before = len(layers) - 1
         self._logits = 2 * model.lm_head.weight.numel()
 
-    def of_node(self, node: Node) -> int:
+    def of_node(self, node: TrieNode) -> int:
         """Return the work of a node's prompt tokens and of the answers given behind it."""
         tokens = node.size + node.n_branches
         branch_pairs = sum(chain_pairs(count, node.length) for count in node.branches)

@@ -15,7 +15,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import rotate_half
 Index = tuple[Tensor, ...]
 
 
-class Attention(Protocol):
+class PassAttention(Protocol):
     """Attention over stored keys and values, laid out for one pass."""
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
@@ -28,7 +28,7 @@ class Attention(Protocol):
 
 
 def run_layers(
-    text_model: Any, embeddings: Tensor, positions: Tensor, attention: Attention, wanted: Index | None
+    text_model: Any, embeddings: Tensor, positions: Tensor, attention: PassAttention, wanted: Index | None
 ) -> Tensor | None:
     """Return the normalised hidden states of the wanted tokens.
 
@@ -57,7 +57,7 @@ def run_layers(
     return torch.as_tensor(text_model.norm(hidden))
 
 
-def _store(layer: Any, index: int, hidden: Tensor, rotary: tuple[Tensor, ...], attention: Attention) -> Tensor:
+def _store(layer: Any, index: int, hidden: Tensor, rotary: tuple[Tensor, ...], attention: PassAttention) -> Tensor:
     normed = torch.as_tensor(layer.input_layernorm(hidden))
     keys = _heads(layer, layer.self_attn.k_proj(normed))
     attention.store(index, _rotate(keys, rotary), _heads(layer, layer.self_attn.v_proj(normed)))

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lever_pipe.lvlms._planner import Node
-from lever_pipe.lvlms._slots import SlotPool, Slots
+from lever_pipe.lvlms._planner import TrieNode
 
 
 class SlotMemory:
@@ -33,18 +32,18 @@ class SlotMemory:
         self.pool = SlotPool(config, stored, like=model.model.language_model.embed_tokens.weight)
         self.spare = spare
         self.shared = config.num_attention_heads // config.num_key_value_heads
-        self.paths: dict[Node, Slots] = {}  # of kept nodes: the slots of all tokens up to their end
+        self.paths: dict[TrieNode, Slots] = {}  # of kept nodes: the slots of all tokens up to their end
 
-    def place(self, wave: Sequence[Node]) -> _PlacedWave:
+    def place(self, wave: Sequence[TrieNode]) -> _PlacedWave:
         """Return places for a wave whose parents are there."""
         return _PlacedWave(self, wave)
 
-    def release(self, nodes: Iterable[Node]) -> None:
+    def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
         for node in nodes:
             self.pool.give(self.paths.pop(node)[node.past :])
 
-    def kept(self) -> list[Node]:
+    def kept(self) -> list[TrieNode]:
         """Return the kept nodes."""
         return list(self.paths)
 
@@ -99,7 +98,7 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _SlotAttention:
-    """Attention of one pass (`_layers.Attention`)."""
+    """Attention of one pass (`_layers.PassAttention`)."""
 
     pool: SlotPool
     slots: Tensor
@@ -125,7 +124,7 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) 
 class _PlacedWave:
     """A wave with its slots (`_packed.Placed`)."""
 
-    def __init__(self, memory: SlotMemory, wave: Sequence[Node]) -> None:
+    def __init__(self, memory: SlotMemory, wave: Sequence[TrieNode]) -> None:
         self._memory = memory
         self._device = memory.pool.keys.device
         self._new = memory.pool.take(sum(node.size + node.n_branches for node in wave))
@@ -146,7 +145,7 @@ class _PlacedWave:
         for slots in self._temporary:
             self._memory.pool.give(slots)
 
-    def _groups(self, wave: Sequence[Node]) -> tuple[list[_Group], list[_Group]]:
+    def _groups(self, wave: Sequence[TrieNode]) -> tuple[list[_Group], list[_Group]]:
         """Return the groups of all tokens and of the wanted ones."""
         groups, wanted = [], []
         begin = begin_wanted = 0
@@ -166,7 +165,7 @@ class _PlacedWave:
                 begin_wanted = wanted[-1].end
         return groups, wanted
 
-    def _contexts(self, nodes: Sequence[Node], new: Slots) -> Slots:
+    def _contexts(self, nodes: Sequence[TrieNode], new: Slots) -> Slots:
         """Return the slots that nodes of one shape see, and note what becomes of their own ones."""
         node = nodes[0]
         contexts = np.empty((len(nodes), node.past + new.shape[1]), dtype=np.int64)
@@ -210,3 +209,88 @@ def prompt_mask(size: int, past: int, branches: tuple[int, ...], shared: int = 1
     seen = np.tril((branch[:, None] == branch) | (branch == 0))
     mask = torch.from_numpy(np.concatenate([np.ones((len(branch), past), dtype=bool), seen], axis=1))
     return mask.repeat(shared, 1, 1)  # once for each of the query heads that share keys
+
+
+Slots = np.ndarray[Any, np.dtype[np.int64]]
+FIRST_SLOTS = 4096
+
+
+class SlotPool:
+    """Room for the keys and values of tokens; a token's slot says where, in every layer.
+
+    It begins small and doubles up to its limit: a small plan pays for no memory that it does not touch.
+
+    Args:
+        config: of the text model.
+        limit: the most slots.
+        like: a tensor of the device and dtype.
+
+    Attributes:
+        keys: [layers, slots, kv heads, width].
+        values: the same.
+        peak: the most slots ever in use at one time.
+    """
+
+    def __init__(self, config: Any, limit: int, *, like: Tensor) -> None:
+        width = config.hidden_size // config.num_attention_heads
+        shape = (config.num_hidden_layers, 0, config.num_key_value_heads, width)
+        self.keys = like.new_empty(shape)
+        self.values = like.new_empty(shape)
+        self.limit = limit
+        self.peak = 0
+        # A stack: the slots that were given back last are still in the processor's cache.
+        self._free: Slots = np.empty(0, dtype=np.int64)
+        self._n_free = 0
+        self._grow(min(limit, FIRST_SLOTS))
+
+    @property
+    def size(self) -> int:
+        """Slots that there are by now."""
+        return self._free.size
+
+    @property
+    def used(self) -> int:
+        """Slots in use."""
+        return self.size - self._n_free
+
+    def take(self, count: int) -> Slots:
+        """Return free slots; the planner's budget is what keeps them from running out.
+
+        Raises:
+            MemoryError: fewer are free, which a plan within the budget rules out.
+        """
+        while count > self._n_free and self.size < self.limit:
+            self._grow(min(self.limit, 2 * self.size))
+        if count > self._n_free:
+            raise MemoryError(f"expected {count} free slots of {self.limit}; found {self._n_free}")
+        self._n_free -= count
+        self.peak = max(self.peak, self.used)
+        return self._free[self._n_free : self._n_free + count][::-1].copy()
+
+    def give(self, slots: Slots) -> None:
+        """Take slots back."""
+        self._free[self._n_free : self._n_free + slots.size] = slots[::-1]
+        self._n_free += slots.size
+
+    def _grow(self, size: int) -> None:
+        more = size - self.size
+        # One after the other, so that only one of them exists twice at a time.
+        self.keys = _longer(self.keys, more)
+        self.values = _longer(self.values, more)
+        fresh = np.arange(size - 1, self.size - 1, -1, dtype=np.int64)
+        free = np.concatenate([fresh, self._free[: self._n_free]])
+        self._free = np.concatenate([free, np.empty(size - free.size, dtype=np.int64)])
+        self._n_free = free.size
+
+    def store(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write keys and values [n, kv heads, width] to the slots [n]."""
+        self.keys[layer].index_copy_(0, slots, keys)
+        self.values[layer].index_copy_(0, slots, values)
+
+    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values [n, kv heads, width] of slots [n]."""
+        return self.keys[layer].index_select(0, slots), self.values[layer].index_select(0, slots)
+
+
+def _longer(stored: Tensor, more: int) -> Tensor:
+    return torch.cat([stored, stored.new_empty(stored.shape[0], more, *stored.shape[2:])], dim=1)

@@ -18,9 +18,9 @@ from torch import Tensor
 from lever_pipe.lvlms import _executor, _positions
 from lever_pipe.lvlms._decoding import DecodeOptions, decode
 from lever_pipe.lvlms._flop import TextFlop
-from lever_pipe.lvlms._layers import Attention, run_layers
-from lever_pipe.lvlms._planner import Node
-from lever_pipe.lvlms._requests import Request, Result
+from lever_pipe.lvlms._layers import PassAttention, run_layers
+from lever_pipe.lvlms._planner import TrieNode
+from lever_pipe.lvlms._requests import Result, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
 
 
@@ -28,11 +28,11 @@ class Placed(Protocol):
     """A wave whose tokens have their places; its packed row holds, node by node, prompt tokens, then answer tokens."""
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> PassAttention:
         """The attention of the wave's own pass; wanted are the last prompt token and all answer tokens of requests."""
         ...
 
-    def step(self, alive: Sequence[int], step: int, visible: Tensor) -> Attention:
+    def step(self, alive: Sequence[int], step: int, visible: Tensor) -> PassAttention:
         """Return the attention of a decoding pass.
 
         Args:
@@ -55,15 +55,15 @@ class Memory(Protocol):
         """What reads them, as far as it moves last bits."""
         ...
 
-    def place(self, wave: Sequence[Node]) -> Placed:
+    def place(self, wave: Sequence[TrieNode]) -> Placed:
         """Return places for a wave whose parents are there."""
         ...
 
-    def release(self, nodes: Iterable[Node]) -> None:
+    def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
         ...
 
-    def kept(self) -> list[Node]:
+    def kept(self) -> list[TrieNode]:
         """Return the kept nodes."""
         ...
 
@@ -92,7 +92,7 @@ class PackedExecutor:
         self._branches = lru_cache(maxsize=4096)(_branch_positions)
 
     @torch.inference_mode()
-    def run(self, wave: Sequence[Node]) -> list[tuple[Request, Result]]:
+    def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
         """Return the results of the requests that end in the wave's nodes."""
         placed = self._memory.place(wave)
         try:
@@ -100,7 +100,7 @@ class PackedExecutor:
         finally:
             placed.leave()
 
-    def release(self, nodes: Iterable[Node]) -> None:
+    def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
         self._memory.release(nodes)
 
@@ -108,7 +108,7 @@ class PackedExecutor:
         """Forget all nodes, after a run that did not end."""
         self._memory.release(self._memory.kept())
 
-    def _run(self, wave: Sequence[Node], placed: Placed) -> list[tuple[Request, Result]]:
+    def _run(self, wave: Sequence[TrieNode], placed: Placed) -> list[tuple[TokenRequest, Result]]:
         ended = _executor.with_requests(wave)
         asked = [request for _, request in ended]
         wanted = _wanted(wave)
@@ -128,7 +128,7 @@ class PackedExecutor:
             return _executor.join(asked, scores, ())
         return _executor.join(asked, scores, decode(_Rows(self, placed, nodes), first, self._options))
 
-    def _rotary_positions(self, wave: Sequence[Node]) -> _positions.Array:
+    def _rotary_positions(self, wave: Sequence[TrieNode]) -> _positions.Array:
         """Return the rotary positions of a packed row [3, tokens]."""
         relative = [part for node in wave for part in (node.layout.positions, self._branches(node.branches))]
         starts = [start for node in wave for start in (node.start, node.end)]
@@ -136,7 +136,7 @@ class PackedExecutor:
         moved += np.repeat(starts, [part.shape[1] for part in relative])
         return moved
 
-    def _embed(self, wave: Sequence[Node]) -> Tensor:
+    def _embed(self, wave: Sequence[TrieNode]) -> Tensor:
         ids = self._tensor(np.concatenate([part for node in wave for part in _node_ids(node)]))
         embeddings: Tensor = self._text.embed_tokens(ids)
         digests = [digest for node in wave for digest in node.images]
@@ -144,7 +144,7 @@ class PackedExecutor:
             embeddings[ids == self._model.config.image_token_id] = torch.cat(self._vision.features(digests))
         return embeddings
 
-    def feed(self, ids: Tensor, starts: Tensor, step: int, attention: Attention) -> Tensor:
+    def feed(self, ids: Tensor, starts: Tensor, step: int, attention: PassAttention) -> Tensor:
         """Return the log-probabilities [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
         rows, width = ids.shape
         positions = _positions.decode_positions(starts, step)
@@ -164,7 +164,7 @@ class PackedExecutor:
         self._counters["forwards"] += 1
         self._counters["flop"] += sum(self._flop.of_step(width, length + step) for length in lengths)
 
-    def _count(self, wave: Sequence[Node]) -> None:
+    def _count(self, wave: Sequence[TrieNode]) -> None:
         self._counters["forwards"] += 1
         self._counters["tokens_prefilled"] += sum(node.size for node in wave)
         self._counters["flop"] += sum(self._flop.of_node(node) for node in wave)
@@ -176,7 +176,7 @@ class PackedExecutor:
 class _Rows:
     """The generating nodes of a wave while they are decoded (`_decoding.Continuation`)."""
 
-    def __init__(self, executor: PackedExecutor, placed: Placed, nodes: Sequence[Node]) -> None:
+    def __init__(self, executor: PackedExecutor, placed: Placed, nodes: Sequence[TrieNode]) -> None:
         self._executor = executor
         self._placed = placed
         self._nodes = nodes
@@ -198,7 +198,7 @@ class _Rows:
         self._ends = None
 
 
-def _node_ids(node: Node) -> list[_positions.Array]:
+def _node_ids(node: TrieNode) -> list[_positions.Array]:
     answers = node.request.answers if node.request else ()
     branches = [token for answer in answers for token in answer[:-1]]
     return [node.layout.ids, np.asarray(branches, dtype=np.int64)] if branches else [node.layout.ids]
@@ -210,7 +210,7 @@ def _branch_positions(branches: tuple[int, ...]) -> _positions.Array:
     return np.broadcast_to(np.concatenate(counted), (3, sum(branches)))
 
 
-def _wanted(wave: Sequence[Node]) -> _positions.Array:
+def _wanted(wave: Sequence[TrieNode]) -> _positions.Array:
     """Return where, in the packed row, the last prompt tokens and the answer tokens of requests stand."""
     found, begin = [], 0
     for node in wave:

@@ -20,8 +20,8 @@ from lever_pipe.lvlms import _executor, _positions
 from lever_pipe.lvlms._decoding import DecodeOptions, decode
 from lever_pipe.lvlms._flop import TextFlop
 from lever_pipe.lvlms._layers import run_layers
-from lever_pipe.lvlms._planner import Node
-from lever_pipe.lvlms._requests import Request, Result
+from lever_pipe.lvlms._planner import TrieNode
+from lever_pipe.lvlms._requests import Result, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
 
 PADDING, PROMPT = -1, 0  # from 1 on: the given answers
@@ -44,10 +44,10 @@ class PaddedExecutor:
         self._options = options
         self._counters = counters
         self._flop = TextFlop(model)
-        self._stored: dict[Node, tuple[Tensor, Tensor]] = {}  # of kept nodes, [layers, kv heads, tokens, width]
+        self._stored: dict[TrieNode, tuple[Tensor, Tensor]] = {}  # of kept nodes, [layers, kv heads, tokens, width]
 
     @torch.inference_mode()
-    def run(self, wave: Sequence[Node]) -> list[tuple[Request, Result]]:
+    def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
         """Return the results of the requests that end in the wave's nodes."""
         batch = _Batch(wave, self._model.device)
         buffer = self._buffer(wave, batch)
@@ -68,7 +68,7 @@ class PaddedExecutor:
         continuation = _Rows(self, buffer.rows(index), [wave[row] for row in rows], batch.prompt[index])
         return _executor.join(asked, scores, decode(continuation, first, self._options))
 
-    def release(self, nodes: Iterable[Node]) -> None:
+    def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
         for node in nodes:
             del self._stored[node]
@@ -91,7 +91,7 @@ class PaddedExecutor:
         self._counters["forwards"] += 1
         self._counters["flop"] += sum(self._flop.of_step(width, length + step) for length in lengths)
 
-    def _buffer(self, wave: Sequence[Node], batch: _Batch) -> _Buffer:
+    def _buffer(self, wave: Sequence[TrieNode], batch: _Batch) -> _Buffer:
         spare = (self._options.max_new_tokens - 1) * self._options.num_beams
         weight = self._text.embed_tokens.weight
         config = self._text.config
@@ -109,14 +109,14 @@ class PaddedExecutor:
                 end -= ancestor.size
         return buffer
 
-    def _keep(self, wave: Sequence[Node], buffer: _Buffer) -> None:
+    def _keep(self, wave: Sequence[TrieNode], buffer: _Buffer) -> None:
         end = buffer.begin + max(node.size for node in wave)
         for row, node in enumerate(wave):
             if node.kept:
                 own = slice(end - node.size, end)
                 self._stored[node] = buffer.keys[:, row, :, own].clone(), buffer.values[:, row, :, own].clone()
 
-    def _embed(self, wave: Sequence[Node], batch: _Batch) -> Tensor:
+    def _embed(self, wave: Sequence[TrieNode], batch: _Batch) -> Tensor:
         embeddings: Tensor = self._text.embed_tokens(batch.ids)
         digests = [digest for node in wave for digest in node.images]
         if digests:
@@ -124,7 +124,7 @@ class PaddedExecutor:
             embeddings[images] = torch.cat(self._vision.features(digests))
         return embeddings
 
-    def _count(self, wave: Sequence[Node], batch: _Batch) -> None:
+    def _count(self, wave: Sequence[TrieNode], batch: _Batch) -> None:
         self._counters["forwards"] += 1
         self._counters["tokens_prefilled"] += sum(node.size for node in wave)
         self._counters["tokens_padded"] += batch.ids.numel() - sum(node.size + node.n_branches for node in wave)
@@ -143,7 +143,7 @@ class _Batch:
         past: columns of stored tokens.
     """
 
-    def __init__(self, wave: Sequence[Node], device: torch.device) -> None:
+    def __init__(self, wave: Sequence[TrieNode], device: torch.device) -> None:
         self.past = max(node.past for node in wave)
         n_prompt = max(node.size for node in wave)
         columns = n_prompt + max(node.n_branches for node in wave)
@@ -232,7 +232,7 @@ class _Rows:
         prompt: which columns of the buffer hold a row's prompt, bool [B, end].
     """
 
-    def __init__(self, executor: PaddedExecutor, buffer: _Buffer, nodes: Sequence[Node], prompt: Tensor) -> None:
+    def __init__(self, executor: PaddedExecutor, buffer: _Buffer, nodes: Sequence[TrieNode], prompt: Tensor) -> None:
         self._executor = executor
         self._buffer = buffer
         self._nodes = list(nodes)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.lvlms._pages import SCRATCH, STORED, Indices, PagePool
-from lever_pipe.lvlms._planner import Node
+from lever_pipe.lvlms._planner import TrieNode
 
 Kernel = Callable[..., Any]  # with the arguments of `varlen_attn`
 
@@ -46,18 +46,18 @@ class PagedMemory:
         self.kind = f"pages of {page}, {name}"
         self.spare = spare
         self.kernel = kernel
-        self.tables: dict[Node, Indices] = {}  # of kept nodes: the pages of all tokens up to their end
+        self.tables: dict[TrieNode, Indices] = {}  # of kept nodes: the pages of all tokens up to their end
 
-    def place(self, wave: Sequence[Node]) -> _PlacedWave:
+    def place(self, wave: Sequence[TrieNode]) -> _PlacedWave:
         """Return places for a wave whose parents are there."""
         return _PlacedWave(self, wave)
 
-    def release(self, nodes: Iterable[Node]) -> None:
+    def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
         for node in nodes:
             self.pool.give(self.tables.pop(node)[node.past // self.pool.page :])
 
-    def kept(self) -> list[Node]:
+    def kept(self) -> list[TrieNode]:
         """Return the kept nodes."""
         return list(self.tables)
 
@@ -160,7 +160,7 @@ class _Reads:
 
 @dataclass(frozen=True)
 class _PagedAttention:
-    """Attention of one pass (`_layers.Attention`)."""
+    """Attention of one pass (`_layers.PassAttention`)."""
 
     pool: PagePool
     kernel: Kernel
@@ -223,7 +223,7 @@ class _Tails:
 class _PlacedWave:
     """A wave with its pages (`_packed.Placed`)."""
 
-    def __init__(self, memory: PagedMemory, wave: Sequence[Node]) -> None:
+    def __init__(self, memory: PagedMemory, wave: Sequence[TrieNode]) -> None:
         self._memory = memory
         self._pool = memory.pool
         self._device = memory.pool.keys.device
@@ -250,7 +250,7 @@ class _PlacedWave:
         for pages in self._temporary:
             self._pool.give(pages)
 
-    def _prefill(self, wave: Sequence[Node]) -> _PagedAttention:
+    def _prefill(self, wave: Sequence[TrieNode]) -> _PagedAttention:
         every: list[_Sequence] = []
         wanted: list[_Sequence] = []
         frames = self._take_scratch([self._count(node.length, n) for node in wave for n in node.branches if n])
@@ -266,7 +266,7 @@ class _PlacedWave:
         reads = self._reads(wanted) if wanted else None
         return _PagedAttention(self._pool, self._memory.kernel, stores, self._reads(every), reads)
 
-    def _place(self, node: Node) -> tuple[_Sequence, Indices]:
+    def _place(self, node: TrieNode) -> tuple[_Sequence, Indices]:
         """Return a node's sequence and the pages of all tokens up to its end."""
         before = self._memory.tables[node.parent] if node.parent else np.empty(0, dtype=np.int64)
         own = self._pool.take(self._count(node.past, node.size))

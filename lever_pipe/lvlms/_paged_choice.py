@@ -21,7 +21,7 @@ from lever_pipe.lvlms._packed import Memory, PackedExecutor
 from lever_pipe.lvlms._padded import PaddedExecutor
 from lever_pipe.lvlms._paged import Kernel, PagedMemory
 from lever_pipe.lvlms._planner import Budget
-from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment
+from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,9 @@ def self_test(model: Any, *, page: int, kernel: Kernel) -> str | None:
         return f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
     found = list(zip(*runs, strict=True))
     asked = [
-        Request(probe.prompt, tuple(answer for r in results for answer in (*probe.answers, r.tokens)), generate=False)
+        TokenRequest(
+            probe.prompt, tuple(answer for r in results for answer in (*probe.answers, r.tokens)), generate=False
+        )
         for probe, results in zip(probes, found, strict=True)
     ]
     paged = [(*r.scores, r.token_log_probs) for results in found for r in results]
@@ -138,7 +140,7 @@ def self_test(model: Any, *, page: int, kernel: Kernel) -> str | None:
     )
 
 
-def _probes(model: Any, page: int) -> list[Request]:
+def _probes(model: Any, page: int) -> list[TokenRequest]:
     """Return prompts that share beginnings and end at all places of a page; only tokens, no images."""
     rng = seeding.generator(0, "paged self-test")
     vocabulary, image = model.config.text_config.vocab_size, model.config.image_token_id
@@ -149,12 +151,12 @@ def _probes(model: Any, page: int) -> list[Request]:
     beyond, rest, few, long, nearly = (Segment(draw(n)) for n in (page + 3, page - 3, 5, 5 * page // 2 + 1, page - 2))
     answers = tuple(draw(n) for n in (1, 2, 7))
     prompts = [(few,), (nearly,), (beyond, few), (beyond, rest), (beyond, rest, few), (beyond, rest, long)]
-    return [Request(Prompt(segments), answers) for segments in [*prompts, (beyond, nearly)]]
+    return [TokenRequest(TokenPrompt(segments), answers) for segments in [*prompts, (beyond, nearly)]]
 
 
 def _run(
     model: Any,
-    requests: Sequence[Request],
+    requests: Sequence[TokenRequest],
     *,
     page: int,
     beams: int = 1,

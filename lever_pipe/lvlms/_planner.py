@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.lvlms._positions import Layout
-from lever_pipe.lvlms._requests import Prompt, Request, Segment
+from lever_pipe.lvlms._positions import SegmentLayout
+from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Budget:
 class PromptTooLongError(ValueError):
     """A prompt with its answer exceeds the model's context; the caller knows its text and says so."""
 
-    def __init__(self, prompt: Prompt, tokens: int) -> None:
+    def __init__(self, prompt: TokenPrompt, tokens: int) -> None:
         super().__init__(f"{tokens} tokens")
         self.prompt = prompt
         self.tokens = tokens
 
 
-class Node:
+class TrieNode:
     """A segment behind a certain beginning: the tokens that a forward computes once for all prompts with it.
 
     Attributes:
@@ -73,7 +73,13 @@ class Node:
     )
 
     def __init__(
-        self, segment: Segment, layout: Layout, *, parent: Node | None, request: Request | None, kept: bool
+        self,
+        segment: Segment,
+        layout: SegmentLayout,
+        *,
+        parent: TrieNode | None,
+        request: TokenRequest | None,
+        kept: bool,
     ) -> None:
         self.layout = layout
         self.images = segment.images
@@ -98,10 +104,10 @@ class Node:
         """Nodes of one shape have one attention mask."""
         return self.length, self.past, self.branches
 
-    def path(self) -> list[Node]:
+    def path(self) -> list[TrieNode]:
         """Return the nodes from the first one to this one."""
-        nodes: list[Node] = []
-        node: Node | None = self
+        nodes: list[TrieNode] = []
+        node: TrieNode | None = self
         while node is not None:
             nodes.append(node)
             node = node.parent
@@ -117,15 +123,15 @@ class Chunk:
         released: kept nodes that no later chunk continues.
     """
 
-    waves: list[list[Node]]
-    released: list[Node]
+    waves: list[list[TrieNode]]
+    released: list[TrieNode]
 
     def images(self) -> set[str]:
         """Return the digests of its images."""
         return {digest for wave in self.waves for node in wave for digest in node.images}
 
 
-def trie_order(requests: Iterable[Request]) -> list[Request]:
+def trie_order(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
     """Return requests with distinct prompts in depth-first order of their tree, whatever order they come in."""
     unsorted = list(requests)
     segments = {segment for request in unsorted for segment in request.prompt.segments}
@@ -133,26 +139,26 @@ def trie_order(requests: Iterable[Request]) -> list[Request]:
     return sorted(unsorted, key=lambda request: [ranks[segment] for segment in request.prompt.segments])
 
 
-def _first_shown(prompt: Prompt) -> tuple[Segment, ...]:
+def _first_shown(prompt: TokenPrompt) -> tuple[Segment, ...]:
     """Return the beginning up to the first segment with an image; the whole prompt if none has one."""
     shown = (place for place, segment in enumerate(prompt.segments, start=1) if segment.images)
     return prompt.segments[: next(shown, len(prompt.segments))]
 
 
-def distinct_tokens(ordered: Sequence[Request], size_of: Callable[[Segment], int]) -> int:
+def distinct_tokens(ordered: Sequence[TokenRequest], size_of: Callable[[Segment], int]) -> int:
     """Return the tokens of the tree of requests in its order: what any plan must compute, and need not exceed."""
     shared = [0, *(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered))]
     pairs = zip(ordered, shared, strict=False)
     return sum(size_of(segment) for request, n in pairs for segment in request.prompt.segments[n:])
 
 
-def cut_shards(requests: Iterable[Request], n_shards: int) -> list[list[Request]]:
+def cut_shards(requests: Iterable[TokenRequest], n_shards: int) -> list[list[TokenRequest]]:
     """Return `n_shards` runs of the tree's prompts, near in size, some perhaps empty; together they are all prompts.
 
     A cut falls where the beginning up to the first segment with an image changes, so no first demonstration's work is
     done by two shards.
     """
-    groups: list[list[Request]] = []
+    groups: list[list[TokenRequest]] = []
     before: tuple[Segment, ...] | None = None
     for request in trie_order(requests):
         beginning = _first_shown(request.prompt)
@@ -161,7 +167,7 @@ def cut_shards(requests: Iterable[Request], n_shards: int) -> list[list[Request]
         groups[-1].append(request)
         before = beginning
     total, done = sum(map(len, groups)), 0
-    shards: list[list[Request]] = [[] for _ in range(n_shards)]
+    shards: list[list[TokenRequest]] = [[] for _ in range(n_shards)]
     for group in groups:
         # The shard in which the middle of the group falls.
         middle = 2 * done + len(group)
@@ -170,7 +176,7 @@ def cut_shards(requests: Iterable[Request], n_shards: int) -> list[list[Request]
     return shards
 
 
-def require_fit(request: Request, length: int, budget: Budget) -> None:
+def require_fit(request: TokenRequest, length: int, budget: Budget) -> None:
     """Refuse a request that no plan can hold.
 
     Args:
@@ -196,13 +202,15 @@ def require_fit(request: Request, length: int, budget: Budget) -> None:
         )
 
 
-def plan_chunks(ordered: Sequence[Request], layout_of: Callable[[Segment], Layout], budget: Budget) -> Iterator[Chunk]:
+def plan_chunks(
+    ordered: Sequence[TokenRequest], layout_of: Callable[[Segment], SegmentLayout], budget: Budget
+) -> Iterator[Chunk]:
     """Yield the chunks of the tree of requests in its order (`trie_order`), each of which fits (`require_fit`).
 
     Half of the stored tokens at most are nodes that others continue, so that waves stay wide; a longer beginning makes
     a chunk of its own.
     """
-    draft, path = _Draft(budget), list[Node]()
+    draft, path = _Draft(budget), list[TrieNode]()
     following = [*(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered)), 0]
     shared = 0
     for request, continued in zip(ordered, following, strict=False):
@@ -216,12 +224,14 @@ def plan_chunks(ordered: Sequence[Request], layout_of: Callable[[Segment], Layou
         yield draft.close([])
 
 
-def _shared(one: Prompt, other: Prompt) -> int:
+def _shared(one: TokenPrompt, other: TokenPrompt) -> int:
     pairs = zip(one.segments, other.segments, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _grow(path: Sequence[Node], request: Request, continued: int, layout_of: Callable[[Segment], Layout]) -> list[Node]:
+def _grow(
+    path: Sequence[TrieNode], request: TokenRequest, continued: int, layout_of: Callable[[Segment], SegmentLayout]
+) -> list[TrieNode]:
     """Return the nodes that a prompt adds to the path of the prompt before it."""
     segments = request.prompt.segments
     parent = path[-1] if path else None
@@ -229,7 +239,7 @@ def _grow(path: Sequence[Node], request: Request, continued: int, layout_of: Cal
     for depth in range(len(path), len(segments)):
         last = depth + 1 == len(segments)
         segment = segments[depth]
-        parent = Node(
+        parent = TrieNode(
             segment,
             layout_of(segment),
             parent=parent,
@@ -240,7 +250,7 @@ def _grow(path: Sequence[Node], request: Request, continued: int, layout_of: Cal
     return grown
 
 
-def _temporary(node: Node, budget: Budget) -> int:
+def _temporary(node: TrieNode, budget: Budget) -> int:
     """Return the tokens that a node stores only while its wave runs."""
     return (0 if node.kept else node.size) + node.n_branches + (budget.spare if node.generates else 0)
 
@@ -250,43 +260,43 @@ class _Draft:
     """A chunk that still grows."""
 
     budget: Budget
-    carried: Sequence[Node] = ()
-    nodes: list[tuple[int, Node]] = field(default_factory=list)  # depth and node
+    carried: Sequence[TrieNode] = ()
+    nodes: list[tuple[int, TrieNode]] = field(default_factory=list)  # depth and node
     stored: int = 0  # tokens of kept nodes
     widest: int = 0  # the most that one node stores while its wave runs
 
     def __post_init__(self) -> None:
         self.stored = sum(node.size for node in self.carried)
 
-    def takes(self, nodes: Sequence[Node]) -> bool:
+    def takes(self, nodes: Sequence[TrieNode]) -> bool:
         """Return whether the nodes of one more prompt still fit; the first prompt always does."""
         stored = self.stored + sum(node.size for node in nodes if node.kept)
         widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
         return not self.nodes or (2 * stored <= self.budget.stored and stored + widest <= self.budget.stored)
 
-    def add(self, nodes: Sequence[Node], depth: int) -> None:
+    def add(self, nodes: Sequence[TrieNode], depth: int) -> None:
         """Add the nodes of one prompt, the first one at `depth`."""
         self.nodes += enumerate(nodes, start=depth)
         self.stored += sum(node.size for node in nodes if node.kept)
         self.widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
 
-    def close(self, continued: Sequence[Node]) -> Chunk:
+    def close(self, continued: Sequence[TrieNode]) -> Chunk:
         """Return the chunk; `continued` is the path that the next one begins with."""
         going_on = set(map(id, continued))
         kept = [*self.carried, *(node for _, node in self.nodes if node.kept)]
         return Chunk(list(self._waves()), [node for node in kept if id(node) not in going_on])
 
-    def _waves(self) -> Iterator[list[Node]]:
+    def _waves(self) -> Iterator[list[TrieNode]]:
         """Yield inner nodes depth by depth, then all leaves, whatever their depth; equal shapes side by side."""
-        levels: dict[int, list[Node]] = {}
-        leaves: list[Node] = []
+        levels: dict[int, list[TrieNode]] = {}
+        leaves: list[TrieNode] = []
         for depth, node in self.nodes:
             (levels.setdefault(depth, []) if node.kept else leaves).append(node)
         for nodes in [*(levels[depth] for depth in sorted(levels)), leaves]:
             yield from self._cut(sorted(nodes, key=lambda node: node.shape))
 
-    def _cut(self, nodes: list[Node]) -> Iterator[list[Node]]:
-        wave: list[Node] = []
+    def _cut(self, nodes: list[TrieNode]) -> Iterator[list[TrieNode]]:
+        wave: list[TrieNode] = []
         tokens = stored = 0
         for node in nodes:
             new, more = node.size + node.n_branches, _temporary(node, self.budget)

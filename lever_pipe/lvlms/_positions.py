@@ -21,7 +21,7 @@ Grid = tuple[int, int, int]  # frames, rows and columns of patches
 
 
 @dataclass(frozen=True)
-class Layout:
+class SegmentLayout:
     """A segment with its images expanded.
 
     Attributes:
@@ -35,7 +35,7 @@ class Layout:
     advance: int
 
 
-def segment_layout(ids: Sequence[int], grids: Sequence[Grid], *, image_token: int, merge: int) -> Layout:
+def segment_layout(ids: Sequence[int], grids: Sequence[Grid], *, image_token: int, merge: int) -> SegmentLayout:
     """Return the expanded layout of one segment.
 
     Args:
@@ -56,7 +56,7 @@ def segment_layout(ids: Sequence[int], grids: Sequence[Grid], *, image_token: in
             tokens.append(np.full(block.shape[1], image_token, dtype=np.int64))
             positions.append(start + block)
             start += advance
-    return Layout(np.concatenate(tokens), np.concatenate(positions, axis=1), start)
+    return SegmentLayout(np.concatenate(tokens), np.concatenate(positions, axis=1), start)
 
 
 def image_positions(grid: Grid, merge: int) -> tuple[Array, int]:

@@ -29,7 +29,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class TokenPrompt:
     """Segments in order; equal prompts have equal segments."""
 
     segments: tuple[Segment, ...]
@@ -48,10 +48,10 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Request:
+class TokenRequest:
     """A prompt, token tuples to score as its continuations, and whether to generate one."""
 
-    prompt: Prompt
+    prompt: TokenPrompt
     answers: tuple[Answer, ...] = ()
     generate: bool = True
 
@@ -73,11 +73,11 @@ class Result:
     scores: tuple[Scores, ...]
 
 
-def merge_requests(requests: Iterable[Request]) -> list[Request]:
+def merge_requests(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
     """Return one request a distinct prompt: the union of the answers in sorted order, generated if anyone asks."""
-    answers: dict[Prompt, set[Answer]] = {}
-    generate: dict[Prompt, bool] = {}
+    answers: dict[TokenPrompt, set[Answer]] = {}
+    generate: dict[TokenPrompt, bool] = {}
     for request in requests:
         answers.setdefault(request.prompt, set()).update(request.answers)
         generate[request.prompt] = generate.get(request.prompt, False) or request.generate
-    return [Request(prompt, tuple(sorted(answers[prompt])), generate[prompt]) for prompt in answers]
+    return [TokenRequest(prompt, tuple(sorted(answers[prompt])), generate[prompt]) for prompt in answers]

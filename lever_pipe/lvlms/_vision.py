@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,26 +15,12 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from lever_pipe.lvlms._flop import VisionFlop
 from lever_pipe.lvlms._positions import Grid
 from lever_pipe.lvlms._tower import VisionTower
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from lever_pipe.lvlms.protocol import ImageSource
 
 # A CPU is fastest while a batch's activations stay in its cache; a GPU needs enough of them to be busy.
 PATCHES_PER_BATCH = {"cpu": 2048}
 PATCHES_PER_BATCH_ELSEWHERE = 16_384
 IMAGES_PER_CALL = 16
-
-
-class Images(Protocol):
-    """Images by digest (`protocol.ImageSource`)."""
-
-    def open(self, digest: str) -> Image:
-        """Return the decoded image."""
-        ...
-
-    def size(self, digest: str) -> tuple[int, int]:
-        """Return its width and height."""
-        ...
 
 
 class VisionStore:
@@ -55,7 +41,7 @@ class VisionStore:
         self,
         model: Any,
         processor: Any,
-        images: Images,
+        images: ImageSource,
         *,
         capacity: int,
         counters: Counter[str],

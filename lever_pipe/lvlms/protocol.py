@@ -1,20 +1,24 @@
 """What a member of `lvlms` must offer.
 
-A member is a module of this package without a leading underscore. It has one function
+A member is a module of this package without a leading underscore: a family of models. It has one value and one
+function,
 
-    load(folder, *, options, images, device, threads, ledger) -> Lvlm
+    TEMPLATE: ChatTemplate
+    load(folder, *, dtype, device) -> Family
 
-that reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the architecture is
-a `CheckpointError`) and that never reaches for the network.
+of which the second reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the
+architecture is a `CheckpointError`) and never reaches for the network. Ledger, merging, counters and the processes
+of a job are the same for all families (`asking.answering`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import ImageError
@@ -22,6 +26,10 @@ from lever_pipe.lvlms.asking.prompts import TextPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from lever_pipe.lvlms._decoding import DecodeOptions
+    from lever_pipe.lvlms._engine import Engine
+    from lever_pipe.lvlms._requests import TokenPrompt
 
 COUNTERS = (
     "images_shown",  # images in all prompts asked
@@ -77,6 +85,57 @@ class LvlmReply:
     text: str
     n_tokens: int
     answer_log_probs: tuple[float, ...]
+
+
+@runtime_checkable
+class Family(Protocol):
+    """A loaded model of one architecture: its layers, its images, its tokens."""
+
+    @property
+    def model(self) -> Any:
+        """A torch module in evaluation mode."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """A tokenizer of transformers."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where it was loaded from."""
+        ...
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a turn."""
+        ...
+
+    @property
+    def image_token(self) -> int:
+        """The placeholder that stands for an image."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a prompt with its answer."""
+        ...
+
+    def identity(self) -> dict[str, str]:
+        """Return what of its folder an answer depends on; `weights` names the model."""
+        ...
+
+    def engine(
+        self, images: ImageSource, *, options: LvlmOptions, decode: DecodeOptions, counters: Counter[str]
+    ) -> Engine:
+        """Return an engine over this model whose work is counted."""
+        ...
+
+    def stock_tokens(
+        self, prompts: Sequence[TokenPrompt], *, open_image: Callable[[str], Image], options: DecodeOptions
+    ) -> list[tuple[int, ...]]:
+        """Return the tokens of each prompt by the model library's own, slow path, the end of the turn included."""
+        ...
 
 
 @runtime_checkable

@@ -1,337 +1,277 @@
-"""Qwen2.5-VL from a local folder: texts to tokens, the answer ledger, and the stock path as a cross-check."""
+"""Qwen2.5-VL: a local folder read strictly, its template, its engine, and the stock `generate` as a cross-check."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-import time
-from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from itertools import chain
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Qwen2_5_VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.utils import logging as transformers_logging
 
-from lever_pipe.base import numerics, rowwise
-from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
-from lever_pipe.base.progress import Progress
-from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
-from lever_pipe.base.storage import digest
-from lever_pipe.lvlms._assembly import build_engine
-from lever_pipe.lvlms._consent import require_consent
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.model_folders import (
+    MAKE,
+    faults_of_vocabulary,
+    readable,
+    require_keys,
+    require_loaded,
+    require_pixel_settings,
+    require_size,
+    require_whole,
+)
+from lever_pipe.base.rowwise import rowwise
+from lever_pipe.base.storage import digest, strict_json
 from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._flop import flop_per_second
-from lever_pipe.lvlms._folder import Parts, load_parts, weights_digest
-from lever_pipe.lvlms._planner import PromptTooLongError, cut_shards
-from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
-from lever_pipe.lvlms._stock import stock_tokens
-from lever_pipe.lvlms._team import Team, join_team
+from lever_pipe.lvlms._engine import Engine, build_engine
+from lever_pipe.lvlms._requests import TokenPrompt
 from lever_pipe.lvlms._vision import VisionStore, settings_of
-from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce
-from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
-from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
+from lever_pipe.lvlms.asking.prompts import ChatTemplate
+from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+ATTENTION = "sdpa"
+REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
+PROMPTS_PER_BATCH = 32
+TEMPLATE = ChatTemplate(
+    begin="<|im_start|>{role}\n",
+    end="<|im_end|>\n",
+    image="<|vision_start|><|image_pad|><|vision_end|>",
+    control=r"<\|[a-z_]+\|>",
+)
+"""ChatML, as the published model's own chat template writes it."""
 
 
-def load(
-    folder: Path,
-    *,
-    options: LvlmOptions,
-    images: ImageSource,
-    device: str,
-    threads: int,
-    ledger: Path | None,
-    ask_again: bool = False,
-) -> Qwen25Vl:
-    """Return the model of a local folder.
-
-    Args:
-        folder: config, safetensors weights, tokenizer and image processor, as `save_pretrained` writes them.
-        options: what the answers depend on.
-        images: files of the digests that prompts will name.
-        device: a torch device.
-        threads: CPU threads of torch.
-        ledger: folder of the answer ledger; None to remember answers in this process only.
-        ask_again: whether a GPU may answer although the ledger holds many answers of another engine of this model.
-
-    Raises:
-        CheckpointError: a file is missing, or tensors differ from the architecture.
-    """
-    torch.set_num_threads(threads)
-    team = join_team(device)
-    if team.size > 1 and ledger is None:
-        raise ConfigError(
-            "several processes: expected an answer ledger, through which they share their answers",
-            found="none",
-            do="Name a folder with --ledger.",
-        )
-    parts = load_parts(folder, dtype=options.dtype, device=team.device)
-    identity = {
-        "code": engine_code(__name__),
-        "libraries": {name: installed_versions()[name] for name in ("torch", "transformers", "tokenizers")},
-        "weights": weights_digest(folder),
-        "tokenizer": digest(folder / "tokenizer.json"),
-        "dtype": options.dtype,
-        "device": torch.device(device).type,
-        "numerics": numerics.path() if torch.device(device).type == "cpu" else "",
-        "image_processor": settings_of(parts.image_processor),
-        "eos": parts.eos,
-        "num_beams": options.num_beams,
-        "max_new_tokens": options.max_new_tokens,
-        "length_penalty": options.length_penalty,
-    }
-    return Qwen25Vl(
-        parts, options=options, images=images, ledger=Ledger(ledger), identity=identity, team=team, ask_again=ask_again
-    )
-
-
+@dataclass(frozen=True)
 class Qwen25Vl:
-    """A loaded Qwen2.5-VL (`protocol.Lvlm`)."""
+    """A loaded Qwen2.5-VL in evaluation mode (`protocol.Family`)."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        *,
-        options: LvlmOptions,
-        images: ImageSource,
-        ledger: Ledger,
-        identity: Mapping[str, Any],
-        team: Team,
-        ask_again: bool = False,
-    ) -> None:
-        self._parts = parts
-        self._images = images
-        self._ledger = ledger
-        self._team = team
-        self._asked: Counter[str] = Counter()
-        self._work: Counter[str] = Counter()  # of this process
-        self._done: Counter[str] = Counter()  # of all of them
-        self._seconds = 0.0
-        self._seen_images: set[str] = set()
-        self._segments: dict[TextSegment, Segment] = {}
-        self._ids: dict[str, tuple[int, ...]] = {}
-        self._texts: dict[tuple[int, ...], str] = {}
-        self._eos = parts.eos
-        self._decode = DecodeOptions(
-            eos=(parts.eos,),
-            max_new_tokens=options.max_new_tokens,
-            num_beams=options.num_beams,
-            length_penalty=options.length_penalty,
-        )
-        vision = VisionStore(
-            parts.model,
-            parts.image_processor,
-            images,
-            capacity=options.vision_bytes,
-            counters=self._work,
-        )
-        self._engine = build_engine(
-            parts.model,
+    model: Any
+    tokenizer: Any
+    image_processor: Any
+    folder: Path = Path()
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a turn."""
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def image_token(self) -> int:
+        """The placeholder that stands for an image."""
+        return int(self.model.config.image_token_id)
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a prompt with its answer."""
+        return int(self.model.config.text_config.max_position_embeddings)
+
+    def identity(self) -> dict[str, str]:
+        """Return what of the folder an answer depends on."""
+        paths = sorted([*self.folder.glob("*.safetensors"), self.folder / "config.json"])
+        listing = "\n".join(f"{path.name} {digest(path)}" for path in paths)
+        return {
+            "weights": hashlib.sha256(listing.encode()).hexdigest(),
+            "tokenizer": digest(self.folder / "tokenizer.json"),
+            "image_processor": settings_of(self.image_processor),
+        }
+
+    def engine(
+        self, images: ImageSource, *, options: LvlmOptions, decode: DecodeOptions, counters: Counter[str]
+    ) -> Engine:
+        """Return an engine over this model whose work is counted."""
+        vision = VisionStore(self.model, self.image_processor, images, capacity=options.vision_bytes, counters=counters)
+        return build_engine(
+            self.model,
             vision,
             executor=options.executor,
-            options=self._decode,
+            options=decode,
             wave_tokens=options.wave_tokens,
             kv_tokens=options.kv_tokens,
-            counters=self._work,
-        )
-        self._identity = {**identity, "backend": self._engine.backend}
-        self._engine_digest = hashlib.sha256(canonical_json(self._identity).encode()).hexdigest()[:ENGINE_DIGITS]
-        self._ask_again = ask_again
-        self._has_begun = False
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process writes the results of its job."""
-        return self._team.rank == 0
-
-    @property
-    def counters(self) -> dict[str, float]:
-        """Work done since loading, by the names in `protocol.COUNTERS`; on a GPU with its ratio to the limit."""
-        counts = self._asked + self._done
-        found: dict[str, float] = {name: counts[name] for name in COUNTERS} | {"seconds": self._seconds}
-        model = self._parts.model
-        if model.device.type == "cuda" and counts["flop"]:
-            reachable = self._team.size * flop_per_second(model.device, model.dtype)
-            found["limit_seconds"] = counts["flop"] / reachable
-            found["seconds_per_limit"] = self._seconds / found["limit_seconds"]
-        return found
-
-    def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
-        """Return one reply a request; what the ledger knows is not computed again.
-
-        Finished prompts reach the ledger chunk by chunk, so a killed run continues where it stopped. Of several
-        processes each computes a shard; they call `run` with the same requests and get the same replies.
-
-        Raises:
-            ConfigError: `kv_tokens` has no room for a prompt, or a GPU would answer again what the ledger holds of
-                another engine of the model.
-            DataError: a prompt with its answer exceeds the model's context, or holds a control token.
-            ImageError: an image cannot be read.
-            CheckpointError: the model gives numbers that are not finite.
-        """
-        begin = time.perf_counter()
-        self._team.wait()  # nobody writes to the ledger before everybody has read it
-        self._tokenize(requests)
-        asked = [self._to_request(request) for request in requests]
-        merged = merge_requests(asked)
-        keys = {request.prompt: self.key(request.prompt) for request in merged}
-        missing = [gap for request in merged if (gap := self._gap(request, keys[request.prompt])) is not None]
-        self._count(asked, merged, len(missing))
-
-        def keep(request: Request, result: Result) -> None:
-            self._ledger.put(keys[request.prompt], self._to_row(request, result))
-            progress.advance()
-
-        if missing and not self._has_begun:
-            self._begin(len(missing))
-        share = self._share_of(merged, missing)
-        tiles = rowwise.WORK["tiles"]
-        try:
-            with Progress(len(share), "answer prompts") as progress:
-                self._engine.run(share, on_result=keep)
-        except PromptTooLongError as fault:
-            raise self._too_long(fault) from None
-        finally:
-            self._ledger.flush()
-        self._work["products_tiled"] += rowwise.WORK["tiles"] - tiles
-        self._gather()
-        replies = [self._to_reply(request, keys[request.prompt]) for request in asked]
-        self._seconds += time.perf_counter() - begin
-        return replies
-
-    def _begin(self, n_missing: int) -> None:
-        """See to what comes before this engine's first answer."""
-        require_consent(self._ledger, self._engine_digest, self._identity, n_missing, ask_again=self._ask_again)
-        if self.leads and self._ledger.folder is not None:
-            introduce(self._ledger.folder, {self._engine_digest: self._identity})
-        self._has_begun = True
-
-    def _share_of(self, merged: list[Request], missing: list[Request]) -> list[Request]:
-        """Return what this process computes.
-
-        The shards are cut from what is asked, which all processes know alike. What is missing they may see differently,
-        where another job writes to the ledger while they read it.
-        """
-        if self._team.size == 1:
-            return missing
-        mine = {request.prompt for request in cut_shards(merged, self._team.size)[self._team.rank]}
-        return [request for request in missing if request.prompt in mine]
-
-    def _gather(self) -> None:
-        """Take over the answers and the work of the other processes."""
-        self._team.wait()
-        if self._team.size > 1:
-            self._ledger.reload()
-        self._done = self._team.total(self._work, COUNTERS)
-
-    def stock_answers(self, requests: Sequence[LvlmRequest]) -> list[str]:
-        """Return generated texts by `model.generate` on pixels, without engine, ledger or shared images."""
-        self._tokenize(requests)
-        prompts = [self._to_prompt(request.prompt) for request in requests]
-        tokens = stock_tokens(self._parts, prompts, open_image=self._images.open, options=self._decode)
-        return [self._text(answer) for answer in tokens]
-
-    def key(self, prompt: Prompt) -> str:
-        """Return the ledger key: everything that an answer depends on, and nothing else."""
-        digest = hashlib.sha256()
-        for segment in prompt.segments:
-            digest.update(f"\0{len(segment.ids)}\0{' '.join(segment.images)}\0".encode())
-            digest.update(array("q", segment.ids).tobytes())
-        return self._engine_digest + digest.hexdigest()[ENGINE_DIGITS:]
-
-    def _gap(self, request: Request, key: str) -> Request | None:
-        row = self._ledger.get(key) or {}
-        known = row.get("scores", {})
-        answers = tuple(answer for answer in request.answers if _name(answer) not in known)
-        generate = request.generate and "tokens" not in row
-        return Request(request.prompt, answers, generate) if answers or generate else None
-
-    def _too_long(self, fault: PromptTooLongError) -> DataError:
-        text = self._parts.tokenizer.decode(list(fault.prompt.segments[-1].ids), skip_special_tokens=True)
-        context = self._parts.model.config.text_config.max_position_embeddings
-        return DataError(
-            f"prompt of {len(fault.prompt.images)} images that ends with {text.strip()[-120:]!r}: "
-            f"expected at most {context} tokens with its answer, the model's context",
-            found=str(fault.tokens),
-            do="Show fewer demonstrations (evaluation.shots, rl_data.shots), or lower max_pixels in the model folder.",
+            counters=counters,
         )
 
-    def _to_row(self, request: Request, result: Result) -> dict[str, Any]:
-        log_probs = [*result.token_log_probs, *chain.from_iterable(result.scores)]
-        if not all(map(math.isfinite, log_probs)):
-            raise CheckpointError(
-                f"{self._parts.folder}: expected a model that gives finite log-probabilities",
-                found=f"{', '.join(map(str, log_probs[:5]))} for the prompt of {len(request.prompt.images)} images",
-                do="Mend its config.json or weights, or set lvlm.dtype to float32.",
+    @torch.inference_mode()
+    def stock_tokens(
+        self,
+        prompts: Sequence[TokenPrompt],
+        *,
+        open_image: Callable[[str], Image],
+        options: DecodeOptions,
+        batch_size: int = PROMPTS_PER_BATCH,
+    ) -> list[tuple[int, ...]]:
+        """Return the tokens of each prompt by `generate` on pixels, up to and with the end of the turn.
+
+        Slow and independent of engine and shared images, for cross-checks.
+        """
+        answers: list[tuple[int, ...]] = []
+        for start in range(0, len(prompts), batch_size):
+            inputs = self.stock_inputs(prompts[start : start + batch_size], open_image)
+            # A length penalty without beams is refused with a warning.
+            beams = {"length_penalty": options.length_penalty} if options.num_beams > 1 else {}
+            generated = self.model.generate(
+                **inputs,
+                **beams,
+                do_sample=False,
+                num_beams=options.num_beams,
+                max_new_tokens=options.max_new_tokens,
+                eos_token_id=list(options.eos),
+                pad_token_id=self.tokenizer.pad_token_id,
             )
-        row: dict[str, Any] = {}
-        if request.generate:
-            row["tokens"] = list(result.tokens)
-            row["text"] = self._text(result.tokens)
-            row["token_log_probs"] = list(result.token_log_probs)
-        if request.generate and result.beam_score is not None:
-            row["beam_score"] = result.beam_score
-        if request.answers:
-            pairs = zip(request.answers, result.scores, strict=True)
-            row["scores"] = {_name(answer): list(scores) for answer, scores in pairs}
-        return row
+            new = generated[:, inputs["input_ids"].shape[1] :].tolist()
+            answers += [_until_end(tokens, options.eos) for tokens in new]
+        return answers
 
-    def _to_reply(self, request: Request, key: str) -> LvlmReply:
-        row = self._ledger.get(key) or {}
-        scores = row.get("scores", {})
-        sums = tuple(sum(scores[_name(answer)]) for answer in request.answers)
-        if not request.generate:
-            return LvlmReply("", 0, sums)
-        return LvlmReply(row["text"], len(row["tokens"]), sums)
-
-    def _to_request(self, request: LvlmRequest) -> Request:
-        answers = tuple(self._to_answer(answer) for answer in request.answers)
-        return Request(self._to_prompt(request.prompt), answers, request.generate)
-
-    def _to_prompt(self, prompt: TextPrompt) -> Prompt:
-        return Prompt(tuple(self._to_segment(segment) for segment in prompt.segments))
-
-    def _to_segment(self, segment: TextSegment) -> Segment:
-        if segment not in self._segments:
-            ids = self._ids[segment.text]
-            shown = ids.count(self._parts.model.config.image_token_id)
-            if shown != len(segment.images):
-                raise DataError(
-                    f"prompt segment {segment.text[:80]!r}: expected {len(segment.images)} image placeholders",
-                    found=f"{shown} after tokenizing",
-                    do="Remove control tokens from the data, or use this model's own tokenizer.",
-                )
-            self._segments[segment] = Segment(ids, segment.images)
-        return self._segments[segment]
-
-    def _to_answer(self, answer: str) -> tuple[int, ...]:
-        return (*self._ids[answer], self._eos)
-
-    def _tokenize(self, requests: Sequence[LvlmRequest]) -> None:
-        """Tokenize all texts that were never met, in one call."""
-        texts = {segment.text for request in requests for segment in request.prompt.segments}
-        texts.update(answer for request in requests for answer in request.answers)
-        unmet = sorted(texts - self._ids.keys())
-        if unmet:
-            encoded = self._parts.tokenizer(unmet, add_special_tokens=False).input_ids
-            self._ids.update(zip(unmet, map(tuple, encoded), strict=True))
-
-    def _text(self, tokens: tuple[int, ...]) -> str:
-        if tokens not in self._texts:
-            self._texts[tokens] = str(self._parts.tokenizer.decode(list(tokens), skip_special_tokens=True))
-        return self._texts[tokens]
-
-    def _count(self, asked: list[Request], merged: list[Request], n_missing: int) -> None:
-        self._seen_images.update(digest for request in merged for digest in request.prompt.images)
-        self._asked["images_shown"] += sum(len(request.prompt.images) for request in asked)
-        self._asked["images_distinct"] = len(self._seen_images)
-        self._asked["prompts_asked"] += len(asked)
-        self._asked["prompts_distinct"] += len(merged)
-        self._asked["prompts_from_ledger"] += len(merged) - n_missing
+    def stock_inputs(
+        self, prompts: Sequence[TokenPrompt], open_image: Callable[[str], Image]
+    ) -> dict[str, torch.Tensor]:
+        """Return what the model's own forward takes of prompts, padded on the left."""
+        images = [open_image(digest) for prompt in prompts for digest in prompt.images]
+        pixels = dict(self.image_processor(images=images, return_tensors="pt")) if images else {}
+        merge = self.model.config.vision_config.spatial_merge_size**2
+        counts = iter((pixels["image_grid_thw"].prod(-1) // merge).tolist() if images else [])
+        rows = []
+        for prompt in prompts:
+            ids = [token for segment in prompt.segments for token in segment.ids]
+            rows.append([t for token in ids for t in [token] * (next(counts) if token == self.image_token else 1)])
+        width = max(map(len, rows))
+        pad = self.tokenizer.pad_token_id
+        tokens = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
+        alive = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+        text = {
+            "input_ids": tokens,
+            "attention_mask": alive,
+            "mm_token_type_ids": (tokens == self.image_token).int() * alive.int(),
+        }
+        return {name: tensor.to(self.model.device) for name, tensor in {**text, **pixels}.items()}
 
 
-@lru_cache(maxsize=65_536)
-def _name(answer: tuple[int, ...]) -> str:
-    return " ".join(map(str, answer))
+def _until_end(tokens: list[int], eos: tuple[int, ...]) -> tuple[int, ...]:
+    length = next((i + 1 for i, token in enumerate(tokens) if token in eos), len(tokens))
+    return tuple(tokens[:length])
+
+
+def load(folder: Path, *, dtype: str, device: str) -> Qwen25Vl:
+    """Return model, tokenizer and image processor of a folder as `save_pretrained` writes it.
+
+    Raises:
+        CheckpointError: missing files, another architecture, tensors that differ from it or were never trained, or a
+            tokenizer or image processor of another model.
+    """
+    require_whole(folder, "a Qwen2.5-VL model folder", files=REQUIRED)
+    transformers_logging.disable_progress_bar()
+    with readable(folder, "config.json"):
+        _require_own_settings(folder, strict_json((folder / "config.json").read_bytes()).get("model_type"))
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        require_size(folder, config)
+        _require_shapes_fit(folder, config)
+    with readable(folder, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        _require_fitting_tokens(folder, tokenizer, config)
+    # The PIL processor by name: the automatic one needs torchvision, and the two resize slightly differently.
+    with readable(folder, "image processor"):
+        require_keys(folder / "preprocessor_config.json", "image_mean", "image_std", "patch_size", "merge_size")
+        processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
+        _require_fitting_patches(folder, processor, config.vision_config)
+    model = _load_model(folder, dtype).to(device)
+    model.eval().requires_grad_(False)
+    # The folder's own sampling defaults must not leak into anybody's `generate`.
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    return Qwen25Vl(rowwise(model), tokenizer, processor, folder)
+
+
+def _require_own_settings(folder: Path, kind: object) -> None:
+    if kind != "qwen2_5_vl":
+        raise CheckpointError(
+            f"{folder}/config.json: expected model_type qwen2_5_vl",
+            found=repr(kind),
+            do="Name the member of lvlms that fits this folder.",
+        )
+
+
+def _require_fitting_tokens(folder: Path, tokenizer: Any, config: Any) -> None:
+    """Refuse another model's tokenizer, whose ids would be read as other words."""
+    known = tokenizer.get_vocab()
+    wanted = {
+        "<|vision_start|>": config.vision_start_token_id,
+        "<|image_pad|>": config.image_token_id,
+        "<|vision_end|>": config.vision_end_token_id,
+        "<|im_start|>": known.get("<|im_start|>", "a token"),
+        "<|im_end|>": tokenizer.eos_token_id,
+    }
+    found = {token: tokenizer(token, add_special_tokens=False).input_ids for token in wanted}
+    faults = [f"{token} is {found[token]} for {number}" for token, number in wanted.items() if found[token] != [number]]
+    if tokenizer.pad_token_id is None:
+        faults.append("no pad_token")
+    faults += faults_of_vocabulary(known, config.text_config.vocab_size)
+    if faults:
+        where = f"{folder}: expected the tokenizer of the model that config.json describes, turns ending in <|im_end|>"
+        raise CheckpointError(where, found="; ".join(faults), do=MAKE)
+
+
+def _require_fitting_patches(folder: Path, processor: Any, vision: Any) -> None:
+    """Refuse another model's image processor."""
+    require_pixel_settings(folder, processor)
+    pairs = {
+        "patch_size": (processor.patch_size, vision.patch_size),
+        "merge_size": (processor.merge_size, vision.spatial_merge_size),
+        "temporal_patch_size": (processor.temporal_patch_size, vision.temporal_patch_size),
+    }
+    faults = [f"{name} {found} for {wanted}" for name, (found, wanted) in pairs.items() if found != wanted]
+    sides = [processor.size.get(name) for name in ("shortest_edge", "longest_edge")]
+    if not all(isinstance(side, int) and side > 0 for side in sides) or sides[0] > sides[1]:
+        faults.append(f"size {dict(processor.size)}")
+    if faults:
+        where = f"{folder}/preprocessor_config.json: expected the image processor of the model in config.json"
+        raise CheckpointError(where, found="; ".join(faults), do=MAKE)
+
+
+def _require_shapes_fit(folder: Path, config: Any) -> None:
+    """Refuse numbers that no shape of a tensor contradicts and that fit nothing."""
+    text, vision = config.text_config, config.vision_config
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    sections = (text.rope_parameters or {}).get("mrope_section") or ()
+    faults = []
+    if text.hidden_size % text.num_attention_heads or text.num_attention_heads % text.num_key_value_heads:
+        faults.append(f"{text.num_attention_heads} heads, {text.num_key_value_heads} of keys, on {text.hidden_size}")
+    elif 2 * sum(sections) != width:
+        faults.append(f"mrope_section {list(sections)} on heads of {width}")
+    if vision.hidden_size % vision.num_heads or vision.hidden_size // vision.num_heads % 4:
+        faults.append(f"{vision.num_heads} vision heads on {vision.hidden_size}")
+    if not (text.rope_parameters or {}).get("rope_theta", 1) > 0:
+        faults.append(f"rope_theta {text.rope_parameters['rope_theta']}")
+    if vision.window_size < 1 or vision.window_size % (vision.patch_size * vision.spatial_merge_size):
+        faults.append(f"windows of {vision.window_size} pixels for merged patches of {vision.patch_size}")
+    if not all(0 <= index < vision.depth for index in vision.fullatt_block_indexes):
+        faults.append(f"fullatt_block_indexes {vision.fullatt_block_indexes} of {vision.depth} blocks")
+    if faults:
+        where = f"{folder}/config.json: expected heads, positions and windows that fit each other"
+        raise CheckpointError(where, found="; ".join(faults), do=MAKE)
+
+
+def _load_model(folder: Path, dtype: str) -> Any:
+    with readable(folder, "set of weights for its own config.json"):
+        model, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            attn_implementation=ATTENTION,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below by name, as every other difference
+        )
+    require_loaded(folder, model, info)
+    if set(model.config.text_config.layer_types) != {"full_attention"}:
+        raise CheckpointError(
+            f"{folder}: expected full attention in every layer",
+            found="sliding-window layers",
+            do="Set use_sliding_window to false in config.json, as the published models do.",
+        )
+    return model

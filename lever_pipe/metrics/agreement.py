@@ -38,7 +38,7 @@ class AgreementMatrices:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ParameterDifference:
     """How a set of parameters differs from a base."""
 
     n_parameters: int
@@ -48,9 +48,9 @@ class Difference:
     base_squares: float
     """Sum of squares of the base."""
 
-    def __add__(self, other: Difference) -> Difference:
+    def __add__(self, other: ParameterDifference) -> ParameterDifference:
         """Return the difference of both sets of parameters together."""
-        return Difference(
+        return ParameterDifference(
             self.n_parameters + other.n_parameters,
             self.n_differing + other.n_differing,
             self.squares + other.squares,
@@ -125,7 +125,7 @@ def agreement_matrices(selections_PNS: NDArray[np.int64], shots: int) -> Agreeme
 
 def parameter_differences(
     values: Mapping[str, NDArray[Any]], base: Mapping[str, NDArray[Any]]
-) -> dict[str, Difference]:
+) -> dict[str, ParameterDifference]:
     """Return for each named tensor, of any one shape, how its values differ from the base's.
 
     A parameter differs when its value is not exactly the base's; norms are taken in float64.
@@ -177,10 +177,10 @@ def _equal_shares(values_PN: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.array(shares, dtype=np.float64).reshape(len(values_PN), len(values_PN))
 
 
-def _difference(values: NDArray[Any], base: NDArray[Any]) -> Difference:
+def _difference(values: NDArray[Any], base: NDArray[Any]) -> ParameterDifference:
     gaps = values.astype(np.float64) - base.astype(np.float64)
     squares, base_squares = float(np.square(gaps).sum()), float(np.square(base.astype(np.float64)).sum())
-    return Difference(values.size, int(np.count_nonzero(gaps)), squares, base_squares)
+    return ParameterDifference(values.size, int(np.count_nonzero(gaps)), squares, base_squares)
 
 
 def _share(flags_N: NDArray[np.bool_]) -> float:

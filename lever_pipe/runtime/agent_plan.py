@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from lever_pipe.base.contents import model_identity
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Intention, SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
@@ -24,7 +25,7 @@ def runs(intention: Intention) -> list[AgentRun]:
 
 def folder_of(run: AgentRun) -> str:
     """Return a run's folder below the study's."""
-    return f"arm~{run.arm}/seed~{run.seed}"
+    return str(PolicyName(kind="agent", member=run.arm, seed=run.seed))
 
 
 def raw_files(intention: Intention) -> dict[str, list[str]]:

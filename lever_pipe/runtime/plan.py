@@ -14,8 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lever_pipe.base.members import available
+from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.provenance import canonical_json, code_of
-from lever_pipe.base.records import PolicyRef, base_of, beta_text, mode_of
+from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
@@ -27,8 +29,8 @@ from lever_pipe.runtime import agent_plan
 Wildcards = Mapping[str, str]
 Planner = Callable[[Experiment, Wildcards], Any]
 
-MARK_RUNS = {"reinforce": "reinforce/base~{base}/beta~0", "distil": "distil/base~{base}"}
-"""Names of the runs that are no GRPO and stand beside the on-policy ones, to be filled with a base epoch."""
+MARK_BETAS = {"reinforce": 0.0, "distil": None}
+"""Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
 SIMILARITIES = ("similar_image", "similar_question", "similar_both")
 
 
@@ -51,13 +53,14 @@ def baselines(experiment: Experiment) -> list[str]:
 
 def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated RCE epochs of one seed."""
-    return [f"preset~{arm.preset}/rce/seed~{seed}/epoch~{e}" for e in range(1, arm.rce_epochs + 1)]
+    run = PolicyName(kind="rce", preset=arm.preset, seed=seed)
+    return [str(run.at(epoch)) for epoch in range(1, arm.rce_epochs + 1)]
 
 
 def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated GRPO epochs of one seed, for every base epoch and beta."""
     return [
-        f"preset~{arm.preset}/grpo/base~{base}/beta~{beta_text(beta)}/seed~{seed}/epoch~{epoch}"
+        str(PolicyName(kind="grpo", preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
         for beta in arm.kl_betas
         for epoch in range(1, arm.grpo_epochs + 1)
@@ -69,12 +72,12 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
     runs = arm.on_policy
     if runs is None or seed not in runs.seeds:
         return []
-    drawn = [f"on_policy/base~{{base}}/beta~{beta_text(beta)}" for beta in runs.kl_betas]
-    marks = [MARK_RUNS[mark] for mark in runs.marks]
+    drawn = [("on_policy", beta) for beta in runs.kl_betas]
+    marks = [(mark, MARK_BETAS[mark]) for mark in runs.marks]
     return [
-        f"preset~{arm.preset}/{run.format(base=base)}/seed~{seed}/epoch~{epoch}"
+        str(PolicyName(kind=kind, preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
-        for run in [*drawn, *marks]
+        for kind, beta in [*drawn, *marks]
         for epoch in range(1, runs.epochs + 1)
     ]
 
@@ -82,7 +85,7 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
 def long_runs(arm: ArmSettings) -> list[str]:
     """Return every epoch of the training-curve runs; they are trained, not evaluated."""
     return [
-        f"preset~{arm.preset}/grpo/base~{base}/beta~{beta_text(beta)}/seed~{seed}/epoch~{epoch}"
+        str(PolicyName(kind="grpo", preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
         for beta in arm.long_kl_betas
         for seed in arm.long_seeds
@@ -92,30 +95,30 @@ def long_runs(arm: ArmSettings) -> list[str]:
 
 def batches(experiment: Experiment) -> list[str]:
     """Return the answer batches: one for the baselines, one for each arm and seed."""
-    trained = [f"preset~{arm.preset}/seed~{seed}" for arm in experiment.arms for seed in arm.seeds]
-    return ["baseline", *trained]
+    return ["baseline", *_trained_batches(experiment)]
+
+
+def _trained_batches(experiment: Experiment) -> dict[str, tuple[ArmSettings, int]]:
+    return {
+        PolicyName(kind="init", preset=arm.preset, seed=seed).batch: (arm, seed)
+        for arm in experiment.arms
+        for seed in arm.seeds
+    }
 
 
 def policies_of(experiment: Experiment, batch: str) -> list[str]:
     """Return the policies whose prompts one answer batch holds."""
     if batch == "baseline":
         return [f"baseline/{name}" for name in baselines(experiment)]
-    if batch == faults.EMULATION:
+    if batch == EMULATION:
         return emulated(experiment)
-    for arm in experiment.arms:
-        for seed in arm.seeds:
-            if batch == f"preset~{arm.preset}/seed~{seed}":
-                return [*rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
-    raise KeyError(batch)
+    arm, seed = _trained_batches(experiment)[batch]
+    return [*rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
 
 
 def batch_of(policy: str) -> str:
     """Return the answer batch of a policy."""
-    parts = policy.split("/")
-    if parts[0] == faults.EMULATION:
-        return faults.EMULATION
-    seed = next((part for part in parts if part.startswith("seed~")), None)
-    return "baseline" if seed is None else f"{parts[0]}/{seed}"
+    return PolicyName.parse(policy).batch
 
 
 def evaluated(experiment: Experiment) -> list[str]:
@@ -133,7 +136,7 @@ def trained(experiment: Experiment) -> list[str]:
 
 def stepped(experiment: Experiment) -> list[str]:
     """Return every training epoch that logs its steps, because the policy draws what it learns from."""
-    return [policy for policy in trained(experiment) if mode_of(policy) == "on_policy"]
+    return [policy for policy in trained(experiment) if PolicyName.parse(policy).mode == "on_policy"]
 
 
 def emulated(experiment: Experiment, *arms: str) -> list[str]:
@@ -157,32 +160,15 @@ def emulated_runs(experiment: Experiment) -> list[str]:
 
 def _emulate(experiment: Experiment) -> Emulate:
     if experiment.emulate is None:
-        raise KeyError(faults.EMULATION)
+        raise KeyError(EMULATION)
     return experiment.emulate
 
 
 def starts(experiment: Experiment) -> list[str]:
     """Return the selectors that evaluated policies start from and that are not evaluated themselves."""
     names = [name for name in evaluated(experiment) if not name.startswith("baseline/")]
-    return [name for name in dict.fromkeys(map(base_of, names)) if name not in names]
-
-
-def policy_ref(policy: str) -> PolicyRef:
-    """Return a policy's fields from its path-like name."""
-    values = dict(part.split("~", 1) for part in policy.split("/") if "~" in part)
-    run = policy.split("/")[0] if policy.startswith("baseline/") else policy.split("/")[1]
-    return PolicyRef.model_validate(
-        {
-            "name": policy,
-            "stage": "grpo" if run == "on_policy" else run,
-            "mode": mode_of(policy),
-            "preset": values.get("preset", ""),
-            "base_rce_epoch": values.get("base"),
-            "kl_beta": values.get("beta"),
-            "seed": values.get("seed"),
-            "epoch": values.get("epoch"),
-        }
-    )
+    begun = dict.fromkeys(str(PolicyName.parse(name).start) for name in names)
+    return [name for name in begun if name not in names]
 
 
 def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Section:
@@ -230,7 +216,11 @@ def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
 def members_of(config: Section) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name, as `lever.samplers.uniform`."""
     declared = next((each for each in IDENTITIES.values() if each.config is type(config)), None)
-    return tuple(name.format_map(vars(config)) for name in declared.members) if declared else ()
+    named = [name.format_map(vars(config)) for name in declared.members] if declared else []
+    drawn = getattr(config, "on_policy", None)
+    rewards = [getattr(config, "reward", None), getattr(drawn, "reward", None), *getattr(config, "rewards", ())]
+    beside = available("lever/rewards")
+    return (*named, *(f"lever.rewards.{reward.mode}" for reward in rewards if reward and reward.mode in beside))
 
 
 def lvlm_config(experiment: Experiment) -> LvlmConfig:
@@ -325,8 +315,10 @@ PLANNED: Mapping[str, Planner] = {
     "on_policy_settings": on_policy_settings,
     "rewards": lambda experiment, _: measured_rewards(experiment),
     "kept": lambda experiment, _: kept_selections(experiment),
-    "policy": lambda _, wildcards: policy_ref(wildcards["policy"]),
-    "selector": lambda experiment, wildcards: experiment.presets[policy_ref(wildcards["trained"]).preset].selector,
+    "policy": lambda _, wildcards: PolicyRef.of(wildcards["policy"]),
+    "selector": lambda experiment, wildcards: (
+        experiment.presets[PolicyName.parse(wildcards["trained"]).preset].selector
+    ),
     "evaluated": lambda experiment, _: evaluated(experiment),
     "trained": lambda experiment, _: trained(experiment),
     "stepped": lambda experiment, _: stepped(experiment),

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from lever_pipe.base import storage
+from lever_pipe.base import members, storage
 from lever_pipe.base.errors import SnapshotError
 from lever_pipe.base.provenance import PACKAGE, canonical_json
 
@@ -148,8 +148,9 @@ def _forget_old(folder: Path) -> None:
 
 @cache
 def package_digest(root: Path = PACKAGE) -> str:
-    """Return a digest of the package's source files, byte for byte."""
-    return _digest_of(root, sorted(root.rglob("*.py")))
+    """Return a digest of the source files of the package, and of members beside it, byte for byte."""
+    roots = members.roots() if root == PACKAGE else [root]
+    return " ".join(_digest_of(folder, sorted(folder.rglob("*.py"))) for folder in roots)
 
 
 @cache

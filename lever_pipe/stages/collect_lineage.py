@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import RunCard, group_of
+from lever_pipe.base.policy_names import group_of
+from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.stage_configs import CollectLineageConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.report.tables import lineage as fields_of

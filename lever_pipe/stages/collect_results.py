@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, RewardTies, StepMetrics
 from lever_pipe.experiment.stage_configs import CollectResultsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
@@ -94,11 +95,11 @@ def _require_all(missing: Sequence[str], *, folder: Path) -> None:
         )
 
 
-def _by_run(rows: Iterable[StepMetrics]) -> dict[str, Run]:
-    """Return the steps of each run; the same step may come from two files, but not with two values."""
-    runs: dict[str, Run] = {}
+def _by_run(rows: Iterable[StepMetrics]) -> dict[PolicyName, Run]:
+    """Return the steps of each run, by its epoch 0; the same step may come from two files, but not with two values."""
+    runs: dict[PolicyName, Run] = {}
     for row in rows:
-        steps = runs.setdefault(_run_of(row.policy.name), {}).setdefault(row.policy.epoch or 0, {})
+        steps = runs.setdefault(PolicyName.parse(row.policy.name).at(0), {}).setdefault(row.policy.epoch or 0, {})
         if steps.setdefault(row.step, row) != row:
             raise RecordError(
                 "expected one row for each step of an epoch",
@@ -108,13 +109,13 @@ def _by_run(rows: Iterable[StepMetrics]) -> dict[str, Run]:
     return runs
 
 
-def _missing_steps(runs: Mapping[str, Run], config: CollectResultsConfig) -> list[str]:
+def _missing_steps(runs: Mapping[PolicyName, Run], config: CollectResultsConfig) -> list[str]:
     """Return the targets of epochs without all their steps, of which each epoch of a run has as many."""
     wanted, whole = dict.fromkeys(config.stepped), set()
     for run, epochs in runs.items():
         most = max(map(len, epochs.values()))
-        whole |= {f"{run}/epoch~{epoch}" for epoch, steps in epochs.items() if set(steps) == set(range(most))}
-        wanted |= dict.fromkeys(f"{run}/epoch~{epoch}" for epoch in range(1, max(epochs) + 1))
+        whole |= {str(run.at(epoch)) for epoch, steps in epochs.items() if set(steps) == set(range(most))}
+        wanted |= dict.fromkeys(str(run.at(epoch)) for epoch in range(1, max(epochs) + 1))
     return [f"{policy}/steps.jsonl" for policy in wanted if policy not in whole]
 
 
@@ -138,7 +139,7 @@ def _training_lines(metrics: Iterable[EpochMetrics]) -> list[Line]:
     ]
 
 
-def _step_lines(runs: Mapping[str, Run]) -> list[Line]:
+def _step_lines(runs: Mapping[PolicyName, Run]) -> list[Line]:
     """Return the metrics of every step, with steps and prompts counted since the first epoch of their run began."""
     lines: list[Line] = []
     for epochs in sorted(runs.values(), key=lambda epochs: _policy_order(epochs[min(epochs)][0].policy)):
@@ -150,10 +151,6 @@ def _step_lines(runs: Mapping[str, Run]) -> list[Line]:
                 lines += [(*head, name, decimal(row.values[name]), row.policy.preset) for name in sorted(row.values)]
             n_steps, n_prompts = n_steps + len(rows), n_prompts + rows[-1].prompts
     return lines
-
-
-def _run_of(policy: str) -> str:
-    return policy.rpartition("/epoch~")[0]
 
 
 def _identity(policy: PolicyRef) -> Line:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ImageError
+from lever_pipe.base.members import member
 from lever_pipe.base.records import Example
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import EmbedExamplesConfig, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Output
+from lever_pipe.lever.encoders.protocol import EncoderMember
 
 
 def embed_examples(
@@ -34,8 +35,8 @@ def embed_examples(
         ImageError: an image cannot be read, or is not the one that the examples were prepared with.
     """
     execution.prepare(runtime)
-    member = import_module(f"lever_pipe.lever.encoders.{config.member}")
-    model = member.load(encoder, device=runtime.device, batch_size=config.batch_size)
+    encoders: EncoderMember = member("lever/encoders", config.member)
+    model = encoders.load(encoder, device=runtime.device, batch_size=config.batch_size)
     arrays = {}
     for split, path, root in (("train", train_examples, train_images), ("eval", eval_examples, eval_images)):
         examples = storage.read_examples(path)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lever_pipe.base.records import EpochMetrics, PolicyRef, beta_text
+from lever_pipe.base.policy_names import EMULATION, PolicyName
+from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.faults import EMULATION
 from lever_pipe.experiment.stage_configs import EmulateGrpoEpochConfig, Runtime, TrainGrpoEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.emulation.dropout import NoisyPolicies
@@ -41,14 +41,6 @@ def emulate_grpo_epoch(
 
 
 def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:
-    run = f"base~{config.base_rce_epoch}/beta~{beta_text(config.kl_beta)}/seed~{config.seed}"
-    return PolicyRef(
-        name=f"{EMULATION}/dropout/{run}/epoch~{config.epoch}",
-        stage="grpo",
-        mode="offline",
-        preset=config.preset,
-        base_rce_epoch=config.base_rce_epoch,
-        kl_beta=config.kl_beta,
-        seed=config.seed,
-        epoch=config.epoch,
-    )
+    beta, base = config.kl_beta, config.base_rce_epoch
+    run = PolicyName(kind=EMULATION, member="dropout", base=base, beta=beta, seed=config.seed)
+    return PolicyRef.of(run.at(config.epoch), preset=config.preset)

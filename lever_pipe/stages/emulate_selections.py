@@ -9,8 +9,7 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import EmulateSelectionsConfig, Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Outputs
-from lever_pipe.lever.emulation.head import drop_head
-from lever_pipe.lever.emulation.pool import decode_with_repeats, first_items
+from lever_pipe.lever.emulation.selections import decode_with_repeats, drop_head, first_items
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.training.choice import choose
 from lever_pipe.lever.training.embeddings import architecture_of, read_table

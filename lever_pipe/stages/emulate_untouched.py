@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 from lever_pipe.base import storage
+from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.faults import CONTROL, EMULATION
+from lever_pipe.experiment.faults import CONTROL
 from lever_pipe.experiment.stage_configs import EmulateUntouchedConfig, Runtime
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.emulation.dropout import NoisyPolicies, epoch_without_updates
@@ -69,11 +70,5 @@ def _rows(
 
 
 def _ref(arm: str, epoch: int, config: EmulateUntouchedConfig) -> PolicyRef:
-    return PolicyRef(
-        name=f"{EMULATION}/{arm}/base~{config.base_rce_epoch}/seed~{config.seed}/untouched~{epoch}",
-        stage="grpo",
-        preset=config.preset,
-        base_rce_epoch=config.base_rce_epoch,
-        seed=config.seed,
-        epoch=epoch,
-    )
+    run = PolicyName(kind=EMULATION, member=arm, base=config.base_rce_epoch, seed=config.seed, is_untouched=True)
+    return PolicyRef.of(run.at(epoch), preset=config.preset)

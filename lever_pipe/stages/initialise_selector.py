@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
@@ -31,13 +32,7 @@ def initialise_selector(
     state.save_selector(selector, module, stage="init", epoch=0)
     unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)
     state.save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
-    ref = PolicyRef(
-        name=f"preset~{config.preset}/init/seed~{config.seed}",
-        stage="init",
-        preset=config.preset,
-        seed=config.seed,
-        epoch=0,
-    )
+    ref = PolicyRef.of(PolicyName(kind="init", preset=config.preset, seed=config.seed)).model_copy(update={"epoch": 0})
     row = EpochMetrics(policy=ref, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
     storage.write_row(metrics, row)
     return row

@@ -9,10 +9,11 @@ import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, ExampleId, Selection, base_of
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import Example, ExampleId, Selection
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.metrics.agreement import Difference, agreement_matrices, parameter_differences
+from lever_pipe.metrics.agreement import ParameterDifference, agreement_matrices, parameter_differences
 from lever_pipe.report.tables import comparability
 from lever_pipe.report.tables.comparisons.agreement import tables as build_tables
 from lever_pipe.report.tables.comparisons.agreement_rows import Measured, PairRow, ParameterRow, PromptRow, pairs_of
@@ -23,7 +24,7 @@ from lever_pipe.report.tables.origin import Origin
 
 Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
 """The demonstrations of each query."""
-Differences = Mapping[str, Difference]
+Differences = Mapping[str, ParameterDifference]
 """By tensor."""
 
 
@@ -97,13 +98,13 @@ def _compare_parameters(
     trained = [name for name in config.policies if not name.startswith("baseline/")]
     paths = dict(zip([*trained, *config.starts], selectors, strict=True))
     for policy in trained:
-        base = base_of(policy)
+        base = str(PolicyName.parse(policy).start)
         values, start = (storage.read_arrays(paths[name]) for name in (policy, base))
         yield policy, base, parameter_differences(values, start)
 
 
-def _sum(differences: Differences) -> Difference:
-    return sum(differences.values(), start=Difference(0, 0, 0.0, 0.0))
+def _sum(differences: Differences) -> ParameterDifference:
+    return sum(differences.values(), start=ParameterDifference(0, 0, 0.0, 0.0))
 
 
 def _count_prompts(
@@ -136,6 +137,6 @@ def _write_long(
     storage.write_text(prompts, csv_text(PromptRow._fields, measured.prompts))
 
 
-def _sizes(difference: Difference) -> tuple[object, ...]:
+def _sizes(difference: ParameterDifference) -> tuple[object, ...]:
     numbers = (difference.share_differing, difference.norm, difference.relative_norm)
     return difference.n_parameters, *map(decimal, numbers)

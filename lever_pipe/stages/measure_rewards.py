@@ -6,8 +6,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.records import RewardTies, RlGroup
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig
 from lever_pipe.experiment.stage_files import Input, Output
+from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups
-from lever_pipe.lever.trajectory_rewards import reward_function
 from lever_pipe.losses.rce import reward_ranges
 from lever_pipe.losses.reduction import group_has_spread
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError
+from lever_pipe.base.members import member
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.stage_configs import PrepareExamplesConfig
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
@@ -38,7 +38,7 @@ def prepare_examples(
             is allowed.
         ImageError: an unreadable image, unless such images are skipped.
     """
-    reader: Reader = import_module(f"lever_pipe.lever.datasets.{config.reader}")
+    reader: Reader = member("lever/datasets", config.reader)
     raw_train = VqaFilePaths(questions=train_questions, annotations=train_annotations, images=train_images)
     raw_eval = VqaFilePaths(questions=eval_questions, annotations=eval_annotations, images=eval_images)
     counts: dict[str, int] = {}

@@ -6,8 +6,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.records import RlGroup
 from lever_pipe.experiment.stage_configs import RewardGroupsConfig
 from lever_pipe.experiment.stage_files import Input, Output
+from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.training.groups import pad_groups, save_groups
-from lever_pipe.lever.trajectory_rewards import reward_function
 
 
 def reward_groups(*, rl_data: Input, groups: Output, config: RewardGroupsConfig) -> int:

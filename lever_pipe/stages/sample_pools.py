@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, PoolError
+from lever_pipe.base.members import member
 from lever_pipe.base.records import Example, ExampleId, Pool, Split
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.stage_configs import SamplePoolsConfig
@@ -63,7 +63,7 @@ def build_pools(
     queries: Sequence[Example], split: Split, train: Sequence[Example], arrays: Arrays, config: SamplePoolsConfig
 ) -> list[Pool]:
     """Return one pool a query: never the query itself and, by default, nothing that shows its image."""
-    sampler: Sampler = import_module(f"lever_pipe.lever.samplers.{config.pools.sampler}")
+    sampler: Sampler = member("lever/samplers", config.pools.sampler)
     images = np.array([example.image_digest for example in train])
     everyone = np.arange(len(train))
     pools = []

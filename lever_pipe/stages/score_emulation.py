@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from lever_pipe.base import storage
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef, Selection
-from lever_pipe.experiment.faults import CONTROL, EMULATION, EmulatedPolicy
+from lever_pipe.experiment.faults import CONTROL, EmulatedPolicy
 from lever_pipe.experiment.stage_configs import ScoreEmulationConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever.emulation.choices import Chosen, identical_prompts, prompts_a_query, repeated_share
@@ -67,7 +68,7 @@ def _score_lines(
     for (policy, chosen), path in zip(selected.items(), answers, strict=True):
         said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(path, AnswerRow)}
         scores, keys = score_questions(queries, chosen, said, config.shots, files=(policy.name, str(path)))
-        ref = PolicyRef(name=policy.name, stage="grpo", kl_beta=policy.kl_beta, epoch=policy.epoch)
+        ref = PolicyRef.of(policy.name)
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
             (prefix,) = cell.subsets
             counts = (prefix.n_questions, prefix.n_distinct_prompts)
@@ -110,7 +111,7 @@ def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
     """Yield every metric; an epoch without updates has no beta."""
     for row in rows:
         policy = row.policy
-        arm = policy.name.split("/")[1] if policy.name.startswith(EMULATION) else CONTROL
+        arm = PolicyName.parse(policy.name).member or CONTROL
         beta = None if policy.kl_beta is None else f"{policy.kl_beta:g}"
         for name in sorted(row.values):
             yield arm, policy.base_rce_epoch, beta, policy.epoch, name, decimal(row.values[name])

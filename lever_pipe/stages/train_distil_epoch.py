@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lever_pipe.base import storage
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
@@ -49,12 +50,5 @@ def train_distil_epoch(
 
 
 def _ref(config: TrainDistilEpochConfig) -> PolicyRef:
-    run = f"base~{config.base_rce_epoch}/seed~{config.seed}"
-    return PolicyRef(
-        name=f"preset~{config.preset}/distil/{run}/epoch~{config.epoch}",
-        stage="distil",
-        preset=config.preset,
-        base_rce_epoch=config.base_rce_epoch,
-        seed=config.seed,
-        epoch=config.epoch,
-    )
+    run = PolicyName(kind="distil", preset=config.preset, base=config.base_rce_epoch, seed=config.seed)
+    return PolicyRef.of(run.at(config.epoch))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lever_pipe.base.records import EpochMetrics, PolicyRef, beta_text
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainGrpoEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
@@ -37,14 +38,6 @@ def train_grpo_epoch(
 
 
 def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:
-    run = f"base~{config.base_rce_epoch}/beta~{beta_text(config.kl_beta)}/seed~{config.seed}"
-    return PolicyRef(
-        name=f"preset~{config.preset}/grpo/{run}/epoch~{config.epoch}",
-        stage="grpo",
-        mode="offline",
-        preset=config.preset,
-        base_rce_epoch=config.base_rce_epoch,
-        kl_beta=config.kl_beta,
-        seed=config.seed,
-        epoch=config.epoch,
-    )
+    base, beta = config.base_rce_epoch, config.kl_beta
+    run = PolicyName(kind="grpo", preset=config.preset, base=base, beta=beta, seed=config.seed)
+    return PolicyRef.of(run.at(config.epoch))

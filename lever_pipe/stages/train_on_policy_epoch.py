@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lever_pipe.base import storage
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.progress import Progress
-from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics, beta_text
+from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainOnPolicyEpochConfig
@@ -13,7 +14,8 @@ from lever_pipe.lever.judging import LvlmJudge
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
 from lever_pipe.lever.training.on_policy import Spent, plan_on_policy_epoch
 from lever_pipe.lever.training.policies import Policies, trained_share
-from lever_pipe.lvlms.asking.answering import Prompter, load_lvlm
+from lever_pipe.lvlms.asking.answering import load_lvlm, wording_of
+from lever_pipe.lvlms.asking.prompts import Prompter
 
 
 def train_on_policy_epoch(
@@ -50,7 +52,7 @@ def train_on_policy_epoch(
     policies = Policies(epoch.module, epoch.anchor(reference))
     train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
-    judge = LvlmJudge(train, model, Prompter(config.lvlm, train), config.on_policy.reward)
+    judge = LvlmJudge(train, model, Prompter(wording_of(config.lvlm), train), config.on_policy.reward)
     values, spent = _run(epoch, policies, judge, config)
     values |= {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
     values |= {"lvlm_prompts": float(judge.prompts)}
@@ -88,14 +90,6 @@ def _run(
 
 
 def _ref(config: TrainOnPolicyEpochConfig) -> PolicyRef:
-    run = f"base~{config.base_rce_epoch}/beta~{beta_text(config.kl_beta)}/seed~{config.seed}"
-    return PolicyRef(
-        name=f"preset~{config.preset}/{config.objective}/{run}/epoch~{config.epoch}",
-        stage="grpo" if config.objective == "on_policy" else "reinforce",
-        mode="on_policy",
-        preset=config.preset,
-        base_rce_epoch=config.base_rce_epoch,
-        kl_beta=config.kl_beta,
-        seed=config.seed,
-        epoch=config.epoch,
-    )
+    base, beta = config.base_rce_epoch, config.kl_beta
+    run = PolicyName(kind=config.objective, preset=config.preset, base=base, beta=beta, seed=config.seed)
+    return PolicyRef.of(run.at(config.epoch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
@@ -42,10 +43,4 @@ def train_rce_epoch(
 
 
 def _ref(config: TrainRceEpochConfig) -> PolicyRef:
-    return PolicyRef(
-        name=f"preset~{config.preset}/rce/seed~{config.seed}/epoch~{config.epoch}",
-        stage="rce",
-        preset=config.preset,
-        seed=config.seed,
-        epoch=config.epoch,
-    )
+    return PolicyRef.of(PolicyName(kind="rce", preset=config.preset, seed=config.seed, epoch=config.epoch))

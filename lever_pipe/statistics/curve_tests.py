@@ -15,9 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from lever_pipe.base.seeding import generator as stream_of
-from lever_pipe.statistics.comparison import sign_flip_p
+from lever_pipe.statistics.comparison import SEEDS_AT_MOST, seed_flip_p, sign_flip_p
 from lever_pipe.statistics.curves import drawdowns
-from lever_pipe.statistics.sign_flips import SEEDS_AT_MOST, seed_flip_p
 
 Values = NDArray[np.float64]
 SWAPS_AT_MOST = 16

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe.base.parsing import available
+from lever_pipe.base.members import available
 from lever_pipe.base.provenance import closure_of
 
 from .workflow_model import ROOT, rules, working_in

@@ -12,7 +12,7 @@ from snakemake.io import strip_wildcard_constraints
 from snakemake.iocontainers import Namedlist
 
 from lever_pipe.__main__ import stage_function
-from lever_pipe.base.parsing import available
+from lever_pipe.base.members import available
 from lever_pipe.experiment.stage_configs import IDENTITIES, Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lever_pipe.base.errors import PoolError
-from lever_pipe.base.parsing import available
+from lever_pipe.base.members import available
 from lever_pipe.base.records import Example, ExampleId, Split
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.config import Pools

@@ -14,13 +14,12 @@ from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForCondit
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from lever_pipe.base.seeding import ambient_stream, generator
-from lever_pipe.lvlms._assembly import build_engine
 from lever_pipe.lvlms._decoding import DecodeOptions
+from lever_pipe.lvlms._engine import build_engine
 from lever_pipe.lvlms._flop import flop_per_second
-from lever_pipe.lvlms._folder import Parts
-from lever_pipe.lvlms._requests import Prompt, Request, Segment
-from lever_pipe.lvlms._stock import stock_tokens
+from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
+from lever_pipe.lvlms.qwen2_5_vl import Qwen25Vl
 
 PAD, START, END, VISION_START, VISION_END, IMAGE = range(6)
 N_SPECIAL = 6
@@ -98,7 +97,7 @@ def make_parts(size: Size, *, device: str, dtype: torch.dtype) -> Any:
         model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=dtype)
     model.eval().requires_grad_(False)
     model.generation_config = GenerationConfig(eos_token_id=END, pad_token_id=PAD)
-    return Parts(model, _PadOnly(), Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=28 * 28 * 1280))
+    return Qwen25Vl(model, _PadOnly(), Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=28 * 28 * 1280))
 
 
 class _PadOnly:
@@ -108,7 +107,7 @@ class _PadOnly:
     eos_token_id = END
 
 
-def make_requests(size: Size) -> list[Request]:
+def make_requests(size: Size) -> list[TokenRequest]:
     """Return two-shot prompts out of a pool a query, each with four given answers."""
     rng = generator(0, "gpu", "requests")
 
@@ -123,7 +122,7 @@ def make_requests(size: Size) -> list[Request]:
         asked = _turn(f"{query}-query", text(20))
         for _ in range(size.n_sequences):
             one, two = (pool[int(i)] for i in rng.choice(size.n_pool, 2, replace=False))
-            requests.append(Request(Prompt((system, one, two, asked)), answers))
+            requests.append(TokenRequest(TokenPrompt((system, one, two, asked)), answers))
     return requests
 
 
@@ -153,7 +152,7 @@ def measure(size: Size, *, device: str, dtype: torch.dtype, n_stock: int) -> Mea
 
     images = _Images(size)
 
-    def run(part: list[Request]) -> None:
+    def run(part: list[TokenRequest]) -> None:
         vision = VisionStore(parts.model, parts.image_processor, images, capacity=2**34, counters=counters)
         engine = build_engine(
             parts.model,
@@ -170,7 +169,7 @@ def measure(size: Size, *, device: str, dtype: torch.dtype, n_stock: int) -> Mea
     counters.clear()
     seconds = _timed(device, lambda: run(requests))
     prompts = [request.prompt for request in requests[:: max(1, len(requests) // n_stock)][:n_stock]]
-    plain = _timed(device, lambda: stock_tokens(parts, prompts, open_image=images.open, options=options, batch_size=1))
+    plain = _timed(device, lambda: parts.stock_tokens(prompts, open_image=images.open, options=options, batch_size=1))
     reachable = flop_per_second(torch.device(device), dtype) if device.startswith("cuda") else float("nan")
     return Measured(seconds, counters["flop"] / reachable, plain / len(prompts) * len(requests), counters)
 

@@ -16,7 +16,7 @@ from lever_pipe.lvlms._engine import Engine
 from lever_pipe.lvlms._memory import SlotMemory
 from lever_pipe.lvlms._packed import PackedExecutor
 from lever_pipe.lvlms._planner import Budget
-from lever_pipe.lvlms._requests import Prompt, Request, Segment
+from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
 from tests.unit.lvlms.conftest import make_model, make_tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -45,7 +45,7 @@ def small_model() -> Any:
     return model
 
 
-def requests() -> list[Request]:
+def requests() -> list[TokenRequest]:
     """Return prompts that share beginnings of several pages, with several hundred tokens of answers."""
     rng = np.random.default_rng(0)
 
@@ -53,12 +53,12 @@ def requests() -> list[Request]:
         return tuple(map(int, rng.integers(10, 270, size=rng.integers(low, high))))
 
     system, *shown = (Segment(draw(20, 400)) for _ in range(6))
-    prompts = [Prompt((system, shown[i % 5], shown[i % 3], Segment(draw(10, 150)))) for i in range(40)]
-    return [Request(prompt, tuple(draw(1, 8) for _ in range(5))) for prompt in prompts]
+    prompts = [TokenPrompt((system, shown[i % 5], shown[i % 3], Segment(draw(10, 150)))) for i in range(40)]
+    return [TokenRequest(prompt, tuple(draw(1, 8) for _ in range(5))) for prompt in prompts]
 
 
 @torch.inference_mode()
-def naive_scores(model: Any, asked: list[Request]) -> Any:
+def naive_scores(model: Any, asked: list[TokenRequest]) -> Any:
     """Return the log-probabilities of all answers, each by a forward of its own."""
     found = []
     for request in asked:
@@ -70,7 +70,7 @@ def naive_scores(model: Any, asked: list[Request]) -> Any:
     return np.array(found)
 
 
-def engine_scores(model: Any, asked: list[Request], memory: Any) -> Any:
+def engine_scores(model: Any, asked: list[TokenRequest], memory: Any) -> Any:
     """Return the same by the engine, which generates by beam search besides."""
     images: Any = _paged_choice._NoImages()
     options = DecodeOptions((2,), NEW_TOKENS, BEAMS)

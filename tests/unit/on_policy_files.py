@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from lever_pipe.base.records import beta_text, group_of
+from lever_pipe.base.policy_names import beta_text, group_of
 from lever_pipe.report.tables.columns import SCORES_COLUMNS, STEPS_COLUMNS
 from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 

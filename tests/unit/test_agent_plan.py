@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.parsing import available
+from lever_pipe.base.members import available
 from lever_pipe.experiment.agent_config import ARMS, AgentArm
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.parsing import available, nearest, parse_model, require_member
+from lever_pipe.base.members import available
+from lever_pipe.base.parsing import nearest, parse_model, require_member
 from lever_pipe.experiment.config import ArmSettings, Data, EvaluationSettings, Pools, Reward, RewardModeName
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
@@ -288,7 +289,7 @@ def test_a_reward_mode_is_one_of_the_functions() -> None:
     assert set(get_args(RewardModeName)) == set(REWARD_MODES)
     assert Reward().mode in REWARD_MODES
     text = faults({"presets": {"published": {"reward": {"mode": "hard_plus_sft"}}}})
-    assert "presets.published.reward.mode: input should be 'hard_plus_soft'" in text
+    assert "presets.published.reward.mode: must be one of hard_plus_soft, hard_plus_soft_v2, " in text
     assert "got 'hard_plus_sft'. Did you mean 'hard_plus_soft'?" in text
 
 

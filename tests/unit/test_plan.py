@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.base.parsing import available
-from lever_pipe.base.records import beta_text, mode_of
+from lever_pipe.base.members import available
+from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.config import ArmSettings
 from lever_pipe.experiment.faults import ARMS
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
@@ -72,7 +73,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
         names.append(("reward_groups", {"preset": wild["preset"]}))
         names.append(("initialise_selector", {"preset": wild["preset"], "seed": wild["seed"]}))
         run = name.split("/")[1]
-        drawn = {"objective": run} if mode_of(name) == "on_policy" else {}
+        drawn = {"objective": run} if PolicyName.parse(name).mode == "on_policy" else {}
         names.append((f"train_{'on_policy' if drawn else run}_epoch", wild | drawn))
     for name in plan.evaluated(given):
         names.append(("score_answers", {"policy": name}))
@@ -141,7 +142,7 @@ def test_every_policy_name_is_read_back() -> None:
     given = experiment()
     names = [*plan.evaluated(given), *plan.trained(given)]
     for name in names:
-        ref = plan.policy_ref(name)
+        ref = PolicyRef.of(name)
         assert ref.name == name
         if ref.stage == "baseline":
             assert (ref.preset, ref.seed, ref.epoch) == ("", None, None)
@@ -158,13 +159,9 @@ def test_every_policy_name_is_read_back() -> None:
             run = f"base~{ref.base_rce_epoch}/beta~{beta_text(ref.kl_beta)}/seed~{ref.seed}"
             folder = {"offline": "grpo", "on_policy": "on_policy"}[ref.mode] if ref.stage == "grpo" else ref.stage
             assert name == f"preset~{ref.preset}/{folder}/{run}/epoch~{ref.epoch}"
-        assert ref.mode == mode_of(name)
-    refs = {(ref.stage, ref.mode) for ref in map(plan.policy_ref, names)}
+    refs = {(ref.stage, ref.mode) for ref in map(PolicyRef.of, names)}
     drawn = {("grpo", "on_policy"), ("reinforce", "on_policy")}
     assert refs == {("baseline", ""), ("rce", ""), ("grpo", "offline"), ("distil", "")} | drawn
-    assert plan.policy_ref("preset~p/init/seed~3").model_dump(exclude_defaults=True) == {
-        "name": "preset~p/init/seed~3", "stage": "init", "preset": "p", "seed": 3,
-    }  # fmt: skip
 
 
 def test_names_fit_the_wildcards_of_the_workflow() -> None:
@@ -200,8 +197,8 @@ def test_long_runs_share_their_first_epochs_with_the_evaluated_ones() -> None:
     long, names = plan.long_runs(given.arms[0]), plan.evaluated(given)
     assert len(long) == 2 * 1 * 2 * 3  # bases, betas, seeds, epochs
     shared = [name for name in long if name in names]
-    assert {plan.policy_ref(name).epoch for name in shared} == {1, 2}
-    assert {plan.policy_ref(name).seed for name in shared} == {0}
+    assert {PolicyRef.of(name).epoch for name in shared} == {1, 2}
+    assert {PolicyRef.of(name).seed for name in shared} == {0}
     trained = plan.trained(given)
     assert len(trained) == len(set(trained))
     assert set(long) <= set(trained)
@@ -361,7 +358,7 @@ def test_marks_and_their_absence() -> None:
         assert {name.split("/")[1] for name in plan.on_policy_policies(given.arms[0], 1)} == runs
     without = small(arms=[SMALL_ARM])
     assert plan.on_policy_policies(without.arms[0], 1) == plan.stepped(without) == []
-    assert {ref.mode for ref in map(plan.policy_ref, plan.trained(without))} == {"", "offline"}
+    assert {ref.mode for ref in map(PolicyRef.of, plan.trained(without))} == {"", "offline"}
     with_runs = small(arms=[SMALL_ARM | {"on_policy": DRAWN}])
     others = [name for name in plan.trained(with_runs) if name not in plan.on_policy_policies(with_runs.arms[0], 1)]
     assert others == plan.trained(without)
@@ -445,21 +442,3 @@ def test_the_rewards_that_are_measured_are_those_in_use_and_the_dense_ones() -> 
     assert {"soft_only", "expected_only", "accuracy_plus_expected"} <= {reward.mode for reward in config.rewards}
     assert config.kept == tuple(sorted({preset.grpo.top_k_first_epoch, preset.grpo.top_k}))
     assert config.z_clamp == preset.grpo.z_clamp
-
-
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        ("baseline/oracle", ""),
-        ("preset~p/init/seed~0", ""),
-        ("preset~p/rce/seed~0/epoch~1", ""),
-        ("preset~p/grpo/base~1/beta~0/seed~0/epoch~1", "offline"),
-        ("preset~p/on_policy/base~1/beta~0/seed~0/epoch~1", "on_policy"),
-        ("preset~p/reinforce/base~1/beta~0/seed~0/epoch~1", "on_policy"),
-        ("preset~p/distil/base~1/seed~0/epoch~1", ""),
-        ("preset~grpo/rce/seed~0/epoch~1", ""),  # a preset may be called anything
-    ],
-)
-def test_the_mode_of_a_policy_is_in_its_name(name: str, mode: str) -> None:
-    assert mode_of(name) == mode
-    assert plan.policy_ref(name).mode == mode

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lever_pipe.base.records import base_of
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.stage_configs import CollectLineageConfig, MeasureAgreementConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import plan
@@ -19,16 +19,11 @@ def experiment(**changed: object) -> Experiment:
     return parse_experiment({**yaml.safe_load((ROOT / "config.yaml").read_text()), **changed})
 
 
-def test_a_policy_starts_from_its_base_or_its_initialisation() -> None:
-    assert base_of("preset~p/grpo/base~2/beta~0.12/seed~3/epoch~4") == "preset~p/rce/seed~3/epoch~2"
-    assert base_of("preset~p/rce/seed~3/epoch~4") == "preset~p/init/seed~3"
-
-
 def test_every_start_is_a_policy_or_is_named() -> None:
     given = experiment()
     names, starts = plan.evaluated(given), plan.starts(given)
     trained = [name for name in names if not name.startswith("baseline/")]
-    assert {base_of(name) for name in trained} <= {*trained, *starts}
+    assert {str(PolicyName.parse(name).start) for name in trained} <= {*trained, *starts}
     assert not set(starts) & set(trained)
     assert starts == [*(f"preset~world/init/seed~{seed}" for seed in (0, 1, 2)), "preset~published/init/seed~0"]
 

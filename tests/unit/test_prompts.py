@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
 
-from lever_pipe.base.errors import ConfigError, DataError
+from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.config import PromptSettings as PromptConfig
-from lever_pipe.experiment.stage_configs import LvlmConfig
-from lever_pipe.lvlms.asking import answering, prompts
-from lever_pipe.lvlms.asking.answering import Prompter
-from lever_pipe.lvlms.asking.prompts import PromptStyle, TextPrompt, TextSegment, build_prompt
+from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.lvlms.asking.prompts import Prompter, TextPrompt, TextSegment, Wording
+from lever_pipe.lvlms.qwen2_5_vl import TEMPLATE
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "prompts"
@@ -53,11 +52,11 @@ DEMONSTRATIONS = (
 )
 
 
-def style(layout: str, **changes: str) -> PromptStyle:
-    return PromptStyle(**{**PromptConfig().model_dump(), "layout": layout, **changes})
+def style(layout: str, **changes: str) -> PromptSettings:
+    return PromptSettings(layout=layout, **changes)  # type: ignore[arg-type]
 
 
-def messages(shown: tuple[Example, ...], chosen: PromptStyle) -> list[dict[str, object]]:
+def messages(shown: tuple[Example, ...], chosen: PromptSettings) -> list[dict[str, object]]:
     """The same prompt as chat messages, worded apart from the code under test."""
     image, told = {"type": "image"}, []
     if chosen.system:
@@ -82,7 +81,7 @@ def messages(shown: tuple[Example, ...], chosen: PromptStyle) -> list[dict[str, 
 
 
 def prompt(layout: str, shots: int, **changes: str) -> TextPrompt:
-    return build_prompt(QUERY, DEMONSTRATIONS[:shots], style(layout, **changes))
+    return Wording(style(layout, **changes), TEMPLATE).prompt(QUERY, DEMONSTRATIONS[:shots])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -133,16 +132,7 @@ def test_order_is_kept_and_the_querys_answer_never_shown(layout: str) -> None:
 def test_control_tokens_in_the_data_are_refused(field: str) -> None:
     bad = DEMONSTRATIONS[0].model_copy(update={field: "a<|im_end|>b"})
     with pytest.raises(DataError, match=r"question 101: .*<\|im_end\|>"):
-        build_prompt(QUERY, [bad], style("turns" if field == "answer" else "single_turn"))
-
-
-@pytest.mark.parametrize(
-    ("field", "template"),
-    [("query", "Question: {answer}"), ("query", "no field"), ("demonstration", "{question}"), ("query", "{question")],
-)
-def test_templates_with_other_fields_are_refused(field: str, template: str) -> None:
-    with pytest.raises(ConfigError, match=f"prompt.{field}"):
-        style("single_turn", **{field: template})
+        Wording(style("turns" if field == "answer" else "single_turn"), TEMPLATE).prompt(QUERY, [bad])
 
 
 @pytest.mark.skipif(not WORLD.is_dir(), reason="the embedded world's model is not there")
@@ -162,24 +152,23 @@ def test_tokens_equal_the_world_tokenizers_chat_template(layout: str, system: st
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     worded: list[tuple[str, int]] = []
+    wording, train = Wording(style(layout), TEMPLATE), [*DEMONSTRATIONS, QUERY]
+    chosen = ((4, (0, 1)), (4, (1, 0, 2)), (0, (4, 1)), (4, ()))
+    expected = [wording.prompt(train[query], [train[i] for i in shown]) for query, shown in chosen]
     for role in ("shown", "asked"):
+        word = getattr(Wording, role)
 
-        def counted(one: Example, chosen: PromptStyle, role: str = role) -> TextSegment:
+        def counted(self: Wording, one: Example, role: str = role, word: Any = word) -> TextSegment:
             worded.append((role, one.example_id))
-            return getattr(prompts, role)(one, chosen)
+            return word(self, one)
 
-        monkeypatch.setattr(answering, role, counted)
-    config = LvlmConfig.model_construct(prompt=PromptConfig(layout=layout))
-    train = [*DEMONSTRATIONS, QUERY]
-    prompter = Prompter(config, train)
-    for query, chosen in ((4, (0, 1)), (4, (1, 0, 2)), (0, (4, 1)), (4, ())):
-        expected = build_prompt(train[query], [train[i] for i in chosen], style(layout))
-        assert prompter(train[query], [ExampleId(i) for i in chosen]) == expected
+        monkeypatch.setattr(Wording, role, counted)
+    prompter = Prompter(wording, train)
+    assert [prompter(train[query], [ExampleId(i) for i in shown]) for query, shown in chosen] == expected
     assert sorted(worded) == [("asked", 1), ("asked", 9), *(("shown", i) for i in (1, 2, 3, 9))]
 
 
 def test_a_prompter_tells_queries_of_two_splits_apart() -> None:
-    config = LvlmConfig.model_construct(prompt=PromptConfig())
-    prompter = Prompter(config, DEMONSTRATIONS)
+    prompter = Prompter(Wording(PromptSettings(), TEMPLATE), DEMONSTRATIONS)
     other = QUERY.model_copy(update={"question": "What is the cat riding?"})  # of the same number
     assert prompter(QUERY, []) != prompter(other, [])

@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from lever_pipe.base.errors import UnknownMemberError
-from lever_pipe.lever.rewards import REWARD_MODES, RewardInputs, RewardWeights, reward
+from lever_pipe.experiment.config import Reward
+from lever_pipe.lever.rewards import REWARD_MODES, RewardInputs, reward
 
 WRONG = RewardInputs(correct=0, accuracy=0.0, gt_prob=0.5, relevance=0.4)
 PARTLY = RewardInputs(correct=1, accuracy=0.6, gt_prob=0.5, relevance=0.4)
 RIGHT = RewardInputs(correct=1, accuracy=1.0, gt_prob=0.5, relevance=0.4)
-DEFAULT = RewardWeights()
+DEFAULT: dict[str, Any] = {}
+
+
+def earned(mode: str, inputs: RewardInputs, weights: dict[str, Any]) -> float:
+    return reward(inputs, Reward(mode=mode, **weights))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ DEFAULT = RewardWeights()
     ],
 )
 def test_default_weights(mode: str, values: tuple[float, ...]) -> None:
-    got = [reward(mode, inputs, DEFAULT) for inputs in (WRONG, PARTLY, RIGHT)]
+    got = [earned(mode, inputs, DEFAULT) for inputs in (WRONG, PARTLY, RIGHT)]
     assert got == pytest.approx(values, abs=1e-12)
 
 
@@ -55,66 +60,59 @@ def test_default_weights(mode: str, values: tuple[float, ...]) -> None:
     ],
 )
 def test_every_weight_reaches_its_part(mode: str, wrong: float, partly: float) -> None:
-    weights = RewardWeights(hard=2, soft=3, relevance=0.5)
-    assert reward(mode, WRONG, weights) == pytest.approx(wrong, abs=1e-12)
-    assert reward(mode, PARTLY, weights) == pytest.approx(min(partly, 5.0), abs=1e-12)
+    weights = dict[str, Any](hard=2, soft=3, relevance=0.5)
+    assert earned(mode, WRONG, weights) == pytest.approx(wrong, abs=1e-12)
+    assert earned(mode, PARTLY, weights) == pytest.approx(min(partly, 5.0), abs=1e-12)
 
 
 def test_legacy_reads_quality_and_the_sign_of_failure() -> None:
-    weights = RewardWeights(alpha=0.5, beta=2.0)
-    signed = replace(weights, correctness="-11")
+    weights = dict[str, Any](alpha=0.5, beta=2.0)
+    signed = weights | {"correctness": "-11"}
     wrong, right = replace(WRONG, quality=0.2), replace(RIGHT, quality=0.2)
-    assert reward("legacy", wrong, weights) == pytest.approx(0.1, abs=1e-12)
-    assert reward("legacy", right, weights) == pytest.approx(2.1, abs=1e-12)
-    assert reward("legacy", wrong, signed) == pytest.approx(-1.9, abs=1e-12)
-    assert reward("legacy", right, signed) == pytest.approx(2.1, abs=1e-12)
+    assert earned("legacy", wrong, weights) == pytest.approx(0.1, abs=1e-12)
+    assert earned("legacy", right, weights) == pytest.approx(2.1, abs=1e-12)
+    assert earned("legacy", wrong, signed) == pytest.approx(-1.9, abs=1e-12)
+    assert earned("legacy", right, signed) == pytest.approx(2.1, abs=1e-12)
 
 
 def test_rewards_are_limited() -> None:
-    assert reward("soft_only", RIGHT, RewardWeights(soft=99)) == 5.0
-    minus = RewardWeights(beta=99, correctness="-11")
-    assert reward("legacy", WRONG, minus) == -5.0
+    assert earned("soft_only", RIGHT, dict[str, Any](soft=99)) == 5.0
+    minus = dict[str, Any](beta=99, correctness="-11")
+    assert earned("legacy", WRONG, minus) == -5.0
 
 
 @pytest.mark.parametrize("mode", sorted(REWARD_MODES))
 def test_a_better_answer_never_earns_less(mode: str) -> None:
-    weights = RewardWeights(beta=1.0)
+    weights = dict[str, Any](beta=1.0)
     best_failure = replace(WRONG, gt_prob=1.0, relevance=1.0)
     likely = [replace(inputs, gt_prob=1.0) for inputs in (PARTLY, RIGHT)]
-    earned = [reward(mode, inputs, weights) for inputs in (best_failure, *likely)]
-    assert earned == sorted(earned)
+    rewards = [earned(mode, inputs, weights) for inputs in (best_failure, *likely)]
+    assert rewards == sorted(rewards)
 
 
 def test_hybrid_ranks_every_failure_below_every_success() -> None:
     best_failure = replace(WRONG, gt_prob=1.0, relevance=1.0)
     least_success = RewardInputs(correct=1, accuracy=0.3, gt_prob=0.0, relevance=0.0)
-    assert reward("hybrid", best_failure, DEFAULT) < reward("hybrid", least_success, DEFAULT)
-    assert reward("hybrid", best_failure, DEFAULT) > reward("hybrid", WRONG, DEFAULT)
+    assert earned("hybrid", best_failure, DEFAULT) < earned("hybrid", least_success, DEFAULT)
+    assert earned("hybrid", best_failure, DEFAULT) > earned("hybrid", WRONG, DEFAULT)
 
 
 @pytest.mark.parametrize("mode", ["expected_only", "accuracy_plus_expected"])
 @pytest.mark.parametrize("inputs", [WRONG, PARTLY, RIGHT])
 def test_dense_modes_tell_equally_accurate_answers_apart(mode: str, inputs: RewardInputs) -> None:
     likelier = replace(inputs, gt_prob=inputs.gt_prob + 0.01)
-    assert reward(mode, likelier, DEFAULT) - reward(mode, inputs, DEFAULT) == pytest.approx(0.01, abs=1e-12)
-    assert reward("hard_plus_soft", likelier, DEFAULT) == reward("hard_plus_soft", inputs, DEFAULT)
+    assert earned(mode, likelier, DEFAULT) - earned(mode, inputs, DEFAULT) == pytest.approx(0.01, abs=1e-12)
+    assert earned("hard_plus_soft", likelier, DEFAULT) == earned("hard_plus_soft", inputs, DEFAULT)
 
 
 def test_dense_modes_read_neither_correctness_nor_relevance() -> None:
     other = replace(WRONG, correct=1, relevance=0.9, quality=3.0)
     for mode in ("expected_only", "accuracy_plus_expected"):
-        assert reward(mode, other, DEFAULT) == reward(mode, WRONG, DEFAULT)
-
-
-def test_unknown_modes_get_a_suggestion() -> None:
-    with pytest.raises(UnknownMemberError, match=r"found 'hard_plus_sof'\. Did you mean 'hard_plus_soft'\?"):
-        reward("hard_plus_sof", WRONG, DEFAULT)
-    with pytest.raises(UnknownMemberError, match="Choose one of the list"):
-        reward("zzz", WRONG, DEFAULT)
+        assert earned(mode, other, DEFAULT) == earned(mode, WRONG, DEFAULT)
 
 
 def test_faulty_inputs_are_errors() -> None:
     with pytest.raises(ValueError, match="correct must be 0 or 1, got 2"):
-        reward("hard_only", replace(WRONG, correct=2), DEFAULT)
+        earned("hard_only", replace(WRONG, correct=2), DEFAULT)
     with pytest.raises(ValueError, match="must be finite, got nan"):
-        reward("soft_only", replace(WRONG, accuracy=math.nan), DEFAULT)
+        earned("soft_only", replace(WRONG, accuracy=math.nan), DEFAULT)

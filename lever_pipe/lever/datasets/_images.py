@@ -22,7 +22,7 @@ class _HasImage(Protocol):
 Q = TypeVar("Q", bound=_HasImage)
 
 
-class Images:
+class ImageFolder:
     """Files under one folder, named by image id."""
 
     def __init__(self, folder: Path, template: str) -> None:

@@ -18,7 +18,7 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.storage import read_json
 from lever_pipe.lever.datasets._faults import Faults
-from lever_pipe.lever.datasets._images import Images
+from lever_pipe.lever.datasets._images import ImageFolder
 from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
 
 QUESTION_FILE_KEYS = frozenset(
@@ -37,7 +37,7 @@ Text = Annotated[str, AfterValidator(partial(unicodedata.normalize, "NFC"))]
 Id = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class Question(_Entry):
+class QuestionEntry(_Entry):
     """An entry of a question file."""
 
     image_id: Id
@@ -45,7 +45,7 @@ class Question(_Entry):
     question_id: Id
 
 
-class Answer(_Entry):
+class AnswerEntry(_Entry):
     """One annotator's answer; `answer` is the normalised text that VQA accuracy compares."""
 
     answer: Text
@@ -61,7 +61,7 @@ class Annotation(_Entry):
     question_id: Id
     question_type: str = ""
     answer_type: str = ""
-    answers: list[Answer]
+    answers: list[AnswerEntry]
     confidence: float | int | None = None  # OK-VQA
     multiple_choice_answer: Text | None = None  # VQAv2
 
@@ -69,7 +69,7 @@ class Annotation(_Entry):
 M = TypeVar("M", bound=_Entry)
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[QuestionEntry]:
     """Return the questions of one file, sorted by question id.
 
     Raises:
@@ -106,7 +106,7 @@ def read_split(
     # An entry with a fault of its own is reported once, not as unmatched as well.
     _compare(questions, annotations, broken_questions | broken_annotations, faults)
     _check_answers(annotations, options.n_answers, shown_answer, faults)
-    images = Images(files.images, options.image_name)
+    images = ImageFolder(files.images, options.image_name)
     images.find(dict.fromkeys(q.image_id for q in questions[: options.limit]), faults)
     where = f"expected complete and consistent {files.questions} and {files.annotations}"
     faults.raise_any(where, do=MEND)
@@ -123,7 +123,9 @@ def most_frequent(answers: Iterable[str]) -> str:
     return Counter(answers).most_common(1)[0][0]  # most_common keeps first-met order among ties
 
 
-def _example(position: int, question: Question, annotation: Annotation, images: Images, shown: str | None) -> Example:
+def _example(
+    position: int, question: QuestionEntry, annotation: Annotation, images: ImageFolder, shown: str | None
+) -> Example:
     assert shown is not None  # _check_answers has refused the file otherwise
     return Example(
         example_id=ExampleId(position),
@@ -138,8 +140,8 @@ def _example(position: int, question: Question, annotation: Annotation, images: 
     )
 
 
-def _read_questions(path: Path, faults: Faults) -> tuple[list[Question], set[int]]:
-    entries, broken = _read_entries(path, "questions", QUESTION_FILE_KEYS, Question, faults)
+def _read_questions(path: Path, faults: Faults) -> tuple[list[QuestionEntry], set[int]]:
+    entries, broken = _read_entries(path, "questions", QUESTION_FILE_KEYS, QuestionEntry, faults)
     counts = Counter(question.question_id for question in entries)
     repeated = sorted(i for i, count in counts.items() if count > 1)
     faults.extend(f"duplicate question id in {path.name}", repeated)
@@ -191,7 +193,9 @@ def _add_entry_faults(entry: str, fault: ValidationError, path: Path, faults: Fa
         faults.add(f"{path.name}: {kind}", entry + "".join(parts))
 
 
-def _compare(questions: list[Question], annotations: dict[int, Annotation], broken: set[int], faults: Faults) -> None:
+def _compare(
+    questions: list[QuestionEntry], annotations: dict[int, Annotation], broken: set[int], faults: Faults
+) -> None:
     asked = {question.question_id: question for question in questions}
     unanswered = (i for i in asked if i not in annotations and i not in broken)
     faults.extend("question without annotation", unanswered)

@@ -30,7 +30,7 @@ class Encoder(Protocol):
         ...
 
 
-class Member(Protocol):
+class EncoderMember(Protocol):
     """A module of `lever_pipe/lever/encoders`."""
 
     def load(self, folder: Path, *, device: str, batch_size: int) -> Encoder:

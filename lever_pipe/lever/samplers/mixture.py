@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lever_pipe.lever.samplers._nearest import nearest
-from lever_pipe.lever.samplers.protocol import SamplingView
+from lever_pipe.lever.samplers.protocol import SamplingView, nearest
 
 UNIFORM_SHARE, IMAGE_SHARE = 0.5, 0.25  # questions take the rest
 

@@ -37,3 +37,9 @@ class Sampler(Protocol):
             generator: the query's own stream.
         """
         ...
+
+
+def nearest(eligible: NDArray[np.int64], similarity: NDArray[np.float32], size: int) -> NDArray[np.int64]:
+    """Return the `size` eligible ids of highest similarity, best first; ties by id."""
+    order = np.argsort(-similarity[eligible], kind="stable")
+    return eligible[order[:size]]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lever_pipe.lever.samplers._nearest import nearest
-from lever_pipe.lever.samplers.protocol import SamplingView
+from lever_pipe.lever.samplers.protocol import SamplingView, nearest
 
 
 def sample(view: SamplingView, size: int, generator: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG001

@@ -34,7 +34,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 from lever_pipe.base import atomic, os_faults, storage
-from lever_pipe.base.errors import RecordError
+from lever_pipe.base.errors import ConfigError, RecordError
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ KEY = b'{"key":"'  # how a writer begins a line
 DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
 DIGEST_LENGTH = 16
 ENGINE_DIGITS = 16
+MANY = 1000  # answers that a GPU does not make again without consent
 END = b'"}\n'
 SEAL_LENGTH = len(DIGEST) + DIGEST_LENGTH + len(END)
 GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of a network file system
@@ -382,3 +383,46 @@ def _agree(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other) <= LOG_PROB_TOLERANCE
     return bool(one == other)
+
+
+def require_consent(
+    ledger: Ledger, digest: str, identity: Mapping[str, Any], n_missing: int, *, ask_again: bool
+) -> None:
+    """Tell, before an engine's first answer, what the ledger holds of other engines of its model.
+
+    Args:
+        ledger: all rows, whoever answered.
+        digest: this engine's.
+        identity: what this engine is; `weights` names the model.
+        n_missing: prompts that are to be asked.
+        ask_again: whether they may be, whatever they cost.
+
+    Raises:
+        ConfigError: many answers are there, this engine runs on a GPU, and `ask_again` is false.
+    """
+    counts, engines = ledger.rows_by_engine(), engines_of(ledger.folder)
+    if counts[digest]:
+        return
+    # Rows of a ledger without descriptions are of earlier keys, whose model nobody can tell.
+    others = {key: n for key, n in counts.items() if engines.get(key, identity).get("weights") == identity["weights"]}
+    held = sum(others.values())
+    if not held:
+        return
+    nearest = engines.get(max(others, key=lambda key: others[key]))
+    why = _differences(nearest, identity) if nearest else "their keys are those of an earlier version"
+    told = f"{ledger.folder}: {held} answers of this model stay unused ({why}), {n_missing} prompts are asked"
+    if identity["device"] == "cpu" or held < MANY or ask_again:
+        log.warning("%s.", told)
+        return
+    raise ConfigError(
+        f"{ledger.folder}: expected answers of this engine, or few of others, before a GPU answers",
+        found=f"{held} answers of this model that stay unused ({why})",
+        do=f"To ask all {n_missing} prompts again, set lvlm.ask_again: true; to use what is there, go back to the code "
+        "and libraries that answered.",
+    )
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return what of two engines differs, for example `numerics: same_everywhere, here fastest`."""
+    names = [name for name in here if there.get(name) != here[name]]
+    return "; ".join(f"{name}: {there.get(name)}, here {here[name]}" for name in names)

@@ -1,7 +1,7 @@
 """The text that a question with its demonstrations becomes, cut into segments at special tokens.
 
-The text follows the ChatML format of Qwen2.5-VL. Every segment begins with a special token, which a tokenizer never
-merges over, so segments may be tokenized one by one and shared between prompts.
+Every segment begins with a special token, which a tokenizer never merges over, so segments may be tokenized one by one
+and shared between prompts.
 """
 
 from __future__ import annotations
@@ -9,35 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from string import Formatter
-from typing import Literal
 
-from lever_pipe.base.errors import ConfigError, DataError
-from lever_pipe.base.records import Example
-
-IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
-USER = "<|im_start|>user\n"
-ASSISTANT = "<|im_start|>assistant\n"
-END = "<|im_end|>\n"
-_CONTROL_TOKEN = re.compile(r"<\|[a-z_]+\|>")
-
-
-@dataclass(frozen=True)
-class PromptStyle:
-    """How questions and answers are worded and arranged.
-
-    `single_turn` puts all images and texts into one user turn and words a demonstration by `demonstration`; `turns`
-    gives each demonstration a user turn worded by `query` and an assistant turn that holds the answer alone.
-    """
-
-    layout: Literal["single_turn", "turns"]
-    system: str  # empty for no system turn
-    demonstration: str  # template with {question} and {answer}
-    query: str  # template with {question}
-
-    def __post_init__(self) -> None:
-        _require_fields("prompt.demonstration", self.demonstration, {"question", "answer"})
-        _require_fields("prompt.query", self.query, {"question"})
+from lever_pipe.base.errors import DataError
+from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.experiment.config import PromptSettings
 
 
 @dataclass(frozen=True)
@@ -65,75 +40,112 @@ class TextPrompt:
         return tuple(digest for segment in self.segments for digest in segment.images)
 
 
-def build_prompt(query: Example, demonstrations: Sequence[Example], style: PromptStyle) -> TextPrompt:
-    """Return the prompt that shows `demonstrations` in their order and then asks `query`.
+@dataclass(frozen=True)
+class ChatTemplate:
+    """How a family of LVLMs writes turns and images.
 
-    Raises:
-        DataError: a question or an answer contains a control token such as `<|im_end|>`.
+    Attributes:
+        begin: of a turn, with `{role}`; it begins with a special token.
+        end: of a turn.
+        image: what stands for an image; it begins with a special token.
+        control: pattern of texts that the tokenizer reads as special tokens.
     """
-    return TextPrompt((*opening(style), *(shown(d, style) for d in demonstrations), asked(query, style)))
+
+    begin: str
+    end: str
+    image: str
+    control: str
+
+    def turn(self, role: str, text: str = "", *, is_open: bool = False) -> str:
+        """Return a turn, without its end where it goes on."""
+        return self.begin.format(role=role) + text + ("" if is_open else self.end)
 
 
-def opening(style: PromptStyle) -> tuple[TextSegment, ...]:
-    """Return what stands before the first demonstration: one segment or none."""
-    text = _system_turn(style) + (USER if style.layout == "single_turn" else "")
-    return (TextSegment(text),) if text else ()
+@dataclass(frozen=True)
+class Wording:
+    """How examples become text: the configured style in the template of a family.
 
-
-def shown(demonstration: Example, style: PromptStyle) -> TextSegment:
-    """Return a demonstration with its answer.
-
-    Raises:
-        DataError: its question or answer contains a control token.
+    The layout `single_turn` puts all images and texts into one user turn and words a demonstration by `demonstration`;
+    `turns` gives each demonstration a user turn worded by `query` and an assistant turn that holds the answer alone.
     """
-    if style.layout == "single_turn":
-        text = IMAGE + _fill(style.demonstration, demonstration)
-    else:
-        text = _question_turn(demonstration, style) + ASSISTANT + _fill("{answer}", demonstration) + END
-    return TextSegment(text, (demonstration.image_digest,))
+
+    style: PromptSettings
+    template: ChatTemplate
+
+    def prompt(self, query: Example, demonstrations: Sequence[Example]) -> TextPrompt:
+        """Return the prompt that shows `demonstrations` in their order and then asks `query`.
+
+        Raises:
+            DataError: a question or an answer contains a control token such as `<|im_end|>`.
+        """
+        return TextPrompt((*self.opening(), *map(self.shown, demonstrations), self.asked(query)))
+
+    def opening(self) -> tuple[TextSegment, ...]:
+        """Return what stands before the first demonstration: one segment or none."""
+        text = self.template.turn("system", self.style.system) if self.style.system else ""
+        text += self.template.turn("user", is_open=True) if self._in_one_turn else ""
+        return (TextSegment(text),) if text else ()
+
+    def shown(self, demonstration: Example) -> TextSegment:
+        """Return a demonstration with its answer.
+
+        Raises:
+            DataError: its question or answer contains a control token.
+        """
+        if self._in_one_turn:
+            text = self.template.image + self._fill(self.style.demonstration, demonstration)
+        else:
+            answer = self._fill("{answer}", demonstration)
+            text = self._question_turn(demonstration) + self.template.turn("assistant", answer)
+        return TextSegment(text, (demonstration.image_digest,))
+
+    def asked(self, query: Example) -> TextSegment:
+        """Return what is asked, up to where the answer begins.
+
+        Raises:
+            DataError: its question or answer contains a control token.
+        """
+        if self._in_one_turn:
+            text = self.template.image + self._fill(self.style.query, query) + self.template.end
+        else:
+            text = self._question_turn(query)
+        return TextSegment(text + self.template.turn("assistant", is_open=True), (query.image_digest,))
+
+    @property
+    def _in_one_turn(self) -> bool:
+        return self.style.layout == "single_turn"
+
+    def _question_turn(self, example: Example) -> str:
+        return self.template.turn("user", self.template.image + self._fill(self.style.query, example))
+
+    def _fill(self, template: str, example: Example) -> str:
+        for key, value in (("question", example.question), ("answer", example.answer)):
+            token = re.search(self.template.control, value)
+            if token:
+                raise DataError(
+                    f"question {example.question_id}: expected a {key} of plain text",
+                    found=f"the control token {token.group()}",
+                    do="Remove it from the data; it would cut the prompt.",
+                )
+        return template.format(question=example.question, answer=example.answer).strip()
 
 
-def asked(query: Example, style: PromptStyle) -> TextSegment:
-    """Return what is asked, up to where the answer begins.
+class Prompter:
+    """Prompts of queries with demonstrations from the train split; each example becomes text once in a role."""
 
-    Raises:
-        DataError: its question or answer contains a control token.
-    """
-    if style.layout == "single_turn":
-        text = IMAGE + _fill(style.query, query) + END
-    else:
-        text = _question_turn(query, style)
-    return TextSegment(text + ASSISTANT, (query.image_digest,))
+    def __init__(self, wording: Wording, train: Sequence[Example]) -> None:
+        self._wording = wording
+        self._train = train
+        self._opening = wording.opening()
+        self._shown: dict[ExampleId, TextSegment] = {}
+        self._asked: dict[tuple[str, str, str], TextSegment] = {}  # by all that a query's segment is made of
 
-
-def _system_turn(style: PromptStyle) -> str:
-    return f"<|im_start|>system\n{style.system}{END}" if style.system else ""
-
-
-def _question_turn(example: Example, style: PromptStyle) -> str:
-    return USER + IMAGE + _fill(style.query, example) + END
-
-
-def _fill(template: str, example: Example) -> str:
-    for key, value in (("question", example.question), ("answer", example.answer)):
-        token = _CONTROL_TOKEN.search(value)
-        if token:
-            raise DataError(
-                f"question {example.question_id}: expected a {key} of plain text",
-                found=f"the control token {token.group()}",
-                do="Remove it from the data; it would cut the prompt.",
-            )
-    return template.format(question=example.question, answer=example.answer).strip()
-
-
-def _require_fields(name: str, template: str, fields: set[str]) -> None:
-    try:
-        found = {field for _, field, _, _ in Formatter().parse(template) if field is not None}
-    except ValueError as fault:
-        found = {str(fault)}
-    if found != fields:
-        raise ConfigError(
-            f"{name} must hold exactly the fields {sorted(fields)}",
-            found=repr(template),
-            do="Write {question} and {answer} where the example's texts go.",
-        )
+    def __call__(self, query: Example, demonstrations: Sequence[ExampleId]) -> TextPrompt:
+        """Return the prompt with the demonstrations in the given order, the first one farthest from the query."""
+        for i in demonstrations:
+            if i not in self._shown:
+                self._shown[i] = self._wording.shown(self._train[i])
+        made_of = (query.question, query.answer, query.image_digest)
+        if made_of not in self._asked:
+            self._asked[made_of] = self._wording.asked(query)
+        return TextPrompt((*self._opening, *(self._shown[i] for i in demonstrations), self._asked[made_of]))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lever_pipe.base.records import group_of
+from lever_pipe.base.policy_names import group_of
 from lever_pipe.report.claims.lever_side import Shots, Statistic
 from lever_pipe.report.claims.quantities import Quantity, measured
 from lever_pipe.report.claims.texts import PRINTED_ONLY, counted

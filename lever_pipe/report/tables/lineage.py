@@ -12,7 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Row, RunCard, beta_text
+from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.base.records import Row, RunCard
 from lever_pipe.report.tables.frames import read_text_columns
 
 COLUMNS = ("group", "field", "value")
@@ -23,7 +24,7 @@ UNKNOWN = "unknown"
 Fields = Mapping[str, str]
 """Value by field; a field that does not apply is absent."""
 Lineages = Mapping[str, Fields]
-"""Fields by group: `records.group_of` of ours, `published_key` of theirs."""
+"""Fields by group: `policy_names.group_of` of ours, `published_key` of theirs."""
 DIGEST = 12  # hexadecimal digits of a content digest that tell two files apart
 
 
@@ -56,8 +57,7 @@ class PublishedLineage(Row):
 
 def published_key(beta: float, epoch: int, *, stage: str = "grpo", document: str = "") -> str:
     """Return the group of a published row; with a document, of the row that this document quotes."""
-    key = f"published/{stage}/beta~{beta_text(beta)}/epoch~{epoch}"
-    return f"{key}/document~{document}" if document else key
+    return str(PolicyName(kind="published", member=stage, beta=beta, epoch=epoch, document=document))
 
 
 def read_lineage(path: Path) -> dict[str, dict[str, str]]:
@@ -117,12 +117,9 @@ def read_published_runs(path: Path) -> PublishedLineage:
 def group_of_training(card: RunCard) -> str:
     """Return the group whose epoch a training card describes."""
     config = card.config
-    run = _method(card)
-    if "base_rce_epoch" in config:
-        run += f"/base~{config['base_rce_epoch']}"
-    if "kl_beta" in config:
-        run += f"/beta~{beta_text(config['kl_beta'])}"
-    return f"preset~{config['preset']}/{run}/epoch~{config['epoch']}"
+    base, beta = config.get("base_rce_epoch"), config.get("kl_beta")
+    name = PolicyName(kind=_method(card), preset=config["preset"], base=base, beta=beta, epoch=config["epoch"])
+    return str(name)
 
 
 def of_training(card: RunCard) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from lever_pipe.base.records import group_of
+from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.report.tables.results import Mean, means, offline_grpo, split_by
 from lever_pipe.report.tables.text import beta_text
 
@@ -58,17 +58,16 @@ class PolicyGroup:
 
 
 def label_of(group: str) -> str:
-    """Return what a group's name (`records.group_of`) is called in tables and figures."""
-    kind, *rest = group.split("/")
-    values = dict(part.split("~", 1) for part in group.split("/") if "~" in part)
-    if kind == "baseline":
-        return BASELINE_LABELS.get(rest[0], rest[0].replace("_", " "))
-    if rest[0] in MARK_LABELS:
-        return f"{MARK_LABELS[rest[0]]}, epoch {values['epoch']}"
-    if "beta" in values:
-        how = "On-policy GRPO" if rest[0] == "on_policy" else "GRPO"
-        return f"{how}, KL_BETA={values['beta']}, epoch {values['epoch']}"
-    return f"RCE epoch {values['epoch']}"
+    """Return what a group's name (`policy_names.group_of`) is called in tables and figures."""
+    name = PolicyName.parse(group)
+    if name.kind == "baseline":
+        return BASELINE_LABELS.get(name.member, name.member.replace("_", " "))
+    if name.kind in MARK_LABELS:
+        return f"{MARK_LABELS[name.kind]}, epoch {name.epoch}"
+    if name.beta is not None:
+        how = "On-policy GRPO" if name.kind == "on_policy" else "GRPO"
+        return f"{how}, KL_BETA={beta_text(name.beta)}, epoch {name.epoch}"
+    return f"RCE epoch {name.epoch}"
 
 
 def baselines(scores: pd.DataFrame) -> list[PolicyGroup]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
-from lever_pipe.base.records import beta_text
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.tables.evidence import Evidence, Interval, Pair, Paired
 from lever_pipe.report.tables.text import listing
 from lever_pipe.statistics.summary import mean_and_sd, standard_error_percent
@@ -59,7 +59,7 @@ class Results:
 
     def group(self, beta: float, epoch: int) -> str:
         """Return the name of a GRPO epoch over all its seeds."""
-        return f"preset~{self.preset}/grpo/base~{self.base}/beta~{beta_text(beta)}/epoch~{epoch}"
+        return str(PolicyName(kind="grpo", preset=self.preset, base=self.base, beta=beta, epoch=epoch))
 
     def interval(self, beta: float, epoch: int, samples: int, shots: int | str) -> Interval | None:
         """Return an accuracy with its interval, or None where no such epoch was evaluated."""

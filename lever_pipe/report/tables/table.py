@@ -26,7 +26,7 @@ class Table:
     frame: pd.DataFrame
     notes: tuple[str, ...] = field(default=())
     factor: str = ""  # what the rows are meant to differ in; empty where they are not compared
-    groups: tuple[str, ...] = field(default=())  # one a row: the policies behind it (`records.group_of`), or empty
+    groups: tuple[str, ...] = field(default=())  # one a row: the policies behind it (`policy_names.group_of`), or empty
     marks: tuple[str, ...] = field(default=())  # one a row: letters of its footnotes, such as `a` or `ab`
     footnotes: tuple[str, ...] = field(default=())  # in the order of their letters
     lead: str = ""  # what the table says, to be read before it

@@ -388,7 +388,7 @@ def constant(module: str, name: str) -> Any:
 def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
     encoder, lvlm, agent = local_checks.models(parse_experiment(WORLD))
     assert set(encoder.files) == set(constant("lever/encoders/clip.py", "FILES"))
-    assert set(lvlm.files) == set(constant("lvlms/_folder.py", "REQUIRED"))
+    assert set(lvlm.files) == set(constant("lvlms/qwen2_5_vl.py", "REQUIRED"))
     assert agent.any_of == constant("intention/codecs/hf.py", "_FILES")
     of_words = parse_experiment({**WORLD, "intention": {"model": {"codec": "word"}}})
     assert local_checks.models(of_words)[-1].any_of == (constant("intention/codecs/word.py", "FILE"),)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.lever.emulation.head import drop_head, head_names
+from lever_pipe.lever.emulation.selections import drop_head, head_names
 from lever_pipe.lever.selector.network import PROJECTIONS, Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.policies import trained_share
 

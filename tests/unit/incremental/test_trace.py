@@ -356,8 +356,8 @@ class TestNames:
         assert trace_values.family_names(source._replace(column="p"), rows) == {"a0", "r"}
 
     def test_a_statistic_over_a_run_depends_on_its_earlier_epochs(self) -> None:
-        assert trace_values.earlier_epochs(["x/epoch~3", "baseline/y"]) == {
-            *("x/epoch~1", "x/epoch~2", "x/epoch~3", "baseline/y")
+        assert trace_values.earlier_epochs(["preset~x/rce/epoch~3", "baseline/y"]) == {
+            *("preset~x/rce/epoch~1", "preset~x/rce/epoch~2", "preset~x/rce/epoch~3", "baseline/y")
         }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import rce
-from lever_pipe.losses.rce import RceTerms, reward_ranges, uniform_policy_loss
+from lever_pipe.losses.rce import RceTerms, reward_ranges
 from lever_pipe.losses.sequence import selection_log_probs
 
 real_imitation_weights = rce.imitation_weights
@@ -130,20 +130,11 @@ def test_the_checks_reject_a_broken_loss(name: str, broken: object, monkeypatch:
             check()
 
 
-def test_uniform_policy_loss() -> None:
-    assert uniform_policy_loss(64, 2) == pytest.approx(math.log(64) + math.log(63), abs=1e-12)
-    assert uniform_policy_loss(64, 2) == pytest.approx(8.302, abs=5e-4)
-    assert uniform_policy_loss(5, 0) == 0.0
-    assert uniform_policy_loss(3, 3) == pytest.approx(math.log(6), abs=1e-12)  # 3! orders
-    with pytest.raises(ValueError, match="shots must be in"):
-        uniform_policy_loss(3, 4)
-
-
 def test_an_untrained_policy_pays_the_uniform_loss() -> None:
     selections = torch.tensor([[[0, 1], [7, 3], [63, 5]]])
     log_probs = selection_log_probs(torch.zeros(1, 64, dtype=torch.float64), selections)
     total = terms_of(log_probs, tensor([0.0, 1.6, 2.0])).total.item()
-    assert total == pytest.approx(uniform_policy_loss(64, 2), abs=1e-12)
+    assert total == pytest.approx(math.log(64) + math.log(63), abs=1e-12)
 
 
 def test_shifting_the_rewards_of_a_query_changes_nothing() -> None:

@@ -18,13 +18,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from lever_pipe.lvlms._assembly import build_engine
 from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._engine import Engine
-from lever_pipe.lvlms._folder import Parts, load_parts
-from lever_pipe.lvlms._requests import Prompt, Request, Segment
+from lever_pipe.lvlms._engine import Engine, build_engine
+from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms.protocol import ImageSource
+from lever_pipe.lvlms.qwen2_5_vl import Qwen25Vl, load
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 WORDS = (
@@ -108,8 +107,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def parts(folder: Path) -> Parts:
-    return load_parts(folder, dtype="float32", device="cpu")
+def parts(folder: Path) -> Qwen25Vl:
+    return load(folder, dtype="float32", device="cpu")
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +128,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 class Bench:
     """Builds prompts and engines over the tiny model."""
 
-    parts: Parts
+    parts: Qwen25Vl
     paths: dict[str, Path]
 
     def ids(self, text: str) -> tuple[int, ...]:
@@ -141,19 +140,19 @@ class Bench:
         ending = "" if answer is None else f"{answer}<|im_end|>\n"
         return Segment(self.ids(text + ending), (list(self.paths)[image],))
 
-    def prompt(self, demonstrations: tuple[int, ...], query: int) -> Prompt:
+    def prompt(self, demonstrations: tuple[int, ...], query: int) -> TokenPrompt:
         def words(seed: int, count: int) -> str:
             return " ".join(random.Random(seed).choices(WORDS, k=count))
 
         shown = [self.turn(d, words(d, 2 + d % 3), words(50 + d, 1 + d % 2)) for d in demonstrations]
-        return Prompt((Segment(self.ids(SYSTEM)), *shown, self.turn(query, words(90 + query, 3), None)))
+        return TokenPrompt((Segment(self.ids(SYSTEM)), *shown, self.turn(query, words(90 + query, 3), None)))
 
     def answers(self) -> tuple[tuple[int, ...], ...]:
         """One token, several, equal first tokens; each with the end of the turn; one without."""
         end = self.parts.eos
         return (*(((*self.ids(a), end)) for a in ("red", "red cat", "two dog", "")), self.ids("blue"))
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[TokenPrompt]:
         """0 to 4 demonstrations, all image shapes, a duplicate, prompts that begin alike."""
         chosen = [((), 9), ((0,), 9), ((0, 1), 9), ((0, 1, 2), 8), ((0, 1, 2, 3), 9), ((3, 2, 1, 0), 9), ((4, 4), 7)]
         chosen += [((), 5), ((5,), 6), ((6, 2), 8), ((1, 0), 9), ((0, 1), 9)]
@@ -193,8 +192,8 @@ class Bench:
     ) -> DecodeOptions:
         return DecodeOptions(eos or (self.parts.eos,), tokens, beams, length_penalty)
 
-    def requests(self) -> list[Request]:
-        return [Request(prompt, self.answers()) for prompt in self.prompts()]
+    def requests(self) -> list[TokenRequest]:
+        return [TokenRequest(prompt, self.answers()) for prompt in self.prompts()]
 
     @property
     def open(self) -> Callable[[str], Any]:
@@ -202,5 +201,5 @@ class Bench:
 
 
 @pytest.fixture(scope="session")
-def bench(parts: Parts, paths: dict[str, Path]) -> Bench:
+def bench(parts: Qwen25Vl, paths: dict[str, Path]) -> Bench:
     return Bench(parts, paths)

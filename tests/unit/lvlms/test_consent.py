@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.lvlms._consent import MANY, require_consent
-from lever_pipe.lvlms.asking.ledger import Ledger, introduce
+from lever_pipe.lvlms.asking.ledger import MANY, Ledger, introduce, require_consent
 
 OWN, OTHER, THIRD = "a" * 16, "b" * 16, "c" * 16
 HERE = {"weights": "w", "device": "cuda", "numerics": "", "code": "2"}

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from lever_pipe.lvlms import _executor, _positions
-from lever_pipe.lvlms._folder import load_parts
 from lever_pipe.lvlms._planner import cut_shards
-from lever_pipe.lvlms._requests import Prompt, Request, Result, Segment, merge_requests
-from lever_pipe.lvlms._stock import _inputs, stock_tokens
+from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests
+from lever_pipe.lvlms.qwen2_5_vl import load
 
 # Sums of fp32 products in another order, through three layers: 1e-5 is seen, a wrong position moves 0.1 or more.
 ATOL = 1e-4
@@ -19,9 +18,9 @@ EXECUTORS = ("packed", "padded")
 
 
 @torch.inference_mode()
-def naive_scores(bench, prompt: Prompt, answer: tuple[int, ...]) -> list[float]:
+def naive_scores(bench, prompt: TokenPrompt, answer: tuple[int, ...]) -> list[float]:
     """One full forward on pixels for one answer."""
-    inputs = _inputs(bench.parts, [prompt], bench.open)
+    inputs = bench.parts.stock_inputs([prompt], bench.open)
     n = inputs["input_ids"].shape[1]
     more = torch.tensor([answer])
     inputs["input_ids"] = torch.cat([inputs["input_ids"], more], dim=1)
@@ -32,8 +31,8 @@ def naive_scores(bench, prompt: Prompt, answer: tuple[int, ...]) -> list[float]:
 
 
 @torch.inference_mode()
-def stock_beam_score(bench, prompt: Prompt, eos: tuple[int, ...], length_penalty: float) -> float:
-    inputs = _inputs(bench.parts, [prompt], bench.open)
+def stock_beam_score(bench, prompt: TokenPrompt, eos: tuple[int, ...], length_penalty: float) -> float:
+    inputs = bench.parts.stock_inputs([prompt], bench.open)
     out = bench.parts.model.generate(
         **inputs,
         do_sample=False,
@@ -48,8 +47,8 @@ def stock_beam_score(bench, prompt: Prompt, eos: tuple[int, ...], length_penalty
     return float(out.sequences_scores[0])
 
 
-def stock(bench, prompts: list[Prompt], **options: object) -> list[tuple[int, ...]]:
-    return stock_tokens(bench.parts, prompts, open_image=bench.open, options=bench.options(**options), batch_size=1)
+def stock(bench, prompts: list[TokenPrompt], **options: object) -> list[tuple[int, ...]]:
+    return bench.parts.stock_tokens(prompts, open_image=bench.open, options=bench.options(**options), batch_size=1)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +78,8 @@ def test_the_tiny_model_reacts_to_images_and_prompts(bench, reference) -> None:
     # Without this guard a dull random model would hide every fault below; positions are guarded by the fault tests.
     digests, answer = list(bench.paths), bench.answers()[1:2]
     prompt = bench.prompt((0, 1), 9)
-    swapped = Prompt(tuple(Segment(s.ids, tuple(digests[2] for _ in s.images)) for s in prompt.segments))
-    plain, other = bench.engine()[0].run([Request(prompt, answer), Request(swapped, answer)])
+    swapped = TokenPrompt(tuple(Segment(s.ids, tuple(digests[2] for _ in s.images)) for s in prompt.segments))
+    plain, other = bench.engine()[0].run([TokenRequest(prompt, answer), TokenRequest(swapped, answer)])
     assert max(abs(a - b) for a, b in zip(plain.scores[0], other.scores[0], strict=True)) > 0.1
     assert len(set(reference[0])) >= 8
     assert sum(len(set(tokens)) > 2 for tokens in reference[0]) >= 8  # not one token over and over
@@ -101,7 +100,7 @@ def test_greedy_tokens_and_scores_equal_the_naive_ones(
 def test_beam_search_equals_the_stock_one(bench, length_penalty: float, executor: str) -> None:
     prompts = bench.prompts()[:8]
     engine, _ = bench.engine(executor=executor, beams=3, length_penalty=length_penalty)
-    results = engine.run([Request(p) for p in prompts])
+    results = engine.run([TokenRequest(p) for p in prompts])
     assert [r.tokens for r in results] == stock(bench, prompts, beams=3, length_penalty=length_penalty)
     for prompt, result in zip(prompts[:3], results, strict=False):
         expected = stock_beam_score(bench, prompt, (bench.parts.eos,), length_penalty)
@@ -116,7 +115,7 @@ def test_beam_search_equals_the_stock_one(bench, length_penalty: float, executor
 def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int, index: int, executor: str) -> None:
     prompts, eos = bench.prompts()[:8], (frequent[index],)
     engine, _ = bench.engine(executor=executor, beams=beams, eos=eos)
-    results = engine.run([Request(p) for p in prompts])
+    results = engine.run([TokenRequest(p) for p in prompts])
     assert [r.tokens for r in results] == stock(bench, prompts, beams=beams, eos=eos)
     assert any(r.tokens[-1] == eos[0] and len(r.tokens) < 6 for r in results)
 
@@ -125,13 +124,13 @@ def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int,
 def test_several_end_tokens_in_beam_search(bench, frequent: list[int], executor: str) -> None:
     prompts, eos = bench.prompts()[:6], (frequent[0], frequent[1])
     engine, _ = bench.engine(executor=executor, beams=3, eos=eos)
-    assert [r.tokens for r in engine.run([Request(p) for p in prompts])] == stock(bench, prompts, beams=3, eos=eos)
+    assert [r.tokens for r in engine.run([TokenRequest(p) for p in prompts])] == stock(bench, prompts, beams=3, eos=eos)
 
 
 def test_generated_log_probs_are_those_of_scoring_the_same_tokens(bench) -> None:
     prompts = bench.prompts()[:5]
     engine, _ = bench.engine()
-    for prompt, result in zip(prompts, engine.run([Request(p) for p in prompts]), strict=True):
+    for prompt, result in zip(prompts, engine.run([TokenRequest(p) for p in prompts]), strict=True):
         assert result.token_log_probs == pytest.approx(naive_scores(bench, prompt, result.tokens), abs=ATOL)
 
 
@@ -172,20 +171,20 @@ def test_requests_for_one_prompt_are_computed_together(bench) -> None:
     engine, counters = bench.engine()
     seen = []
     results = engine.run(
-        [Request(prompt, (two, one), False), Request(prompt), Request(prompt, (one, one))],
+        [TokenRequest(prompt, (two, one), False), TokenRequest(prompt), TokenRequest(prompt, (one, one))],
         on_result=lambda request, result: seen.append((request, result)),
     )
     assert [len(r.scores) for r in results] == [2, 0, 2]
     assert results[0].scores == (results[0].scores[0], results[2].scores[0])
     assert (results[0].tokens, results[1].tokens) == ((), results[2].tokens)
     assert len(seen) == 1
-    assert seen[0][0] == Request(prompt, tuple(sorted((one, two))), True)
+    assert seen[0][0] == TokenRequest(prompt, tuple(sorted((one, two))), True)
     assert counters["tokens_prefilled"] == counters["prompt_tokens"]
 
 
 def test_scoring_alone_decodes_nothing(bench, reference) -> None:
     engine, counters = bench.engine(wave_tokens=100_000)
-    results = engine.run([Request(p, bench.answers(), False) for p in bench.prompts()])
+    results = engine.run([TokenRequest(p, bench.answers(), False) for p in bench.prompts()])
     depths = max(len(p.segments) for p in bench.prompts())
     assert counters["forwards"] == depths  # inner nodes depth by depth, then all leaves
     assert all(r.tokens == () for r in results)
@@ -200,21 +199,21 @@ def test_scoring_alone_decodes_nothing(bench, reference) -> None:
 
 
 def test_text_only_prompts_work(bench) -> None:
-    prompt = Prompt((Segment(bench.ids("<|im_start|>user\nwhat is two<|im_end|>\n<|im_start|>assistant\n")),))
+    prompt = TokenPrompt((Segment(bench.ids("<|im_start|>user\nwhat is two<|im_end|>\n<|im_start|>assistant\n")),))
     engine, counters = bench.engine()
-    assert engine.run([Request(prompt)])[0].tokens == stock(bench, [prompt])[0]
+    assert engine.run([TokenRequest(prompt)])[0].tokens == stock(bench, [prompt])[0]
     assert counters["images_encoded"] == 0
     assert engine.run([]) == []
 
 
-def prompt_length(bench, prompt: Prompt) -> int:
-    return int(_inputs(bench.parts, [prompt], bench.open)["input_ids"].shape[1])
+def prompt_length(bench, prompt: TokenPrompt) -> int:
+    return int(bench.parts.stock_inputs([prompt], bench.open)["input_ids"].shape[1])
 
 
-def distinct_lengths(bench, prompts: list[Prompt]) -> int:
+def distinct_lengths(bench, prompts: list[TokenPrompt]) -> int:
     """Tokens of all distinct beginnings of the prompts, by the stock path's own tokenisation."""
     beginnings = {p.segments[:n] for p in prompts for n in range(1, len(p.segments) + 1)}
-    return sum(prompt_length(bench, Prompt((s[-1],))) for s in beginnings)
+    return sum(prompt_length(bench, TokenPrompt((s[-1],))) for s in beginnings)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -233,9 +232,9 @@ def test_a_pass_feeds_one_token_less_than_an_answer_has(bench) -> None:
     a, b = bench.prompt((0, 1), 9), bench.prompt((0, 2), 9)
     engine, counters = bench.engine(wave_tokens=100_000, tokens=1, executor="padded")
     answer = bench.answers()[2]
-    engine.run([Request(a, (answer,)), Request(b), Request(a)])
+    engine.run([TokenRequest(a, (answer,)), TokenRequest(b), TokenRequest(a)])
     assert counters["forwards"] == 4  # system, first, second demonstration, query; one token needs no decoding pass
-    one, two = (prompt_length(bench, Prompt(p.segments[2:3])) for p in (a, b))
+    one, two = (prompt_length(bench, TokenPrompt(p.segments[2:3])) for p in (a, b))
     # The leaves: two queries of one length, and an answer beside nothing.
     assert counters["tokens_padded"] == abs(one - two) + len(answer) - 1
 
@@ -255,7 +254,7 @@ def test_the_model_is_left_as_found(bench) -> None:
     model, prompts = bench.parts.model, bench.prompts()[:2]
     before = stock(bench, prompts)
     state = model.model.rope_deltas
-    bench.engine(beams=3)[0].run([Request(p) for p in prompts])
+    bench.engine(beams=3)[0].run([TokenRequest(p) for p in prompts])
     assert model.model.rope_deltas is state
     assert stock(bench, prompts) == before
 
@@ -268,7 +267,7 @@ def test_shards_give_the_same_answers(bench, executor: str) -> None:
     assert min(map(len, shards)) > 0
     for shard in shards:
         for request, result in zip(shard, bench.engine(executor=executor)[0].run(shard), strict=True):
-            expected = by_request[Request(request.prompt, bench.answers())]
+            expected = by_request[TokenRequest(request.prompt, bench.answers())]
             answers = dict(zip(bench.answers(), expected.scores, strict=True))
             assert result.tokens == expected.tokens
             found = [value for scores in result.scores for value in scores]
@@ -277,7 +276,7 @@ def test_shards_give_the_same_answers(bench, executor: str) -> None:
 
 
 def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder) -> None:
-    half = replace(bench, parts=load_parts(folder, dtype="bfloat16", device="cpu"))
+    half = replace(bench, parts=load(folder, dtype="bfloat16", device="cpu"))
     rng, answers = random.Random(0), bench.answers()
     prompts = [bench.prompt(tuple(rng.sample(range(9), rng.randint(0, 4))), 9) for _ in range(40)]
     exact = [naive_scores(bench, p, a) for p in prompts for a in answers]
@@ -288,7 +287,7 @@ def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder) -
 
     stock_half = distances([naive_scores(half, p, a) for p in prompts for a in answers])
     for executor in EXECUTORS:
-        results = half.engine(executor=executor)[0].run([Request(p, answers, False) for p in prompts])
+        results = half.engine(executor=executor)[0].run([TokenRequest(p, answers, False) for p in prompts])
         ours = distances([list(scores) for result in results for scores in result.scores])
         # Rounding to 8 bits in another place moves a single score either way, but not their distribution.
         for quantile in (0.5, 0.99):
@@ -305,7 +304,7 @@ def test_log_probabilities_in_blocks_are_the_same(
     plain = _executor.log_probs
     monkeypatch.setattr(_executor, "log_probs", lambda m, hidden: most.append(hidden.shape[:-1]) or plain(m, hidden))
     engine, _ = bench.engine(executor=executor, wave_tokens=100_000)
-    results = engine.run([Request(prompt, bench.answers(), False) for prompt in bench.prompts()])
+    results = engine.run([TokenRequest(prompt, bench.answers(), False) for prompt in bench.prompts()])
     scored = [list(scores) for result in results for scores in result.scores]
     for one, other in zip(scored, [row for rows in reference[1] for row in rows], strict=True):
         assert one == pytest.approx(other, abs=ATOL)
@@ -320,7 +319,7 @@ def test_a_failed_run_leaves_nothing_behind(bench, reference, executor: str) -> 
     for after in (1, 5):
         seen = []
 
-        def stop(request: Request, _: Result, seen: list[Request] = seen, after: int = after) -> None:
+        def stop(request: TokenRequest, _: Result, seen: list[TokenRequest] = seen, after: int = after) -> None:
             seen.append(request)
             if len(seen) == after:
                 raise OSError("no space left")
@@ -336,10 +335,10 @@ def test_a_small_store_encodes_for_one_part_of_the_plan_at_a_time(bench) -> None
     # Two queries with an image each and demonstrations of their own: a store for one part of the plan is enough.
     prompts = [bench.prompt((0, 1), 2), bench.prompt((3, 4), 5)]
     plain, _ = bench.engine(kv_tokens=300)
-    expected = plain.run([Request(prompt) for prompt in prompts])
+    expected = plain.run([TokenRequest(prompt) for prompt in prompts])
     engine, counters = bench.engine(kv_tokens=300)
     probe, _ = bench.vision()
     probe.prepare(bench.paths)
     engine._vision._capacity = sum(features.nbytes for features in probe.features(prompts[0].images)) * 3 // 2
-    assert engine.run([Request(prompt) for prompt in prompts]) == expected
+    assert engine.run([TokenRequest(prompt) for prompt in prompts]) == expected
     assert counters["images_encoded"] == 6

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lever_pipe.base import rowwise
 from lever_pipe.lvlms._flop import TextFlop, VisionFlop, chain_pairs
 from lever_pipe.lvlms._memory import prompt_mask
-from lever_pipe.lvlms._requests import Request
+from lever_pipe.lvlms._requests import TokenRequest
 
 # Norms and biases are counted with the matrices that they stand beside, and are no matrix product.
 RTOL = 0.02
@@ -31,12 +31,12 @@ def only_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_linear_work_is_what_torch_counts(bench, only_the_work: None, beams: int, executor: str) -> None:
     prompts = [bench.prompt(shown, 9) for shown in ((9,), (9, 9), (9, 9, 9))]
     engine, counters = bench.engine(beams=beams, wave_tokens=1 if executor == "padded" else 1000, executor=executor)
-    engine.run([Request(bench.prompt((), 9), generate=False)])  # encodes the one image
+    engine.run([TokenRequest(bench.prompt((), 9), generate=False)])  # encodes the one image
     engine._executor._flop._pair = 0  # torch does not count the attention of a CPU
     engine._executor._options = bench.options(beams=beams, eos=(-1,))  # no row leaves early
     before = counters["flop"]
     with FlopCounterMode(display=False) as measured:
-        engine.run([Request(prompt, bench.answers()) for prompt in prompts])
+        engine.run([TokenRequest(prompt, bench.answers()) for prompt in prompts])
     assert counters["flop"] - before == pytest.approx(measured.get_total_flops(), rel=RTOL)
 
 

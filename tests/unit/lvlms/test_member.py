@@ -15,20 +15,23 @@ from safetensors.torch import load_file, save_file
 from lever_pipe.base import numerics
 from lever_pipe.base.errors import CheckpointError, ConfigError, DataError, ImageError
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.lvlms import qwen2_5_vl
+from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.lvlms._memory import SlotPool
 from lever_pipe.lvlms._planner import cut_shards
 from lever_pipe.lvlms._requests import merge_requests
-from lever_pipe.lvlms._slots import SlotPool
-from lever_pipe.lvlms._stock import _inputs
+from lever_pipe.lvlms.asking import answering
+from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of
-from lever_pipe.lvlms.asking.prompts import PromptStyle, TextPrompt, TextSegment, build_prompt
+from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmRequest
+from lever_pipe.lvlms.qwen2_5_vl import TEMPLATE
 
-STYLE = PromptStyle("turns", "", "{question} {answer}", "{question}")
+STYLE = PromptSettings(layout="turns", system="", demonstration="{question} {answer}", query="{question}")
+WORDING = Wording(STYLE, TEMPLATE)
 QUESTIONS = ("what color is the cat", "how many men", "where is this", "what kind of dog", "is this food")
 ANSWERS = ("red", "two dog", "blue", "green train table", "one")
 
-Load = Callable[..., qwen2_5_vl.Qwen25Vl]
+Load = Callable[..., LedgerLvlm]
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +55,11 @@ def examples(paths: dict[str, Path]) -> list[Example]:
 @pytest.fixture
 def load(folder: Path, paths: dict[str, Path]) -> Load:
     def loaded(ledger: Path | None = None, root: Path = folder, images: dict[str, Path] = paths, **options: object):
-        return qwen2_5_vl.load(
+        return open_lvlm(
+            "qwen2_5_vl",
             root,
             options=LvlmOptions(**{"wave_tokens": 600, **options}),
             images=ImageSource(images),
-            device="cpu",
-            threads=1,
             ledger=ledger,
         )
 
@@ -67,7 +69,7 @@ def load(folder: Path, paths: dict[str, Path]) -> Load:
 @pytest.fixture
 def requests(examples: list[Example]) -> list[LvlmRequest]:
     chosen = [((), 9), ((0,), 9), ((0, 1, 2, 3), 8), ((3, 2), 8), ((5,), 6), ((0,), 9)]
-    built = [build_prompt(examples[q], [examples[d] for d in shown], STYLE) for shown, q in chosen]
+    built = [WORDING.prompt(examples[q], [examples[d] for d in shown]) for shown, q in chosen]
     return [LvlmRequest(prompt, ("red", "two dog")[: 1 + i % 2]) for i, prompt in enumerate(built)]
 
 
@@ -88,7 +90,7 @@ def test_an_answers_log_probability_is_the_sum_with_the_end_of_the_turn(load, re
     total, prompt = 0.0, member._to_prompt(request.prompt)
     for length in range(len(ids)):
         # One token at a time behind the prompt: a slow, separate path to the same sum.
-        inputs = _inputs(parts, [prompt], ImageSource(member._images._paths).open)
+        inputs = parts.stock_inputs([prompt], ImageSource(member._images._paths).open)
         more = torch.tensor([ids[:length]], dtype=torch.long)
         for name, filler in (("input_ids", more), ("attention_mask", more * 0 + 1), ("mm_token_type_ids", more * 0)):
             inputs[name] = torch.cat([inputs[name], filler.to(inputs[name].dtype)], dim=1)
@@ -142,7 +144,7 @@ def test_what_others_have_answered_is_looked_at_before_the_first_answer_alone(
     load, requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(qwen2_5_vl, "require_consent", lambda *words, **_: asked.append(words[3]))
+    monkeypatch.setattr(answering, "require_consent", lambda *words, **_: asked.append(words[3]))
     member = load(tmp_path)
     member.run(requests[:2])
     member.run(requests)
@@ -359,12 +361,12 @@ def _copy(folder: Path, target: Path) -> Path:
     return Path(shutil.copytree(folder, target))
 
 
-def _asked(member: qwen2_5_vl.Qwen25Vl, requests: list[LvlmRequest]):
+def _asked(member: LedgerLvlm, requests: list[LvlmRequest]):
     member._tokenize(requests)
     return [member._to_request(request) for request in requests]
 
 
-def _prompts(member: qwen2_5_vl.Qwen25Vl, requests: list[LvlmRequest]):
+def _prompts(member: LedgerLvlm, requests: list[LvlmRequest]):
     member._tokenize(requests)
     return [member._to_prompt(request.prompt) for request in requests]
 

@@ -21,7 +21,7 @@ from lever_pipe.lvlms._paged import PagedMemory
 from lever_pipe.lvlms._paged_choice import choose_memory, self_test, unusable
 from lever_pipe.lvlms._pages import PagePool
 from lever_pipe.lvlms._planner import Budget
-from lever_pipe.lvlms._requests import Prompt, Request, Segment
+from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
 
 PAGES = (4, 16, 64, 256)
 
@@ -142,7 +142,7 @@ def test_beams_and_scores_equal_the_naive_ones(bench, beam_reference, page, wave
 def test_beam_scores_equal_the_stock_ones(bench) -> None:
     prompts, eos = bench.prompts()[2:6], (bench.parts.eos,)
     engine, _ = paged(bench, page=16, beams=3, length_penalty=1.0)
-    for prompt, result in zip(prompts, engine.run([Request(p) for p in prompts]), strict=True):
+    for prompt, result in zip(prompts, engine.run([TokenRequest(p) for p in prompts]), strict=True):
         assert result.beam_score == pytest.approx(stock_beam_score(bench, prompt, eos, 1.0), abs=ATOL)
 
 
@@ -153,7 +153,7 @@ def test_early_ends_equal_the_stock_ones(bench, reference, page: int, beams: int
     frequent = Counter(t for answer in reference[0] for t in answer[:4]).most_common(2)
     for eos in [(token,) for token, _ in frequent]:
         engine, memory = paged(bench, page=page, beams=beams, eos=eos)
-        results = engine.run([Request(p) for p in prompts])
+        results = engine.run([TokenRequest(p) for p in prompts])
         assert [r.tokens for r in results] == stock(bench, prompts, beams=beams, eos=eos)
         assert any(len(r.tokens) < 6 for r in results)
         assert_nothing_is_left(memory)
@@ -187,7 +187,7 @@ def test_a_kernel_that_reads_wrongly_would_be_noticed(bench, reference, kernel) 
 def test_without_copies_of_partly_filled_pages_results_would_differ(bench, reference, monkeypatch, beams) -> None:
     monkeypatch.setattr(PagePool, "copy", lambda *_: None)
     engine, _ = paged(bench, page=16, beams=beams)
-    assert largest_gap(engine.run([Request(p, bench.answers()) for p in bench.prompts()]), reference) > 100 * ATOL
+    assert largest_gap(engine.run([TokenRequest(p, bench.answers()) for p in bench.prompts()]), reference) > 100 * ATOL
 
 
 def test_copies_for_answers_and_for_beams_matter_each(bench, reference, beam_reference, monkeypatch) -> None:
@@ -199,9 +199,9 @@ def test_copies_for_answers_and_for_beams_matter_each(bench, reference, beam_ref
             plain(self, *args)
 
     monkeypatch.setattr(_paged._Copy, "__call__", stored_only)
-    answers = paged(bench, page=16)[0].run([Request(p, bench.answers(), False) for p in bench.prompts()])
+    answers = paged(bench, page=16)[0].run([TokenRequest(p, bench.answers(), False) for p in bench.prompts()])
     assert largest_gap(answers, ([()] * len(answers), reference[1])) > 100 * ATOL
-    beams = paged(bench, page=16, beams=3)[0].run([Request(p) for p in bench.prompts()])
+    beams = paged(bench, page=16, beams=3)[0].run([TokenRequest(p) for p in bench.prompts()])
     assert [r.tokens for r in beams] != beam_reference[0]
 
 
@@ -214,7 +214,7 @@ def test_beams_must_read_their_own_ancestors(bench, beam_reference, monkeypatch)
         return plain(self, alive, step, wrong)
 
     monkeypatch.setattr(_paged._PlacedWave, "step", same_place)
-    results = paged(bench, page=16, beams=3)[0].run([Request(p) for p in bench.prompts()])
+    results = paged(bench, page=16, beams=3)[0].run([TokenRequest(p) for p in bench.prompts()])
     assert [r.tokens for r in results] != beam_reference[0]
 
 
@@ -231,8 +231,8 @@ def test_pages_and_slots_agree_on_random_requests(bench, seed: int) -> None:
     sizes = [draw.choice([1, page - 1, page, page + 1, 2 * page, draw.randint(1, 40)]) or 1 for _ in range(5)]
     segments = [Segment(tuple(draw.choices(range(10, 270), k=size))) for size in sizes]
     requests = [
-        Request(
-            Prompt(tuple(draw.choices(segments, k=draw.randint(1, 4)))),
+        TokenRequest(
+            TokenPrompt(tuple(draw.choices(segments, k=draw.randint(1, 4)))),
             tuple(tuple(draw.choices(range(10, 270), k=draw.randint(1, 9))) for _ in range(draw.randint(0, 4))),
             draw.random() < 0.8,
         )
@@ -267,7 +267,7 @@ class Recorder:
 
 def test_the_last_layer_asks_for_what_is_read_only(bench) -> None:
     kernel, answers = Recorder(), bench.answers()
-    paged(bench, page=16, kernel=kernel, tokens=1)[0].run([Request(bench.prompt((0,), 9), answers)])
+    paged(bench, page=16, kernel=kernel, tokens=1)[0].run([TokenRequest(bench.prompt((0,), 9), answers)])
     fed = [len(answer) - 1 for answer in sorted(answers) if len(answer) > 1]
     system, demonstration, leaf = [kernel.calls[i : i + 3] for i in (0, 2, 4)]
     assert len(kernel.calls) == 2 + 2 + 3  # nobody reads the last layer of the beginnings
@@ -279,7 +279,7 @@ def test_the_last_layer_asks_for_what_is_read_only(bench) -> None:
 
 def test_whole_pages_are_shared_by_reference(bench) -> None:
     kernel = Recorder()
-    requests = [Request(bench.prompt((0, 1), q), bench.answers()) for q in (8, 9)]
+    requests = [TokenRequest(bench.prompt((0, 1), q), bench.answers()) for q in (8, 9)]
     paged(bench, page=4, kernel=kernel, tokens=1)[0].run(requests)
     table, used = kernel.calls[-1][1]["block_table"], kernel.calls[-1][1]["seqused_k"]
     n = len(used) // 2
@@ -295,10 +295,10 @@ def test_whole_pages_are_shared_by_reference(bench) -> None:
 
 @pytest.mark.parametrize("page", [16, 64])
 def test_answers_and_beams_take_one_frame_for_all_layers(bench, page: int) -> None:
-    prompt = Prompt((Segment(bench.ids("<|im_start|>user\n" + "what is two " * 9)),))
+    prompt = TokenPrompt((Segment(bench.ids("<|im_start|>user\n" + "what is two " * 9)),))
     length, layers, answers = len(prompt.segments[0].ids), 3, [(1, 2), (3, 4), (5, 6, 7), (8, 9), (8,)]
     engine, memory = paged(bench, page=page, beams=3)
-    engine.run([Request(prompt, tuple(answers))])
+    engine.run([TokenRequest(prompt, tuple(answers))])
 
     def own(size: int) -> int:
         return -(-(length + size) // page) - length // page

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.lvlms import _planner
-from lever_pipe.lvlms._planner import Budget, Chunk, Node, PromptTooLongError
-from lever_pipe.lvlms._positions import Layout
-from lever_pipe.lvlms._requests import Prompt, Request, Segment, merge_requests
+from lever_pipe.lvlms._planner import Budget, Chunk, PromptTooLongError, TrieNode
+from lever_pipe.lvlms._positions import SegmentLayout
+from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest, merge_requests
 
 NAMES = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 ANSWERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), max_size=3).map(tuple)
@@ -27,32 +27,32 @@ def segment(name: int) -> Segment:
     return Segment((name,) * name)  # segment n has n tokens
 
 
-def layout(of: Segment) -> Layout:
+def layout(of: Segment) -> SegmentLayout:
     ids = np.array(of.ids)
-    return Layout(ids, np.broadcast_to(np.arange(len(ids)), (3, len(ids))), len(ids))
+    return SegmentLayout(ids, np.broadcast_to(np.arange(len(ids)), (3, len(ids))), len(ids))
 
 
-def request(names: Iterable[int], answers: tuple[tuple[int, ...], ...] = (), generate: bool = True) -> Request:
-    return Request(Prompt(tuple(segment(name) for name in names)), answers, generate)
+def request(names: Iterable[int], answers: tuple[tuple[int, ...], ...] = (), generate: bool = True) -> TokenRequest:
+    return TokenRequest(TokenPrompt(tuple(segment(name) for name in names)), answers, generate)
 
 
 def budget(wave: int = 40, stored: int = 200, new_tokens: int = 3, beams: int = 2) -> Budget:
     return Budget(wave, stored, 1000, new_tokens, beams)
 
 
-def chunks(requests: list[Request], of: Budget) -> list[Chunk]:
+def chunks(requests: list[TokenRequest], of: Budget) -> list[Chunk]:
     return list(_planner.plan_chunks(_planner.trie_order(merge_requests(requests)), layout, of))
 
 
-def nodes(found: Iterable[Chunk]) -> Iterator[Node]:
+def nodes(found: Iterable[Chunk]) -> Iterator[TrieNode]:
     return (node for chunk in found for wave in chunk.waves for node in wave)
 
 
-def beginning(node: Node) -> tuple[tuple[int, ...], ...]:
+def beginning(node: TrieNode) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(part.layout.ids.tolist()) for part in node.path())
 
 
-def need(requests: list[Request], of: Budget) -> int:
+def need(requests: list[TokenRequest], of: Budget) -> int:
     """What the greediest single prompt stores."""
     return max(
         sum(len(s.ids) for s in r.prompt.segments) + sum(len(a) - 1 for a in r.answers) + of.spare * r.generate
@@ -156,10 +156,10 @@ def test_what_no_plan_can_hold_is_refused() -> None:
         _planner.require_fit(request([5], ((1,) * 5,), False), 97, long)
 
 
-def shown(names: Iterable[int], system: bool) -> Request:
+def shown(names: Iterable[int], system: bool) -> TokenRequest:
     """A request whose segments have images, behind a system turn or not."""
     turns = tuple(Segment((name,), (f"image{name}",)) for name in names)
-    return Request(Prompt(((segment(9),) if system else ()) + turns))
+    return TokenRequest(TokenPrompt(((segment(9),) if system else ()) + turns))
 
 
 @given(st.lists(NAMES, max_size=25), st.booleans(), st.integers(1, 6), st.randoms(use_true_random=False))
@@ -192,7 +192,7 @@ def test_a_hundred_thousand_requests_are_planned_in_little_memory() -> None:
     queries = [Segment((8, i), (f"query{i}",)) for i in range(800)]
     system = Segment((9,))
     requests = [
-        Request(Prompt((system, *rng.sample(demonstrations, k), rng.choice(queries))), ())
+        TokenRequest(TokenPrompt((system, *rng.sample(demonstrations, k), rng.choice(queries))), ())
         for k in (1, 2, 3, 4)
         for _ in range(25_000)
     ]

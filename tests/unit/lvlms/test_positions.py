@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.lvlms import _positions
-from lever_pipe.lvlms._stock import _inputs
 
 IMAGE = 7
 
@@ -48,7 +47,7 @@ def test_a_segment_may_be_cut_anywhere(items: list[int | tuple[int, int]]) -> No
 @pytest.mark.parametrize("index", range(11))
 def test_ids_and_positions_equal_the_stock_ones_bit_for_bit(bench, index: int) -> None:
     prompt = bench.prompts()[index]
-    inputs = _inputs(bench.parts, [prompt], bench.open)
+    inputs = bench.parts.stock_inputs([prompt], bench.open)
     expected, delta = bench.parts.model.model.get_rope_index(
         inputs["input_ids"], inputs["mm_token_type_ids"], image_grid_thw=inputs["image_grid_thw"]
     )

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.lvlms import _slots
-from lever_pipe.lvlms._slots import SlotPool
+from lever_pipe.lvlms import _memory
+from lever_pipe.lvlms._memory import SlotPool
 
 CONFIG = SimpleNamespace(hidden_size=8, num_attention_heads=4, num_hidden_layers=2, num_key_value_heads=2)
 
@@ -21,7 +21,7 @@ def pool(limit: int) -> SlotPool:
 @given(st.lists(st.integers(1, 7), max_size=40), st.randoms(use_true_random=False))
 def test_no_slot_is_lent_twice_and_contents_survive_growth(counts, rng) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_slots, "FIRST_SLOTS", 4)
+        patch.setattr(_memory, "FIRST_SLOTS", 4)
         slots = pool(200)
         lent: list[np.ndarray] = []
         for count in counts:
@@ -40,7 +40,7 @@ def test_no_slot_is_lent_twice_and_contents_survive_growth(counts, rng) -> None:
 
 
 def test_the_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_slots, "FIRST_SLOTS", 4)
+    monkeypatch.setattr(_memory, "FIRST_SLOTS", 4)
     slots = pool(10)
     assert slots.size == 4
     slots.take(9)

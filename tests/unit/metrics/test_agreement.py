@@ -15,7 +15,7 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.metrics.agreement import (
     Agreement,
-    Difference,
+    ParameterDifference,
     agreement_matrices,
     clusters,
     parameter_differences,
@@ -132,11 +132,11 @@ def test_parameters_by_hand() -> None:
     base = {"a": np.array([3.0, 4.0], dtype=np.float32), "b": np.zeros((2, 2), dtype=np.float32)}
     values = {"a": np.array([3.0, 5.0], dtype=np.float32), "b": np.array([[0, 0], [-2, 2]], dtype=np.float32)}
     found = parameter_differences(values, base)
-    assert found == {"a": Difference(2, 1, 1.0, 25.0), "b": Difference(4, 2, 8.0, 0.0)}
+    assert found == {"a": ParameterDifference(2, 1, 1.0, 25.0), "b": ParameterDifference(4, 2, 8.0, 0.0)}
     assert (found["a"].share_differing, found["a"].norm, found["a"].relative_norm) == (0.5, 1.0, 0.2)
     assert math.isnan(found["b"].relative_norm)
     total = found["a"] + found["b"]
-    assert total == Difference(6, 3, 9.0, 25.0)
+    assert total == ParameterDifference(6, 3, 9.0, 25.0)
     assert (total.share_differing, total.norm, total.relative_norm) == (0.5, 3.0, 0.6)
 
 
@@ -144,7 +144,7 @@ def test_parameters_by_hand() -> None:
 def test_parts_add_up_to_the_whole(values: NDArray[np.float32], base: NDArray[np.float32]) -> None:
     whole = parameter_differences({"x": values}, {"x": base})["x"]
     parts = parameter_differences(dict(enumerate_rows(values)), dict(enumerate_rows(base)))
-    assert sum(parts.values(), start=Difference(0, 0, 0.0, 0.0)) == whole
+    assert sum(parts.values(), start=ParameterDifference(0, 0, 0.0, 0.0)) == whole
     assert (whole.n_differing == 0) == (whole.norm == 0) == bool((values == base).all())
     # The norm does not see which of the two is the base.
     assert parameter_differences({"x": base}, {"x": values})["x"].squares == whole.squares
@@ -161,8 +161,8 @@ def test_a_parameter_that_moves_by_the_last_bit_differs() -> None:
     found = parameter_differences({"x": moved}, {"x": base})["x"]
     assert found.n_differing == 1
     assert found.norm == 2.0**-23  # one unit in the last place of 1 in float32
-    assert parameter_differences({"x": base}, {"x": base})["x"] == Difference(4, 0, 0.0, 4.0)
-    assert math.isnan(Difference(0, 0, 0.0, 0.0).share_differing)
+    assert parameter_differences({"x": base}, {"x": base})["x"] == ParameterDifference(4, 0, 0.0, 4.0)
+    assert math.isnan(ParameterDifference(0, 0, 0.0, 0.0).share_differing)
 
 
 def test_tensors_of_another_architecture_are_refused() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from lever_pipe.base import storage
+from lever_pipe.base.policy_names import PolicyName, beta_text, group_of
 from lever_pipe.base.records import (
     Cell,
     EpochMetrics,
@@ -24,9 +25,6 @@ from lever_pipe.base.records import (
     RewardTies,
     StepMetrics,
     SubsetScore,
-    beta_text,
-    group_of,
-    mode_of,
 )
 from lever_pipe.experiment.config import Grpo, Reward
 from lever_pipe.experiment.stage_configs import (
@@ -37,7 +35,6 @@ from lever_pipe.experiment.stage_configs import (
     TabulateDocumentsConfig,
 )
 from lever_pipe.report.tables import frames
-from lever_pipe.runtime import plan
 from lever_pipe.stages.collect_results import collect_results
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"
@@ -136,7 +133,7 @@ def drawn_policies(size: Size) -> list[PolicyRef]:
     runs = [f"on_policy/base~5/beta~{beta_text(beta)}" for beta in size.drawn_betas]
     runs += ["reinforce/base~5/beta~0", "distil/base~5"] if runs else []
     epochs = range(1, size.drawn_epochs + 1)
-    return [plan.policy_ref(f"preset~main/{run}/seed~0/epoch~{e}") for run in runs for e in epochs]
+    return [PolicyRef.of(f"preset~main/{run}/seed~0/epoch~{e}") for run in runs for e in epochs]
 
 
 def grpo_policy(preset: str, beta: float, seed: int, epoch: int) -> PolicyRef:
@@ -179,7 +176,7 @@ def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
         storage.write_rows(path, rows)
         cells.append(path)
     metrics = [_write_metrics(folder, index, row) for index, row in enumerate(_metrics(size))]
-    drawn = [ref for ref in drawn_policies(size) if mode_of(ref.name) == "on_policy"]
+    drawn = [ref for ref in drawn_policies(size) if PolicyName.parse(ref.name).mode == "on_policy"]
     steps = [write_steps(folder / "steps" / f"{index}.jsonl", ref) for index, ref in enumerate(reversed(drawn))]
     storage.write_json(folder / "summary.json", RL_SUMMARY)
     storage.write_rows(folder / "ties.jsonl", [TIES])
@@ -247,7 +244,7 @@ def collect_config(size: Size) -> CollectResultsConfig:
         main_preset="main",
         evaluated=(*names, *refs),
         trained=tuple(refs),
-        stepped=tuple(name for name in refs if mode_of(name) == "on_policy"),
+        stepped=tuple(name for name in refs if PolicyName.parse(name).mode == "on_policy"),
         samples=size.samples,
         shots=size.shots,
     )

@@ -15,7 +15,8 @@ from scipy import stats
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ComparisonError, RecordError
-from lever_pipe.base.records import Example, ExampleId, QuestionScore, group_of
+from lever_pipe.base.policy_names import group_of
+from lever_pipe.base.records import Example, ExampleId, QuestionScore
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.stages.compare_policies import compare_policies

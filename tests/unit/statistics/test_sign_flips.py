@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from lever_pipe.base import seeding
 from lever_pipe.base.shapes import ShapeError
-from lever_pipe.statistics.comparison import sign_flip_p
-from lever_pipe.statistics.sign_flips import least_seed_p, seed_flip_p
+from lever_pipe.statistics.comparison import least_seed_p, seed_flip_p, sign_flip_p
 
 DIFFERENCES = st.lists(st.integers(-50, 50), min_size=1, max_size=8)
 

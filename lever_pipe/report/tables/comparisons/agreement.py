@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lever_pipe.base.records import group_of
+from lever_pipe.base.policy_names import PolicyName, beta_text, group_of
 from lever_pipe.metrics.agreement import clusters
 from lever_pipe.report.tables.comparisons.agreement_rows import (
     Measured,
@@ -19,7 +19,6 @@ from lever_pipe.report.tables.comparisons.agreement_rows import (
     PromptRow,
     shown_groups,
     trained_groups,
-    values_of,
 )
 from lever_pipe.report.tables.policies import label_of
 from lever_pipe.report.tables.table import Table, frame_of
@@ -137,7 +136,7 @@ def _grid(name: str, title: str, order: str, shares: Shares, of: tuple[Sequence[
 
 def _betas_and_seeds(shares_PP: NDArray[np.float64], shown: Sequence[str]) -> str:
     """Return how far two betas agree against two seeds of one beta, where there are several of both."""
-    grpo = [i for i, group in enumerate(shown) if "beta" in values_of(group)]
+    grpo = [i for i, group in enumerate(shown) if PolicyName.parse(group).beta is not None]
     betas = [float(shares_PP[i, j]) for i, j in combinations(grpo, 2)]
     seeds = [float(shares_PP[i, i]) for i in grpo if not math.isnan(shares_PP[i, i])]
     if not betas or not seeds:
@@ -170,7 +169,7 @@ def _parameters(parameters: Sequence[ParameterRow]) -> list[Table]:
     by_group: dict[str, list[ParameterRow]] = {}
     for row in parameters:
         by_group.setdefault(group_of(row.policy), []).append(row)
-    presets = dict.fromkeys(values_of(group)["preset"] for group in by_group)
+    presets = dict.fromkeys(PolicyName.parse(group).preset for group in by_group)
     return [_of_preset(preset, {g: by_group[g] for g in trained_groups(by_group, preset)}) for preset in presets]
 
 
@@ -179,9 +178,9 @@ def _of_preset(preset: str, by_group: Mapping[str, Sequence[ParameterRow]]) -> T
     moves = [
         _mean(row.difference.relative_norm for row in rows)
         for group, rows in by_group.items()
-        if "beta" in values_of(group)
+        if PolicyName.parse(group).beta is not None
     ]
-    seeds = sorted({int(values_of(row.policy)["seed"]) for rows in by_group.values() for row in rows})
+    seeds = sorted({PolicyName.parse(row.policy).seed or 0 for rows in by_group.values() for row in rows})
     caption = sentences(
         "A parameter differs when its value is not exactly the base's.",
         _seeds(seeds),
@@ -236,7 +235,7 @@ def _prompts(prompts: Sequence[PromptRow], shown: Sequence[str]) -> Table:
 
 def _runs(shown: Sequence[str], pairs: Sequence[PairRow]) -> str:
     names = {name for row in pairs for name in (row.left, row.right) if group_of(name) in shown}
-    return _seeds(sorted({int(values_of(name)["seed"]) for name in names if "seed" in values_of(name)}))
+    return _seeds(sorted({seed for name in names if (seed := PolicyName.parse(name).seed) is not None}))
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -247,11 +246,10 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _short_label(group: str) -> str:
-    values = values_of(group)
-    if "beta" in values:
-        return f"KL_BETA={values['beta']}"
-    name = group.rpartition("/")[2]
-    return f"RCE epoch {values['epoch']}" if values else SHORT_LABELS.get(name, name.replace("_", " "))
+    name = PolicyName.parse(group)
+    if name.beta is not None:
+        return f"KL_BETA={beta_text(name.beta)}"
+    return f"RCE epoch {name.epoch}" if name.preset else SHORT_LABELS.get(name.member, name.member.replace("_", " "))
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from lever_pipe.base.records import group_of
-from lever_pipe.metrics.agreement import Difference
+from lever_pipe.base.policy_names import PolicyName, group_of
+from lever_pipe.metrics.agreement import ParameterDifference
 from lever_pipe.report.tables.policies import BASELINE_ORDER
 
 
@@ -28,7 +28,7 @@ class ParameterRow(NamedTuple):
 
     policy: str
     base: str
-    difference: Difference
+    difference: ParameterDifference
 
 
 class PromptRow(NamedTuple):
@@ -54,7 +54,8 @@ def pairs_of(policies: Sequence[str]) -> list[tuple[int, int]]:
 
     All within one preset and seed, each against every baseline, and the seeds of one policy against each other.
     """
-    runs = [run_of(name) for name in policies]
+    names = list(map(PolicyName.parse, policies))
+    runs = [name.batch if name.preset else "" for name in names]
     groups = [group_of(name) for name in policies]
     return [
         (i, j)
@@ -75,29 +76,16 @@ def trained_groups(groups: Iterable[str], preset: str) -> list[str]:
 
     Without GRPO it is the last RCE epoch.
     """
-    known = list(groups)
-    rce = [group for group in known if group.startswith(f"preset~{preset}/rce/")]
-    grpo = [group for group in known if group.startswith(f"preset~{preset}/grpo/")]
-    rce.sort(key=lambda group: int(values_of(group)["epoch"]))
+    own = [name for name in map(PolicyName.parse, groups) if name.preset == preset]
+    rce = {name.epoch or 0: str(name) for name in own if name.kind == "rce"}
+    grpo = [name for name in own if name.kind == "grpo"]
     if not grpo:
-        return rce[-1:]
-    base = max(int(values_of(group)["base"]) for group in grpo)
-    epochs: dict[str, dict[int, str]] = {}
-    for group in grpo:
-        values = values_of(group)
-        if int(values["base"]) == base:
-            epochs.setdefault(values["beta"], {})[int(values["epoch"])] = group
+        return [rce[max(rce)]] if rce else []
+    base = max(name.base or 0 for name in grpo)
+    epochs: dict[float, dict[int, str]] = {}
+    for name in grpo:
+        if name.base == base:
+            epochs.setdefault(name.beta or 0.0, {})[name.epoch or 0] = str(name)
     last = min(max(by_epoch) for by_epoch in epochs.values())
-    start = [group for group in rce if int(values_of(group)["epoch"]) == base]
-    return start + [epochs[beta][last] for beta in sorted(epochs, key=float)]
-
-
-def run_of(policy: str) -> str:
-    """Return the preset and seed that a policy was trained with, or nothing for a baseline."""
-    values = values_of(policy)
-    return f"{values['preset']}/{values['seed']}" if "seed" in values else ""
-
-
-def values_of(name: str) -> dict[str, str]:
-    """Return the values in a policy's or group's name: `beta~0.12` gives `beta`."""
-    return dict(part.split("~", 1) for part in name.split("/") if "~" in part)
+    start = [rce[base]] if base in rce else []
+    return start + [epochs[beta][last] for beta in sorted(epochs)]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from lever_pipe.base.policy_names import PolicyName
+
 REFERENCE_BETA = 0.15
 DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
 DOCUMENT_SAMPLES = 200
@@ -114,9 +116,9 @@ def arms_of(groups: Iterable[str], main_preset: str) -> list[Arm]:
     """Return the presets among the groups, the main one first; a main preset without a group is an empty arm."""
     arms: dict[str, _Found] = {main_preset: _Found()}
     for name in groups:
-        values = dict(part.split("~", 1) for part in name.split("/") if "~" in part)
-        if name.startswith("preset~") and "epoch" in values:
-            arms.setdefault(values["preset"], _Found()).add(name, values)
+        policy = PolicyName.parse(name) if name.startswith("preset~") else None
+        if policy and policy.epoch is not None:
+            arms.setdefault(policy.preset, _Found()).add(policy)
     return [Arm(preset, of.rce, of.grpo, of.on_policy, of.marks) for preset, of in arms.items()]
 
 
@@ -129,16 +131,16 @@ class _Found:
     on_policy: dict[tuple[int, float, int], str] = field(default_factory=dict)
     marks: dict[tuple[int, str, int], str] = field(default_factory=dict)
 
-    def add(self, name: str, values: Mapping[str, str]) -> None:
-        run, epoch = name.split("/")[1], int(values["epoch"])
-        match run:
+    def add(self, name: PolicyName) -> None:
+        base, beta, epoch = name.base or 0, name.beta or 0.0, name.epoch or 0
+        match name.kind:
             case "rce":
-                self.rce[epoch] = name
+                self.rce[epoch] = str(name)
             case "grpo" | "on_policy":
-                runs = self.grpo if run == "grpo" else self.on_policy
-                runs[int(values["base"]), float(values["beta"]), epoch] = name
+                runs = self.grpo if name.kind == "grpo" else self.on_policy
+                runs[base, beta, epoch] = str(name)
             case "reinforce" | "distil":
-                self.marks[int(values["base"]), run, epoch] = name
+                self.marks[base, name.kind, epoch] = str(name)
 
 
 def _last_common(runs: Iterable[tuple[int, float | str, int]]) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +11,11 @@ from numpy.typing import NDArray
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import QuestionScore, group_of
+from lever_pipe.base.policy_names import group_of, values_in
+from lever_pipe.base.records import QuestionScore
 from lever_pipe.report.tables.evidence import MEAN
 
 Array = NDArray[np.float64]
-
-SEED = re.compile(r"/seed~(\d+)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class GroupScores:
     @property
     def seeds(self) -> tuple[str, ...]:
         """Return the seed of each run; none for baselines, whose draws have nothing in common with a seed."""
-        return tuple(found[1] for run in self.runs if (found := SEED.search(run)))
+        return tuple(seed for run in self.runs if (seed := values_in(run).get("seed")))
 
     def first(self, n: int) -> GroupScores:
         """Return the same runs over the first `n` questions."""

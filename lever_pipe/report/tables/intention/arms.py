@@ -19,7 +19,7 @@ from lever_pipe.report.tables.intention.seed_signs import can_decide
 from lever_pipe.report.tables.intention.shown import Shown, schedule_text
 from lever_pipe.report.tables.table import Table, frame_of
 from lever_pipe.report.tables.text import digits_text, listing, number, sentences, signed
-from lever_pipe.statistics.sign_flips import least_seed_p
+from lever_pipe.statistics.comparison import least_seed_p
 
 SECTION = "arms"
 FACTORS = ["Arm", "KL", "Entropy", "Schedule", "Learning rate", "Trajectory score"]

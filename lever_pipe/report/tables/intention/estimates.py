@@ -17,7 +17,7 @@ from scipy import stats
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.report.tables.intention.task_values import Array
-from lever_pipe.statistics.comparison import detectable, sign_flip_p, t_p_values
+from lever_pipe.statistics.comparison import SEEDS_AT_MOST, detectable, seed_flip_p, sign_flip_p, t_p_values
 from lever_pipe.statistics.crossed import (
     Bounds,
     Estimates,
@@ -28,7 +28,6 @@ from lever_pipe.statistics.crossed import (
     paired_difference,
     side_by_side,
 )
-from lever_pipe.statistics.sign_flips import SEEDS_AT_MOST, seed_flip_p
 
 OVER_SEEDS, OVER_TASKS, STUDENT = "sign flips over seeds", "sign flips over tasks", "Student's t"
 """The tests, as `comparisons.csv` names them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lever_pipe.report.tables.evidence import ALPHA
-from lever_pipe.statistics.sign_flips import SEEDS_AT_MOST, least_seed_p
+from lever_pipe.statistics.comparison import SEEDS_AT_MOST, least_seed_p
 
 
 def can_decide(n_seeds: int, *, n_tests: int = 1) -> bool:

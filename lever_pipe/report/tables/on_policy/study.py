@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lever_pipe.base.records import group_of
+from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 from lever_pipe.report.tables.comparisons.families import AGAINST_RCE, DRAWN_AGAINST_RCE
 from lever_pipe.report.tables.evidence import MEAN, Evidence, Interval, Pair
@@ -189,12 +189,8 @@ class Study:
 
     def agreement(self, run: Run, shots: int) -> float | None:
         """Return the share of queries for which a run chooses what its RCE base does, mean over seeds."""
-        base = f"preset~{self.preset}/rce/seed~{{seed}}/epoch~{self.base}"
-        pairs = [
-            (f"{head}/seed~{seed}/{tail}", base.format(seed=seed), shots)
-            for head, _, tail in [run.group.rpartition("/")]
-            for seed in run.seeds
-        ]
+        names = [replace(PolicyName.parse(run.group), seed=seed) for seed in run.seeds]
+        pairs = [(str(name), str(name.start), shots) for name in names]
         shares = [self.measured.agreement[pair] for pair in pairs if pair in self.measured.agreement]
         return float(np.mean(shares)) if shares else None
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from lever_pipe.base.records import group_of
-from lever_pipe.metrics.agreement import Difference
+from lever_pipe.base.policy_names import group_of
+from lever_pipe.metrics.agreement import ParameterDifference
 from lever_pipe.report.tables.comparisons.agreement import SAME, consequence, mean_shares, tables
 from lever_pipe.report.tables.comparisons.agreement_rows import (
     Measured,
@@ -178,11 +178,11 @@ def test_positions_list_every_two_trained_policies() -> None:
 
 def test_parameters_are_means_over_seeds_one_table_a_preset() -> None:
     rows = [
-        ParameterRow(rce(0), "preset~p/init/seed~0", Difference(100, 100, 4.0, 4.0)),
-        ParameterRow(grpo("0", 0), rce(0), Difference(100, 50, 9.0, 900.0)),
-        ParameterRow(grpo("0", 1), rce(1), Difference(100, 60, 1.0, 400.0)),
-        ParameterRow(grpo("0", 0, 1), rce(0), Difference(100, 1, 1.0, 1.0)),
-        ParameterRow(rce(0, 5, "q"), "preset~q/init/seed~0", Difference(9, 0, 0.0, 1.0)),
+        ParameterRow(rce(0), "preset~p/init/seed~0", ParameterDifference(100, 100, 4.0, 4.0)),
+        ParameterRow(grpo("0", 0), rce(0), ParameterDifference(100, 50, 9.0, 900.0)),
+        ParameterRow(grpo("0", 1), rce(1), ParameterDifference(100, 60, 1.0, 400.0)),
+        ParameterRow(grpo("0", 0, 1), rce(0), ParameterDifference(100, 1, 1.0, 1.0)),
+        ParameterRow(rce(0, 5, "q"), "preset~q/init/seed~0", ParameterDifference(9, 0, 0.0, 1.0)),
     ]
     built = tables(measured(parameters=rows), "p")
     assert [table.id for table in built] == ["agreement-parameters-p", "agreement-parameters-q"]

@@ -1,0 +1,41 @@
+"""Members of extension points: modules that the configuration names, in the package or beside it.
+
+A folder that the environment variable `LEVER_PIPE_MEMBERS` names is laid out as the package is: its file
+`lever/samplers/NAME.py` is imported as `lever_pipe.lever.samplers.NAME`, and enters the identity of the jobs that use
+it as a module of the package does. A member of the package cannot be replaced in that way.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import lever_pipe
+
+VARIABLE = "LEVER_PIPE_MEMBERS"
+PACKAGE = Path(lever_pipe.__file__).parent
+
+
+def roots() -> list[Path]:
+    """Return the folders that hold members: the package, then those that the environment names."""
+    named = os.environ.get(VARIABLE, "").split(os.pathsep)
+    return [PACKAGE, *(Path(folder).expanduser().resolve() for folder in named if folder)]
+
+
+def available(kind: str) -> list[str]:
+    """Return the members of an extension point: the modules of its folders, without importing them."""
+    paths = [path for root in roots() for path in (root / kind).glob("*.py")]
+    return sorted({path.stem for path in paths if not path.stem.startswith("_") and path.stem != "protocol"})
+
+
+def member(kind: str, name: str) -> ModuleType:
+    """Return a member of an extension point, as `member("lever/samplers", "uniform")`.
+
+    Raises:
+        ModuleNotFoundError: there is none, which the configuration is checked for.
+    """
+    package = import_module(f"{PACKAGE.name}.{kind.replace('/', '.')}")
+    package.__path__ = [str(root / kind) for root in roots()]
+    return import_module(f"{package.__name__}.{name}")

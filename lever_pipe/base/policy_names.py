@@ -1,0 +1,229 @@
+"""The path-like names of policies: read, written, and called something in sentences.
+
+A name tells who selects: `baseline/random-3`, `preset~world/rce/seed~0/epoch~5`,
+`preset~world/grpo/base~5/beta~0.1/seed~0/epoch~3`, `emulation/head/beta~0.1/epoch~2`, or of study `intention` which
+agent: `arm~reference/seed~0`. A published row is named likewise: `published/grpo/beta~0.15/epoch~3`. A *group* is a
+name without its seed or draw.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+from lever_pipe.base.errors import RecordError
+
+Mode = Literal["", "offline", "on_policy"]
+Phase = Literal["baseline", "init", "rce", "grpo", "reinforce", "distil"]
+
+EMULATION = "emulation"
+"""First part of every emulated policy's name, and name of their answer batch."""
+BASELINE = "baseline"
+AGENT = "agent"
+TRAINED = {
+    "init": (),
+    "rce": ("epoch",),
+    "grpo": ("base", "beta", "epoch"),
+    "on_policy": ("base", "beta", "epoch"),
+    "reinforce": ("base", "beta", "epoch"),
+    "distil": ("base", "epoch"),
+}
+"""Kind of a trained policy -> the numbers that its name states; a group has no seed."""
+METHODS = {
+    "init": "initialisation",
+    "rce": "RCE",
+    "grpo": "GRPO",
+    "on_policy": "on-policy GRPO",
+    "reinforce": "REINFORCE",
+    "distil": "oracle distillation",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyName:
+    """A policy's name by its parts; a part that is absent does not apply to its kind.
+
+    Attributes:
+        kind: `baseline`, a key of `TRAINED`, `emulation`, `published`, or `agent`.
+        preset: of a trained policy.
+        member: which baseline, which arm of the emulation or of the agents, or which published phase.
+        draw: of a baseline that is drawn several times.
+        base: the RCE epoch that training started from.
+        beta: KL_BETA.
+        is_untouched: whether an emulated epoch makes no updates.
+        document: which one quotes a published row, where several do.
+    """
+
+    kind: str
+    preset: str = ""
+    member: str = ""
+    draw: int | None = None
+    base: int | None = None
+    beta: float | None = None
+    seed: int | None = None
+    epoch: int | None = None
+    is_untouched: bool = False
+    document: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the parts of a policy's or group's name.
+
+        Raises:
+            RecordError: the text is no such name, or is not as `str` writes it.
+        """
+        with suppress(KeyError, TypeError, ValueError):
+            found = cls._read(text)
+            if str(found) == text and found.is_whole:
+                return found
+        raise RecordError(
+            "expected a policy's name, such as preset~world/rce/seed~0/epoch~5 or baseline/oracle",
+            found=repr(text),
+            do="Name a policy as the results name its folder.",
+        )
+
+    @classmethod
+    def in_path(cls, path: str) -> Self | None:
+        """Return the policy or agent whose folder a path lies in, if any; the folder of a trained one has a seed."""
+        parts = path.split("/")
+        for start in range(len(parts) - 1, -1, -1):
+            if parts[start] not in (BASELINE, EMULATION) and not parts[start].startswith(("preset~", "arm~")):
+                continue
+            for end in range(len(parts), start, -1):
+                try:
+                    found = cls.parse("/".join(parts[start:end]))
+                except RecordError:
+                    continue
+                if found.kind == BASELINE or found.seed is not None:
+                    return found
+        return None
+
+    @classmethod
+    def _read(cls, text: str) -> Self:
+        values: dict[str, Any] = values_in(text)
+        for name, read in (("base", int), ("beta", float), ("seed", int), ("epoch", int), ("untouched", int)):
+            if name in values:
+                values[name] = read(values[name])
+        if "untouched" in values:
+            values |= {"epoch": values.pop("untouched"), "is_untouched": True}
+        match [part for part in text.split("/") if "~" not in part]:
+            case ["baseline", member]:
+                name, _, draw = member.rpartition("-")
+                drawn = {"member": name, "draw": int(draw)} if name and draw.isdecimal() else {"member": member}
+                return cls(kind=BASELINE, **drawn, **values)
+            case ["emulation" | "published" as kind, member]:
+                return cls(kind=kind, member=member, **values)
+            case [kind]:
+                return cls(kind=kind, **values)
+            case []:
+                return cls(kind=AGENT, member=values.pop("arm"), **values)
+            case _:
+                raise ValueError(text)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it states what its kind has, seed and draw aside."""
+        stated = {name for name in ("base", "beta", "epoch") if getattr(self, name) is not None}
+        match self.kind:
+            case "baseline" | "agent":
+                return bool(self.member) and not stated
+            case "emulation" | "published":
+                return bool(self.member) and "epoch" in stated
+            case _:
+                others = self.document or self.is_untouched
+                return bool(self.preset) and not others and stated == set(TRAINED[self.kind])
+
+    def __str__(self) -> str:
+        """Return the name as paths, files and tables hold it."""
+        if self.kind == BASELINE:
+            return f"{BASELINE}/{self.member}" + ("" if self.draw is None else f"-{self.draw}")
+        numbers = {
+            "base": self.base,
+            "beta": None if self.beta is None else beta_text(self.beta),
+            "seed": self.seed,
+            "untouched" if self.is_untouched else "epoch": self.epoch,
+            "document": self.document or None,
+        }
+        stated = [f"{name}~{value}" for name, value in numbers.items() if value is not None]
+        return "/".join([*self._head, *stated])
+
+    @property
+    def _head(self) -> tuple[str, ...]:
+        match self.kind:
+            case "emulation" | "published":
+                return self.kind, self.member
+            case "agent":
+                return (f"arm~{self.member}",)
+            case _:
+                return f"preset~{self.preset}", self.kind
+
+    @property
+    def phase(self) -> Phase:
+        """The stage of training that made it: GRPO may be offline or on-policy, as `mode` tells."""
+        phase: Phase = "grpo" if self.kind in ("on_policy", EMULATION) else self.kind  # type: ignore[assignment]
+        return phase
+
+    @property
+    def mode(self) -> Mode:
+        """Who drew what it learned from in its last phase: stored selections, the policy itself, or nobody."""
+        if self.kind in ("on_policy", "reinforce"):
+            return "on_policy"
+        is_noisy_run = self.kind == EMULATION and self.base is not None and not self.is_untouched
+        return "offline" if self.kind == "grpo" or is_noisy_run else ""
+
+    @property
+    def start(self) -> PolicyName:
+        """The policy whose weights a trained one starts from: the RCE base of GRPO, the initialisation of RCE."""
+        if self.base is not None:
+            return PolicyName(kind="rce", preset=self.preset, seed=self.seed, epoch=self.base)
+        return PolicyName(kind="init", preset=self.preset, seed=self.seed)
+
+    @property
+    def batch(self) -> str:
+        """The answer batch that holds its prompts."""
+        if self.kind in (BASELINE, EMULATION, "published"):
+            return self.kind
+        return f"{self._head[0]}/seed~{self.seed}"
+
+    def at(self, epoch: int) -> PolicyName:
+        """Return another epoch of its run."""
+        return replace(self, epoch=epoch)
+
+    @property
+    def label(self) -> str:
+        """What it is called, as `RCE epoch 5 of seed 1 (world)`."""
+        told: list[str] = []
+        match self.kind:
+            case "baseline":
+                return f"baseline {str(self).removeprefix('baseline/')}"
+            case "agent":
+                what = f"arm {self.member}"
+            case "emulation":
+                what = f"GRPO with {self.member}"
+            case "published":
+                what = f"published {METHODS[self.member]}"
+            case _:
+                what, told = METHODS[self.kind], [self.preset]
+        what += "" if self.beta is None else f" beta {beta_text(self.beta)}"
+        what += "" if self.epoch is None else f" epoch {self.epoch}"
+        what += "" if self.seed is None else f" of seed {self.seed}"
+        told += [] if self.base is None else [f"base {self.base}"]
+        return f"{what} ({', '.join(told)})" if told else what
+
+
+def values_in(path: str) -> dict[str, str]:
+    """Return the values that a path names, as `seed~1`; values of file names do not count."""
+    return dict(part.split("~", 1) for part in path.split("/") if "~" in part)
+
+
+def group_of(path: str) -> str:
+    """Return a policy's name, or a path that holds one, without seed or draw: `preset~world/rce/epoch~5`."""
+    return re.sub(r"/seed~\d+", "", re.sub(r"((?:^|/)baseline/[^/]*)-\d+(?=/|$)", r"\1", path))
+
+
+def beta_text(kl_beta: float) -> str:
+    """Return a beta as it stands in a policy's name: the shortest text that reads back as the same number."""
+    text = f"{kl_beta:g}"
+    return text if float(text) == kl_beta else repr(kl_beta)

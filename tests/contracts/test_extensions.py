@@ -1,0 +1,196 @@
+"""What a user adds beside the package is found by its name, used by its stage, and part of the stage's identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from lever_pipe.base import provenance, storage
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.members import VARIABLE, available
+from lever_pipe.base.records import Example, ExampleId, Pool, PoolPosition, Proposal, RlGroup
+from lever_pipe.experiment.config import Pools, Reward
+from lever_pipe.experiment.stage_configs import (
+    PrepareExamplesConfig,
+    RewardGroupsConfig,
+    SamplePoolsConfig,
+)
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.lever.training.groups import load_groups
+from lever_pipe.lever.trajectories import make_group, score_trajectory
+from lever_pipe.runtime import plan
+from lever_pipe.runtime.snapshot import package_digest
+from lever_pipe.stages.prepare_examples import prepare_examples
+from lever_pipe.stages.reward_groups import reward_groups
+from lever_pipe.stages.sample_pools import sample_pools
+
+ROOT = Path(__file__).parents[2]
+
+SAMPLER = '''"""The last examples."""
+
+
+def sample(view, size, generator):
+    """Return the last eligible ids."""
+    return view.eligible[-size:]
+'''
+REWARD = '''"""One for a right answer of one token."""
+
+
+def reward(inputs, weights):
+    """Return 3 h."""
+    return 3.0 * inputs.correct * weights.hard
+'''
+READER = '''"""One JSON file."""
+import hashlib
+import json
+
+from lever_pipe.base.records import Example
+from lever_pipe.lever.datasets.protocol import ReadResult
+
+
+def read(files, options):
+    """Return the examples of the questions file."""
+    rows = json.loads(files.questions.read_text())[: options.limit]
+    digests = [hashlib.sha256((files.images / row["image"]).read_bytes()).hexdigest() for row in rows]
+    made = [
+        Example(example_id=i, image_digest=digest, question_type="any", answer=row["answers"][0], **row)
+        for i, (row, digest) in enumerate(zip(rows, digests, strict=True))
+    ]
+    return ReadResult(made)
+'''
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder outside the package's tree that holds members; what was imported from it is forgotten afterwards."""
+    folder, before = tmp_path / "mine", set(sys.modules)
+    monkeypatch.setenv(VARIABLE, str(folder))
+    _forget()
+    yield folder
+    for name in set(sys.modules) - before:
+        if name.rpartition(".")[2] == "mine":
+            del sys.modules[name]
+    _forget()
+
+
+def _forget() -> None:
+    for cached in (provenance._module, provenance._code_of, package_digest):
+        cached.cache_clear()
+
+
+def added(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    _forget()
+    return path
+
+
+def configured(**changed: object) -> Experiment:
+    return parse_experiment({**yaml.safe_load((ROOT / "config.yaml").read_text()), **changed})
+
+
+def identity_follows(path: Path, stage: str, experiment: Experiment, **wildcards: str) -> bool:
+    """Return whether the stage's identity and the snapshot's digest change with the file's code, and with it alone."""
+
+    def seen() -> tuple[str, str]:
+        _forget()
+        return plan.spec_of(experiment, stage, wildcards), package_digest()
+
+    text, (spec, whole) = path.read_text(), seen()
+    path.write_text(f"# A remark.\n{text}")
+    remarked = seen()
+    path.write_text(f"{text}\nMORE = 1\n")
+    changed = seen()
+    path.write_text(text)
+    return remarked[0] == spec and remarked[1] != whole and changed[0] != spec and seen() == (spec, whole)
+
+
+def example(number: int) -> Example:
+    return Example(
+        example_id=ExampleId(number),
+        question_id=number,
+        image_id=number,
+        image=f"{number}.png",
+        image_digest=str(number),
+        question="which?",
+        question_type="any",
+        answers=("a",) * 10,
+        answer="a",
+    )
+
+
+def test_a_sampler_is_one_file(beside: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"pools.sampler: must be a module .* got 'mine'"):
+        configured(pools={"sampler": "mine"})
+    path = added(beside, "lever/samplers/mine.py", SAMPLER)
+    assert {"mine", "uniform"} <= set(available("lever/samplers"))
+    assert identity_follows(path, "sample_pools", configured(pools={"sampler": "mine"}))
+    rows = [example(i) for i in range(6)]
+    vectors = np.eye(6, dtype=np.float32)
+    for split in ("train", "eval"):
+        storage.write_rows(tmp_path / f"{split}_examples", rows)
+    names = [f"{split}_{part}" for split in ("train", "eval") for part in ("image", "question")]
+    storage.write_arrays(tmp_path / "embeddings", dict.fromkeys(names, vectors))
+    files = {n: tmp_path / n for n in ("train_examples", "eval_examples", "embeddings", "train_pools", "eval_pools")}
+    config = SamplePoolsConfig(pools=Pools(sampler="mine", size=2), n_rl_queries=3, rl_seed=0)
+    sample_pools(**files, config=config)
+    lines = [json.loads(line) for line in files["eval_pools"].read_text().splitlines()]
+    assert [line["candidates"] for line in lines] == [[4, 5]] * 4 + [[3, 5], [3, 4]]
+
+
+def test_a_reward_is_one_function(beside: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"reward.mode: must be one of hard_plus_soft, .* got 'mine'"):
+        configured(presets={"world": {"reward": {"mode": "mine"}}})
+    path = added(beside, "lever/rewards/mine.py", REWARD)
+    chosen = {"reward": {"mode": "mine"}, "on_policy": {"reward": {"mode": "mine"}}}
+    experiment = configured(presets={"world": chosen, "published": {}})
+    assert identity_follows(path, "reward_groups", experiment, preset="world")
+    assert "lever.rewards.mine" in plan.members_of(plan.stage_config(experiment, "measure_rewards", {}))
+    queries = [example(i) for i in range(2)]
+    groups = [_group(query, correct) for query, correct in zip(queries, ("a", "b"), strict=True)]
+    storage.write_rows(tmp_path / "rl_data", groups)
+    config = RewardGroupsConfig(reward=Reward(mode="mine", hard=0.5))
+    reward_groups(rl_data=tmp_path / "rl_data", groups=tmp_path / "groups", config=config)
+    assert load_groups(tmp_path / "groups").rewards.tolist() == [[1.5], [0.0]]
+
+
+def _group(query: Example, text: str) -> RlGroup:
+    proposal = Proposal(
+        query_id=query.example_id, pointer=(PoolPosition(0),), pointer_global=(ExampleId(3),), gen_method="mine"
+    )
+    pool = Pool(query_id=query.example_id, candidates=(ExampleId(3), ExampleId(4)))
+    return make_group(query, pool, [score_trajectory(proposal, query, text, [-1.0])])
+
+
+def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
+    path = added(beside, "lever/datasets/mine.py", READER)
+    assert identity_follows(path, "prepare_examples", configured(data={"source": "files", "reader": "mine"}))
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    row = {"question_id": 0, "image_id": 0, "image": "0.png", "question": "which?", "answers": ["a"]}
+    raw = {}
+    for split, number in (("train", 0), ("eval", 1)):
+        raw[f"{split}_questions"] = tmp_path / f"{split}.json"
+        raw[f"{split}_questions"].write_text(json.dumps([row | {"question_id": number}]))
+        raw |= {f"{split}_annotations": raw[f"{split}_questions"], f"{split}_images": tmp_path}
+    made = {name: tmp_path / name for name in ("train_examples", "eval_examples", "summary")}
+    config = PrepareExamplesConfig(
+        reader="mine",
+        train_image_name="",
+        eval_image_name="",
+        n_eval=1,
+        n_answers=1,
+        on_bad_image="stop",
+        on_split_overlap="count",
+    )
+    assert prepare_examples(**raw, **made, image_listing=(), config=config) == (1, 1)
+    (read,) = storage.read_examples(made["eval_examples"])
+    assert (read.question_id, read.image_digest) == (1, hashlib.sha256((tmp_path / "0.png").read_bytes()).hexdigest())
