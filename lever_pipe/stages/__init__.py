@@ -1,1 +1,1 @@
-"""One module a rule: keyword-only functions from named input files to named output files."""
+"""One module a rule: keyword-only functions from named files to named files, which their types tell apart."""

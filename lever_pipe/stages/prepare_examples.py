@@ -11,7 +11,7 @@ from lever_pipe.base.members import member
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.stage_configs import PrepareExamplesConfig
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
-from lever_pipe.lever.datasets.protocol import Reader, ReadOptions, VqaFilePaths
+from lever_pipe.lever.datasets.protocol import Reader, ReadOptions, ReadResult, VqaFilePaths
 
 
 def prepare_examples(
@@ -41,30 +41,33 @@ def prepare_examples(
     reader: Reader = member("lever/datasets", config.reader)
     raw_train = VqaFilePaths(questions=train_questions, annotations=train_annotations, images=train_images)
     raw_eval = VqaFilePaths(questions=eval_questions, annotations=eval_annotations, images=eval_images)
-    counts: dict[str, int] = {}
-    splits: list[list[Example]] = []
-    for split, raw, name, limit in (
-        ("train", raw_train, config.train_image_name, None),
-        ("eval", raw_eval, config.eval_image_name, config.n_eval),
-    ):
-        options = ReadOptions(
-            image_name=name, n_answers=config.n_answers, on_bad_image=config.on_bad_image, limit=limit
+    n_answers, on_bad_image, n_eval = config.n_answers, config.on_bad_image, config.n_eval
+    train = reader.read(raw_train, ReadOptions(config.train_image_name, n_answers, on_bad_image))
+    queries = reader.read(raw_eval, ReadOptions(config.eval_image_name, n_answers, on_bad_image, limit=n_eval))
+    if len(queries.examples) < n_eval:
+        raise DataError(
+            f"{eval_questions}: expected at least {n_eval} questions with readable images",
+            found=str(len(queries.examples)),
+            do="Lower data.n_eval and evaluation.samples, or complete the data.",
         )
-        result = reader.read(raw, options)
-        _require_count(len(result.examples), limit, raw.questions)
-        splits.append(result.examples)
-        counts[f"{split}_questions"] = len(result.examples)
-        counts[f"{split}_skipped_questions"] = result.n_skipped_questions
-        counts[f"{split}_skipped_images"] = len(result.skipped_images)
-    shared = shared_questions(*splits)
+    counts = _counts("train", train) | _counts("eval", queries)
+    shared = shared_questions(train.examples, queries.examples)
     if shared and config.on_split_overlap == "stop":
         raise _overlap(eval_questions, train_questions, shared)
     if config.on_split_overlap == "count":
         counts["eval_questions_in_train"] = len(shared)
-    for target, examples in zip((train_examples, eval_examples), splits, strict=True):
-        storage.write_rows(target, examples)
+    storage.write_rows(train_examples, train.examples)
+    storage.write_rows(eval_examples, queries.examples)
     storage.write_json(summary, counts)
-    return counts["train_questions"], counts["eval_questions"]
+    return len(train.examples), len(queries.examples)
+
+
+def _counts(split: str, result: ReadResult) -> dict[str, int]:
+    return {
+        f"{split}_questions": len(result.examples),
+        f"{split}_skipped_questions": result.n_skipped_questions,
+        f"{split}_skipped_images": len(result.skipped_images),
+    }
 
 
 def shared_questions(train: Sequence[Example], queries: Sequence[Example]) -> list[int]:
@@ -89,12 +92,3 @@ def _overlap(eval_questions: Path, train_questions: Path, shared: Sequence[int])
         found=f"{len(shared)} that are (question ids {first}{', ...' if len(shared) > 5 else ''})",
         do='Take them out of one split, or set data.on_split_overlap to "count".',
     )
-
-
-def _require_count(found: int, wanted: int | None, questions: Path) -> None:
-    if wanted is not None and found < wanted:
-        raise DataError(
-            f"{questions}: expected at least {wanted} questions with readable images",
-            found=str(found),
-            do="Lower data.n_eval and evaluation.samples, or complete the data.",
-        )

@@ -73,7 +73,7 @@ def test_answers_on_both_devices(tmp_path: Path) -> None:
     generate_world(**raw, image_listing=listing, config=world)
     prepare_examples(
         **raw, **rows, image_listing=(listing,), summary=tmp_path / "summary",
-         config=config("prepare_examples").model_copy(update={"n_eval": 100}),
+        config=config("prepare_examples").model_copy(update={"n_eval": 100}),
     )  # fmt: skip
     found = {}
     for device in ("cpu", "cuda"):
@@ -81,7 +81,7 @@ def test_answers_on_both_devices(tmp_path: Path) -> None:
         check_world(
             **rows, train_images=raw["train_images"], eval_images=raw["eval_images"],
             lvlm=ROOT / EXPERIMENT.lvlm.model, check=check, counters=tmp_path / "counters",
-             config=config("check_world"), runtime=Runtime(device=device),
+            config=config("check_world"), runtime=Runtime(device=device),
         )  # fmt: skip
         found[device] = storage.read_json(check)
     assert found["cpu"] == found["cuda"]

@@ -51,6 +51,7 @@ def test_an_unknown_stage_is_suggested(capsys: pytest.CaptureFixture[str]) -> No
     assert text.startswith("ConfigError: expected a tool (doctor, plan, ")
     assert "found 'initialize_selector'. Did you mean 'initialise_selector'?" in text
     assert "List them all: python -m lever_pipe --help" in fault(capsys, "zzz", "--spec", "{}")
+    assert "or a stage; found '--spec'" in fault(capsys, "--spec", "{}", "score_answers")
 
 
 def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ def untouched(chain: Chain) -> dict[tuple[str, int], dict[str, float]]:
     rows = emulate_untouched(
         **chain.files, reference=chain.outputs("rce1")["selector"],
         untouched=chain.folder / "untouched",
-         config=EmulateUntouchedConfig(
+        config=EmulateUntouchedConfig(
             preset="p", selector=chain.selector, grpo=chain.grpo, train_share=0.8, base_rce_epoch=1, seed=0
         ),
     )  # fmt: skip

@@ -51,7 +51,7 @@ class Study:
             metrics=(folder / "right", folder / "noisy"), untouched=folder / "untouched",
             scores=folder / "scores.csv", prompts=folder / "prompts.csv", agreement=folder / "agreement.csv",
             training=folder / "training.csv",
-             config=ScoreEmulationConfig.model_validate(
+            config=ScoreEmulationConfig.model_validate(
                 {"policies": policies, "samples": (2, 4), "shots": SHOTS} | changed
             ),
         )  # fmt: skip

@@ -96,7 +96,7 @@ def test_an_image_that_changed_since_is_refused(world: World, tmp_path: Path) ->
         embed_examples(
             **world.rows, train_images=world.raw["train_images"], eval_images=world.raw["eval_images"],
             encoder=ROOT / EXPERIMENT.encoder.model, embeddings=tmp_path / "embeddings",
-             config=plan.stage_config(EXPERIMENT, "embed_examples", {}),
+            config=plan.stage_config(EXPERIMENT, "embed_examples", {}),
         )  # type: ignore[arg-type]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def run(folder: Path, emulate: Emulate) -> list[Pattern]:
         **{name: folder / f"{name}.csv" for name in INPUTS}, reference=REFERENCE,
         reference_lineage=REFERENCE.parent / "lineage.yaml",
         patterns=folder / "patterns.csv", tables=folder / "tables.json", csv=folder / "tables",
-         config=ExplainPatternsConfig(
+        config=ExplainPatternsConfig(
             emulate=emulate, samples=(100, 200, 400, 800), shots=(1, 2, 3, 4), data="world", lvlm="x"
         ),
     )  # fmt: skip
