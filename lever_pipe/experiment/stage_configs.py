@@ -68,7 +68,7 @@ class Planned(NamedTuple):
     name: str
 
 
-class Declared(NamedTuple):
+class StageIdentity(NamedTuple):
     """How a stage's identity is formed."""
 
     config: type[Section]
@@ -78,16 +78,16 @@ class Declared(NamedTuple):
     """Modules that the identity selects by name, as `lever.samplers.{pools.sampler}`; they are code of the stage."""
 
 
-IDENTITIES: dict[str, Declared] = {}
+IDENTITIES: dict[str, StageIdentity] = {}
 """By stage."""
 S = TypeVar("S", bound=Section)
 
 
 def identity_of(stage: str, *members: str, of: str | Planned | None = None) -> Callable[[type[S]], type[S]]:
-    """Declare a model as the identity of a stage; see `Declared`."""
+    """Declare a model as the identity of a stage; see `StageIdentity`."""
 
     def declare(config: type[S]) -> type[S]:
-        IDENTITIES[stage] = Declared(config, Setting(of) if isinstance(of, str) else of, members)
+        IDENTITIES[stage] = StageIdentity(config, Setting(of) if isinstance(of, str) else of, members)
         return config
 
     return declare
