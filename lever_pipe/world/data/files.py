@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from lever_pipe.base.atomic import write_folder
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import write_json
 from lever_pipe.experiment.config import WorldData
@@ -76,16 +77,9 @@ def build_documents(pictures: list[Picture], split: Split, seed: int) -> tuple[d
 
 
 def _write_images(folder: Path, pictures: list[Picture], options: WorldData, split: Split) -> None:
-    temporary = folder.with_name(folder.name + ".part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     for picture in pictures:
         image = Image.fromarray(draw_image(options, split, picture))
-        image.save(temporary / image_name(split, picture.image_id))
-    # A folder cannot replace a folder that holds files, so a previous one goes first.
-    if folder.exists():
-        shutil.rmtree(folder)
-    temporary.rename(folder)
+        image.save(folder / image_name(split, picture.image_id))
 
 
 def write_raw_files(
@@ -110,6 +104,6 @@ def write_raw_files(
     for split, questions_path, annotations_path, images_path in targets:
         pictures = draw_split(options, split)
         questions, annotations = build_documents(pictures, split, options.seed)
-        _write_images(images_path, pictures, options, split)
+        write_folder(images_path, partial(_write_images, pictures=pictures, options=options, split=split))
         write_json(questions_path, questions)
         write_json(annotations_path, annotations)

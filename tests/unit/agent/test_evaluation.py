@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-import torch
 from trained_world import MODEL, N_VAL, player_of, world
 
 from lever_pipe.base import storage
@@ -102,12 +101,6 @@ def test_draws_are_common_to_steps_and_belong_to_their_episode(
     assert other.episodes[N_VAL:] != found.episodes[N_VAL:]
     test = evaluate(player, tasks, When(3, "test", "current"), n_samples=N_SAMPLES, seed=0)
     assert relabelled(test, NOW).episodes[N_VAL:] != found.episodes[N_VAL:]
-
-
-def test_episodes_are_rolled_out_in_the_configured_batches(player: Player, tasks: list[Task]) -> None:
-    with torch.inference_mode():
-        whole = evaluate(player, tasks, NOW, n_samples=2, seed=5)
-    assert evaluate(replace(player, batch=1), tasks, NOW, n_samples=2, seed=5).episodes == whole.episodes
 
 
 def test_failures_and_time_outs_of_the_user_are_counted_against_the_limit(player: Player) -> None:

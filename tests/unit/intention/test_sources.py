@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lever_pipe.base.errors import DataError, LeverPipeError
+from lever_pipe.base.errors import DataError
 from lever_pipe.base.parsing import load_member
 from lever_pipe.experiment.agent_config import Environment, SyntheticTasks
 from lever_pipe.intention.environment import ceiling
 from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, SLOTS, VALUES
-from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources import json as json_source
 from lever_pipe.intention.sources import parquet, synthetic
 from lever_pipe.intention.sources._records import TaskFaults, read_tasks
@@ -212,58 +209,6 @@ def test_a_test_file_that_holds_nothing_of_its_own_is_refused(tmp_path: Path) ->
         DataError, match=r"test\.json: must hold a task that is in neither .*train\.json nor .*val\.json"
     ):
         read_json(tmp_path, [record("a")], [record("v")], [record("a"), record("v")])
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
-NEARLY = st.fixed_dictionaries(
-    {},
-    optional={
-        "id": st.sampled_from(["a", "b"]) | JSON,
-        "category": st.just("c") | JSON,
-        "task": st.just("t") | JSON,
-        "missing_details": st.lists(
-            st.fixed_dictionaries(
-                {},
-                optional={
-                    "description": st.just("d") | JSON,
-                    "importance": st.sampled_from(["1", 2, "3"]) | JSON,
-                    "inquiry": JSON,
-                    "options": JSON,
-                },
-            )
-            | JSON,
-            max_size=3,
-        )
-        | JSON,
-    },
-)
-
-
-@settings(max_examples=200)
-@given(value=st.lists(NEARLY, max_size=4) | JSON)
-def test_no_json_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    try:
-        splits = read_json(folder, value)
-    except LeverPipeError:
-        return
-    assert [Task.model_validate_json(task.model_dump_json(), strict=True) for task in splits.train] == list(
-        splits.train
-    )
-
-
-@settings(max_examples=20)
-@given(content=st.binary(max_size=200))
-def test_no_bytes_break_the_readers(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "noise.parquet"
-    path.write_bytes(content)
-    for source in (json_source, parquet):
-        with pytest.raises(LeverPipeError):
-            source.read(None, RawFiles((path,), (path,), (path,), (path,)))
 
 
 # Parquet

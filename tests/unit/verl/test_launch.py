@@ -167,6 +167,7 @@ def test_the_production_configuration_can_be_run() -> None:
         ({"model": {"folder": "models/$HOME"}}, "model.folder"),
         ({"model": {"folder": "models/a\\b"}}, "model.folder"),
         ({"model": {"folder": "models/a\u200bb"}}, "model.folder"),
+        ({"model": {"folder": "models/a\u2028b"}}, "model.folder"),  # an end of a line, as Python reads it
         ({"model": {"codec": "word"}}, "model.codec"),
         ({"model": {"dtype": "float32"}}, "model.dtype"),
         ({"model": {"max_context": 1152}}, "model.max_context"),
