@@ -9,10 +9,10 @@ from lever_pipe.base import storage
 from lever_pipe.experiment.agent_stage_configs import CompareArmsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
-from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow, comparison_rows
+from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow, comparison_rows
 from lever_pipe.report.tables.intention.curve_rows import StatisticRow, statistic_rows
 from lever_pipe.report.tables.intention.endpoints import Context, EndpointRow, endpoint_rows
-from lever_pipe.report.tables.intention.estimates import Draws
+from lever_pipe.report.tables.intention.estimates import TaskDraws
 from lever_pipe.report.tables.intention.task_values import read_episodes
 from lever_pipe.report.tables.long_format import csv_text, decimal
 
@@ -39,10 +39,10 @@ def compare_arms(
         reference_arm=config.reference_arm,
         document_arm=config.document_arm,
         evaluation=config.evaluation,
-        draws=Draws(config.evaluation.seed, config.n_resamples),
+        draws=TaskDraws(config.evaluation.seed, config.n_resamples),
     )
     _write(endpoints, EndpointRow._fields, endpoint_rows(context))
-    _write(comparisons, ComparisonRow._fields, comparison_rows(context))
+    _write(comparisons, ArmComparisonRow._fields, comparison_rows(context))
     _write(statistics, StatisticRow._fields, statistic_rows(context))
 
 

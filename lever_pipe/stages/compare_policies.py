@@ -17,7 +17,7 @@ from lever_pipe.report.tables.comparisons.breakdown import BreakdownRow
 from lever_pipe.report.tables.comparisons.estimates import ComparisonRow, Draws, Groups, IntervalRow
 from lever_pipe.report.tables.comparisons.estimates import comparisons as compare
 from lever_pipe.report.tables.comparisons.estimates import intervals as estimate
-from lever_pipe.report.tables.comparisons.families import ORACLE, Arm, Family, arms_of, families_of
+from lever_pipe.report.tables.comparisons.families import ORACLE, Arm, ComparisonFamily, arms_of, families_of
 from lever_pipe.report.tables.comparisons.per_question import read_groups
 from lever_pipe.report.tables.folder import write_tables
 from lever_pipe.report.tables.lineage import read_lineage
@@ -34,7 +34,7 @@ class ArmComparison(NamedTuple):
     """What the tables of one preset are made of."""
 
     arm: Arm
-    families: list[Family]
+    families: list[ComparisonFamily]
     rows: list[ComparisonRow]
 
 

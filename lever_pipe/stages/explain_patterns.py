@@ -9,7 +9,7 @@ from lever_pipe.report.tables import comparability
 from lever_pipe.report.tables.explanations import patterns as judged
 from lever_pipe.report.tables.explanations.emulated import Emulated, Frames
 from lever_pipe.report.tables.explanations.emulated_tables import emulated_tables
-from lever_pipe.report.tables.explanations.pattern_study import Pattern, Study
+from lever_pipe.report.tables.explanations.pattern_study import EmulatedStudy, Pattern
 from lever_pipe.report.tables.explanations.published_patterns import Quoted
 from lever_pipe.report.tables.folder import write_tables
 from lever_pipe.report.tables.frames import read_text_columns
@@ -39,7 +39,7 @@ def explain_patterns(
     """
     frames = Frames(*map(read_text_columns, (scores, prompts, agreement, training)))
     quoted = Quoted(Published(read_text_columns(reference)))
-    study = Study(Emulated(frames), quoted, config.emulate, config.samples, config.shots)
+    study = EmulatedStudy(Emulated(frames), quoted, config.emulate, config.samples, config.shots)
     found = judged.patterns(study)
     storage.write_text(patterns, csv_text(judged.COLUMNS, [judged.line(pattern) for pattern in found]))
     origin = Origin(config.emulate.preset, config.data, config.lvlm)

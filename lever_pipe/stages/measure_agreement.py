@@ -16,7 +16,13 @@ from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.metrics.agreement import ParameterDifference, agreement_matrices, parameter_differences
 from lever_pipe.report.tables import comparability
 from lever_pipe.report.tables.comparisons.agreement import tables as build_tables
-from lever_pipe.report.tables.comparisons.agreement_rows import Measured, PairRow, ParameterRow, PromptRow, pairs_of
+from lever_pipe.report.tables.comparisons.agreement_rows import (
+    AgreementRows,
+    PairRow,
+    ParameterRow,
+    PromptRow,
+    pairs_of,
+)
 from lever_pipe.report.tables.folder import write_tables
 from lever_pipe.report.tables.lineage import read_lineage
 from lever_pipe.report.tables.long_format import csv_text, decimal
@@ -55,7 +61,7 @@ def measure_agreement(
     chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
     compared = list(_compare_parameters(config, selectors))
     totals = [ParameterRow(policy, base, _sum(found)) for policy, base, found in compared]
-    measured = Measured(
+    measured = AgreementRows(
         list(_compare_selections(chosen, config.shots)), totals, list(_count_prompts(chosen, queries, config.shots))
     )
     _write_long(measured, compared, agreement=agreement, parameters=parameters, tensors=tensors, prompts=prompts)
@@ -119,7 +125,7 @@ def _count_prompts(
 
 
 def _write_long(
-    measured: Measured,
+    measured: AgreementRows,
     compared: Sequence[tuple[str, str, Differences]],
     *,
     agreement: Path,

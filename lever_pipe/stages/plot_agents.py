@@ -18,7 +18,7 @@ from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.evidence import Interval
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.intention.agent_runs import read_columns
-from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.endpoints import PRIMARY, EndpointRow, primary_name
 
 PUBLISHED = "Published: Qwen3-8B on IntentionGym, one run each."
@@ -68,7 +68,7 @@ def _endpoints(path: Path, primary: PrimaryEndpoint) -> dict[str, Interval]:
 
 def _differences(path: Path) -> dict[str, Interval]:
     """Return each arm's difference to the reference arm at the primary endpoint."""
-    frame = read_columns(path, ComparisonRow._fields, numbers=("difference", "low", "high", "n_seeds"))
+    frame = read_columns(path, ArmComparisonRow._fields, numbers=("difference", "low", "high", "n_seeds"))
     return _intervals(frame[frame["role"] == PRIMARY], value="difference")
 
 

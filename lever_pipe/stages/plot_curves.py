@@ -14,7 +14,7 @@ from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.figures import accuracy, curves, kinds, learning, on_policy, style
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.evidence import read_evidence
-from lever_pipe.report.tables.on_policy.study import Measured, Study, studies_of
+from lever_pipe.report.tables.on_policy.study import CollectedRuns, PresetRuns, studies_of
 from lever_pipe.report.tables.origin import Origin
 from lever_pipe.report.tables.results import Results, choose_base
 
@@ -41,7 +41,7 @@ def plot_curves(
     base = choose_base(wanted, training_rows, config.base_rce_epoch)
     results = Results(wanted, training_rows, base, config.main_preset, read_evidence(intervals, comparisons))
     arm_rows = frames.within(frames.read_scores(arms), **counts)
-    measured = Measured(pd.concat([wanted, arm_rows]), results.evidence, {}, {}, frames.read_steps(steps), 0)
+    measured = CollectedRuns(pd.concat([wanted, arm_rows]), results.evidence, {}, {}, frames.read_steps(steps), 0)
     study = next(iter(studies_of(measured, config.main_preset, config.base_rce_epoch)), None)
     with style.styled():
         drawn: dict[str, Figure | None] = {
@@ -63,7 +63,7 @@ def plot_curves(
         write_folder(figures, lambda folder: _save_all(folder, drawn, footers))
 
 
-def _of_study(study: Study | None) -> dict[str, Figure | None]:
+def _of_study(study: PresetRuns | None) -> dict[str, Figure | None]:
     """Return the figures of the first preset with on-policy runs, which is the main one where that has them."""
     if study is None:
         return {}

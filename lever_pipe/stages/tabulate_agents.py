@@ -14,7 +14,7 @@ from lever_pipe.report.tables.folder import write_tables
 from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
 from lever_pipe.report.tables.intention.all_tables import build_tables
 from lever_pipe.report.tables.intention.found import read_found
-from lever_pipe.report.tables.intention.published import PublishedRuns
+from lever_pipe.report.tables.intention.published import PublishedAgents
 from lever_pipe.report.tables.intention.shown import Given, Shown
 
 
@@ -44,7 +44,7 @@ def tabulate_agents(
         config=config,
         runs=read_agent_runs(curves, runs),
         found=read_found(endpoints, comparisons, statistics),
-        published=PublishedRuns(frames.read_text_columns(reference_intention)),
+        published=PublishedAgents(frames.read_text_columns(reference_intention)),
         given=Given(given.ceiling, given.reward_unit, given.noise_sd, given.same_tasks_sd),
         held_out=_held_out(tasks_summary),
     )

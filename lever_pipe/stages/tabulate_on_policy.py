@@ -16,7 +16,7 @@ from lever_pipe.report.tables.folder import write_tables
 from lever_pipe.report.tables.lineage import read_lineage
 from lever_pipe.report.tables.on_policy import files
 from lever_pipe.report.tables.on_policy.all_tables import tables as build_tables
-from lever_pipe.report.tables.on_policy.study import Measured, studies_of
+from lever_pipe.report.tables.on_policy.study import CollectedRuns, studies_of
 from lever_pipe.report.tables.origin import Origin
 
 
@@ -42,7 +42,7 @@ def tabulate_on_policy(
         ComparisonError: `config.guard` is `strict` and rows of ours differ in more than the factor of their table.
     """
     every = pd.concat([frames.read_scores(scores), frames.read_scores(arms)], ignore_index=True)
-    measured = Measured(
+    measured = CollectedRuns(
         scores=frames.within(every, samples=config.samples, shots=config.shots),
         evidence=read_evidence(intervals, comparisons),
         tests=files.read_tests(comparisons),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,14 @@ def test_import_closures_stay_small(stage: str, largest: int) -> None:
 def test_rce_does_not_depend_on_the_kl(tmp_path: Path) -> None:
     assert "lever_pipe.losses.kl" in closure_of("lever_pipe.stages.train_grpo_epoch")
     assert "lever_pipe.losses.kl" not in closure_of("lever_pipe.stages.train_rce_epoch")
+
+
+def test_a_class_name_exists_once() -> None:
+    """A reader who meets a name finds one class; what a module keeps for itself counts too."""
+    named = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, times in named.items() if times > 1] == []

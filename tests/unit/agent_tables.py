@@ -14,7 +14,7 @@ from lever_pipe.report.tables.frames import read_text_columns
 from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
 from lever_pipe.report.tables.intention.all_tables import build_tables
 from lever_pipe.report.tables.intention.found import read_found
-from lever_pipe.report.tables.intention.published import PublishedRuns
+from lever_pipe.report.tables.intention.published import PublishedAgents
 from lever_pipe.report.tables.intention.shown import Given, Shown
 from lever_pipe.report.tables.table import Table
 
@@ -45,7 +45,7 @@ def tabulate(folder: Path, study: Study, **changes: object) -> Tabulated:
         config=agent_runs.shown_config(study, **changes),
         runs=read_agent_runs(paths["curves"], paths["runs"]),
         found=read_found(paths["endpoints"], paths["comparisons"], paths["statistics"]),
-        published=PublishedRuns(read_text_columns(REFERENCE_INTENTION)),
+        published=PublishedAgents(read_text_columns(REFERENCE_INTENTION)),
         given=Given(given.ceiling, given.reward_unit, given.noise_sd, given.same_tasks_sd),
     )
     return Tabulated(shown, {table.id: table for table in build_tables(shown)})

@@ -20,7 +20,7 @@ from lever_pipe.report.tables.columns import (
     EMULATED_TRAINING_COLUMNS,
 )
 from lever_pipe.report.tables.explanations.emulated import Emulated, Frames
-from lever_pipe.report.tables.explanations.pattern_study import Study
+from lever_pipe.report.tables.explanations.pattern_study import EmulatedStudy
 from lever_pipe.report.tables.explanations.published_patterns import Quoted
 from lever_pipe.report.tables.frames import read_text_columns
 from lever_pipe.report.tables.published import Published
@@ -108,9 +108,9 @@ def text(rows: list[tuple[object, ...]], columns: tuple[str, ...]) -> pd.DataFra
     return pd.DataFrame([[str(cell) for cell in row] for row in rows], columns=list(columns), dtype=object)
 
 
-def study_of(emulate: Emulate = Emulate(), **changed: object) -> Study:
+def study_of(emulate: Emulate = Emulate(), **changed: object) -> EmulatedStudy:
     """Return the study whose files `frames` makes."""
     counts = {"samples": (100, 200, 400, 800), "shots": (1, 2, 3, 4)}
     counts |= {name: changed[name] for name in counts if name in changed}
     made = frames(emulate, **changed)  # type: ignore[arg-type]
-    return Study(Emulated(made), Quoted(Published(read_text_columns(REFERENCE))), emulate, **counts)
+    return EmulatedStudy(Emulated(made), Quoted(Published(read_text_columns(REFERENCE))), emulate, **counts)

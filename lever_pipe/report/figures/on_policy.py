@@ -11,8 +11,16 @@ from matplotlib.figure import Figure
 from lever_pipe.report.figures import style
 from lever_pipe.report.figures.accuracy import ACCURACY
 from lever_pipe.report.tables.comparisons.families import ORACLE
-from lever_pipe.report.tables.evidence import MEAN, Cell, Interval, Pair
-from lever_pipe.report.tables.on_policy.study import AGAINST_BASE, DISTIL, OFFLINE, ON_POLICY, REINFORCE, Run, Study
+from lever_pipe.report.tables.evidence import MEAN, Estimate, Interval, Pair
+from lever_pipe.report.tables.on_policy.study import (
+    AGAINST_BASE,
+    DISTIL,
+    OFFLINE,
+    ON_POLICY,
+    REINFORCE,
+    PresetRuns,
+    Run,
+)
 from lever_pipe.report.tables.text import beta_text
 
 BY_STEP = {"kl_exact": ("Exact KL to the RCE base", "nats a pick"), "entropy": ("Entropy of the first pick", "nats")}
@@ -23,7 +31,7 @@ THOUSAND = 1000.0
 SCALE = "KL_BETA (not to scale), bars: 95 % interval"
 
 
-def by_prompts(study: Study) -> Figure | None:
+def by_prompts(study: PresetRuns) -> Figure | None:
     """Return accuracy against prompts by mode, the smallest KL_BETA in front; None without counted prompts.
 
     RCE base, offline GRPO, oracle distillation and the pool oracle ask nothing while they learn: they are levels, over
@@ -53,7 +61,7 @@ def by_prompts(study: Study) -> Figure | None:
     return figure
 
 
-def by_step(study: Study) -> Figure | None:
+def by_step(study: PresetRuns) -> Figure | None:
     """Return exact KL and entropy by step, a line a KL_BETA, with the range over seeds; None without steps."""
     steps = study.steps(ON_POLICY)
     steps = steps[steps["metric"].isin(BY_STEP)]
@@ -72,7 +80,7 @@ def by_step(study: Study) -> Figure | None:
     return figure
 
 
-def by_beta(study: Study) -> Figure | None:
+def by_beta(study: PresetRuns) -> Figure | None:
     """Return accuracy and gain over the RCE base against KL_BETA, on-policy and offline; None of a single beta."""
     modes = {"On-policy": study.at_last(ON_POLICY), "Offline": study.at_last(OFFLINE)}
     betas = sorted({run.beta or 0.0 for runs in modes.values() for run in runs})
@@ -101,7 +109,7 @@ def seeds_text(run: Run) -> str:
     return f"{len(run.seeds)} seed{'s' if len(run.seeds) > 1 else ''}"
 
 
-def _gain(study: Study, run: Run) -> Interval | None:
+def _gain(study: PresetRuns, run: Run) -> Interval | None:
     """Return the paired difference of a run and its RCE base with its interval, or None where none was made."""
     if study.start is None:
         return None
@@ -110,7 +118,7 @@ def _gain(study: Study, run: Run) -> Interval | None:
     return found and Interval(found.difference, found.low, found.high, len(run.seeds))
 
 
-def _by_prompts(study: Study, run: Run) -> dict[float, Interval]:
+def _by_prompts(study: PresetRuns, run: Run) -> dict[float, Interval]:
     """Return a run's accuracies by thousand prompts, from the RCE base of the same seeds on."""
     base = study.accuracy_over(study.start, run.seeds) if study.start else None
     # Over other seeds than its own the base has no interval, so there the band begins at the line.
@@ -123,7 +131,7 @@ def _by_prompts(study: Study, run: Run) -> dict[float, Interval]:
     return start | {n / THOUSAND: study.interval(one, MEAN) for one, n in asked.items() if n is not None}
 
 
-def _levels(study: Study, seeds: Sequence[int]) -> Iterator[tuple[str, float]]:
+def _levels(study: PresetRuns, seeds: Sequence[int]) -> Iterator[tuple[str, float]]:
     """Yield name and accuracy of what asks nothing while it learns, over the given seeds where it has them."""
     runs = [("RCE base", study.start)] if study.start else []
     runs += [(f"Offline GRPO, KL_BETA={run.beta_text}", run) for run in study.at_last(OFFLINE)[:1]]
@@ -132,7 +140,7 @@ def _levels(study: Study, seeds: Sequence[int]) -> Iterator[tuple[str, float]]:
         accuracy = study.accuracy_over(run, seeds)
         if accuracy is not None:
             yield name, accuracy
-    oracle = study.measured.evidence.intervals.get(Cell(ORACLE, study.samples, MEAN))
+    oracle = study.measured.evidence.intervals.get(Estimate(ORACLE, study.samples, MEAN))
     if oracle is not None:
         yield "Pool oracle", oracle.value
 

@@ -22,7 +22,7 @@ def audit_html(html: str, spoken: Mapping[str, Sequence[str]]) -> None:
     Raises:
         RecordError: a place prints a number that its files do not hold, or lacks one that they hold.
     """
-    reader = _Reader()
+    reader = _PageReader()
     reader.feed(html)
     reader.close()
     for place in [*spoken, *(name for name in reader.shown if name not in spoken)]:
@@ -61,7 +61,7 @@ def _count(texts: Iterable[str]) -> Counter[str]:
     return Counter(number for text in texts for number in numbers_in(text))
 
 
-class _Reader(HTMLParser):
+class _PageReader(HTMLParser):
     """Collects the visible texts of each place; a place within a place has its own."""
 
     def __init__(self) -> None:

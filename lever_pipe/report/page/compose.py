@@ -157,7 +157,7 @@ def _sections_of(tables: Iterable[PageTable]) -> dict[str, list[PageTable]]:
     return found
 
 
-def _section(section: prose.Section, tables: Sequence[PageTable], parts: Parts, voice: Voice) -> SectionView | None:
+def _section(section: prose.PageSection, tables: Sequence[PageTable], parts: Parts, voice: Voice) -> SectionView | None:
     names = [name for name in parts.figures if prose.caption_of(name).section == section.name]
     if not tables and not names and not section.has_words_only:
         return None

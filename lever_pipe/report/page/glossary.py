@@ -49,7 +49,7 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class SlottedText:
     """One translation with slots; `source` matches the English text."""
 
     english: str
@@ -65,7 +65,7 @@ class Glossary:
     language: str
     joints: Mapping[str, str]
     terms: Mapping[str, str]
-    patterns: Sequence[Pattern]
+    patterns: Sequence[SlottedText]
     passing: re.Pattern[str]
     _known: dict[str, str | None] = field(default_factory=dict)
 
@@ -220,7 +220,7 @@ def _text(path: Path) -> str:
         raise RecordError(f"{path}: expected UTF-8 text", found=str(fault), do="Restore the file.") from None
 
 
-def _pattern(english: str, target: str) -> Pattern:
+def _pattern(english: str, target: str) -> SlottedText:
     parts: list[str] = []
     seen: set[str] = set()
     end = weight = 0
@@ -231,7 +231,7 @@ def _pattern(english: str, target: str) -> Pattern:
         end, weight = slot.end(), weight + len(literal)
     parts.append(re.escape(english[end:]))
     pieces = tuple(filter(None, re.split(r"(\{[ntlsrm]\d?\})", target)))
-    return Pattern(english, re.compile("".join(parts)), pieces, weight + len(english) - end)
+    return SlottedText(english, re.compile("".join(parts)), pieces, weight + len(english) - end)
 
 
 def _faults(kind: str, english: object, target: object) -> list[str]:

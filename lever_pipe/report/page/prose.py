@@ -107,7 +107,7 @@ HOW_TO_READ = (
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A part of the page; `name` is the `document` of its tables, `placed` are ids of tables of other documents."""
 
     name: str
@@ -130,34 +130,34 @@ class Caption:
 
 
 SECTIONS = (
-    Section("answer", "The answer", placed=("overview", BEST_BETA, ARMS_ANSWER)),
-    Section(
+    PageSection("answer", "The answer", placed=("overview", BEST_BETA, ARMS_ANSWER)),
+    PageSection(
         "how",
         "How to read",
         points=HOW_TO_READ,
         has_words_only=True,
     ),
-    Section("000", "Document 000: training curves of KL_BETA 0.12 and 0.15", shows_figures_first=True),
-    Section("001", "Document 001: KL_BETA 0.12, 0.145, 0.15, 0.155 and 0.18"),
-    Section("002", "Document 002: KL_BETA 0.18 against 0.15 and 0.12"),
-    Section("003", "Document 003: GRPO with and without a KL loss", shows_figures_first=True),
-    Section("004", "Document 004: what the KL loss does to training"),
-    Section("arms", "One factor at a time: KL loss, entropy bonus and schedule", shows_figures_first=True),
-    Section("statistics", "Statistics of the KL_BETA study", shows_figures_first=True),
-    Section("on_policy", "On-policy GRPO", paragraphs=(ON_POLICY,), shows_figures_first=True),
-    Section("agreement", "Do the policies choose the same demonstrations?"),
-    Section(
+    PageSection("000", "Document 000: training curves of KL_BETA 0.12 and 0.15", shows_figures_first=True),
+    PageSection("001", "Document 001: KL_BETA 0.12, 0.145, 0.15, 0.155 and 0.18"),
+    PageSection("002", "Document 002: KL_BETA 0.18 against 0.15 and 0.12"),
+    PageSection("003", "Document 003: GRPO with and without a KL loss", shows_figures_first=True),
+    PageSection("004", "Document 004: what the KL loss does to training"),
+    PageSection("arms", "One factor at a time: KL loss, entropy bonus and schedule", shows_figures_first=True),
+    PageSection("statistics", "Statistics of the KL_BETA study", shows_figures_first=True),
+    PageSection("on_policy", "On-policy GRPO", paragraphs=(ON_POLICY,), shows_figures_first=True),
+    PageSection("agreement", "Do the policies choose the same demonstrations?"),
+    PageSection(
         "why",
         "Why the published tables look as they do",
         paragraphs=(ON_PURPOSE,),
         is_emulated=True,
     ),
-    Section("claims", "Claims of the documents, recomputed"),
-    Section("extra", "Further results"),
-    Section("world", "Does the embedded world show the mechanism?"),
-    Section("data", "Data"),
-    Section("rl_data", "RL data"),
-    Section("work", "Work done"),
+    PageSection("claims", "Claims of the documents, recomputed"),
+    PageSection("extra", "Further results"),
+    PageSection("world", "Does the embedded world show the mechanism?"),
+    PageSection("data", "Data"),
+    PageSection("rl_data", "RL data"),
+    PageSection("work", "Work done"),
 )
 
 CAPTIONS = {

@@ -44,7 +44,7 @@ class Paired(NamedTuple):
         return bracketed(signed(self.difference, 2), self.low, self.high)
 
 
-class Cell(NamedTuple):
+class Estimate(NamedTuple):
     """Where an accuracy stands: shots are a number as text, or `mean`."""
 
     group: str
@@ -66,7 +66,7 @@ class Pair(NamedTuple):
 class Evidence:
     """What `compare_policies` found."""
 
-    intervals: Mapping[Cell, Interval]
+    intervals: Mapping[Estimate, Interval]
     comparisons: Mapping[Pair, Paired]
 
     def interval(self, group: str, samples: int, shots: int | str) -> Interval:
@@ -75,7 +75,7 @@ class Evidence:
         Raises:
             RecordError: there is none, so a table would stand without its uncertainty.
         """
-        cell = Cell(group, samples, str(shots))
+        cell = Estimate(group, samples, str(shots))
         found = self.intervals.get(cell)
         if found is None:
             raise RecordError(
@@ -115,11 +115,11 @@ def p_text(p: float) -> str:
     return "<0.001" if p < 0.001 else number(p, 3)
 
 
-def _intervals(path: Path) -> Iterator[tuple[Cell, Interval]]:
+def _intervals(path: Path) -> Iterator[tuple[Estimate, Interval]]:
     columns = ("group", "samples", "shots", "accuracy", "low", "high", "n_runs")
     for group, samples, shots, *numbers, runs in _rows(path, columns):
         value, low, high = map(float, numbers)
-        yield Cell(group, int(samples), shots), Interval(value, low, high, int(runs))
+        yield Estimate(group, int(samples), shots), Interval(value, low, high, int(runs))
 
 
 def _comparisons(path: Path) -> Iterator[tuple[Pair, Paired]]:

@@ -8,13 +8,13 @@ import pytest
 from agent_runs import ARMS, Study
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.curve_rows import StatisticRow
 from lever_pipe.report.tables.intention.endpoints import EndpointRow
 from lever_pipe.stages.compare_arms import compare_arms
 
 SMALL = Study(arms=(ARMS[0], ARMS[1], ARMS[4]), steps=25)
-FILES = {"endpoints": EndpointRow, "comparisons": ComparisonRow, "statistics": StatisticRow}
+FILES = {"endpoints": EndpointRow, "comparisons": ArmComparisonRow, "statistics": StatisticRow}
 
 
 @pytest.fixture(scope="module")

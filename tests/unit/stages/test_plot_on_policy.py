@@ -17,16 +17,16 @@ from lever_pipe.commands.glossary_tool import file_texts, untranslated
 from lever_pipe.report.figures import on_policy, style
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.evidence import read_evidence
-from lever_pipe.report.tables.on_policy.study import Measured, Study, studies_of
+from lever_pipe.report.tables.on_policy.study import CollectedRuns, PresetRuns, studies_of
 
 FIGURES = {"prompts": on_policy.by_prompts, "steps": on_policy.by_step, "betas": on_policy.by_beta}
 
 
-def study_of(folder: Path, size: Size) -> Study:
+def study_of(folder: Path, size: Size) -> PresetRuns:
     paths = on_policy_files.write(folder, size)
     scores = pd.concat([frames.read_scores(paths[name]) for name in ("scores", "arms")])
     evidence = read_evidence(paths["intervals"], paths["comparisons"])
-    return studies_of(Measured(scores, evidence, {}, {}, frames.read_steps(paths["steps"]), 0), "main", None)[0]
+    return studies_of(CollectedRuns(scores, evidence, {}, {}, frames.read_steps(paths["steps"]), 0), "main", None)[0]
 
 
 def draw(folder: Path, size: Size, name: str) -> Figure:

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.tables.evidence import Cell, Evidence, Interval, Pair, Paired, p_text, read_evidence, separated
+from lever_pipe.report.tables.evidence import (
+    Estimate,
+    Evidence,
+    Interval,
+    Pair,
+    Paired,
+    p_text,
+    read_evidence,
+    separated,
+)
 
 INTERVALS = "group,samples,shots,accuracy,low,high,n_runs,n_questions\n"
 COMPARISONS = "family,left,right,samples,shots,difference,low,high,p,p_holm,detectable,n_runs,n_questions\n"
@@ -60,4 +69,4 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_cells_are_keys() -> None:
-    assert Evidence({Cell("a", 1, "1"): Interval(1, 0, 2, 1)}, {}).interval("a", 1, "1").low == 0
+    assert Evidence({Estimate("a", 1, "1"): Interval(1, 0, 2, 1)}, {}).interval("a", 1, "1").low == 0

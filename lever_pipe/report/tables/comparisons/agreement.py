@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lever_pipe.base.policy_names import PolicyName, beta_text, group_of
 from lever_pipe.metrics.agreement import clusters
 from lever_pipe.report.tables.comparisons.agreement_rows import (
-    Measured,
+    AgreementRows,
     PairRow,
     ParameterRow,
     PromptRow,
@@ -49,7 +49,7 @@ Shares = Mapping[tuple[str, str, int], Share]
 """By left group, right group and shots; of a group with itself: between its seeds or draws."""
 
 
-def tables(measured: Measured, main_preset: str) -> list[Table]:
+def tables(measured: AgreementRows, main_preset: str) -> list[Table]:
     """Return the tables of the documents' policies, and the parameters of every preset; none without a row."""
     present = dict.fromkeys(group_of(name) for row in measured.pairs for name in (row.left, row.right))
     shown = shown_groups(present, main_preset)

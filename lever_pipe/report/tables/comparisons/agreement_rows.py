@@ -41,7 +41,7 @@ class PromptRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class AgreementRows:
     """Everything that the tables are made of."""
 
     pairs: Sequence[PairRow]

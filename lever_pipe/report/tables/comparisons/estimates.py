@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.report.tables.comparisons.families import Family
+from lever_pipe.report.tables.comparisons.families import ComparisonFamily
 from lever_pipe.report.tables.comparisons.per_question import Array, GroupScores, on_common_seeds
 from lever_pipe.statistics.comparison import detectable, holm, sign_flip_p, t_p_values
 from lever_pipe.statistics.crossed import (
@@ -132,7 +132,7 @@ def accuracies(blocks: Sequence[Array], draws: Draws, *names: str | int) -> tupl
     return estimates, accuracy_bounds(estimates, draws.bounds(estimates, *names))
 
 
-def comparisons(groups: Groups, families: Sequence[Family], draws: Draws) -> list[ComparisonRow]:
+def comparisons(groups: Groups, families: Sequence[ComparisonFamily], draws: Draws) -> list[ComparisonRow]:
     """Return the comparisons of every family at every shot count and their mean, in the order of the families.
 
     Two trained groups are compared over the seeds that both have, where they have any in common.
@@ -164,7 +164,7 @@ def compare(left: GroupScores, right: GroupScores, chosen: NDArray[np.bool_] | s
     return Compared(estimates, np.array(p), n_runs, test)
 
 
-def _over_prefix(groups: Groups, families: Sequence[Family], n: int, draws: Draws) -> list[ComparisonRow]:
+def _over_prefix(groups: Groups, families: Sequence[ComparisonFamily], n: int, draws: Draws) -> list[ComparisonRow]:
     wanted = [(family.name, left, right) for family in families for left, right in family.pairs]
     sides = [on_common_seeds(groups[left], groups[right]) for _, left, right in wanted]
     found = [compare(left, right, slice(n), draws) for left, right in sides]
@@ -181,7 +181,7 @@ def _over_prefix(groups: Groups, families: Sequence[Family], n: int, draws: Draw
     return rows
 
 
-def _adjusted(rows: Iterable[ComparisonRow], families: Sequence[Family]) -> list[ComparisonRow]:
+def _adjusted(rows: Iterable[ComparisonRow], families: Sequence[ComparisonFamily]) -> list[ComparisonRow]:
     together = {family.name: family.adjusted_with for family in families}
     adjusted = list(rows)
     for name in dict.fromkeys(together.values()):

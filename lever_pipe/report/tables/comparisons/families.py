@@ -23,7 +23,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ComparisonFamily:
     """Comparisons of groups, left minus right, over the first `samples` questions, at every shot count and their mean.
 
     Families of one `adjusted_with` are adjusted as one.
@@ -153,7 +153,7 @@ def _last_common(runs: Iterable[tuple[int, float | str, int]]) -> int | None:
 
 def families_of(
     arm: Arm, *, is_main: bool, baselines: Sequence[str], samples: Sequence[int], accuracy: Callable[[str], float]
-) -> list[Family]:
+) -> list[ComparisonFamily]:
     """Return the families of one preset that have a comparison.
 
     The best KL_BETA is chosen from the data that then compare it, so that its comparisons are adjusted for all pairs
@@ -169,7 +169,7 @@ def families_of(
     prefix = "" if is_main else f"preset~{arm.preset}/"
     largest = max(samples)
     found = [
-        Family(f"{prefix}{name}", near(samples, DOCUMENT_SAMPLES), pairs, f"{prefix}{name}")
+        ComparisonFamily(f"{prefix}{name}", near(samples, DOCUMENT_SAMPLES), pairs, f"{prefix}{name}")
         for epoch in arm.epochs
         for name, pairs in _documents(arm, epoch).items()
     ]
@@ -186,7 +186,8 @@ def families_of(
     }
     together = {OTHERS: BEST}
     found += [
-        Family(f"{prefix}{name}", largest, pairs, f"{prefix}{together.get(name, name)}") for name, pairs in last.items()
+        ComparisonFamily(f"{prefix}{name}", largest, pairs, f"{prefix}{together.get(name, name)}")
+        for name, pairs in last.items()
     ]
     return [family for family in found if family.pairs]
 

@@ -16,7 +16,7 @@ from lever_pipe.report.tables.comparisons.families import (
     ON_POLICY,
     OTHERS,
     Arm,
-    Family,
+    ComparisonFamily,
     best_beta,
 )
 from lever_pipe.report.tables.documents.grpo_tables import ONE_SEED
@@ -47,7 +47,7 @@ NUMBERS = ["Difference", "Low", "High", "p", "Holm p", "Detectable"]
 def best_table(
     arm: Arm,
     intervals: Iterable[IntervalRow],
-    families: Sequence[Family],
+    families: Sequence[ComparisonFamily],
     comparisons: Sequence[ComparisonRow],
     *,
     is_main: bool,
@@ -114,7 +114,7 @@ def verdict(arm: Arm, at: Mapping[str, IntervalRow], rows: Iterable[ComparisonRo
     return f"{first} No KL_BETA is separated from the best one: the smallest Holm p is {least}."
 
 
-def family_tables(families: Sequence[Family], rows: Sequence[ComparisonRow]) -> list[Table]:
+def family_tables(families: Sequence[ComparisonFamily], rows: Sequence[ComparisonRow]) -> list[Table]:
     """Return one table a family, a row a comparison and shot count."""
     adjusted: dict[str, int] = {}
     together = {family.name: family.adjusted_with for family in families}
@@ -127,7 +127,7 @@ def family_tables(families: Sequence[Family], rows: Sequence[ComparisonRow]) -> 
     ]
 
 
-def _family_table(family: Family, rows: Sequence[ComparisonRow], adjusted: int) -> Table:
+def _family_table(family: ComparisonFamily, rows: Sequence[ComparisonRow], adjusted: int) -> Table:
     preset, name = _split(family.name)
     lines = [
         {

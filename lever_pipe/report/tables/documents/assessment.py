@@ -19,7 +19,7 @@ ASSESSMENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class AccuracyGap:
     """Two accuracies in percent, each over the same number of questions; None where one is absent."""
 
     left: float | None
@@ -27,7 +27,7 @@ class Gap:
     questions: int
 
 
-def assess(gaps: Mapping[str, Gap]) -> str:
+def assess(gaps: Mapping[str, AccuracyGap]) -> str:
     """Return `below one standard error` or `above ...`, by name where the gaps differ; absent without a gap."""
     sides: dict[str, list[str]] = {}
     for name, gap in gaps.items():
@@ -59,7 +59,7 @@ def trend_text(values: Sequence[str]) -> str:
     return ", then ".join(slope for slope, _ in groupby(slopes)) or "equal"
 
 
-def _side(gap: Gap) -> str:
+def _side(gap: AccuracyGap) -> str:
     errors = [standard_error(value, gap.questions) for value in (gap.left, gap.right)]
     if gap.left is None or gap.right is None:
         return ""

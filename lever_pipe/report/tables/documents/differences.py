@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lever_pipe.report.tables.documents import grpo_tables as parts
-from lever_pipe.report.tables.documents.assessment import ASSESSMENT, Gap, assess, separation, trend_text
+from lever_pipe.report.tables.documents.assessment import ASSESSMENT, AccuracyGap, assess, separation, trend_text
 from lever_pipe.report.tables.documents.grpo_tables import ACCURACY_DIGITS, REFERENCE_BETA, Sources
 from lever_pipe.report.tables.evidence import MEAN
 from lever_pipe.report.tables.published import Lineage
@@ -167,7 +167,7 @@ def _published_difference_cells(values: ByShots, shown: Sequence[float], shots: 
     last = shown[-1]
     for beta in shown[:-1]:
         cells[f"{beta_text(last)} vs {beta_text(beta)}"] = signed(difference(at[last], at[beta]), ACCURACY_DIGITS)
-    pairs = {f"vs {beta_text(beta)}": Gap(at[last], at[beta], samples) for beta in shown[:-1]}
+    pairs = {f"vs {beta_text(beta)}": AccuracyGap(at[last], at[beta], samples) for beta in shown[:-1]}
     return {**cells, "Standard error": _error(at.values(), samples), "Assessment": assess(pairs)}
 
 
@@ -187,7 +187,9 @@ def _summary_assessment(by_epoch: dict[int, ByShots], beta: float, samples: int)
     averages = {epoch: {b: parts.average(of) for b, of in values.items()} for epoch, values in by_epoch.items()}
     if beta == REFERENCE_BETA:
         return "reference" if any(at[beta] is not None for at in averages.values()) else ""
-    return assess({f"epoch {epoch}": Gap(at[beta], at[REFERENCE_BETA], samples) for epoch, at in averages.items()})
+    return assess(
+        {f"epoch {epoch}": AccuracyGap(at[beta], at[REFERENCE_BETA], samples) for epoch, at in averages.items()}
+    )
 
 
 def _best_shot(values: ByShots, beta: float) -> str:

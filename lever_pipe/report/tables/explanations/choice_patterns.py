@@ -8,13 +8,13 @@ from math import perm
 from statistics import fmean
 
 from lever_pipe.report.tables.explanations.emulated import Row, Run
-from lever_pipe.report.tables.explanations.pattern_study import NONE, Pattern, Study, distinct, percent
+from lever_pipe.report.tables.explanations.pattern_study import NONE, EmulatedStudy, Pattern, distinct, percent
 from lever_pipe.report.tables.text import ABSENT, beta_text, listing, number
 
 COPIED = "No emulated fault repeats a row at some shot counts only; a copied row would."
 
 
-def identical_rows(study: Study) -> list[Pattern]:
+def identical_rows(study: EmulatedStudy) -> list[Pattern]:
     """Return whether the betas of one base agree in every published cell, for each fault that may be the cause."""
     if len(study.others) < 2:
         return []
@@ -42,7 +42,7 @@ def identical_rows(study: Study) -> list[Pattern]:
     return found
 
 
-def coincidences(study: Study) -> str:
+def coincidences(study: EmulatedStudy) -> str:
     """Return how far the training alone, without any fault, makes all betas one row."""
     betas = study.emulate.kl_betas
     one = [e for e in study.epochs if len(set(study.rows(NONE, [(beta, e) for beta in betas]).values())) == 1]
@@ -55,7 +55,7 @@ def coincidences(study: Study) -> str:
     )
 
 
-def identical_choices(study: Study) -> list[Pattern]:
+def identical_choices(study: EmulatedStudy) -> list[Pattern]:
     """Return whether checkpoints with different weights choose alike."""
     shots, runs = min(study.shots), [(beta, epoch) for beta in study.emulate.kl_betas for epoch in study.epochs]
     quoted = study.quoted.identical_choices()
@@ -82,7 +82,7 @@ def _alike(shares: Sequence[float]) -> str:
     return f"{sum(share == 1 for share in shares)} of {len(shares)} pairs, smallest share {percent(min(shares))}"
 
 
-def repeats(study: Study) -> list[Pattern]:
+def repeats(study: EmulatedStudy) -> list[Pattern]:
     """Return whether long prompts repeat demonstrations, and how few prompts there are."""
     items = study.emulate.pool_items
     long = [k for k in study.shots if k > items]
@@ -120,7 +120,7 @@ def repeats(study: Study) -> list[Pattern]:
     return found
 
 
-def reused_rows(study: Study) -> list[Pattern]:
+def reused_rows(study: EmulatedStudy) -> list[Pattern]:
     """Return whether two epochs of one beta can differ at few shots and agree at many."""
     short, long = (tuple(k for k in study.shots if (k > 2) == more) for more in (False, True))
     beta = study.emulate.other_kl_beta
@@ -156,7 +156,7 @@ def reused_rows(study: Study) -> list[Pattern]:
     return found
 
 
-def one_beta_apart(study: Study) -> list[Pattern]:
+def one_beta_apart(study: EmulatedStudy) -> list[Pattern]:
     """Return whether the beta with another base stands apart from those that share one, in the published cells."""
     if len(study.others) < 2:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lever_pipe.report.tables.explanations.emulated import DIGITS, Run
-from lever_pipe.report.tables.explanations.pattern_study import DROPOUT, NONE, Study
+from lever_pipe.report.tables.explanations.pattern_study import DROPOUT, NONE, EmulatedStudy
 from lever_pipe.report.tables.lineage import published_key
 from lever_pipe.report.tables.table import Table, beside, frame_of, groups_of
 from lever_pipe.report.tables.text import beta_text, difference, mean, number, sentences, signed
@@ -29,13 +29,13 @@ FAULTS = {
 }
 
 
-def emulated_tables(study: Study) -> list[Table]:
+def emulated_tables(study: EmulatedStudy) -> list[Table]:
     """Return every table of the emulation but that of the patterns."""
     by_arm = [table(study, arm) for arm in FAULTS for table in (accuracy_table, samples_table)]
     return [arms_table(study), kl_table(study), *by_arm]
 
 
-def arms_table(study: Study) -> Table:
+def arms_table(study: EmulatedStudy) -> Table:
     """Return what each arm switches on."""
     emulate = study.emulate
     here = {
@@ -56,7 +56,7 @@ def arms_table(study: Study) -> Table:
     )
 
 
-def kl_table(study: Study) -> Table:
+def kl_table(study: EmulatedStudy) -> Table:
     """Return the logged KL of every beta and epoch beside the published one, first of all without updates."""
     base, lineage = study.emulate.base_rce_epoch, study.quoted.afresh()
     rows = [
@@ -85,7 +85,7 @@ def kl_table(study: Study) -> Table:
     )
 
 
-def _untouched(study: Study, arm: str, epoch: int) -> list[float]:
+def _untouched(study: EmulatedStudy, arm: str, epoch: int) -> list[float]:
     return [study.untouched(arm, name, epoch) for name in KL_NAMES]
 
 
@@ -97,7 +97,7 @@ def _kl(values: Mapping[str, Sequence[float]]) -> dict[str, str]:
     }
 
 
-def accuracy_table(study: Study, arm: str) -> Table:
+def accuracy_table(study: EmulatedStudy, arm: str) -> Table:
     """Return document 001's accuracies of an arm, all epochs and betas at one sample count."""
     samples = study.row_samples
     lineage, alone = study.quoted.afresh(), study.emulate.other_kl_beta
@@ -126,7 +126,7 @@ def accuracy_table(study: Study, arm: str) -> Table:
     )
 
 
-def samples_table(study: Study, arm: str) -> Table:
+def samples_table(study: EmulatedStudy, arm: str) -> Table:
     """Return document 002's accuracies of an arm, by samples and shots."""
     lineage, betas = study.quoted.afresh(), study.emulate.kl_betas
     rows: list[dict[str, str]] = []
@@ -164,15 +164,15 @@ def _sourced(rows: Sequence[Mapping[str, str]], arm: str) -> list[dict[str, str]
     return [{**row, "Source": ours if row["Source"] == "ours" else row["Source"]} for row in rows]
 
 
-def _shots(study: Study) -> list[str]:
+def _shots(study: EmulatedStudy) -> list[str]:
     return [f"Shot {k}" for k in study.shots]
 
 
-def _ours(study: Study, arm: str, run: Run, samples: int) -> list[float | None]:
+def _ours(study: EmulatedStudy, arm: str, run: Run, samples: int) -> list[float | None]:
     return list(study.emulated.cells(arm, run, (samples,), study.shots))
 
 
-def _cells(study: Study, accuracies: Sequence[float | None]) -> dict[str, str]:
+def _cells(study: EmulatedStudy, accuracies: Sequence[float | None]) -> dict[str, str]:
     """Return accuracies under their shots; nothing where none is known."""
     return dict(zip(_shots(study), [number(value, DIGITS) for value in accuracies], strict=True))
 

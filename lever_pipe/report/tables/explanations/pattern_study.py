@@ -44,7 +44,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Study:
+class EmulatedStudy:
     """Our emulation, its settings, and the published numbers that the patterns quote."""
 
     emulated: Emulated

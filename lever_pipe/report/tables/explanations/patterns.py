@@ -10,11 +10,17 @@ from collections.abc import Callable, Sequence
 
 from lever_pipe.report.tables.explanations import choice_patterns as choices
 from lever_pipe.report.tables.explanations import training_patterns as training
-from lever_pipe.report.tables.explanations.pattern_study import REPRODUCED, UNDEFINED, UNSPECIFIC, Pattern, Study
+from lever_pipe.report.tables.explanations.pattern_study import (
+    REPRODUCED,
+    UNDEFINED,
+    UNSPECIFIC,
+    EmulatedStudy,
+    Pattern,
+)
 from lever_pipe.report.tables.table import Table, frame_of
 from lever_pipe.report.tables.text import ABSENT, sentences
 
-MAKERS: tuple[Callable[[Study], list[Pattern]], ...] = (
+MAKERS: tuple[Callable[[EmulatedStudy], list[Pattern]], ...] = (
     choices.identical_rows,
     choices.identical_choices,
     choices.repeats,
@@ -29,7 +35,7 @@ COLUMNS = ("pattern", "statement", "published", "arm", "with_fault", "without_fa
 HEADINGS = ("Published pattern", "Published", "Arm", "With the fault", "Without", "Criterion", "Verdict", "Remark")
 
 
-def patterns(study: Study) -> list[Pattern]:
+def patterns(study: EmulatedStudy) -> list[Pattern]:
     """Return every pattern that the configuration can judge."""
     return [pattern for make in MAKERS for pattern in make(study)]
 
@@ -60,7 +66,7 @@ def tally(found: Sequence[Pattern]) -> tuple[str, str]:
     )
 
 
-def pattern_table(study: Study, found: Sequence[Pattern], notes: tuple[str, ...]) -> Table:
+def pattern_table(study: EmulatedStudy, found: Sequence[Pattern], notes: tuple[str, ...]) -> Table:
     """Return the patterns beside what the faults make of them, led by how many are reproduced."""
     rows = [dict(zip(HEADINGS, line(pattern)[1:], strict=True)) for pattern in found]
     return Table(

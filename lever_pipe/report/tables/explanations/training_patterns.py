@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import nan, sqrt
 from statistics import fmean
 
-from lever_pipe.report.tables.explanations.pattern_study import DROPOUT, NONE, Pattern, Study, extent
+from lever_pipe.report.tables.explanations.pattern_study import DROPOUT, NONE, EmulatedStudy, Pattern, extent
 from lever_pipe.report.tables.explanations.published_patterns import CURVE_BETAS
 from lever_pipe.report.tables.text import number
 
@@ -25,7 +25,7 @@ ONE_OF_THREE = 2 / sqrt(3)
 """Largest size over spread of three advantages of which one differs: (2, -1, -1) over its unbiased deviation."""
 
 
-def kl_without_update(study: Study) -> list[Pattern]:
+def kl_without_update(study: EmulatedStudy) -> list[Pattern]:
     """Return whether the logged KL needs an update, and whether its level is the published one."""
     published = study.quoted.metrics("kl", 1, study.emulate.kl_betas)
     if not published:
@@ -64,7 +64,7 @@ def kl_without_update(study: Study) -> list[Pattern]:
     ]
 
 
-def kl_falls(study: Study) -> list[Pattern]:
+def kl_falls(study: EmulatedStudy) -> list[Pattern]:
     """Return whether the logged KL falls from epoch to epoch, without updates and with them."""
     untouched = {arm: [study.untouched(arm, "kl", epoch) for epoch in (1, 2)] for arm in (DROPOUT, NONE)}
     found = [
@@ -100,7 +100,7 @@ def kl_falls(study: Study) -> list[Pattern]:
     return found
 
 
-def ratio(study: Study) -> list[Pattern]:
+def ratio(study: EmulatedStudy) -> list[Pattern]:
     """Return whether the mean ratio of a trained epoch is off 1, as the published ones are means of such an epoch."""
     published = study.quoted.first_ratios()
     betas = [beta for beta in study.emulate.kl_betas if beta in CURVE_BETAS]
@@ -125,7 +125,7 @@ def ratio(study: Study) -> list[Pattern]:
     ]
 
 
-def advantages(study: Study) -> list[Pattern]:
+def advantages(study: EmulatedStudy) -> list[Pattern]:
     """Return what Adv Std and Adv Max are: facts of the data, with and without faults."""
     found = [_spread(study), _largest(study)]
     if 2 in study.epochs:
@@ -148,7 +148,7 @@ def advantages(study: Study) -> list[Pattern]:
     return [replace(each, is_defined=False, remark=NO_GRADIENT) for each in found] if without else found
 
 
-def _spread(study: Study) -> Pattern:
+def _spread(study: EmulatedStudy) -> Pattern:
     text, holds = {}, {}
     for arm in (DROPOUT, NONE):
         of = {name: [study.metrics(arm, name, epoch) for epoch in study.epochs] for name in (ADV_STD, SHARE)}
@@ -174,7 +174,7 @@ def _spread(study: Study) -> Pattern:
     )
 
 
-def _largest(study: Study) -> Pattern:
+def _largest(study: EmulatedStudy) -> Pattern:
     sizes = {
         arm: (study.metrics(arm, "max_advantage", 1)[0], study.metrics(arm, ADV_STD, 1)[0]) for arm in (DROPOUT, NONE)
     }

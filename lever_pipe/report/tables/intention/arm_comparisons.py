@@ -17,7 +17,7 @@ from lever_pipe.report.tables.intention.endpoints import (
     task_endpoints,
 )
 from lever_pipe.report.tables.intention.estimates import (
-    Difference,
+    TaskDifference,
     paired_over_seeds,
     paired_over_tasks,
     unpaired_over_tasks,
@@ -28,7 +28,7 @@ from lever_pipe.statistics.comparison import holm
 T = TypeVar("T")
 
 
-class ComparisonRow(NamedTuple):
+class ArmComparisonRow(NamedTuple):
     """A line of `comparisons.csv`: arm minus reference; `p_holm` is adjusted for the arms at one endpoint.
 
     `n_seeds` are the common seeds; with one, the p value infers to further tasks for these very runs.
@@ -50,13 +50,13 @@ class ComparisonRow(NamedTuple):
     n_rollouts: int
 
 
-def comparison_rows(context: Context) -> list[ComparisonRow]:
+def comparison_rows(context: Context) -> list[ArmComparisonRow]:
     """Return the comparisons at the primary endpoint and at the trapezoid mean of its kind of curve."""
     of_tasks = {arm: task_endpoints(context, arm) for arm in context.runs.arms}
     of_runs = {arm: run_endpoints(context, arm) for arm in context.runs.arms}
     primary, reference = primary_name(context.evaluation.primary), context.reference_arm
     names = {primary: PRIMARY, _trapezoid(context, of_runs[reference]): SECONDARY}
-    rows: list[ComparisonRow] = []
+    rows: list[ArmComparisonRow] = []
     for name, role in names.items():
         family = [
             row
@@ -79,7 +79,7 @@ def _row(
     arm: str,
     of_tasks: Mapping[str, Mapping[str, Sequence[TaskMeans]]],
     of_runs: Mapping[str, Mapping[str, Sequence[float]]],
-) -> ComparisonRow | None:
+) -> ArmComparisonRow | None:
     """Return the comparison of an arm, or None where a side lacks the endpoint."""
     reference, sizes = context.reference_arm, (0, 0)
     if name in of_tasks[arm] and name in of_tasks[reference]:
@@ -95,12 +95,12 @@ def _row(
     else:
         return None
     numbers = (found.value, found.low, found.high, found.p, math.nan, found.detectable)
-    return ComparisonRow(name, role, arm, reference, *numbers, found.test, found.n_seeds, *sizes)
+    return ArmComparisonRow(name, role, arm, reference, *numbers, found.test, found.n_seeds, *sizes)
 
 
 def _over_tasks(
     context: Context, name: str, arm: str, of_tasks: Mapping[str, Mapping[str, Sequence[TaskMeans]]]
-) -> Difference:
+) -> TaskDifference:
     common, metric, sides = context.runs.common_seeds(arm, context.reference_arm), metric_of(name), []
     for side in (arm, context.reference_arm):
         means = of_tasks[side][name]
@@ -113,7 +113,7 @@ def _at(context: Context, arm: str, by_seed: Sequence[T], common: Sequence[int])
     return [value for seed, value in zip(context.runs.seeds(arm), by_seed, strict=True) if seed in common]
 
 
-def _adjusted(family: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+def _adjusted(family: Sequence[ArmComparisonRow]) -> list[ArmComparisonRow]:
     tested = [row for row in family if not math.isnan(row.p)]
     adjusted = dict(zip((row.arm for row in tested), holm([row.p for row in tested]), strict=True))
     return [row._replace(p_holm=float(adjusted.get(row.arm, math.nan))) for row in family]

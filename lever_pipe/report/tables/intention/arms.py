@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lever_pipe.report.tables.evidence import ALPHA, p_text
 from lever_pipe.report.tables.intention import estimates
-from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.endpoint_cells import (
     detectable_text,
     difference_text,
@@ -67,7 +67,7 @@ def _factors(shown: Shown) -> Table:
     )
 
 
-def answer(rows: Sequence[ComparisonRow], shown: Shown) -> str:
+def answer(rows: Sequence[ArmComparisonRow], shown: Shown) -> str:
     """Return which arms are separated from the reference arm, and what the seeds allow to say."""
     tested = [row for row in rows if not math.isnan(row.p)]
     reference = f"`{shown.config.reference_arm}`"
@@ -87,7 +87,7 @@ def answer(rows: Sequence[ComparisonRow], shown: Shown) -> str:
     return sentences(*parts, *_limits(tested), *_directions(tested, shown))
 
 
-def _named(rows: Sequence[ComparisonRow]) -> str:
+def _named(rows: Sequence[ArmComparisonRow]) -> str:
     scale = 100 if is_share(rows[0].endpoint) else 1
     digits = 1 if scale == 100 else 3
     return listing(
@@ -95,7 +95,7 @@ def _named(rows: Sequence[ComparisonRow]) -> str:
     )
 
 
-def _directions(rows: Sequence[ComparisonRow], shown: Shown) -> list[str]:
+def _directions(rows: Sequence[ArmComparisonRow], shown: Shown) -> list[str]:
     """Return for each arm that its seeds cannot separate that they all go the same way, where they do."""
     found = []
     for row in rows:
@@ -106,11 +106,11 @@ def _directions(rows: Sequence[ComparisonRow], shown: Shown) -> list[str]:
     return found
 
 
-def _is_decidable(row: ComparisonRow) -> bool:
+def _is_decidable(row: ArmComparisonRow) -> bool:
     return row.test != estimates.OVER_SEEDS or can_decide(row.n_seeds)
 
 
-def _limits(rows: Sequence[ComparisonRow]) -> list[str]:
+def _limits(rows: Sequence[ArmComparisonRow]) -> list[str]:
     """Return for each number of common seeds that can never separate an arm that it cannot."""
     counts = sorted({row.n_seeds for row in rows if not _is_decidable(row)})
     return [
@@ -130,7 +130,7 @@ def _settings(shown: Shown, name: str) -> dict[str, str]:
     return cells | ({"Trajectory score": scores[name]} if len(set(scores.values())) > 1 else {})
 
 
-def _compared(shown: Shown, arm: str, row: ComparisonRow | None) -> dict[str, str]:
+def _compared(shown: Shown, arm: str, row: ArmComparisonRow | None) -> dict[str, str]:
     if row is None:
         return {"Difference": "reference"} if arm == shown.config.reference_arm else {}
     tested = not math.isnan(row.p)
@@ -143,7 +143,7 @@ def _compared(shown: Shown, arm: str, row: ComparisonRow | None) -> dict[str, st
     }
 
 
-def _test_text(row: ComparisonRow) -> str:
+def _test_text(row: ArmComparisonRow) -> str:
     """Return what the signs are flipped over, with the number of common seeds."""
     match row.test:
         case estimates.OVER_SEEDS:
@@ -159,7 +159,7 @@ def _unit(endpoint: str) -> str:
     return f"Difference: to the reference arm over the common seeds, {unit}, paired by seed and task."
 
 
-def _method(rows: Sequence[ComparisonRow], shown: Shown) -> list[str]:
+def _method(rows: Sequence[ArmComparisonRow], shown: Shown) -> list[str]:
     if not rows:
         return []
     reference = f"`{shown.config.reference_arm}`"
@@ -172,7 +172,7 @@ def _method(rows: Sequence[ComparisonRow], shown: Shown) -> list[str]:
     ]
 
 
-def _detectable(rows: Sequence[ComparisonRow]) -> list[str]:
+def _detectable(rows: Sequence[ArmComparisonRow]) -> list[str]:
     if not rows:
         return []
     none = "None where the common seeds give no p below 0.05, whatever the difference."
@@ -232,6 +232,6 @@ def _mechanism(shown: Shown) -> Table:
     )
 
 
-def _compared_briefly(shown: Shown, arm: str, row: ComparisonRow | None) -> dict[str, str]:
+def _compared_briefly(shown: Shown, arm: str, row: ArmComparisonRow | None) -> dict[str, str]:
     cells = _compared(shown, arm, row)
     return {name: cells.get(name, "") for name in ("Difference", "p", "Holm p", "Test")}

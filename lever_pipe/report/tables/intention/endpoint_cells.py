@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.endpoints import EndpointRow, metric_of
 from lever_pipe.report.tables.intention.shown import with_interval
 from lever_pipe.report.tables.intention.task_values import NORMALISED, REWARD
@@ -28,14 +28,14 @@ def endpoint_text(row: EndpointRow | None) -> str:
     return with_interval(number(row.value, 3), row.low, row.high, 2)
 
 
-def difference_text(row: ComparisonRow) -> str:
+def difference_text(row: ArmComparisonRow) -> str:
     """Return a difference with its interval, in points of the ceiling or as a reward."""
     if is_share(row.endpoint):
         return with_interval(signed(100 * row.difference, 1), 100 * row.low, 100 * row.high, 1)
     return with_interval(signed(row.difference, 3), row.low, row.high, 2)
 
 
-def detectable_text(row: ComparisonRow) -> str:
+def detectable_text(row: ArmComparisonRow) -> str:
     """Return the smallest true difference that a comparison finds, in its unit."""
     return number(100 * row.detectable, 1) if is_share(row.endpoint) else number(row.detectable, 3)
 

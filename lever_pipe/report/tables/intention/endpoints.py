@@ -29,8 +29,8 @@ from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.intention import run_measures as measures
 from lever_pipe.report.tables.intention.agent_runs import MODES, AgentRuns, after_start
 from lever_pipe.report.tables.intention.estimates import (
-    Draws,
-    Interval,
+    TaskDraws,
+    TaskInterval,
     mean_over_seeds,
     means_over_tasks,
     within_ceiling,
@@ -80,7 +80,7 @@ class Context(NamedTuple):
     reference_arm: str
     document_arm: str
     evaluation: AgentEvaluation
-    draws: Draws
+    draws: TaskDraws
 
     def arm(self, name: str) -> AgentArm:
         """Return an arm's settings."""
@@ -202,7 +202,7 @@ def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) ->
     for seed, value in zip(seeds, values, strict=True):
         yield EndpointRow(arm, name, role, str(seed), value, math.nan, math.nan, 1, *counts)
     mean = math.fsum(values) / len(values)
-    whole = Interval(mean, math.nan, math.nan) if name.startswith(STEPS) else mean_over_seeds(values)
+    whole = TaskInterval(mean, math.nan, math.nan) if name.startswith(STEPS) else mean_over_seeds(values)
     yield EndpointRow(arm, name, role, "", *whole, len(seeds), *counts)
 
 

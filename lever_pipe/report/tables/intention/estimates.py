@@ -33,7 +33,7 @@ OVER_SEEDS, OVER_TASKS, STUDENT = "sign flips over seeds", "sign flips over task
 """The tests, as `comparisons.csv` names them."""
 
 
-class Interval(NamedTuple):
+class TaskInterval(NamedTuple):
     """A mean with its 95 % interval; NaN ends where nothing is known of its error."""
 
     value: float
@@ -41,7 +41,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Difference(NamedTuple):
+class TaskDifference(NamedTuple):
     """A paired difference with its 95 % interval and p value; NaN where nothing is known of its error."""
 
     value: float
@@ -53,7 +53,7 @@ class Difference(NamedTuple):
     n_seeds: int
 
 
-class Draws(NamedTuple):
+class TaskDraws(NamedTuple):
     """How tasks are resampled; every set of tasks has a stream of its own."""
 
     seed: int
@@ -64,15 +64,15 @@ class Draws(NamedTuple):
         stream = generator(self.seed, "tasks", estimates.n_questions)
         return bootstrap_bounds(estimates, generator=stream, n_resamples=self.n_resamples)
 
-    def intervals(self, estimates: Estimates, *, are_shares: bool) -> list[Interval]:
+    def intervals(self, estimates: Estimates, *, are_shares: bool) -> list[TaskInterval]:
         """Return the values of estimates with their intervals; those of shares lie within 0 and 1."""
         bounds = self.bounds(estimates)
         bounds = accuracy_bounds(estimates, bounds) if are_shares else bounds
         columns = (estimates.value, bounds.low, bounds.high)
-        return [Interval(*map(float, numbers)) for numbers in zip(*columns, strict=True)]
+        return [TaskInterval(*map(float, numbers)) for numbers in zip(*columns, strict=True)]
 
 
-def means_over_tasks(of: Sequence[Sequence[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:
+def means_over_tasks(of: Sequence[Sequence[Array]], draws: TaskDraws, *, are_shares: bool) -> list[TaskInterval]:
     """Return means over seeds and tasks; with one seed the interval is over tasks and rollouts alone.
 
     All that are over equally many tasks share their resamples, so that none depends on which others are asked for.
@@ -83,7 +83,7 @@ def means_over_tasks(of: Sequence[Sequence[Array]], draws: Draws, *, are_shares:
         are_shares: the values lie within 0 and 1.
     """
     blocks = [np.stack(by_seed)[:, :, None] for by_seed in of]
-    found = [Interval(float(block.mean()), math.nan, math.nan) for block in blocks]
+    found = [TaskInterval(float(block.mean()), math.nan, math.nan) for block in blocks]
     for n in {block.shape[1] for block in blocks} - {1}:
         places = [place for place, block in enumerate(blocks) if block.shape[1] == n]
         estimates = side_by_side([mean_accuracy(blocks[place]) for place in places])
@@ -92,7 +92,7 @@ def means_over_tasks(of: Sequence[Sequence[Array]], draws: Draws, *, are_shares:
     return found
 
 
-def within_ceiling(of: Interval, least: float, ceiling: float) -> Interval:
+def within_ceiling(of: TaskInterval, least: float, ceiling: float) -> TaskInterval:
     """Return a mean reward's interval without what no mean reward can be.
 
     Args:
@@ -103,7 +103,7 @@ def within_ceiling(of: Interval, least: float, ceiling: float) -> Interval:
     return of._replace(low=max(of.low, min(0.0, least)), high=min(of.high, max(ceiling, of.value)))
 
 
-def mean_over_seeds(values: Sequence[float]) -> Interval:
+def mean_over_seeds(values: Sequence[float]) -> TaskInterval:
     """Return the mean of a number that only a whole run has, with a t interval over seeds; none with one seed.
 
     The largest value or the spread of a noisy curve grows with its noise, so resampled tasks would shift it.
@@ -111,14 +111,14 @@ def mean_over_seeds(values: Sequence[float]) -> Interval:
     of, n = np.asarray(values, dtype=np.float64), len(values)
     mean = float(of.mean())
     if n < 2 or math.isnan(mean):
-        return Interval(mean, math.nan, math.nan)
+        return TaskInterval(mean, math.nan, math.nan)
     half = float(stats.t.ppf(0.975, n - 1) * of.std(ddof=1) / math.sqrt(n))
-    return Interval(mean, mean - half, mean + half)
+    return TaskInterval(mean, mean - half, mean + half)
 
 
 def paired_over_tasks(
-    left: Sequence[Array], right: Sequence[Array], draws: Draws, *names: str, are_shares: bool
-) -> Difference:
+    left: Sequence[Array], right: Sequence[Array], draws: TaskDraws, *names: str, are_shares: bool
+) -> TaskDifference:
     """Return left minus right of runs that pair by seed, over the same tasks.
 
     Its p comes from sign flips over seeds where there are several, and over tasks with one.
@@ -141,14 +141,14 @@ def paired_over_tasks(
         p, test = float(t_p_values(estimates)[0]), STUDENT
     else:
         p, test = sign_flip_p(differences_SN[0], generator=generator(draws.seed, "signs", *names)), OVER_TASKS
-    return Difference(
+    return TaskDifference(
         *_interval(estimates, draws, are_shares=are_shares), p, float(detectable(estimates)[0]), test, n_seeds
     )
 
 
 def unpaired_over_tasks(
-    left: Sequence[Array], right: Sequence[Array], draws: Draws, *names: str, are_shares: bool
-) -> Difference:
+    left: Sequence[Array], right: Sequence[Array], draws: TaskDraws, *names: str, are_shares: bool
+) -> TaskDifference:
     """Return left minus right of runs without a common seed, over the same tasks.
 
     Args:
@@ -162,7 +162,7 @@ def unpaired_over_tasks(
     sides = np.stack(left)[..., None], np.stack(right)[..., None]
     if sides[0].shape[1] < 2:
         gap = float(sides[0].mean() - sides[1].mean())
-        return Difference(gap, math.nan, math.nan, math.nan, math.nan, "", n_seeds)
+        return TaskDifference(gap, math.nan, math.nan, math.nan, math.nan, "", n_seeds)
     estimates = paired_difference(*sides, same_runs=False)
     if max(len(left), len(right)) > 1:
         p, test = float(t_p_values(estimates)[0]), STUDENT
@@ -171,27 +171,27 @@ def unpaired_over_tasks(
             sign_flip_p(sides[0][0, :, 0] - sides[1][0, :, 0], generator=generator(draws.seed, "signs", *names)),
             OVER_TASKS,
         )
-    return Difference(
+    return TaskDifference(
         *_interval(estimates, draws, are_shares=are_shares), p, float(detectable(estimates)[0]), test, n_seeds
     )
 
 
-def _interval(estimates: Estimates, draws: Draws, *, are_shares: bool) -> Interval:
+def _interval(estimates: Estimates, draws: TaskDraws, *, are_shares: bool) -> TaskInterval:
     """Return a difference with its interval; one of shares is never narrower than what few differing tasks can tell."""
     bounds = draws.bounds(estimates)
     bounds = difference_bounds(estimates, bounds) if are_shares else bounds
-    return Interval(float(estimates.value[0]), float(bounds.low[0]), float(bounds.high[0]))
+    return TaskInterval(float(estimates.value[0]), float(bounds.low[0]), float(bounds.high[0]))
 
 
-def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Difference:
+def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> TaskDifference:
     """Return left minus right of numbers that only whole runs have; without an interval or p with one seed."""
     differences = np.subtract(left, right)
     n, mean = len(differences), mean_over_seeds(differences.tolist())
     if n < 2 or math.isnan(mean.value):
-        return Difference(*mean, math.nan, math.nan, "", n)
+        return TaskDifference(*mean, math.nan, math.nan, "", n)
     error = float(differences.std(ddof=1)) / math.sqrt(n)
     least = float(stats.t.ppf(0.975, n - 1) + stats.t.ppf(0.8, n - 1)) * error
     if n <= SEEDS_AT_MOST:
-        return Difference(*mean, seed_flip_p(differences), least, OVER_SEEDS, n)
+        return TaskDifference(*mean, seed_flip_p(differences), least, OVER_SEEDS, n)
     p = 2 * float(stats.t.sf(abs(mean.value) / error, n - 1)) if error else float(not mean.value)
-    return Difference(*mean, p, least, STUDENT, n)
+    return TaskDifference(*mean, p, least, STUDENT, n)

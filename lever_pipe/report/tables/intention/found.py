@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe.report.tables.intention.agent_runs import read_columns
-from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.curve_rows import CHANGE, RELATIVE_CHANGE, StatisticRow
 from lever_pipe.report.tables.intention.endpoints import PRIMARY, EndpointRow
 from lever_pipe.statistics.curve_tests import CurveComparison
@@ -26,7 +26,7 @@ class Found:
 
     endpoints: Mapping[tuple[str, str, str], EndpointRow]
     """By arm, endpoint and seed; an empty seed is the mean."""
-    comparisons: Sequence[ComparisonRow]
+    comparisons: Sequence[ArmComparisonRow]
     statistics: Mapping[Key, Mapping[str, float]]
 
     def mean(self, arm: str, endpoint: str) -> EndpointRow | None:
@@ -48,7 +48,7 @@ class Found:
         """Return the primary endpoint, or nothing where no run has it."""
         return next((row.endpoint for row in self.endpoints.values() if row.role == PRIMARY), "")
 
-    def family(self, *, is_primary: bool) -> list[ComparisonRow]:
+    def family(self, *, is_primary: bool) -> list[ArmComparisonRow]:
         """Return the comparisons at the primary endpoint, or at the trapezoid mean."""
         return [row for row in self.comparisons if (row.role == PRIMARY) == is_primary]
 
@@ -79,9 +79,13 @@ def read_found(endpoints: Path, comparisons: Path, statistics: Path) -> Found:
     by_key = {(row.arm, row.endpoint, row.seed): row for row in found}
     texts = ("endpoint", "role", "arm", "reference", "test")
     frame = read_columns(
-        comparisons, ComparisonRow._fields, numbers=tuple(name for name in ComparisonRow._fields if name not in texts)
+        comparisons,
+        ArmComparisonRow._fields,
+        numbers=tuple(name for name in ArmComparisonRow._fields if name not in texts),
     )
-    rows = [ComparisonRow._make(row)._replace(**_counts(ComparisonRow, row)) for row in frame.itertuples(index=False)]
+    rows = [
+        ArmComparisonRow._make(row)._replace(**_counts(ArmComparisonRow, row)) for row in frame.itertuples(index=False)
+    ]
     frame = read_columns(statistics, StatisticRow._fields, numbers=("seed", "value"))
     values: dict[Key, dict[str, float]] = {}
     for row in map(StatisticRow._make, frame.itertuples(index=False)):
@@ -89,7 +93,7 @@ def read_found(endpoints: Path, comparisons: Path, statistics: Path) -> Found:
     return Found(by_key, rows, values)
 
 
-def _counts(of: type[EndpointRow | ComparisonRow], row: Iterable[Any]) -> dict[str, Any]:
+def _counts(of: type[EndpointRow | ArmComparisonRow], row: Iterable[Any]) -> dict[str, Any]:
     """Return the fields of a row that count something as whole numbers."""
     return {name: int(value) for name, value in zip(of._fields, row, strict=True) if name.startswith("n_")}
 

@@ -24,7 +24,7 @@ SET_UP = "Published: IntentionGym with Qwen3-8B."
 
 
 @dataclass(frozen=True)
-class PublishedRuns:
+class PublishedAgents:
     """The rows of `userrl-published.csv`, every column as text."""
 
     rows: pd.DataFrame

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from lever_pipe.experiment.agent_config import AgentArm, Schedule
 from lever_pipe.experiment.agent_stage_configs import TabulateAgentsConfig
 from lever_pipe.report.tables.intention.agent_runs import AgentRuns
-from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.found import Found
-from lever_pipe.report.tables.intention.published import KL, NO_KL, RUNS, SET_UP, PublishedRuns
+from lever_pipe.report.tables.intention.published import KL, NO_KL, RUNS, SET_UP, PublishedAgents
 from lever_pipe.report.tables.text import ABSENT, bracketed, listing, number, sentences, signed
 
 REWARD_DIGITS = 3
@@ -42,7 +42,7 @@ class Shown:
     config: TabulateAgentsConfig
     runs: AgentRuns
     found: Found
-    published: PublishedRuns
+    published: PublishedAgents
     given: Given
     held_out: tuple[int, int] | None = None
     """Held-out tasks, and of them those whose request is also trained on; None where the tasks are not known."""
@@ -73,7 +73,7 @@ class Shown:
         """Return an arm's settings."""
         return next(arm for arm in self.config.arms if arm.name == name)
 
-    def seed_differences(self, row: ComparisonRow) -> list[float]:
+    def seed_differences(self, row: ArmComparisonRow) -> list[float]:
         """Return the difference of a comparison by common seed."""
         seeds = self.runs.common_seeds(row.arm, row.reference)
         sides = [self.found.by_seed(arm, row.endpoint, seeds) for arm in (row.arm, row.reference)]

@@ -12,14 +12,14 @@ from lever_pipe.report.tables.on_policy.cells import cells_table
 from lever_pipe.report.tables.on_policy.cost import cost_table
 from lever_pipe.report.tables.on_policy.gains import by_shots_table, gains_table
 from lever_pipe.report.tables.on_policy.marks import differences_table, marks_table
-from lever_pipe.report.tables.on_policy.study import Study
+from lever_pipe.report.tables.on_policy.study import PresetRuns
 from lever_pipe.report.tables.on_policy.ties import drawn_table, stored_table
 from lever_pipe.report.tables.origin import Origin
 from lever_pipe.report.tables.table import Table
 from lever_pipe.report.tables.text import sentences
 
 
-def tables(studies: Sequence[Study], ties: pd.DataFrame, origin: Origin) -> list[Table]:
+def tables(studies: Sequence[PresetRuns], ties: pd.DataFrame, origin: Origin) -> list[Table]:
     """Return the tables of every preset with on-policy runs, each caption beginning with where its numbers come from.
 
     The stored groups belong to every preset, so their table stands once.
@@ -35,7 +35,7 @@ def tables(studies: Sequence[Study], ties: pd.DataFrame, origin: Origin) -> list
     return [table for table in found if len(table.frame)]
 
 
-def _of(study: Study) -> Iterator[Table]:
+def _of(study: PresetRuns) -> Iterator[Table]:
     yield gains_table(study)
     yield betas_table(study)
     yield marks_table(study)

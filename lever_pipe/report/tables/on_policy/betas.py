@@ -6,14 +6,14 @@ from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 from lever_pipe.report.tables.comparisons.families import DRAWN_BETAS
 from lever_pipe.report.tables.evidence import ALPHA, MEAN, p_text
 from lever_pipe.report.tables.on_policy.gains import FACTOR, methods, tested
-from lever_pipe.report.tables.on_policy.study import LAST_SHARE, ON_POLICY, SECTION, Run, Study, id_of, names_with
+from lever_pipe.report.tables.on_policy.study import LAST_SHARE, ON_POLICY, SECTION, PresetRuns, Run, id_of, names_with
 from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
 from lever_pipe.report.tables.text import beta_text, number, sentences, signed
 
 HALF = 0.5
 
 
-def betas_table(study: Study) -> Table:
+def betas_table(study: PresetRuns) -> Table:
     """Return a row a KL_BETA after the last common on-policy epoch, against the smallest one."""
     runs = study.at_last(ON_POLICY)
     rows = [_row(study, run) for run in runs]
@@ -43,7 +43,7 @@ def betas_table(study: Study) -> Table:
     )
 
 
-def accuracy_sentence(study: Study) -> str:
+def accuracy_sentence(study: PresetRuns) -> str:
     """Return the smallest KL_BETA that is separated from the smallest one of all, or that none is."""
     runs = study.at_last(ON_POLICY)
     found = {run.beta or 0.0: row for run in runs if (row := against_smallest(study, run, MEAN))}
@@ -61,7 +61,7 @@ def accuracy_sentence(study: Study) -> str:
     return f"No KL_BETA is separated from KL_BETA={first} at the mean over shots: the smallest Holm p is {least}."
 
 
-def divergence_sentence(study: Study) -> str:
+def divergence_sentence(study: PresetRuns) -> str:
     """Return from which KL_BETA on the exact KL at the end is below half of that of the smallest one."""
     ends = {run.beta or 0.0: study.logged(run, "kl_exact", share=LAST_SHARE) for run in study.at_last(ON_POLICY)}
     known = {beta: value for beta, value in ends.items() if value is not None}
@@ -77,7 +77,7 @@ def divergence_sentence(study: Study) -> str:
     return f"From KL_BETA={beta_text(from_here[0])} on {whole} {level}."
 
 
-def against_smallest(study: Study, run: Run, shots: str) -> ComparisonRow | None:
+def against_smallest(study: PresetRuns, run: Run, shots: str) -> ComparisonRow | None:
     """Return the comparison of a run with the smallest KL_BETA; None for that one itself."""
     return study.test(DRAWN_BETAS, run.group, study.at_last(ON_POLICY)[0].group, shots)
 
@@ -89,12 +89,12 @@ def _of_larger(apart: list[float], every: list[float]) -> str:
     return ", and every larger one" if apart == every[len(every) - len(apart) :] else ", but not every larger one"
 
 
-def _agreeing(study: Study) -> dict[int, str]:
+def _agreeing(study: PresetRuns) -> dict[int, str]:
     ends = sorted({min(study.shots), max(study.shots)})
     return {k: f"Same choice, {k} shot{'s' if k > 1 else ''}" for k in ends}
 
 
-def _row(study: Study, run: Run) -> dict[str, str]:
+def _row(study: PresetRuns, run: Run) -> dict[str, str]:
     shares = {heading: study.agreement(run, k) for k, heading in _agreeing(study).items()}
     return {
         "KL_BETA": run.beta_text,

@@ -12,8 +12,8 @@ from lever_pipe.report.tables.on_policy.study import (
     RCE,
     REINFORCE,
     SECTION,
+    PresetRuns,
     Run,
-    Study,
     id_of,
     names_with,
 )
@@ -22,7 +22,7 @@ from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
 KINDS = (RCE, ON_POLICY, OFFLINE, REINFORCE, DISTIL)
 
 
-def cells_table(study: Study) -> Table:
+def cells_table(study: PresetRuns) -> Table:
     """Return a row for each run, epoch and sample count, a column a shot count."""
     runs = [run for kind in KINDS for run in study.runs(kind)]
     rows = [_row(study, run, samples) for run in runs for samples in _samples(study, run)]
@@ -38,12 +38,12 @@ def cells_table(study: Study) -> Table:
     )
 
 
-def _samples(study: Study, run: Run) -> list[int]:
+def _samples(study: PresetRuns, run: Run) -> list[int]:
     rows = study.rows[study.rows["kind"] == run.kind]
     return sorted({int(n) for n in rows["samples"]})
 
 
-def _row(study: Study, run: Run, samples: int) -> dict[str, str]:
+def _row(study: PresetRuns, run: Run, samples: int) -> dict[str, str]:
     headings = {column: "Mean" if column == MEAN else f"Shot {column}" for column in study.columns}
     return {
         "Mode": NAMES[run.kind],

@@ -10,8 +10,8 @@ from lever_pipe.report.tables.on_policy.study import (
     ON_POLICY,
     REINFORCE,
     SECTION,
+    PresetRuns,
     Run,
-    Study,
     id_of,
     names_with,
 )
@@ -21,7 +21,7 @@ from lever_pipe.report.tables.text import beta_text, listing, number, sentences,
 RATE = "Gain per 1,000 prompts"
 
 
-def cost_table(study: Study) -> Table:
+def cost_table(study: PresetRuns) -> Table:
     """Return a row a run and epoch: prompts so far, accuracy, and the gain over the RCE base for 1,000 prompts."""
     runs = [run for kind in (ON_POLICY, REINFORCE, OFFLINE) for run in study.runs(kind)]
     rows = [row for run in runs if (row := _row(study, run))]
@@ -44,18 +44,18 @@ def cost_table(study: Study) -> Table:
     )
 
 
-def prompts_of(study: Study, run: Run) -> float | None:
+def prompts_of(study: PresetRuns, run: Run) -> float | None:
     """Return the prompts that a run has learned from after its RCE base."""
     return float(study.measured.rl_prompts) if run.kind == OFFLINE else study.prompts(run)
 
 
-def rate_of(study: Study, run: Run) -> float | None:
+def rate_of(study: PresetRuns, run: Run) -> float | None:
     """Return the points over the RCE base for 1,000 prompts, or None where one of them is unknown."""
     prompts, gain = prompts_of(study, run), study.gain(run)
     return None if not prompts or gain is None else 1000 * gain / prompts
 
 
-def _row(study: Study, run: Run) -> dict[str, str]:
+def _row(study: PresetRuns, run: Run) -> dict[str, str]:
     prompts = prompts_of(study, run)
     if prompts is None:  # beyond the last common epoch no step is counted
         return {}
@@ -72,7 +72,7 @@ def _row(study: Study, run: Run) -> dict[str, str]:
     }
 
 
-def _lead(study: Study) -> str:
+def _lead(study: PresetRuns) -> str:
     """Return the rates of the smallest KL_BETA of each mode after its first and its last epoch."""
     said = []
     for kind in (ON_POLICY, OFFLINE):

@@ -13,8 +13,8 @@ from lever_pipe.report.tables.on_policy.study import (
     OFFLINE,
     ON_POLICY,
     SECTION,
+    PresetRuns,
     Run,
-    Study,
     id_of,
     names_with,
 )
@@ -27,7 +27,7 @@ HOLM = "Holm p: adjusted for its family, {families}."
 PAIRED = "A difference is paired over the same questions and over the seeds that both sides have."
 
 
-def gains_table(study: Study) -> Table:
+def gains_table(study: PresetRuns) -> Table:
     """Return every KL_BETA of both modes after the last common epoch, with its gain over the RCE base at each shot."""
     runs = _shown(study)
     rows = [_row(study, run) for run in runs]
@@ -51,7 +51,7 @@ def gains_table(study: Study) -> Table:
     )
 
 
-def by_shots_table(study: Study) -> Table:
+def by_shots_table(study: PresetRuns) -> Table:
     """Return the same runs at each shot count and their mean, with every test."""
     rows = [_cell(study, run, shots) for run in _shown(study) for shots in study.columns]
     columns = ["Accuracy", "Difference", "p", "Holm p", "Detectable", "Seeds compared"]
@@ -83,7 +83,7 @@ def interval_text(row: ComparisonRow) -> str:
     return bracketed(signed(row.difference, 2), row.low, row.high)
 
 
-def prompts_sentence(study: Study) -> str:
+def prompts_sentence(study: PresetRuns) -> str:
     """Return what counts as a prompt, and what the RL data took."""
     return (
         "Prompts: asked in training beyond the RL data, the different ones of each epoch added up, those included that "
@@ -108,7 +108,7 @@ ONE_OR_SEVERAL = (
 )
 
 
-def _shown(study: Study) -> list[Run]:
+def _shown(study: PresetRuns) -> list[Run]:
     start = [study.start] if study.start else []
     return [*start, *study.at_last(ON_POLICY), *study.at_last(OFFLINE)]
 
@@ -117,7 +117,7 @@ def _keys(run: Run) -> dict[str, str]:
     return {"Mode": NAMES[run.kind], "KL_BETA": run.beta_text, "Epoch": str(run.epoch), GROUP: run.group}
 
 
-def _row(study: Study, run: Run) -> dict[str, str]:
+def _row(study: PresetRuns, run: Run) -> dict[str, str]:
     gains = {f"Gain, shot {k}": study.against_base(run, str(k)) for k in study.shots}
     return {
         **_keys(run),
@@ -129,31 +129,31 @@ def _row(study: Study, run: Run) -> dict[str, str]:
     }
 
 
-def _cell(study: Study, run: Run, shots: str) -> dict[str, str]:
+def _cell(study: PresetRuns, run: Run, shots: str) -> dict[str, str]:
     found = study.against_base(run, shots)
     more = {"Detectable": number(found.detectable, 2), "Seeds compared": str(found.n_runs)} if found else {}
     return {**_keys(run), "Shots": shots, "Accuracy": study.interval(run, shots).text(), **tested(found), **more}
 
 
-def _comparisons(study: Study, kind: str, shots: list[str]) -> list[ComparisonRow]:
+def _comparisons(study: PresetRuns, kind: str, shots: list[str]) -> list[ComparisonRow]:
     found = [study.against_base(run, column) for run in study.at_last(kind) for column in shots]
     return [row for row in found if row is not None]
 
 
-def _family(study: Study, kind: str) -> list[ComparisonRow]:
+def _family(study: PresetRuns, kind: str) -> list[ComparisonRow]:
     """Return everything that is adjusted together with a kind's comparisons, other bases included."""
     name = study.family(AGAINST_BASE[kind])
     return [row for row in study.measured.tests.values() if row.family == name]
 
 
-def _how(study: Study) -> str:
+def _how(study: PresetRuns) -> str:
     rows = {kind: _family(study, kind) for kind in (ON_POLICY, OFFLINE)}
     families = [f"{len(found)} comparisons {NAMES[kind]}" for kind, found in rows.items() if found]
     how = methods([row for kind in rows for row in _comparisons(study, kind, study.columns)])
     return sentences(how, HOLM.format(families=listing(families)) if families else "")
 
 
-def _first(study: Study) -> str:
+def _first(study: PresetRuns) -> str:
     """Return what the smallest KL_BETA adds at each shot count; it is not chosen by its accuracy."""
     run = study.at_last(ON_POLICY)[0]
     found = {column: study.against_base(run, column) for column in study.columns}
@@ -168,12 +168,12 @@ def _where(column: str) -> str:
     return "mean over shots" if column == MEAN else f"at shot {column}"
 
 
-def _separated(study: Study) -> str:
+def _separated(study: PresetRuns) -> str:
     parts = list(_counts(study))
     return f"Separated from the RCE base (Holm p below 0.05), mean over shots: {'; '.join(parts)}." if parts else ""
 
 
-def _counts(study: Study) -> Iterator[str]:
+def _counts(study: PresetRuns) -> Iterator[str]:
     for kind in (ON_POLICY, OFFLINE):
         rows = _comparisons(study, kind, [MEAN])
         above = sum(row.p_holm < ALPHA and row.difference > 0 for row in rows)

@@ -14,8 +14,8 @@ from lever_pipe.report.tables.on_policy.study import (
     ON_POLICY,
     REINFORCE,
     SECTION,
+    PresetRuns,
     Run,
-    Study,
     id_of,
     names_with,
 )
@@ -35,7 +35,7 @@ SHORT = {
 RUNS = "Runs"  # seeds of a trained policy, draws of a baseline
 
 
-def marks_table(study: Study) -> Table:
+def marks_table(study: PresetRuns) -> Table:
     """Return the accuracies of base, marks and the on-policy run of the smallest KL_BETA by shots."""
     rows = [_row(study, group) for group in mark_groups(study)]
     columns = ["Policy", RUNS, *(f"Shot {k}" for k in study.shots), "Mean"]
@@ -57,7 +57,7 @@ def marks_table(study: Study) -> Table:
     )
 
 
-def differences_table(study: Study) -> Table | None:
+def differences_table(study: PresetRuns) -> Table | None:
     """Return the paired differences between the marks at every shot count; None where nothing was compared."""
     found = [row for row in study.measured.tests.values() if row.family == study.family(MARKS)]
     rows = [_difference(row) for row in found]
@@ -81,19 +81,19 @@ def differences_table(study: Study) -> Table | None:
     )
 
 
-def mark_groups(study: Study) -> list[str]:
+def mark_groups(study: PresetRuns) -> list[str]:
     """Return the groups of the marks in rising order of what they know, those that were evaluated."""
     first = [*study.at_last(ON_POLICY)[:1], *study.at_last(DISTIL)]
     runs: list[Run] = [*([study.start] if study.start else []), *study.at_last(REINFORCE), *first]
     return [*_evaluated(study, [CHANCE]), *(run.group for run in runs), *_evaluated(study, [ORACLE])]
 
 
-def _evaluated(study: Study, groups: Sequence[str]) -> list[str]:
+def _evaluated(study: PresetRuns, groups: Sequence[str]) -> list[str]:
     known = {cell.group for cell in study.measured.evidence.intervals}
     return [group for group in groups if group in known]
 
 
-def _row(study: Study, group: str) -> dict[str, str]:
+def _row(study: PresetRuns, group: str) -> dict[str, str]:
     headings = {column: "Mean" if column == MEAN else f"Shot {column}" for column in study.columns}
     found = {
         heading: study.measured.evidence.interval(group, study.samples, column) for column, heading in headings.items()

@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class CollectedRuns:
     """What the collected files hold, for every preset.
 
     `scores` and `steps` have the columns of `scores.csv` and `steps.csv`; `rl_prompts` is what the RL data asked.
@@ -61,13 +61,13 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Study:
+class PresetRuns:
     """The runs of one preset from the RCE epoch `base`, over the first `samples` questions unless another is named."""
 
     preset: str
     is_main: bool
     base: int
-    measured: Measured
+    measured: CollectedRuns
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -200,7 +200,7 @@ class Study:
         return " ".join(f"{name}: {_seeds(self.runs(kind))}." for kind, name in names.items() if self.runs(kind))
 
 
-def studies_of(measured: Measured, main_preset: str, base: int | None) -> list[Study]:
+def studies_of(measured: CollectedRuns, main_preset: str, base: int | None) -> list[PresetRuns]:
     """Return a study for each preset with on-policy runs, the main one first.
 
     Args:
@@ -213,7 +213,7 @@ def studies_of(measured: Measured, main_preset: str, base: int | None) -> list[S
     found = []
     for preset in presets:
         bases = {int(epoch) for epoch in rows[rows["preset"] == preset]["base_rce_epoch"]}
-        found.append(Study(preset, preset == main_preset, base if base in bases else max(bases), measured))
+        found.append(PresetRuns(preset, preset == main_preset, base if base in bases else max(bases), measured))
     return found
 
 
@@ -222,12 +222,12 @@ def last_share(values: pd.Series, share: float) -> float:
     return float(values.iloc[-max(1, round(share * len(values))) :].mean())
 
 
-def names_with(study: Study, title: str) -> str:
+def names_with(study: PresetRuns, title: str) -> str:
     """Return a title that names the preset where it is not the main one."""
     return title if study.is_main else f"{title}, preset {study.preset}"
 
 
-def id_of(study: Study, name: str) -> str:
+def id_of(study: PresetRuns, name: str) -> str:
     """Return the id of a table, with the preset where it is not the main one."""
     return f"on-policy-{name}" if study.is_main else f"on-policy-{name}-{study.preset}"
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from lever_pipe.report.tables.on_policy.files import BEST
 from lever_pipe.report.tables.on_policy.gains import FACTOR
-from lever_pipe.report.tables.on_policy.study import LAST_SHARE, ON_POLICY, SECTION, Run, Study, id_of, names_with
+from lever_pipe.report.tables.on_policy.study import LAST_SHARE, ON_POLICY, SECTION, PresetRuns, Run, id_of, names_with
 from lever_pipe.report.tables.table import GROUP, Table, frame_of, groups_of
 from lever_pipe.report.tables.text import number, sentences
 
@@ -51,7 +51,7 @@ def stored_table(ties: pd.DataFrame) -> Table:
     )
 
 
-def drawn_table(study: Study) -> Table:
+def drawn_table(study: PresetRuns) -> Table:
     """Return the share of drawn groups with a gradient, had the hard reward been used and under the one that was."""
     rows = [row for run in study.at_last(ON_POLICY) if (row := _row(study, run))]
     headings = [f"{name}, {where}" for where in SHARES for name in ("Hard reward", "Reward used")]
@@ -70,7 +70,7 @@ def drawn_table(study: Study) -> Table:
     )
 
 
-def _row(study: Study, run: Run) -> dict[str, str]:
+def _row(study: PresetRuns, run: Run) -> dict[str, str]:
     names = {"Hard reward": HARD, "Reward used": DENSE}
     found = {
         f"{name}, {where}": study.logged(run, metric, share=share)

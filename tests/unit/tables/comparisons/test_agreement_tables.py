@@ -10,7 +10,7 @@ from lever_pipe.base.policy_names import group_of
 from lever_pipe.metrics.agreement import ParameterDifference
 from lever_pipe.report.tables.comparisons.agreement import SAME, consequence, mean_shares, tables
 from lever_pipe.report.tables.comparisons.agreement_rows import (
-    Measured,
+    AgreementRows,
     PairRow,
     ParameterRow,
     PromptRow,
@@ -29,8 +29,8 @@ def rce(seed: int, epoch: int = 5, preset: str = "p") -> str:
     return f"preset~{preset}/rce/seed~{seed}/epoch~{epoch}"
 
 
-def measured(pairs: Sequence[PairRow] = (), **parts: Sequence[object]) -> Measured:
-    return Measured(pairs, parts.get("parameters", ()), parts.get("prompts", ()))  # type: ignore[arg-type]
+def measured(pairs: Sequence[PairRow] = (), **parts: Sequence[object]) -> AgreementRows:
+    return AgreementRows(pairs, parts.get("parameters", ()), parts.get("prompts", ()))  # type: ignore[arg-type]
 
 
 def by_id(built: Sequence[Table]) -> dict[str, Table]:

@@ -17,7 +17,7 @@ from lever_pipe.report.tables.comparisons.estimates import (
     comparisons,
     intervals,
 )
-from lever_pipe.report.tables.comparisons.families import Family
+from lever_pipe.report.tables.comparisons.families import ComparisonFamily
 from lever_pipe.report.tables.comparisons.per_question import GroupScores, with_mean
 from lever_pipe.statistics.crossed import paired_difference
 
@@ -72,7 +72,7 @@ def test_each_comparison_names_its_test() -> None:
         name: group(kind, *runs)
         for name, kind, runs in (("a", "rce", (0,)), ("b", "grpo", (0,)), ("c", "random", (0, 1)))
     }
-    found = comparisons(groups, [Family("f", 60, (("a", "b"), ("a", "c")), "f")], DRAWS)
+    found = comparisons(groups, [ComparisonFamily("f", 60, (("a", "b"), ("a", "c")), "f")], DRAWS)
     assert [row.test for row in found] == [SIGN_FLIP] * 2 + [STUDENT] * 2
     assert [comparing_test(runs) for runs in ((), (1,), (1, 3))] == [SIGN_FLIP, SIGN_FLIP, STUDENT]
     assert module.method_of([]) == ""
@@ -81,7 +81,7 @@ def test_each_comparison_names_its_test() -> None:
 def test_groups_with_other_seeds_are_compared_over_those_of_both() -> None:
     groups = {"drawn": group("drawn", 1, 3), "rce": group("rce", 0, 1, 2), "alone": group("rce", 1)}
     single = {"drawn": group("drawn", 1), "rce": group("rce", 1)}
-    family = Family("f", 60, (("drawn", "rce"),), "f")
+    family = ComparisonFamily("f", 60, (("drawn", "rce"),), "f")
     found, expected = (comparisons(of, [family], DRAWS) for of in (groups, single))
     assert found == expected
     assert {(row.n_runs, row.test) for row in found} == {(1, SIGN_FLIP)}
@@ -98,7 +98,7 @@ def test_the_sentence_on_few_differences_says_their_number() -> None:
 
 def test_equal_answers_have_an_interval_with_a_width() -> None:
     one = group("rce", 0)
-    rows = comparisons({"a": one, "b": one}, [Family("f", 60, (("a", "b"),), "f")], DRAWS)
+    rows = comparisons({"a": one, "b": one}, [ComparisonFamily("f", 60, (("a", "b"),), "f")], DRAWS)
     exact = 100 * (1 - 0.025 ** (1 / 60))
     for row in rows:
         assert (row.difference, row.p) == (0, 1)

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from lever_pipe.report.tables.comparisons import estimates
 from lever_pipe.report.tables.comparisons.estimates import SIGN_FLIP, STUDENT, ComparisonRow, IntervalRow
-from lever_pipe.report.tables.comparisons.families import Arm, Family
+from lever_pipe.report.tables.comparisons.families import Arm, ComparisonFamily
 from lever_pipe.report.tables.comparisons.inference import COMMON_SEEDS, best_table, family_tables, verdict
 
 BETAS = {0.12: "preset~p/grpo/base~5/beta~0.12/epoch~2", 0.15: "preset~p/grpo/base~5/beta~0.15/epoch~2"}
 ARM = Arm("p", {5: "preset~p/rce/epoch~5"}, {(5, beta, 2): name for beta, name in BETAS.items()})
-BEST = Family("best-beta", 800, ((BETAS[0.12], BETAS[0.15]),), "best-beta")
+BEST = ComparisonFamily("best-beta", 800, ((BETAS[0.12], BETAS[0.15]),), "best-beta")
 
 
 def interval(beta: float, accuracy: float, samples: int = 800, shots: str = "mean") -> IntervalRow:
@@ -82,7 +82,7 @@ def test_captions_name_the_tests_of_their_rows() -> None:
 
 
 def test_a_family_has_a_row_for_each_comparison() -> None:
-    others = Family("other-betas", 800, (), "best-beta")
+    others = ComparisonFamily("other-betas", 800, (), "best-beta")
     rows = [comparison(0.5), comparison(0.01, shots="1"), comparison(0.9, family="other-betas")]
     (found,) = family_tables([BEST, others], rows)
     assert found.id == "family-best-beta"
@@ -95,7 +95,7 @@ def test_a_family_has_a_row_for_each_comparison() -> None:
 
 def test_on_policy_families_say_which_seeds_they_compare() -> None:
     names = ("on-policy-against-rce", "on-policy-against-offline", "on-policy-betas", "marks")
-    families = [Family(name, 800, BEST.pairs, name) for name in (*names, "grpo-against-rce")]
+    families = [ComparisonFamily(name, 800, BEST.pairs, name) for name in (*names, "grpo-against-rce")]
     found = family_tables(families, [comparison(0.5, family=family.name) for family in families])
     assert [table.id for table in found[:4]] == [f"family-{name}" for name in names]
     assert len({table.title for table in found}) == 5
@@ -112,7 +112,7 @@ def test_families_of_other_presets_and_epochs_have_names_of_their_own() -> None:
         "grpo-against-rce",
         "document-002/epoch~1",
     )
-    families = [Family(name, 200, BEST.pairs, name) for name in names]
+    families = [ComparisonFamily(name, 200, BEST.pairs, name) for name in names]
     found = family_tables(families, [comparison(0.5, family=name) for name in names])
     assert [table.id for table in found] == [
         "family-document-001-epoch~2-q",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lever_pipe.report.tables.documents.assessment import Gap, assess, trend_text
+from lever_pipe.report.tables.documents.assessment import AccuracyGap, assess, trend_text
 
 
 @pytest.mark.parametrize(
@@ -16,11 +16,16 @@ from lever_pipe.report.tables.documents.assessment import Gap, assess, trend_tex
     ],
 )
 def test_one_gap(left: float | None, right: float | None, expected: str) -> None:
-    assert assess({"vs 0.15": Gap(left, right, 100)}) == expected
+    assert assess({"vs 0.15": AccuracyGap(left, right, 100)}) == expected
 
 
 def test_gaps_on_both_sides_are_named() -> None:
-    gaps = {"a": Gap(50.0, 50.0, 100), "b": Gap(90.0, 50.0, 100), "c": Gap(50.0, 51.0, 100), "d": Gap(1.0, None, 100)}
+    gaps = {
+        "a": AccuracyGap(50.0, 50.0, 100),
+        "b": AccuracyGap(90.0, 50.0, 100),
+        "c": AccuracyGap(50.0, 51.0, 100),
+        "d": AccuracyGap(1.0, None, 100),
+    }
     assert assess(gaps) == "a and c below one standard error; b above one standard error"
 
 

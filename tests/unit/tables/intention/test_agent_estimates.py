@@ -10,8 +10,8 @@ from lever_pipe.report.tables.intention.estimates import (
     OVER_SEEDS,
     OVER_TASKS,
     STUDENT,
-    Draws,
-    Interval,
+    TaskDraws,
+    TaskInterval,
     mean_over_seeds,
     means_over_tasks,
     paired_over_seeds,
@@ -20,7 +20,7 @@ from lever_pipe.report.tables.intention.estimates import (
     within_ceiling,
 )
 
-DRAWS = Draws(0, 2000)
+DRAWS = TaskDraws(0, 2000)
 
 
 def test_a_mean_over_one_seed_has_the_error_of_its_tasks() -> None:
@@ -58,9 +58,9 @@ def test_shares_stay_within_their_bounds() -> None:
 
 
 def test_a_reward_stays_between_nothing_and_its_ceiling() -> None:
-    assert within_ceiling(Interval(2.0, -0.5, 3.0), 0.1, 2.5) == (2.0, 0.0, 2.5)
-    assert within_ceiling(Interval(-0.1, -0.5, 0.2), -0.4, 2.5) == (-0.1, -0.4, 0.2)  # a penalty was seen
-    assert math.isnan(within_ceiling(Interval(2.0, math.nan, math.nan), 0.1, 2.5).high)
+    assert within_ceiling(TaskInterval(2.0, -0.5, 3.0), 0.1, 2.5) == (2.0, 0.0, 2.5)
+    assert within_ceiling(TaskInterval(-0.1, -0.5, 0.2), -0.4, 2.5) == (-0.1, -0.4, 0.2)  # a penalty was seen
+    assert math.isnan(within_ceiling(TaskInterval(2.0, math.nan, math.nan), 0.1, 2.5).high)
 
 
 def test_one_task_has_no_interval() -> None:
@@ -132,7 +132,7 @@ def test_coverage_over_seeds_tasks_and_rollouts() -> None:
         both = generator.normal(0, 0.1, (3, 40))
         rollouts = generator.normal(0, 0.64, (3, 40, 4)).mean(axis=2)
         block = 2.0 + seeds[:, None] + tasks + both + rollouts
-        (found,) = means_over_tasks([list(block)], Draws(0, 200), are_shares=False)
+        (found,) = means_over_tasks([list(block)], TaskDraws(0, 200), are_shares=False)
         held += found.low <= 2.0 <= found.high
     # three standard errors of a share of 0.95 over 400 repetitions are 0.033
     assert 0.917 <= held / n <= 0.983

@@ -10,7 +10,7 @@ from agent_tables import Tabulate, Tabulated
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.report.tables.intention import arms
 from lever_pipe.report.tables.intention.arm_checks import identities, reward_unit
-from lever_pipe.report.tables.intention.arm_comparisons import ComparisonRow
+from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.arms import answer
 from lever_pipe.report.tables.intention.curve_shapes import STATISTICS
 from lever_pipe.report.tables.intention.endpoint_cells import endpoint_title
@@ -26,9 +26,9 @@ IDS = [
 ]
 
 
-def row(arm: str, p_holm: float, n_seeds: int = 1, difference: float = -0.05) -> ComparisonRow:
+def row(arm: str, p_holm: float, n_seeds: int = 1, difference: float = -0.05) -> ArmComparisonRow:
     test = OVER_SEEDS if n_seeds > 1 else OVER_TASKS
-    return ComparisonRow(
+    return ArmComparisonRow(
         PRIMARY, "primary", arm, "baseline", difference, -0.1, 0.0, p_holm, p_holm, 0.03, test, n_seeds, 200, 4
     )
 
