@@ -118,6 +118,16 @@ def place(temporary: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
+def drop(folder: Path) -> None:
+    """Remove a folder, first from its name, then from the disk: no half of it is met under its name.
+
+    A network file system keeps files that are still mapped; what is left goes as what killed writers left.
+    """
+    dropped = temporary_in(folder.parent)
+    folder.rename(dropped)
+    remove(dropped)
+
+
 def remove(path: Path) -> None:
     """Remove a file or a folder as far as that is possible."""
     if path.is_dir() and not path.is_symlink():

@@ -1,22 +1,4 @@
-"""The tree of foreseeable faults.
-
-LeverPipeError                 every foreseeable fault: one line, no traceback for the user
-|- ConfigError                 config.yaml does not parse into the models (all faults at once)
-|- RecordError                 a row on disk breaks its contract (file:line: key)
-|- DataError                   raw data files disagree with each other (all faults at once, with counts)
-|- CheckpointError             missing, extra or differently shaped tensors, listed
-|- UnknownMemberError          no such sampler, data set, encoder or LVLM; lists and suggests
-|- PoolError                   fewer than K eligible demonstrations for a query
-|- ImageError                  an image that cannot be read, named
-|- ComparisonError             rows of a table that differ in more than the compared factor
-|- WorldError                  the embedded world's models do not show the mechanism they must show
-|- SnapshotError               a job that the running invocation did not plan: configuration, code or model changed
-|- MachineError                the machine refuses a file: a full disk, a read-only folder, a limit
-|- StoreError                  a store of finished work that this version cannot use
-|- PreflightError              what would make a run fail or never end, found before its first job
-|- DeviceError                 fewer GPUs than a job was to have
-|- SimulatorError              a simulated user that cannot be asked: its endpoint, key, cassette or kind
-`- TrainingError               a loss or gradient that is no finite number
+"""Every foreseeable fault, printed as one line without a traceback.
 
 Every message has three parts: what was expected, what was found, what to do.
 """
@@ -35,7 +17,7 @@ class LeverPipeError(Exception):
 
 
 class ConfigError(LeverPipeError):
-    """The configuration does not parse; the message lists all faults."""
+    """The configuration does not parse into its models; the message lists all faults."""
 
 
 class RecordError(LeverPipeError):
@@ -47,7 +29,7 @@ class DataError(LeverPipeError):
 
 
 class CheckpointError(LeverPipeError):
-    """A checkpoint belongs to another architecture; the message lists the tensors that differ."""
+    """A checkpoint misses tensors, or has extra or differently shaped ones; the message lists them."""
 
 
 class UnknownMemberError(LeverPipeError):
@@ -75,7 +57,7 @@ class SnapshotError(LeverPipeError):
 
 
 class MachineError(LeverPipeError):
-    """The machine refuses a file; the message names it, why it was refused, and what to change."""
+    """The machine refuses a file, as a full disk, a read-only folder or a limit does; the message names it and why."""
 
 
 class StoreError(LeverPipeError):
@@ -83,7 +65,7 @@ class StoreError(LeverPipeError):
 
 
 class PreflightError(LeverPipeError):
-    """What would make a run fail or never end; the message lists all of it."""
+    """What would make a run fail or never end, found before its first job; the message lists all of it."""
 
 
 class DeviceError(LeverPipeError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,48 +127,38 @@ def maker_of(path: Path, makers: Makers) -> Maker | None:
 def _start(way: _Way, maker: Maker, asked: Asked) -> tuple[list[FoundRow], list[str]]:
     """Follow the way from an artefact; return where the value was found and what could not be narrowed."""
     artefact, names = maker.artefact, frozenset(asked.groups)
-    output = asked.file.stem if asked.file.stem in needs_of(_stage(maker)) else maker.output
-    if not asked.column:
-        way.follow(maker.artefact, maker.output, frozenset(), only=needed(_stage(maker), output))
-        is_narrow = output in needs_of(_stage(maker))
-        return [], [] if is_narrow else [f"A whole file: all that {_stage(maker)} read is listed."]
-    listed = artefact.made.inputs if artefact.made else {}
-    inputs = {name: path for name, path in artefact.paths.items() if name in listed}
-    if not asked.table:  # a row of a long-format file holds the value itself
-        way.follow(maker.artefact, maker.output, names, only=needed(_stage(maker), output))
-        return [], [] if names else ["The row names no policy: all that its file was made from is listed."]
-    own = {name: artefact.paths[name] for name in needs_of(_stage(maker)) if name in artefact.paths}
-    sources = trace_values.sources_of(asked, inputs | own)
+    stage, listed = (artefact.made.stage, artefact.made.inputs) if artefact.made else ("", {})
+    needs = NEEDS.get(stage, {})
+    if not (asked.column and asked.table):  # a row of a long-format file holds the value itself
+        output = asked.file.stem if asked.file.stem in needs else maker.output
+        way.follow(maker.artefact, maker.output, names if asked.column else frozenset(), needs.get(output, ()))
+        if asked.column:
+            return [], [] if names else ["The row names no policy: all that its file was made from is listed."]
+        return [], [] if output in needs else [f"A whole file: all that {stage} read is listed."]
+    paths = {name: path for name, path in artefact.paths.items() if name in listed or name in needs}
+    sources = trace_values.sources_of(asked, paths)
     if sources:
-        _follow_sources(way, maker, sources, names)
+        _follow_sources(way, maker, sources, needs, names)
         is_open = not (names or trace_values.is_published(asked))
         return sources, ["The row names no policy: it is found by its value alone."] if is_open else []
-    way.follow(maker.artefact, maker.output, trace_values.earlier_epochs(names), only=None)
+    way.follow(maker.artefact, maker.output, trace_values.earlier_epochs(names))
     where = "No file that the table was built from holds this value as it is printed"
     return [], [f"{where}: all of them are listed{', for the policies of the row' if names else ''}."]
 
 
-def _follow_sources(way: _Way, maker: Maker, sources: Sequence[FoundRow], names: frozenset[str]) -> None:
+def _follow_sources(
+    way: _Way, maker: Maker, sources: Sequence[FoundRow], needs: Mapping[str, tuple[str, ...]], names: frozenset[str]
+) -> None:
     """Follow what holds a value: inputs of the table's stage, or further outputs of it."""
-    about = names.union(*(_names(source) for source in sources))
-    own = {source.input for source in sources if source.input in needs_of(_stage(maker))}
-    only = {source.input for source in sources} - own
-    for output in own:
-        only |= needed(_stage(maker), output) or set()
-    for output in sorted(own):
-        way.follow(maker.artefact, output, about, only=needed(_stage(maker), output))
-    way.follow(maker.artefact, maker.output, about, only=only)
-
-
-def needs_of(stage: str) -> dict[str, tuple[str, ...]]:
-    """Return what is known of the outputs of a stage: name -> the inputs that it depends on."""
-    return NEEDS.get(stage, {})
-
-
-def needed(stage: str, output: str) -> set[str] | None:
-    """Return the inputs that an output depends on; None: all."""
-    found = needs_of(stage).get(output)
-    return set(found) if found else None
+    for source in sources:
+        rows = read_csv(Path(source.path)) if source.keys.get("family") else []
+        names |= trace_values.family_names(source, rows)
+    only: set[str] = set()
+    for name in sorted({source.input for source in sources}):
+        only |= set(needs.get(name, (name,)))
+        if name in needs:
+            way.follow(maker.artefact, name, names)
+    way.follow(maker.artefact, maker.output, names, only)
 
 
 class _Way:
@@ -181,25 +171,28 @@ class _Way:
         self._inputs: dict[str, dict[str, Path]] = {}
         self._artefacts: dict[str, Artefact] = {}
 
-    def follow(self, artefact: Artefact, output: str, names: frozenset[str], *, only: set[str] | None) -> None:
-        """Add an artefact and all behind it; of lists only the files of these policies, if any are named."""
+    def follow(self, artefact: Artefact, output: str, names: frozenset[str], only: Collection[str] = ()) -> None:
+        """Add an artefact and all behind it; of lists only the files of these policies, if any are named.
+
+        `only` names the inputs that count; by default those that the output depends on.
+        """
         made, card = artefact.made, str(artefact.card)
         if made is None or output in self._outputs.get(card, ()):
             return
         self._artefacts[card] = artefact
         self._outputs.setdefault(card, set()).add(output)
         inputs = self._inputs.setdefault(card, {})
+        counting = set(only) or set(NEEDS.get(made.stage, {}).get(output, ()))
         for name, path in artefact.paths.items():
             base, is_member, _ = name.partition("[")
-            if name not in made.inputs or (only is not None and not {name, base} & only):
+            if name not in made.inputs or (counting and not {name, base} & counting):
                 continue
             if is_member and names and not keeps(str(path), names):
                 continue
             inputs[name] = path
             maker = maker_of(path, self._makers)
             if maker is not None:
-                behind = _stage(maker)
-                self.follow(maker.artefact, maker.output, names, only=needed(behind, maker.output))
+                self.follow(maker.artefact, maker.output, names)
 
     def steps(self, first: Artefact) -> tuple[TracedJob, ...]:
         """Return what was collected, from the first artefact on, each before all that it was made from."""
@@ -247,13 +240,3 @@ def _output_state(artefact: Artefact, name: str) -> str:
     if name in artefact.replaced:
         return REPLACED
     return AS_MADE if artefact.paths[name].exists() else MISSING
-
-
-def _names(source: FoundRow) -> Iterable[str]:
-    rows = read_csv(Path(source.path)) if source.keys.get("family") else []
-    return trace_values.family_names(source, rows)
-
-
-def _stage(maker: Maker) -> str:
-    made = maker.artefact.made
-    return made.stage if made else ""

@@ -7,7 +7,6 @@ stage whose input was exchanged under it fails.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from inspect import signature
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from lever_pipe.base import contents, numerics, provenance, storage
+from lever_pipe.base import atomic, contents, numerics, provenance, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.stage_configs import Runtime
@@ -56,8 +55,8 @@ def carry_out(
     _require_unchanged(read, before, row.inputs)
     storage.write_row(card, row)
     for name, of in declared(stage).items():
-        if of.role is Role.STATE:
-            _drop(files[name])
+        if of.role is Role.STATE and files[name].exists():
+            atomic.drop(files[name])  # half of it would be none to go on from
     return result
 
 
@@ -94,15 +93,6 @@ def flat(files: Files) -> dict[str, Path]:
     for name, value in files.items():
         found |= {name: value} if isinstance(value, Path) else {f"{name}[{i}]": path for i, path in enumerate(value)}
     return found
-
-
-def _drop(state: Path) -> None:
-    """Remove a stage's state, first from its name: half of it is none to go on from."""
-    dropped = state.with_name(f".{state.name}.dropped")
-    shutil.rmtree(dropped, ignore_errors=True)  # a network file system kept what was still mapped then
-    if state.exists():
-        state.rename(dropped)
-        shutil.rmtree(dropped, ignore_errors=True)
 
 
 def _card(

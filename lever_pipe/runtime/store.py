@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 GB = 1_000_000_000  # bytes
 FORMAT, FORMER_FORMAT = "2", "1"
 FORMER_FOLDERS = ("blobs", "entries")
-"""Where the former format kept its work, which this one neither reads nor counts."""
+"""Where the former format kept its work; it goes when the first job is kept in this one."""
 WORK = "work.json"
 LEDGER = "ledger"
 """A folder beside the store's own that keeps LVLM answers; nothing here touches it."""
@@ -194,7 +194,9 @@ class Store:
                 return False
             with atomic.folder_in(self._staging) as folder:
                 _fill(folder, key, card, outputs)
-                if self._format() != FORMAT:
+                if (stated := self._format()) != FORMAT:
+                    for name in FORMER_FOLDERS if stated == FORMER_FORMAT else ():  # else they are another program's
+                        atomic.remove(self.folder / name)
                     storage.write_text(self.folder / "VERSION", f"{FORMAT}\n")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 atomic.place(folder, place)
@@ -239,7 +241,7 @@ class Store:
     def trim(self) -> Trimmed:
         """Remove what is damaged, then what was not used for the longest time until the rest is within `max_bytes`.
 
-        And what killed processes and the former format have left.
+        And what killed processes have left.
 
         Raises:
             StoreError: the folder holds a store of another format.
@@ -442,13 +444,11 @@ class Store:
         return not os.path.lexists(held.place)
 
     def _sweep(self) -> int:
-        """Remove what killed processes and the former format have left; return how many of them."""
+        """Remove what killed processes have left; return how many of them."""
         if self._format() != FORMAT:
             return 0
         try:
             with atomic.folder_in(self._staging) as own:
-                for name in FORMER_FOLDERS:
-                    atomic.remove(self.folder / name)
                 return atomic.sweep(own)
         except OSError:  # nothing can be removed here
             return 0

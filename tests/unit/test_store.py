@@ -649,7 +649,7 @@ def test_an_endless_statement_is_not_read(store: Store, tmp_path: Path, monkeypa
         store._read(places(store)[0])
 
 
-def test_a_store_of_the_former_format_is_empty_and_goes_with_the_next_trim(store: Store, tmp_path: Path) -> None:
+def test_a_store_of_the_former_format_is_empty_and_goes_when_work_is_kept(store: Store, tmp_path: Path) -> None:
     (store.folder / "blobs" / "ab").mkdir(parents=True)
     (store.folder / "entries").mkdir()
     (store.folder / "blobs" / "ab" / ("ab" * 32)).write_bytes(b"former")
@@ -661,7 +661,6 @@ def test_a_store_of_the_former_format_is_empty_and_goes_with_the_next_trim(store
     assert tree(store.folder) == before
     kept(store, tmp_path / "a")
     assert (store.folder / "VERSION").read_text() == "2\n"
-    store.trim()
     assert {path.name for path in store.folder.iterdir()} == {"VERSION", "ledger", "staging", "work"}
     assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
 
@@ -692,6 +691,13 @@ def test_a_folder_without_a_format_is_not_cleaned(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="no such file"):
             call()
     assert (place / "data").exists()
+
+
+def test_folders_that_are_named_as_those_of_the_former_format_stay(store: Store, tmp_path: Path) -> None:
+    (store.folder / "blobs").mkdir(parents=True)
+    kept(store, tmp_path / "a")
+    store.trim()
+    assert (store.folder / "blobs").exists()
 
 
 def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,7 @@ from pydantic import BaseModel
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lever_pipe.base import contents, storage
-from lever_pipe.base.atomic import write_folder
+from lever_pipe.base import atomic, contents, storage
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.provenance import canonical_json
@@ -37,7 +36,6 @@ POLICY, OPTIMISER, BEST = "policy.safetensors", "optimiser.safetensors", "best.s
 METRICS, EVALUATIONS, EPISODES = "metrics.jsonl", "evaluations.jsonl", "episodes.jsonl"
 PLACE = "place.json"
 _CHECKPOINT = re.compile(r"step-(\d+)")
-_DROPPED = "dropped"
 
 
 @dataclass
@@ -115,10 +113,10 @@ def save_progress(
         storage.write_row(path / PLACE, place)
 
     target = folder / f"step-{progress.step}"
-    write_folder(target, fill)
+    atomic.write_folder(target, fill)
     for path in former:
         if path != target:
-            _drop(path)
+            atomic.drop(path)
 
 
 def load_progress(
@@ -160,15 +158,6 @@ def _checkpoints(folder: Path) -> list[Path]:
     steps = {path: _CHECKPOINT.fullmatch(path.parent.name) for path in folder.glob(f"*/{PLACE}")}
     found = [(int(match.group(1)), path.parent) for path, match in steps.items() if match]
     return [path for _, path in sorted(found)]
-
-
-def _drop(path: Path) -> None:
-    """Remove a folder, first from its name, then from the disk."""
-    dropped = path.with_name(f".{path.name}.{_DROPPED}")
-    shutil.rmtree(dropped, ignore_errors=True)
-    path.rename(dropped)
-    # A network file system keeps files that are still mapped; the next start removes them.
-    shutil.rmtree(dropped, ignore_errors=True)
 
 
 def _clear(folder: Path) -> None:

@@ -18,7 +18,7 @@ from lever_pipe.base.errors import ConfigError, LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import compute, local_checks, orphans, slurm_checks
-from lever_pipe.runtime.checks.findings import Level, Outcome, ok, require_no_fault, warning
+from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, require_no_fault, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.snakemake_adapter import UnplannableError, planned_jobs
 
@@ -66,42 +66,46 @@ def preflight(
         PreflightError: something that the run would fail on, or never end with; all of it at once.
         ConfigError: an unknown word for `chosen`.
     """
-    on_orphans = orphans.choice(chosen)
-    rules = {str(job["rule"]) for job in jobs}
-    findings = list(local_checks.check(experiment, rules=rules, folder=folder))
-    if jobs and executor == SLURM:
-        findings += look_at_slurm(slurm or SlurmSettings(), jobs, on_orphans, folder, so_far=findings)
-    elif jobs:
-        computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
-        findings += local_checks.gpus(computing)
-        findings += look_for_left_jobs(on_orphans, folder, so_far=findings)
-    for finding in findings:
-        if finding.level is Level.WARNING:
-            LOG.warning(finding.text)
-    require_no_fault(findings)
-    return findings
-
-
-def look_at_slurm(
-    settings: SlurmSettings, jobs: Sequence[Job], on_orphans: orphans.OnOrphans, folder: Path, *, so_far: list[Outcome]
-) -> list[Outcome]:
-    """Return what is found about SLURM; waits for earlier jobs, or cancels them, only for a run that can go on."""
-    found = list(slurm_checks.check(settings, jobs))
-    if any(finding.check == slurm_checks.CLUSTER and finding.level is Level.FAULT for finding in found):
-        return found
-    if on_orphans is orphans.OnOrphans.REPORT or _can_go_on([*so_far, *found]):
-        found.append(orphans.settle(on_orphans, settings.jobname_prefix, folder))
+    on_orphans, rules = orphans.choice(chosen), {str(job["rule"]) for job in jobs}
+    found = list(local_checks.check(experiment, rules=rules, folder=folder))
+    if jobs:
+        settings = (slurm or SlurmSettings()) if executor == SLURM else None
+        found += look_at_jobs(experiment, jobs, executor, settings, on_orphans, folder, so_far=found)
+    for outcome in found:
+        if outcome.level is Level.WARNING:
+            LOG.warning(outcome.text)
+    require_no_fault(found)
     return found
 
 
-def look_for_left_jobs(on_orphans: orphans.OnOrphans, folder: Path, *, so_far: list[Outcome]) -> list[Outcome]:
-    """Return what a run that does not submit to SLURM finds of jobs that one before it has submitted.
+def look_at_jobs(
+    experiment: Experiment,
+    jobs: Sequence[Job],
+    executor: str,
+    slurm: SlurmSettings | None,
+    on_orphans: orphans.OnOrphans,
+    folder: Path,
+    *,
+    so_far: Sequence[Outcome],
+) -> Iterator[Outcome]:
+    """Yield what is found of the place where jobs run, then of jobs that an earlier run has left in SLURM's queue.
 
-    Nothing is asked where no run of this folder did. As this run needs no SLURM, its silence is no fault.
+    It waits for those, or cancels them, only for a run that can go on. A run that does not submit to SLURM asks for
+    them only where one of this folder did, and needs no answer.
     """
-    if orphans.may_be_left(folder) and (on_orphans is orphans.OnOrphans.REPORT or _can_go_on(so_far)):
-        return [orphans.settle(on_orphans, orphans.PREFIX, folder, silence=warning)]
-    return []
+    if slurm is not None:
+        found = list(slurm_checks.check(slurm, jobs))
+        may_be_left = not any(each.check == slurm_checks.CLUSTER and each.level is Level.FAULT for each in found)
+        prefix, silence = slurm.jobname_prefix, fault
+    else:
+        computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
+        found = list(local_checks.gpus(computing))
+        may_be_left = orphans.may_be_left(folder)
+        prefix, silence = orphans.PREFIX, warning
+    yield from found
+    can_go_on = all(each.level is not Level.FAULT for each in [*so_far, *found])
+    if may_be_left and (can_go_on or on_orphans is orphans.OnOrphans.REPORT):
+        yield orphans.settle(on_orphans, prefix, folder, silence=silence)
 
 
 def main(words: Sequence[str]) -> int:
@@ -145,13 +149,8 @@ def examine(
     except UnplannableError as refusal:
         found.append(_refused("plan", refusal))
         yield found[-1]
-    if call.slurm is None:
-        computing = local_checks.of_known_size(experiment, jobs, folder) if call.executor == LOCAL else []
-        there = list(local_checks.gpus(computing))
-        yield from [*there, *look_for_left_jobs(on_orphans, folder, so_far=[*found, *there])]
-        return
-    yield from look_at_slurm(call.slurm, jobs, on_orphans, folder, so_far=found)
-    if on_nodes:
+    yield from look_at_jobs(experiment, jobs, call.executor, call.slurm, on_orphans, folder, so_far=found)
+    if on_nodes and call.slurm is not None:
         yield from compute.check(jobs, call.slurm.jobname_prefix)
 
 
@@ -161,29 +160,24 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
     Raises:
         ConfigError: it would not.
     """
+    from snakemake.cli import parse_args
     from snakemake.exceptions import CliException, WorkflowError
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
     try:
-        return _understood(words)
+        _, args = parse_args(list(words))
+        files = [path for path in (CONFIG, *(args.configfile or ())) if path != CONFIG or path.exists()]
+        executor = args.executor or LOCAL
+        settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None
+        return SnakemakeCall(
+            config=snakemake_adapter.configuration_of(files, args.config),
+            source=" + ".join(map(str, files)),
+            executor=executor,
+            slurm=SlurmSettings.of(settings, attempts=1 + args.retries) if settings else None,
+        )
     except (CliException, WorkflowError, ValueError, OSError) as refusal:
         expected = "doctor: expected words that Snakemake understands"
         raise ConfigError(expected, found=str(refusal).rstrip("."), do="Write them as for snakemake itself.") from None
-
-
-def _understood(words: Sequence[str]) -> SnakemakeCall:
-    from snakemake.cli import parse_args
-    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
-
-    _, args = parse_args(list(words))
-    files = [path for path in (CONFIG, *(args.configfile or ())) if path != CONFIG or path.exists()]
-    executor = args.executor or LOCAL
-    settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None
-    return SnakemakeCall(
-        config=snakemake_adapter.configuration_of(files, args.config),
-        source=" + ".join(map(str, files)),
-        executor=executor,
-        slurm=SlurmSettings.of(settings, attempts=1 + args.retries) if settings else None,
-    )
 
 
 def planned(words: Sequence[str]) -> list[Job]:
@@ -205,10 +199,6 @@ def submitted(jobs: Any) -> list[Job]:
         for job in jobs
         if not job.is_local or job.dag.workflow.local_exec
     ]
-
-
-def _can_go_on(findings: list[Outcome]) -> bool:
-    return all(finding.level is not Level.FAULT for finding in findings)
 
 
 def _refused(check: str, refusal: LeverPipeError) -> Outcome:

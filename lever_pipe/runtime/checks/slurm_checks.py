@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.runtime.checks.findings import Outcome, fault, ok, warning
 from lever_pipe.runtime.slurm import squeue as slurm
-from lever_pipe.runtime.slurm.requests import JobRequest, distinct, doubled_gpus, elsewhere, ill_typed
+from lever_pipe.runtime.slurm.requests import JobRequest, distinct, refused
 
 CHECKS_PER_RECORD = 3  # the plugin trusts squeue when it remembers a job for so many first waits
 CLUSTER, STATUS, REQUEUE = "SLURM", "status command", "requeue"
@@ -58,8 +58,10 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
     yield ok(CLUSTER, f"cluster {known.get('ClusterName', '?')}, version {known.get('SLURM_VERSION', '?')}")
     yield status_command(settings, known)
     yield from _settings_alone(settings)
-    yield from types(jobs)
-    yield from refused_words(jobs)
+    for (looked_at, text, said), rules in refused(jobs).items():
+        yield fault(looked_at, text, f"{said} ({shown(rules)})")
+    if named := os.environ.get("SBATCH_CLUSTERS"):
+        yield fault("other cluster", "other cluster", f"SBATCH_CLUSTERS={named} in the environment")
     yield from accounts(jobs, known)
     partitions = slurm.partitions()
     if partitions is None:
@@ -110,23 +112,6 @@ def _settings_alone(settings: SlurmSettings) -> Iterator[Outcome]:
         yield ok(REQUEUE, "slurm-requeue" if settings.requeue else "slurm-no-requeue")
     if settings.array_jobs:
         yield fault("array jobs", "array jobs", f"slurm-array-jobs: {settings.array_jobs}")
-
-
-def types(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
-    """Yield resources that YAML read as text or fraction where SLURM takes a whole number."""
-    for (name, value), rules in ill_typed(jobs).items():
-        yield fault(f"resource {name}", "whole number", f"{value} ({shown(rules)})")
-
-
-def refused_words(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
-    """Yield what no job may ask for: GPUs in two ways, or another cluster, of which no question here would tell."""
-    for said, rules in doubled_gpus(jobs).items():
-        yield fault("resource gpu", "doubled GPUs", f"{said} ({shown(rules)})")
-    found = {said: f" ({shown(rules)})" for said, rules in elsewhere(jobs).items()}
-    if named := os.environ.get("SBATCH_CLUSTERS"):
-        found[f"SBATCH_CLUSTERS={named}"] = " in the environment"
-    for said, where in found.items():
-        yield fault("other cluster", "other cluster", said + where)
 
 
 def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterator[Outcome]:

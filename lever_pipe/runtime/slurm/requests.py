@@ -72,37 +72,24 @@ def request_of(job: Mapping[str, Any]) -> JobRequest:
     )
 
 
-def ill_typed(jobs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
-    """Return resources that are no whole number where one is needed: name and value, and the rules that have them."""
+def refused(jobs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], list[str]]:
+    """Return what no job may ask for, and the rules that do: what was looked at, the complaint, and the words.
 
-    def of(job: Mapping[str, Any]) -> list[tuple[str, str]]:
-        values = {name: job.get(name) for name in WHOLE}
-        return [
-            (name, repr(value)) for name, value in values.items() if value not in (None, "") and not _is_whole(value)
-        ]
+    No fraction or text where SLURM takes a whole number; no GPUs in two ways, of which `sbatch` would get --gres and
+    --gpus; no other cluster.
+    """
 
-    return _by(of, jobs)
-
-
-def doubled_gpus(jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return in which words jobs ask for GPUs twice, and the rules that do: `sbatch` would get --gres and --gpus."""
-
-    def of(job: Mapping[str, Any]) -> list[str]:
+    def of(job: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+        values = {name: job[name] for name in WHOLE if job.get(name) not in (None, "")}
+        found = [(f"resource {n}", "whole number", repr(value)) for n, value in values.items() if not _is_whole(value)]
         of_gpus = {name: job[name] for name in ("gpu", "gpu_model") if job.get(name)}
-        if not of_gpus or "gpu" not in slurm.gres(str(job.get("gres") or "")):
-            return []
-        return [", ".join(f"{name}={value}" for name, value in {**of_gpus, "gres": job["gres"]}.items())]
-
-    return _by(of, jobs)
-
-
-def elsewhere(jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return in which words jobs name a cluster to run on, and the rules that do."""
-
-    def of(job: Mapping[str, Any]) -> list[str]:
+        if of_gpus and "gpu" in slurm.gres(str(job.get("gres") or "")):
+            said = ", ".join(f"{name}={value}" for name, value in {**of_gpus, "gres": job["gres"]}.items())
+            found.append(("resource gpu", "doubled GPUs", said))
         extra = str(job.get("slurm_extra") or "")
         named = [f"{name}={job[name]}" for name in CLUSTERS if job.get(name)]
-        return [*named, *([f"slurm_extra={extra}"] if OTHER_CLUSTER.search(extra) else [])]
+        named += [f"slurm_extra={extra}"] if OTHER_CLUSTER.search(extra) else []
+        return found + [("other cluster", "other cluster", said) for said in named]
 
     return _by(of, jobs)
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
 
-from lever_pipe.base import contents
+from lever_pipe.base import atomic, contents
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.experiment import run_card
 from lever_pipe.intention.agent import resume
 from lever_pipe.intention.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, identity_of
 from lever_pipe.stages import train_agent as stage
@@ -91,9 +90,9 @@ def test_half_a_checkpoint_is_none(tmp_path: Path, undisturbed: Path, monkeypatc
 
 def test_what_killed_processes_left_goes_when_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(tmp_path, CONFIG, 3, monkeypatch)
-    for name in (".here.77.01234567.tmp", ".step-1.dropped"):
-        (tmp_path / "state" / name).mkdir()
-        (tmp_path / "state" / name / POLICY).write_bytes(b"half")
+    left = tmp_path / "state" / ".here.77.01234567.tmp"
+    left.mkdir()
+    (left / POLICY).write_bytes(b"half")
     interrupted(tmp_path, CONFIG, 3, monkeypatch)
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["step-2"]
 
@@ -129,21 +128,20 @@ def killed_while_removing(monkeypatch: pytest.MonkeyPatch) -> None:
             files[0].unlink()
             raise KilledError
 
-    monkeypatch.setattr(resume.shutil, "rmtree", rmtree)
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
 
 
 def test_a_kill_while_the_state_of_a_finished_run_goes(
     tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        drop = run_card._drop
-        patch.setattr(run_card, "_drop", lambda state: killed_while_removing(patch) or drop(state))
+        drop = atomic.drop
+        patch.setattr(atomic, "drop", lambda state: killed_while_removing(patch) or drop(state))
         train_here(tmp_path, CONFIG, checkpoint_every=4)
     assert not (tmp_path / "state").exists()
     assert (tmp_path / "run.json").exists()
     train_here(tmp_path, CONFIG)
     assert_same_files(tmp_path, undisturbed)
-    assert not (tmp_path / ".state.dropped").exists()
 
 
 def test_a_kill_while_a_former_checkpoint_goes(
@@ -153,7 +151,7 @@ def test_a_kill_while_a_former_checkpoint_goes(
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         killed_while_removing(patch)
         train_here(tmp_path, CONFIG, checkpoint_every=1)
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [".step-2.dropped", "step-3"]
+    assert sorted(path.suffix or path.name for path in (tmp_path / "state").iterdir()) == [".tmp", "step-3"]
     train_here(tmp_path, CONFIG)
     assert_same_files(tmp_path, undisturbed)
 

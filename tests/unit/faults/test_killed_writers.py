@@ -143,6 +143,18 @@ def write(folder: Path, text: str) -> None:
     atomic.write_folder(folder, lambda inside: storage.write_text(inside / text, text))
 
 
+def test_a_failure_leaves_the_former_folder(tmp_path: Path) -> None:
+    write(tmp_path / "deep" / "a", "one")
+
+    def fail(folder: Path) -> None:
+        (folder / "two").write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        atomic.write_folder(tmp_path / "deep" / "a", fail)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["deep", "deep/a", "deep/a/one"]
+
+
 def test_a_file_system_that_cannot_exchange_names_gets_the_later_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
