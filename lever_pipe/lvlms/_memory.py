@@ -34,9 +34,9 @@ class SlotMemory:
         self.shared = config.num_attention_heads // config.num_key_value_heads
         self.paths: dict[TrieNode, Slots] = {}  # of kept nodes: the slots of all tokens up to their end
 
-    def place(self, wave: Sequence[TrieNode]) -> _PlacedWave:
+    def place(self, wave: Sequence[TrieNode]) -> _SlotWave:
         """Return places for a wave whose parents are there."""
-        return _PlacedWave(self, wave)
+        return _SlotWave(self, wave)
 
     def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
@@ -121,7 +121,7 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) 
     return read.view(rows, -1, shared, width, size).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
 
-class _PlacedWave:
+class _SlotWave:
     """A wave with its slots (`_packed.Placed`)."""
 
     def __init__(self, memory: SlotMemory, wave: Sequence[TrieNode]) -> None:

@@ -126,7 +126,7 @@ class PackedExecutor:
         nodes = [node for node, request in ended if request.generate]
         if not nodes:
             return _executor.join(asked, scores, ())
-        return _executor.join(asked, scores, decode(_Rows(self, placed, nodes), first, self._options))
+        return _executor.join(asked, scores, decode(_PackedRows(self, placed, nodes), first, self._options))
 
     def _rotary_positions(self, wave: Sequence[TrieNode]) -> _positions.Array:
         """Return the rotary positions of a packed row [3, tokens]."""
@@ -173,7 +173,7 @@ class PackedExecutor:
         return torch.from_numpy(array).to(self._model.device)
 
 
-class _Rows:
+class _PackedRows:
     """The generating nodes of a wave while they are decoded (`_decoding.Continuation`)."""
 
     def __init__(self, executor: PackedExecutor, placed: Placed, nodes: Sequence[TrieNode]) -> None:

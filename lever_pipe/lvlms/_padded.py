@@ -65,7 +65,7 @@ class PaddedExecutor:
         if not rows:
             return _executor.join(asked, scores, ())
         index = torch.tensor(rows, device=first.device)
-        continuation = _Rows(self, buffer.rows(index), [wave[row] for row in rows], batch.prompt[index])
+        continuation = _PaddedRows(self, buffer.rows(index), [wave[row] for row in rows], batch.prompt[index])
         return _executor.join(asked, scores, decode(continuation, first, self._options))
 
     def release(self, nodes: Iterable[TrieNode]) -> None:
@@ -222,7 +222,7 @@ class _Buffer:
         )
 
 
-class _Rows:
+class _PaddedRows:
     """The generating rows of a wave while they are decoded (`_decoding.Continuation`).
 
     Args:

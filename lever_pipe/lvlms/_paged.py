@@ -48,9 +48,9 @@ class PagedMemory:
         self.kernel = kernel
         self.tables: dict[TrieNode, Indices] = {}  # of kept nodes: the pages of all tokens up to their end
 
-    def place(self, wave: Sequence[TrieNode]) -> _PlacedWave:
+    def place(self, wave: Sequence[TrieNode]) -> _PagedWave:
         """Return places for a wave whose parents are there."""
-        return _PlacedWave(self, wave)
+        return _PagedWave(self, wave)
 
     def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
@@ -220,7 +220,7 @@ class _Tails:
     strides: Indices
 
 
-class _PlacedWave:
+class _PagedWave:
     """A wave with its pages (`_packed.Placed`)."""
 
     def __init__(self, memory: PagedMemory, wave: Sequence[TrieNode]) -> None:

@@ -4,7 +4,7 @@ A member is a module of this package without a leading underscore: a family of m
 function,
 
     TEMPLATE: ChatTemplate
-    load(folder, *, dtype, device) -> Family
+    load(folder, *, dtype, device) -> LvlmFamily
 
 of which the second reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the
 architecture is a `CheckpointError`) and never reaches for the network. Ledger, merging, counters and the processes
@@ -88,7 +88,7 @@ class LvlmReply:
 
 
 @runtime_checkable
-class Family(Protocol):
+class LvlmFamily(Protocol):
     """A loaded model of one architecture: its layers, its images, its tokens."""
 
     @property

@@ -51,7 +51,7 @@ TEMPLATE = ChatTemplate(
 
 @dataclass(frozen=True)
 class Qwen25Vl:
-    """A loaded Qwen2.5-VL in evaluation mode (`protocol.Family`)."""
+    """A loaded Qwen2.5-VL in evaluation mode (`protocol.LvlmFamily`)."""
 
     model: Any
     tokenizer: Any

@@ -29,7 +29,7 @@ from lever_pipe.lvlms._planner import PromptTooLongError, cut_shards
 from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests
 from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce, require_consent
 from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment, Wording
-from lever_pipe.lvlms.protocol import COUNTERS, Family, ImageSource, LvlmOptions, LvlmReply, LvlmRequest
+from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmFamily, LvlmOptions, LvlmReply, LvlmRequest
 
 
 def load_lvlm(
@@ -93,7 +93,7 @@ def open_lvlm(
             found="none",
             do="Name a folder with --ledger.",
         )
-    family: Family = _family(member).load(folder, dtype=options.dtype, device=team.device)
+    family: LvlmFamily = _family(member).load(folder, dtype=options.dtype, device=team.device)
     return LedgerLvlm(family, options=options, images=images, ledger=Ledger(ledger), team=team, ask_again=ask_again)
 
 
@@ -115,7 +115,7 @@ class LedgerLvlm:
 
     def __init__(
         self,
-        family: Family,
+        family: LvlmFamily,
         *,
         options: LvlmOptions,
         images: ImageSource,
@@ -334,7 +334,7 @@ class LedgerLvlm:
         self._asked["prompts_from_ledger"] += len(merged) - n_missing
 
 
-def _identity_of(family: Family, options: LvlmOptions) -> dict[str, Any]:
+def _identity_of(family: LvlmFamily, options: LvlmOptions) -> dict[str, Any]:
     """Return all that an answer depends on besides its prompt and the engine's backend."""
     device, versions = family.model.device.type, installed_versions()
     return {

@@ -14,7 +14,7 @@ from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.config import PromptSettings
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.prompts import ChatTemplate, TextPrompt, Wording
-from lever_pipe.lvlms.protocol import COUNTERS, Family, ImageSource, Lvlm, LvlmOptions, LvlmReply, LvlmRequest
+from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, Lvlm, LvlmFamily, LvlmOptions, LvlmReply, LvlmRequest
 
 MEMBERS = available("lvlms")
 FOLDERS = {"qwen2_5_vl": "folder"}
@@ -72,7 +72,7 @@ def test_the_template_fits_the_tokenizer(member: LedgerLvlm, prompts: list[TextP
 
 
 def test_a_member_is_a_family(member: LedgerLvlm) -> None:
-    assert isinstance(member.family, Family)
+    assert isinstance(member.family, LvlmFamily)
     assert member.family.context > 0
     assert member.family.identity().keys() >= {"weights"}
 

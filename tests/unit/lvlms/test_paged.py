@@ -206,14 +206,14 @@ def test_copies_for_answers_and_for_beams_matter_each(bench, reference, beam_ref
 
 
 def test_beams_must_read_their_own_ancestors(bench, beam_reference, monkeypatch) -> None:
-    plain = _paged._PlacedWave.step
+    plain = _paged._PagedWave.step
 
     def same_place(self, alive, step, visible):
         width = visible.shape[1]
         wrong = torch.eye(width, dtype=torch.bool).repeat(1, step + 1).expand_as(visible)
         return plain(self, alive, step, wrong)
 
-    monkeypatch.setattr(_paged._PlacedWave, "step", same_place)
+    monkeypatch.setattr(_paged._PagedWave, "step", same_place)
     results = paged(bench, page=16, beams=3)[0].run([TokenRequest(p) for p in bench.prompts()])
     assert [r.tokens for r in results] != beam_reference[0]
 
