@@ -123,9 +123,9 @@ def test_the_workflow_ends_with_the_table(project: Project) -> None:
     """A stage that raises fails at each attempt; the job that needs it remains."""
     stage = project.folder / "lever_pipe/stages/prepare_examples.py"
     text = stage.read_text()
-    assert text.count("\n    started = ") == 1
-    raising = '\n    raise ValueError("no such question")\n    started = '
-    stage.write_text(text.replace("\n    started = ", raising))
+    first = "\n    reader: Reader = "
+    assert text.count(first) == 1
+    stage.write_text(text.replace(first, f'\n    raise ValueError("no such question"){first}'))
     words = ["--cores", "2", "--retries", "1", "--keep-going", "--quiet", "all"]
     done = project.call(*SMOKE, *words, "--", "results/smoke/lever/embeddings/run.json")
     assert done.returncode == 1
