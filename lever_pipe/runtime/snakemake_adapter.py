@@ -19,9 +19,9 @@ changes it; `python -m lever_pipe doctor` warns of a version that nobody has loo
 * `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
 * `run_jobs` of executors: nothing else can take back a job whose turn has come.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
-* `check_active_jobs` of the SLURM executor, wrapped by `slurm.watchdog`, which says why.
+* `check_active_jobs` and the reports of the SLURM executor (`amend_methods`): `slurm.watchdog` says why.
 * `cli.main` and the log of a dry run: the programming interface reads no words and no profiles, and what a job calls
-  its stage with stands in its command alone. (`read_call` of the doctor reads words by `cli.parse_args`, too.)
+  its stage with stands in its command alone. `cli.parse_args` likewise, for the words of `doctor`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -317,11 +318,20 @@ def executors_of(workflow: Workflow) -> set[type]:
     return {workflow.executor_plugin.executor, ExecutorPluginRegistry().get_plugin("local").executor}
 
 
+def amend_methods(executor_class: type, **wrappers: Callable[[Any], Any]) -> None:
+    """Let methods of an executor class go through wrappers; a later call replaces an earlier one."""
+    for name, wrapper in wrappers.items():
+        present = getattr(executor_class, name)
+        unamended = getattr(present, "unamended", present)
+        amended = wrapper(unamended)
+        amended.unamended = unamended
+        setattr(executor_class, name, amended)
+
+
 def count_as_done(executor_classes: Iterable[type], is_done: Callable[[Job], bool]) -> None:
     """Let executors count those jobs as done, when their turn comes; a later call replaces an earlier one."""
     for executor_class in executor_classes:
-        present: Any = executor_class.run_jobs  # type: ignore[attr-defined]
-        executor_class.run_jobs = _run_others(getattr(present, "unamended", present), is_done)  # type: ignore[attr-defined]
+        amend_methods(executor_class, run_jobs=partial(_run_others, is_done=is_done))
 
 
 def _run_others(run_jobs: Callable[[Executor, list[Job]], None], is_done: Callable[[Job], bool]) -> Any:
@@ -337,7 +347,6 @@ def _run_others(run_jobs: Callable[[Executor, list[Job]], None], is_done: Callab
         if rest:
             run_jobs(executor, rest)
 
-    run_others.unamended = run_jobs  # type: ignore[attr-defined]
     return run_others
 
 
@@ -467,11 +476,21 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
     """Return the options that Snakemake reads from words and profiles; empty for a fault, which the dry run tells."""
+    with suppress(SystemExit, Exception), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        return dict(vars(arguments_of(words)))
+    return {}
+
+
+def arguments_of(words: Sequence[str]) -> argparse.Namespace:
+    """Return what Snakemake reads from words and profiles.
+
+    Raises:
+        CliException: it does not understand them (of Snakemake).
+    """
     from snakemake import cli
 
-    with suppress(SystemExit, Exception), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        return dict(vars(cli.parse_args(list(words))[1]))
-    return {}
+    arguments: argparse.Namespace = cli.parse_args(list(words))[1]
+    return arguments
 
 
 def results_folder(words: Sequence[str]) -> Path:

@@ -160,12 +160,11 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
     Raises:
         ConfigError: it would not.
     """
-    from snakemake.cli import parse_args
     from snakemake.exceptions import CliException, WorkflowError
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
     try:
-        _, args = parse_args(list(words))
+        args = snakemake_adapter.arguments_of(words)
         files = [path for path in (CONFIG, *(args.configfile or ())) if path != CONFIG or path.exists()]
         executor = args.executor or LOCAL
         settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None

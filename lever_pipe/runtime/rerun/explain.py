@@ -18,8 +18,8 @@ from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.contents import Digests, is_card
 from lever_pipe.base.errors import CheckpointError, RecordError
 from lever_pipe.base.records import Row, RunCard
-from lever_pipe.experiment import agent_stage_configs, stage_configs
 from lever_pipe.experiment.run_card import TENSOR_DIGITS
+from lever_pipe.experiment.stage_configs import IDENTITIES
 from lever_pipe.runtime import plan
 from lever_pipe.runtime.rerun.artefacts import Artefact, Maker, Makers, absolute, makers_of, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
@@ -149,10 +149,9 @@ def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[i
 
 def members_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name; none for a stage of another version."""
-    name = "".join(part.capitalize() for part in stage.split("_")) + "Config"
-    parsed = getattr(stage_configs, name, None) or getattr(agent_stage_configs, name, None)
+    known = IDENTITIES.get(stage)
     with suppress(ValueError):
-        return plan.members_of(parsed.model_validate(config)) if parsed else ()
+        return plan.members_of(known.config.model_validate(config)) if known else ()
     return ()
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.slurm import squeue as slurm
+from lever_pipe.runtime.snakemake_adapter import amend_methods
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 # Snakemake's formatter fills no arguments in: messages are whole strings.
@@ -174,12 +175,7 @@ class Watchdog:
 
 def watch(executor_class: type) -> None:
     """Make an executor class of snakemake-executor-plugin-slurm end every wait; a second call changes nothing."""
-    check: Check = executor_class.check_active_jobs  # type: ignore[attr-defined]
-    if getattr(check, "is_watched", False):
-        return
-    executor_class.check_active_jobs = _watched(check)  # type: ignore[attr-defined]
-    for name in ("report_job_success", "report_job_error"):
-        setattr(executor_class, name, _noted(getattr(executor_class, name)))
+    amend_methods(executor_class, check_active_jobs=_watched, report_job_success=_noted, report_job_error=_noted)
 
 
 def _watched(check: Check) -> Check:
@@ -201,7 +197,6 @@ def _watched(check: Check) -> Check:
             else:
                 _report(executor, job, verdict)
 
-    check_active_jobs.is_watched = True  # type: ignore[attr-defined]
     return check_active_jobs
 
 
