@@ -134,7 +134,8 @@ def sweep(results: Path) -> None:
 
     A job that is made again removes both itself; one that comes from the store, or is whole, does not.
     """
-    for path in list(results.rglob(".*")):
+    # The second locks first: who takes a lock over waits for one that nobody holds.
+    for path in sorted(results.rglob(".*"), key=lambda path: not path.name.endswith(".heir")):
         if path.name.endswith((".owner", ".heir")):
             lock = _read(path)
             if lock and lock.owner and lock.owner.is_running() is False:

@@ -10,8 +10,8 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainOnPolicyEpochConfig
 from lever_pipe.experiment.stage_files import External, Input, Output
-from lever_pipe.lever.judging import LvlmJudge
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
+from lever_pipe.lever.training.judge import LvlmJudge
 from lever_pipe.lever.training.on_policy import Spent, plan_on_policy_epoch
 from lever_pipe.lever.training.policies import Policies, trained_share
 from lever_pipe.lvlms.asking.answering import load_lvlm, wording_of

@@ -151,8 +151,9 @@ def test_when_a_server_dies_so_do_its_jobs(number: int, log: Path) -> None:
 
 
 OWNER = """
-import os, sys, time
+import os, signal, sys, time
 from lever_pipe.runtime.forks import Forks
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
 forks = Forks(["forked_calls"], os.environ)
 forks.until_ready(20)
 job = forks.start([{word!r}, "60"], log={log!r}, environment=os.environ)
