@@ -34,7 +34,7 @@ smoke: setup ## the whole workflow at toy size, about a minute
 	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
 
 test: setup ## set-up and all tests that need neither GPU nor SLURM
-	$(BIN)/pytest -n 2 --dist loadfile -m "not gpu and not slurm and not faults"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not slurm and not faults"
 
 test-all: check test test-emulated test-faults test-slurm ## all checks of this machine, half an hour
 

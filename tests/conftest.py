@@ -32,7 +32,12 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+FIRST = ("tests/workflow", "tests/unit/lvlms", "tests/browser", "tests/unit/agent")
+"""Folders with the longest files: what takes long begins early, or one of two processes waits for it at the end."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((i for i, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST)))
     by = config.getoption("sample")
     if by is not None:
         chosen = sample([item.nodeid for item in items], STRATA[by], digest_of_code())

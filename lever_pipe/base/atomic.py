@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-ABANDONED_S = 24 * 3600.0
+ABANDONED_S = 7 * 24 * 3600.0
 """Age at which a writer that cannot be asked counts as killed: it may run on another machine."""
 
 _NAME = re.compile(r"\.(?P<machine>[0-9a-z]+)\.(?P<pid>[1-9][0-9]{0,9})\.[0-9a-f]{8}\.tmp")

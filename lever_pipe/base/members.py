@@ -36,6 +36,16 @@ def member(kind: str, name: str) -> ModuleType:
     Raises:
         ModuleNotFoundError: there is none, which the configuration is checked for.
     """
-    package = import_module(f"{PACKAGE.name}.{kind.replace('/', '.')}")
-    package.__path__ = [str(root / kind) for root in roots()]
-    return import_module(f"{package.__name__}.{name}")
+    return load(f"{PACKAGE.name}.{kind.replace('/', '.')}.{name}")
+
+
+def load(module: str) -> ModuleType:
+    """Return a module of the package, or one that lies beside it as its member.
+
+    Raises:
+        ImportError: there is none, or it cannot be imported.
+    """
+    package = module.rpartition(".")[0]
+    if package.startswith(f"{PACKAGE.name}."):
+        import_module(package).__path__ = [str(root.joinpath(*package.split(".")[1:])) for root in roots()]
+    return import_module(module)

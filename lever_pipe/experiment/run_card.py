@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,7 +57,8 @@ def carry_out(
     storage.write_row(card, row)
     for name, of in declared(stage).items():
         if of.role is Role.STATE and files[name].exists():
-            atomic.drop(files[name])  # half of it would be none to go on from
+            with suppress(OSError):  # the work is done; what is left of its state goes with the next attempt
+                atomic.drop(files[name])  # half of it would be none to go on from
     return result
 
 

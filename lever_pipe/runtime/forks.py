@@ -32,6 +32,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lever_pipe.base import members
+
 GRACE_SECONDS = 10.0
 """How long children may take to end after SIGTERM, before SIGKILL."""
 PARENT_DEATH_SIGNAL, NAME = 1, 15  # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
@@ -178,7 +180,7 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
     for number in HANDLED:  # Ctrl-C reaches the children, which are of the terminal's group too
         signal.signal(number, signal.SIG_IGN)
     for module in modules:
-        import_module(module)
+        members.load(module)
     gc.collect()
     gc.freeze()
     _send(channel, {"ready": True})

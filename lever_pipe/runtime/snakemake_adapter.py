@@ -148,10 +148,17 @@ def find_makers_of_folders() -> None:
     DAG.file2jobs = file2jobs
 
 
-def amend_plans(why_again: Callable[[Job, bool], str], standing: Callable[[Dag], list[Job]], *, whole: str) -> None:
+def amend_plans(
+    has_card: Callable[[Job], bool],
+    why_again: Callable[[Job, bool], str],
+    standing: Callable[[Dag], list[Job]],
+    *,
+    whole: str,
+) -> None:
     """Let run cards alone say what is made again, and a plan make what is missing, whether or not another job reads it.
 
     Args:
+        has_card: returns whether a job writes a run card; all others are Snakemake's own affair.
         why_again: returns why what a job has made does not count; nothing if it does, or is not there. It is told
             whether another configuration or code counts: not for `--rerun-triggers` that leave out `params`.
         standing: is asked for the jobs of each plan whose artefacts will be the same; they are taken out of it.
@@ -163,26 +170,48 @@ def amend_plans(why_again: Callable[[Job, bool], str], standing: Callable[[Dag],
 
     planned = getattr(DAG.update_needrun, "unamended", DAG.update_needrun)
 
-    async def no_time(_: Job) -> None:
-        return None
+    own_time = getattr(OwnJob.output_mintime, "unamended", OwnJob.output_mintime.fget)
+    never = float("inf")  # without a time of its own a job would be given that of a job below it
+
+    async def mintime(job: Job) -> float | None:
+        return never if has_card(job) else await own_time(job)
 
     async def update_needrun(dag: Dag, create_inventory: bool = False) -> None:
-        persistence = dag.workflow.persistence
-        persistence.params_changed = persistence.input_changed = lambda *_, **__: ()
-        persistence.has_metadata = lambda _: True  # else it says of what was made elsewhere that it cannot judge it
+        # Of what was made elsewhere it would say that it has no record to judge it by.
+        _answer_for(has_card, dag.workflow.persistence, params_changed=(), input_changed=(), has_metadata=True)
         is_whole = any(rule.name == whole for rule in dag.targetrules)
         for job in dag.bfs(dag.dependencies, *dag.targetjobs):
             if is_whole:
                 gone = [file for file in job.output if not (file.is_temp or await file.exists())]
                 dag.reason(job).missing_output.update(gone)
-            dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
+            if has_card(job):
+                dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
         await planned(dag, create_inventory)
         for job in standing(dag):
             _take_out(dag, job)
 
-    OwnJob.output_mintime = property(no_time)  # an output without a time is never older than what it was made from
+    OwnJob.output_mintime = _Mintime(mintime, own_time)
     update_needrun.unamended = planned  # type: ignore[attr-defined]
     DAG.update_needrun = update_needrun
+
+
+class _Mintime(property):
+    """When the oldest output of a job was made, amended."""
+
+    def __init__(self, amended: Callable[[Job], Any], unamended: Callable[[Job], Any]) -> None:
+        super().__init__(amended)
+        self.unamended = unamended
+
+
+def _answer_for(has_card: Callable[[Job], bool], persistence: Any, **answers: Any) -> None:
+    """Let Snakemake's records give fixed answers for jobs with a run card, and for others what they hold."""
+    for name, answer in answers.items():
+        own = getattr(type(persistence), name)
+
+        def asked(job: Job, *words: Any, own: Any = own, answer: Any = answer, **named: Any) -> Any:
+            return answer if has_card(job) else own(persistence, job, *words, **named)
+
+        setattr(persistence, name, asked)
 
 
 def _take_out(dag: Dag, job: Job) -> None:

@@ -146,11 +146,17 @@ def _forget_old(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+ROOMS = ("intention", "lever", "lvlms")
+"""Folders that hold members; what else lies beside them, an environment for instance, is none."""
+
+
 @cache
 def package_digest(root: Path = PACKAGE) -> str:
     """Return a digest of the source files of the package, and of members beside it, byte for byte."""
-    roots = members.roots() if root == PACKAGE else [root]
-    return " ".join(_digest_of(folder, sorted(folder.rglob("*.py"))) for folder in roots)
+    beside = members.roots()[1:] if root == PACKAGE else []
+    parts = {root: root.rglob("*.py")}
+    parts |= {folder: (path for room in ROOMS for path in folder.glob(f"{room}/**/*.py")) for folder in beside}
+    return " ".join(_digest_of(folder, sorted(paths)) for folder, paths in parts.items())
 
 
 @cache

@@ -24,6 +24,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -43,12 +44,14 @@ log = logging.getLogger(__name__)
 GB = 1_000_000_000  # bytes
 FORMAT, FORMER_FORMAT = "2", "1"
 FORMER_FOLDERS = ("blobs", "entries")
-"""Where the former format kept its work; it goes when the first job is kept in this one."""
+"""Where the former format kept its work. It stays until somebody says `store gc`: other checkouts may still use it."""
 WORK = "work.json"
 LEDGER = "ledger"
 """A folder beside the store's own that keeps LVLM answers; nothing here touches it."""
 LARGEST = 64_000_000  # bytes of a `work.json`; the largest run card lists a few thousand tensors
 ID_DIGITS = 16
+PLACE = re.compile(rf"[0-9a-f]{{2}}/[0-9a-f]{{64}}\.[0-9a-f]{{{ID_DIGITS}}}")
+"""Where finished work lies below `work`."""
 AGAIN = "A run that needs it computes it again. All such work at once: python -m lever_pipe store verify --mend {}"
 
 
@@ -194,12 +197,15 @@ class Store:
                 return False
             with atomic.folder_in(self._staging) as folder:
                 _fill(folder, key, card, outputs)
-                if (stated := self._format()) != FORMAT:
-                    for name in FORMER_FOLDERS if stated == FORMER_FORMAT else ():  # else they are another program's
-                        atomic.remove(self.folder / name)
+                if self._format() is None:
                     storage.write_text(self.folder / "VERSION", f"{FORMAT}\n")
                 place.parent.mkdir(parents=True, exist_ok=True)
-                atomic.place(folder, place)
+                try:
+                    atomic.place(folder, place)
+                except OSError:
+                    if self._holds(place, card):  # another job has kept it meanwhile
+                        return False
+                    raise
         except (OSError, ValueError, LeverPipeError) as fault:
             told = os_faults.named(fault) if isinstance(fault, OSError) else None
             log.warning("%s: what %s has made is not kept: %s", self.folder, card.stage, told or fault)
@@ -263,6 +269,22 @@ class Store:
             log.warning("%d bytes stay where %d are allowed: some work cannot be removed here", left, self.max_bytes)
         return Trimmed(gone, freed, self._sweep(), n_left, left)
 
+    def drop_former(self) -> int:
+        """Remove what an earlier version of this package kept here, which this one does not read; return its bytes.
+
+        Raises:
+            StoreError: the folder holds a store of another format.
+        """
+        self._require_format(for_removal=True)
+        if self._format() != FORMER_FORMAT:  # else folders of these names are another program's
+            return 0
+        former = [self.folder / name for name in FORMER_FOLDERS if (self.folder / name).is_dir()]
+        size = sum(map(copying.bytes_of, former))
+        for folder in former:
+            atomic.remove(folder)
+        storage.write_text(self.folder / "VERSION", f"{FORMAT}\n")
+        return size
+
     def stats(self) -> Stats:
         """Return how much there is.
 
@@ -315,8 +337,9 @@ class Store:
         """Yield all finished work, by key; what goes meanwhile is left out."""
         for shard in _folders(self.folder / "work"):
             for place in _folders(shard):
-                with suppress(FileNotFoundError):
-                    yield self._held(place, read_files=read_files)
+                if PLACE.fullmatch(f"{shard.name}/{place.name}"):  # all else is somebody's own
+                    with suppress(FileNotFoundError):
+                        yield self._held(place, read_files=read_files)
 
     def _held(self, place: Path, *, read_files: bool = False) -> Held:
         """Return what a folder holds, its files in their sizes and, if they are read, in their contents.

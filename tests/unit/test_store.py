@@ -649,7 +649,7 @@ def test_an_endless_statement_is_not_read(store: Store, tmp_path: Path, monkeypa
         store._read(places(store)[0])
 
 
-def test_a_store_of_the_former_format_is_empty_and_goes_when_work_is_kept(store: Store, tmp_path: Path) -> None:
+def test_a_store_of_the_former_format_is_empty_and_goes_when_somebody_says_so(store: Store, tmp_path: Path) -> None:
     (store.folder / "blobs" / "ab").mkdir(parents=True)
     (store.folder / "entries").mkdir()
     (store.folder / "blobs" / "ab" / ("ab" * 32)).write_bytes(b"former")
@@ -660,6 +660,9 @@ def test_a_store_of_the_former_format_is_empty_and_goes_when_work_is_kept(store:
     assert (store.stats().entries, store.verify(mend=True), store.trim().bytes) == (0, [], 0)
     assert tree(store.folder) == before
     kept(store, tmp_path / "a")
+    assert store.trim().entries_left == 1
+    assert before.items() <= tree(store.folder).items(), "other checkouts may still use it"
+    assert store.drop_former() == len(b"former")
     assert (store.folder / "VERSION").read_text() == "2\n"
     assert {path.name for path in store.folder.iterdir()} == {"VERSION", "ledger", "staging", "work"}
     assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
@@ -697,7 +700,19 @@ def test_folders_that_are_named_as_those_of_the_former_format_stay(store: Store,
     (store.folder / "blobs").mkdir(parents=True)
     kept(store, tmp_path / "a")
     store.trim()
+    assert store.drop_former() == 0
     assert (store.folder / "blobs").exists()
+
+
+def test_what_is_not_named_as_finished_work_is_somebodys_own(tmp_path: Path) -> None:
+    store = a_store(tmp_path / "cache", max_bytes=0)
+    own = [f"work/thesis/chapters/{name}" for name in ("one", "two")] + ["work/ab/notes/three"]
+    for name in own:
+        (store.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (store.folder / name).write_text("dear")
+    (store.folder / "VERSION").write_text("2\n")
+    assert (store.verify(mend=True), store.trim().entries, store.stats().damaged) == ([], 0, 0)
+    assert all((store.folder / name).read_text() == "dear" for name in own)
 
 
 def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

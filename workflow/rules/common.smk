@@ -216,7 +216,7 @@ def regard_what_is_made():
     snakemake_adapter.find_makers_of_folders()
     if workflow.is_main_process:
         snakemake_adapter.amend_plans(
-            decision.why_again, decision.standing, whole="all"
+            decision.has_card, decision.why_again, decision.standing, whole="all"
         )
     decision.before_plan(workflow, Path(RESULTS))
     duplicates.leave_if_made(workflow, EXPERIMENT)

@@ -119,16 +119,21 @@ def call_of(job: Job) -> dict[str, Any]:
     return {"card": Path(job.output[CARD]), "files": files, **identity}
 
 
+def has_card(job: Job) -> bool:
+    """Return whether a job writes a run card; a rule of a user's own need not."""
+    return CARD in set(job.output.keys()) and hasattr(job.params, "spec")
+
+
 def why_again(job: Job, by_identity: bool) -> str:
     """Return why a job's artefact has to be made again; nothing for one that is as made, and for one that never was.
 
     What is missing is not asked for here: Snakemake makes what somebody needs.
 
     Args:
-        job: a job that may be planned.
+        job: a job that may be planned, with a run card.
         by_identity: whether another configuration or code is a reason.
     """
-    if CARD not in set(job.output.keys()) or not any(Path(path).exists() for path in job.output):
+    if not any(map(os.path.lexists, job.output)):
         return ""
     call, digests = call_of(job), contents.remembered()
     found = judge_call(**call, digests=digests)
@@ -150,7 +155,7 @@ def is_of_this_plan(card: Path) -> bool:
 
 def is_made_by_this_plan(job: Job) -> bool:
     """Return whether a job that nobody saw end has made its artefact; of a group of jobs nothing is known."""
-    if job.is_group() or CARD not in set(job.output.keys()):
+    if job.is_group() or not has_card(job):
         return False
     return is_of_this_plan(Path(job.output[CARD])) and is_made(**call_of(job))
 
