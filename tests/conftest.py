@@ -32,7 +32,7 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
-FIRST = ("tests/workflow", "tests/unit/lvlms", "tests/browser", "tests/unit/agent")
+FIRST = ("tests/workflow", "tests/unit/lvlms", "tests/browser", "tests/unit/intention")
 """Folders with the longest files: what takes long begins early, or one of two processes waits for it at the end."""
 
 

@@ -1,7 +1,8 @@
 """Every contact with what is not public in Snakemake and its plugins, written for the versions in `WRITTEN_FOR`.
 
-`tests/unit/test_snakemake_adapter.py` holds a digest of the source of all that is touched, so it fails when Snakemake
-changes it; `python -m lever_pipe doctor` warns of a version that nobody has looked at. What is touched, and why:
+`tests/unit/runtime/test_snakemake_adapter.py` holds a digest of the source of all that is touched, so it fails when
+Snakemake changes it; `python -m lever_pipe doctor` warns of a version that nobody has looked at. What is touched, and
+why:
 
 * `snakemake.shell.sp`, by which a rule's command is started: there is no hook for another way to start one. A plain
   call of this package starts as a fork; everything else, an edited command or one in a container, as before.

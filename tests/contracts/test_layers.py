@@ -72,7 +72,7 @@ def test_a_stage_imports_no_other_stage() -> None:
 
 
 def test_package_files_hold_a_docstring_only() -> None:
-    """The root's own also chooses the numeric path (`tests/unit/test_numerics.py`)."""
+    """The root's own also chooses the numeric path (`tests/unit/base/test_numerics.py`)."""
     for path in PACKAGE.rglob("__init__.py"):
         body = ast.parse(path.read_text()).body
         extra = [s for s in body if not isinstance(s, ast.Expr | ast.Assign) and path.parent != PACKAGE]

@@ -11,7 +11,7 @@ trap 'rm -rf "$logs"' EXIT
 for cpu in "$@"; do
     # A child of the emulated process would run on this machine's own CPU.
     LEVER_PIPE_CPUINFO=$here/$cpu.cpuinfo OMP_NUM_THREADS=1 qemu-x86_64 -cpu "$cpu" .venv/bin/python -m pytest -p no:cacheprovider \
-        tests/unit/lvlms/test_company.py tests/unit/training/test_golden_curves.py -k "not other_instructions and (test_company or repeats)" --durations=6 \
+        tests/unit/lvlms/test_company.py tests/unit/lever/training/test_golden_curves.py -k "not other_instructions and (test_company or repeats)" --durations=6 \
         >"$logs/$cpu" 2>&1 &
     jobs["$!"]=$cpu
 done

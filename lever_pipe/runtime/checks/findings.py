@@ -32,7 +32,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "few questions": ("at least {wanted}", "Lower {keys}, or add train questions."),
     "unknown version": (
         "version {known}, for which lever_pipe/runtime/snakemake_adapter.py is written",
-        "Run tests/unit/test_snakemake_adapter.py and tests/workflow with it.",
+        "Run tests/unit/runtime/test_snakemake_adapter.py and tests/workflow with it.",
     ),
     # SLURM and its executor plugin.
     "no cluster": ("an answer to `scontrol show config` within 20 s", ASK_ADMIN),

@@ -14,7 +14,7 @@ from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, Ste
 from lever_pipe.runtime import plan
 from lever_pipe.stages.convert_verl import convert_verl
 
-RECORDED = Path(__file__).parents[1] / "verl" / "console.log"
+RECORDED = Path(__file__).parents[1] / "intention" / "verl" / "console.log"
 
 
 def convert(folder: Path, *log: Path, **changed: object) -> DoneRow:

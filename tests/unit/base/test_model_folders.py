@@ -12,7 +12,7 @@ import pytest
 
 from lever_pipe.base import model_folders
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 FILES = ("config.json", "tokenizer.json")
 

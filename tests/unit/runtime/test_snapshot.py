@@ -19,7 +19,7 @@ from lever_pipe.base.errors import SnapshotError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import invocation, plan, snapshot
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIGS = ((), ("config/smoke.yaml",), ("config/okvqa_qwen2_5_vl_3b.yaml",), ("config/intention_qwen3_8b.yaml",))
 
 

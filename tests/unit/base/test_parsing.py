@@ -13,7 +13,7 @@ from lever_pipe.experiment.config import ArmSettings, Data, EvaluationSettings, 
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def shipped() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from verl_examples import bundle, render_config
 
 from lever_pipe.intention.verl.launch import launch_files
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "verl"
+GOLDEN = Path(__file__).parents[3] / "golden" / "verl"
 FAKES = {
     # Prints its arguments and environment where the trainer would log, and answers the import check.
     "python3": """#!/usr/bin/env bash

@@ -26,7 +26,7 @@ from lever_pipe.intention.agent.processes import (
 )
 from lever_pipe.intention.records import DoneRow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FSDP = ["--launcher", str(ROOT / "profiles" / "slurm" / "accelerate" / "fsdp.yaml")]
 # Two processes add the same float32 numbers in another order; three steps of AdamW let that grow a little.
 TOLERANCE = 1e-5

@@ -20,7 +20,7 @@ from lever_pipe.intention.agent import resume
 from lever_pipe.intention.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, identity_of
 from lever_pipe.stages import train_agent as stage
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 # The best policy is that of step 2 or 4; the last checkpoint before either interruption holds an earlier one.
 CONFIG = training(steps=5, arm={"kl": 0.05}, evaluation={"every": 2})
 

@@ -12,7 +12,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.intention.verl.conversion import NAMES, Converted, convert
 from lever_pipe.intention.verl.logs import read_log
 
-PUBLISHED = Path(__file__).parents[3] / "resources" / "reference" / "userrl-published.csv"
+PUBLISHED = Path(__file__).parents[4] / "resources" / "reference" / "userrl-published.csv"
 AS_LOGGED = {
     "val_reward": REWARD,
     "pg_loss": "actor/pg_loss",

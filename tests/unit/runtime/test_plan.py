@@ -20,7 +20,7 @@ from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPol
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import agent_plan, plan
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RULES = (ROOT / "workflow/rules/common.smk").read_text()
 # The documents' tables print the reward; training reads the rewarded groups.
 REWARDED = {"reward_groups", "tabulate_documents", "measure_rewards"}

@@ -18,7 +18,7 @@ from lever_pipe.report.tables.comparability import APART, FACTORS, LABELS, devia
 from lever_pipe.report.tables.lineage import published_key
 from lever_pipe.report.tables.table import Table
 
-FILE = Path(__file__).parents[3] / "resources" / "reference" / "lineage.yaml"
+FILE = Path(__file__).parents[4] / "resources" / "reference" / "lineage.yaml"
 BETAS = ("0.12", "0.145", "0.15", "0.18")
 Lineages = dict[str, dict[str, str]]
 

@@ -20,7 +20,7 @@ from lever_pipe.report.tables.table import Table
 
 NOT_REPRODUCED = {"reused-rows-pool", "reused-rows-all"}
 WITHOUT_TOO = {"adv-std", "adv-max", "adv-std-rises"}
-GLOSSARY = sorted((Path(__file__).parents[4] / "resources" / "glossary" / "zh").glob("*.yaml"))
+GLOSSARY = sorted((Path(__file__).parents[5] / "resources" / "glossary" / "zh").glob("*.yaml"))
 
 
 def judged(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, Pattern]:

@@ -12,7 +12,7 @@ from lever_pipe.experiment.config import PromptSettings
 from lever_pipe.lvlms.asking.prompts import Prompter, TextPrompt, TextSegment, Wording
 from lever_pipe.lvlms.qwen2_5_vl import TEMPLATE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "prompts"
 WORLD = ROOT / "resources" / "world" / "lvlm"
 SHOTS = (0, 1, 2, 4)

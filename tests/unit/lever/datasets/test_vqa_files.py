@@ -21,7 +21,7 @@ from lever_pipe.lever.datasets._vqa_files import most_frequent
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 
 NAME = "COCO_val2014_{image_id:012d}.jpg"
-OKVQA_FOLDER = Path(__file__).parents[4] / "shared" / "data" / "okvqa"
+OKVQA_FOLDER = Path(__file__).parents[5] / "shared" / "data" / "okvqa"
 
 
 @dataclass

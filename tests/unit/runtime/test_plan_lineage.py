@@ -12,7 +12,7 @@ from lever_pipe.experiment.stage_configs import CollectLineageConfig, MeasureAgr
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import plan
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def experiment(**changed: object) -> Experiment:

@@ -14,7 +14,7 @@ from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import agent_plan, plan
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
 STAGES = ("prepare_tasks", "warm_start_agent", "train_agent", "evaluate_agent", "collect_agents", "compare_arms")
 SHOWING = ("tabulate_agents", "plot_agents")

@@ -15,7 +15,7 @@ import pytest
 
 from lever_pipe.runtime.forks import ForkedJob, Forks, Servers
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(__file__).parents[1])
 ENVIRONMENT = os.environ | {"PYTHONPATH": HERE, "OMP_NUM_THREADS": "1"}
 MODULES = ["forked_calls"]
 SOON = 20.0

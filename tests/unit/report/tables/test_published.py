@@ -8,7 +8,7 @@ from lever_pipe.report.tables import published as module
 from lever_pipe.report.tables.frames import read_text_columns
 from lever_pipe.report.tables.published import Key, Lineage, Published
 
-REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"
+REFERENCE = Path(__file__).parents[4] / "resources" / "reference" / "lever-plus-published.csv"
 
 
 @pytest.fixture(scope="module")

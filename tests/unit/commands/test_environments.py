@@ -14,7 +14,7 @@ import yaml
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.commands import tools
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEAVY = ("torch", "transformers", "safetensors", "scipy", "matplotlib", "accelerate", "duckdb", "tokenizers", "PIL")
 
 

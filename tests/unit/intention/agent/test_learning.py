@@ -16,7 +16,7 @@ from lever_pipe.stages.prepare_tasks import prepare_tasks
 from lever_pipe.stages.train_agent import train_agent
 from lever_pipe.stages.warm_start_agent import warm_start_agent
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 STEPS = 15
 STEPS_OF_STRONG_KL = 5
 
