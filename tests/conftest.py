@@ -32,8 +32,9 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
-FIRST = ("tests/workflow", "tests/unit/lvlms", "tests/browser", "tests/unit/intention")
-"""Folders with the longest files: what takes long begins early, or one of two processes waits for it at the end."""
+FIRST = ("tests/workflow/test_contents", "tests/unit/lvlms", "tests/workflow", "tests/browser", "tests/unit/intention")
+"""Places of the longest files: what takes long begins early, or one of two processes waits for it at the end. While the
+first makes the finished run that others read, the next has work that needs none."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
