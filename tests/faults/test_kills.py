@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -112,6 +113,7 @@ def start(project: Project, *words: str) -> subprocess.Popen[bytes]:
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores Ctrl-C
         )
 
 
