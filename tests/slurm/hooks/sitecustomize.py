@@ -1,7 +1,7 @@
 """Faults on request: every Python process of a copied project imports this module when it starts.
 
 A fault is a file `NAME.fault` beside this module that holds JSON: which stage, `when` (words that the stage's call
-must contain), `at` (the fault strikes when the stage opens a file of that name for writing; empty: when it starts) and
+must contain), `at` (the fault strikes before a file of that name appears whole; empty: when the stage starts) and
 what to `do`: `hold` until NAME.release is there, `fail`, or `allocate` more memory than the job asked SLURM for.
 A fault strikes once, unless it is `always`; NAME.struck gets a line of each strike: SLURM's job id and the process's.
 The package under test stays as it is, so its digest does too.
@@ -42,19 +42,17 @@ def arm(stage: str, words: str) -> None:
         if fault["stage"] != stage or any(word not in words for word in fault["when"]):
             continue
         if fault["at"]:
-            strike_when_opened(path, fault)
+            strike_when_placed(path, fault)
         else:
             strike(path, fault)
 
 
-def strike_when_opened(path: Path, fault: dict) -> None:
-    """Strike when a file whose name contains `at` is opened for writing."""
+def strike_when_placed(path: Path, fault: dict) -> None:
+    """Strike when a file whose name contains `at` is about to get that name: all of it is written under another."""
     done = []
 
     def look(event: str, arguments: tuple) -> None:
-        if event != "open" or done or not isinstance(arguments[0], str | os.PathLike):
-            return
-        if fault["at"] in os.path.basename(arguments[0]) and arguments[1] and "w" in str(arguments[1]):  # noqa: PTH119
+        if event == "os.rename" and not done and fault["at"] in os.path.basename(arguments[1]):  # noqa: PTH119
             done.append(True)
             strike(path, fault)
 
