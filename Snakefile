@@ -25,6 +25,7 @@ include: "workflow/rules/emulation.smk"
 include: "workflow/rules/comparison.smk"
 include: "workflow/rules/intention.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/evidence.smk"
 
 
 regard_what_is_made()

@@ -424,24 +424,6 @@ class PlotCurvesConfig(ShownCells):
     """Identity of `plot_curves`."""
 
 
-class ShownStudy(Section):
-    """A study on the page: whether its world is the embedded one, and which model it runs."""
-
-    name: Literal["lever", "intention"]
-    is_world: bool
-    model: str
-
-
-@identity_of("build_report", of="report")
-class BuildReportConfig(Section):
-    """Identity of `build_report`."""
-
-    title: str
-    language: Literal["en", "zh"] = "en"
-    main_preset: MainPreset
-    studies: Annotated[tuple[ShownStudy, ...], Planned("studies")]
-
-
 @identity_of("emulate_grpo_epoch")
 class EmulateGrpoEpochConfig(Section):
     """Identity of `emulate_grpo_epoch`."""

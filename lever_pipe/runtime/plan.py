@@ -22,7 +22,8 @@ from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
 from lever_pipe.experiment.config import ArmSettings, Emulate, OnPolicy, Reward
-from lever_pipe.experiment.stage_configs import IDENTITIES, LvlmConfig, Planned, Setting, ShownStudy, Wildcard
+from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
+from lever_pipe.experiment.stage_configs import IDENTITIES, LvlmConfig, Planned, Setting, Wildcard
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan
 
@@ -273,6 +274,16 @@ def shown_studies(experiment: Experiment) -> list[ShownStudy]:
     return [ShownStudy.model_validate({"name": name, **of[name]}) for name in experiment.studies]
 
 
+def shown_agents(experiment: Experiment) -> ShownAgents | None:
+    """Return what the report tells of study `intention`; None where it does not run."""
+    if "intention" not in experiment.studies:
+        return None
+    of = experiment.intention
+    names = ("reference_arm", "document_arm", "evaluation", "grpo", "environment", "engine", "scale")
+    values = {name: getattr(of, name) for name in names}
+    return ShownAgents(arms=agent_plan.arms(of), max_context=of.model.max_context, **values)
+
+
 def emulated_training(experiment: Experiment, wildcards: Wildcards) -> Section:
     """Return the identity of the epoch that an emulated one repeats with dropout."""
     return stage_config(experiment, "train_grpo_epoch", {**wildcards, "preset": _emulate(experiment).preset})
@@ -326,6 +337,7 @@ PLANNED: Mapping[str, Planner] = {
     "presets": lambda experiment, _: [arm.preset for arm in experiment.arms],
     "batch_sizes": lambda experiment, _: [len(policies_of(experiment, batch)) for batch in batches(experiment)],
     "studies": lambda experiment, _: shown_studies(experiment),
+    "shown_agents": lambda experiment, _: shown_agents(experiment),
     "emulated_training": emulated_training,
     "emulated_policies": lambda experiment, _: faults.policies(_emulate(experiment)),
     "head_seed": _if_switched_on("head", "head_seed"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.stage_configs import BuildReportConfig
+from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.page import audit, render
 from lever_pipe.report.page.compose import Drawing, Parts, StudyNote, compose

@@ -27,11 +27,10 @@ from lever_pipe.base.records import (
     SubsetScore,
 )
 from lever_pipe.experiment.config import Grpo, Reward
+from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
 from lever_pipe.experiment.stage_configs import (
-    BuildReportConfig,
     CollectResultsConfig,
     PlotCurvesConfig,
-    ShownStudy,
     TabulateDocumentsConfig,
 )
 from lever_pipe.report.tables import frames

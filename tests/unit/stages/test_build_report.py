@@ -20,7 +20,7 @@ from test_plot_curves import plot
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.stage_configs import ShownStudy
+from lever_pipe.experiment.report_stage_configs import ShownStudy
 from lever_pipe.report.page.numbers import numbers_in
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")

@@ -1,0 +1,54 @@
+"""The identities of the stages that make the report of both studies, as `stage_configs` for study `lever`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lever_pipe.base.sections import Section
+from lever_pipe.experiment.agent_config import AgentGrpo, Environment
+from lever_pipe.experiment.agent_stage_configs import ComparedArms
+from lever_pipe.experiment.config import ArmSettings, EvaluationSettings, Preset
+from lever_pipe.experiment.stage_configs import Guard, MainPreset, Planned, Setting, identity_of
+
+
+class ShownStudy(Section):
+    """A study on the page: whether its world is the embedded one, and which model it runs."""
+
+    name: Literal["lever", "intention"]
+    is_world: bool
+    model: str
+
+
+class ShownAgents(ComparedArms):
+    """What the report tells of study `intention`."""
+
+    grpo: AgentGrpo
+    environment: Environment
+    engine: Literal["native", "verl"]
+    scale: str
+    """Which model on which tasks."""
+    max_context: int | None = None
+    """Tokens that an episode may have; None where that is not known."""
+
+
+@identity_of("collect_evidence")
+class CollectEvidenceConfig(Section):
+    """Identity of `collect_evidence`."""
+
+
+@identity_of("build_report", of="report")
+class BuildReportConfig(Section):
+    """Identity of `build_report`: what the pages say about how the numbers came to be."""
+
+    title: str
+    language: Literal["en", "zh"] = "en"
+    guard: Guard = "footnote"
+    studies: Annotated[tuple[ShownStudy, ...], Planned("studies")]
+    main_preset: MainPreset
+    presets: Annotated[dict[str, Preset], Setting("presets")] = Field({})
+    arms: Annotated[tuple[ArmSettings, ...], Setting("arms")] = ()
+    evaluation: Annotated[EvaluationSettings, Setting("evaluation")] = EvaluationSettings()
+    agents: Annotated[ShownAgents | None, Planned("shown_agents")] = None
+    """None where the configuration holds no run of study `intention`."""

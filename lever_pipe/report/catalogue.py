@@ -1,0 +1,216 @@
+"""Messages in a language: catalogues of texts by id, and the voice that writes cells.
+
+A text names its arguments in braces, `{gap}`; a count brings its noun along, `{n:seed|seeds}`. `**words**` are strong,
+`` `words` `` are code, `[words](target)` is a link.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+from typing import Any
+
+import yaml
+from markupsafe import Markup, escape
+
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict
+
+SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
+MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
+ABSENT = "–"
+"""What a table shows for an absent cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joints:
+    """How a language joins the items of a list, its last two, parts of a cell, and sentences."""
+
+    items: str
+    last: str
+    parts: str
+    sentences: str
+
+
+JOINTS = {"en": Joints(", ", " and ", "; ", " "), "zh": Joints("、", "和", "；", "")}
+
+
+def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
+    """Return the texts of all files by id; nested keys are joined by dots.
+
+    Raises:
+        RecordError: a file is missing or malformed, or an id stands twice.
+    """
+    found: dict[str, str] = {}
+    for path in paths:
+        try:
+            values: Any = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except FileNotFoundError:
+            raise RecordError(f"{path}: expected a catalogue of messages", found="none", do="Restore it.") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as fault:
+            raise RecordError(f"{path}: expected YAML", found=" ".join(str(fault).split()), do="Mend it.") from None
+        for name, text in _flat(path, values):
+            if name in found:
+                raise RecordError(f"{path}: expected another id than '{name}'", found="it twice", do="Rename one.")
+            found[name] = text
+    return found
+
+
+def slots_of(text: str) -> set[str]:
+    """Return the names of a text's arguments."""
+    return {match["name"] for match in SLOT.finditer(text)}
+
+
+def number_text(value: float, digits: int, *, sign: bool = False) -> str:
+    """Return a number with `digits` decimals, halves away from zero: binary rounding would print them at random."""
+    if math.isinf(value):
+        return "∞"
+    rounded = Decimal(f"{value:.12f}").quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
+    text = f"{abs(rounded) if rounded.is_zero() else rounded:f}"
+    return f"+{text}" if sign and not rounded.is_zero() and rounded > 0 else text
+
+
+def parts_of(number: Number | PValue) -> tuple[str, str]:
+    """Return a number as text, and its interval in brackets or nothing."""
+    if isinstance(number, PValue):
+        return ("<0.001" if number.value < 0.001 else number_text(number.value, 3)), ""
+    text = number.printed or number_text(number.value, number.digits, sign=number.sign)
+    if math.isnan(number.low):
+        return f"{text}{number.unit}", ""
+    ends = (number_text(end, number.interval_digits) for end in (number.low, number.high))
+    return f"{text}{number.unit}", f"[{', '.join(ends)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """Writes cells in a language; `lines` are the lines of the evidence file by key."""
+
+    language: str
+    texts: Mapping[str, str]
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def text(self, cell: Cell) -> str:
+        """Return a cell as plain text; an absent one as nothing.
+
+        Raises:
+            RecordError: the catalogue lacks a message, or a message an argument.
+        """
+        return self._write(cell, lambda text: MARK.sub(_unmarked, text), _plain, _bare)
+
+    def html(self, cell: Cell) -> Markup:
+        """Return a cell as HTML; each number stands in an element that names its line of the evidence file."""
+        return Markup(self._write(cell, _marked, self._element, _wrapped))
+
+    def markdown(self, cell: Cell) -> str:
+        """Return a cell for a Markdown table."""
+        return self._write(cell, str, _plain, _bare).replace("|", "\\|").replace("\n", " ")
+
+    def _write(
+        self,
+        cell: Cell,
+        literal: Callable[[str], str],
+        number: Callable[[Number | PValue], str],
+        wrap: Callable[[str, str], str],
+    ) -> str:
+        def write(each: Cell) -> str:
+            return self._write(each, literal, number, wrap)
+
+        match cell:
+            case None:
+                return ""
+            case int():
+                return f"{cell:,}"
+            case Number() | PValue():
+                return number(cell)
+            case Name(text):
+                return literal(text)
+            case Code(text):
+                return wrap("code", literal(text))
+            case Verdict(word_id, look):
+                word = literal(self._text(word_id))
+                return wrap(f"verdict {look}", word)
+            case Series(items, joint):
+                return self._join([text for text in map(write, items) if text], joint)
+            case Message():
+                return self._filled(cell, literal(self._text(cell.id)), write)
+
+    def _filled(self, message: Message, text: str, write: Callable[[Cell], str]) -> str:
+        args = dict(message.args)
+
+        def fill(match: re.Match[str]) -> str:
+            if match["name"] not in args:
+                lacks = f"message '{message.id}': expected the argument '{match['name']}'"
+                raise RecordError(lacks, found=", ".join(args) or "none", do="Pass it where the message is made.")
+            value = args[match["name"]]
+            if match["one"] is None:
+                return write(value)
+            is_one = (value.value if isinstance(value, Number) else value) == 1
+            return f"{write(value)} {match['one'] if is_one else match['many']}"
+
+        return SLOT.sub(fill, text)
+
+    def _text(self, name: str) -> str:
+        if name not in self.texts:
+            raise RecordError(
+                f"expected the message '{name}' in '{self.language}'", found="none", do="Add it to resources/messages."
+            )
+        return self.texts[name]
+
+    def _join(self, texts: list[str], joint: str) -> str:
+        joints = JOINTS[self.language]
+        match joint:
+            case "list":
+                *first, last = texts or [""]
+                return f"{joints.items.join(first)}{joints.last}{last}" if first else last
+            case "parts":
+                return joints.parts.join(texts)
+            case "sentences":
+                return joints.sentences.join(texts)
+            case _:
+                return " ".join(texts)
+
+    def _element(self, number: Number | PValue) -> str:
+        text, interval = parts_of(number)
+        small = f" <small>{interval}</small>" if interval else ""
+        line = self.lines.get(number.ref)
+        return f"{escape(text)}{small}" if line is None else f'<span data-e="{line}">{escape(text)}{small}</span>'
+
+
+def _plain(number: Number | PValue) -> str:
+    return " ".join(filter(None, parts_of(number)))
+
+
+def _unmarked(match: re.Match[str]) -> str:
+    return match["strong"] or match["code"] or match["text"]
+
+
+def _marked(text: str) -> str:
+    def mark(match: re.Match[str]) -> str:
+        if match["strong"]:
+            return f"<strong>{match['strong']}</strong>"
+        return f"<code>{match['code']}</code>" if match["code"] else f'<a href="{match["link"]}">{match["text"]}</a>'
+
+    return MARK.sub(mark, str(escape(text)))
+
+
+def _wrapped(kind: str, text: str) -> str:
+    return f"<code>{text}</code>" if kind == "code" else f'<span class="{kind}">{text}</span>'
+
+
+def _bare(_: str, text: str) -> str:
+    return text
+
+
+def _flat(path: Path, values: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    if not isinstance(values, Mapping):
+        raise RecordError(f"{path}: expected texts by id", found=repr(values)[:80], do="Write `id: text`.")
+    for name, value in values.items():
+        full = f"{prefix}{name}"
+        if isinstance(value, str):
+            yield full, value
+        else:
+            yield from _flat(path, value, f"{full}.")

@@ -1,0 +1,273 @@
+"""What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages, names, verdicts.
+
+Nothing here is formatted: `catalogue.Voice` writes each kind in a language, at the very end. A number is either a
+quantity of the evidence (`ref` is its row's key) or made of such (`of` are their keys); `Ledger.note` gives the latter
+rows of their own, so that everything printed is found in the evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeAlias
+
+from lever_pipe.report.evidence import Evidence, EvidenceRow
+
+Look = Literal["yes", "no", "open", "mute"]
+"""How a verdict is coloured: holds, does not, undecided, says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of the evidence.
+
+    Attributes:
+        value: in the unit in which it is printed.
+        digits: decimals that it is printed with.
+        ref: key of its row; empty for a derived number until `Ledger.note`.
+        sign: whether a positive number shows its sign.
+        low: lower end of the 95 % interval; NaN without one.
+        high: upper end.
+        interval_digits: decimals of the ends.
+        unit: printed behind it, such as `%`.
+        printed: the text of a published number, which replaces the formatted one.
+        part: the column of the row that the value is: `value`, `p_holm`, ...
+        of: keys of the rows that a derived number is made of.
+        how: what is done with them.
+    """
+
+    value: float
+    digits: int
+    ref: str = ""
+    sign: bool = False
+    low: float = math.nan
+    high: float = math.nan
+    interval_digits: int = 1
+    unit: str = ""
+    printed: str = ""
+    part: str = "value"
+    of: tuple[str, ...] = ()
+    how: str = ""
+
+    @property
+    def plain(self) -> Number:
+        """Return the number without its interval."""
+        return replace(self, low=math.nan, high=math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class PValue:
+    """A p value of the evidence, `<0.001` below what three decimals show."""
+
+    value: float
+    ref: str = ""
+    part: str = "p_holm"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A sentence or phrase by its id in the catalogues, with its arguments."""
+
+    id: str
+    args: tuple[tuple[str, Cell], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A word that judges, by its id, with its colour."""
+
+    id: str
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What no language changes and no row measures: a configured value such as a KL_BETA, a model's name."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A name as it stands in configuration and files: of a preset, an arm, a column."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Several cells: a list in words (`a, b and c`), or parts one after another (`a; b`)."""
+
+    items: tuple[Cell, ...]
+    joint: Literal["list", "parts", "sentences", "spaced"] = "list"
+
+
+Cell: TypeAlias = "Number | PValue | Message | Verdict | Name | Code | Series | int | None"
+"""A cell or argument; an `int` counts something that is configured (seeds, shots), None is an absent cell."""
+
+
+def say(message: str, /, **args: Any) -> Message:
+    """Return a message; a sequence becomes a list, a text a name, a float a configured value."""
+    return Message(message, tuple((name, as_cell(value)) for name, value in args.items()))
+
+
+def as_cell(value: Any) -> Cell:
+    """Return a plain Python value as a cell."""
+    if isinstance(value, str):
+        return Name(value)
+    if isinstance(value, float):
+        return Name(f"{value:g}")
+    if isinstance(value, list | tuple):
+        return Series(tuple(as_cell(item) for item in value))
+    return value  # type: ignore[no-any-return]
+
+
+def sentences(*parts: Cell) -> Series:
+    """Return the parts that are not None, one sentence after another."""
+    return Series(tuple(part for part in parts if part is not None), "sentences")
+
+
+def level(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0, interval: bool = True) -> Number | None:
+    """Return a row's value as a cell, with its interval where it has one; None of no row or of an absent value."""
+    if row is None or math.isnan(row.value):
+        return None
+    ends = (scale * row.low, scale * row.high) if interval else (math.nan, math.nan)
+    few = max(1, digits - 1)
+    return Number(scale * row.value, digits, row.key, False, *ends, interval_digits=few, printed=row.printed)
+
+
+def gap(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0) -> Number | None:
+    """Return a comparison's difference as a cell, signed and with its interval; None of no row."""
+    found = level(row, digits, scale=scale)
+    return None if found is None else replace(found, sign=True)
+
+
+def part(row: EvidenceRow | None, name: str, digits: int = 2, *, scale: float = 1.0) -> Number | None:
+    """Return another column of a row as a cell, such as `detectable` or `n`; None of no row or of NaN."""
+    value = math.nan if row is None else float(getattr(row, name))
+    return None if row is None or math.isnan(value) else Number(scale * value, digits, row.key, part=name)
+
+
+def holm(row: EvidenceRow | None) -> PValue | None:
+    """Return a comparison's adjusted p value as a cell; None of no row or without a test."""
+    return None if row is None or math.isnan(row.p_holm) else PValue(row.p_holm, row.key)
+
+
+def derived(
+    value: float | None, digits: int, of: Iterable[Number | EvidenceRow | None], how: str, *, sign: bool = False
+) -> Number | None:
+    """Return a number that is worked out from others, which it names; None where it cannot be."""
+    if value is None or math.isnan(value):
+        return None
+    keys = [
+        key
+        for each in of
+        if each is not None
+        for key in (each.key if isinstance(each, EvidenceRow) else each.ref,)
+        if key
+    ]
+    return Number(value, digits, sign=sign, of=tuple(dict.fromkeys(keys)), how=how)
+
+
+def minus(left: Number | None, right: Number | None, digits: int | None = None) -> Number | None:
+    """Return left - right, signed; None where either is absent."""
+    if left is None or right is None:
+        return None
+    return derived(
+        left.value - right.value,
+        left.digits if digits is None else digits,
+        (left, right),
+        "left minus right",
+        sign=True,
+    )
+
+
+def average(cells: Sequence[Number | None], digits: int | None = None) -> Number | None:
+    """Return the mean of cells; None where one is absent or there is none."""
+    known = [cell for cell in cells if cell is not None]
+    if not known or len(known) < len(cells):
+        return None
+    value = math.fsum(cell.value for cell in known) / len(known)
+    return derived(value, known[0].digits if digits is None else digits, known, "mean")
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The evidence of a report, with the rows of what its tables and sentences derive."""
+
+    evidence: Evidence
+    rows: list[EvidenceRow] = field(default_factory=list)
+
+    def note(self, cell: Cell, subject: str, metric: str) -> Cell:
+        """Return a cell whose derived numbers have rows of their own, named by where they stand.
+
+        Raises:
+            RecordError: two numbers stand in one place, or one refers to a row that is missing.
+        """
+        match cell:
+            case Number() | PValue():
+                return self._noted(cell, subject, metric)
+            case Message():
+                args = ((name, self.note(value, subject, f"{metric}.{name}")) for name, value in cell.args)
+                return replace(cell, args=tuple(args))
+            case Series():
+                items = (self.note(item, subject, f"{metric}.{i}") for i, item in enumerate(cell.items))
+                return replace(cell, items=tuple(items))
+            case _:
+                return cell
+
+    def _noted(self, cell: Number | PValue, subject: str, metric: str) -> Number | PValue:
+        if cell.ref:
+            self.evidence.at(cell.ref)
+            return cell
+        of, how = (cell.of, cell.how) if isinstance(cell, Number) else ((), "p")
+        for key in of:
+            self.evidence.at(key)
+        row = EvidenceRow("report", subject, metric, cell.value, how=how, source=" ".join(of))
+        self.evidence.add([row])
+        self.rows.append(row)
+        return replace(cell, ref=row.key, part="value")
+
+
+def to_json(cell: Cell) -> Any:
+    """Return a cell as JSON values, which `from_json` reads back."""
+    match cell:
+        case None | int():
+            return cell
+        case Message(name, args):
+            return {"message": name, "args": {key: to_json(value) for key, value in args}}
+        case Series(items, joint):
+            return {"series": [to_json(item) for item in items], "joint": joint}
+        case _:
+            values = {each.name: getattr(cell, each.name) for each in fields(cell)}
+            kept = {name: value for name, value in values.items() if value == value and value not in ("", ())}
+            return {type(cell).__name__.lower(): kept}
+
+
+def from_json(value: Any) -> Cell:
+    """Return the cell that `to_json` wrote."""
+    if value is None or isinstance(value, int):
+        return value
+    if "message" in value:
+        return Message(value["message"], tuple((key, from_json(each)) for key, each in value["args"].items()))
+    if "series" in value:
+        return Series(tuple(map(from_json, value["series"])), value["joint"])
+    kinds = {"number": Number, "pvalue": PValue, "verdict": Verdict, "name": Name, "code": Code}
+    ((kind, args),) = value.items()
+    if "of" in args:
+        args = args | {"of": tuple(args["of"])}
+    return kinds[kind](**args)  # type: ignore[no-any-return]
+
+
+def numbers_in(cell: Cell) -> list[Number | PValue]:
+    """Return every number in a cell, in order."""
+    match cell:
+        case Number() | PValue():
+            return [cell]
+        case Message():
+            return [number for _, value in cell.args for number in numbers_in(value)]
+        case Series():
+            return [number for item in cell.items for number in numbers_in(item)]
+        case _:
+            return []

@@ -1,0 +1,224 @@
+"""The evidence: every measured, published and derived quantity of the report, one row each.
+
+A row says whose quantity it is (`subject`, of a comparison also `against`), which (`metric`), under which conditions,
+its value with its interval, and where it was read (`source`). Pages, claims and figures hold references to rows
+(`EvidenceRow.key`) and no number of their own, so that a number on a page is traced by following its reference.
+
+| column | holds |
+|---|---|
+| study | `lever`, `intention`, or `report` for what a table or claim derives |
+| subject, against | a policy or its group (without a seed: the mean over seeds), an arm, `published/...`, `data` |
+| metric | `accuracy`, a training metric, `reward`, ... |
+| at | step, checkpoint or statistic of a curve: `45`, `last`, `minimum`; empty where the subject says the epoch |
+| subset, samples, shots | of the questions or tasks: `prefix` or `test`; how many; shots or `mean` |
+| mode | decoding of an agent: `sampled` or `greedy` |
+| family | Holm family of a comparison |
+| quoted | file of the reference that prints a published number |
+| value, low, high | with the 95 % interval, in percent, points or the metric's own unit |
+| p, p_holm, detectable | of a comparison |
+| n, runs | questions or tasks, and training runs behind it |
+| printed | a published number as printed |
+| how | what the value is: a test's name, a formula |
+| source | the artefact and line that hold it, as `results/lever/tables/scores.csv:12`, or the keys that it is made of |
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.policy_names import PolicyName
+
+IDENTITY = ("study", "subject", "against", "metric", "at", "subset", "samples", "shots", "mode", "family", "quoted")
+NUMBERS = ("value", "low", "high", "p", "p_holm", "detectable")
+DESCRIBED = ("stage", "preset", "base_rce_epoch", "kl_beta", "seed", "epoch")
+"""Parts of the subject's name, written for readers of the file; they are no part of a row's identity."""
+MEAN = "mean"
+"""The shot count of a mean over all shots of a question."""
+NAN = math.nan
+
+
+class EvidenceRow(NamedTuple):
+    """One quantity; NaN stands where a number does not apply."""
+
+    study: str
+    subject: str
+    metric: str
+    value: float
+    against: str = ""
+    at: str = ""
+    subset: str = ""
+    samples: str = ""
+    shots: str = ""
+    mode: str = ""
+    family: str = ""
+    quoted: str = ""
+    low: float = NAN
+    high: float = NAN
+    p: float = NAN
+    p_holm: float = NAN
+    detectable: float = NAN
+    n: int = 0
+    runs: int = 0
+    printed: str = ""
+    how: str = ""
+    source: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the reference to this row: its identity, as `lever:baseline/random:accuracy:samples=800:shots=1`."""
+        rest = [f"{name}={text}" for name in IDENTITY[4:] if (text := getattr(self, name))]
+        against = f" - {self.against}" if self.against else ""
+        return ":".join([self.study, f"{self.subject}{against}", self.metric, *rest])
+
+    @property
+    def has_interval(self) -> bool:
+        """Return whether an interval is known."""
+        return not math.isnan(self.low)
+
+
+class Evidence:
+    """All rows, found by their identity or by any of their parts."""
+
+    def __init__(self, rows: Iterable[EvidenceRow] = ()) -> None:
+        """Hold rows.
+
+        Raises:
+            RecordError: two rows have one identity.
+        """
+        self._by_key: dict[str, EvidenceRow] = {}
+        self._by_place: dict[tuple[str, str], list[EvidenceRow]] = {}
+        self._by_identity: dict[tuple[str, ...], EvidenceRow] = {}
+        self.add(rows)
+
+    def add(self, rows: Iterable[EvidenceRow]) -> None:
+        """Hold further rows.
+
+        Raises:
+            RecordError: two rows have one identity.
+        """
+        for row in rows:
+            identity = tuple(getattr(row, name) for name in IDENTITY)
+            known = self._by_identity.get(identity)
+            if known is not None:
+                values = (
+                    f"{known.value!r} of {known.source or 'nowhere'} and {row.value!r} of {row.source or 'nowhere'}"
+                )
+                raise RecordError(f"{row.key}: expected one row", found=values, do="Drop one, or tell them apart.")
+            self._by_identity[identity] = row
+            self._by_key[row.key] = row
+            self._by_place.setdefault((row.metric, row.subject), []).append(row)
+
+    def __iter__(self) -> Iterator[EvidenceRow]:
+        """Yield every row in the order in which it came."""
+        return iter(self._by_identity.values())
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._by_identity)
+
+    def at(self, key: str) -> EvidenceRow:
+        """Return the row of a reference.
+
+        Raises:
+            RecordError: there is none.
+        """
+        found = self._by_key.get(key)
+        if found is None:
+            raise RecordError(f"expected the evidence row {key}", found="none", do="Run the rule that measures it.")
+        return found
+
+    def find(self, subject: str, metric: str, **parts: Any) -> EvidenceRow | None:
+        """Return the row with exactly these parts (those not named are empty), or None."""
+        identity = {"study": "lever", "subject": subject, "metric": metric} | {k: str(v) for k, v in parts.items()}
+        return self._by_identity.get(tuple(identity.get(name, "") for name in IDENTITY))
+
+    def get(self, subject: str, metric: str, **parts: Any) -> EvidenceRow:
+        """Return the row with exactly these parts.
+
+        Raises:
+            RecordError: there is none.
+        """
+        found = self.find(subject, metric, **parts)
+        if found is None:
+            texts: dict[str, Any] = {name: str(value) for name, value in parts.items() if name != "study"}
+            wanted = EvidenceRow(str(parts.get("study", "lever")), subject, metric, NAN, **texts)
+            return self.at(wanted.key)
+        return found
+
+    def where(self, subject: str | None = None, metric: str | None = None, **parts: Any) -> list[EvidenceRow]:
+        """Return the rows with these parts, whatever the others are, in order."""
+        if subject is not None and metric is not None:
+            rows: Iterable[EvidenceRow] = self._by_place.get((metric, subject), ())
+        else:
+            rows = (row for row in self if (subject is None or row.subject == subject) and metric in (None, row.metric))
+        texts = {name: str(value) for name, value in parts.items()}
+        return [row for row in rows if all(getattr(row, name) == text for name, text in texts.items())]
+
+    def subjects(self, metric: str, **parts: Any) -> list[str]:
+        """Return whose quantities of a metric there are, each once, in order."""
+        return list(dict.fromkeys(row.subject for row in self.where(metric=metric, **parts)))
+
+
+def write_evidence(path: Path, rows: Iterable[EvidenceRow]) -> None:
+    """Write rows as CSV, each with the parts of its subject's name behind it."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*EvidenceRow._fields, *DESCRIBED])
+    for row in rows:
+        cells = [_text(value) if isinstance(value, float) else value or "" for value in row]
+        writer.writerow([*cells, *described(row.subject)])
+    storage.write_text(path, buffer.getvalue())
+
+
+def read_evidence(path: Path) -> list[EvidenceRow]:
+    """Return the rows of a file.
+
+    Raises:
+        RecordError: no file, another header, or a cell that is no number where one must be.
+    """
+    try:
+        lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except FileNotFoundError:
+        raise RecordError(f"{path}: expected a file of evidence", found="none", do="Run its rule.") from None
+    head, width = [*EvidenceRow._fields, *DESCRIBED], len(EvidenceRow._fields)
+    if not lines or lines[0] != head:
+        found = ", ".join(lines[0]) if lines else "an empty file"
+        raise RecordError(f"{path}: expected the columns {', '.join(head)}", found=found, do="Run its rule again.")
+    return [_parsed(path, number, line[:width]) for number, line in enumerate(lines[1:], start=2)]
+
+
+@cache
+def described(subject: str) -> tuple[str, ...]:
+    """Return stage, preset, base, beta, seed and epoch of a policy's name; empty texts for another subject."""
+    try:
+        name = PolicyName.parse(subject)
+    except RecordError:
+        return ("",) * len(DESCRIBED)
+    beta = "" if name.beta is None else f"{name.beta:g}"
+    numbers = ["" if value is None else str(value) for value in (name.base, name.seed, name.epoch)]
+    return (name.kind, name.preset, numbers[0], beta, numbers[1], numbers[2])
+
+
+def _parsed(path: Path, number: int, cells: Sequence[str]) -> EvidenceRow:
+    values: dict[str, Any] = dict(zip(EvidenceRow._fields, cells, strict=False))
+    try:
+        values |= {name: float(values[name]) if values[name] else NAN for name in NUMBERS}
+        values |= {name: int(values[name] or 0) for name in ("n", "runs")}
+        return EvidenceRow(**values)
+    except (KeyError, TypeError, ValueError) as fault:
+        raise RecordError(
+            f"{path}:{number}: expected an evidence row", found=str(fault), do="Run its rule again."
+        ) from None
+
+
+def _text(value: float) -> str:
+    """Return at most nine significant digits, below what the last bits of another machine could move."""
+    return "" if math.isnan(value) else f"{value:.9g}"

@@ -1,0 +1,90 @@
+"""What every table and sentence of the report is made of: the evidence, the configuration, how policies came to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from lever_pipe.experiment.report_stage_configs import BuildReportConfig
+from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
+from lever_pipe.report.tables.comparisons.families import Arm, arms_of, near, reference_of
+from lever_pipe.report.tables.lineage import Lineages
+
+DOCUMENT_SAMPLES = 200
+"""Sample count of documents 001 and 002."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """The finished run as the report sees it; a study that did not run has no rows."""
+
+    evidence: Evidence
+    config: BuildReportConfig
+    lineages: Lineages = field(default_factory=dict)
+
+    def has(self, study: str) -> bool:
+        """Return whether a study is part of this configuration."""
+        return any(each.name == study for each in self.config.studies)
+
+    @property
+    def is_world(self) -> bool:
+        """Return whether every study runs in its embedded world."""
+        return all(study.is_world for study in self.config.studies)
+
+    @cached_property
+    def presets(self) -> list[Arm]:
+        """Return the evaluated groups of each preset, the main one first."""
+        return arms_of(self.evidence.subjects("accuracy", study="lever", subset="prefix"), self.config.main_preset)
+
+    @property
+    def main(self) -> Arm:
+        """Return the evaluated groups of the main preset."""
+        return self.presets[0]
+
+    @cached_property
+    def baselines(self) -> list[str]:
+        """Return the groups of the baselines."""
+        found = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
+        return [name for name in found if name.startswith("baseline/")]
+
+    @cached_property
+    def samples(self) -> list[int]:
+        """Return the evaluated sample counts, rising."""
+        rows = self.evidence.where(metric="accuracy", study="lever", subset="prefix", shots=MEAN)
+        return sorted({int(row.samples) for row in rows})
+
+    @cached_property
+    def shots(self) -> list[int]:
+        """Return the evaluated shot counts, rising."""
+        rows = self.evidence.where(metric="accuracy", study="lever", subset="prefix")
+        return sorted({int(row.shots) for row in rows if row.shots not in ("", MEAN)})
+
+    @property
+    def axes(self) -> dict[str, list[Any]]:
+        """Return the values that the main preset has, by axis of declared tables."""
+        return {"beta": self.main.betas(), "epoch": self.main.epochs, "samples": self.samples, "shots": self.shots}
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """Return the values that every template of a declared table may use."""
+        samples = self.samples or [DOCUMENT_SAMPLES]
+        return {
+            "preset": self.main.preset,
+            "base": self.main.base or 0,
+            "reference": reference_of(self.main.betas()) or 0.0,
+            "last": self.main.last or 0,
+            "near200": near(samples, DOCUMENT_SAMPLES),
+            "largest": max(samples),
+        }
+
+    def accuracy(self, group: str, shots: int | str = MEAN, samples: int | None = None) -> EvidenceRow | None:
+        """Return a group's accuracy with its interval, at the largest sample count where none is named."""
+        at = {"subset": "prefix", "samples": samples or max(self.samples, default=0), "shots": shots}
+        return self.evidence.find(group, "accuracy", **at)
+
+    def compared(self, left: str, right: str, *, shots: int | str = MEAN, **parts: Any) -> EvidenceRow | None:
+        """Return the first comparison of two groups, of the family that `parts` names where it does."""
+        rows = self.evidence.where(left, "accuracy", study="lever", against=right, shots=shots, **parts)
+        return rows[0] if rows else None

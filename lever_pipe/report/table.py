@@ -1,0 +1,146 @@
+"""A table of cells, and its forms as CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report.catalogue import ABSENT, Voice
+from lever_pipe.report.cells import Cell, Ledger, Message, Number
+
+Whose = Literal["", "ours", "published", "emulated"]
+"""Whose numbers a row or column holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its head, and whether it holds names, numbers or words."""
+
+    head: Cell
+    kind: Literal["name", "number", "words"] = "number"
+    whose: Whose = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of a table.
+
+    Attributes:
+        cells: one a column.
+        whose: whose numbers it holds.
+        groups: the policies behind it, which `comparability` holds against each other; none are not compared.
+        marks: letters of its footnotes.
+    """
+
+    cells: tuple[Cell, ...]
+    whose: Whose = ""
+    groups: tuple[str, ...] = ()
+    marks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A titled table.
+
+    Attributes:
+        id: unique; the stem of its CSV file, and its anchor on a page.
+        section: the section of the page it stands in, as `pages.SECTIONS` names it.
+        title: what it shows.
+        columns: of every line.
+        lines: the rows.
+        lead: what it says, read before it.
+        notes: how to read it, below it.
+        footnotes: in the order of their letters.
+        factor: what its lines are meant to differ in (`comparability.FACTORS`); empty where they are not compared.
+    """
+
+    id: str
+    section: str
+    title: Cell
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    lead: Cell = None
+    notes: tuple[Cell, ...] = ()
+    footnotes: tuple[Cell, ...] = ()
+    factor: str = ""
+
+    def __post_init__(self) -> None:
+        for line in self.lines:
+            if len(line.cells) != len(self.columns):
+                wanted = f"table '{self.id}': expected {len(self.columns)} cells a line"
+                raise RecordError(wanted, found=f"{len(line.cells)}", do="Give every column a cell.")
+
+    def without_empty_columns(self) -> Table:
+        """Return the table without columns in which no line has a cell."""
+        kept = [i for i in range(len(self.columns)) if any(line.cells[i] is not None for line in self.lines)]
+        lines = tuple(replace(line, cells=tuple(line.cells[i] for i in kept)) for line in self.lines)
+        return replace(self, columns=tuple(self.columns[i] for i in kept), lines=lines)
+
+    def noted(self, ledger: Ledger) -> Table:
+        """Return the table with every derived number in the evidence, under `table/ID`.
+
+        Raises:
+            RecordError: a cell refers to a row that is missing.
+        """
+        at = f"table/{self.id}"
+        lines = tuple(
+            replace(line, cells=tuple(ledger.note(cell, at, f"{i}.{j}") for j, cell in enumerate(line.cells)))
+            for i, line in enumerate(self.lines, start=1)
+        )
+        notes = tuple(ledger.note(note, at, f"note{i}") for i, note in enumerate(self.notes))
+        feet = tuple(ledger.note(note, at, f"footnote{i}") for i, note in enumerate(self.footnotes))
+        head = {"title": ledger.note(self.title, at, "title"), "lead": ledger.note(self.lead, at, "lead")}
+        return replace(self, lines=lines, notes=notes, footnotes=feet, **head)  # type: ignore[arg-type]
+
+
+def as_csv(table: Table, voice: Voice) -> str:
+    """Return a table as CSV; an interval has columns of its own, and an absent cell is an empty field."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    has_ends = [any(_has_ends(line.cells[i]) for line in table.lines) for i in range(len(table.columns))]
+    heads = [voice.text(column.head) for column in table.columns]
+    writer.writerow([name for head, ends in zip(heads, has_ends, strict=True) for name in _names(head, with_ends=ends)])
+    for line in table.lines:
+        fields = zip(line.cells, has_ends, strict=True)
+        writer.writerow([text for cell, ends in fields for text in _fields(cell, voice, with_ends=ends)])
+    return buffer.getvalue()
+
+
+def as_markdown(table: Table, voice: Voice) -> str:
+    """Return title, lead, grid, footnotes and notes as Markdown."""
+    heads = [voice.markdown(column.head) for column in table.columns]
+    kinds = [":--" if column.kind != "number" else "--:" for column in table.columns]
+    rows = [[voice.markdown(cell) or ABSENT for cell in line.cells] for line in table.lines]
+    for row, line in zip(rows, table.lines, strict=True):
+        row[0] += f" ({line.marks})" if line.marks else ""
+    grid = "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, kinds, *rows))
+    feet = [voice.markdown(note) for note in (*table.footnotes, *table.notes)]
+    parts = [f"### {voice.markdown(table.title)}", voice.markdown(table.lead), grid, *feet]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def heads(*ids: str, first: Literal["name", "words"] = "name") -> tuple[Column, ...]:
+    """Return columns of numbers by the ids of their heads, the first one of names."""
+    named, *others = ids
+    return (Column(Message(named), first), *(Column(Message(name)) for name in others))
+
+
+def _has_ends(cell: Cell) -> bool:
+    return isinstance(cell, Number) and cell.low == cell.low
+
+
+def _names(head: str, *, with_ends: bool) -> Sequence[str]:
+    return (head, f"{head} low", f"{head} high") if with_ends else (head,)
+
+
+def _fields(cell: Cell, voice: Voice, *, with_ends: bool) -> Sequence[str]:
+    if not with_ends:
+        return (voice.text(cell),)
+    if not isinstance(cell, Number) or not _has_ends(cell):
+        return (voice.text(cell), "", "")
+    ends = (f"{end:.{cell.interval_digits}f}" for end in (cell.low, cell.high))
+    return (voice.text(cell.plain), *ends)

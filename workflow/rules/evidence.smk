@@ -1,0 +1,54 @@
+EVIDENCE = f"{RESULTS}/evidence.csv"
+
+
+def of_lever(*names):
+    """Return these tables of study `lever`, none in a configuration without it."""
+    return [path for name in names for path in of_study("lever", f"{TABLES}/{name}")]
+
+
+def of_agents(*names):
+    """Return these tables of study `intention`, likewise."""
+    return [
+        path
+        for name in names
+        for path in of_study("intention", f"{AGENT_TABLES}/{name}")
+    ]
+
+
+use rule stage as collect_evidence with:
+    input:
+        reference=REFERENCE,
+        reference_intention=INTENTION_REFERENCE,
+        intervals=of_lever("intervals.csv"),
+        comparisons=of_lever("comparisons.csv"),
+        scores=of_lever("scores.csv", "arms.csv"),
+        training=of_lever("training.csv", "arms_training.csv"),
+        agreement=of_lever("agreement.csv"),
+        parameters=of_lever("parameters.csv"),
+        breakdown=of_lever("breakdown.csv"),
+        rl_data=of_lever("rl_data.csv"),
+        pools=of_study("lever", f"{LEVER}/pools/bound.json"),
+        examples=of_study("lever", EXAMPLES_SUMMARY),
+        world=WORLD_CHECK if "lever" in EXPERIMENT.studies else [],
+        emulated=(
+            [
+                f"{EMULATION}/{name}.csv"
+                for name in ("scores", "prompts", "agreement", "training")
+            ]
+            if EMULATE
+            else []
+        ),
+        endpoints=of_agents("endpoints.csv"),
+        arm_comparisons=of_agents("comparisons.csv"),
+        statistics=of_agents("statistics.csv"),
+        curves=of_agents("curves.csv"),
+        runs=of_agents("runs.csv"),
+    output:
+        evidence=EVIDENCE,
+        card=f"{RESULTS}/evidence.run.json",
+    pathvars:
+        beside=f"{RESULTS}/evidence.",
+    params:
+        **call("collect_evidence"),
+    message:
+        "Collect every quantity of both studies"
