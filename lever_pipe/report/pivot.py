@@ -1,4 +1,4 @@
-"""Plain tables, declared: what stands in rows and columns of the evidence, in `resources/tables.yaml`.
+"""Plain tables, declared: what stands in rows and columns of the evidence, in `resources/tables/AREA.yaml`.
 
 A declaration names axes (`beta`, `epoch`, `samples`, `shots`, `step`, `arm`, ...). `tables` makes one table a value of
 an axis, `lines` one line, a column's `each` one column. Templates of subjects are filled with the values at hand,
