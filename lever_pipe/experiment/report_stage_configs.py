@@ -38,12 +38,9 @@ class CollectEvidenceConfig(Section):
     """Identity of `collect_evidence`."""
 
 
-@identity_of("build_report", of="report")
-class BuildReportConfig(Section):
-    """Identity of `build_report`: what the pages say about how the numbers came to be."""
+class ReportedRun(Section):
+    """What tables, figures and sentences say about how the numbers came to be."""
 
-    title: str
-    language: Literal["en", "zh"] = "en"
     guard: Guard = "footnote"
     studies: Annotated[tuple[ShownStudy, ...], Planned("studies")]
     main_preset: MainPreset
@@ -52,3 +49,16 @@ class BuildReportConfig(Section):
     evaluation: Annotated[EvaluationSettings, Setting("evaluation")] = EvaluationSettings()
     agents: Annotated[ShownAgents | None, Planned("shown_agents")] = None
     """None where the configuration holds no run of study `intention`."""
+
+
+@identity_of("plot_figures")
+class PlotFiguresConfig(ReportedRun):
+    """Identity of `plot_figures`."""
+
+
+@identity_of("build_report", of="report")
+class BuildReportConfig(ReportedRun):
+    """Identity of `build_report`."""
+
+    title: str
+    language: Literal["en", "zh"] = "en"

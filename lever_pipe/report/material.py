@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lever_pipe.experiment.report_stage_configs import BuildReportConfig
+from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
 from lever_pipe.report.tables.comparisons.families import Arm, arms_of, near, reference_of
 from lever_pipe.report.tables.lineage import Lineages
@@ -21,7 +21,7 @@ class Material:
     """The finished run as the report sees it; a study that did not run has no rows."""
 
     evidence: Evidence
-    config: BuildReportConfig
+    config: ReportedRun
     lineages: Lineages = field(default_factory=dict)
 
     def has(self, study: str) -> bool:
