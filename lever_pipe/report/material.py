@@ -36,7 +36,8 @@ class Material:
     @cached_property
     def presets(self) -> list[Arm]:
         """Return the evaluated groups of each preset, the main one first."""
-        return arms_of(self.evidence.subjects("accuracy", study="lever", subset="prefix"), self.config.main_preset)
+        groups = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
+        return arms_of(groups, self.config.main_preset)
 
     @property
     def main(self) -> Arm:
