@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,32 @@ def breakdown(path: Path) -> Iterator[EvidenceRow]:
         at: dict[str, Any] = {"subset": subset, "shots": line["shots"]}
         value = float(line["accuracy"])
         yield EvidenceRow(LEVER, line["group"], "accuracy", value, **at, **_ends(line), n=n, source=source)
+
+
+def flips(path: Path) -> Iterator[EvidenceRow]:
+    """Yield how many questions a GRPO run answers better and worse than its base, by seed, of `flips.csv`."""
+    for source, line in _lines(path):
+        subject = _with_seed(line["left"], line["seed"])
+        for metric in ("better", "worse", "equal"):
+            at: dict[str, Any] = {"against": line["right"], "shots": line["shots"], "runs": 1}
+            yield EvidenceRow(LEVER, subject, f"flips.{metric}", float(line[metric]), **at, source=source)
+
+
+def selections(path: Path) -> Iterator[EvidenceRow]:
+    """Yield what demonstrations have in common with their queries by rank, of `selections.csv`."""
+    for source, line in _lines(path):
+        at: dict[str, Any] = {"at": f"rank {line['rank']}", "subset": f"kind~{line['kind']}", "n": int(line["n"])}
+        metric = f"agrees.{line['agrees_in']}"
+        yield EvidenceRow(LEVER, line["group"], metric, float(line["share"]), **at, source=source)
+
+
+def rewards(path: Path) -> Iterator[EvidenceRow]:
+    """Yield the bins of rewards and advantages, of `rewards.csv`: shares by the bin's low and high end."""
+    for source, line in _lines(path):
+        settings = "/".join(f"{name}~{float(line[name]):g}" for name in ("hard", "soft", "relevance"))
+        at: dict[str, Any] = {"at": f"{line['low']} {line['high']}", "subset": f"best {line['kept']}"}
+        subject = f"rewards/{line['mode']}/{settings}"
+        yield EvidenceRow(LEVER, subject, line["what"], float(line["share"]), **at, n=int(line["n"]), source=source)
 
 
 def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceRow]:
@@ -317,6 +344,10 @@ def _tested(line: Line) -> dict[str, Any]:
 
 def _agent(arm: str, seed: str) -> str:
     return f"arm~{arm}/seed~{seed}" if seed else f"arm~{arm}"
+
+
+def _with_seed(group: str, seed: str) -> str:
+    return str(replace(PolicyName.parse(group), seed=int(seed)))
 
 
 def _emulated(line: Line) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lever_pipe.report.tables.evidence import Interval
+from lever_pipe.report.evidence import EvidenceRow
 
-INCHES = 10.0
-DPI = 100  # 1000 pixels wide
+INCHES = 7.6
+DPI = 100  # 760 pixels wide: text keeps its size beside a page's own, and stays readable on half of it
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """Okabe and Ito, without the pale yellow among the first seven."""
@@ -31,12 +33,12 @@ DASHES: tuple[str | tuple[int, tuple[int, ...]], ...] = (
     (0, (8, 2)),
     (0, (1, 2)),
 )
-GREY = "#6E6E6E"
+INK, GREY = "#000000", "#6E6E6E"
 
 SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10.0,
-    "axes.titlesize": 11.0,
+    "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
@@ -69,36 +71,41 @@ def look(index: int) -> Look:
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw and save inside this block; the settings of the process come back after it."""
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # SVG files name characters and leave their shapes to the reader's fonts, which have the Chinese ones.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)
         yield
 
 
 def panels(rows: int, columns: int, *, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure of 1000 pixels width and its axes, row by row, without pyplot."""
+    """Return a figure of 760 pixels width and its axes, row by row, without pyplot."""
     figure = Figure(figsize=(INCHES, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
     return figure, [axes for row in grid for axes in row]
 
 
-def label(axes: Axes, *, title: str, x: str, y: str) -> None:
+def label(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
     """Set title and axis labels, units included."""
     axes.set_title(title)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
 
 
-def with_bars(axes: Axes, points: Mapping[float, Interval], seen: Look, *, name: str) -> None:
-    """Draw values by x with their intervals as bars; a look without a marker draws the line alone."""
-    values = [point.value for point in points.values()]
-    below = [point.value - point.low for point in points.values()]
-    above = [point.high - point.value for point in points.values()]
+def ends(row: EvidenceRow) -> tuple[float, float]:
+    """Return how far the ends of an interval lie from its value; nothing where there is none."""
+    return (row.value - row.low, row.high - row.value) if row.has_interval else (0.0, 0.0)
+
+
+def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], seen: Look, *, name: str) -> None:
+    """Draw rows by x with their intervals as bars."""
+    bars = [ends(row) for row in points.values()]
     axes.errorbar(
         list(points),
-        values,
-        yerr=[below, above] if seen.marker else None,
+        [row.value for row in points.values()],
+        yerr=list(zip(*bars, strict=True)),
         color=seen.color,
         marker=seen.marker,
         linestyle=seen.dash,
@@ -110,13 +117,36 @@ def with_bars(axes: Axes, points: Mapping[float, Interval], seen: Look, *, name:
     )
 
 
-def with_band(axes: Axes, points: Mapping[float, Interval], seen: Look, *, name: str, alpha: float = 0.12) -> None:
-    """Draw values by x as a line with a band from the lower to the upper ends of their intervals."""
-    places = list(points)
-    values = [point.value for point in points.values()]
-    axes.plot(places, values, color=seen.color, marker=seen.marker, linestyle=seen.dash, label=name)
-    low, high = [point.low for point in points.values()], [point.high for point in points.values()]
-    axes.fill_between(places, low, high, color=seen.color, alpha=alpha, linewidth=0)
+def forest(
+    axes: Axes, rows: Sequence[tuple[str, EvidenceRow, Look]], *, scale: float = 1.0, shift: float = 0.0
+) -> None:
+    """Draw rows below each other, each with its name at the axis and its interval as a bar."""
+    for place, (_, row, seen) in enumerate(rows):
+        low, high = ends(row)
+        axes.errorbar(
+            [scale * row.value],
+            [place + shift],
+            xerr=[[scale * low], [scale * high]],
+            color=seen.color,
+            marker=seen.marker,
+            linestyle="",
+            markersize=5,
+            capsize=2,
+        )
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+
+
+def zero_line(axes: Axes) -> None:
+    """Draw where a difference is none."""
+    axes.axvline(0.0, color=GREY, linewidth=0.9, zorder=1)
+
+
+def legend_below(figure: Figure, axes: Axes, *, columns: int = 3) -> None:
+    """Write the legend of one panel below all of them."""
+    handles, names = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, names, loc="outside lower center", ncols=min(columns, len(names)))
 
 
 def whole_ticks(axes: Axes, values: Sequence[int]) -> None:
@@ -124,11 +154,24 @@ def whole_ticks(axes: Axes, values: Sequence[int]) -> None:
     axes.set_xticks(list(values), [str(value) for value in values])
 
 
-def save(figure: Figure, folder: Path, name: str, *, footer: str) -> None:
-    """Write `name.svg` and `name.png` with a small grey line at the foot.
+def epoch_ticks(axes: Axes, last: int) -> None:
+    """Put few whole ticks from 1 to the last epoch."""
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if last <= 6 * step)
+    whole_ticks(axes, sorted({1, *range(step, last + 1, step)}))
+
+
+def smoothed(values: Sequence[float], neighbours: int = 5) -> list[float]:
+    """Return the mean of each value's neighbours, fewer at the ends."""
+    half = neighbours // 2
+    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [math.fsum(part) / len(part) for part in parts]
+
+
+def save(figure: Figure, folder: Path, name: str, *, with_png: bool) -> None:
+    """Write `name.svg` and, where it is asked for, `name.png`.
 
     They hold no dates or versions, so that equal figures are equal files.
     """
-    figure.supxlabel(footer.replace("`", ""), x=0.005, ha="left", fontsize=8.0, color=GREY)
     figure.savefig(folder / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(folder / f"{name}.png", format="png", metadata={"Software": None})
+    if with_png:
+        figure.savefig(folder / f"{name}.png", format="png", metadata={"Software": None})

@@ -1,0 +1,52 @@
+"""Which figures there are, and the section of the report in which each stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.figures import agent, selector, style
+from lever_pipe.report.material import Material
+
+
+class Drawing(NamedTuple):
+    """A figure: the section it stands in, and what draws it, or returns None where its data do not exist."""
+
+    section: str
+    draw: Callable[[Material, Voice], Figure | None]
+
+
+FIGURES: Mapping[str, Drawing] = {
+    "ladder": Drawing("selector", selector.ladder),
+    "frontier": Drawing("selector", selector.frontier),
+    "shots": Drawing("selector", selector.shots),
+    "learning": Drawing("selector", selector.learning),
+    "primary": Drawing("selector", selector.primary),
+    "selections": Drawing("selector", selector.selections),
+    "agent_arms": Drawing("agent", agent.arms),
+    "agent_validation": Drawing("agent", agent.validation),
+    "agent_kl": Drawing("agent", agent.reward_against_kl),
+    "training_curves": Drawing("000", selector.training_curves),
+    "published_rewards": Drawing("003", agent.published),
+    "agent_training": Drawing("004", agent.training),
+    "by_kind": Drawing("comparisons", selector.by_kind),
+    "rce": Drawing("comparisons", selector.by_epoch),
+    "rewards": Drawing("data", selector.rewards),
+}
+"""By the stem of the files; `figure.NAME.title` and `figure.NAME.caption` are their messages."""
+
+
+def draw_all(material: Material, voice: Voice, folder: Path, *, with_png: bool) -> list[str]:
+    """Write every figure that has data into a folder and return their names."""
+    names = []
+    with style.styled():
+        for name, drawing in FIGURES.items():
+            figure = drawing.draw(material, voice)
+            if figure is not None:
+                style.save(figure, folder, name, with_png=with_png)
+                names.append(name)
+    return names

@@ -1,0 +1,348 @@
+"""Figures of study `lever`: policies, shots, KL against accuracy, learning, rewards, choices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.cells import say
+from lever_pipe.report.evidence import MEAN, EvidenceRow
+from lever_pipe.report.figures import style
+from lever_pipe.report.labels import label, reading_order, short
+from lever_pipe.report.material import Material
+
+OFFLINE, ON_POLICY, OTHER = style.look(0), style.look(1), style.Look(style.GREY, "o", "-")
+METRICS = ("kl", "kl_loss", "ppo_loss", "loss", "val_loss", "mean_ratio")
+"""Panels of document 000."""
+
+
+def ladder(material: Material, voice: Voice) -> Figure | None:
+    """Return every policy's accuracy with its interval, in order of accuracy."""
+    groups = [*material.baselines, *_learned(material)]
+    found = [(group, row) for group in groups if (row := material.accuracy(group)) is not None]
+    if not found:
+        return None
+    figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(found))
+    found.sort(key=lambda pair: pair[1].value)
+    style.forest(axes, [(voice.text(label(group, with_epoch=False)), row, _look(group)) for group, row in found])
+    style.label(axes, x=voice.text(say("axis.accuracy_mean")))
+    return figure
+
+
+def shots(material: Material, voice: Voice) -> Figure | None:
+    """Return accuracy by shots of the policies that stand for their kind."""
+    main = material.main
+    chosen = [f"baseline/{name}" for name in ("random", "similar_both", "oracle")]
+    chosen += [main.last_rce or "", main.last_grpo.get(main.reference_beta or 0.0, ""), _first(main.drawn)]
+    groups = [group for group in dict.fromkeys(chosen) if group and material.accuracy(group) is not None]
+    if not groups or len(material.shots) < 2:
+        return None
+    figure, (axes,) = style.panels(1, 1, height=4.2)
+    for index, group in enumerate(groups):
+        offset = 0.05 * (index - (len(groups) - 1) / 2)
+        rows = {k: material.accuracy(group, k) for k in material.shots}
+        points = {k + offset: row for k, row in rows.items() if row is not None}
+        style.with_bars(axes, points, style.look(index), name=voice.text(label(group, with_epoch=False)))
+    style.whole_ticks(axes, material.shots)
+    style.label(axes, x=voice.text(say("axis.shots")), y=voice.text(say("axis.accuracy")))
+    style.legend_below(figure, axes)
+    return figure
+
+
+def frontier(material: Material, voice: Voice) -> Figure | None:
+    """Return accuracy against the exact KL divergence from the RCE base, and against KL_BETA on its own axis."""
+    modes = {"grpo": (material.main.last_grpo, OFFLINE), "on_policy": (material.main.drawn, ON_POLICY)}
+    if not any(groups for groups, _ in modes.values()):
+        return None
+    figure, (left, right) = style.panels(1, 2, height=3.9)
+    for kind, (groups, seen) in modes.items():
+        rows = {beta: row for beta, group in groups.items() if (row := material.accuracy(group)) is not None}
+        kl = {beta: material.evidence.find(groups[beta], "kl_exact") for beta in rows}
+        points = {of.value: rows[beta] for beta, of in kl.items() if of is not None}
+        name = voice.text(say(f"word.{kind}"))
+        style.with_bars(left, points, style.Look(seen.color, seen.marker, ""), name=name)
+        style.with_bars(right, rows, seen, name=name)
+    left.set_xscale("symlog", linthresh=0.01, linscale=0.5)
+    left.set_xlim(left=0)
+    right.set_xscale("symlog", linthresh=0.05, linscale=0.5)
+    _beta_ticks(right, sorted({beta for groups, _ in modes.values() for beta in groups}))
+    base = material.accuracy(material.main.last_rce or "")
+    for axes in (left, right):
+        if base is not None:
+            axes.axhline(base.value, color=style.GREY, linewidth=1.0, label=voice.text(say("policy.rce_last")))
+    style.label(left, x=voice.text(say("axis.kl_exact")), y=voice.text(say("axis.accuracy_mean")))
+    style.label(right, x=voice.text(say("axis.kl_beta")))
+    style.legend_below(figure, left)
+    return figure
+
+
+def primary(material: Material, voice: Voice) -> Figure | None:
+    """Return the primary comparisons: the last epochs against their RCE base, mean over shots."""
+    main = material.main
+    groups = [*main.last_grpo.values(), *main.drawn.values(), *_averages(material)]
+    base = main.last_rce
+    rows = [(group, material.compared(group, base)) for group in groups if base]
+    found = [(voice.text(label(group, with_epoch=False)), row, _look(group)) for group, row in rows if row is not None]
+    if not found:
+        return None
+    figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(found))
+    style.zero_line(axes)
+    style.forest(axes, found)
+    style.label(axes, x=voice.text(say("axis.points_over_rce")))
+    return figure
+
+
+def training_curves(material: Material, voice: Voice) -> Figure | None:
+    """Return six training metrics of the long offline runs by epoch, a line a KL_BETA (document 000)."""
+    runs = {beta: epochs for beta, epochs in _long_runs(material).items() if len(epochs) > 1}
+    if not runs:
+        return None
+    figure, axes = style.panels(2, 3, height=4.8)
+    for panel, metric in zip(axes, METRICS, strict=True):
+        for index, (beta, names) in enumerate(runs.items()):
+            rows = {epoch: material.evidence.find(name, metric) for epoch, name in names.items()}
+            known = {epoch: row.value for epoch, row in rows.items() if row is not None}
+            seen = style.look(index)
+            panel.plot(
+                list(known), list(known.values()), color=seen.color, linestyle=seen.dash, label=_beta(voice, beta)
+            )
+        style.label(panel, title=voice.text(say(f"metric.{metric}")), x=voice.text(say("axis.grpo_epoch")))
+        style.epoch_ticks(panel, max(max(epochs) for epochs in runs.values()))
+    style.legend_below(figure, axes[0])
+    return figure
+
+
+def learning(material: Material, voice: Voice) -> Figure | None:
+    """Return what GRPO adds to its RCE base by epoch: a dot a seed, a line through their mean, paired by seed."""
+    kinds = {"grpo": material.main.grpo, "on_policy": material.main.on_policy}
+    panels = [(kind, groups) for kind, groups in kinds.items() if groups]
+    if not panels:
+        return None
+    figure, axes = style.panels(1, len(panels), height=3.9)
+    for panel, (kind, groups) in zip(axes, panels, strict=True):
+        betas = sorted({beta for _, beta, _ in groups})
+        for index, beta in enumerate(betas):
+            epochs = {e: name for (base, b, e), name in sorted(groups.items()) if (base, b) == (_base(material), beta)}
+            _paired(panel, material, epochs, style.look(index), _beta(voice, beta), 0.06 * (index - len(betas) / 2))
+        panel.axhline(0.0, color=style.GREY, linewidth=0.9)
+        style.label(panel, title=voice.text(say(f"word.{kind}")), x=voice.text(say("axis.grpo_epoch")))
+        style.whole_ticks(panel, sorted({e for _, _, e in groups}))
+    axes[0].set_ylabel(voice.text(say("axis.points_over_rce")))
+    style.legend_below(figure, axes[0], columns=4)
+    return figure
+
+
+def rewards(material: Material, voice: Voice) -> Figure | None:
+    """Return how rewards of stored selections and their advantages spread."""
+    subjects = [name for name in material.evidence.subjects("reward") if name.startswith("rewards/")]
+    if not subjects:
+        return None
+    figure, axes = style.panels(1, 2, height=3.3)
+    for panel, what in zip(axes, ("reward", "advantage"), strict=True):
+        rows = material.evidence.where(subjects[0], what)
+        for index, subset in enumerate(dict.fromkeys(row.subset for row in rows)):
+            _bins(panel, [row for row in rows if row.subset == subset], style.look(index), _kept(voice, subset))
+        style.label(panel, x=voice.text(say(f"axis.{what}")), y=voice.text(say("axis.share_of_selections")))
+    style.legend_below(figure, axes[0])
+    return figure
+
+
+def selections(material: Material, voice: Voice) -> Figure | None:
+    """Return a heat map: the share of demonstrations at each rank that agree with their query, by policy."""
+    aspects = [
+        a for a in ("relation", "key", "fact", "object", "type") if material.evidence.where(metric=f"agrees.{a}")
+    ]
+    main = material.main
+    chosen = [*(f"baseline/{name}" for name in ("random", "similar_both", "oracle")), main.last_rce or ""]
+    chosen += [main.last_grpo.get(main.reference_beta or 0.0, ""), _first(main.drawn)]
+    groups = [g for g in dict.fromkeys(chosen) if g and aspects and material.evidence.where(g, f"agrees.{aspects[0]}")]
+    if not groups:
+        return None
+    figure, axes = style.panels(1, len(aspects), height=1.2 + 0.32 * len(groups))
+    for index, (panel, aspect) in enumerate(zip(axes, aspects, strict=True)):
+        shares = [_shares(material, group, aspect) for group in groups]
+        _heat(panel, shares)
+        panel.set_xticks(range(len(shares[0])), [str(rank + 1) for rank in range(len(shares[0]))])
+        names = [voice.text(short(group)) if index == 0 else "" for group in groups]
+        panel.set_yticks(
+            range(len(groups)), [_named(voice, g) if n else "" for g, n in zip(groups, names, strict=True)]
+        )
+        style.label(panel, title=voice.text(say(f"aspect.{aspect}")), x=voice.text(say("axis.rank")))
+    return figure
+
+
+def by_kind(material: Material, voice: Voice) -> Figure | None:
+    """Return accuracy by kind of question: a row a kind, a mark a policy, mean over shots."""
+    rows = [row for row in material.evidence.where(metric="accuracy", study="lever", shots=MEAN) if "~" in row.subset]
+    ways = list(dict.fromkeys(row.subset.partition("~")[0] for row in rows))
+    if not ways:
+        return None
+    groups = reading_order(list(dict.fromkeys(row.subject for row in rows)))
+    kinds = {way: list(dict.fromkeys(row.subset for row in rows if row.subset.startswith(f"{way}~"))) for way in ways}
+    figure, axes = style.panels(1, len(ways), height=1.6 + 0.5 * max(map(len, kinds.values())))
+    for panel, way in zip(axes, ways, strict=True):
+        for index, group in enumerate(groups):
+            of = {row.subset: row for row in rows if row.subject == group}
+            marks = [
+                (f"{subset.partition('~')[2]} ({of[subset].n})", of[subset], style.look(index))
+                for subset in kinds[way]
+                if subset in of
+            ]
+            style.forest(panel, marks, shift=0.13 * (index - (len(groups) - 1) / 2))
+            panel.plot([], [], style.look(index).marker, color=style.look(index).color, label=_named(voice, group))
+        style.label(panel, title=voice.text(say(f"kind.{way.replace(' ', '-')}")), x=voice.text(say("axis.accuracy_mean")))
+    style.legend_below(figure, axes[0])
+    return figure
+
+
+def by_epoch(material: Material, voice: Voice) -> Figure | None:
+    """Return RCE losses and accuracy by epoch: what every GRPO run starts from."""
+    epochs = material.main.rce
+    rows = {epoch: material.accuracy(group) for epoch, group in epochs.items()}
+    known = {float(epoch): row for epoch, row in rows.items() if row is not None}
+    if not known:
+        return None
+    figure, (left, right) = style.panels(1, 2, height=3.5)
+    for index, metric in enumerate(("loss", "val_loss")):
+        losses = {epoch: material.evidence.find(group, metric) for epoch, group in epochs.items()}
+        points = {float(epoch): row for epoch, row in losses.items() if row is not None}
+        style.with_bars(left, points, style.look(index), name=voice.text(say(f"metric.{metric}")))
+    style.with_bars(right, known, style.look(0), name="")
+    for panel in (left, right):
+        style.whole_ticks(panel, list(epochs))
+    left.legend()
+    style.label(left, x=voice.text(say("axis.rce_epoch")), y=voice.text(say("axis.nats")))
+    style.label(right, x=voice.text(say("axis.rce_epoch")), y=voice.text(say("axis.accuracy_mean")))
+    return figure
+
+
+def _learned(material: Material) -> list[str]:
+    main = material.main
+    marks = [main.mark(name) for name in ("reinforce", "distil")]
+    groups = [main.last_rce, *main.last_grpo.values(), *main.drawn.values(), *marks]
+    return [group for group in groups if group]
+
+
+def _averages(material: Material) -> Iterator[str]:
+    """Yield the groups that stand for a mode over all its betas, where they are compared."""
+    for subject in material.evidence.subjects("accuracy", study="lever", against=material.main.last_rce or "-"):
+        if "/beta~all/" in subject and subject.startswith(f"preset~{material.main.preset}/"):
+            yield subject
+
+
+def _look(group: str) -> style.Look:
+    return {"grpo": OFFLINE, "on_policy": ON_POLICY}.get(PolicyName.parse(group).kind, OTHER)
+
+
+def _named(voice: Voice, group: str) -> str:
+    return voice.text(label(group, with_epoch=False))
+
+
+def _beta(voice: Voice, beta: float) -> str:
+    return voice.text(say("policy.beta", beta=beta_text(beta)))
+
+
+def _first(groups: dict[float, str]) -> str:
+    return next(iter(groups.values()), "")
+
+
+def _base(material: Material) -> int | None:
+    return material.main.base if material.main.base is not None else material.main.drawn_base
+
+
+def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:
+    """Put ticks at betas that lie apart: of close ones the first."""
+    kept: list[float] = []
+    for beta in betas:
+        if not kept or beta >= 2 * kept[-1] or kept[-1] == 0:
+            kept.append(beta)
+    axes.set_xticks(kept, [beta_text(beta) for beta in kept])
+    axes.minorticks_off()
+
+
+def _long_runs(material: Material) -> dict[float, dict[int, str]]:
+    """Return the groups of offline epochs by beta and epoch; of runs that go beyond the others, those alone."""
+    trained = [name for name in material.evidence.subjects("ppo_loss", study="lever") if name.startswith("preset~")]
+    names = list(map(PolicyName.parse, trained))
+    own = [
+        n
+        for n in names
+        if (n.kind, n.preset, n.base, n.seed) == ("grpo", material.main.preset, material.main.base, None)
+    ]
+    runs: dict[float, dict[int, str]] = {}
+    for name in sorted(own, key=lambda name: (name.beta or 0.0, name.epoch or 0)):
+        runs.setdefault(name.beta or 0.0, {})[name.epoch or 0] = str(name)
+    last = max((max(epochs) for epochs in runs.values()), default=0)
+    return {beta: epochs for beta, epochs in runs.items() if max(epochs) == last}
+
+
+def _paired(axes: Axes, material: Material, epochs: dict[int, str], seen: style.Look, name: str, offset: float) -> None:
+    gains = {0: [0.0]} | {epoch: _gains(material, group) for epoch, group in epochs.items()}
+    known = {epoch: values for epoch, values in gains.items() if values}
+    places = [epoch + (offset if epoch else 0.0) for epoch in known]
+    axes.plot(
+        places, [math.fsum(v) / len(v) for v in known.values()], color=seen.color, linestyle=seen.dash, label=name
+    )
+    for place, values in zip(places, known.values(), strict=True):
+        axes.plot([place] * len(values), values, seen.marker, color=seen.color, markersize=3.5, alpha=0.7)
+
+
+def _gains(material: Material, group: str) -> list[float]:
+    """Return by seed how far a group's runs lie above their RCE base, mean over shots, in points."""
+    name = PolicyName.parse(group)
+    gains = []
+    for seed in _seeds(material, name):
+        run = PolicyName(
+            **{**{key: getattr(name, key) for key in ("kind", "preset", "base", "beta", "epoch")}, "seed": seed}
+        )
+        sides = [_mean_over_shots(material, str(policy)) for policy in (run, run.start)]
+        if None not in sides:
+            gains.append((sides[0] or 0.0) - (sides[1] or 0.0))
+    return gains
+
+
+def _seeds(material: Material, name: PolicyName) -> list[int]:
+    """Return the seeds of the main preset's arms."""
+    return sorted({seed for arm in material.config.arms if arm.preset == name.preset for seed in arm.seeds})
+
+
+def _mean_over_shots(material: Material, policy: str) -> float | None:
+    at = {"subset": "prefix", "samples": max(material.samples)}
+    rows: list[EvidenceRow | None] = [material.evidence.find(policy, "accuracy", **at, shots=k) for k in material.shots]
+    known = [row.value for row in rows if row is not None]
+    return math.fsum(known) / len(known) if len(known) == len(rows) else None
+
+
+def _bins(axes: Axes, rows: Sequence[EvidenceRow], seen: style.Look, name: str) -> None:
+    places = [tuple(map(float, row.at.split())) for row in rows]
+    centres = [(low + high) / 2 for low, high in places]
+    order = sorted(range(len(rows)), key=centres.__getitem__)
+    heights = [100 * rows[i].value for i in order]
+    axes.plot(
+        [centres[i] for i in order], heights, color=seen.color, marker=seen.marker, linestyle=seen.dash, label=name
+    )
+
+
+def _kept(voice: Voice, subset: str) -> str:
+    kept = subset.removeprefix("best ")
+    return voice.text(say("word.all_selections") if kept == "all" else say("word.best_selections", n=int(kept)))
+
+
+def _shares(material: Material, group: str, aspect: str) -> list[float]:
+    rows = material.evidence.where(group, f"agrees.{aspect}", subset="kind~all")
+    return [100 * row.value for row in sorted(rows, key=lambda row: int(row.at.split()[1]))]
+
+
+def _heat(axes: Axes, shares: Sequence[Sequence[float]]) -> None:
+    axes.grid(visible=False)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    for i, row in enumerate(shares):
+        for j, share in enumerate(row):
+            axes.text(
+                j, i, f"{share:.0f}", ha="center", va="center", fontsize=8, color="white" if share > 60 else style.INK
+            )
