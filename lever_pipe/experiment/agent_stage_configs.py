@@ -117,7 +117,7 @@ class CompareArmsConfig(ComparedArms):
 
 @identity_of("tabulate_agents", of="intention")
 class TabulateAgentsConfig(ComparedArms):
-    """Identity of `tabulate_agents` and of `plot_agents`."""
+    """Identity of `tabulate_agents`."""
 
     grpo: AgentGrpo
     environment: Environment
@@ -128,11 +128,6 @@ class TabulateAgentsConfig(ComparedArms):
     """Which model on which tasks, as the captions print it."""
     max_context: Annotated[int | None, Setting("intention.model.max_context")] = None
     """Tokens that an episode may have; None where that is not known."""
-
-
-@identity_of("plot_agents", of="intention")
-class PlotAgentsConfig(TabulateAgentsConfig):
-    """Identity of `plot_agents`."""
 
 
 @identity_of("render_verl", of="intention")

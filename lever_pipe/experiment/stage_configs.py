@@ -419,11 +419,6 @@ class CheckClaimsConfig(Captioned):
     """Which model on which tasks study `intention` has, as the captions print it."""
 
 
-@identity_of("plot_curves", of="evaluation")
-class PlotCurvesConfig(ShownCells):
-    """Identity of `plot_curves`."""
-
-
 @identity_of("emulate_grpo_epoch")
 class EmulateGrpoEpochConfig(Section):
     """Identity of `emulate_grpo_epoch`."""

@@ -52,3 +52,25 @@ use rule stage as collect_evidence with:
         **call("collect_evidence"),
     message:
         "Collect every quantity of both studies"
+
+
+MESSAGES = {
+    name: sorted(map(str, Path(f"resources/messages/{language}").glob("*.yaml")))
+    for name, language in (("english", "en"), ("chinese", "zh"))
+}
+REPORT_FIGURES = f"{RESULTS}/figures"
+
+
+use rule stage as plot_figures with:
+    input:
+        evidence=EVIDENCE,
+        **MESSAGES,
+    output:
+        figures=directory(REPORT_FIGURES),
+        card=f"{RESULTS}/figures.run.json",
+    pathvars:
+        beside=f"{RESULTS}/figures.",
+    params:
+        **call("plot_figures"),
+    message:
+        "Draw every figure"

@@ -208,21 +208,3 @@ use rule stage as tabulate_agents with:
         **call("tabulate_agents"),
     message:
         "Build every table of study intention"
-
-
-use rule stage as plot_agents with:
-    input:
-        curves=f"{AGENT_TABLES}/curves.csv",
-        episodes_table=f"{AGENT_TABLES}/episodes.csv",
-        endpoints=f"{AGENT_TABLES}/endpoints.csv",
-        comparisons=f"{AGENT_TABLES}/comparisons.csv",
-        reference_intention=INTENTION_REFERENCE,
-    output:
-        figures=shown_figures(AGENT_FIGURES),
-        card=f"{AGENTS}/figures.run.json",
-    pathvars:
-        beside=f"{AGENTS}/figures.",
-    params:
-        **call("plot_agents"),
-    message:
-        "Draw every figure of study intention"

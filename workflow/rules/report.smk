@@ -82,26 +82,6 @@ use rule stage as tabulate_documents with:
         "Build every table"
 
 
-use rule stage as plot_curves with:
-    input:
-        scores=f"{TABLES}/scores.csv",
-        training=f"{TABLES}/training.csv",
-        arms=f"{TABLES}/arms.csv",
-        steps=f"{TABLES}/steps.csv",
-        intervals=f"{TABLES}/intervals.csv",
-        comparisons=f"{TABLES}/comparisons.csv",
-        breakdown=f"{TABLES}/breakdown.csv",
-    output:
-        figures=shown_figures(FIGURES),
-        card=f"{LEVER}/figures.run.json",
-    pathvars:
-        beside=f"{LEVER}/figures.",
-    params:
-        **call("plot_curves"),
-    message:
-        "Draw every figure"
-
-
 use rule stage as check_claims with:
     input:
         claims="resources/claims.yaml",

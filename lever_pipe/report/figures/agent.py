@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import say
@@ -49,7 +50,10 @@ def reward_against_kl(material: Material, voice: Voice) -> Figure | None:
             if place is not None:
                 _pair(panel, place.value, rows, style.look(index), arm)
         style.label(panel, x=voice.text(say(f"axis.{metric}")))
-    axes[0].set_xscale("symlog", linthresh=0.01, linscale=0.5)
+    axes[0].set_xscale("log")
+    axes[0].xaxis.set_major_formatter(ScalarFormatter())
+    axes[0].xaxis.set_minor_formatter(ScalarFormatter())
+    axes[0].tick_params(axis="x", which="both", labelsize=8.5, labelrotation=45)
     axes[0].set_ylabel(voice.text(say("axis.share_of_ceiling")))
     style.legend_below(figure, axes[0])
     return figure

@@ -13,7 +13,7 @@ from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import say
 from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.figures import style
-from lever_pipe.report.labels import label, reading_order, short
+from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
 
 OFFLINE, ON_POLICY, OTHER = style.look(0), style.look(1), style.Look(style.GREY, "o", "-")
@@ -146,9 +146,10 @@ def rewards(material: Material, voice: Voice) -> Figure | None:
     for panel, what in zip(axes, ("reward", "advantage"), strict=True):
         rows = material.evidence.where(subjects[0], what)
         for index, subset in enumerate(dict.fromkeys(row.subset for row in rows)):
-            _bins(panel, [row for row in rows if row.subset == subset], style.look(index), _kept(voice, subset))
+            of_subset = [row for row in rows if row.subset == subset]
+            _bins(panel, of_subset, style.look(index), _kept(voice, subset), 0.06 * index)
         style.label(panel, x=voice.text(say(f"axis.{what}")), y=voice.text(say("axis.share_of_selections")))
-    style.legend_below(figure, axes[0])
+    style.legend_below(figure, axes[1])
     return figure
 
 
@@ -168,11 +169,9 @@ def selections(material: Material, voice: Voice) -> Figure | None:
         shares = [_shares(material, group, aspect) for group in groups]
         _heat(panel, shares)
         panel.set_xticks(range(len(shares[0])), [str(rank + 1) for rank in range(len(shares[0]))])
-        names = [voice.text(short(group)) if index == 0 else "" for group in groups]
-        panel.set_yticks(
-            range(len(groups)), [_named(voice, g) if n else "" for g, n in zip(groups, names, strict=True)]
-        )
+        panel.set_yticks(range(len(groups)), [_named(voice, group) if index == 0 else "" for group in groups])
         style.label(panel, title=voice.text(say(f"aspect.{aspect}")), x=voice.text(say("axis.rank")))
+        panel.title.set_fontsize(9.0)
     return figure
 
 
@@ -195,7 +194,9 @@ def by_kind(material: Material, voice: Voice) -> Figure | None:
             ]
             style.forest(panel, marks, shift=0.13 * (index - (len(groups) - 1) / 2))
             panel.plot([], [], style.look(index).marker, color=style.look(index).color, label=_named(voice, group))
-        style.label(panel, title=voice.text(say(f"kind.{way.replace(' ', '-')}")), x=voice.text(say("axis.accuracy_mean")))
+        style.label(
+            panel, title=voice.text(say(f"kind.{way.replace(' ', '-')}")), x=voice.text(say("axis.accuracy_mean"))
+        )
     style.legend_below(figure, axes[0])
     return figure
 
@@ -318,14 +319,11 @@ def _mean_over_shots(material: Material, policy: str) -> float | None:
     return math.fsum(known) / len(known) if len(known) == len(rows) else None
 
 
-def _bins(axes: Axes, rows: Sequence[EvidenceRow], seen: style.Look, name: str) -> None:
-    places = [tuple(map(float, row.at.split())) for row in rows]
-    centres = [(low + high) / 2 for low, high in places]
-    order = sorted(range(len(rows)), key=centres.__getitem__)
-    heights = [100 * rows[i].value for i in order]
-    axes.plot(
-        [centres[i] for i in order], heights, color=seen.color, marker=seen.marker, linestyle=seen.dash, label=name
-    )
+def _bins(axes: Axes, rows: Sequence[EvidenceRow], seen: style.Look, name: str, shift: float) -> None:
+    for index, row in enumerate(rows):
+        low, high = map(float, row.at.split())
+        place = (low + high) / 2 + shift
+        axes.bar(place, 100 * row.value, width=0.06, color=seen.color, label=name if index == 0 else "_")
 
 
 def _kept(voice: Voice, subset: str) -> str:

@@ -1,0 +1,132 @@
+"""Figures from a small evidence: each drawn where its data exist, the same bytes twice, in two languages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment
+from lever_pipe.experiment.config import ArmSettings
+from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ShownAgents, ShownStudy
+from lever_pipe.report.evidence import EvidenceRow, write_evidence
+from lever_pipe.report.figures.drawn import FIGURES
+from lever_pipe.stages.plot_figures import plot_figures
+
+MESSAGES = Path("resources/messages")
+RCE, OFFLINE = "preset~main/rce/epoch~{}", "preset~main/grpo/base~1/beta~{}/epoch~{}"
+DRAWN = "preset~main/on_policy/base~1/beta~{}/epoch~{}"
+
+
+def accuracy(subject: str, value: float, **parts: str) -> list[EvidenceRow]:
+    """Return an accuracy at two shot counts and their mean."""
+    at = {"subset": "prefix", "samples": "40", **parts}
+    bars = {"low": value - 2, "high": value + 2, "n": 40, "runs": 2}
+    return [EvidenceRow("lever", subject, "accuracy", value, shots=k, **at, **bars) for k in ("1", "2", "mean")]
+
+
+def of_lever() -> list[EvidenceRow]:
+    rows = [row for name in ("random", "similar_both", "oracle") for row in accuracy(f"baseline/{name}", 50.0)]
+    rows += accuracy(RCE.format(1), 60.0)
+    rows += [EvidenceRow("lever", RCE.format(1), metric, 2.0) for metric in ("loss", "val_loss")]
+    for group, beta, epoch in [(g, b, e) for g in (OFFLINE, DRAWN) for b in ("0", "0.5") for e in (1, 2)]:
+        name = group.format(beta, epoch)
+        rows += accuracy(name, 61.0 + epoch)
+        rows += [EvidenceRow("lever", name, metric, 0.1 * epoch) for metric in ("kl_exact", "kl", "ppo_loss", "loss")]
+        rows += accuracy(name, 1.0, against=RCE.format(1), family="grpo-against-rce")
+        for seed in (0, 1):
+            run = name.replace("/epoch~", f"/seed~{seed}/epoch~")
+            rows += accuracy(run, 61.0 + seed)[:2]
+    for seed in (0, 1):
+        rows += accuracy(f"preset~main/rce/seed~{seed}/epoch~1", 60.0)[:2]
+    for way in ("relation~color", "query type~knowledge"):
+        rows += accuracy("baseline/random", 40.0, subset=way, samples="")
+    shares = {"at": "rank 1", "subset": "kind~all"}
+    rows += [
+        EvidenceRow("lever", name, "agrees.relation", 0.5, **shares) for name in ("baseline/random", RCE.format(1))
+    ]
+    rows += [
+        EvidenceRow("lever", "rewards/hard", what, 0.5, at="0.0 0.1", subset="best all")
+        for what in ("reward", "advantage")
+    ]
+    return rows
+
+
+def of_agents() -> list[EvidenceRow]:
+    rows = []
+    for arm in ("a", "b"):
+        for mode in ("sampled", "greedy"):
+            at = {"subset": "val", "mode": mode}
+            rows += [
+                EvidenceRow("intention", f"arm~{arm}", "reward", 1.0 + step, at=str(step), **at) for step in (0, 5)
+            ]
+            held = {"subset": "test", "mode": mode, "at": "last", "low": 0.4, "high": 0.6}
+            rows += [EvidenceRow("intention", f"arm~{arm}", "normalised_reward", 0.5, **held)]
+            rows += (
+                [
+                    EvidenceRow(
+                        "intention",
+                        "arm~b",
+                        "normalised_reward",
+                        0.1,
+                        against="arm~a",
+                        **{**held, "low": 0.0, "high": 0.2},
+                    )
+                ]
+                if arm == "b"
+                else []
+            )
+        rows += [EvidenceRow("intention", f"arm~{arm}", metric, 0.2) for metric in ("kl_end", "entropy_end")]
+        rows += [EvidenceRow("intention", f"arm~{arm}", "reward", 1.0, at="1", subset="train")]
+    rows += [EvidenceRow("intention", "published/kl", "val_reward", 1.5, at="5", quoted="003")]
+    return rows
+
+
+def config(*studies: str) -> PlotFiguresConfig:
+    agents = ShownAgents(
+        arms=(AgentArm(name="a"), AgentArm(name="b")),
+        reference_arm="a",
+        document_arm="b",
+        evaluation=AgentEvaluation(),
+        grpo=AgentGrpo(),
+        environment=Environment(),
+        engine="native",
+        scale="tiny",
+    )
+    shown = tuple(ShownStudy.model_validate({"name": name, "is_world": True, "model": "tiny"}) for name in studies)
+    arms = (ArmSettings(preset="main", seeds=(0, 1)),)
+    return PlotFiguresConfig(
+        studies=shown, main_preset="main", arms=arms, agents=agents if "intention" in studies else None
+    )
+
+
+def drawn(folder: Path, rows: list[EvidenceRow], *studies: str) -> Path:
+    folder.mkdir()
+    write_evidence(folder / "evidence.csv", rows)
+    texts = {name: sorted((MESSAGES / code).glob("*.yaml")) for name, code in (("english", "en"), ("chinese", "zh"))}
+    plot_figures(evidence=folder / "evidence.csv", **texts, figures=folder / "figures", config=config(*studies))
+    return folder / "figures"
+
+
+def test_every_figure_is_drawn_in_both_languages_and_twice_alike(tmp_path: Path) -> None:
+    rows = of_lever() + of_agents()
+    first, second = (drawn(tmp_path / name, rows, "lever", "intention") for name in ("one", "two"))
+    assert {path.stem for path in (first / "en").glob("*.svg")} == set(FIGURES)
+    assert {path.stem for path in (first / "zh").glob("*.svg")} == set(FIGURES)
+    files = sorted(path.relative_to(first) for path in first.rglob("*.*"))
+    assert len(files) == 3 * len(FIGURES)  # SVG twice, PNG in English
+    assert all((first / file).read_bytes() == (second / file).read_bytes() for file in files)
+    assert "准确率" in (first / "zh/ladder.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("study", "rows", "some"), [("lever", of_lever(), "ladder"), ("intention", of_agents(), "agent_kl")]
+)
+def test_one_study_alone_draws_its_own_figures(tmp_path: Path, study: str, rows: list[EvidenceRow], some: str) -> None:
+    names = {path.stem for path in (drawn(tmp_path / study, rows, study) / "en").glob("*.svg")}
+    assert some in names
+    assert names < set(FIGURES)
+
+
+def test_a_run_without_scores_draws_nothing(tmp_path: Path) -> None:
+    assert not list(drawn(tmp_path / "none", [], "lever").rglob("*.svg"))
