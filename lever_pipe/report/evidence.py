@@ -18,6 +18,7 @@ its value with its interval, and where it was read (`source`). Pages, claims and
 | p, p_holm, detectable | of a comparison |
 | n, runs | questions or tasks, and training runs behind it |
 | printed | a published number as printed |
+| role | `primary` or `secondary`, of endpoints and comparisons |
 | how | what the value is: a test's name, a formula |
 | source | the artefact and line that hold it, as `results/lever/tables/scores.csv:12`, or the keys that it is made of |
 """
@@ -68,6 +69,7 @@ class EvidenceRow(NamedTuple):
     n: int = 0
     runs: int = 0
     printed: str = ""
+    role: str = ""
     how: str = ""
     source: str = ""
 

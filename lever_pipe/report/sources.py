@@ -50,9 +50,12 @@ def intervals(path: Path) -> Iterator[EvidenceRow]:
 
 
 def comparisons(path: Path) -> Iterator[EvidenceRow]:
-    """Yield paired differences of groups, of `comparisons.csv` of study `lever`."""
+    """Yield paired differences of groups, of `comparisons.csv` of study `lever`, and the levels that they are made of.
+
+    `accuracy.left` and `accuracy.right` are over the runs that were compared, so that they subtract.
+    """
     for source, line in _lines(path):
-        yield EvidenceRow(
+        found = EvidenceRow(
             LEVER,
             line["left"],
             "accuracy",
@@ -66,9 +69,16 @@ def comparisons(path: Path) -> Iterator[EvidenceRow]:
             **_tested(line),
             n=int(line["n_questions"]),
             runs=int(line["n_runs"]),
+            role=line.get("role", ""),
             how=line["test"],
             source=source,
         )
+        yield found
+        plain = {name: NAN for name in ("low", "high", "p", "p_holm", "detectable")}
+        for side in ("left", "right"):
+            if line.get(f"{side}_value"):
+                value = float(line[f"{side}_value"])
+                yield found._replace(metric=f"accuracy.{side}", value=value, how="runs compared", **plain)
 
 
 def scores(*paths: Path) -> Iterator[EvidenceRow]:
@@ -195,7 +205,7 @@ def endpoints(path: Path) -> Iterator[EvidenceRow]:
             **_ends(line),
             n=int(line["n_tasks"]),
             runs=int(line["n_seeds"]),
-            how=line["role"],
+            role=line["role"],
             source=source,
         )
 
@@ -214,6 +224,7 @@ def arm_comparisons(path: Path) -> Iterator[EvidenceRow]:
             **_tested(line),
             n=int(line["n_tasks"]),
             runs=int(line["n_seeds"]),
+            role=line["role"],
             how=line["test"],
             source=source,
         )
