@@ -74,7 +74,7 @@ def comparisons(path: Path) -> Iterator[EvidenceRow]:
             source=source,
         )
         yield found
-        plain = {name: NAN for name in ("low", "high", "p", "p_holm", "detectable")}
+        plain: dict[str, Any] = dict.fromkeys(("low", "high", "p", "p_holm", "detectable"), NAN)
         for side in ("left", "right"):
             if line.get(f"{side}_value"):
                 value = float(line[f"{side}_value"])
