@@ -111,7 +111,7 @@ def specs(given: Experiment) -> dict[tuple[str, tuple[tuple[str, str], ...]], st
     return {(s, tuple(sorted(w.items()))): plan.spec_of(given, s, w) for s, w in jobs(given)}
 
 
-COLLECTING = {"collect_results", "collect_lineage", "compare_policies", "measure_agreement"}
+COLLECTING = {"collect_results", "collect_lineage", "compare_policies", "measure_agreement", "collect_samples"}
 """Stages whose input files are those of all policies; they know the names, to miss none."""
 
 
@@ -229,7 +229,7 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
         ({"emulate": None}, set()),
         ({"report": {"title": "Another"}}, {"build_report"}),
         ({"results": "elsewhere"}, set()),
-        ({"data": {"world": shipped()["data"]["world"] | {"seed": 12345}}}, {"generate_world"}),
+        ({"data": {"world": shipped()["data"]["world"] | {"seed": 12345}}}, {"generate_world", "collect_samples"}),
         ({"baselines": {"seed": 12345}}, {"select_baseline"}),
         ({"baselines": {"n_random_draws": 9}}, COLLECTING),
         ({"pools": {"seed": 12345}}, {"sample_pools"}),
