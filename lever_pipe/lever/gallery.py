@@ -158,12 +158,10 @@ def _chosen(worth: Mapping[str, Mapping[int, float]], queries: Sequence[Example]
         kinds[kind_of(by_id[best])] += 1
         return True
 
-    both = min(len(worth["gained"]), len(worth["lost"])) or N_FLIPS
-    quotas = {"gained": min(N_FLIPS, both), "lost": min(N_FLIPS, both), "similarity": N_OTHERS, "oracle": N_OTHERS}
-    for n in range(N_FLIPS):
-        for reason, quota in quotas.items():
-            if n < quota:
-                take(reason)
+    n_each = min(N_FLIPS, min(len(worth["gained"]), len(worth["lost"])) or N_FLIPS)
+    # Flips first: a question may stand under several reasons, and neither side shall lose one to another reason.
+    for reason in ["gained", "lost"] * n_each + ["similarity", "oracle"] * N_OTHERS:
+        take(reason)
     while sum(map(take, ("similarity", "oracle"))):  # each in its turn
         pass
     order = {reason: place for place, reason in enumerate(worth)}
