@@ -67,7 +67,7 @@ def collect_samples(
     storage.write_text(flips, csv_text(flipping.FlipRow._fields, flipped))
     agreements = _agreements(queries, train, config.world)
     chosen = flipping.selections(policies, counted, config.shots, agreements)
-    lines = (row._replace(share=decimal(row.share)) for row in chosen)  # type: ignore[arg-type]
+    lines = ((*row[:4], decimal(row.share), row.n) for row in chosen)
     storage.write_text(selections, csv_text(flipping.SelectionRow._fields, lines))
 
 
