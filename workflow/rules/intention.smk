@@ -101,6 +101,7 @@ if IS_NATIVE:
         output:
             evaluations=f"{RUN}/test/evaluations.jsonl",
             episodes=f"{RUN}/test/episodes.jsonl",
+            dialogues=f"{RUN}/test/dialogues.jsonl",
             card=f"{RUN}/test/run.json",
         pathvars:
             beside=f"{RUN}/test/",
