@@ -29,7 +29,7 @@ class FlipRow(NamedTuple):
     better: int
     worse: int
     equal: int
-    is_primary: int  # 1 for the group that the gallery compares, else 0
+    in_gallery: int  # 1 for the group that the gallery compares, else 0
 
 
 class SelectionRow(NamedTuple):
@@ -47,7 +47,7 @@ def flips(
     policies: Mapping[str, PolicyAnswers],
     queries: Sequence[Example],
     shots: Sequence[int],
-    primary: Comparison | None,
+    shown: Comparison | None,
 ) -> Iterator[FlipRow]:
     """Yield the rows of every run that starts from an RCE base, at each shot count and their mean.
 
@@ -55,19 +55,19 @@ def flips(
         policies: by name; a run whose base is not among them is passed over.
         queries: the evaluated questions that count.
         shots: the evaluated shot counts.
-        primary: the comparison of the gallery.
+        shown: the comparison of the gallery.
     """
     for policy in policies.values():
         base = policies.get(str(policy.name.start)) if policy.name.base is not None else None
         if base is None:
             continue
         groups = group_of(str(policy.name)), group_of(str(base.name))
-        is_primary = primary is not None and groups[0] == group_of(str(primary.left))
+        in_gallery = shown is not None and groups[0] == group_of(str(shown.left))
         for column, counted in {**{str(k): (k,) for k in shots}, MEAN: tuple(shots)}.items():
             gains = [policy.accuracy(q.example_id, counted) - base.accuracy(q.example_id, counted) for q in queries]
             better, worse = sum(gain > EQUAL for gain in gains), sum(gain < -EQUAL for gain in gains)
             equal = len(gains) - better - worse
-            yield FlipRow(*groups, policy.name.seed or 0, column, better, worse, equal, int(is_primary))
+            yield FlipRow(*groups, policy.name.seed or 0, column, better, worse, equal, int(in_gallery))
 
 
 def selections(

@@ -37,7 +37,7 @@ class Comparison:
         return {**{role: str(name) for role, name in trained.items()}, "similarity": SIMILARITY, "oracle": ORACLE}
 
 
-def primary_comparison(
+def shown_comparison(
     policies: Sequence[PolicyName], preset: str, reference_of: Callable[[Sequence[float]], float | None]
 ) -> Comparison | None:
     """Return the comparison of the gallery, or None without a trained policy of the preset.

@@ -128,11 +128,20 @@ def evaluated(experiment: Experiment) -> list[str]:
 
 
 def sampled(experiment: Experiment) -> list[str]:
-    """Return the policies whose answers are told one by one: baselines, last epochs, and the RCE epochs these leave."""
+    """Return the policies whose answers are told one by one.
+
+    Baselines; trained ones after the last epoch that all evaluated runs of their preset and kind have, or before it
+    where a run starts from there.
+    """
     named = {name: PolicyName.parse(name) for name in evaluated(experiment)}
-    last = {replace(name, epoch=None): name for name in named.values()}  # a run's epochs rise
-    bases = {name.start for name in last.values() if name.base is not None}
-    return [text for text, name in named.items() if name in bases or name in last.values()]
+    latest = {replace(name, epoch=None): name.epoch or 0 for name in named.values()}  # a run's epochs rise
+    common: dict[tuple[str, str], int] = {}
+    for run, epoch in latest.items():
+        common[run.preset, run.kind] = min(epoch, common.get((run.preset, run.kind), epoch))
+    starts = {name.start for name in named.values() if name.base is not None}
+    return [
+        text for text, name in named.items() if name in starts or (name.epoch or 0) == common[name.preset, name.kind]
+    ]
 
 
 def trained(experiment: Experiment) -> list[str]:

@@ -40,7 +40,7 @@ def collect_samples(
     """Write every answer as a line of `samples`, the `gallery`, and two long-format files.
 
     * `samples`: a `Sample` for each question and each of `config.policies`, which are the baselines, every run after
-      its last evaluated epoch, and the RCE epochs that runs start from; earlier epochs would treble the file.
+      the last evaluated epoch of its kind, and the RCE epochs that runs start from; all epochs would treble the file.
     * `gallery`: JSON; what it holds and by which rule says `lever.gallery.gallery`. `images` are PNG data URIs by the
       beginning of the picture's sha256.
     * `flips`: `FlipRow`, `selections`: `SelectionRow`. In the embedded world a demonstration may agree with its query
@@ -59,11 +59,11 @@ def collect_samples(
     found = [read_answers(name, said, scores, config.shots) for name, said, scores in files]
     storage.write_rows(samples, samples_of(found, queries, train, config.shots))
     policies, counted = {str(of.name): of for of in found}, queries[: max(config.samples)]
-    primary = showing.primary_comparison([of.name for of in found], config.main_preset, reference_of)
-    shown = showing.gallery(primary, policies, counted, train, config.shots)
+    compared = showing.shown_comparison([of.name for of in found], config.main_preset, reference_of)
+    shown = showing.gallery(compared, policies, counted, train, config.shots)
     images = _images(shown, {"eval": (queries, eval_images), "train": (train, train_images)})
     storage.write_json(gallery, {**shown, "images": images})
-    flipped = flipping.flips(policies, counted, config.shots, primary)
+    flipped = flipping.flips(policies, counted, config.shots, compared)
     storage.write_text(flips, csv_text(flipping.FlipRow._fields, flipped))
     agreements = _agreements(queries, train, config.world)
     chosen = flipping.selections(policies, counted, config.shots, agreements)

@@ -11,7 +11,7 @@ from builders import example, ids
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.lever.flips import flips, selections
-from lever_pipe.lever.gallery import ORACLE, SIMILARITY, gallery, primary_comparison, shots_of
+from lever_pipe.lever.gallery import ORACLE, SIMILARITY, gallery, shots_of, shown_comparison
 from lever_pipe.lever.samples import PolicyAnswers, Said
 from lever_pipe.report.tables.comparisons.families import reference_of
 
@@ -37,12 +37,12 @@ def policies(shots: tuple[int, ...] = (1, 2)) -> dict[str, PolicyAnswers]:
     return found
 
 
-def primary_of(*names: str) -> Any:
-    return primary_comparison([PolicyName.parse(name) for name in names], "p", reference_of)
+def comparison_of(*names: str) -> Any:
+    return shown_comparison([PolicyName.parse(name) for name in names], "p", reference_of)
 
 
 def shown(found: Mapping[str, PolicyAnswers]) -> dict[str, Any]:
-    return gallery(primary_of(*found), found, QUERIES, TRAIN, (1, 2))
+    return gallery(comparison_of(*found), found, QUERIES, TRAIN, (1, 2))
 
 
 def test_flips_stand_both_ways_in_equal_number_and_the_rest_fills_up() -> None:
@@ -66,13 +66,13 @@ def test_kinds_of_question_alternate_and_ties_go_by_question_id() -> None:
 
 
 def test_what_is_compared_follows_what_was_run() -> None:
-    assert [str(name) for name in (primary_of(OFFLINE, DRAWN, RCE).left, primary_of(OFFLINE, RCE).left)] == [
+    assert [str(name) for name in (comparison_of(OFFLINE, DRAWN, RCE).left, comparison_of(OFFLINE, RCE).left)] == [
         DRAWN,
         OFFLINE,
     ]
-    assert str(primary_of(DRAWN).right) == RCE
-    assert primary_of(RCE).roles == {"rce": RCE, "similarity": SIMILARITY, "oracle": ORACLE}
-    assert primary_of(SIMILARITY) is None
+    assert str(comparison_of(DRAWN).right) == RCE
+    assert comparison_of(RCE).roles == {"rce": RCE, "similarity": SIMILARITY, "oracle": ORACLE}
+    assert comparison_of(SIMILARITY) is None
     assert gallery(None, {}, QUERIES, TRAIN, (1,))["questions"] == []
 
 
@@ -91,13 +91,13 @@ def test_a_row_has_room_for_two_demonstrations(shots: tuple[int, ...], expected:
 def test_flips_are_counted_at_each_shot_count_and_their_mean() -> None:
     found = policies()
     found[DRAWN].said[25, 2] = found[DRAWN].said[25, 2]._replace(accuracy=0.0)  # type: ignore[index]
-    rows = {row.shots: row for row in flips(found, QUERIES, (1, 2), primary_of(*found))}
+    rows = {row.shots: row for row in flips(found, QUERIES, (1, 2), comparison_of(*found))}
     assert {shots: (row.better, row.worse, row.equal) for shots, row in rows.items()} == {
         "1": (10, 3, 13),
         "2": (10, 4, 12),
         "mean": (10, 4, 12),
     }
-    assert {(row.left, row.right, row.seed, row.is_primary) for row in rows.values()} == {
+    assert {(row.left, row.right, row.seed, row.in_gallery) for row in rows.values()} == {
         ("preset~p/on_policy/base~2/beta~0.15/epoch~3", "preset~p/rce/epoch~2", 0, 1)
     }
 

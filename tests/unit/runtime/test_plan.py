@@ -258,6 +258,17 @@ def test_a_preset_reaches_its_own_epochs_only() -> None:
     assert all(("preset", "b") in wildcards for _, wildcards in differing)
 
 
+def test_answers_are_told_of_last_epochs_and_of_what_they_start_from() -> None:
+    trained = [name for name in plan.sampled(small()) if not name.startswith("baseline/")]
+    assert [name.removeprefix("preset~world/") for name in trained if "seed~0" in name] == [
+        "rce/seed~0/epoch~1",
+        "rce/seed~0/epoch~2",
+        *(f"grpo/base~{base}/beta~{beta}/seed~0/epoch~2" for base in (1, 2) for beta in ("0", "0.145")),
+    ]
+    assert {name.split("/")[1] for name in trained} == {"rce", "grpo", "on_policy", "reinforce", "distil"}
+    assert set(plan.sampled(small())) >= {f"baseline/{name}" for name in plan.baselines(small())}
+
+
 def test_more_betas_epochs_and_seeds_change_only_what_collects() -> None:
     grown = SMALL_ARM | {"kl_betas": [0, 0.05, 0.145], "seeds": [0, 1, 2], "rce_epochs": 4, "grpo_epochs": 5}
     base, more = specs(small()), specs(small(arms=[grown, {"preset": "published"}]))

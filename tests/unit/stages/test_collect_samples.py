@@ -125,7 +125,7 @@ def test_the_world_knows_what_demonstrations_share_and_other_data_their_type(
 def test_flips_belong_to_the_run_and_its_base(inputs: dict[str, Any], tmp_path: Path) -> None:
     lines = collected(inputs, tmp_path)["flips"].read_text().splitlines()
     left, right = DRAWN.replace("seed~0/", ""), RCE.replace("seed~0/", "")
-    assert lines == ["left,right,seed,shots,better,worse,equal,is_primary"] + [
+    assert lines == ["left,right,seed,shots,better,worse,equal,in_gallery"] + [
         f"{left},{right},0,{shots},5,5,0,1" for shots in ("1", "3", "mean")
     ]
 
