@@ -99,6 +99,17 @@ class CollectAgentsConfig(Section):
     """One for each of the files of every kind."""
 
 
+@identity_of("collect_dialogues", of="intention")
+class CollectDialoguesConfig(Section):
+    """Identity of `collect_dialogues`."""
+
+    runs: Annotated[tuple[AgentRun, ...], Planned("agent_runs")]
+    """One for each of the files."""
+    arms: Arms
+    reference_arm: str
+    checkpoint: Annotated[Literal["last", "best"], Setting("intention.evaluation.primary.checkpoint")]
+
+
 class ComparedArms(Section):
     """What a stage knows that shows the arms beside each other."""
 

@@ -315,6 +315,19 @@ class CollectResultsConfig(Section):
     shots: Counts
 
 
+@identity_of("collect_samples", of="evaluation")
+class CollectSamplesConfig(Section):
+    """Identity of `collect_samples`."""
+
+    main_preset: MainPreset
+    policies: Annotated[Names, Planned("sampled")]
+    """One for each of the `answers` and of `per_question`."""
+    samples: Counts
+    shots: Counts
+    world: Annotated[WorldData | None, Planned("world")]
+    """None where data are read."""
+
+
 class Captioned(Section):
     """What a reader needs to know about our numbers."""
 

@@ -70,6 +70,38 @@ class EpisodeRow(Row):
     n_agent_tokens: int = Field(ge=0)
 
 
+class HiddenDetail(Row):
+    """What a user did not say, as a transcript tells it."""
+
+    text: str
+    importance: Literal[1, 2, 3]
+
+
+class DialogueCall(Row):
+    """A call of the environment's tool."""
+
+    choice: str
+    content: str
+
+
+class DialogueTurn(Row):
+    """What an agent said and what came of it."""
+
+    said: str  # beside its calls: thoughts, closing words, or all of a turn that cannot be read
+    calls: tuple[DialogueCall, ...]
+    reply: str  # empty where the turn was not executed
+    uncovered: tuple[int, ...]  # places of the hidden details that the turn uncovered
+
+
+class DialogueRow(EpisodeRow):
+    """An evaluated episode with its transcript."""
+
+    category: str
+    request: str
+    hidden: tuple[HiddenDetail, ...]
+    turns: tuple[DialogueTurn, ...]  # one for each of `rewards`
+
+
 class DoneRow(Row):
     """How far a run came; planned and executed steps are two numbers on purpose."""
 

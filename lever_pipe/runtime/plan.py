@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,23 @@ def batch_of(policy: str) -> str:
 def evaluated(experiment: Experiment) -> list[str]:
     """Return every evaluated policy once."""
     return [policy for batch in batches(experiment) for policy in policies_of(experiment, batch)]
+
+
+def sampled(experiment: Experiment) -> list[str]:
+    """Return the policies whose answers are told one by one.
+
+    Baselines; trained ones after the last epoch that all evaluated runs of their preset and kind have, or before it
+    where a run starts from there.
+    """
+    named = {name: PolicyName.parse(name) for name in evaluated(experiment)}
+    latest = {replace(name, epoch=None): name.epoch or 0 for name in named.values()}  # a run's epochs rise
+    common: dict[tuple[str, str], int] = {}
+    for run, epoch in latest.items():
+        common[run.preset, run.kind] = min(epoch, common.get((run.preset, run.kind), epoch))
+    starts = {name.start for name in named.values() if name.base is not None}
+    return [
+        text for text, name in named.items() if name in starts or (name.epoch or 0) == common[name.preset, name.kind]
+    ]
 
 
 def trained(experiment: Experiment) -> list[str]:
@@ -334,6 +352,8 @@ PLANNED: Mapping[str, Planner] = {
     "trained": lambda experiment, _: trained(experiment),
     "stepped": lambda experiment, _: stepped(experiment),
     "starts": lambda experiment, _: starts(experiment),
+    "sampled": lambda experiment, _: sampled(experiment),
+    "world": lambda experiment, _: experiment.data.world if experiment.data.source == "world" else None,
     "presets": lambda experiment, _: [arm.preset for arm in experiment.arms],
     "batch_sizes": lambda experiment, _: [len(policies_of(experiment, batch)) for batch in batches(experiment)],
     "studies": lambda experiment, _: shown_studies(experiment),

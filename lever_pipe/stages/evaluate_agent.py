@@ -25,10 +25,13 @@ def evaluate_agent(
     cassette: Inputs,
     evaluations: Output,
     episodes: Output,
+    dialogues: Output,
     config: EvaluateAgentConfig,
     runtime: Runtime = Runtime(),
 ) -> list[PolicyEvaluation]:
     """Evaluate both policies, greedy and sampled, and return the last one's evaluation first.
+
+    `dialogues` holds the transcripts of the greedy episodes, a `DialogueRow` each.
 
     Where the last policy is the best one too, it is played once and stands in both rows.
 
@@ -56,4 +59,5 @@ def evaluate_agent(
     if is_main(processes):
         storage.write_rows(evaluations, [row for evaluation in found for row in evaluation.rows])
         storage.write_rows(episodes, [row for evaluation in found for row in evaluation.episodes])
+        storage.write_rows(dialogues, [row for evaluation in found for row in evaluation.dialogues])
     return found

@@ -1,28 +1,42 @@
-"""Rule `measure_rewards`: how many groups of the RL data each reward leaves without a gradient."""
+"""Rule `measure_rewards`: how each reward spreads, and how many groups of the RL data it leaves without a gradient."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from torch import Tensor
+
 from lever_pipe.base import storage
 from lever_pipe.base.records import RewardTies, RlGroup
+from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig
 from lever_pipe.experiment.stage_files import Input, Output
+from lever_pipe.lever.reward_bins import BinRow, bins
 from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups
 from lever_pipe.losses.rce import reward_ranges
 from lever_pipe.losses.reduction import group_has_spread
+from lever_pipe.report.tables.long_format import csv_text, decimal
 
+ALL = "all"
 CLEARLY = 0.1
 """Difference of rewards beyond which two selections are told apart by more than a nuance."""
 
 
-def measure_rewards(*, rl_data: Input, ties: Output, config: MeasureRewardsConfig) -> list[RewardTies]:
+def measure_rewards(
+    *, rl_data: Input, ties: Output, histogram: Output, config: MeasureRewardsConfig
+) -> list[RewardTies]:
     """Write and return, for each reward, in what share of the queries the selections differ and the best ones move.
+
+    `histogram` holds a `BinRow` for each bin of rewards, and of advantages as the offline objective forms them from the
+    best selections and from all.
 
     Raises:
         RecordError: malformed RL data, an empty group, or selections or pools of unequal length.
     """
     groups = storage.read_rows(rl_data, RlGroup)
-    rows = []
+    rows: list[RewardTies] = []
+    found: list[BinRow] = []
     for reward in config.rewards:
         rewarded = pad_groups(groups, reward_function(reward))
         row = RewardTies(
@@ -34,12 +48,26 @@ def measure_rewards(*, rl_data: Input, ties: Output, config: MeasureRewardsConfi
             best_differ={str(k): _gradient_share(rewarded, k, config) for k in config.kept},
         )
         rows.append(row)
+        found += _bins(reward, rewarded, config)
     storage.write_rows(ties, rows)
+    lines = ([decimal(value) if isinstance(value, float) else value for value in row] for row in found)
+    storage.write_text(histogram, csv_text(BinRow._fields, lines))
     return rows
+
+
+def _advantages(groups: Groups, k: int, config: MeasureRewardsConfig) -> tuple[Groups, Tensor]:
+    limits = config.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"})
+    return keep_best(groups, k, **limits)
 
 
 def _gradient_share(groups: Groups, k: int, config: MeasureRewardsConfig) -> float:
     """Return the share of queries of whose k best selections some has an advantage."""
-    limits = config.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"})
-    _, advantages = keep_best(groups, k, **limits)
+    _, advantages = _advantages(groups, k, config)
     return float((advantages != 0).any(dim=1).double().mean())
+
+
+def _bins(reward: Reward, groups: Groups, config: MeasureRewardsConfig) -> Iterator[BinRow]:
+    yield from bins(reward, "reward", ALL, groups.rewards, groups.valid)
+    for name, k in {**{str(k): k for k in config.kept}, ALL: groups.valid.shape[1]}.items():
+        kept, advantages = _advantages(groups, k, config)
+        yield from bins(reward, "advantage", name, advantages, kept.valid)

@@ -159,6 +159,7 @@ def evaluate_here(run: Path, out: Path, done: Path, config: TrainAgentConfig) ->
         cassette=(),
         evaluations=out / "evaluations.jsonl",
         episodes=out / "episodes.jsonl",
+        dialogues=out / "dialogues.jsonl",
         config=evaluation_of(config),
         runtime=Runtime(code=CODE),
     )

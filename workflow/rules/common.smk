@@ -148,10 +148,14 @@ def selections_of_batch(wildcards):
     ]
 
 
-def answers_of_policy(wildcards):
+def answers_of(policy):
     """Return a policy's answers, which lie beside those of its batch."""
-    folder = ANSWERS.format(batch=plan.batch_of(wildcards.policy))
-    return f"{folder}/{wildcards.policy}.jsonl"
+    return f"{ANSWERS.format(batch=plan.batch_of(policy))}/{policy}.jsonl"
+
+
+def answers_of_policy(wildcards):
+    """Return the answers of the policy that a job names."""
+    return answers_of(wildcards.policy)
 
 
 def of_each_run(name):

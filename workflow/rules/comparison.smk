@@ -105,3 +105,25 @@ use rule stage as tabulate_on_policy with:
         **call("tabulate_on_policy"),
     message:
         "Build the tables of on-policy GRPO"
+
+
+use rule stage as collect_samples with:
+    input:
+        **EXAMPLES,
+        answers=[answers_of(policy) for policy in plan.sampled(EXPERIMENT)],
+        per_question=[
+            f"{LEVER}/{policy}/scores/per_question.jsonl"
+            for policy in plan.sampled(EXPERIMENT)
+        ],
+    output:
+        samples=f"{TABLES}/samples.jsonl",
+        gallery=f"{TABLES}/gallery.json",
+        flips=f"{TABLES}/flips.csv",
+        selections=f"{TABLES}/selections.csv",
+        card=f"{TABLES}/samples.run.json",
+    pathvars:
+        beside=f"{TABLES}/samples.",
+    params:
+        **call("collect_samples", IMAGES),
+    message:
+        "Collect what can be looked at: answers, gallery, flips, selections"

@@ -101,6 +101,7 @@ if IS_NATIVE:
         output:
             evaluations=f"{RUN}/test/evaluations.jsonl",
             episodes=f"{RUN}/test/episodes.jsonl",
+            dialogues=f"{RUN}/test/dialogues.jsonl",
             card=f"{RUN}/test/run.json",
         pathvars:
             beside=f"{RUN}/test/",
@@ -168,6 +169,21 @@ use rule stage as collect_agents with:
         **call("collect_agents"),
     message:
         "Collect the agents' curves"
+
+
+use rule stage as collect_dialogues with:
+    input:
+        transcripts=of_each_run("test/dialogues.jsonl") if IS_NATIVE else [],
+    output:
+        samples=f"{AGENT_TABLES}/samples.jsonl",
+        side_by_side=f"{AGENT_TABLES}/dialogues.json",
+        card=f"{AGENT_TABLES}/dialogues.run.json",
+    pathvars:
+        beside=f"{AGENT_TABLES}/dialogues.",
+    params:
+        **call("collect_dialogues"),
+    message:
+        "Collect what the agents said"
 
 
 use rule stage as compare_arms with:

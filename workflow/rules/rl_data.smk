@@ -87,10 +87,11 @@ use rule stage as measure_rewards with:
         rl_data=RL_DATA,
     output:
         ties=f"{LEVER}/rl_data/ties.jsonl",
+        histogram=f"{LEVER}/tables/rewards.csv",
         card=f"{LEVER}/rl_data/ties.run.json",
     pathvars:
         beside=f"{LEVER}/rl_data/ties.",
     params:
         **call("measure_rewards"),
     message:
-        "Measure how many groups each reward leaves without a gradient"
+        "Measure how each reward spreads and how many groups it leaves without a gradient"

@@ -13,7 +13,8 @@ from lever_pipe.base.records import Row
 from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.processes import own_share
 from lever_pipe.intention.agent.rollout import MISHAPS, Episode, EpisodeRequest, Player
-from lever_pipe.intention.records import EpisodeRow, EvaluationRow, Task
+from lever_pipe.intention.agent.transcripts import dialogue_of
+from lever_pipe.intention.records import DialogueRow, EpisodeRow, EvaluationRow, Task
 from lever_pipe.statistics.summary import mean_and_sd
 
 Split = Literal["val", "test"]
@@ -35,6 +36,8 @@ class PolicyEvaluation(NamedTuple):
 
     rows: list[EvaluationRow]
     episodes: list[EpisodeRow]
+    dialogues: list[DialogueRow]
+    """Transcripts of the greedy episodes of held-out tasks; none of other splits."""
 
     @property
     def reward(self) -> float:
@@ -48,6 +51,7 @@ class _Played(Row):
     index: int
     coverage: float
     row: EpisodeRow
+    dialogue: DialogueRow | None
 
 
 _PLAYED = TypeAdapter(list[_Played])
@@ -73,7 +77,7 @@ def evaluate(
     """
     greedy = _play(player, tasks, when, "greedy", 1, seed, progress)
     sampled = _play(player, tasks, when, "sampled", n_samples, seed, progress)
-    return PolicyEvaluation([greedy[0], sampled[0]], [*greedy[1], *sampled[1]])
+    return PolicyEvaluation([greedy[0], sampled[0]], [*greedy[1], *sampled[1]], [*greedy[2], *sampled[2]])
 
 
 def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
@@ -82,6 +86,7 @@ def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
     return PolicyEvaluation(
         [row.model_copy(update=change) for row in evaluation.rows],
         [row.model_copy(update=change) for row in evaluation.episodes],
+        [row.model_copy(update=change) for row in evaluation.dialogues],
     )
 
 
@@ -93,7 +98,7 @@ def _play(
     n_samples: int,
     seed: int,
     progress: Progress | None,
-) -> tuple[EvaluationRow, list[EpisodeRow]]:
+) -> tuple[EvaluationRow, list[EpisodeRow], list[DialogueRow]]:
     own = own_share(range(len(tasks)), player.processes)
     requests = [
         EpisodeRequest(tasks[index], index, sample, (seed, "evaluation", when.split, index, sample))
@@ -104,15 +109,15 @@ def _play(
     work = counts.values()
     totals = player.processes.combine({name: work[name] for name in MISHAPS}, "sum")
     player.require_few_failures(totals, during=f"{mode} evaluation of split {when.split} at step {when.step}")
-    own_episodes = _PLAYED.dump_json([_played(episode, when, mode) for episode in episodes]).decode()
+    own_episodes = _PLAYED.dump_json([_played(episode, when, mode, player) for episode in episodes]).decode()
     played = [each for text in player.processes.gather(own_episodes) for each in _PLAYED.validate_json(text)]
     played.sort(key=lambda each: (each.index, each.row.sample))
     values = _values(played) | {name: totals[name] for name in MISHAPS if name != "simulator_requests"}
     row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n_samples, values=values)
-    return row, [each.row for each in played]
+    return row, [each.row for each in played], [each.dialogue for each in played if each.dialogue]
 
 
-def _played(episode: Episode, when: When, mode: Mode) -> _Played:
+def _played(episode: Episode, when: When, mode: Mode, player: Player) -> _Played:
     row = EpisodeRow(
         **when._asdict(),
         mode=mode,
@@ -123,7 +128,9 @@ def _played(episode: Episode, when: When, mode: Mode) -> _Played:
         end=episode.end,
         n_agent_tokens=sum(episode.is_agent),
     )
-    return _Played(index=episode.index, coverage=episode.coverage, row=row)
+    is_read = when.split == "test" and mode == "greedy"
+    dialogue = dialogue_of(episode, row, player.codec) if is_read else None
+    return _Played(index=episode.index, coverage=episode.coverage, row=row, dialogue=dialogue)
 
 
 def _values(played: Sequence[_Played]) -> dict[str, float]:

@@ -55,6 +55,8 @@ class Episode:
     ceiling: float
     rewards: list[float] = field(default_factory=list)
     """[T], a closing or unreadable turn included with 0."""
+    results: list[StepResult | None] = field(default_factory=list)
+    """[T], what each turn led to; None for one that was not executed."""
     log_probs: list[float] = field(default_factory=list)
     """Of each sampled token under the policy that sampled it, at the sampling temperature (greedy: at 1)."""
     coverage: float = 0.0
@@ -267,12 +269,14 @@ def _answer(running: Sequence[_Dialogue], player: Player, counts: RolloutCounts,
             asking.append((dialogue, turn.calls))
         else:
             dialogue.episode.rewards.append(0.0)
+            dialogue.episode.results.append(None)
             dialogue.finish(_end_unheard(turn, dialogue.episode, max_context))
     results = step_all([(dialogue.env, calls) for dialogue, calls in asking])
     for (dialogue, calls), result in zip(asking, results, strict=True):
         counts.multi_call_turns += len(calls) > 1
         counts.environment_timeouts += result.timed_out and not result.failed
         dialogue.episode.rewards.append(result.reward)
+        dialogue.episode.results.append(result)
         end = _end_heard(result, dialogue.env, is_last=is_last)
         if end is not None:
             dialogue.finish(end)

@@ -140,6 +140,14 @@ class HfCodec:
             return AgentTurn((), "malformed")
         return AgentTurn(tuple(call for call in calls if call), "call" if calls else "closed")
 
+    def aside(self, tokens: Sequence[int]) -> str:
+        """Return thoughts and words beside the calls of a turn, all of a malformed one, without its end token."""
+        said = [token for token in tokens if token not in self.end_ids]
+        text = str(self._tokenizer.decode(said, skip_special_tokens=False))
+        thought, end, rest = text.rpartition(THOUGHT_END)
+        is_read = self.parse(tokens).kind == "call"
+        return (thought + end + (_CALL.sub("", rest) if is_read else rest)).strip()
+
     def feedback(self, text: str, reward: float | None) -> list[int]:
         """Return the tool message and the generation prefix, as the template puts them behind the agent's end token."""
         return self._ids(self._after_agent(told(self._plain(text), reward)).removeprefix(self._turn_end))

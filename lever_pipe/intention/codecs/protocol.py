@@ -50,6 +50,9 @@ class ChatCodec(Protocol):
     def parse(self, tokens: Sequence[int]) -> AgentTurn:
         """Return what the sampled tokens of one turn say, its end token included where it was sampled."""
 
+    def aside(self, tokens: Sequence[int]) -> str:
+        """Return, for a reader, what a turn's tokens say beside its calls; all of it where a call cannot be read."""
+
     def feedback(self, text: str, reward: float | None) -> list[int]:
         """Return the tokens between the end token of a turn and the next one: tool message and generation prefix.
 

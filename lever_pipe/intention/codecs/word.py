@@ -68,6 +68,12 @@ class WordCodec:
         except ValueError:
             return AgentTurn((), "malformed")
 
+    def aside(self, tokens: Sequence[int]) -> str:
+        """Return the words beside the calls of a turn, all words of a malformed one, without its end token."""
+        text = " ".join(self.words[token] for token in tokens if token not in self.end_ids)
+        is_read = self.parse(tokens).kind == "call"
+        return re.sub(f"{CALL_START}.*?{CALL_END}", "", text).strip() if is_read else text
+
     def feedback(self, text: str, reward: float | None) -> list[int]:
         """Return the environment's turn and the generation prefix.
 

@@ -93,6 +93,17 @@ def test_a_turn_is_read_as_calls(text: str, turn: AgentTurn) -> None:
     assert said(text) == turn
 
 
+def test_a_reader_is_told_what_stands_beside_the_calls() -> None:
+    def aside(text: str) -> str:
+        return CODEC.aside(TOKENIZER.encode(text, add_special_tokens=False))
+
+    call = TOKENIZER.decode(CODEC.call(ToolCall("action", "When?"))).partition("</think>")[2]
+    thought = "<think>Ask, as <tool_call> does.</think>"
+    assert aside(f"{thought}First: {call}") == f"{thought}First:"
+    assert aside("Enough." + TOKENIZER.decode(CODEC.closing()[-1:])) == "Enough."
+    assert aside("<tool_call>{") == "<tool_call>{"
+
+
 def test_calls_nested_too_deeply_are_malformed() -> None:
     assert said("<tool_call>" + "[" * 100_000 + "</tool_call><|im_end|>") == AgentTurn((), "malformed")
 

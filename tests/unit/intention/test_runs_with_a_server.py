@@ -55,7 +55,7 @@ def test_a_recorded_run_is_replayed_and_its_cassette_is_an_input(tmp_path: Path)
     assert card.inputs["cassette[0]"] == contents.digest(tape)
     run = tmp_path / "replayed"
     held_out: dict[str, Any] = {"test_tasks": world() / "val.jsonl", "last": run / "last", "best": run / "last"}
-    outputs = {"evaluations": run / "e.jsonl", "episodes": run / "p.jsonl"}
+    outputs = {"evaluations": run / "e.jsonl", "episodes": run / "p.jsonl", "dialogues": run / "d.jsonl"}
     with pytest.raises(SimulatorError, match="expected the recorded answer to every request"):
         evaluate_agent(
             **{**held_out, "test_tasks": world() / "test.jsonl"},

@@ -111,7 +111,7 @@ def specs(given: Experiment) -> dict[tuple[str, tuple[tuple[str, str], ...]], st
     return {(s, tuple(sorted(w.items()))): plan.spec_of(given, s, w) for s, w in jobs(given)}
 
 
-COLLECTING = {"collect_results", "collect_lineage", "compare_policies", "measure_agreement"}
+COLLECTING = {"collect_results", "collect_lineage", "compare_policies", "measure_agreement", "collect_samples"}
 """Stages whose input files are those of all policies; they know the names, to miss none."""
 
 
@@ -229,7 +229,7 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
         ({"emulate": None}, set()),
         ({"report": {"title": "Another"}}, {"build_report"}),
         ({"results": "elsewhere"}, set()),
-        ({"data": {"world": shipped()["data"]["world"] | {"seed": 12345}}}, {"generate_world"}),
+        ({"data": {"world": shipped()["data"]["world"] | {"seed": 12345}}}, {"generate_world", "collect_samples"}),
         ({"baselines": {"seed": 12345}}, {"select_baseline"}),
         ({"baselines": {"n_random_draws": 9}}, COLLECTING),
         ({"pools": {"seed": 12345}}, {"sample_pools"}),
@@ -256,6 +256,17 @@ def test_a_preset_reaches_its_own_epochs_only() -> None:
     differing = {key for key in first if first[key] != second[key]}
     assert {stage for stage, _ in differing} == {"train_grpo_epoch"}
     assert all(("preset", "b") in wildcards for _, wildcards in differing)
+
+
+def test_answers_are_told_of_last_epochs_and_of_what_they_start_from() -> None:
+    trained = [name for name in plan.sampled(small()) if not name.startswith("baseline/")]
+    assert [name.removeprefix("preset~world/") for name in trained if "seed~0" in name] == [
+        "rce/seed~0/epoch~1",
+        "rce/seed~0/epoch~2",
+        *(f"grpo/base~{base}/beta~{beta}/seed~0/epoch~2" for base in (1, 2) for beta in ("0", "0.145")),
+    ]
+    assert {name.split("/")[1] for name in trained} == {"rce", "grpo", "on_policy", "reinforce", "distil"}
+    assert set(plan.sampled(small())) >= {f"baseline/{name}" for name in plan.baselines(small())}
 
 
 def test_more_betas_epochs_and_seeds_change_only_what_collects() -> None:

@@ -6,7 +6,7 @@ import pytest
 from trained_world import N_TEST, evaluate_here, evaluation_of, train_here, training
 
 from lever_pipe.base import storage
-from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow
+from lever_pipe.intention.records import DialogueRow, DoneRow, EpisodeRow, EvaluationRow
 from lever_pipe.stages import evaluate_agent as stage
 
 
@@ -42,6 +42,10 @@ def test_both_policies_are_evaluated_and_equal_ones_once(
     assert (rows[1].values == rows[3].values) is (best_step == 3)
     episodes = storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow)
     assert len(episodes) == 2 * N_TEST * (1 + 3)
+    greedy = [row for row in episodes if row.mode == "greedy"]
+    told = storage.read_rows(tmp_path / "dialogues.jsonl", DialogueRow)
+    assert [EpisodeRow.model_validate(row.model_dump(include=set(EpisodeRow.model_fields))) for row in told] == greedy
+    assert all(len(row.turns) == len(row.rewards) for row in told)
 
 
 def test_the_identity_holds_what_moves_the_numbers() -> None:

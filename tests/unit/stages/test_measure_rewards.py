@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,7 +46,7 @@ HAND = {
 
 
 def measured(folder: Path, groups: Sequence[RlGroup], *rewards: Reward) -> list[RewardTies]:
-    files = {name: folder / f"{name}.jsonl" for name in ("rl_data", "ties")}
+    files = {name: folder / f"{name}.jsonl" for name in ("rl_data", "ties", "histogram")}
     storage.write_rows(files["rl_data"], groups)
     config = MeasureRewardsConfig(rewards=rewards, kept=(2, 3, 4), **LIMITS)
     rows = measure_rewards(**files, config=config)
@@ -89,3 +90,22 @@ def test_groups_of_unequal_size_count_alike(tmp_path: Path) -> None:
 def test_no_group_is_told(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
         measured(tmp_path, [], ACCURACY)
+
+
+def test_bins_hold_every_selection_once_and_zeros_apart(tmp_path: Path) -> None:
+    measured(tmp_path, [*GROUPS, group(5, [0, 0.3, 0.6, 0.6], [0.5] * 4)], ACCURACY)
+    with (tmp_path / "histogram.jsonl").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert {(row["mode"], row["soft"]) for row in rows} == {("soft_only", "1")}
+    counts: dict[tuple[str, str], dict[tuple[float, float], int]] = {}
+    for row in rows:
+        counts.setdefault((row["what"], row["kept"]), {})[float(row["low"]), float(row["high"])] = int(row["n"])
+    # 24 selections: 10 of accuracy 1, 11 of 0, and one query with 0, 0.3 and twice 0.6.
+    assert counts["reward", "all"] == {(0, 0): 11, (0.3, 0.4): 1, (0.6, 0.7): 2, (1, 1.1): 10}
+    assert {key: sum(of.values()) for key, of in counts.items()} == {
+        ("reward", "all"): 24, ("advantage", "2"): 12, ("advantage", "3"): 18, ("advantage", "4"): 24,
+        ("advantage", "all"): 24,
+    }  # fmt: skip
+    # The best two differ in query 2 alone: (1 - 0) is one standard deviation of two values apart on each side.
+    assert counts["advantage", "2"] == {(-0.75, -0.5): 1, (0, 0): 10, (0.5, 0.75): 1}
+    assert sum(float(row["share"]) for row in rows) == pytest.approx(5)

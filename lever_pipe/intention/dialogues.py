@@ -1,0 +1,129 @@
+"""Which held-out dialogues a reader is shown beside each other: those of the reference arm and of the strongest KL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.intention.records import DialogueRow
+
+N_EACH, N_TASKS = 2, 6
+"""Tasks of each outcome, and of all."""
+EQUAL = 1e-9  # difference of rewards up to which they are the same
+NO_TRANSCRIPTS, NO_KL_ARM, NO_COMMON_SEED = "no_transcripts", "no_kl_arm", "no_common_seed"
+
+Runs = Mapping[tuple[str, int], Sequence[DialogueRow]]
+"""The dialogues of each run, by arm and seed."""
+
+
+class AgentSample(DialogueRow):
+    """A line of `samples.jsonl`: one held-out task as one run's policy played it greedily."""
+
+    arm: str
+    seed: int
+    reward: float  # sum over turns
+
+
+def samples_of(runs: Runs) -> list[AgentSample]:
+    """Return a row for each dialogue."""
+    return [
+        AgentSample(**row.model_dump(), arm=arm, seed=seed, reward=_reward(row))
+        for (arm, seed), rows in runs.items()
+        for row in rows
+    ]
+
+
+def dialogues(runs: Runs, arms: Sequence[AgentArm], reference: str) -> dict[str, Any]:
+    """Return six tasks with the dialogues of two arms, of the first seed that both have.
+
+    The other arm is that of the strongest KL beside the reference. `counts` says on how many tasks it earns more
+    (`higher`) and less (`lower`) than the reference, and as much (`equal`). Two tasks of each outcome are shown: first
+    those of the larger difference, then those whose dialogues differ, then in the order of their ids; one that hides
+    the same details of the same category as one before it in that order comes behind the others. Where an outcome has
+    fewer, the others fill up in turn. `missing` says why there is none, else it is empty.
+
+    Args:
+        runs: of the arms; an empty one keeps no transcripts.
+        arms: in the order of the configuration.
+        reference: name of the reference arm.
+    """
+    strongest = max((arm for arm in arms if arm.kl > 0 and arm.name != reference), key=lambda arm: arm.kl, default=None)
+    told: dict[str, Any] = {"reference": reference, "other": strongest and strongest.name, "counts": {}, "tasks": []}
+    if not any(runs.values()):
+        return {**told, "missing": NO_TRANSCRIPTS}
+    if strongest is None:
+        return {**told, "missing": NO_KL_ARM}
+    seeds = {name: {seed for arm, seed in runs if arm == name} for name in (reference, strongest.name)}
+    common = seeds[reference] & seeds[strongest.name]
+    if not common:
+        return {**told, "missing": NO_COMMON_SEED}
+    seed = min(common)
+    left, right = ({row.task_id: row for row in runs[name, seed]} for name in (reference, strongest.name))
+    pairs = {task: (left[task], right[task]) for task in left if task in right}
+    outcomes = _outcomes(pairs)
+    return {
+        **told,
+        "missing": "",
+        "kl": strongest.kl,
+        "seed": seed,
+        "counts": {outcome: len(tasks) for outcome, tasks in outcomes.items()} | {"tasks": len(pairs)},
+        "tasks": [_entry(outcome, *pairs[task], told) for outcome, task in _chosen(outcomes)],
+    }
+
+
+def _outcomes(pairs: Mapping[str, tuple[DialogueRow, DialogueRow]]) -> dict[str, list[str]]:
+    """Return the tasks of each outcome, the first to be shown first."""
+    gains = {task: _reward(right) - _reward(left) for task, (left, right) in pairs.items()}
+    same = {task: left.turns == right.turns for task, (left, right) in pairs.items()}
+    ordered = sorted(pairs, key=lambda task: (-round(abs(gains[task]), 9), same[task], task))
+    first: dict[tuple[str, frozenset[str]], str] = {}
+    alike = {task: (left.category, frozenset(d.text for d in left.hidden)) for task, (left, _) in pairs.items()}
+    for task in ordered:
+        first.setdefault(alike[task], task)
+    ordered.sort(key=lambda task: first[alike[task]] != task)
+    return {
+        "higher": [task for task in ordered if gains[task] > EQUAL],
+        "lower": [task for task in ordered if gains[task] < -EQUAL],
+        "equal": [task for task in ordered if abs(gains[task]) <= EQUAL],
+    }
+
+
+def _chosen(outcomes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Return outcome and task of those that are shown, outcome by outcome."""
+    longest = max(map(len, outcomes.values()), default=0)
+    first = [(o, task) for o, tasks in outcomes.items() for task in tasks[:N_EACH]]
+    more = [(o, tasks[i]) for i in range(N_EACH, longest) for o, tasks in outcomes.items() if i < len(tasks)]
+    order = list(outcomes)
+    return sorted([*first, *more][:N_TASKS], key=lambda found: order.index(found[0]))
+
+
+def _entry(outcome: str, left: DialogueRow, right: DialogueRow, told: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "outcome": outcome,
+        "task_id": left.task_id,
+        "category": left.category,
+        "request": left.request,
+        "hidden": [detail.model_dump() for detail in left.hidden],
+        "ceiling": left.ceiling,
+        "dialogues": {told["reference"]: _dialogue(left), told["other"]: _dialogue(right)},
+    }
+
+
+def _dialogue(row: DialogueRow) -> dict[str, Any]:
+    turns = [
+        {
+            "said": turn.said,
+            "calls": [call.model_dump() for call in turn.calls],
+            "reply": turn.reply,
+            "reward": reward,
+            "uncovered": [row.hidden[place].text for place in turn.uncovered],
+        }
+        for turn, reward in zip(row.turns, row.rewards, strict=True)
+    ]
+    return {"reward": _reward(row), "end": row.end, "turns": turns}
+
+
+def _reward(row: DialogueRow) -> float:
+    return round(math.fsum(row.rewards), 9)

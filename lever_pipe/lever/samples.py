@@ -1,0 +1,125 @@
+"""What each policy showed the LVLM, what it said and what that earned: one row a question and policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.policy_names import PolicyName, group_of
+from lever_pipe.base.records import AnswerRow, Example, ExampleId, QuestionScore, Row
+
+
+class Said(NamedTuple):
+    """What the LVLM said to one query with one policy's first demonstrations."""
+
+    demonstrations: tuple[ExampleId, ...]
+    answer: str
+    accuracy: float
+    """VQA accuracy in [0, 1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAnswers:
+    """All that one policy led to."""
+
+    name: PolicyName
+    said: Mapping[tuple[int, int], Said]
+    """By query and shot count."""
+
+    def accuracy(self, query: int, shots: Sequence[int]) -> float:
+        """Return the mean accuracy of a query over shot counts."""
+        return sum(self.said[query, k].accuracy for k in shots) / len(shots)
+
+
+class ShownDemonstration(Row):
+    """A demonstration as a reader sees it."""
+
+    id: int
+    question: str
+    answer: str
+
+
+class Sample(Row):
+    """A line of `samples.jsonl`: one question, answered as one policy let it."""
+
+    query_id: int
+    question_id: int
+    image: str  # file name under the split's image folder
+    question: str
+    question_type: str
+    references: tuple[str, ...]  # raw, one an annotator
+    policy: str
+    group: str  # the policy without its seed or draw
+    seed: int | None
+    shots: int  # the largest evaluated shot count, which the next three are of
+    demonstrations: tuple[ShownDemonstration, ...]  # the first one alone is what one shot shows
+    answer: str
+    accuracy: float
+    one_shot_answer: str | None  # None where one shot is not evaluated
+    one_shot_accuracy: float | None
+
+
+def read_answers(policy: str, answers: Path, per_question: Path, shots: Sequence[int]) -> PolicyAnswers:
+    """Return what a policy led to at these shot counts.
+
+    A policy without demonstrations has one answer for all counts.
+
+    Raises:
+        RecordError: a malformed row, or a score without its answer.
+    """
+    rows: dict[int, dict[int, AnswerRow]] = {}
+    for row in storage.read_rows(answers, AnswerRow):
+        rows.setdefault(row.query_id, {})[len(row.demonstrations)] = row
+    said = {}
+    for score in storage.read_rows(per_question, QuestionScore):
+        if score.shots not in shots:
+            continue
+        of_query = rows.get(score.query_id, {})
+        answer = of_query.get(score.shots, of_query.get(0))
+        if answer is None:
+            raise RecordError(
+                f"{answers}: expected an answer of query {score.query_id} with {score.shots} shots",
+                found=f"answers with {sorted(of_query)} demonstrations",
+                do="Rerun answer_prompts and score_answers for this policy.",
+            )
+        said[int(score.query_id), score.shots] = Said(answer.demonstrations, answer.answer, score.accuracy)
+    return PolicyAnswers(PolicyName.parse(policy), said)
+
+
+def samples_of(
+    policies: Sequence[PolicyAnswers], queries: Sequence[Example], train: Sequence[Example], shots: Sequence[int]
+) -> Iterator[Sample]:
+    """Yield a row for each policy and query, in this order.
+
+    Args:
+        policies: with answers at all of `shots`.
+        queries: the evaluated questions.
+        train: the train split, which demonstrations are ids of.
+        shots: the evaluated shot counts, of which the largest and 1 are told.
+    """
+    shown = [ShownDemonstration(id=one.example_id, question=one.question, answer=one.answer) for one in train]
+    for policy in policies:
+        for query in queries:
+            most = policy.said[query.example_id, max(shots)]
+            one = policy.said.get((query.example_id, 1))
+            yield Sample(
+                query_id=query.example_id,
+                question_id=query.question_id,
+                image=query.image,
+                question=query.question,
+                question_type=query.question_type,
+                references=query.answers,
+                policy=str(policy.name),
+                group=group_of(str(policy.name)),
+                seed=policy.name.seed,
+                shots=max(shots),
+                demonstrations=tuple(shown[place] for place in most.demonstrations),
+                answer=most.answer,
+                accuracy=most.accuracy,
+                one_shot_answer=one and one.answer,
+                one_shot_accuracy=one and one.accuracy,
+            )

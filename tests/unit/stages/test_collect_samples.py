@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import example, ids
+from PIL import Image
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import AnswerRow, Example, QuestionScore
+from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.stage_configs import CollectSamplesConfig
+from lever_pipe.lever.samples import Sample
+from lever_pipe.stages.collect_samples import collect_samples
+from lever_pipe.world.data.files import draw_image, image_name
+from lever_pipe.world.data.items import Split, draw_split
+
+WORLD = WorldData(n_train=64, n_eval=12)
+RCE, DRAWN = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0/seed~0/epoch~1"
+POLICIES = ("baseline/zero_shot", "baseline/similar_both", RCE, DRAWN)
+
+
+def split_of(folder: Path, split: Split) -> list[Example]:
+    """Write the pictures of a split of the world and return its examples."""
+    folder.mkdir(parents=True)
+    found = []
+    for picture in draw_split(WORLD, split):
+        name = image_name(split, picture.image_id)
+        Image.fromarray(draw_image(WORLD, split, picture)).save(folder / name)
+        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for qid, of in picture.questions.items():
+            said = {"question": of.text, "question_type": of.type, "answers": of.answers, "answer": of.truth}
+            found.append(
+                {"question_id": qid, "image_id": picture.image_id, "image": name, **said, "image_digest": digest}
+            )
+    ordered = sorted(found, key=lambda one: one["question_id"])
+    return [example(place, **one) for place, one in enumerate(ordered)]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("run")
+    queries, train = split_of(folder / "val", "val"), split_of(folder / "train", "train")
+    storage.write_rows(folder / "eval.jsonl", queries)
+    storage.write_rows(folder / "train.jsonl", train)
+    rng = np.random.default_rng(0)
+    for place in range(len(POLICIES)):
+        chosen = [ids(rng.permutation(len(train))[:3] if place else []) for _ in queries]
+        rows = {(q.example_id, of[:k]): f"{place}{k}" for q, of in zip(queries, chosen, strict=True) for k in (1, 3)}
+        answers = [AnswerRow(query_id=q, demonstrations=of, raw=a, answer=a) for (q, of), a in rows.items()]
+        storage.write_rows(folder / f"answers{place}", answers)
+        scores = [
+            QuestionScore(query_id=q.example_id, shots=k, accuracy=(q.example_id + place) % 2)
+            for q in queries
+            for k in (1, 3)
+        ]
+        storage.write_rows(folder / f"scores{place}", scores)
+    return {
+        "answers": tuple(folder / f"answers{place}" for place in range(len(POLICIES))),
+        "per_question": tuple(folder / f"scores{place}" for place in range(len(POLICIES))),
+        "train_examples": folder / "train.jsonl",
+        "eval_examples": folder / "eval.jsonl",
+        "train_images": folder / "train",
+        "eval_images": folder / "val",
+    }
+
+
+def collected(inputs: dict[str, Any], folder: Path, world: WorldData | None = WORLD) -> dict[str, Path]:
+    outputs = {name: folder / name for name in ("samples", "gallery", "flips", "selections")}
+    config = CollectSamplesConfig(main_preset="p", policies=POLICIES, samples=(4, 10), shots=(1, 3), world=world)
+    collect_samples(**inputs, **outputs, config=config)
+    return outputs
+
+
+def test_a_line_tells_one_question_and_policy(inputs: dict[str, Any], tmp_path: Path) -> None:
+    rows = storage.read_rows(collected(inputs, tmp_path)["samples"], Sample)
+    assert [(row.policy, row.query_id) for row in rows] == [(p, q) for p in POLICIES for q in range(12)]
+    zero, drawn = rows[0], rows[-1]
+    assert (zero.demonstrations, zero.answer, zero.one_shot_answer, zero.seed) == ((), "03", "03", None)
+    assert (len(drawn.demonstrations), drawn.answer, drawn.one_shot_answer) == (3, "33", "31")
+    assert (drawn.group, drawn.seed, drawn.shots) == ("preset~p/on_policy/base~2/beta~0/epoch~1", 0, 3)
+    train = storage.read_examples(inputs["train_examples"])
+    for one in drawn.demonstrations:
+        assert (one.question, one.answer) == (train[one.id].question, train[one.id].answer)
+
+
+def test_every_picture_that_the_gallery_names_is_in_it_once(inputs: dict[str, Any], tmp_path: Path) -> None:
+    found = json.loads(collected(inputs, tmp_path)["gallery"].read_text())
+    assert found["policies"] == {"grpo": DRAWN, "rce": RCE, "similarity": "baseline/similar_both"}
+    assert found["counts"]["questions"] == 10
+    named = {entry["image"] for entry in found["questions"]}
+    for entry in found["questions"]:
+        for row in entry["rows"].values():
+            assert len(row["demonstrations"]) == 1  # of 1 and 3 shots, 1 fits
+            named |= {one["image"] for one in row["demonstrations"]}
+    assert named == set(found["images"])
+    assert all(uri.startswith("data:image/png;base64,") for uri in found["images"].values())
+
+
+def test_the_world_knows_what_demonstrations_share_and_other_data_their_type(
+    inputs: dict[str, Any], tmp_path: Path
+) -> None:
+    def rows(world: WorldData | None) -> dict[tuple[str, ...], float]:
+        path = collected(inputs, tmp_path, world)["selections"]
+        with path.open() as handle:
+            lines = list(csv.DictReader(handle))
+        return {(of["group"], of["kind"], of["rank"], of["agrees_in"]): float(of["share"]) for of in lines}
+
+    ours, others = rows(WORLD), rows(None)
+    assert {key[3] for key in ours} == {"relation", "object", "key", "fact"}
+    assert {key[3] for key in others} == {"type"}
+    assert {key[0] for key in ours} == {"baseline/similar_both", "preset~p/rce/epoch~2", DRAWN.replace("seed~0/", "")}
+    for (group, kind, rank, what), share in ours.items():
+        if what == "fact":
+            assert share == others[group, kind, rank, "type"]
+            assert share <= min(ours[group, kind, rank, "relation"], ours[group, kind, rank, "key"])
+
+
+def test_flips_belong_to_the_run_and_its_base(inputs: dict[str, Any], tmp_path: Path) -> None:
+    lines = collected(inputs, tmp_path)["flips"].read_text().splitlines()
+    left, right = DRAWN.replace("seed~0/", ""), RCE.replace("seed~0/", "")
+    assert lines == ["left,right,seed,shots,better,worse,equal,in_gallery"] + [
+        f"{left},{right},0,{shots},5,5,0,1" for shots in ("1", "3", "mean")
+    ]
+
+
+def test_a_score_without_its_answer_is_told(inputs: dict[str, Any], tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    storage.write_rows(few, storage.read_rows(inputs["answers"][3], AnswerRow)[:-1])
+    with pytest.raises(RecordError, match="query 11 with 3 shots"):
+        collected({**inputs, "answers": (*inputs["answers"][:3], few)}, tmp_path)
