@@ -9,7 +9,7 @@ from pydantic import Field
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import AgentGrpo, Environment
 from lever_pipe.experiment.agent_stage_configs import ComparedArms
-from lever_pipe.experiment.config import ArmSettings, EvaluationSettings, Preset
+from lever_pipe.experiment.config import ArmSettings, Emulate, EvaluationSettings, Preset
 from lever_pipe.experiment.stage_configs import Guard, MainPreset, Planned, Setting, identity_of
 
 
@@ -47,6 +47,7 @@ class ReportedRun(Section):
     presets: Annotated[dict[str, Preset], Setting("presets")] = Field({})
     arms: Annotated[tuple[ArmSettings, ...], Setting("arms")] = ()
     evaluation: Annotated[EvaluationSettings, Setting("evaluation")] = EvaluationSettings()
+    emulate: Annotated[Emulate | None, Planned("emulate")] = None
     agents: Annotated[ShownAgents | None, Planned("shown_agents")] = None
     """None where the configuration holds no run of study `intention`."""
 

@@ -17,7 +17,6 @@ from lever_pipe.base.sections import Section
 from lever_pipe.experiment.config import (
     AnswerSettings,
     Distil,
-    Emulate,
     Epoch,
     EvaluationSettings,
     ExampleSettings,
@@ -358,13 +357,6 @@ class TabulateDocumentsConfig(ShownCells):
     guard: Guard = "footnote"
 
 
-@identity_of("tabulate_on_policy", of="evaluation")
-class TabulateOnPolicyConfig(ShownCells):
-    """Identity of `tabulate_on_policy`."""
-
-    guard: Guard = "footnote"
-
-
 @identity_of("collect_lineage")
 class CollectLineageConfig(Section):
     """Identity of `collect_lineage`."""
@@ -472,15 +464,3 @@ class ScoreEmulationConfig(Section):
     """One for each of the `selections`."""
     samples: Counts
     shots: Counts
-
-
-@identity_of("explain_patterns", of="evaluation")
-class ExplainPatternsConfig(Section):
-    """Identity of `explain_patterns`."""
-
-    emulate: Annotated[Emulate, Setting("emulate")]
-    samples: Counts
-    shots: Counts
-    data: Annotated[str, Setting("data.source")]
-    """As in `Captioned`, and so is `lvlm`."""
-    lvlm: Annotated[str, Planned("lvlm_name")]

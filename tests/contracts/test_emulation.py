@@ -13,7 +13,7 @@ from lever_pipe.base.provenance import closure_of
 from .workflow_model import ROOT, rules, working_in
 
 PACKAGE = ROOT / "lever_pipe"
-EMULATED = {"emulate_grpo_epoch", "emulate_untouched", "emulate_selections", "score_emulation", "explain_patterns"}
+EMULATED = {"emulate_grpo_epoch", "emulate_untouched", "emulate_selections", "score_emulation"}
 
 
 def imported(path: Path) -> set[str]:

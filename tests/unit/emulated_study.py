@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 
 from lever_pipe.experiment.config import Emulate
 from lever_pipe.experiment.faults import ARMS
+from lever_pipe.experiment.report_stage_configs import ReportedRun
+from lever_pipe.report import sources
+from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.material import Material
+from lever_pipe.report.selector.emulation import EmulatedStudy
 from lever_pipe.report.tables.columns import (
     EMULATED_AGREEMENT_COLUMNS,
     EMULATED_PROMPTS_COLUMNS,
     EMULATED_SCORES_COLUMNS,
     EMULATED_TRAINING_COLUMNS,
 )
-from lever_pipe.report.tables.explanations.emulated import Emulated, Frames
-from lever_pipe.report.tables.explanations.pattern_study import EmulatedStudy
-from lever_pipe.report.tables.explanations.published_patterns import Quoted
-from lever_pipe.report.tables.frames import read_text_columns
-from lever_pipe.report.tables.published import Published
 
 REFERENCE = Path(__file__).parents[2] / "resources" / "reference" / "lever-plus-published.csv"
 COLLAPSED = ("head", "pool", "all")
@@ -48,8 +49,8 @@ def frames(
     share: Callable[[str, float], float] = lambda arm, spread: spread + 0.001,
     ratios: dict[str, float] | None = None,
     agree: Callable[[str, Policy, Policy], float | None] = lambda arm, one, other: None,
-) -> Frames:
-    """Return the four files; `kl` holds the KL without an update in epochs 1 and 2, then of epochs 1 to 3.
+) -> dict[str, pd.DataFrame]:
+    """Return the four files by name; `kl` holds the KL without an update in epochs 1 and 2, then of epochs 1 to 3.
 
     `ratios` are the mean ratios of a trained epoch; without an update they are 1, and 0.7 with dropout.
     """
@@ -96,12 +97,12 @@ def frames(
             training += [
                 (arm, emulate.base_rce_epoch, f"{beta:g}", epoch, name, value) for name, value in values.items()
             ]
-    return Frames(
-        text(scores, EMULATED_SCORES_COLUMNS),
-        text(counts, EMULATED_PROMPTS_COLUMNS),
-        text(agreement, EMULATED_AGREEMENT_COLUMNS),
-        text(training, EMULATED_TRAINING_COLUMNS),
-    )
+    return {
+        "scores": text(scores, EMULATED_SCORES_COLUMNS),
+        "prompts": text(counts, EMULATED_PROMPTS_COLUMNS),
+        "agreement": text(agreement, EMULATED_AGREEMENT_COLUMNS),
+        "training": text(training, EMULATED_TRAINING_COLUMNS),
+    }
 
 
 def text(rows: list[tuple[object, ...]], columns: tuple[str, ...]) -> pd.DataFrame:
@@ -109,8 +110,17 @@ def text(rows: list[tuple[object, ...]], columns: tuple[str, ...]) -> pd.DataFra
 
 
 def study_of(emulate: Emulate = Emulate(), **changed: object) -> EmulatedStudy:
-    """Return the study whose files `frames` makes."""
-    counts = {"samples": (100, 200, 400, 800), "shots": (1, 2, 3, 4)}
-    counts |= {name: changed[name] for name in counts if name in changed}
-    made = frames(emulate, **changed)  # type: ignore[arg-type]
-    return EmulatedStudy(Emulated(made), Quoted(Published(read_text_columns(REFERENCE))), emulate, **counts)
+    """Return the study whose files `frames` makes, beside the published numbers."""
+    with TemporaryDirectory() as folder:
+        paths = []
+        for name, frame in frames(emulate, **changed).items():  # type: ignore[arg-type]
+            paths.append(Path(folder) / f"{name}.csv")
+            frame.to_csv(paths[-1], index=False)
+        emulated = list(sources.emulated(*paths))
+    at = {"subset": "prefix", "samples": "", "shots": "mean"}
+    samples = changed.get("samples", (100, 200, 400, 800))
+    shown = [EvidenceRow("lever", "baseline/oracle", "accuracy", 90.0, **{**at, "samples": str(n)}) for n in samples]
+    shown += [row._replace(shots=str(k)) for row in shown[:1] for k in changed.get("shots", (1, 2, 3, 4))]
+    config = ReportedRun(studies=(), main_preset="world", emulate=emulate)
+    rows = [*emulated, *shown, *sources.published(REFERENCE)]
+    return EmulatedStudy(Material(Evidence(rows), config), emulate)

@@ -1,7 +1,3 @@
-EMULATION_TABLES = [f"{EMULATION}/tables.json"] if EMULATE else []
-EMULATION_CSV = [f"{EMULATION}/tables"] if EMULATE else []
-
-
 if EMULATE:
     OF_ARM = [
         policy.removeprefix("emulation/none/")
@@ -95,23 +91,3 @@ if EMULATE:
             **call("score_emulation"),
         message:
             "Score the emulated policies"
-
-    use rule stage as explain_patterns with:
-        input:
-            scores=f"{EMULATION}/scores.csv",
-            prompts=f"{EMULATION}/prompts.csv",
-            agreement=f"{EMULATION}/agreement.csv",
-            training=f"{EMULATION}/training.csv",
-            reference=REFERENCE,
-            reference_lineage="resources/reference/lineage.yaml",
-        output:
-            patterns=f"{EMULATION}/patterns.csv",
-            tables=f"{EMULATION}/tables.json",
-            csv=shown_tables(f"{EMULATION}/tables"),
-            card=f"{EMULATION}/tables.run.json",
-        pathvars:
-            beside=f"{EMULATION}/tables.",
-        params:
-            **call("explain_patterns"),
-        message:
-            "Explain the published patterns"

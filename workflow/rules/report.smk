@@ -16,7 +16,6 @@ if "lever" in EXPERIMENT.studies:
     ]
     if any(arm.on_policy for arm in EXPERIMENT.arms):
         PAGE_TABLES += [f"{TABLES}/on_policy"]
-    PAGE_TABLES += [path.removesuffix(".json") for path in EMULATION_TABLES]
     PAGE_FIGURES += [FIGURES]
 if "intention" in EXPERIMENT.studies:
     PAGE_TABLES += [f"{AGENT_TABLES}/documents"]

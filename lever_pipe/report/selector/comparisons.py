@@ -215,7 +215,9 @@ def _family_label(name: str) -> Message:
 def _agreeing(material: Material) -> list[str]:
     main = material.main
     groups = [*material.baselines, main.last_rce or "", *main.last_grpo.values(), *main.drawn.values()]
-    return [group for group in groups if material.evidence.where(group, "as_sequence")]
+    rows = material.evidence.where(metric="as_sequence", study="lever")
+    known = {name for row in rows for name in (row.subject, row.against)}
+    return [group for group in groups if group in known]
 
 
 def _pair(material: Material, left: str, right: str, shots: int) -> EvidenceRow | None:

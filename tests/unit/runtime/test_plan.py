@@ -84,7 +84,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     names += [("answer_prompts", {"batch": batch}) for batch in plan.batches(given)]
     names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
-    emulated = set() if given.emulate else {"emulate_untouched", "score_emulation", "explain_patterns"}
+    emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
     absent = taken | emulated | ({"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", DRAWING} - taken)
     names += [(stage, {}) for stage in available("stages") if stage not in absent]
     return names
@@ -225,7 +225,7 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
 @pytest.mark.parametrize(
     ("changed", "stages"),
     [
-        ({"emulate": {"head_seed": 12345}}, {"emulate_selections", "explain_patterns"}),
+        ({"emulate": {"head_seed": 12345}}, {"emulate_selections"}),
         ({"emulate": None}, set()),
         ({"report": {"title": "Another"}}, {"build_report"}),
         ({"results": "elsewhere"}, set()),

@@ -1,35 +1,49 @@
+"""Each published pattern, its numbers worked out by hand, and the number that turns its verdict."""
+
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from emulated_study import REFERENCE, study_of
+from emulated_study import study_of
 
-from lever_pipe.commands.glossary_tool import untranslated
 from lever_pipe.experiment.config import Emulate
-from lever_pipe.experiment.faults import ARMS
-from lever_pipe.report.page.glossary import read_glossary
-from lever_pipe.report.tables.comparability import guard
-from lever_pipe.report.tables.explanations.choice_patterns import coincidences
-from lever_pipe.report.tables.explanations.emulated_tables import emulated_tables
-from lever_pipe.report.tables.explanations.pattern_study import Pattern, percent
-from lever_pipe.report.tables.explanations.patterns import COLUMNS, line, pattern_table, patterns, tally
-from lever_pipe.report.tables.lineage import read_published_lineage
-from lever_pipe.report.tables.table import Table
+from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.cells import Ledger, say
+from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.selector.emulation import Pattern, _percent, coincidences, patterns, tables, tally
 
+ENGLISH = Voice("en", read_catalogue(sorted(Path("resources/messages/en").glob("*.yaml"))))
 NOT_REPRODUCED = {"reused-rows-pool", "reused-rows-all"}
 WITHOUT_TOO = {"adv-std", "adv-max", "adv-std-rises"}
-GLOSSARY = sorted((Path(__file__).parents[5] / "resources" / "glossary" / "zh").glob("*.yaml"))
 
 
-def judged(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, Pattern]:
+class Told(NamedTuple):
+    """A pattern as a reader sees it."""
+
+    statement: str
+    published: str
+    arm: str
+    with_fault: str
+    without: str
+    verdict: str
+    remark: str
+
+
+def told(pattern: Pattern) -> Told:
+    texts = (pattern.with_fault, pattern.without, pattern.verdict, pattern.remark)
+    first = (ENGLISH.text(pattern.statement), ENGLISH.text(pattern.published), pattern.arm)
+    return Told(*first, *map(ENGLISH.text, texts))
+
+
+def judged(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, Told]:
     found = patterns(study_of(emulate, **changed))
     assert len({pattern.id for pattern in found}) == len(found)
-    return {pattern.id: pattern for pattern in found}
+    return {pattern.id: told(pattern) for pattern in found}
 
 
-def named(found: dict[str, Pattern], verdict: str) -> set[str]:
+def named(found: dict[str, Told], verdict: str) -> set[str]:
     return {name for name, pattern in found.items() if pattern.verdict == verdict}
 
 
@@ -53,25 +67,26 @@ def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows_and_
 def test_a_pattern_that_holds_without_the_fault_is_no_evidence_of_it(
     holds: bool, holds_without: bool, verdict: str
 ) -> None:
-    assert Pattern("a", "b", "1", "head", "1", "1", "c", holds, holds_without).verdict == verdict
+    pattern = Pattern("a", say("b"), 1, "head", 1, 1, holds, holds_without, say("c"))
+    assert ENGLISH.text(pattern.verdict) == verdict
 
 
 def test_the_published_numbers_are_looked_up() -> None:
     """Worked out by hand from the rows of the reference."""
     published = {name: pattern.published for name, pattern in judged().items()}
-    assert published["identical-rows-head"] == "1 distinct row among 6"  # 0.12 and 0.18 twice, 0.145 and 0.155 once
+    assert published["identical-rows-head"] == "1 distinct among 6"  # 0.12 and 0.18 twice, 0.145 and 0.155 once
     assert published["identical-choices"] == "100.0 %"
     # 100: 63.2/64.2 and 65.8/63.8; 200: equal; 400: 53.0/54.1, 51.0/51.6; 800: 49.75/49.62, 47.8/48.33
     assert published["reused-rows-pool"] == "6 of 8 and 0 of 8"
     assert published["kl-without-update"] == "0.08082 to 0.08471"
     assert published["kl-level"] == "0.08213"  # (0.08082 + 0.08471 + 0.08164 + 0.08134) / 4
-    assert published["kl-falls-without-update"] == "0.08213, 0.07177"  # four betas have both epochs
-    assert published["kl-falls"] == "0.08318, 0.07264, 0.07020"  # 0.145 and 0.155 have three
-    assert published["ratio-off-one"] == "0.82119 to 0.83802"
+    assert published["kl-falls-without-update"] == "0.08213; 0.07177"  # four betas have both epochs
+    assert published["kl-falls"] == "0.08318; 0.07264; 0.07020"  # 0.145 and 0.155 have three
+    assert published["ratio-off-one"] == "0.821189 to 0.838018"
     assert published["one-beta-apart"] == "0.88 points against 0.00"  # (1.8 + 0.5 + 1.2 + 0.0) / 4
-    assert published["one-beta-alone"] == "2 distinct rows among 5, 0.88 points apart"
+    assert published["one-beta-alone"] == "2 distinct among 5, 0.88 points apart"
     assert published["adv-std"] == "0.1703"
-    assert published["adv-std-rises"] == "0.1703, 0.2328"
+    assert published["adv-std-rises"] == "0.1703; 0.2328"
     assert published["adv-max"] == "1.154"  # 0.1966 / 0.1703
     assert published["repeated-demonstrations"] == published["few-prompts"] == ""
 
@@ -79,24 +94,24 @@ def test_the_published_numbers_are_looked_up() -> None:
 def test_our_numbers_are_those_of_the_arm_and_of_the_control() -> None:
     found = judged()
     shown = {name: (p.arm, p.with_fault, p.without) for name, p in found.items()}
-    assert shown["identical-rows-head"] == ("head", "1 distinct row among 6", "6 distinct rows among 6")
+    assert shown["identical-rows-head"] == ("head", "1 distinct among 6", "6 distinct among 6")
     # fifteen policies: 15 x 14 / 2 pairs
-    pairs = ("105 of 105 pairs, smallest share 100.0 %", "0 of 105 pairs, smallest share 90.0 %")
+    pairs = ("105 of 105 pairs, least 100.0 %", "0 of 105 pairs, least 90.0 %")
     assert shown["identical-choices"] == ("head", *pairs)
     assert shown["repeated-demonstrations"] == ("pool", "100.0 %", "0.0 %")
     assert shown["few-prompts"] == ("pool", "8", "20")
     assert shown["reused-rows-all"] == ("all", "0 of 8 and 0 of 8", "8 of 8 and 8 of 8")
     assert shown["kl-without-update"] == ("dropout", "0.09000", "0.00000")
     assert shown["kl-level"] == ("dropout", "0.08500", "0.01000")
-    assert shown["kl-falls"] == ("dropout", "0.08500, 0.07500, 0.07000", "0.01000, 0.02000, 0.03000")
+    assert shown["kl-falls"] == ("dropout", "0.08500; 0.07500; 0.07000", "0.01000; 0.02000; 0.03000")
     # places 0, 1, 3 and 4 among the betas: the others differ by 0.4 at most; 3 - 0.2 to the nearest in `bases`
     assert shown["one-beta-apart"] == ("bases", "2.80 points against 0.40", "0.10 points against 0.40")
     assert shown["one-beta-alone"] == (
-        "all", "2 distinct rows among 5, 3.00 points apart", "5 distinct rows among 5, 0.10 points apart",
+        "all", "2 distinct among 5, 3.00 points apart", "5 distinct among 5, 0.10 points apart",
     )  # fmt: skip
     # 0.12 and 0.15 stand at places 0 and 2
     assert shown["ratio-off-one"] == (
-        "dropout", "0.80000 to 0.82000 (no update: 0.70000)", "0.99000 to 1.01000 (no update: 1.00000)",
+        "dropout", "0.80000 to 0.82000 (no update 0.70000)", "0.99000 to 1.01000 (no update 1.00000)",
     )  # fmt: skip
     assert shown["adv-std"] == ("any", "0.2000 (share 0.2010)", "0.2000 (share 0.2010)")
 
@@ -182,23 +197,21 @@ def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
     def one_row(arm: str, beta: float, epoch: int, n: int, k: int, accuracy: float) -> float:
         return 50.0 + k if (arm, epoch, n) == ("none", 2, 200) else accuracy
 
-    assert coincidences(study_of()) == ""
+    assert coincidences(study_of()) is None
     found = judged(change=one_row)["identical-rows-head"]
-    assert found.without == "5 distinct rows among 6"  # 0.12 and 0.18 share one after epoch 2
+    assert found.without == "5 distinct among 6"  # 0.12 and 0.18 share one after epoch 2
     assert found.verdict == "reproduced"
-    assert coincidences(study_of(change=one_row)) == (
-        "Without any fault, at epoch 2 and 200 samples, all 5 betas have one row too: "
-        "the learning rate of preset `published` alone makes rows coincide."
-    )
+    told_so = ENGLISH.text(coincidences(study_of(change=one_row)))
+    assert told_so.startswith("Without any fault, at epoch 2 and 200 samples, all 5 KL_BETA have one row too")
     everywhere = judged(change=same_control)["identical-rows-head"]
     assert everywhere.verdict == "also without the fault"
-    assert "at epochs 1, 2 and 3 and 200 samples" in coincidences(study_of(change=same_control))
+    assert "at epoch 1, 2 and 3 and 200 samples" in ENGLISH.text(coincidences(study_of(change=same_control)))
 
 
 def test_the_ratio_of_a_trained_epoch_is_judged_by_a_trained_control() -> None:
     """Without an update the control is exactly 1, and says nothing about the mean of a trained epoch."""
     found = judged(ratios={"dropout": 0.7, "none": 0.911})["ratio-off-one"]
-    assert found.without == "0.91100 to 0.93100 (no update: 1.00000)"
+    assert found.without == "0.91100 to 0.93100 (no update 1.00000)"
     assert found.verdict == "also without the fault"
     assert found.remark == "Training alone moves the ratio; without an update only the fault does."
     assert judged()["ratio-off-one"].remark == ""
@@ -226,19 +239,6 @@ def test_a_smaller_configuration_has_fewer_rows_and_no_wrong_one() -> None:
     assert without_015["kl-level"].published == "0.08082"
 
 
-def test_the_table_and_the_file_show_the_same_cells() -> None:
-    found = list(judged().values())
-    table = pattern_table(study_of(), found, ("note",))
-    assert table.document == "why"
-    assert table.frame.to_numpy().tolist() == [list(line(pattern)[1:]) for pattern in found]
-    assert len(COLUMNS) == len(line(found[0]))
-    # of 14 statements: 3 facts of the data and 2 without a published number are set aside, reused rows are missed
-    assert "Reproduced: 8 of 9 published statements." in table.lead
-    assert "Set aside: 3 that hold also without the fault, 2 without a published number." in table.lead
-    assert "at 200 samples" in table.caption
-    assert "No inference about training variance: one seed." in table.caption
-
-
 def no_spread(arm: str, beta: float, epoch: int) -> float:
     return 0.0 if epoch == 1 else 0.3
 
@@ -249,103 +249,55 @@ def test_advantages_are_not_defined_where_no_query_has_a_gradient() -> None:
     assert named(found, "not defined here") == WITHOUT_TOO
     assert all("no advantage differs from 0" in found[name].remark for name in WITHOUT_TOO)
     assert named(found, "not reproduced") == NOT_REPRODUCED
-    assert tally(list(found.values()))[1].endswith(", 3 not defined here.")
 
 
 def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
-    def row(statement: str, published: str, holds: bool, without: bool = False) -> Pattern:
-        return Pattern("id", statement, published, "head", "", "", "", holds, without)
+    def row(statement: str, published: int | None, holds: bool, without: bool = False) -> Pattern:
+        return Pattern("id", say(statement), published, "head", None, None, holds, without, say("c"))
 
-    rows = [row("A.", "1", True), row("A.", "1", False), row("A.", "1", True, True)]
-    rows += [row("B.", "", True), row("C.", "1", True, True), row("C.", "1", False), row("D.", "1", False)]
-    assert tally(rows) == (
-        "Reproduced: 1 of 2 published statements.",  # A of A and D
-        "Set aside: 1 that hold also without the fault, 1 without a published number.",
-    )
-    assert tally(rows[:1])[0] == "Reproduced: 1 of 1 published statements."
-
-
-def texts(table: Table) -> list[str]:
-    """Return what a reader reads, without the names of arms, which stand as code."""
-    frame = table.frame.drop(columns="Arm", errors="ignore")
-    cells = (str(cell) for row in frame.itertuples(index=False) for cell in row)
-    return [text for text in (table.title, table.lead, table.caption, *map(str, frame.columns), *cells) if text]
-
-
-def test_every_text_has_a_translation() -> None:
-    chinese = read_glossary(GLOSSARY)
-    changes: list[dict[str, Any]] = [{}, {"change": same_control}, {"ratios": {"none": 0.9}}]
-    changes += [{"change": in_arm("pool", beta=0.15, epoch=2, shots=(1, 2))}, {"std": no_spread}]
-    for changed in changes:
-        table = pattern_table(study_of(**changed), list(judged(**changed).values()), ())
-        assert untranslated(chinese, texts(table)) == []
-    for table in emulated_tables(study_of()):
-        assert untranslated(chinese, texts(table)) == []
+    rows = [row("A", 1, True), row("A", 1, False), row("A", 1, True, True)]
+    rows += [row("B", None, True), row("C", 1, True, True), row("C", 1, True, True), row("D", 1, False)]
+    assert ENGLISH.text(tally(rows)).startswith("Some emulated fault reproduces 1 of 2")  # A of A and D
+    assert "; 2 more hold" in ENGLISH.text(tally(rows))  # B is not published, C holds without a fault
+    # of 14 statements: 3 facts of the data and 2 without a published number are set aside, reused rows are missed
+    assert "reproduces 8 of 9 published statements; 5 more" in ENGLISH.text(tally(patterns(study_of())))
 
 
 def test_only_whole_shares_print_as_whole() -> None:
-    assert [percent(share) for share in (0.0, 1e-6, 0.12345, 0.99999, 1.0)] == [
-        "0.0 %", "0.1 %", "12.3 %", "99.9 %", "100.0 %",
-    ]  # fmt: skip
+    shown = [
+        ENGLISH.text(_percent(EvidenceRow("lever", "a", "b", share))) for share in (0.0, 1e-6, 0.12345, 0.99999, 1)
+    ]
+    assert shown == ["0.0 %", "0.1 %", "12.3 %", "99.9 %", "100.0 %"]
 
 
-def test_the_tables_have_the_documents_shape() -> None:
-    tables = {table.id: table for table in emulated_tables(study_of())}
-    assert {table.document for table in tables.values()} == {"why"}
-    assert all(table.title.startswith("Emulated: ") for table in tables.values())
-    assert len(tables) == 2 + 2 * 6
-    frame = tables["why-accuracy-bases"].frame
-    assert list(frame.columns) == [
-        "Epoch", "KL_BETA", "Source", "Shot 1", "Shot 2", "Shot 3", "Shot 4", "Average", "vs 0.15",
-    ]  # fmt: skip
-    rows = {tuple(row[:3]): row[3:] for row in frame.to_numpy().tolist()}
+def shown(name: str, study: Any) -> list[list[str]]:
+    table = next(table for table in tables(study.material) if table.id == name)
+    return [[ENGLISH.text(cell) for cell in line.cells] for line in table.lines]
+
+
+def test_the_accuracies_stand_below_the_published_ones() -> None:
+    rows = {tuple(row[:3]): row[3:] for row in shown("emulated-accuracies", study_of())}
     # 50 + shots + 2 + 0.1 x place + epoch, and 3 less for 0.15
-    assert rows["1", "0.18", "emulated"] == ["54.40", "55.40", "56.40", "57.40", "55.90", "+3.20"]
-    assert rows["1", "0.15", "emulated"] == ["51.20", "52.20", "53.20", "54.20", "52.70", "reference"]
-    assert rows["1", "0.15", "published"] == ["58.80", "56.60", "53.90", "55.20", "56.13", "reference"]
-    assert rows["1", "0.12", "published"][-1] == "-0.28"
-    assert ("3", "0.12", "published") not in rows
-    assert len(rows) == 15 + 5 + 3  # 0.12, 0.15 and 0.18 were published for epoch 2
-    by_samples = {tuple(row[:4]): row[4:] for row in tables["why-samples-all"].frame.to_numpy().tolist()}
-    assert by_samples["2", "0.15", "800", "emulated"] == ["56.00", "57.00", "58.00", "59.00"]
-    assert by_samples["2", "0.15", "800", "published"] == ["49.62", "48.33", "47.15", "47.83"]
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_no_emulated_row_reads_as_a_result(arm: str) -> None:
-    tables = [t for t in emulated_tables(study_of()) if t.id in (f"why-accuracy-{arm}", f"why-samples-{arm}")]
-    assert len(tables) == 2
-    for table in tables:
-        assert set(table.frame["Source"]) == {"control" if arm == "none" else "emulated", "published"}
-        assert ("no fault is switched on" in table.caption) == (arm == "none")
-        assert ("the faults are switched on deliberately" in table.caption) == (arm != "none")
-
-
-def test_the_published_rows_with_another_base_carry_their_footnotes() -> None:
-    lineages = read_published_lineage(REFERENCE.parent / "lineage.yaml")
-    tables = [t for t in emulated_tables(study_of()) if "Source" in t.frame]
-    for table in guard(tables, lineages, "footnote"):
-        keys = table.frame[["KL_BETA", "Source"]].itertuples(index=False, name=None)
-        marked = {key for key, letters in zip(keys, table.marks, strict=True) if letters}
-        assert marked == {("0.15", "published")}
-        assert "a: Base checkpoint: v3_k64_scratch/rce_epoch2, the other rows: kl012/rce_epoch5." in table.footnotes
-        assert {len(letters) for letters in table.marks} == {0, len(table.footnotes)}
+    assert rows["bases", "1", "0.18"] == ["54.40", "55.40", "56.40", "57.40", "55.90", "+3.20"]
+    assert rows["bases", "1", "0.15"] == ["51.20", "52.20", "53.20", "54.20", "52.70", "0.00"]
+    assert rows["published", "1", "0.15"] == ["58.8", "56.6", "53.9", "55.2", "56.13", "0.00"]
+    assert rows["published", "1", "0.12"][-1] == "-0.28"
+    assert ("published", "3", "0.12") not in rows
+    assert len(rows) == 6 * 15 + 5 + 3  # 0.12, 0.15 and 0.18 were published for epoch 2
 
 
 def test_the_kl_table_puts_both_trainings_beside_the_published_one() -> None:
-    frame = next(table for table in emulated_tables(study_of()) if table.id == "why-kl").frame
-    rows = {tuple(row[:2]): row[2:] for row in frame.to_numpy().tolist()}
-    assert list(frame.columns)[2:] == [
-        "Published KL", "KL with dropout", "Exact KL with dropout", "KL without", "Exact KL without",
-    ]  # fmt: skip
+    rows = {tuple(row[:2]): row[2:] for row in shown("emulated-kl", study_of())}
     assert rows["no update", "1"] == ["", "0.09000", "0.00000", "0.00000", "0.00000"]
-    assert rows["0.145", "3"] == ["0.07138", "0.07000", "0.00100", "0.03000", "0.00100"]
+    assert rows["0.145", "3"][1:] == ["0.07000", "0.00100", "0.03000", "0.00100"]
+    assert rows["0.145", "3"][0].startswith("0.07138")
     assert len(rows) == 2 + 15
 
 
-def test_the_nearest_sample_count_stands_in_for_200() -> None:
-    study = study_of(Emulate(kl_betas=(0.12, 0.15), grpo_epochs=1), samples=(20, 40), shots=(1, 2))
-    table = next(table for table in emulated_tables(study) if table.id == "why-accuracy-head")
-    assert table.title == "Emulated: accuracy at 40 samples, arm head"
-    assert "published" not in set(table.frame["Source"])
-    assert table.notes == ()
+def test_every_number_of_the_tables_is_found_in_the_evidence() -> None:
+    material = study_of().material
+    ledger = Ledger(material.evidence)
+    found = [table.noted(ledger) for table in tables(material)]
+    assert {table.section for table in found} == {"why", "emulation"}
+    assert {line.whose for table in found[:1] for line in table.lines} == {"emulated"}
+    assert any(row.subject == "table/patterns" and row.how == "count" and row.source for row in ledger.rows)

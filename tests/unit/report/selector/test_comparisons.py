@@ -1,0 +1,90 @@
+"""Comparisons, modes, presets and agreement from a small evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lever_pipe.experiment.report_stage_configs import ReportedRun
+from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.material import Material
+from lever_pipe.report.selector.comparisons import tables
+from lever_pipe.report.table import Table
+
+ENGLISH = Voice("en", read_catalogue(sorted(Path("resources/messages/en").glob("*.yaml"))))
+RCE, SMALL, LARGE = (
+    f"preset~main/{name}" for name in ("rce/epoch~5", "grpo/base~5/beta~0/epoch~3", "grpo/base~5/beta~0.15/epoch~3")
+)
+DRAWN = "preset~main/on_policy/base~5/beta~0/epoch~3"
+
+
+def level_rows(subject: str, value: float) -> list[EvidenceRow]:
+    at = {"subset": "prefix", "samples": "200", "low": value - 1, "high": value + 1, "n": 200, "runs": 3}
+    return [EvidenceRow("lever", subject, "accuracy", value, shots=k, **at) for k in ("1", "2", "mean")]
+
+
+def gap_rows(left: str, right: str, family: str, value: float, p: float, shots: tuple[str, ...]) -> list[EvidenceRow]:
+    at = {
+        "against": right,
+        "subset": "prefix",
+        "samples": "200",
+        "family": family,
+        "p_holm": p,
+        "low": -1.0,
+        "high": 9.0,
+    }
+    return [EvidenceRow("lever", left, "accuracy", value, shots=k, detectable=1.5, runs=3, **at) for k in shots]
+
+
+def built(*more: EvidenceRow) -> dict[str, Table]:
+    rows = [row for name, value in ((RCE, 70.0), (SMALL, 71.0), (LARGE, 72.0)) for row in level_rows(name, value)]
+    rows += gap_rows(LARGE, RCE, "grpo-against-rce", 2.0, 0.01, ("mean",))
+    rows += gap_rows(LARGE, RCE, "grpo-against-rce-by-shots", 3.0, 0.2, ("1", "2"))
+    rows += gap_rows(SMALL, LARGE, "document-001/epoch~3", -1.0, 0.5, ("1", "2", "mean"))
+    rows += [EvidenceRow("lever", RCE, "as_sequence", 0.995, against=SMALL, shots="2")]
+    rows += [
+        EvidenceRow("lever", f"published/grpo/beta~{b}/epoch~1", "accuracy", v, samples="200", shots=k, quoted="a.md")
+        for b, v in (("0.15", 56.0), ("0", 55.0))
+        for k in ("1", "2")
+    ]
+    material = Material(Evidence([*rows, *more]), ReportedRun(studies=(), main_preset="main"))
+    return {table.id: table for table in tables(material)}
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [[ENGLISH.text(cell) for cell in line.cells] for line in table.lines]
+
+
+def test_a_pair_is_one_line_whose_other_shots_come_from_their_own_family() -> None:
+    found = built()
+    (line,) = texts(found["comparisons-primary"])
+    heads = [ENGLISH.text(column.head) for column in found["comparisons-primary"].columns]
+    shown = dict(zip(heads, line, strict=True))
+    assert shown["Shot 1"] == "+3.0 [-1.0, 9.0]"  # of the family by shots
+    assert shown["Mean"] == "+2.00 [-1.0, 9.0]"
+    assert shown["Holm p"] == "0.010"  # of the mean alone
+    assert [line[0] for line in texts(found["comparisons-secondary"])] == ["Document 001, epoch 3"]
+
+
+def test_published_means_stand_beside_ours_with_their_own_reference() -> None:
+    rows = {line[0]: line[1:] for line in texts(built()["published-beside-ours"])}
+    assert rows["0.15"] == ["72.00 [71.0, 73.0]", "", "", "56.00", "0.00"]
+    assert rows["0"] == ["71.00 [70.0, 72.0]", "-1.00 [-1.0, 9.0]", "0.500", "55.00", "-1.00"]
+
+
+def test_two_policies_that_choose_alike_are_named() -> None:
+    lead = ENGLISH.text(built()["agreement"].lead)
+    assert "choose alike for 99.5 % of queries" in lead
+
+
+def test_modes_stand_beside_each_other_only_where_both_ran() -> None:
+    assert "modes" not in built()
+    rows = level_rows(DRAWN, 75.0) + gap_rows(DRAWN, RCE, "on-policy-against-rce", 5.0, 0.0001, ("mean",))
+    shown = texts(built(*rows)["modes"])
+    assert [line[0] for line in shown] == [
+        "RCE",
+        "On-policy GRPO, KL_BETA 0",
+        "Offline GRPO, KL_BETA 0",
+        "Offline GRPO, KL_BETA 0.15",
+    ]
+    assert shown[1][3:5] == ["+5.00 [-1.0, 9.0]", "<0.001"]
