@@ -27,17 +27,6 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "data": ("data",),
 }
 """Sections by page: the main one and the appendix."""
-FIGURES: Mapping[str, tuple[str, ...]] = {
-    "selector": ("accuracy_by_shots", "kl_beta_differences", "on_policy_betas"),
-    "agent": ("agent_validation", "agent_arms"),
-    "000": ("rce_curve",),
-    "001": ("training_curves",),
-    "003": ("published_rewards", "agent_training"),
-    "004": ("agent_validation_arms",),
-    "comparisons": ("accuracy_by_epoch", "on_policy_prompts", "on_policy_steps", "accuracy_by_preset"),
-}
-"""Figures by section; those of no section stand under `data`."""
-OTHERS = "data"
 
 CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (answer.answers,)
 TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (setting.tables, summary.tables)

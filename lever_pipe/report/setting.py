@@ -17,7 +17,8 @@ AS_PUBLISHED = "published"
 
 def tables(material: Material) -> Iterator[Table]:
     """Yield the presets side by side: where they differ, and whole."""
-    presets = {arm.preset: material.config.presets[arm.preset] for arm in material.config.arms}
+    known = material.config.presets
+    presets = {arm.preset: known[arm.preset] for arm in material.config.arms if arm.preset in known}
     if not material.has("lever") or not presets:
         return
     flat = {name: dict(_flat(preset.model_dump(mode="json"))) for name, preset in presets.items()}
@@ -88,7 +89,9 @@ def _value(value: Any) -> Cell:
         return say({None: "word.none", True: "word.on", False: "word.off"}[value])
     if isinstance(value, list):
         return Name(", ".join(f"{each:g}" for each in value))
-    return Name(f"{value:g}") if isinstance(value, float) else Code(value) if isinstance(value, str) else Name(str(value))
+    return (
+        Name(f"{value:g}") if isinstance(value, float) else Code(value) if isinstance(value, str) else Name(str(value))
+    )
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

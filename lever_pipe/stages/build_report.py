@@ -14,7 +14,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.cells import Cell, say
+from lever_pipe.report.cells import Cell, Name, say
 from lever_pipe.report.contents import Contents, contents_of
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
 from lever_pipe.report.material import Material
@@ -23,16 +23,20 @@ from lever_pipe.report.page.markdown import answers, markdown
 from lever_pipe.report.table import as_csv
 from lever_pipe.report.tables.lineage import read_lineage
 
+SECTIONS = "sections.json"
+"""File of the folder of figures: in which section each stands."""
+
 
 def build_report(
     *,
     evidence: Input,
     lineage: Inputs,
-    messages: Inputs,
+    english: Inputs,
+    chinese: Inputs,
     declared: Inputs,
     gallery: Inputs,
     dialogues: Inputs,
-    figures: Inputs,
+    figures: Input,
     template: Input,
     style: Input,
     script: Input,
@@ -43,10 +47,10 @@ def build_report(
 ) -> None:
     """Write the main page, its Markdown, and the folder `appendix` with all else that the report is.
 
-    `messages` are the catalogues of all languages, each in a folder of its language's name; `figures` are folders;
-    `lineage`, `gallery` and `dialogues` are one file or none. In `appendix` lie the appendix pages and those of the
-    other language, `tables/*.csv`, `evidence.csv` (which the pages' numbers name by line), `index.json` (titles of
-    tables and figures) and `answers.txt`.
+    `english` and `chinese` are catalogues of messages, `declared` files of tables; `figures` is the folder of
+    `plot_figures`; `lineage`, `gallery` and `dialogues` are one file or none. In `appendix` lie the appendix pages and
+    those of the other language, `tables/*.csv`, `evidence.csv` (which the pages' numbers name by line), `index.json`
+    (titles of tables and figures) and `answers.txt`.
 
     Raises:
         RecordError: an input is missing or malformed, a number has no row, or a message is missing.
@@ -54,45 +58,48 @@ def build_report(
     material = Material(Evidence(read_evidence(evidence)), config, read_lineage(lineage[0]) if lineage else {})
     contents = contents_of(material, declared)
     lines = {row.key: line for line, row in enumerate(material.evidence, start=2)}
-    voices = {name: Voice(name, read_catalogue(of), lines) for name, of in _by_language(messages).items()}
+    voices = {name: Voice(name, read_catalogue(of), lines) for name, of in (("en", english), ("zh", chinese))}
     voice = voices[config.language]
-    drawn = pages.Drawn(_drawings(figures, page.parent), _json(gallery), _json(dialogues))
     frame = pages.Frame(_text(template), _text(style), _text(script))
     written: dict[str, str] = {}
     for each in voices.values():
-        told: dict[str, Any] = {"title": config.title, "lead": _lead(config), "first": config.language}
+        drawn = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))
+        told: dict[str, Any] = {"title": _title(config), "lead": _lead(config), "first": config.language}
         written |= pages.html_pages(contents, drawn, each, **told, frame=frame)
     main = written.pop(page.name)
     beside = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
     beside |= {f"tables/{table.id}.csv": as_csv(table, voice) for of in contents.tables.values() for table in of}
     beside["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
-    beside["index.json"] = json.dumps(_index(contents, drawn, voice), ensure_ascii=False, indent=1)
+    beside["index.json"] = json.dumps(_index(contents, _sections(figures), voice), ensure_ascii=False, indent=1)
     beside["answers.txt"] = answers(contents, voice)
     storage.write_text(page, main)
-    storage.write_text(report, markdown(contents, voice, title=config.title, lead=_lead(config)))
+    storage.write_text(report, markdown(contents, voice, title=_title(config), lead=_lead(config)))
     write_folder(appendix, lambda folder: _write_all(folder, beside))
 
 
+def _title(config: BuildReportConfig) -> Cell:
+    """Return the configured title, or one that names the studies."""
+    names = [study.name for study in config.studies]
+    return Name(config.title) if config.title else say(f"title.{names[0] if len(names) == 1 else 'both'}")
+
+
 def _lead(config: BuildReportConfig) -> Cell:
-    """Return the line that says whose worlds these are."""
+    """Return the line that says what this run is."""
     kinds = {study.is_world for study in config.studies}
     kind = "mixed" if len(kinds) > 1 else "world" if True in kinds else "files"
     return say(f"lead.{kind}", models=[study.model for study in config.studies])
 
 
-def _by_language(messages: Sequence[Path]) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
-    for path in messages:
-        found.setdefault(path.parent.name, []).append(path)
-    return found
+def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageFigure]:
+    sections = _sections(folder)
+    paths = {name: folder / language / f"{name}.svg" for name in sections}
+    files = {name: Path(os.path.relpath(path, start)).as_posix() for name, path in paths.items()}
+    return {name: pages.PageFigure(sections[name], _text(path), files[name]) for name, path in paths.items()}
 
 
-def _drawings(folders: Sequence[Path], start: Path) -> dict[str, tuple[str, str]]:
-    for folder in folders:
-        if not folder.is_dir():
-            raise RecordError(f"{folder}: expected a folder of figures", found="none", do="Run its rule.")
-    drawn = [path for folder in folders for path in sorted(folder.iterdir()) if path.suffix == ".svg"]
-    return {path.stem: (_text(path), Path(os.path.relpath(path, start)).as_posix()) for path in drawn}
+def _sections(folder: Path) -> dict[str, str]:
+    """Return the section of each figure."""
+    return dict(json.loads(_text(folder / SECTIONS)))
 
 
 def _json(paths: Sequence[Path]) -> Mapping[str, Any] | None:
@@ -106,17 +113,15 @@ def _text(path: Path) -> str:
         raise RecordError(f"{path}: expected UTF-8 text", found=str(fault), do="Restore or rebuild the file.") from None
 
 
-def _index(contents: Contents, drawn: pages.Drawn, voice: Voice) -> dict[str, Any]:
+def _index(contents: Contents, figures: Mapping[str, str], voice: Voice) -> dict[str, Any]:
     tables = {
         table.id: {"title": voice.text(table.title), "section": voice.text(say(f"section.{section}.title"))}
         for section, of in contents.tables.items()
         for table in of
     }
-    figures = {
-        name: {"title": pages.figure_text(name, "title", voice), "caption": pages.figure_text(name, "caption", voice)}
-        for name in drawn.figures
-    }
-    return {"tables": tables, "figures": figures}
+    kinds = ("title", "caption")
+    drawn = {name: {kind: voice.text(say(f"figure.{name}.{kind}")) for kind in kinds} for name in figures}
+    return {"tables": tables, "figures": drawn}
 
 
 def _write_all(folder: Path, files: Mapping[str, str]) -> None:

@@ -63,10 +63,10 @@ REPORT_FIGURES = f"{RESULTS}/figures"
 
 use rule stage as plot_figures with:
     input:
-        evidence=EVIDENCE,
         **MESSAGES,
+        evidence=EVIDENCE,
     output:
-        figures=directory(REPORT_FIGURES),
+        figures=shown_figures(REPORT_FIGURES),
         card=f"{RESULTS}/figures.run.json",
     pathvars:
         beside=f"{RESULTS}/figures.",
@@ -74,3 +74,36 @@ use rule stage as plot_figures with:
         **call("plot_figures"),
     message:
         "Draw every figure"
+
+
+TEMPLATES = "lever_pipe/report/templates"
+
+
+use rule stage as build_report with:
+    input:
+        **MESSAGES,
+        evidence=EVIDENCE,
+        lineage=of_lever("lineage.csv"),
+        declared=sorted(map(str, Path("resources/tables").glob("*.yaml"))),
+        gallery=[],
+        dialogues=[],
+        figures=REPORT_FIGURES,
+        template=f"{TEMPLATES}/page.html.j2",
+        style=f"{TEMPLATES}/report.css",
+        script=f"{TEMPLATES}/report.js",
+    output:
+        page=report(
+            PAGE,
+            category="The page",
+            labels={"page": "The answers, and all else"},
+            caption="../report/page.rst",
+        ),
+        report=REPORT,
+        appendix=shown_tables(APPENDIX),
+        card=f"{RESULTS}/report.run.json",
+    pathvars:
+        beside=f"{RESULTS}/report.",
+    params:
+        **call("build_report"),
+    message:
+        "Write the report"

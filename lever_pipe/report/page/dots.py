@@ -21,7 +21,7 @@ SPREAD = 4.5  # half the distance of two marks of a row
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class PlotAxis:
     """A scale from values to places, with its ticks."""
 
     low: float
@@ -57,7 +57,7 @@ def plot(card: Card, voice: Voice) -> Markup:
     return Markup("".join([*parts, "</svg>"]))
 
 
-def axis_of(numbers: Sequence[Number], *, left: float) -> Axis:
+def axis_of(numbers: Sequence[Number], *, left: float) -> PlotAxis:
     """Return the axis that holds every number with its interval, from tick to tick.
 
     Steps are 1, 2 or 5 times a power of ten.
@@ -71,17 +71,17 @@ def axis_of(numbers: Sequence[Number], *, left: float) -> Axis:
     step = next(power * times for times in (1, 2, 5, 10) if span / (power * times) <= N_TICKS)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     last += last == first
-    return Axis(first * step, last * step, left, tuple(i * step for i in range(first, last + 1)))
+    return PlotAxis(first * step, last * step, left, tuple(i * step for i in range(first, last + 1)))
 
 
-def _grid(axis: Axis) -> Iterator[str]:
+def _grid(axis: PlotAxis) -> Iterator[str]:
     for tick in axis.ticks:
         x, is_zero = axis.at(tick), tick == 0 and axis.low < 0
         yield f'<line class="{"zero" if is_zero else "grid"}" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{PLOT_HEIGHT + 6}"/>'
         yield _text(x, PLOT_HEIGHT + 21, f"{tick:g}".replace("-", "−"), "soft middle")
 
 
-def _row(row: CardRow, label: str, axis: Axis, y: float, voice: Voice) -> Iterator[str]:
+def _row(row: CardRow, label: str, axis: PlotAxis, y: float, voice: Voice) -> Iterator[str]:
     yield _text(axis.left - 9, y + 4, label, "end")
     shifts = (0.0,) if len(row.marks) == 1 else (-SPREAD, SPREAD)
     for (kind, number), shift in zip(row.marks, shifts, strict=False):

@@ -1,21 +1,18 @@
-"""Figures inline: an SVG file as markup that follows the page's colours and language.
+"""Figures inline: an SVG file as markup that follows the page's colours.
 
 Every look becomes an attribute or a class, because the page's security policy forbids inline styles and because a
-class can change with light and dark. A text is that of the message that its group's id names: `msg:ID?name=value`.
+class can change with light and dark.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from urllib.parse import parse_qsl
 from xml.etree import ElementTree
 
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Message, say
 
 SVG = "{http://www.w3.org/2000/svg}"
 XLINK = "{http://www.w3.org/1999/xlink}"
@@ -38,39 +35,26 @@ COLOURS = {
     "#f0e442": "c7",
 }
 """Colours of the figures by the name that the style sheet gives them, in light and in dark."""
-SPOKEN = "msg:"
 REFERENCE = re.compile(r"#([\w-]+)")
-SIZE = re.compile(r"(\d+(?:\.\d+)?)px")
 FRACTION = re.compile(r"\d+\.\d{3,}")
 ROUNDED = {"d", "x", "y", "width", "height", "transform"}
 IGNORED = {"font-family", "font", "id", "style", "href", "version", "stroke-linejoin"}
-READABLE = 11.0
-"""Pixels that a figure's smallest text has at least."""
 
 
-def inline(svg: str, *, source: str, name: str, title: str, voice: Voice) -> Markup:
-    """Return a figure as inline SVG in the language of `voice`.
+def inline(svg: str, *, source: str, name: str, title: str) -> Markup:
+    """Return a figure as inline SVG.
 
-    Its ids begin with `name`, so that two figures on a page share none; `title` is for readers who do not see it. Its
-    attribute `data-least` is the width below which its smallest text would be too small to read.
+    Its ids begin with `name`, so that two figures on a page share none; `title` is for readers who do not see it.
 
     Raises:
-        RecordError: the file is no SVG, holds an element that a figure does not need, or names an unknown message.
+        RecordError: the file is no SVG, or holds an element that a figure does not need.
     """
     root = _parse(svg, source)
     used = {found for element in root.iter() for value in element.attrib.values() for found in REFERENCE.findall(value)}
-    inner = "".join(_Writer(name, used, voice, source).write(child) for child in root)
+    inner = "".join(_Writer(name, used, source).write(child) for child in root)
     box = root.get("viewBox", "")
-    least = round(READABLE / _smallest_text(root) * float(box.split()[2]))
-    head = f'<svg class="plot" viewBox="{escape(box)}" role="img" aria-label="{escape(title)}" data-least="{least}">'
+    head = f'<svg class="plot" viewBox="{escape(box)}" role="img" aria-label="{escape(title)}">'
     return Markup(f"{head}{inner}</svg>")
-
-
-def spoken(identifier: str) -> Message:
-    """Return the message that a group's id names; values that begin with `msg:` are messages, too."""
-    message, _, query = identifier.removeprefix(SPOKEN).partition("?")
-    pairs = parse_qsl(query, keep_blank_values=True)
-    return say(message, **{key: spoken(value) if value.startswith(SPOKEN) else value for key, value in pairs})
 
 
 def _parse(svg: str, source: str) -> ElementTree.Element:
@@ -83,20 +67,11 @@ def _parse(svg: str, source: str) -> ElementTree.Element:
     return root
 
 
-def _smallest_text(root: ElementTree.Element) -> float:
-    sizes = [
-        float(found[1])
-        for element in root.iter(f"{SVG}text")
-        if (found := SIZE.search(element.get("style", "") + element.get("font-size", "")))
-    ]
-    return min(sizes, default=READABLE)
-
-
 class _Writer:
     """Writes the elements of one figure."""
 
-    def __init__(self, name: str, used: set[str], voice: Voice, source: str) -> None:
-        self.name, self.used, self.voice, self.source = name, used, voice, source
+    def __init__(self, name: str, used: set[str], source: str) -> None:
+        self.name, self.used, self.source = name, used, source
 
     def write(self, element: ElementTree.Element) -> str:
         tag = str(element.tag).removeprefix(SVG)
@@ -105,22 +80,10 @@ class _Writer:
         if tag not in KEPT:
             wanted = f"{self.source}: expected only {', '.join(sorted(KEPT))}"
             raise RecordError(wanted, found=tag, do="Draw it without.")
-        if element.get("id", "").startswith(SPOKEN):
-            self._say(element)
         attributes = "".join(f' {key}="{escape(value)}"' for key, value in self._attributes(element))
         inner = "".join(self.write(child) + _text(child.tail) for child in element)
         text = _text(element.text)
         return f"<{tag}{attributes}>{text}{inner}</{tag}>" if text or inner or tag not in ("g", "defs") else ""
-
-    def _say(self, group: ElementTree.Element) -> None:
-        """Put the message that a group names into its first text; the others, further lines of it, are emptied."""
-        texts = list(group.iter(f"{SVG}text"))
-        if texts:
-            for text in texts:
-                text.text = ""
-                for child in list(text):
-                    text.remove(child)
-            texts[0].text = self.voice.text(spoken(group.get("id", "")))
 
     def _attributes(self, element: ElementTree.Element) -> Iterator[tuple[str, str]]:
         own = element.attrib

@@ -9,9 +9,9 @@ from lever_pipe.report.contents import MAIN, PAGES, Contents
 from lever_pipe.report.table import as_markdown
 
 
-def markdown(contents: Contents, voice: Voice, *, title: str, lead: Cell) -> str:
+def markdown(contents: Contents, voice: Voice, *, title: Cell, lead: Cell) -> str:
     """Return the answers, sentences and tables of the main page."""
-    parts = [f"# {title}", voice.text(lead)]
+    parts = [f"# {voice.text(title)}", voice.text(lead)]
     for card in contents.cards:
         parts += [f"## {voice.text(card.title)}", _answer(card, voice), voice.text(card.notes)]
     for section in PAGES[MAIN]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jinja2
@@ -13,7 +13,7 @@ from markupsafe import Markup
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, say
-from lever_pipe.report.contents import FIGURES, MAIN, OTHERS, PAGES, Contents
+from lever_pipe.report.contents import MAIN, PAGES, Contents
 from lever_pipe.report.page import dots, drawings, grids, samples
 from lever_pipe.report.table import Table
 
@@ -32,10 +32,19 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """What is drawn or shown as it was made: figures by name as SVG texts with their links, gallery and dialogues."""
+class PageFigure:
+    """A figure: the section it stands in, its SVG text, and its file beside the main page."""
 
-    figures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    section: str
+    svg: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibits:
+    """What is shown as it was made: the figures of a language by name, gallery and dialogues."""
+
+    figures: Mapping[str, PageFigure] = field(default_factory=dict)
     gallery: samples.Json | None = None
     dialogues: samples.Json | None = None
 
@@ -94,7 +103,7 @@ def link(to: str, start: str) -> str:
 
 
 def html_pages(
-    contents: Contents, drawn: Drawn, voice: Voice, *, title: str, lead: Cell, first: str, frame: Frame
+    contents: Contents, drawn: Exhibits, voice: Voice, *, title: Cell, lead: Cell, first: str, frame: Frame
 ) -> Iterator[tuple[str, str]]:
     """Yield every page of a language as its path beside the main page, and its text.
 
@@ -117,10 +126,8 @@ def html_pages(
 class _Maker:
     """The pages of one language while they are made."""
 
-    def __init__(self, contents: Contents, drawn: Drawn, voice: Voice, first: str) -> None:
+    def __init__(self, contents: Contents, drawn: Exhibits, voice: Voice, first: str) -> None:
         self.contents, self.drawn, self.voice, self.first = contents, drawn, voice, first
-        placed = {name for names in FIGURES.values() for name in names}
-        self.unplaced = tuple(name for name in drawn.figures if name not in placed)
 
     def file(self, page: str) -> str:
         return file_of(page, self.voice.language, self.first)
@@ -128,7 +135,7 @@ class _Maker:
     def is_filled(self, page: str) -> bool:
         return any(self._has(section) for section in PAGES[page])
 
-    def page(self, page: str, shown: Sequence[str], title: str, lead: Cell) -> HtmlPage:
+    def page(self, page: str, shown: Sequence[str], title: Cell, lead: Cell) -> HtmlPage:
         language, here = self.voice.language, self.file(page)
         other = next(each for each in LANGUAGES if each != language)
         is_main = page == MAIN
@@ -137,25 +144,22 @@ class _Maker:
         return HtmlPage(
             language=language,
             is_main=is_main,
-            title=title if is_main else self.voice.text(say(f"page.{page}.title")),
+            title=self.voice.text(title if is_main else say(f"page.{page}.title")),
             lead=self.voice.html(lead if is_main else say(f"page.{page}.lead")),
             cards=[self._card(card, here) for card in self.contents.cards] if is_main else [],
             sections=sections,
             pages=[(link(self.file(each), here), self.voice.html(say(f"page.{each}.title"))) for each in others],
             other=(link(file_of(page, other, self.first), here), other, LANGUAGES[other]),
             home=link(self.file(MAIN), here),
-            home_title=title,
+            home_title=self.voice.text(title),
         )
 
     def _has(self, section: str) -> bool:
         return bool(
             self.contents.tables.get(section)
             or self.contents.texts.get(section)
-            or any(name in self.drawn.figures for name in self._figures_of(section))
+            or any(drawing.section == section for drawing in self.drawn.figures.values())
         )
-
-    def _figures_of(self, section: str) -> Sequence[str]:
-        return (*FIGURES.get(section, ()), *(self.unplaced if section == OTHERS else ()))
 
     def _section(self, section: str, here: str) -> PageSection:
         tables = self.contents.tables.get(section, ())
@@ -180,17 +184,15 @@ class _Maker:
             yield samples.gallery(self.drawn.gallery, self.voice)
 
     def _figures(self, section: str, here: str) -> Iterator[Markup]:
-        for name in self._figures_of(section):
-            if name not in self.drawn.figures:
-                continue
-            svg, path = self.drawn.figures[name]
-            title = figure_text(name, "title", self.voice)
-            plot = drawings.inline(svg, source=path, name=name, title=title, voice=self.voice)
-            caption = self.voice.html(figure_caption(name, self.voice))
-            file = f'<a class="file" href="{link(path, here)}">SVG</a>'
-            yield Markup(
-                f'<figure id="figure-{name}"><div class="scroll">{plot}</div><figcaption>{caption} {file}</figcaption></figure>'
-            )
+        for name, drawing in self.drawn.figures.items():
+            if drawing.section == section:
+                title, caption = (say(f"figure.{name}.{kind}") for kind in ("title", "caption"))
+                text = self.voice.text(title)
+                plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=text)
+                told = self.voice.html(say("page.figure", title=title, caption=caption))
+                file = f'<a class="file" href="{link(drawing.file, here)}">SVG</a>'
+                caption_of = f"<figcaption>{told} {file}</figcaption>"
+                yield Markup(f'<figure id="figure-{name}"><div class="scroll">{plot}</div>{caption_of}</figure>')
 
     def _card(self, card: Card, here: str) -> ShownCard:
         say_html = self.voice.html
@@ -207,19 +209,7 @@ class _Maker:
         return link(self.file(page.removesuffix(".html")), here) + (f"#{anchor}" if anchor else "")
 
 
-def figure_text(name: str, kind: str, voice: Voice) -> str:
-    """Return a figure's title or caption as plain text, its name where the catalogue has none."""
-    known = f"figure.{name}.{kind}"
-    return voice.text(say(known)) if known in voice.texts else name
-
-
-def figure_caption(name: str, voice: Voice) -> Cell:
-    """Return what stands below a figure."""
-    known = [f"figure.{name}.{kind}" for kind in ("title", "caption") if f"figure.{name}.{kind}" in voice.texts]
-    return say("page.figure", title=say(known[0]), caption=say(known[-1]) if len(known) > 1 else None) if known else None
-
-
-def _renderer(frame: Frame, voice: Voice):  # type: ignore[no-untyped-def] # noqa: ANN202
+def _renderer(frame: Frame, voice: Voice) -> Callable[[HtmlPage], str]:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
     )

@@ -20,7 +20,7 @@ def gallery(shown: Json | None, voice: Voice) -> Markup:
     if not shown or not shown["questions"]:
         return Markup()
     parts = [f'<section class="gallery" id="gallery"><h3>{_say(voice, "gallery.title")}</h3>']
-    parts.append(f"<p>{_say(voice, 'gallery.lead')}</p><div class=\"questions\">")
+    parts.append(f'<p>{_say(voice, "gallery.lead")}</p><div class="questions">')
     parts += [_question(entry, shown["images"], voice) for entry in shown["questions"]]
     return Markup("".join([*parts, "</div></section>"]))
 
@@ -32,7 +32,7 @@ def _question(entry: Json, images: Json, voice: Voice) -> str:
     parts.append(f'<p class="references">{escape(references)}</p></div></header><dl>')
     for role, row in entry["rows"].items():
         demonstrations = "".join(_demonstration(one, images) for one in row["demonstrations"])
-        parts.append(f'<dt>{_say(voice, f"gallery.{role}")}</dt><dd>{demonstrations}')
+        parts.append(f"<dt>{_say(voice, f'gallery.{role}')}</dt><dd>{demonstrations}")
         parts.append(f'<span class="said {_look(row["accuracy"])}">{escape(row["answer"])}</span></dd>')
     return "".join([*parts, "</dl></article>"])
 
@@ -54,25 +54,27 @@ def dialogues(shown: Json | None, voice: Voice) -> Markup:
     """Return the dialogues of `dialogues.json`: of each task one of every arm, side by side."""
     if not shown or not shown["tasks"]:
         return Markup()
+    counts = {name: Name(str(n)) for name, n in shown["counts"].items()}
     parts = [f'<section class="dialogues" id="dialogues"><h3>{_say(voice, "dialogues.title")}</h3>']
-    parts.append(f"<p>{_say(voice, 'dialogues.lead')}</p>")
+    parts.append(f'<p>{_say(voice, "dialogues.lead", **counts)}</p><div class="tasks">')
     for task in shown["tasks"]:
-        parts.append('<div class="task">')
-        parts += [line for arm, told in task["arms"].items() for line in _dialogue(arm, told, voice)]
-        parts.append("</div>")
-    return Markup("".join([*parts, "</section>"]))
+        hidden = ", ".join(detail["text"] for detail in task["hidden"])
+        parts.append(f'<article class="task"><header><p class="asked">{escape(task["request"])}</p>')
+        parts.append(f'<p class="references">{_say(voice, "dialogues.hidden", details=hidden)}</p></header>')
+        parts.append('<div class="arms">')
+        parts += [line for arm, told in task["dialogues"].items() for line in _dialogue(arm, told, task, voice)]
+        parts.append("</div></article>")
+    return Markup("".join([*parts, "</div></section>"]))
 
 
-def _dialogue(arm: str, told: Json, voice: Voice) -> Iterator[str]:
-    yield f"<article><h4><code>{escape(arm)}</code></h4>"
-    yield f'<p class="request">{escape(told["request"])}</p>'
+def _dialogue(arm: str, told: Json, task: Json, voice: Voice) -> Iterator[str]:
+    reached = {"reward": f"{told['reward']:g}", "ceiling": f"{task['ceiling']:g}"}
+    yield f'<div><p class="arm"><code>{escape(arm)}</code> {_say(voice, "dialogues.reached", **reached)}</p><ol>'
     for turn in told["turns"]:
-        calls = "; ".join(str(call["content"]) for call in turn["calls"])
-        look = "yes" if turn["reward"] > 0 else "open"
-        yield f'<p class="agent">{escape(calls or turn["said"])}</p>'
-        if turn["reply"]:
-            yield f'<p class="user {look}">{escape(turn["reply"])}</p>'
-    yield f'<p class="end">{_say(voice, "dialogues.end", end=Name(str(told["end"])))}</p></article>'
+        said = "; ".join(str(call["content"]) for call in turn["calls"]) or turn["said"]
+        reply = f' <span class="{"yes" if turn["uncovered"] else "mute"}">{escape(turn["reply"])}</span>'
+        yield f"<li>{escape(said)}{reply if turn['reply'] else ''}</li>"
+    yield "</ol></div>"
 
 
 def _say(voice: Voice, message: str, **args: Any) -> str:

@@ -45,7 +45,10 @@ class Mode:
 def modes(material: Material) -> list[Mode]:
     """Return the modes of GRPO that the main preset ran, offline first."""
     main = material.main
-    found = (("grpo", main.last_grpo, main.base, main.last), ("on_policy", main.drawn, main.drawn_base, main.last_on_policy))
+    found = (
+        ("grpo", main.last_grpo, main.base, main.last),
+        ("on_policy", main.drawn, main.drawn_base, main.last_on_policy),
+    )
     return [
         Mode(name, groups, epoch, _over(name, main.preset, base, epoch), main.rce.get(base, ""))
         for name, groups, base, epoch in found
@@ -78,37 +81,40 @@ def which_beta(material: Material, found: Sequence[Mode]) -> Card:
     title = say("card.beta.title")
     if not compared:
         betas = sorted({beta for mode in found for beta in mode.groups})
-        why = say("card.beta.one", beta=betas[0]) if len(betas) == 1 else say("card.no_grpo" if not betas else "card.beta.untested")
+        why = (
+            say("card.beta.one", beta=betas[0])
+            if len(betas) == 1
+            else say("card.no_grpo" if not betas else "card.beta.untested")
+        )
         return Card(title, why, None, (), None, None, (RUN,))
-    headline, *others = [_beta_sentence(material, mode, rows) for mode, rows in compared]
+    told = [_beta_sentence(material, mode, rows) for mode, rows in compared]
+    apart = [mode for mode, rows in compared if any(map(is_separated, rows.values()))]
     smallest = min(compared[0][0].groups)
     shown = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
     return Card(
         title=title,
-        headline=headline,
-        detail=sentences(*others),
+        headline=_beta_headline([mode for mode, _ in compared], apart),
+        detail=sentences(*told),
         rows=tuple(_beta_rows(shown)),
         axis=say("card.beta.axis", beta=smallest),
-        notes=_basis(rows[0] for _, rows in compared),
+        notes=_basis(next(iter(rows.values())) for _, rows in compared),
         links=(COMPARISONS, ("#why", say("card.link.equal_rows"))),
         keys=_keys([mode for mode, _ in shown]),
     )
 
 
 def does_grpo_help(material: Material, found: Sequence[Mode]) -> Card:
-    """Return the card on GRPO: every mode against its RCE base, the most convincing first, and the ladder of policies."""
+    """Return the card on GRPO: every mode against its RCE base, separated ones first, and all policies."""
     judged = [(mode, _gain(material, mode)) for mode in found]
     known = sorted(((mode, row) for mode, row in judged if row is not None), key=lambda of: not is_separated(of[1]))
-    told = [_gain_sentence(material, mode, row, is_first=i == 0) for i, (mode, row) in enumerate(known)]
+    told: list[Cell] = [_gain_sentence(material, mode, row) for mode, row in known]
     base = material.main.last_rce
     learned = material.compared(base, RANDOM) if base else None
     rce = say("card.grpo.rce", gap=gap(learned, 1)) if learned else None
-    if not told:
-        told = [say("card.no_grpo") if not found else say("card.grpo.untested")]
     return Card(
         title=say("card.grpo.title"),
-        headline=told[0],
-        detail=sentences(*told[1:], rce),
+        headline=_gain_headline(found, known),
+        detail=sentences(*told, rce),
         rows=tuple(_ladder(material, found)),
         axis=say("card.grpo.axis"),
         notes=sentences(_basis(row for _, row in known), _recipes(material, found)),
@@ -131,6 +137,14 @@ def _against_smallest(material: Material, mode: Mode) -> dict[float, EvidenceRow
     return {beta: row for beta, row in rows if row is not None and beta != smallest}
 
 
+def _beta_headline(found: Sequence[Mode], apart: Sequence[Mode]) -> Message:
+    """Return in which modes any beta is separated from the smallest one."""
+    if len(apart) in (0, len(found)):
+        return say(f"card.beta.{'always' if apart else 'never'}")
+    others = [mode for mode in found if mode not in apart]
+    return say("card.beta.depends", apart=say(f"mode.{apart[0].name}"), not_apart=say(f"mode.{others[0].name}"))
+
+
 def _beta_sentence(material: Material, mode: Mode, rows: dict[float, EvidenceRow]) -> Message:
     """Return whether any beta is separated from the smallest one, and by how much the farthest differs."""
     levels = {beta: material.accuracy(name) for beta, name in mode.groups.items()}
@@ -141,7 +155,7 @@ def _beta_sentence(material: Material, mode: Mode, rows: dict[float, EvidenceRow
     apart = {beta: row for beta, row in rows.items() if is_separated(row)}
     farthest = max(apart or rows, key=lambda beta: abs(rows[beta].value))
     args = {
-        "mode": say(f"mode.{mode.name}"),
+        "mode": _start(mode.name),
         "n": len(mode.groups),
         "spread": spread,
         "highest": highest,
@@ -177,16 +191,36 @@ def _gain(material: Material, mode: Mode) -> EvidenceRow | None:
     return next((row for row in rows if row is not None), None)
 
 
-def _gain_sentence(material: Material, mode: Mode, row: EvidenceRow, *, is_first: bool) -> Message:
+def _gain_headline(found: Sequence[Mode], known: Sequence[tuple[Mode, EvidenceRow]]) -> Message:
+    """Return in which modes GRPO is separated from RCE, and whether upwards."""
+    if not known:
+        return say("card.grpo.untested" if found else "card.no_grpo")
+    signs = {mode.name: _verdict(row) for mode, row in known}
+    if len(set(signs.values())) == 1:
+        return say(f"card.grpo.all.{next(iter(signs.values()))}")
+    (first, verdict), (other, then) = signs.items()
+    parts = say(f"card.grpo.{verdict}", mode=_start(first)), say(f"card.grpo.{then}", mode=say(f"mode.{other}"))
+    return say("card.grpo.depends", first=parts[0], then=parts[1])
+
+
+def _start(mode: str) -> Message:
+    """Return a mode's name as a sentence begins with it."""
+    return say(f"mode.start.{mode}")
+
+
+def _verdict(row: EvidenceRow) -> str:
+    return "open" if not is_separated(row) else "up" if row.value > 0 else "down"
+
+
+def _gain_sentence(material: Material, mode: Mode, row: EvidenceRow) -> Message:
     each = [_primary(material, name, mode.base) for name in mode.groups.values()]
     tested = [found for found in each if found is not None]
-    of = "open" if not is_separated(row) else "yes" if row.value > 0 else "worse"
     is_over = row.subject == mode.over
     beta = 0.0 if is_over else PolicyName.parse(row.subject).beta or 0.0
     which = say("card.grpo.over_betas") if is_over else say("card.grpo.at_beta", beta=beta)
     return say(
-        f"card.grpo.{'first' if is_first else 'then'}.{of}",
-        mode=say(f"mode.{mode.name}"),
+        "card.grpo.gain",
+        mode=_start(mode.name),
         gap=gap(row, 1),
         which=which,
         apart=count_separated(tested),
@@ -196,12 +230,12 @@ def _gain_sentence(material: Material, mode: Mode, row: EvidenceRow, *, is_first
 
 def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
     similar = [(row.value, name) for name in SIMILAR if (row := material.accuracy(name)) is not None]
-    rows: list[tuple[MarkKind, Cell, Number | None]] = [("muted", say("policy.random"), _level(material, RANDOM))]
+    rows: list[tuple[MarkKind, Cell, Number | None]] = [("muted", say("card.policy.random"), _level(material, RANDOM))]
     if similar:
-        rows.append(("muted", say("policy.similar"), _level(material, max(similar)[1])))
-    rows.append(("muted", say("policy.rce"), _level(material, material.main.last_rce or "")))
-    rows += [(_kinds([mode])[mode.name], say(f"policy.{mode.name}"), _level_of(material, mode)) for mode in found]
-    rows.append(("muted", say("policy.oracle"), _level(material, ORACLE)))
+        rows.append(("muted", say("card.policy.similar"), _level(material, max(similar)[1])))
+    rows.append(("muted", say("card.policy.rce"), _level(material, material.main.last_rce or "")))
+    rows += [(_kinds([mode])[mode.name], say(f"card.policy.{mode.name}"), _level_of(material, mode)) for mode in found]
+    rows.append(("muted", say("card.policy.oracle"), _level(material, ORACLE)))
     return (CardRow(label, ((kind, number),)) for kind, label, number in rows if number is not None)
 
 
@@ -228,7 +262,9 @@ def _basis(rows: Iterable[EvidenceRow]) -> Cell:
     kind = few.subject.split("/")[1]
     if counts[-1] == 1:
         return sentences(basis, say("card.one_seed"))
-    return sentences(basis, say("card.fewer_seeds", mode=say(f"mode.{kind}"), runs=part(few, "runs", 0)) if len(counts) > 1 else None)
+    return sentences(
+        basis, say("card.fewer_seeds", mode=_start(kind), runs=part(few, "runs", 0)) if len(counts) > 1 else None
+    )
 
 
 def _recipes(material: Material, found: Sequence[Mode]) -> Cell:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from lever_pipe.report.cells import Cell, gap, holm, level, part, say
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
-from lever_pipe.report.selector.answer import ORACLE, RANDOM, SIMILAR, Mode, count_separated, modes
+from lever_pipe.report.selector.answer import ORACLE, Mode, count_separated, modes
 from lever_pipe.report.table import Line, Table, heads
 
 
@@ -17,10 +18,10 @@ def tables(material: Material) -> Iterator[Table]:
         return
     found = modes(material)
     base = (found[-1].base if found else "") or material.main.last_rce or ""
-    lines = [line for label, group in _policies(material, found) if (line := _line(material, label, group, base))]
+    lines = [line for group in _policies(material, found) if (line := _line(material, group, base))]
     columns = heads("head.policy", "head.accuracy", "head.against_rce", "head.holm_p", "head.runs")
-    title = say("selector.ladder", n=_questions(material))
-    yield Table("ladder", "selector", title, columns, tuple(lines), notes=(say("selector.ladder_note"),)).without_empty_columns()
+    title, note = say("selector.ladder", n=max(material.samples)), say("selector.ladder_note")
+    yield Table("ladder", "selector", title, columns, tuple(lines), notes=(note,)).without_empty_columns()
 
 
 def texts(material: Material) -> Iterator[tuple[str, Cell]]:
@@ -32,41 +33,37 @@ def texts(material: Material) -> Iterator[tuple[str, Cell]]:
         rows = [row for name in mode.groups.values() if (row := _against(material, name, mode.base)) is not None]
         if rows:
             ordered = sorted(rows, key=lambda row: row.value)
-            yield "selector", say(
-                "selector.separated",
-                mode=say(f"mode.{mode.name}"),
-                apart=count_separated(rows),
-                tested=len(rows),
-                low=gap(ordered[0], 2).plain,  # type: ignore[union-attr]
-                high=gap(ordered[-1], 2).plain,  # type: ignore[union-attr]
+            yield (
+                "selector",
+                say(
+                    "selector.separated",
+                    mode=say(f"mode.{mode.name}"),
+                    apart=count_separated(rows),
+                    tested=len(rows),
+                    low=gap(ordered[0], 2).plain,  # type: ignore[union-attr]
+                    high=gap(ordered[-1], 2).plain,  # type: ignore[union-attr]
+                ),
             )
 
 
-def _policies(material: Material, found: Sequence[Mode]) -> Iterator[tuple[Cell, str]]:
-    yield say("policy.random"), RANDOM
-    for name in SIMILAR:
-        yield say(f"policy.{name.partition('/')[2]}"), name
-    yield say("policy.rce"), material.main.last_rce or ""
+def _policies(material: Material, found: Sequence[Mode]) -> Iterator[str]:
+    yield from reading_order([name for name in material.baselines if name != ORACLE])
+    yield material.main.last_rce or ""
     for mode in found:
-        yield say("policy.over_betas", mode=say(f"policy.{mode.name}")), mode.over
-        for beta, name in mode.groups.items():
-            yield say("policy.beta", mode=say(f"policy.{mode.name}"), beta=beta), name
-    for mark in ("reinforce", "distil"):
-        yield say(f"policy.{mark}"), material.main.mark(mark) or ""
-    yield say("policy.oracle"), ORACLE
+        yield from (mode.over, *mode.groups.values())
+    yield from (material.main.mark(mark) or "" for mark in ("reinforce", "distil"))
+    yield ORACLE
 
 
-def _line(material: Material, label: Cell, group: str, base: str) -> Line | None:
+def _line(material: Material, group: str, base: str) -> Line | None:
     row, difference = material.accuracy(group), _against(material, group, base)
     if row is None and difference is None:
         return None
     runs = part(row or difference, "runs", 0)
-    return Line((label, level(row, 1), gap(difference, 2), holm(difference), runs), groups=(group,))
+    return Line(
+        (label(group, with_epoch=False), level(row, 1), gap(difference, 2), holm(difference), runs), groups=(group,)
+    )
 
 
 def _against(material: Material, group: str, base: str) -> EvidenceRow | None:
     return material.compared(group, base, samples=max(material.samples, default=0))
-
-
-def _questions(material: Material) -> int:
-    return max(material.samples)
