@@ -44,7 +44,6 @@ TOOLS = {
     "store": Tool("commands.store_tool", "count, check or trim the store of finished work"),
     "ledger": Tool("commands.ledger_tools", "count, check or merge the LVLM's answers"),
     "export_rl_data": Tool("commands.tools", "write RL data in the original format"),
-    "glossary": Tool("commands.glossary_tool", "list the texts that lack a translation"),
     "closure": Tool("commands.tools", "list the modules whose code is part of a stage's identity"),
     "schema": Tool("commands.tools", "write or check the schema of the configuration"),
     "environments": Tool("commands.tools", "write or check envs, by requirements.lock"),

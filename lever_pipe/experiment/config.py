@@ -531,7 +531,8 @@ class StoreSettings(Section):
 class Report(Section):
     """What the report is called and how it is written; changes no number of the study."""
 
-    title: str = "Two studies of GRPO and its KL penalty: every table, beside the published one"
+    title: str = ""
+    """Of the main page; empty for one that names the studies."""
     language: Literal["en", "zh"] = "en"
     guard: Literal["footnote", "strict"] = "footnote"
     """What happens to a row that differs from its neighbours in more than the compared factor."""

@@ -171,13 +171,17 @@ class Evidence:
 
 def write_evidence(path: Path, rows: Iterable[EvidenceRow]) -> None:
     """Write rows as CSV, each with the parts of its subject's name behind it."""
+    storage.write_text(path, ",".join([*EvidenceRow._fields, *DESCRIBED]) + "\n" + evidence_text(rows))
+
+
+def evidence_text(rows: Iterable[EvidenceRow]) -> str:
+    """Return rows as CSV without a head."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*EvidenceRow._fields, *DESCRIBED])
     for row in rows:
         cells = [_text(value) if isinstance(value, float) else value or "" for value in row]
         writer.writerow([*cells, *described(row.subject)])
-    storage.write_text(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def read_evidence(path: Path) -> list[EvidenceRow]:

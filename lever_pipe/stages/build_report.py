@@ -1,94 +1,109 @@
-"""Rule `build_report`: one HTML page and one Markdown page with every table and figure."""
+"""Rule `build_report`: the main page with its appendix in both languages, as Markdown, tables and evidence."""
 
 from __future__ import annotations
 
-import logging
+import json
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from lever_pipe.base import storage
+from lever_pipe.base.atomic import write_folder
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.report.page import audit, render
-from lever_pipe.report.page.compose import Drawing, Parts, StudyNote, compose
-from lever_pipe.report.page.glossary import Glossary, read_glossary
-from lever_pipe.report.page.tables import PageTable, read_tables
-from lever_pipe.report.page.voice import Voice
+from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.cells import Cell, Name, say
+from lever_pipe.report.contents import Contents, contents_of
+from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
+from lever_pipe.report.material import Material
+from lever_pipe.report.page import pages
+from lever_pipe.report.page.markdown import answers, markdown
+from lever_pipe.report.table import as_csv
+from lever_pipe.report.tables.lineage import read_lineage
 
-log = logging.getLogger("build_report")
-
-HTML_ONLY = ("title", "contents", "footer", "drawing:")
-"""Places that the Markdown page lacks."""
+SECTIONS = "sections.json"
+"""File of the folder of figures: in which section each stands."""
 
 
 def build_report(
     *,
-    html_template: Input,
+    evidence: Input,
+    lineage: Inputs,
+    english: Inputs,
+    chinese: Inputs,
+    declared: Inputs,
+    gallery: Inputs,
+    dialogues: Inputs,
+    figures: Input,
+    template: Input,
     style: Input,
     script: Input,
-    markdown_template: Input,
-    glossary: Inputs,
-    tables: Inputs,
-    csv: Inputs,
-    figures: Inputs,
     page: Output,
     report: Output,
+    appendix: Output,
     config: BuildReportConfig,
 ) -> None:
-    """Write the page as HTML and, beside it, as Markdown; links to figures and CSV files are relative.
+    """Write the main page, its Markdown, and the folder `appendix` with all else that the report is.
 
-    `csv` are the folders that hold one CSV file a table; `glossary` are no files for English. A text that has no
-    translation stays in English and is named in the log. Two runs differ in the foot of the HTML page alone: its time.
+    `english` and `chinese` are catalogues of messages, `declared` files of tables; `figures` is the folder of
+    `plot_figures`; `lineage`, `gallery` and `dialogues` are one file or none. In `appendix` lie the appendix pages and
+    those of the other language, `tables/*.csv`, `evidence.csv` (which the pages' numbers name by line), `index.json`
+    (titles of tables and figures) and `answers.txt`.
 
     Raises:
-        RecordError: an input is missing or malformed, or a page prints a number that none of its files holds.
+        RecordError: an input is missing or malformed, a number has no row, or a message is missing.
     """
-    voice = Voice(_glossary(glossary, config.language))
-    read = read_tables(tables)
-    parts = Parts(
-        title=config.title,
-        main_preset=config.main_preset,
-        studies=[StudyNote(**study.model_dump()) for study in config.studies],
-        tables=read,
-        links=_csv_links(read, csv, page.parent),
-        figures=_drawings(figures, page.parent),
-        stamp=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    )
-    made = compose(parts, voice)
-    html = render.html(made, template=_text(html_template), style=_text(style), script=_text(script))
-    audit.audit_html(html, voice.spoken)
-    markdown = render.markdown(made, template=_text(markdown_template))
-    audit.audit_markdown(markdown, _of_markdown(voice.spoken))
-    _warn(list(voice.missing), config.language)
-    storage.write_text(page, html)
-    storage.write_text(report, markdown)
+    material = Material(Evidence(read_evidence(evidence)), config, read_lineage(lineage[0]) if lineage else {})
+    contents = contents_of(material, declared)
+    lines = {row.key: line for line, row in enumerate(material.evidence, start=2)}
+    voices = {name: Voice(name, read_catalogue(of), lines) for name, of in (("en", english), ("zh", chinese))}
+    voice = voices[config.language]
+    frame = pages.Frame(_text(template), _text(style), _text(script))
+    written: dict[str, str] = {}
+    for each in voices.values():
+        drawn = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))
+        told: dict[str, Any] = {"title": _title(config), "lead": _lead(config), "first": config.language}
+        written |= pages.html_pages(contents, drawn, each, **told, frame=frame)
+    main = written.pop(page.name)
+    beside = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
+    beside |= {f"tables/{table.id}.csv": as_csv(table, voice) for of in contents.tables.values() for table in of}
+    beside["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
+    beside["index.json"] = json.dumps(_index(contents, _sections(figures), voice), ensure_ascii=False, indent=1)
+    beside["answers.txt"] = answers(contents, voice)
+    storage.write_text(page, main)
+    storage.write_text(report, markdown(contents, voice, title=_title(config), lead=_lead(config)))
+    write_folder(appendix, lambda folder: _write_all(folder, beside))
 
 
-def _glossary(paths: Sequence[Path], language: str) -> Glossary | None:
-    found = read_glossary(paths) if paths else None
-    spoken = found.language.partition("-")[0] if found else "en"
-    if spoken != language:
-        raise RecordError(f"a glossary of '{language}'", found=f"'{spoken}'", do="Name the files of the language.")
-    return found
+def _title(config: BuildReportConfig) -> Cell:
+    """Return the configured title, or one that names the studies."""
+    names = [study.name for study in config.studies]
+    return Name(config.title) if config.title else say(f"title.{names[0] if len(names) == 1 else 'both'}")
 
 
-def _csv_links(tables: Sequence[PageTable], folders: Sequence[Path], start: Path) -> dict[str, str]:
-    """Return for each table the link to its CSV file in the first folder that holds one."""
-    candidates = ((table.id, folder / f"{table.id}.csv") for table in tables for folder in reversed(folders))
-    return {name: _link(path, start) for name, path in candidates if path.is_file()}
+def _lead(config: BuildReportConfig) -> Cell:
+    """Return the line that says what this run is."""
+    kinds = {study.is_world for study in config.studies}
+    kind = "mixed" if len(kinds) > 1 else "world" if True in kinds else "files"
+    return say(f"lead.{kind}", models=[study.model for study in config.studies])
 
 
-def _drawings(folders: Sequence[Path], start: Path) -> dict[str, Drawing]:
-    for folder in folders:
-        if not folder.is_dir():
-            raise RecordError(f"{folder}: expected a folder of figures", found="none", do="Run its rule.")
-    drawn = [path for folder in folders for path in sorted(folder.iterdir()) if path.suffix == ".svg"]
-    return {
-        path.stem: Drawing(_text(path), _link(path, start), _link(path.with_suffix(".png"), start)) for path in drawn
-    }
+def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageFigure]:
+    sections = _sections(folder)
+    paths = {name: folder / language / f"{name}.svg" for name in sections}
+    files = {name: Path(os.path.relpath(path, start)).as_posix() for name, path in paths.items()}
+    return {name: pages.PageFigure(sections[name], _text(path), files[name]) for name, path in paths.items()}
+
+
+def _sections(folder: Path) -> dict[str, str]:
+    """Return the section of each figure."""
+    return dict(json.loads(_text(folder / SECTIONS)))
+
+
+def _json(paths: Sequence[Path]) -> Mapping[str, Any] | None:
+    return json.loads(_text(paths[0])) if paths else None
 
 
 def _text(path: Path) -> str:
@@ -98,16 +113,18 @@ def _text(path: Path) -> str:
         raise RecordError(f"{path}: expected UTF-8 text", found=str(fault), do="Restore or rebuild the file.") from None
 
 
-def _link(path: Path, start: Path) -> str:
-    """Return the path from `start`, because a report is read from its own folder."""
-    return Path(os.path.relpath(path, start)).as_posix()
+def _index(contents: Contents, figures: Mapping[str, str], voice: Voice) -> dict[str, Any]:
+    tables = {
+        table.id: {"title": voice.text(table.title), "section": voice.text(say(f"section.{section}.title"))}
+        for section, of in contents.tables.items()
+        for table in of
+    }
+    kinds = ("title", "caption")
+    drawn = {name: {kind: voice.text(say(f"figure.{name}.{kind}")) for kind in kinds} for name in figures}
+    return {"tables": tables, "figures": drawn}
 
 
-def _of_markdown(spoken: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    return {place: texts for place, texts in spoken.items() if not place.startswith(HTML_ONLY)}
-
-
-def _warn(missing: Sequence[str], language: str) -> None:
-    if missing:
-        listed = "\n".join(f"  {text}" for text in missing)
-        log.warning("%d texts have no translation into '%s' and stay in English:\n%s", len(missing), language, listed)
+def _write_all(folder: Path, files: Mapping[str, str]) -> None:
+    (folder / "tables").mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="")

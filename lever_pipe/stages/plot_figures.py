@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_folder
 from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.evidence import Evidence, read_evidence
-from lever_pipe.report.figures.drawn import draw_all
+from lever_pipe.report.figures.drawn import FIGURES, draw_all
 from lever_pipe.report.material import Material
 
 
@@ -23,6 +24,8 @@ def plot_figures(
 ) -> None:
     """Write `en/NAME.svg`, `en/NAME.png` and `zh/NAME.svg` into `figures`; a figure without data is left out.
 
+    `sections.json` says, in order, in which section of the report each stands.
+
     Chinese figures are SVG alone: their characters come from the reader's fonts.
 
     Raises:
@@ -35,6 +38,7 @@ def plot_figures(
         for voice in voices:
             of_language = folder / voice.language
             of_language.mkdir()
-            draw_all(material, voice, of_language, with_png=voice.language == "en")
+            names = draw_all(material, voice, of_language, with_png=voice.language == "en")
+        storage.write_json(folder / "sections.json", [[name, FIGURES[name].section] for name in names])
 
     write_folder(figures, draw)

@@ -42,7 +42,7 @@ CALLS: tuple[tuple[str, ...], ...] = (
     *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@", "--max-gb", "1")),
     ("store", "gc", "--max-gb", "@"),
     *(("store", "stats", "--configfile", "@"), ("ledger", "stats", "@"), ("ledger", "merge", "@"), ("ledger", "@")),
-    *(("ledger", "merge", "folder", "@", "--into", "x.jsonl"), ("glossary", "zh", "@"), ("environments", "@")),
+    *(("ledger", "merge", "folder", "@", "--into", "x.jsonl"), ("environments", "@")),
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),
     *(("doctor", "--orphans", "@"), ("store", "@"), ("why", "")),

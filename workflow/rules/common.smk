@@ -9,7 +9,6 @@ from lever_pipe.base import numerics, os_faults
 from lever_pipe.runtime import duplicates, failures, invocation, sizing
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.runtime.rerun import decision, sparing
-from lever_pipe.report.page import prose
 
 STARTED = time.monotonic()
 
@@ -44,6 +43,7 @@ TABLES = f"{LEVER}/tables"
 REFERENCE = "resources/reference/lever-plus-published.csv"
 REPORT = f"{RESULTS}/report.md"
 PAGE = f"{RESULTS}/report.html"
+APPENDIX = f"{RESULTS}/report"
 
 INIT = f"{LEVER}/preset~{{preset}}/init/seed~{{seed}}"
 RCE = f"{LEVER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
@@ -168,20 +168,22 @@ def of_study(study, path):
     return [path] if study in EXPERIMENT.studies else []
 
 
+def told(kind, name):
+    """Return what the report's index tells of a table or figure."""
+    index = Path(f"{APPENDIX}/index.json").read_text(encoding="utf-8")
+    return json.loads(index)[kind][name]
+
+
 def shown_tables(folder):
-    """Return an output folder of tables, marked for `snakemake --report`, each table with its title and section."""
+    """Return an output folder, its tables marked for `snakemake --report`, each with its title and section."""
 
     def labels(wildcards):
-        tables = json.loads(Path(f"{folder}.json").read_text(encoding="utf-8"))
-        table = next(table for table in tables if table["id"] == wildcards.table)
-        return {
-            "table": table["title"],
-            "section": prose.section_title(table["document"]),
-        }
+        table = told("tables", wildcards.table)
+        return {"table": table["title"], "section": table["section"]}
 
     return report(
         directory(folder),
-        patterns=["{table}.csv"],
+        patterns=["tables/{table}.csv"],
         category="Tables",
         labels=labels,
         caption="../report/table.rst",
@@ -189,15 +191,15 @@ def shown_tables(folder):
 
 
 def shown_figures(folder):
-    """Return an output folder of figures, marked for `snakemake --report`, each with its title and what it shows."""
+    """Return an output folder of figures, marked likewise, each with its title and what it shows."""
 
     def labels(wildcards):
-        caption = prose.caption_of(wildcards.figure)
-        return {"figure": caption.title, "shows": caption.text}
+        figure = told("figures", wildcards.figure)
+        return {"figure": figure["title"], "shows": figure["caption"]}
 
     return report(
         directory(folder),
-        patterns=["{figure}.svg"],
+        patterns=[f"{EXPERIMENT.report.language}/{{figure}}.svg"],
         category="Figures",
         labels=labels,
         caption="../report/figure.rst",
@@ -233,17 +235,16 @@ def end_invocation():
 
 
 def closing_summary():
-    """Return the lines that end a successful run."""
+    """Return the lines that end a successful run: the answers, and where the rest is."""
     minutes = (time.monotonic() - STARTED) / 60
-    folders = [f"{RESULTS}/{study}" for study in EXPERIMENT.studies]
-    tables = ", ".join(f"{folder}/tables/" for folder in folders)
-    figures = ", ".join(f"{folder}/figures/" for folder in folders)
     end_invocation()
-    told = (SPARING.summary(), JOBS.summary_of_retries(), JOBS.summary_of_unkept())
-    notes = "".join(f"\n{line}" for line in told if line)
+    told_of = (SPARING.summary(), JOBS.summary_of_retries(), JOBS.summary_of_unkept())
+    notes = "".join(f"\n{line}" for line in told_of if line)
+    said = Path(f"{APPENDIX}/answers.txt")
+    answers = f"\n{said.read_text(encoding='utf-8')}" if said.is_file() else ""
     return (
-        f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{notes}"
-        f"\nReport:  {PAGE}\nTables:  {tables}\nFigures: {figures}\n"
+        f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{notes}\n{answers}"
+        f"\nReport:  {PAGE}\nTables:  {APPENDIX}/tables/\nFigures: {RESULTS}/figures/\n"
     )
 
 

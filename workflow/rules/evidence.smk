@@ -26,6 +26,9 @@ use rule stage as collect_evidence with:
         agreement=of_lever("agreement.csv"),
         parameters=of_lever("parameters.csv"),
         breakdown=of_lever("breakdown.csv"),
+        flips=of_lever("flips.csv"),
+        selections=of_lever("selections.csv"),
+        rewards=of_lever("rewards.csv"),
         rl_data=of_lever("rl_data.csv"),
         pools=of_study("lever", f"{LEVER}/pools/bound.json"),
         examples=of_study("lever", EXAMPLES_SUMMARY),
@@ -63,10 +66,10 @@ REPORT_FIGURES = f"{RESULTS}/figures"
 
 use rule stage as plot_figures with:
     input:
-        evidence=EVIDENCE,
         **MESSAGES,
+        evidence=EVIDENCE,
     output:
-        figures=directory(REPORT_FIGURES),
+        figures=shown_figures(REPORT_FIGURES),
         card=f"{RESULTS}/figures.run.json",
     pathvars:
         beside=f"{RESULTS}/figures.",
@@ -74,3 +77,36 @@ use rule stage as plot_figures with:
         **call("plot_figures"),
     message:
         "Draw every figure"
+
+
+TEMPLATES = "lever_pipe/report/templates"
+
+
+use rule stage as build_report with:
+    input:
+        **MESSAGES,
+        evidence=EVIDENCE,
+        lineage=of_lever("lineage.csv"),
+        declared=sorted(map(str, Path("resources/tables").glob("*.yaml"))),
+        gallery=of_lever("gallery.json"),
+        dialogues=of_agents("dialogues.json"),
+        figures=REPORT_FIGURES,
+        template=f"{TEMPLATES}/page.html.j2",
+        style=f"{TEMPLATES}/report.css",
+        script=f"{TEMPLATES}/report.js",
+    output:
+        page=report(
+            PAGE,
+            category="The page",
+            labels={"page": "The answers, and all else"},
+            caption="../report/page.rst",
+        ),
+        report=REPORT,
+        appendix=shown_tables(APPENDIX),
+        card=f"{RESULTS}/report.run.json",
+    pathvars:
+        beside=f"{RESULTS}/report.",
+    params:
+        **call("build_report"),
+    message:
+        "Write the report"

@@ -1,27 +1,9 @@
-FIGURES = f"{LEVER}/figures"
 BATCHES = plan.batches(EXPERIMENT)
 COUNTERS = [f"{LEVER}/answers/{batch}/counters.json" for batch in BATCHES]
 COUNTERS += [f"{LEVER}/{policy}/counters.json" for policy in plan.stepped(EXPERIMENT)]
 if not IMPORTED:
     COUNTERS += [f"{shard}/counters.json" for shard in SHARDS]
 WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []
-TEMPLATES = "lever_pipe/report/templates"
-LANGUAGE = EXPERIMENT.report.language
-GLOSSARY = sorted(map(str, Path(f"resources/glossary/{LANGUAGE}").glob("*.yaml")))
-PAGE_TABLES = []
-PAGE_FIGURES = []
-if "lever" in EXPERIMENT.studies:
-    PAGE_TABLES += [
-        f"{TABLES}/{name}" for name in ("documents", "comparisons", "agreement")
-    ]
-    if any(arm.on_policy for arm in EXPERIMENT.arms):
-        PAGE_TABLES += [f"{TABLES}/on_policy"]
-    PAGE_FIGURES += [FIGURES]
-if "intention" in EXPERIMENT.studies:
-    PAGE_TABLES += [f"{AGENT_TABLES}/documents"]
-    PAGE_FIGURES += [AGENT_FIGURES]
-PAGE_TABLES += [f"{TABLES}/claims"]
-"""Folders of CSV files; beside each lies its list of tables, as NAME.json."""
 
 
 use rule stage as collect_results with:
@@ -107,30 +89,3 @@ use rule stage as check_claims with:
         **call("check_claims"),
     message:
         "Judge every claim of the documents"
-
-
-use rule stage as build_report with:
-    input:
-        html_template=f"{TEMPLATES}/report.html.j2",
-        style=f"{TEMPLATES}/report.css",
-        script=f"{TEMPLATES}/report.js",
-        markdown_template=f"{TEMPLATES}/report.md.j2",
-        glossary=GLOSSARY,
-        tables=[f"{folder}.json" for folder in PAGE_TABLES],
-        csv=PAGE_TABLES,
-        figures=PAGE_FIGURES,
-    output:
-        page=report(
-            PAGE,
-            category="The page",
-            labels={"page": "Every table and figure, sortable"},
-            caption="../report/page.rst",
-        ),
-        report=REPORT,
-        card=f"{LEVER}/report.run.json",
-    pathvars:
-        beside=f"{LEVER}/report.",
-    params:
-        **call("build_report"),
-    message:
-        "Write the report"

@@ -1,1 +1,1 @@
-"""The report as one page: finished tables and figures in, HTML and Markdown out; no number is computed here."""
+"""The pages: cards, tables, figures and samples as HTML and Markdown in a language."""

@@ -1,4 +1,4 @@
-"""Figures inline: an SVG file as markup that follows the page's colours, language and names.
+"""Figures inline: an SVG file as markup that follows the page's colours.
 
 Every look becomes an attribute or a class, because the page's security policy forbids inline styles and because a
 class can change with light and dark.
@@ -7,7 +7,7 @@ class can change with light and dark.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from xml.etree import ElementTree
 
 from markupsafe import Markup, escape
@@ -40,81 +40,76 @@ FRACTION = re.compile(r"\d+\.\d{3,}")
 ROUNDED = {"d", "x", "y", "width", "height", "transform"}
 IGNORED = {"font-family", "font", "id", "style", "href", "version", "stroke-linejoin"}
 
-Say = Callable[[str], str]
 
+def inline(svg: str, *, source: str, name: str, title: str) -> Markup:
+    """Return a figure as inline SVG.
 
-def texts_of(svg: str, *, source: str) -> list[str]:
-    """Return every text that a figure shows, in drawing order.
-
-    Raises:
-        RecordError: the file is no SVG.
-    """
-    return [text for element in _parse(svg, source).iter(f"{SVG}text") for text in element.itertext() if text.strip()]
-
-
-def inline(svg: str, *, source: str, name: str, title: str, description: str, say: Say) -> Markup:
-    """Return a figure as inline SVG, its texts through `say`.
-
-    Its ids begin with `name`, so that two figures on a page share none; `title` and `description` are for readers who
-    do not see it.
+    Its ids begin with `name`, so that two figures on a page share none; `title` is for readers who do not see it.
 
     Raises:
         RecordError: the file is no SVG, or holds an element that a figure does not need.
     """
     root = _parse(svg, source)
     used = {found for element in root.iter() for value in element.attrib.values() for found in REFERENCE.findall(value)}
-    inner = "".join(_write(child, name, used, say, source) for child in root)
-    labels = f'<title id="{escape(name)}--title">{escape(title)}</title>'
-    labels += f'<desc id="{escape(name)}--desc">{escape(description)}</desc>'
-    head = f'<svg class="plot" viewBox="{escape(root.get("viewBox", ""))}" role="img"'
-    head += f' aria-labelledby="{escape(name)}--title {escape(name)}--desc">'
-    return Markup(f"{head}{labels}{inner}</svg>")
+    inner = "".join(_Writer(name, used, source).write(child) for child in root)
+    box = root.get("viewBox", "")
+    head = f'<svg class="plot" viewBox="{escape(box)}" role="img" aria-label="{escape(title)}">'
+    return Markup(f"{head}{inner}</svg>")
 
 
 def _parse(svg: str, source: str) -> ElementTree.Element:
     try:
         root = ElementTree.fromstring(svg)
     except ElementTree.ParseError as fault:
-        raise RecordError(f"{source}: expected SVG", found=str(fault), do="Run plot_curves again.") from None
+        raise RecordError(f"{source}: expected SVG", found=str(fault), do="Draw the figures again.") from None
     if root.tag != f"{SVG}svg" or not root.get("viewBox"):
-        raise RecordError(f"{source}: expected SVG with a viewBox", found=root.tag, do="Run plot_curves again.")
+        raise RecordError(f"{source}: expected SVG with a viewBox", found=root.tag, do="Draw the figures again.")
     return root
 
 
-def _write(element: ElementTree.Element, name: str, used: set[str], say: Say, source: str) -> str:
-    tag = str(element.tag).removeprefix(SVG)
-    if tag in DROPPED:
-        return ""
-    if tag not in KEPT:
-        raise RecordError(f"{source}: expected only {', '.join(sorted(KEPT))}", found=tag, do="Draw it without.")
-    attributes = "".join(f' {key}="{escape(value)}"' for key, value in _attributes(element, name, used))
-    inner = "".join(_write(child, name, used, say, source) + _text(child.tail, say) for child in element)
-    return f"<{tag}{attributes}>{_text(element.text, say)}{inner}</{tag}>" if inner or tag not in ("g", "defs") else ""
+class _Writer:
+    """Writes the elements of one figure."""
+
+    def __init__(self, name: str, used: set[str], source: str) -> None:
+        self.name, self.used, self.source = name, used, source
+
+    def write(self, element: ElementTree.Element) -> str:
+        tag = str(element.tag).removeprefix(SVG)
+        if tag in DROPPED:
+            return ""
+        if tag not in KEPT:
+            wanted = f"{self.source}: expected only {', '.join(sorted(KEPT))}"
+            raise RecordError(wanted, found=tag, do="Draw it without.")
+        attributes = "".join(f' {key}="{escape(value)}"' for key, value in self._attributes(element))
+        inner = "".join(self.write(child) + _text(child.tail) for child in element)
+        text = _text(element.text)
+        return f"<{tag}{attributes}>{text}{inner}</{tag}>" if text or inner or tag not in ("g", "defs") else ""
+
+    def _attributes(self, element: ElementTree.Element) -> Iterator[tuple[str, str]]:
+        own = element.attrib
+        if own.get("id") in self.used:
+            yield "id", f"{self.name}--{own['id']}"
+        href = own.get(f"{XLINK}href") or own.get("href")
+        if href:
+            yield "href", REFERENCE.sub(rf"#{self.name}--\1", href)
+        looks = {**{key: value for key, value in own.items() if not key.startswith("{")}, **_declarations(own)}
+        classes = [f"{kind}-{COLOURS[looks[kind].lower()]}" for kind in ("fill", "stroke") if _is_named(looks, kind)]
+        if classes:
+            yield "class", " ".join(classes)
+        for key, value in looks.items():
+            if key in IGNORED or (key in ("fill", "stroke") and _is_named(looks, key)):
+                continue
+            text = REFERENCE.sub(rf"#{self.name}--\1", value) if value.startswith("url(") else value
+            is_path = key in ROUNDED
+            yield key, FRACTION.sub(_short, " ".join(text.split())) if is_path else text
 
 
-def _text(text: str | None, say: Say) -> str:
-    return str(escape(say(text))) if text and text.strip() else ""
+def _short(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.2f}"
 
 
-def _attributes(element: ElementTree.Element, name: str, used: set[str]) -> Iterator[tuple[str, str]]:
-    own = element.attrib
-    if own.get("id") in used:
-        yield "id", f"{name}--{own['id']}"
-    href = own.get(f"{XLINK}href") or own.get("href")
-    if href:
-        yield "href", REFERENCE.sub(rf"#{name}--\1", href)
-    looks = {**{key: value for key, value in own.items() if not key.startswith("{")}, **_declarations(own)}
-    classes = [f"{kind}-{COLOURS[looks[kind].lower()]}" for kind in ("fill", "stroke") if _is_named(looks, kind)]
-    if classes:
-        yield "class", " ".join(classes)
-    for key, value in looks.items():
-        if key in IGNORED or (key in ("fill", "stroke") and _is_named(looks, key)):
-            continue
-        text = REFERENCE.sub(rf"#{name}--\1", value) if value.startswith("url(") else value
-        yield (
-            key,
-            FRACTION.sub(lambda found: f"{float(found[0]):.2f}", " ".join(text.split())) if key in ROUNDED else text,
-        )
+def _text(text: str | None) -> str:
+    return str(escape(text)) if text and text.strip() else ""
 
 
 def _declarations(attributes: Mapping[str, str]) -> dict[str, str]:

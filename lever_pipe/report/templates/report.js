@@ -2,65 +2,30 @@
 (() => {
   "use strict";
   const root = document.documentElement;
-  const wide = matchMedia("(min-width: 64rem)");
-
   const remembered = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
   const remember = (theme) => { try { localStorage.setItem("theme", theme); } catch { /* a page from disk may not */ } };
   if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
-
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
 
-  const numberOf = (text) => {
-    const found = text.replace(/[−]/g, "-").replace(/,/g, "").match(/[-+]?\d+(\.\d+)?(e[-+]?\d+)?/i);
-    return found ? Number(found[0]) : NaN;
-  };
-
-  const keyOf = (row, index, numeric) => {
-    const cell = row.cells[index];
+  const keyOf = (cell) => {
     if (cell.querySelector(".absent")) return null;
-    const text = cell.textContent.trim();
-    if (!numeric) return text;
-    const value = numberOf(text);
-    return Number.isNaN(value) ? null : value;
+    return "v" in cell.dataset ? Number(cell.dataset.v) : cell.textContent.trim();
   };
-
-  const partsOf = (text) => text.split(/(\d+(?:\.\d+)?)/);
-
-  const compareTexts = (a, b) => {
-    const [left, right] = [partsOf(a), partsOf(b)];
-    for (let i = 0; i < Math.min(left.length, right.length); i += 1) {
-      const found = i % 2 ? left[i] - right[i] : left[i].localeCompare(right[i], root.lang);
-      if (found) return found;
-    }
-    return left.length - right.length;
-  };
-
-  const compare = (a, b) => (typeof a === "number" ? a - b : compareTexts(a, b));
+  const compare = (a, b) => (typeof a === "number" && typeof b === "number"
+    ? a - b : String(a).localeCompare(String(b), root.lang, { numeric: true }));
 
   const sort = (head) => {
     const table = head.closest("table");
     const body = table.tBodies[0];
-    const next = { ascending: "descending", descending: null }[head.getAttribute("aria-sort")];
-    const order = next === undefined ? "ascending" : next;
+    const order = { ascending: "descending", descending: null }[head.getAttribute("aria-sort")];
     table.querySelectorAll("[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
-    if (!table.rowsAsWritten) table.rowsAsWritten = [...body.rows];
+    table.rowsAsWritten ??= [...body.rows];
     if (order === null) { body.append(...table.rowsAsWritten); return; }
-    head.setAttribute("aria-sort", order);
-    const sign = order === "ascending" ? 1 : -1;
-    const rows = table.rowsAsWritten.map((row) => [keyOf(row, head.cellIndex, "number" in head.dataset), row]);
+    head.setAttribute("aria-sort", order ?? "ascending");
+    const sign = order === "descending" ? -1 : 1;
+    const rows = table.rowsAsWritten.map((row) => [keyOf(row.cells[head.cellIndex]), row]);
     rows.sort(([a], [b]) => (a === null ? (b === null ? 0 : 1) : b === null ? -1 : sign * compare(a, b)));
     body.append(...rows.map(([, row]) => row));
-  };
-
-  const follow = () => {
-    const entries = new Map([...document.querySelectorAll("nav > ul > li")].map((item) => [item.firstElementChild.hash.slice(1), item]));
-    const seen = new Set();
-    const observer = new IntersectionObserver((changes) => {
-      changes.forEach(({ target, isIntersecting }) => seen[isIntersecting ? "add" : "delete"](target.id));
-      const current = [...entries.keys()].filter((id) => seen.has(id)).pop();
-      if (current) entries.forEach((item, id) => item.classList.toggle("current", id === current));
-    }, { rootMargin: "0px 0px -70% 0px" });
-    document.querySelectorAll(".part").forEach((part) => observer.observe(part));
   };
 
   const hint = (box) => {
@@ -69,19 +34,30 @@
     new ResizeObserver(mark).observe(box);
   };
 
+  const open = () => document.querySelectorAll(".fold").forEach((fold) => { fold.open = true; });
+  const unfold = () => {
+    const target = location.hash && document.getElementById(location.hash.slice(1));
+    const fold = target && target.querySelector(".fold");
+    if (fold) fold.open = true;
+  };
+
   addEventListener("DOMContentLoaded", () => {
     const contents = document.getElementById("contents");
-    const fit = () => { contents.open = wide.matches; };
-    wide.addEventListener("change", fit);
-    fit();
-    contents.addEventListener("click", (event) => { if (event.target.closest("a") && !wide.matches) contents.open = false; });
+    const wide = matchMedia("(min-width: 64rem)");
+    if (contents) {
+      const fit = () => { contents.open = wide.matches; };
+      wide.addEventListener("change", fit);
+      fit();
+    }
     document.getElementById("theme").addEventListener("click", () => {
       root.dataset.theme = isDark() ? "light" : "dark";
       remember(root.dataset.theme);
     });
     document.querySelectorAll("thead button").forEach((button) => button.addEventListener("click", () => sort(button.closest("th"))));
     document.querySelectorAll(".scroll").forEach(hint);
-    addEventListener("beforeprint", () => document.querySelectorAll(".fold").forEach((fold) => { fold.open = true; }));
-    follow();
+    addEventListener("beforeprint", open);
+    addEventListener("hashchange", unfold);
+    unfold();
   });
 })();
+

@@ -157,11 +157,6 @@ def test_help_says_what_each_tool_does(capsys: pytest.CaptureFixture[str]) -> No
         assert callable(import_module(f"lever_pipe.{tool.module}").main)
 
 
-def test_a_language_without_glossary_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "found 'xx'; there is zh." in fault(capsys, "glossary", "xx")
-    assert "Did you mean 'zh'?" in fault(capsys, "glossary", "zn")
-
-
 def test_tools_list_the_code_of_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["closure", "score_answers"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -114,7 +114,7 @@ def test_every_figure_is_drawn_in_both_languages_and_twice_alike(tmp_path: Path)
     assert {path.stem for path in (first / "en").glob("*.svg")} == set(FIGURES)
     assert {path.stem for path in (first / "zh").glob("*.svg")} == set(FIGURES)
     files = sorted(path.relative_to(first) for path in first.rglob("*.*"))
-    assert len(files) == 3 * len(FIGURES)  # SVG twice, PNG in English
+    assert len(files) == 3 * len(FIGURES) + 1  # SVG twice, PNG in English, and their sections
     assert all((first / file).read_bytes() == (second / file).read_bytes() for file in files)
     assert "准确率" in (first / "zh/ladder.svg").read_text(encoding="utf-8")
 

@@ -1,0 +1,92 @@
+"""What stands where: the pages, their sections, and who makes the cards, tables and sentences of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report import setting
+from lever_pipe.report.cards import Card
+from lever_pipe.report.cells import Cell, Ledger
+from lever_pipe.report.material import Material
+from lever_pipe.report.pivot import declared, read_specs
+from lever_pipe.report.selector import answer, comparisons, emulation, summary
+from lever_pipe.report.table import Table
+
+MAIN = "report"
+PAGES: Mapping[str, tuple[str, ...]] = {
+    MAIN: ("run", "selector", "agent", "why", "decisive", "limits"),
+    "documents-selector": ("000", "001", "002"),
+    "documents-agent": ("003", "004"),
+    "comparisons": ("comparisons",),
+    "agreement": ("agreement",),
+    "emulation": ("emulation",),
+    "claims": ("claims-000", "claims-001", "claims-002", "claims-003", "claims-004"),
+    "data": ("data",),
+}
+"""Sections by page: the main one and the appendix."""
+
+CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (answer.answers,)
+TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
+    setting.tables,
+    summary.tables,
+    comparisons.tables,
+    emulation.tables,
+)
+TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, summary.texts)
+"""Makers of a section's sentences, each with the section's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Everything that the pages say, with each derived number noted in `ledger`."""
+
+    cards: tuple[Card, ...]
+    tables: Mapping[str, tuple[Table, ...]]
+    texts: Mapping[str, tuple[Cell, ...]]
+    ledger: Ledger
+
+
+def contents_of(material: Material, declarations: Iterable[Path]) -> Contents:
+    """Return what the pages of a run say.
+
+    Args:
+        material: the finished run.
+        declarations: files of declared tables.
+
+    Raises:
+        RecordError: a number refers to a row that is missing, a table's id stands twice, or a section is unknown.
+    """
+    ledger = Ledger(material.evidence)
+    cards = tuple(card.noted(ledger) for make in CARDS for card in make(material))
+    known = {section for sections in PAGES.values() for section in sections}
+    tables: dict[str, tuple[Table, ...]] = {}
+    for table in _tables(material, declarations):
+        if table.section not in known:
+            do = f"Use one of {', '.join(sorted(known))}."
+            raise RecordError(f"table '{table.id}': expected a known section", found=table.section, do=do)
+        tables[table.section] = (*tables.get(table.section, ()), table.noted(ledger))
+    texts: dict[str, tuple[Cell, ...]] = {}
+    for section, text in (found for make in TEXTS for found in make(material)):
+        before = texts.get(section, ())
+        texts[section] = (*before, ledger.note(text, f"section/{section}", f"text{len(before)}"))
+    return Contents(cards, tables, texts, ledger)
+
+
+def _tables(material: Material, declarations: Iterable[Path]) -> Iterator[Table]:
+    seen: set[str] = set()
+    for table in (found for make in _makers(declarations) for found in make(material)):
+        if table.id in seen:
+            raise RecordError(f"expected one table '{table.id}'", found="two", do="Rename one of them.")
+        seen.add(table.id)
+        if table.lines:
+            yield table
+
+
+def _makers(declarations: Iterable[Path]) -> Iterator[Callable[[Material], Iterable[Table]]]:
+    yield from TABLES
+    for path in declarations:
+        specs = read_specs(path)
+        yield lambda material, specs=specs: declared(specs, material.evidence, material.axes, material.given)  # type: ignore[misc]

@@ -1,0 +1,34 @@
+"""The main page as Markdown, and its answers as plain text."""
+
+from __future__ import annotations
+
+from lever_pipe.report.cards import Card
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.cells import Cell, say
+from lever_pipe.report.contents import MAIN, PAGES, Contents
+from lever_pipe.report.table import as_markdown
+
+
+def markdown(contents: Contents, voice: Voice, *, title: Cell, lead: Cell) -> str:
+    """Return the answers, sentences and tables of the main page."""
+    parts = [f"# {voice.text(title)}", voice.text(lead)]
+    for card in contents.cards:
+        parts += [f"## {voice.text(card.title)}", _answer(card, voice), voice.text(card.notes)]
+    for section in PAGES[MAIN]:
+        texts, tables = contents.texts.get(section, ()), contents.tables.get(section, ())
+        known = f"section.{section}.lead"
+        if texts or tables:
+            parts.append(f"## {voice.text(say(f'section.{section}.title'))}")
+            parts += [voice.text(say(known))] if known in voice.texts else []
+            parts += [voice.text(text) for text in texts]
+            parts += [as_markdown(table, voice).strip() for table in tables]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def answers(contents: Contents, voice: Voice) -> str:
+    """Return each question with its answer in a line of its own."""
+    return "".join(f"{voice.text(card.title)} {_answer(card, voice)}\n" for card in contents.cards)
+
+
+def _answer(card: Card, voice: Voice) -> str:
+    return " ".join(filter(None, (voice.text(card.headline), voice.text(card.detail))))

@@ -1,0 +1,102 @@
+"""What a run is: its worlds and models, and the hyper-parameters of every preset side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lever_pipe.report.cells import Cell, Code, Name, level, part, say, sentences
+from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.material import Material
+from lever_pipe.report.selector.answer import SIMILAR
+from lever_pipe.report.table import Column, Line, Table
+
+AS_PUBLISHED = "published"
+"""The preset whose values are those that the documents name."""
+
+
+def tables(material: Material) -> Iterator[Table]:
+    """Yield the presets side by side: where they differ, and whole."""
+    known = material.config.presets
+    presets = {arm.preset: known[arm.preset] for arm in material.config.arms if arm.preset in known}
+    if not material.has("lever") or not presets:
+        return
+    flat = {name: dict(_flat(preset.model_dump(mode="json"))) for name, preset in presets.items()}
+    keys = list(dict.fromkeys(key for values in flat.values() for key in values))
+    differing = [key for key in keys if len({str(values.get(key)) for values in flat.values()}) > 1]
+    columns = (Column(say("head.parameter"), "name"), *(Column(Code(name), "words") for name in flat))
+    measured = _measured(material, list(flat))
+    shown = differing or [key for key in keys if key.startswith("selector.")]
+    yield Table("presets", "run", say("run.presets"), columns, (*_lines(flat, shown), *measured))
+    yield Table("presets-all", "data", say("run.presets_all"), columns, tuple(_lines(flat, keys)))
+
+
+def texts(material: Material) -> Iterator[tuple[str, Cell]]:
+    """Yield what ran where, why the tables show the main preset, and what the published one does here."""
+    for study in material.config.studies:
+        yield "run", say(f"run.{study.name}.{'world' if study.is_world else 'files'}", model=study.model)
+    if material.has("lever"):
+        yield "run", sentences(_size(material), _why_main(material))
+
+
+def _size(material: Material) -> Cell:
+    arm = next((arm for arm in material.config.arms if arm.preset == material.main.preset), None)
+    row = material.accuracy(material.main.last_rce or "")
+    if arm is None or row is None:
+        return None
+    return say("run.size", n=part(row, "n", 0), seeds=len(arm.seeds), betas=list(arm.kl_betas), epochs=arm.grpo_epochs)
+
+
+def _why_main(material: Material) -> Cell:
+    """Return what the preset with the documents' own values does in this run."""
+    other = next((arm for arm in material.presets[1:] if arm.preset == AS_PUBLISHED), None)
+    if other is None or not other.rce:
+        return None
+    first, last = (material.accuracy(other.rce[epoch]) for epoch in (min(other.rce), max(other.rce)))
+    similar = max(filter(None, map(material.accuracy, SIMILAR)), key=lambda row: row.value, default=None)
+    if first is None or last is None or similar is None:
+        return None
+    learns = last.value > max(similar.value, first.value)
+    return say(
+        f"run.published.{'learns' if learns else 'fails'}",
+        main=Code(material.main.preset),
+        preset=Code(AS_PUBLISHED),
+        first=_plain(first),
+        last=_plain(last),
+        similar=_plain(similar),
+        epochs=max(other.rce),
+    )
+
+
+def _plain(row: EvidenceRow) -> Cell:
+    return level(row, 1, interval=False)
+
+
+def _measured(material: Material, presets: list[str]) -> Iterator[Line]:
+    rows = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
+    counts = tuple(level(rows.get(f"preset~{preset}"), 0, interval=False) for preset in presets)
+    if any(count is not None for count in counts):
+        yield Line((say("run.n_parameters"), *counts))
+
+
+def _lines(flat: Mapping[str, Mapping[str, Any]], keys: list[str]) -> Iterator[Line]:
+    for key in keys:
+        yield Line((Code(key), *(_value(values.get(key)) for values in flat.values())))
+
+
+def _value(value: Any) -> Cell:
+    if value is None or isinstance(value, bool):
+        return say({None: "word.none", True: "word.on", False: "word.off"}[value])
+    if isinstance(value, list):
+        return Name(", ".join(f"{each:g}" for each in value))
+    return (
+        Name(f"{value:g}") if isinstance(value, float) else Code(value) if isinstance(value, str) else Name(str(value))
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
