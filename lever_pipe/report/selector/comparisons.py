@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from lever_pipe.base.policy_names import beta_text
-from lever_pipe.report.cells import Cell, Code, Message, Name, Number, derived, gap, holm, level, minus, part, say
+from lever_pipe.report.cells import Cell, Code, Message, gap, holm, level, part, say
 from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.labels import label, short
 from lever_pipe.report.material import Material
@@ -26,9 +25,8 @@ SAME = 0.99
 
 
 def tables(material: Material) -> Iterator[Table]:
-    """Yield the tables of the sections `selector`, `comparisons` and `agreement`; one without a line is left out."""
+    """Yield the tables of the sections `comparisons` and `agreement`; one without a line is left out."""
     found = (
-        published_beside_ours(material),
         on_policy(material),
         *comparisons(material),
         *other_presets(material),
@@ -36,24 +34,6 @@ def tables(material: Material) -> Iterator[Table]:
         parameters(material),
     )
     yield from (table.without_empty_columns() for table in found if table.lines)
-
-
-def published_beside_ours(material: Material) -> Table:
-    """Return every KL_BETA after its last epoch at the documents' sample count, ours beside the published mean."""
-    main, samples = material.main, int(material.given["near200"])
-    reference = main.last_grpo.get(main.reference_beta or 0.0, "")
-    printed = {beta: _published_mean(material, beta) for beta in main.last_grpo}
-    base = printed.get(main.reference_beta or 0.0)
-    lines = []
-    for beta, group in main.last_grpo.items():
-        row = material.compared(group, reference, samples=samples, family=f"document-001/epoch~{main.last}")
-        ours = (level(material.accuracy(group, samples=samples)), gap(row), holm(row))
-        lines.append(Line((Name(beta_text(beta)), *ours, printed[beta], minus(printed[beta], base)), "ours", (group,)))
-    words = ("head.kl_beta", "head.ours", "head.against", "head.holm_p", "head.published", "head.published_against")
-    given = {"reference": beta_text(main.reference_beta or 0.0), "samples": samples}
-    heads = [Column(say(word, **given), "name" if word == "head.kl_beta" else "number") for word in words]
-    title, notes = say("selector.published", **given, epoch=main.last or 0), (say("note.published_first_epoch"),)
-    return Table("published-beside-ours", "selector", title, tuple(heads), tuple(lines), notes=notes, factor="kl_beta")
 
 
 def on_policy(material: Material) -> Table:
@@ -113,7 +93,7 @@ def other_presets(material: Material) -> Iterator[Table]:
     heads += [Column(say("head.shot", shots=k)) for k in material.shots]
     heads += [Column(say("head.mean")), Column(say("head.gain"))]
     title = say("comparisons.presets", samples=max(material.samples, default=0))
-    yield Table("presets", "comparisons", title, tuple(heads), tuple(lines), factor="policy preset")
+    yield Table("preset-accuracies", "comparisons", title, tuple(heads), tuple(lines), factor="policy preset")
 
 
 def agreement(material: Material) -> Table:
@@ -158,17 +138,6 @@ def separated(row: EvidenceRow | None) -> bool:
 
 _PARAMETERS = {"n_parameters": (0, 1.0), "share_differing": (1, 100.0), "norm": (3, 1.0), "relative_norm": (2, 100.0)}
 """Metrics of `parameters.csv` with digits and scale."""
-
-
-def _published_mean(material: Material, beta: float) -> Number | None:
-    """Return the mean over shots of a beta's printed first epoch, of the first file that has all."""
-    subject, samples = f"published/grpo/beta~{beta_text(beta)}/epoch~1", str(material.given["near200"])
-    rows = material.evidence.where(subject, "accuracy", study="lever", samples=samples)
-    for file in dict.fromkeys(row.quoted for row in rows):
-        of_file = [row for row in rows if row.quoted == file and row.shots in map(str, material.shots)]
-        if len(of_file) == len(material.shots):
-            return derived(sum(row.value for row in of_file) / len(of_file), 2, of_file, "mean over shots")
-    return None
 
 
 def _run_cells(material: Material, group: str) -> tuple[Cell, ...]:

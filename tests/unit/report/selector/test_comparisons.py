@@ -42,11 +42,6 @@ def built(*more: EvidenceRow) -> dict[str, Table]:
     rows += gap_rows(LARGE, RCE, "grpo-against-rce-by-shots", 3.0, 0.2, ("1", "2"))
     rows += gap_rows(SMALL, LARGE, "document-001/epoch~3", -1.0, 0.5, ("1", "2", "mean"))
     rows += [EvidenceRow("lever", RCE, "as_sequence", 0.995, against=SMALL, shots="2")]
-    rows += [
-        EvidenceRow("lever", f"published/grpo/beta~{b}/epoch~1", "accuracy", v, samples="200", shots=k, quoted="a.md")
-        for b, v in (("0.15", 56.0), ("0", 55.0))
-        for k in ("1", "2")
-    ]
     material = Material(Evidence([*rows, *more]), ReportedRun(studies=(), main_preset="main"))
     return {table.id: table for table in tables(material)}
 
@@ -64,12 +59,6 @@ def test_a_pair_is_one_line_whose_other_shots_come_from_their_own_family() -> No
     assert shown["Mean"] == "+2.00 [-1.0, 9.0]"
     assert shown["Holm p"] == "0.010"  # of the mean alone
     assert [line[0] for line in texts(found["comparisons-secondary"])] == ["Document 001, epoch 3"]
-
-
-def test_published_means_stand_beside_ours_with_their_own_reference() -> None:
-    rows = {line[0]: line[1:] for line in texts(built()["published-beside-ours"])}
-    assert rows["0.15"] == ["72.00 [71.0, 73.0]", "", "", "56.00", "0.00"]
-    assert rows["0"] == ["71.00 [70.0, 72.0]", "-1.00 [-1.0, 9.0]", "0.500", "55.00", "-1.00"]
 
 
 def test_two_policies_that_choose_alike_are_named() -> None:
