@@ -36,10 +36,12 @@ def test_a_named_place_exists() -> None:
     assert not exists("lever_pipe/runtime/plan.py", "nobody") and not exists("lever_pipe/nowhere.py", "")
 
 
-@pytest.mark.parametrize("page", sorted(p.name for p in ROOT.glob("*.md")))
+@pytest.mark.parametrize(
+    "page", sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+)
 def test_links_lead_somewhere(page: str) -> None:
     for target in LINK.findall((ROOT / page).read_text()):
-        assert (ROOT / target).exists(), f"{page} links to {target}"
+        assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
 
 
 def test_the_table_of_rooms_names_each() -> None:
