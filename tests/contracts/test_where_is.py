@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import picture
+
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 # `path` or `path::name`, where the path begins with a folder or file of the repository.
@@ -56,3 +58,10 @@ def test_the_readme_opens_with_the_two_commands() -> None:
     assert lines[0] == "# lever-pipe"
     assert lines[2].startswith("make reproduce")
     assert lines[3].startswith("make test")
+
+
+def test_the_picture_shows_the_first_screen_that_this_code_draws() -> None:
+    """Otherwise: make reproduce, make picture."""
+    said = (ROOT / picture.SAID).read_text(encoding="utf-8")
+    assert said.rstrip().endswith(f"{picture.DIGEST}{picture.digest()}.")
+    assert (ROOT / picture.PICTURE).stat().st_size < 300_000
