@@ -427,8 +427,21 @@ class OnPolicyRuns(Section):
     epochs: Epoch = 3
     kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
     marks: Distinct[Mark] = ("reinforce", "distil")
-    """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, and oracle distillation, meant as
-    an upper one; it teaches the first pick, so it says little of a gated head."""
+    """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, with as many optimiser steps as
+    GRPO beside it, and oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a
+    gated head."""
+    mark_seeds: Distinct[Seed] | None = None
+    """Some of `seeds`; null for all of them."""
+
+    @rule
+    def _marks_have_runs_beside_them(self) -> Iterator[Fault]:
+        seeds = getattr(self, "seeds", ())
+        others = [seed for seed in getattr(self, "mark_seeds", None) or () if seed not in seeds]
+        if others:
+            yield (
+                ("mark_seeds",),
+                f"must be some of seeds={list(seeds)}, got {others}. Drop these or add them to seeds.",
+            )
 
 
 class ArmSettings(Section):

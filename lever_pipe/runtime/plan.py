@@ -73,7 +73,8 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
     if runs is None or seed not in runs.seeds:
         return []
     drawn = [("on_policy", beta) for beta in runs.kl_betas]
-    marks = [(mark, MARK_BETAS[mark]) for mark in runs.marks]
+    has_marks = runs.mark_seeds is None or seed in runs.mark_seeds
+    marks = [(mark, MARK_BETAS[mark]) for mark in runs.marks if has_marks]
     return [
         str(PolicyName(kind=kind, preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
@@ -232,8 +233,12 @@ def lvlm_config(experiment: Experiment) -> LvlmConfig:
 def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy:
     """Return a run's settings with those at their defaults that it does not read, so that no edit of them reruns it."""
     settings = experiment.presets[wildcards["preset"]].on_policy
-    if wildcards["objective"] == "reinforce":  # one step on what was drawn, and a baseline that no draw enters
-        settings = settings.model_copy(update={"updates": 1, "advantages": "batch"} | _defaults("clip_epsilon"))
+    if wildcards["objective"] == "reinforce":
+        # A score function takes one step on what was drawn, so batches are smaller for as many steps as GRPO takes. Its
+        # baseline is one that no draw of a query enters.
+        smaller = max(1, settings.batch_queries // settings.updates)
+        own = {"updates": 1, "batch_queries": smaller, "advantages": "batch"}
+        settings = settings.model_copy(update=own | _defaults("clip_epsilon"))
     if settings.advantages != "standardised":
         settings = settings.model_copy(update=_defaults("advantage_std_floor", "advantage_clamp"))
     return settings

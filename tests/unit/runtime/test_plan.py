@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -10,11 +11,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from snakemake.utils import update_config
 
 from lever_pipe.base.members import available
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.config import ArmSettings
+from lever_pipe.experiment.configuration import read_file
 from lever_pipe.experiment.faults import ARMS
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -50,6 +53,14 @@ def experiment(**changed: Any) -> Experiment:
     values = dict(shipped())
     for section, update in changed.items():
         values[section] = {**values.get(section, {}), **update} if isinstance(update, dict) else update
+    return parse_experiment(values)
+
+
+def shipped_with(name: str) -> Experiment:
+    """Return the default experiment, or what a configuration file laid over it makes of it."""
+    values = read_file(ROOT / "config.yaml")
+    if name:
+        update_config(values, read_file(ROOT / f"config/{name}.yaml"))
     return parse_experiment(values)
 
 
@@ -356,6 +367,9 @@ def test_marks_and_their_absence() -> None:
     for marks, runs in (([], {"on_policy"}), (["distil"], {"on_policy", "distil"})):
         given = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"marks": marks}}])
         assert {name.split("/")[1] for name in plan.on_policy_policies(given.arms[0], 1)} == runs
+    apart = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"seeds": [0, 1], "mark_seeds": [1]}}]).arms[0]
+    runs = [{name.split("/")[1] for name in plan.on_policy_policies(apart, seed)} for seed in (0, 1)]
+    assert runs == [{"on_policy"}, {"on_policy", "reinforce", "distil"}]
     without = small(arms=[SMALL_ARM])
     assert plan.on_policy_policies(without.arms[0], 1) == plan.stepped(without) == []
     assert {ref.mode for ref in map(PolicyRef.of, plan.trained(without))} == {"", "offline"}
@@ -421,8 +435,22 @@ def test_an_on_policy_epoch_is_what_its_name_and_preset_say() -> None:
     assert drawn.lvlm.model_identity
     assert drawn.selector == given.presets["world"].selector
     # REINFORCE: one step on what was drawn, and a baseline that no draw of the query enters; the rest is shared.
-    assert score.on_policy.model_dump() == drawn.on_policy.model_dump() | {"updates": 1, "advantages": "batch"}
+    own = {"updates": 1, "batch_queries": 10, "advantages": "batch"}
+    assert score.on_policy.model_dump() == drawn.on_policy.model_dump() | own
     assert (score.objective, score.kl_beta) == ("reinforce", 0.0)
+
+
+@pytest.mark.parametrize("name", ["", "smoke", "okvqa_qwen2_5_vl_3b"])
+def test_reinforce_takes_as_many_optimiser_steps_as_grpo_beside_it(name: str) -> None:
+    given = shipped_with(name)
+    for arm in given.arms:
+        if arm.on_policy is None:
+            continue
+        n_train = int(given.presets[arm.preset].train_share * given.rl_data.n_queries)
+        both = [epoch_config(given, mark, preset=arm.preset).on_policy for mark in ("on_policy", "reinforce")]
+        grpo, score = (math.ceil(n_train / each.batch_queries) * each.updates for each in both)
+        assert score == grpo > 0
+        assert both[1].updates == 1
 
 
 def test_more_on_policy_runs_change_only_what_collects() -> None:

@@ -46,8 +46,8 @@ def marks_table(study: PresetRuns) -> Table:
         sentences(
             "VQA accuracy in percent with its 95 % interval, mean over the seeds or draws of a row.",
             OTHER_SEEDS,
-            "REINFORCE: the plain score function with a baseline from the other queries, one update a batch and no "
-            "clip.",
+            "REINFORCE: the plain score function with a baseline from the other queries and no clip, as many updates "
+            "as GRPO, each on a batch of its own.",
             "Oracle distillation: supervised on the candidates that the annotations rank first.",
             "Pool oracle: that ranking itself, which knows the answers.",
         ),
