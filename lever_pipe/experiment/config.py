@@ -38,7 +38,7 @@ RewardModeName = Literal[
     "hybrid",
 ]
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
-Mark = Literal["reinforce", "distil"]
+Mark = Literal["reinforce", "distil", "continued"]
 
 
 class WorldData(Section):
@@ -349,6 +349,8 @@ class Grpo(Section):
     top_k_first_epoch: int = Field(3, ge=2)
     top_k: int = Field(5, ge=2)
     """Trajectories kept by reward, in the first epoch and later."""
+    reward: Reward | None = None
+    """Of the stored trajectories; null takes the preset's, which RCE learns from."""
     freeze_projections: bool = True
     """Train attention and layer norm only (50.1 % of the parameters at D = 512)."""
     z_clamp: float = Field(3.0, gt=0, le=100)
@@ -428,8 +430,8 @@ class OnPolicyRuns(Section):
     kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
     marks: Distinct[Mark] = ("reinforce", "distil")
     """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, with as many optimiser steps as
-    GRPO beside it, and oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a
-    gated head."""
+    GRPO beside it; oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a gated
+    head; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of offline GRPO."""
     mark_seeds: Distinct[Seed] | None = None
     """Some of `seeds`; null for all of them."""
 

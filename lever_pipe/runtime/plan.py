@@ -22,15 +22,25 @@ from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
 from lever_pipe.experiment.config import ArmSettings, Emulate, OnPolicy, Reward
-from lever_pipe.experiment.stage_configs import IDENTITIES, LvlmConfig, Planned, Setting, ShownStudy, Wildcard
+from lever_pipe.experiment.stage_configs import (
+    IDENTITIES,
+    ContinuedRce,
+    LvlmConfig,
+    Planned,
+    Setting,
+    ShownStudy,
+    Wildcard,
+)
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan
 
 Wildcards = Mapping[str, str]
 Planner = Callable[[Experiment, Wildcards], Any]
 
-MARK_BETAS = {"reinforce": 0.0, "distil": None}
+MARK_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
 """Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
+GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_projections", "reward"}
+"""What continued RCE takes over from the preset's offline GRPO."""
 SIMILARITIES = ("similar_image", "similar_question", "similar_both")
 
 
@@ -244,6 +254,26 @@ def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy
     return settings
 
 
+def continued_rce(experiment: Experiment, wildcards: Wildcards) -> ContinuedRce:
+    """Return RCE at the end of its schedule, with what offline GRPO has of data, batch, steps and learning rate."""
+    preset = experiment.presets[wildcards["preset"]]
+    shared = preset.grpo.model_dump(include=GRPO_IN_CONTINUED)
+    constant = {"final_learning_rate_share": 1.0, "temperature_start": preset.rce.temperature_end, "passes": 1}
+    return ContinuedRce(**preset.rce.model_dump() | shared | constant | {"horizon_epochs": 1})
+
+
+def grpo_groups(experiment: Experiment, preset: str) -> str:
+    """Return the name of the rewarded groups that offline GRPO reads."""
+    return "groups" if experiment.presets[preset].grpo.reward is None else "grpo_groups"
+
+
+def reward_of(experiment: Experiment, wildcards: Wildcards) -> Reward:
+    """Return the reward of a file of groups."""
+    preset = experiment.presets[wildcards["preset"]]
+    own = preset.grpo.reward if wildcards["rewarded"] == "grpo_groups" else None
+    return own or preset.reward
+
+
 def _defaults(*names: str) -> dict[str, Any]:
     return {name: OnPolicy.model_fields[name].default for name in names}
 
@@ -252,7 +282,8 @@ def measured_rewards(experiment: Experiment) -> list[Reward]:
     """Return the rewards in use and the dense ones, each once."""
     presets = [experiment.presets[arm.preset] for arm in experiment.arms]
     alone = [Reward(mode=mode) for mode in ("soft_only", "expected_only", "accuracy_plus_expected")]
-    rewards = [reward for preset in presets for reward in (preset.reward, preset.on_policy.reward)] + alone
+    of_presets = [(preset.reward, preset.grpo.reward, preset.on_policy.reward) for preset in presets]
+    rewards = [reward for used in of_presets for reward in used if reward] + alone
     return list({canonical_json(reward.model_dump(mode="json")): reward for reward in rewards}.values())
 
 
@@ -318,6 +349,8 @@ PLANNED: Mapping[str, Planner] = {
     "lvlm_name": lambda experiment, _: lvlm_name(experiment),
     "scale": lambda experiment, _: scale(experiment),
     "on_policy_settings": on_policy_settings,
+    "continued_rce": continued_rce,
+    "reward": reward_of,
     "rewards": lambda experiment, _: measured_rewards(experiment),
     "kept": lambda experiment, _: kept_selections(experiment),
     "policy": lambda _, wildcards: PolicyRef.of(wildcards["policy"]),

@@ -28,6 +28,7 @@ RULES = (ROOT / "workflow/rules/common.smk").read_text()
 # The documents' tables print the reward; training reads the rewarded groups.
 REWARDED = {"reward_groups", "tabulate_documents", "measure_rewards"}
 DRAWING = "train_on_policy_epoch"
+CONTINUED = "train_continued_epoch"
 SMALL_ARM = {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [1, 2], "grpo_epochs": 2}
 
 DRAWN = {"seeds": [1], "epochs": 2, "kl_betas": [0, 0.3]}
@@ -81,7 +82,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     ]
     for name in plan.trained(given):
         wild = wildcards_of(name)
-        names.append(("reward_groups", {"preset": wild["preset"]}))
+        names += [("reward_groups", {"preset": wild["preset"], "rewarded": r}) for r in ("groups", "grpo_groups")]
         names.append(("initialise_selector", {"preset": wild["preset"], "seed": wild["seed"]}))
         run = name.split("/")[1]
         drawn = {"objective": run} if PolicyName.parse(name).mode == "on_policy" else {}
@@ -96,7 +97,11 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation", "explain_patterns"}
-    absent = taken | emulated | ({"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", DRAWING} - taken)
+    absent = (
+        taken
+        | emulated
+        | ({"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", CONTINUED, DRAWING} - taken)
+    )
     names += [(stage, {}) for stage in available("stages") if stage not in absent]
     return names
 
@@ -166,7 +171,7 @@ def test_every_policy_name_is_read_back() -> None:
             assert name == f"preset~{ref.preset}/distil/{run}/epoch~{ref.epoch}"
             assert ref.kl_beta is None
         else:
-            assert ref.kl_beta is not None
+            assert ref.kl_beta is not None, name
             run = f"base~{ref.base_rce_epoch}/beta~{beta_text(ref.kl_beta)}/seed~{ref.seed}"
             folder = {"offline": "grpo", "on_policy": "on_policy"}[ref.mode] if ref.stage == "grpo" else ref.stage
             assert name == f"preset~{ref.preset}/{folder}/{run}/epoch~{ref.epoch}"
@@ -394,17 +399,32 @@ def presets_with(section: str, **changed: Any) -> dict[str, Any]:
         ("on_policy", {"reward": {"mode": "soft_only", "soft": 0.3}}, [DRAWING, "measure_rewards"]),
         ("distil", {"passes": 7}, ["train_distil_epoch"]),
         ("grpo", {"clip_epsilon": 0.1}, ["train_grpo_epoch", "tabulate_documents"]),
+        ("grpo", {"learning_rate": 1e-5}, ["train_grpo_epoch", CONTINUED, "tabulate_documents"]),
+        ("rce", {"temperature_start": 3.0}, ["train_rce_epoch"]),
     ],
 )
 def test_settings_of_one_objective_rerun_its_epochs_alone(
     section: str, changed: dict[str, Any], stages: list[str]
 ) -> None:
-    base, other = (specs(one) for one in (small(), small(presets=presets_with(section, **changed))))
+    arm = SMALL_ARM | {"on_policy": DRAWN | {"marks": ["reinforce", "distil", "continued"]}}
+    base, other = (specs(small(arms=[arm], **more)) for more in ({}, {"presets": presets_with(section, **changed)}))
     differing = {key for key in base if base[key] != other[key]}
     assert {stage for stage, _ in differing} == set(stages)
     for stage in (stage for stage in stages if stage.endswith("_epoch")):
         every_epoch = {key for key in base if key[0] == stage and ("preset", "world") in key[1]}
         assert {key for key in differing if key[0] == stage} == every_epoch
+
+
+def test_grpo_may_have_a_reward_of_its_own_and_keeps_its_base() -> None:
+    own = presets_with("grpo", reward={"mode": "soft_only"})
+    drawn = [SMALL_ARM | {"on_policy": DRAWN | {"marks": ["continued"]}}]
+    given, other = small(arms=drawn), small(arms=drawn, presets=own)
+    base, more = specs(given), specs(other)
+    differing = {key for key in base if base[key] != more[key]}
+    used = {"reward_groups", "train_grpo_epoch", CONTINUED, "measure_rewards", "tabulate_documents"}
+    assert {stage for stage, _ in differing} == used
+    assert [dict(key[1])["rewarded"] for key in differing if key[0] == "reward_groups"] == ["grpo_groups"]
+    assert [plan.grpo_groups(one, "world") for one in (given, other)] == ["groups", "grpo_groups"]
 
 
 def test_what_a_run_does_not_read_reruns_nothing() -> None:
