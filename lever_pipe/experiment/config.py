@@ -457,9 +457,12 @@ class ArmSettings(Section):
     grpo_epochs: Epoch = 3
     kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
     long_epochs: int = Field(0, ge=0, le=400)
-    """Epochs of the training-curve runs; 0 for none. They are trained, not evaluated."""
+    """Epochs of the training-curve runs; 0 for none. They are trained, and evaluated only at `long_evaluated`."""
     long_kl_betas: Distinct[KlBeta] = ()
     long_seeds: Distinct[Seed] = (0,)
+    long_evaluated: Distinct[Epoch] = ()
+    """Their epochs that are evaluated, for the arm's seeds among `long_seeds`. The last epoch that all betas have is
+    what an arm is compared by, so an arm whose betas are all long is compared by the last of these."""
     on_policy: OnPolicyRuns | None = None
     """null for the published, offline objective alone."""
 
@@ -472,6 +475,13 @@ class ArmSettings(Section):
                 ("on_policy", "seeds"),
                 f"must be some of the arm's seeds={list(arm_seeds)}, got {others}. Drop these or add them to the arm.",
             )
+
+    @rule
+    def _long_runs_have_their_evaluated_epochs(self) -> Iterator[Fault]:
+        last = getattr(self, "long_epochs", 0)
+        late = [epoch for epoch in getattr(self, "long_evaluated", ()) if epoch > last]
+        if late:
+            yield ("long_evaluated",), f"must be at most long_epochs={last}, got {late}. Drop these or train longer."
 
     @rule
     def _base_epochs_exist(self) -> Iterator[Fault]:

@@ -68,12 +68,14 @@ def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
 
 
 def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
-    """Return the evaluated GRPO epochs of one seed, for every base epoch and beta."""
+    """Return the evaluated GRPO epochs of one seed, for every base epoch and beta, those of long runs last."""
+    short = [(beta, epoch) for beta in arm.kl_betas for epoch in range(1, arm.grpo_epochs + 1)]
+    is_long = seed in arm.long_seeds
+    long = [(beta, epoch) for beta in arm.long_kl_betas for epoch in arm.long_evaluated if is_long]
     return [
         str(PolicyName(kind="grpo", preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
-        for beta in arm.kl_betas
-        for epoch in range(1, arm.grpo_epochs + 1)
+        for beta, epoch in dict.fromkeys([*short, *long])
     ]
 
 
@@ -94,7 +96,7 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
 
 
 def long_runs(arm: ArmSettings) -> list[str]:
-    """Return every epoch of the training-curve runs; they are trained, not evaluated."""
+    """Return every epoch of the training-curve runs, evaluated or not."""
     return [
         str(PolicyName(kind="grpo", preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs

@@ -221,6 +221,16 @@ def test_long_runs_share_their_first_epochs_with_the_evaluated_ones() -> None:
     assert not [name for name in trained if name.startswith("baseline/")]
 
 
+def test_chosen_epochs_of_long_runs_are_evaluated_once() -> None:
+    long = {"long_epochs": 5, "long_kl_betas": [0.145], "long_seeds": [1, 5], "long_evaluated": [2, 3, 5]}
+    arm = small(arms=[SMALL_ARM | {"kl_betas": [0, 0.145]} | long]).arms[0]
+    assert plan.grpo_policies(arm, 0) == plan.grpo_policies(small().arms[0], 0)
+    more = [f"preset~world/grpo/base~{b}/beta~0.145/seed~1/epoch~{e}" for b in (1, 2) for e in (3, 5)]
+    assert sorted({*plan.grpo_policies(arm, 1)} - {*plan.grpo_policies(small().arms[0], 1)}) == more
+    assert len(plan.grpo_policies(arm, 1)) == len(set(plan.grpo_policies(arm, 1)))
+    assert set(more) <= set(plan.long_runs(arm))
+
+
 def test_every_stage_has_an_identity() -> None:
     for (stage, _), spec in specs(small()).items():
         values = json.loads(spec)
@@ -460,7 +470,7 @@ def test_an_on_policy_epoch_is_what_its_name_and_preset_say() -> None:
     assert (score.objective, score.kl_beta) == ("reinforce", 0.0)
 
 
-@pytest.mark.parametrize("name", ["", "smoke", "okvqa_qwen2_5_vl_3b"])
+@pytest.mark.parametrize("name", ["", "smoke", "findings", "okvqa_qwen2_5_vl_3b"])
 def test_reinforce_takes_as_many_optimiser_steps_as_grpo_beside_it(name: str) -> None:
     given = shipped_with(name)
     for arm in given.arms:
