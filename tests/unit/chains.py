@@ -55,6 +55,7 @@ class Chain:
     grpo: Grpo = GRPO
     selector: Selector = SELECTOR
     reward: Reward = REWARD
+    preset: str = "p"
     files: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,12 +77,12 @@ class Chain:
         return read_training_inputs(**self.files, train_share=0.8, device=torch.device("cpu"))
 
     def initialise(self) -> EpochMetrics:
-        config = InitialiseSelectorConfig(preset="p", selector=self.selector, seed=0)
+        config = InitialiseSelectorConfig(preset=self.preset, selector=self.selector, seed=0)
         return initialise_selector(embeddings=self.files["embeddings"], **self.outputs("rce0"), config=config)
 
     def rce_config(self, epoch: int) -> TrainRceEpochConfig:
         return TrainRceEpochConfig(
-            preset="p", selector=self.selector, rce=self.rce, train_share=0.8,
+            preset=self.preset, selector=self.selector, rce=self.rce, train_share=0.8,
             max_gradient_norm=1.0, seed=0, epoch=epoch,
         )  # fmt: skip
 

@@ -63,13 +63,17 @@ def told() -> dict[str, list[str]]:
 
 def test_the_page_tells_how_many_jobs_there_are_and_what_they_cost() -> None:
     table, jobs, minutes = told(), planned(), dict.fromkeys(EXPERIMENTS, 0.0)
-    stated = table.pop("CPU minutes")
+    stated, each, cells = (table.pop(name) for name in ("CPU minutes", "CPU minutes a cell", "cells"))
     for rule, (seconds, *counts) in table.items():
         assert [int(count) for count in counts] == [jobs.pop((rule, of), 0) for of in EXPERIMENTS], rule
         for of, count in zip(EXPERIMENTS, counts, strict=True):
             minutes[of] += float(seconds) * int(count) / 60
     assert not +jobs  # every job of a cell is in a row
-    assert [float(each) for each in stated if each] == [round(each, 1) for each in minutes.values()]
+    assert stated[1:] == [f"{of:.1f}" for of in minutes.values()]
+    presets = Counter(experiment_of(arm.preset) for arm in findings().arms)
+    counts = (len(findings().intention.arms), presets["X2"], presets["X2, long"], len(findings().arms[0].kl_betas))
+    assert cells[1:] == [f"{n} {of}" for n, of in zip(counts, ("arms", "presets", "presets", "betas"), strict=True)]
+    assert each[1:] == [f"{of / n:.1f}" for of, n in zip(minutes.values(), counts, strict=True)]
     total = re.search(r"Together ([0-9.]+) CPU minutes", PAGE.read_text())
     assert total is not None
     assert float(total[1]) == pytest.approx(sum(minutes.values()), abs=0.06)
