@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from lever_pipe.base.errors import RecordError
 
 Mode = Literal["", "offline", "on_policy"]
-Phase = Literal["baseline", "init", "rce", "grpo", "reinforce", "distil"]
+Phase = Literal["baseline", "init", "rce", "grpo", "reinforce", "distil", "continued"]
 
 EMULATION = "emulation"
 """First part of every emulated policy's name, and name of their answer batch."""
@@ -29,6 +29,7 @@ TRAINED = {
     "on_policy": ("base", "beta", "epoch"),
     "reinforce": ("base", "beta", "epoch"),
     "distil": ("base", "epoch"),
+    "continued": ("base", "epoch"),
 }
 """Kind of a trained policy -> the numbers that its name states; a group has no seed."""
 METHODS = {
@@ -38,6 +39,7 @@ METHODS = {
     "on_policy": "on-policy GRPO",
     "reinforce": "REINFORCE",
     "distil": "oracle distillation",
+    "continued": "continued RCE",
 }
 
 

@@ -38,7 +38,7 @@ RewardModeName = Literal[
     "hybrid",
 ]
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
-Mark = Literal["reinforce", "distil"]
+Mark = Literal["reinforce", "distil", "continued"]
 
 
 class WorldData(Section):
@@ -349,6 +349,8 @@ class Grpo(Section):
     top_k_first_epoch: int = Field(3, ge=2)
     top_k: int = Field(5, ge=2)
     """Trajectories kept by reward, in the first epoch and later."""
+    reward: Reward | None = None
+    """Of the stored trajectories; null takes the preset's, which RCE learns from."""
     freeze_projections: bool = True
     """Train attention and layer norm only (50.1 % of the parameters at D = 512)."""
     z_clamp: float = Field(3.0, gt=0, le=100)
@@ -427,8 +429,21 @@ class OnPolicyRuns(Section):
     epochs: Epoch = 3
     kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
     marks: Distinct[Mark] = ("reinforce", "distil")
-    """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, and oracle distillation, meant as
-    an upper one; it teaches the first pick, so it says little of a gated head."""
+    """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, with as many optimiser steps as
+    GRPO beside it; oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a gated
+    head; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of offline GRPO."""
+    mark_seeds: Distinct[Seed] | None = None
+    """Some of `seeds`; null for all of them."""
+
+    @rule
+    def _marks_have_runs_beside_them(self) -> Iterator[Fault]:
+        seeds = getattr(self, "seeds", ())
+        others = [seed for seed in getattr(self, "mark_seeds", None) or () if seed not in seeds]
+        if others:
+            yield (
+                ("mark_seeds",),
+                f"must be some of seeds={list(seeds)}, got {others}. Drop these or add them to seeds.",
+            )
 
 
 class ArmSettings(Section):
@@ -442,9 +457,12 @@ class ArmSettings(Section):
     grpo_epochs: Epoch = 3
     kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
     long_epochs: int = Field(0, ge=0, le=400)
-    """Epochs of the training-curve runs; 0 for none. They are trained, not evaluated."""
+    """Epochs of the training-curve runs; 0 for none. They are trained, and evaluated only at `long_evaluated`."""
     long_kl_betas: Distinct[KlBeta] = ()
     long_seeds: Distinct[Seed] = (0,)
+    long_evaluated: Distinct[Epoch] = ()
+    """Their epochs that are evaluated, for the arm's seeds among `long_seeds`. The last epoch that all betas have is
+    what an arm is compared by, so an arm whose betas are all long is compared by the last of these."""
     on_policy: OnPolicyRuns | None = None
     """null for the published, offline objective alone."""
 
@@ -457,6 +475,13 @@ class ArmSettings(Section):
                 ("on_policy", "seeds"),
                 f"must be some of the arm's seeds={list(arm_seeds)}, got {others}. Drop these or add them to the arm.",
             )
+
+    @rule
+    def _long_runs_have_their_evaluated_epochs(self) -> Iterator[Fault]:
+        last = getattr(self, "long_epochs", 0)
+        late = [epoch for epoch in getattr(self, "long_evaluated", ()) if epoch > last]
+        if late:
+            yield ("long_evaluated",), f"must be at most long_epochs={last}, got {late}. Drop these or train longer."
 
     @rule
     def _base_epochs_exist(self) -> Iterator[Fault]:

@@ -174,11 +174,11 @@ class ImportRlDataConfig(Section):
     """K: what each pool must hold."""
 
 
-@identity_of("reward_groups", of=OF_PRESET)
+@identity_of("reward_groups")
 class RewardGroupsConfig(Section):
     """Identity of `reward_groups`."""
 
-    reward: Reward
+    reward: Annotated[Reward, Planned("reward")]
 
 
 @identity_of("initialise_selector", of=OF_PRESET)
@@ -235,6 +235,20 @@ class TrainDistilEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_distil_epoch`."""
 
     distil: Distil
+
+
+class ContinuedRce(Rce):
+    """RCE as it goes on beside GRPO: with its own temperature, with GRPO's data, batch and learning rate."""
+
+    reward: Reward | None
+    freeze_projections: bool
+
+
+@identity_of("train_continued_epoch", of=OF_PRESET)
+class TrainContinuedEpochConfig(TrainingFromBaseConfig):
+    """Identity of `train_continued_epoch`."""
+
+    continued: Annotated[ContinuedRce, Planned("continued_rce")]
 
 
 @identity_of("measure_rewards", of="presets.{arms[0].preset}.grpo")

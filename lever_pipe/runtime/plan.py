@@ -24,15 +24,17 @@ from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
 from lever_pipe.experiment.config import ArmSettings, Emulate, OnPolicy, Reward
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
-from lever_pipe.experiment.stage_configs import IDENTITIES, LvlmConfig, Planned, Setting, Wildcard
+from lever_pipe.experiment.stage_configs import IDENTITIES, ContinuedRce, LvlmConfig, Planned, Setting, Wildcard
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan
 
 Wildcards = Mapping[str, str]
 Planner = Callable[[Experiment, Wildcards], Any]
 
-MARK_BETAS = {"reinforce": 0.0, "distil": None}
+MARK_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
 """Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
+GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_projections", "reward"}
+"""What continued RCE takes over from the preset's offline GRPO."""
 SIMILARITIES = ("similar_image", "similar_question", "similar_both")
 
 
@@ -60,12 +62,14 @@ def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
 
 
 def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
-    """Return the evaluated GRPO epochs of one seed, for every base epoch and beta."""
+    """Return the evaluated GRPO epochs of one seed, for every base epoch and beta, those of long runs last."""
+    short = [(beta, epoch) for beta in arm.kl_betas for epoch in range(1, arm.grpo_epochs + 1)]
+    is_long = seed in arm.long_seeds
+    long = [(beta, epoch) for beta in arm.long_kl_betas for epoch in arm.long_evaluated if is_long]
     return [
         str(PolicyName(kind="grpo", preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
-        for beta in arm.kl_betas
-        for epoch in range(1, arm.grpo_epochs + 1)
+        for beta, epoch in dict.fromkeys([*short, *long])
     ]
 
 
@@ -75,7 +79,8 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
     if runs is None or seed not in runs.seeds:
         return []
     drawn = [("on_policy", beta) for beta in runs.kl_betas]
-    marks = [(mark, MARK_BETAS[mark]) for mark in runs.marks]
+    has_marks = runs.mark_seeds is None or seed in runs.mark_seeds
+    marks = [(mark, MARK_BETAS[mark]) for mark in runs.marks if has_marks]
     return [
         str(PolicyName(kind=kind, preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
@@ -85,7 +90,7 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
 
 
 def long_runs(arm: ArmSettings) -> list[str]:
-    """Return every epoch of the training-curve runs; they are trained, not evaluated."""
+    """Return every epoch of the training-curve runs, evaluated or not."""
     return [
         str(PolicyName(kind="grpo", preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
@@ -251,11 +256,35 @@ def lvlm_config(experiment: Experiment) -> LvlmConfig:
 def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy:
     """Return a run's settings with those at their defaults that it does not read, so that no edit of them reruns it."""
     settings = experiment.presets[wildcards["preset"]].on_policy
-    if wildcards["objective"] == "reinforce":  # one step on what was drawn, and a baseline that no draw enters
-        settings = settings.model_copy(update={"updates": 1, "advantages": "batch"} | _defaults("clip_epsilon"))
+    if wildcards["objective"] == "reinforce":
+        # A score function takes one step on what was drawn, so batches are smaller for as many steps as GRPO takes. Its
+        # baseline is one that no draw of a query enters.
+        smaller = max(1, settings.batch_queries // settings.updates)
+        own = {"updates": 1, "batch_queries": smaller, "advantages": "batch"}
+        settings = settings.model_copy(update=own | _defaults("clip_epsilon"))
     if settings.advantages != "standardised":
         settings = settings.model_copy(update=_defaults("advantage_std_floor", "advantage_clamp"))
     return settings
+
+
+def continued_rce(experiment: Experiment, wildcards: Wildcards) -> ContinuedRce:
+    """Return RCE at the end of its schedule, with what offline GRPO has of data, batch, steps and learning rate."""
+    preset = experiment.presets[wildcards["preset"]]
+    shared = preset.grpo.model_dump(include=GRPO_IN_CONTINUED)
+    constant = {"final_learning_rate_share": 1.0, "temperature_start": preset.rce.temperature_end, "passes": 1}
+    return ContinuedRce(**preset.rce.model_dump() | shared | constant | {"horizon_epochs": 1})
+
+
+def grpo_groups(experiment: Experiment, preset: str) -> str:
+    """Return the name of the rewarded groups that offline GRPO reads."""
+    return "groups" if experiment.presets[preset].grpo.reward is None else "grpo_groups"
+
+
+def reward_of(experiment: Experiment, wildcards: Wildcards) -> Reward:
+    """Return the reward of a file of groups."""
+    preset = experiment.presets[wildcards["preset"]]
+    own = preset.grpo.reward if wildcards["rewarded"] == "grpo_groups" else None
+    return own or preset.reward
 
 
 def _defaults(*names: str) -> dict[str, Any]:
@@ -266,7 +295,8 @@ def measured_rewards(experiment: Experiment) -> list[Reward]:
     """Return the rewards in use and the dense ones, each once."""
     presets = [experiment.presets[arm.preset] for arm in experiment.arms]
     alone = [Reward(mode=mode) for mode in ("soft_only", "expected_only", "accuracy_plus_expected")]
-    rewards = [reward for preset in presets for reward in (preset.reward, preset.on_policy.reward)] + alone
+    of_presets = [(preset.reward, preset.grpo.reward, preset.on_policy.reward) for preset in presets]
+    rewards = [reward for used in of_presets for reward in used if reward] + alone
     return list({canonical_json(reward.model_dump(mode="json")): reward for reward in rewards}.values())
 
 
@@ -342,6 +372,8 @@ PLANNED: Mapping[str, Planner] = {
     "lvlm_name": lambda experiment, _: lvlm_name(experiment),
     "scale": lambda experiment, _: scale(experiment),
     "on_policy_settings": on_policy_settings,
+    "continued_rce": continued_rce,
+    "reward": reward_of,
     "rewards": lambda experiment, _: measured_rewards(experiment),
     "kept": lambda experiment, _: kept_selections(experiment),
     "policy": lambda _, wildcards: PolicyRef.of(wildcards["policy"]),

@@ -64,7 +64,7 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
 }
 PRODUCTION_CPU: Mapping[str, Need] = {
     **dict.fromkeys(
-        ("train_rce_epoch", "train_grpo_epoch", "train_distil_epoch", "emulate_grpo_epoch"),
+        ("train_rce_epoch", "train_continued_epoch", "train_grpo_epoch", "train_distil_epoch", "emulate_grpo_epoch"),
         Need(mem_mb=8000, runtime=240),
     ),
     **dict.fromkeys(("prepare_examples", "propose_trajectories", "sample_pools"), Need(mem_mb=16_000, runtime=240)),

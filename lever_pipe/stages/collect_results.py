@@ -26,7 +26,7 @@ Line = tuple[object, ...]
 Run = dict[int, dict[int, StepMetrics]]
 """The steps of a run by epoch and step."""
 
-STAGES = ("baseline", "init", "rce", "grpo", "reinforce", "distil")
+STAGES = ("baseline", "init", "rce", "grpo", "reinforce", "distil", "continued")
 MODES = ("", "offline", "on_policy")
 
 

@@ -153,7 +153,7 @@ def test_a_reward_is_one_function(beside: Path, tmp_path: Path) -> None:
     path = added(beside, "lever/rewards/mine.py", REWARD)
     chosen = {"reward": {"mode": "mine"}, "on_policy": {"reward": {"mode": "mine"}}}
     experiment = configured(presets={"world": chosen, "published": {}})
-    assert identity_follows(path, "reward_groups", experiment, preset="world")
+    assert identity_follows(path, "reward_groups", experiment, preset="world", rewarded="groups")
     assert "lever.rewards.mine" in plan.members_of(plan.stage_config(experiment, "measure_rewards", {}))
     queries = [example(i) for i in range(2)]
     groups = [_group(query, correct) for query, correct in zip(queries, ("a", "b"), strict=True)]

@@ -13,13 +13,15 @@ from builders import training_files
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.experiment.config import Grpo, Rce, Reward, Selector
+from lever_pipe.experiment.config import Grpo, Preset, Rce, Reward, Selector
 from lever_pipe.experiment.stage_configs import (
     InitialiseSelectorConfig,
     RewardGroupsConfig,
+    TrainContinuedEpochConfig,
     TrainGrpoEpochConfig,
     TrainRceEpochConfig,
 )
+from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
@@ -29,8 +31,10 @@ from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.lever.training.loop import run_epoch, validation_loss
 from lever_pipe.lever.training.policies import Policies, trained_share
 from lever_pipe.lever.training.rce import plan_rce_epoch
+from lever_pipe.runtime.plan import stage_config
 from lever_pipe.stages.initialise_selector import initialise_selector
 from lever_pipe.stages.reward_groups import reward_groups
+from lever_pipe.stages.train_continued_epoch import train_continued_epoch
 from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
 from lever_pipe.stages.train_rce_epoch import train_rce_epoch
 
@@ -51,6 +55,7 @@ class Chain:
     grpo: Grpo = GRPO
     selector: Selector = SELECTOR
     reward: Reward = REWARD
+    preset: str = "p"
     files: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,12 +77,12 @@ class Chain:
         return read_training_inputs(**self.files, train_share=0.8, device=torch.device("cpu"))
 
     def initialise(self) -> EpochMetrics:
-        config = InitialiseSelectorConfig(preset="p", selector=self.selector, seed=0)
+        config = InitialiseSelectorConfig(preset=self.preset, selector=self.selector, seed=0)
         return initialise_selector(embeddings=self.files["embeddings"], **self.outputs("rce0"), config=config)
 
     def rce_config(self, epoch: int) -> TrainRceEpochConfig:
         return TrainRceEpochConfig(
-            preset="p", selector=self.selector, rce=self.rce, train_share=0.8,
+            preset=self.preset, selector=self.selector, rce=self.rce, train_share=0.8,
             max_gradient_norm=1.0, seed=0, epoch=epoch,
         )  # fmt: skip
 
@@ -101,6 +106,22 @@ class Chain:
             **self.files, start=start["selector"], start_optimiser=start_optimiser or start["optimiser"],
             reference=self.outputs("rce1")["selector"], **self.outputs(f"grpo{epoch}"),
             config=self.grpo_config(epoch, kl_beta),
+        )  # fmt: skip
+
+    def continued_config(self, epoch: int) -> TrainContinuedEpochConfig:
+        preset = Preset(selector=self.selector, rce=self.rce, grpo=self.grpo, reward=self.reward)
+        given = Experiment(presets={"published": preset}, emulate=None)
+        wild = {"preset": "published", "base": "1", "seed": "0", "epoch": str(epoch)}
+        config = stage_config(given, "train_continued_epoch", wild)
+        assert isinstance(config, TrainContinuedEpochConfig)
+        return config
+
+    def continued_epoch(self, epoch: int) -> EpochMetrics:
+        """Run one epoch of continued RCE; what comes before its first one is RCE epoch 1."""
+        start = self.outputs(f"continued{epoch - 1}" if epoch > 1 else "rce1")
+        return train_continued_epoch(
+            **self.files, start=start["selector"], start_optimiser=start["optimiser"],
+            **self.outputs(f"continued{epoch}"), config=self.continued_config(epoch),
         )  # fmt: skip
 
 

@@ -8,11 +8,13 @@ from lever_pipe.base.records import PolicyRef, RunCard
 from lever_pipe.experiment.config import Decode, Distil, Grpo, OnPolicy, PromptSettings, Rce, Reward, Selector
 from lever_pipe.experiment.stage_configs import (
     AnswerPromptsConfig,
+    ContinuedRce,
     LvlmConfig,
     RewardGroupsConfig,
     ScoreAnswersConfig,
     SelectBaselineConfig,
     SelectDemonstrationsConfig,
+    TrainContinuedEpochConfig,
     TrainDistilEpochConfig,
     TrainGrpoEpochConfig,
     TrainOnPolicyEpochConfig,
@@ -70,6 +72,12 @@ def on_policy(
 def distil(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> RunCard:
     run = {"base_rce_epoch": base, "seed": seed, "epoch": epoch}
     return card("train_distil_epoch", TrainDistilEpochConfig(**{**TRAINING, **run, "distil": Distil()}), **changed)
+
+
+def continued(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> RunCard:
+    run = {"base_rce_epoch": base, "seed": seed, "epoch": epoch}
+    beside = {"continued": ContinuedRce(reward=None, freeze_projections=True)}
+    return card("train_continued_epoch", TrainContinuedEpochConfig(**{**TRAINING, **run, **beside}), **changed)
 
 
 def rce(seed: int = 0, epoch: int = 5, **changed: Any) -> RunCard:

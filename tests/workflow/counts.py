@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 # The smoke configuration: one seed, 2 RCE epochs, betas {0, 0.15} x 2 GRPO epochs, a long run of 3 epochs for 0.15;
-# on-policy betas {0, 1} and REINFORCE x 2 epochs, 2 of distillation.
+# on-policy betas {0, 1} and REINFORCE x 2 epochs, 2 each of distillation and of continued RCE.
 RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 2, 4, 1, 6
 ON_POLICY_EPOCHS, DISTIL_EPOCHS = 6, 2
+MARKS = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
 # Emulated: 2 RCE epochs; three betas from base 2 and 0.15 from base 1, right and with dropout; six arms.
 EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 4, 6
 REPORT = dict.fromkeys(
@@ -17,7 +18,7 @@ EMULATED_GRPO_AND_BELOW = {
     "emulate_untouched": 1,
     **EMULATION_BELOW_TRAINING,
 }
-SEED_SCORES = RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + DISTIL_EPOCHS
+SEED_SCORES = RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values())
 ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
 OFFLINE_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
@@ -43,7 +44,7 @@ AGENTS_AND_BELOW = {"train_agent": 2, "evaluate_agent": 2, **AGENT_REPORT}
 BELOW_RL_DATA = {
     "reward_groups": 2,
     "measure_rewards": 1,
-    "train_distil_epoch": DISTIL_EPOCHS,
+    **MARKS,
     "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
     **ALL_GRPO_AND_BELOW,
     **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES),

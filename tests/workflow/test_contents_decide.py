@@ -17,10 +17,10 @@ from .conftest import Project, copy_project
 from .counts import (
     ARMS,
     BASELINES,
-    DISTIL_EPOCHS,
     GRPO_AND_BELOW,
     GRPO_EPOCHS,
     LONG_ONLY,
+    MARKS,
     OFFLINE_AND_BELOW,
     ON_POLICY_EPOCHS,
     RCE_EPOCHS,
@@ -36,10 +36,10 @@ INITIAL = f"{RESULTS}/lever/preset~world/init/seed~0/selector.safetensors"
 GRPO = f"{RESULTS}/lever/preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2/selector.safetensors"
 EMBEDDINGS = f"{RESULTS}/lever/embeddings/embeddings.safetensors"
 BELOW_RCE = GRPO_AND_BELOW | {
-    "train_distil_epoch": DISTIL_EPOCHS,
+    **MARKS,
     **dict.fromkeys(
         ("select_demonstrations", "score_answers"),
-        GRPO_EPOCHS + ON_POLICY_EPOCHS + DISTIL_EPOCHS + 1,  # and the checkpoint's own
+        GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values()) + 1,  # and the checkpoint's own
     ),
 }
 BELOW_EMBEDDINGS = {"train_rce_epoch", "train_grpo_epoch", "train_on_policy_epoch", "sample_pools", "select_baseline"}
@@ -274,7 +274,7 @@ class TestRecords:
         ),
         pytest.param(
             "config.yaml", "    rce:\n      learn", "    reward: {mode: soft_only}\n    rce:\n      learn",
-            {"reward_groups": 1, "measure_rewards": 1, "train_distil_epoch": DISTIL_EPOCHS,
+            {"reward_groups": 1, "measure_rewards": 1, **MARKS,
              "train_rce_epoch": RCE_EPOCHS, **GRPO_AND_BELOW, "select_demonstrations": SEED_SCORES,
              "score_answers": SEED_SCORES},
             id="another reward trains its preset",

@@ -52,7 +52,8 @@ BASE = RCE.replace("{epoch}", "{base}")
 GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 ON_POLICY = f"{LEVER}/preset~{{preset}}/{{objective}}/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 DISTIL = f"{LEVER}/preset~{{preset}}/distil/base~{{base}}/seed~{{seed}}/epoch~{{epoch}}"
-TRAINED = "preset~[^/]+/(rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|distil/base~[^/]+)/seed~[0-9]+/epoch~[0-9]+"
+CONTINUED = DISTIL.replace("distil", "continued")
+TRAINED = "preset~[^/]+/(rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|(distil|continued)/base~[^/]+)/seed~[0-9]+/epoch~[0-9]+"
 EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
 EMULATION = f"{LEVER}/emulation"
 NOISY = f"{EMULATION}/dropout/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
@@ -67,6 +68,7 @@ wildcard_constraints:
     shard="0|[1-9][0-9]*",
     baseline="[a-z_]+(-[0-9]+)?",
     objective="on_policy|reinforce",
+    rewarded="groups|grpo_groups",
     trained=TRAINED,
     policy=f"baseline/[^/]+|{TRAINED}",
     arm="[a-z][a-z0-9_]*",
@@ -130,6 +132,12 @@ def before(run, first, name):
         return f"{folder}/{name}".format(**values)
 
     return of
+
+
+def groups_of_grpo(wildcards):
+    """Return the rewarded groups that offline GRPO reads, and what is held against it on the same data."""
+    name = plan.grpo_groups(EXPERIMENT, wildcards.preset)
+    return f"{LEVER}/preset~{wildcards.preset}/{name}.safetensors"
 
 
 def selectors_of_arm(wildcards):

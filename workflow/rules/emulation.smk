@@ -4,7 +4,10 @@ if EMULATE:
         for policy in plan.emulated(EXPERIMENT, "none")
     ]
     RIGHT_BASE = BASE.replace("{preset}", EMULATE.preset)
-    GROUPS = f"{LEVER}/preset~{EMULATE.preset}/groups.safetensors"
+    GROUPS = (
+        f"{LEVER}/preset~{EMULATE.preset}/"
+        f"{plan.grpo_groups(EXPERIMENT, EMULATE.preset)}.safetensors"
+    )
 
     use rule stage as emulate_grpo_epoch with:
         input:

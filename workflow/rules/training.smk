@@ -2,10 +2,10 @@ use rule stage as reward_groups with:
     input:
         rl_data=RL_DATA,
     output:
-        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
-        card=f"{LEVER}/preset~{{preset}}/groups.run.json",
+        groups=f"{LEVER}/preset~{{preset}}/{{rewarded}}.safetensors",
+        card=f"{LEVER}/preset~{{preset}}/{{rewarded}}.run.json",
     pathvars:
-        beside=f"{LEVER}/preset~{{preset}}/groups.",
+        beside=f"{LEVER}/preset~{{preset}}/{{rewarded}}.",
     priority: CHAIN
     params:
         **call("reward_groups"),
@@ -52,7 +52,7 @@ use rule stage as train_rce_epoch with:
 
 use rule stage as train_grpo_epoch with:
     input:
-        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
+        groups=groups_of_grpo,
         embeddings=EMBEDDINGS,
         start=before(GRPO, BASE, "selector.safetensors"),
         start_optimiser=before(GRPO, BASE, "optimiser.safetensors"),
@@ -118,3 +118,23 @@ use rule stage as train_distil_epoch with:
         **call("train_distil_epoch"),
     message:
         "Train distillation epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
+
+
+use rule stage as train_continued_epoch with:
+    input:
+        groups=groups_of_grpo,
+        embeddings=EMBEDDINGS,
+        start=before(CONTINUED, BASE, "selector.safetensors"),
+        start_optimiser=before(CONTINUED, BASE, "optimiser.safetensors"),
+    output:
+        selector=f"{CONTINUED}/selector.safetensors",
+        optimiser=f"{CONTINUED}/optimiser.safetensors",
+        metrics=f"{CONTINUED}/metrics.json",
+        card=f"{CONTINUED}/run.json",
+    pathvars:
+        beside=f"{CONTINUED}/",
+    priority: SHORT_CHAIN
+    params:
+        **call("train_continued_epoch"),
+    message:
+        "Train continued RCE epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"

@@ -13,6 +13,8 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce
 from lever_pipe.experiment.stage_configs import (
+    ContinuedRce,
+    TrainContinuedEpochConfig,
     TrainDistilEpochConfig,
     TrainGrpoEpochConfig,
     TrainOnPolicyEpochConfig,
@@ -24,7 +26,13 @@ from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector,
 from lever_pipe.lever.training.groups import Groups, load_groups, split_groups
 from lever_pipe.lever.training.loop import Step, run_epoch, validation_loss
 
-EpochConfig = TrainRceEpochConfig | TrainDistilEpochConfig | TrainGrpoEpochConfig | TrainOnPolicyEpochConfig
+EpochConfig = (
+    TrainRceEpochConfig
+    | TrainContinuedEpochConfig
+    | TrainDistilEpochConfig
+    | TrainGrpoEpochConfig
+    | TrainOnPolicyEpochConfig
+)
 Settings = Rce | Distil | Grpo | OnPolicy
 
 
@@ -86,7 +94,7 @@ class SelectorEpoch:
             files.groups, files.embeddings, device, config.train_share, config.selector.inputs
         )
         self.module = self._load(files.start)
-        if isinstance(settings, Grpo | OnPolicy) and settings.freeze_projections:
+        if isinstance(settings, Grpo | OnPolicy | ContinuedRce) and settings.freeze_projections:
             self.module.freeze_projections()
         self.adam = AdamW(self.module, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
         self.kl_beta = state.resume_optimiser(files.start_optimiser, self.adam, stage=objective)

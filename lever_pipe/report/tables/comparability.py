@@ -33,7 +33,7 @@ TRAINING = frozenset(
     )
 )
 """Fields of how a policy was trained, beside those of the sections below; a preset may differ in all of them."""
-TRAINING_SECTIONS = ("rce.", "grpo.", "on_policy.", "distil.", "selector.", "reward.", "selection.")
+TRAINING_SECTIONS = ("rce.", "grpo.", "on_policy.", "distil.", "continued.", "selector.", "reward.", "selection.")
 IDENTITY = frozenset(("kl_beta", "epoch", "base_rce_epoch", "base_checkpoint", "draws"))
 """Fields that only policies of one method share, as those of training."""
 

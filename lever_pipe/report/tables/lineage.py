@@ -125,7 +125,7 @@ def group_of_training(card: RunCard) -> str:
 def of_training(card: RunCard) -> dict[str, str]:
     """Return the fields of one training epoch of one seed; every value of its config is in one of them.
 
-    An epoch that judges what it draws has a reward of its own, and its LVLM in the fields of section `judge`.
+    An epoch may have a reward of its own; one that judges what it draws has its LVLM in the fields of section `judge`.
     """
     config, section = dict(card.config), card.stage.removeprefix("train_").removesuffix("_epoch")
     own, _ = dict(config.pop(section)), config.pop("objective", None)  # the objective is the method
@@ -140,8 +140,9 @@ def of_training(card: RunCard) -> dict[str, str]:
             "dropout": "off",  # the stages pair policy and reference without dropout
             "trained": "attention and layer norm" if own.pop("freeze_projections") else "all parameters",
         }
+    if reward := own.pop("reward", None):
+        found |= _of_reward(reward)
     if "lvlm" in config:
-        found |= _of_reward(own.pop("reward"))
         found |= {f"judge.{name}": value for name, value in _of_lvlm(config.pop("lvlm")).items()}
     found |= {
         "seeds": str(config.pop("seed")),

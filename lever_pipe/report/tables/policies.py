@@ -22,7 +22,7 @@ BASELINE_LABELS = {
     "oracle": "Pool oracle (knows the answers)",
 }
 
-MARK_LABELS = {"reinforce": "REINFORCE", "distil": "Oracle distillation"}
+MARK_LABELS = {"reinforce": "REINFORCE", "distil": "Oracle distillation", "continued": "Continued RCE"}
 """Other objectives that stand beside on-policy GRPO."""
 
 

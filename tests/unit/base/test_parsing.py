@@ -107,7 +107,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"arms": [ARM | {"base_rce_epochs": [7, 2]}]}, "arms[0].base_rce_epochs: must be at most rce_epochs=5, got [7]."),
     *(
         ({"arms": [ARM | {key: [1, 2, 1]}]}, f"arms[0].{key}: must not repeat a value, got [1, 2, 1].")
-        for key in ("seeds", "base_rce_epochs", "long_seeds")
+        for key in ("seeds", "base_rce_epochs", "long_seeds", "long_evaluated")
     ),
     *(
         ({"arms": [ARM | {key: [0, 0.0]}]}, f"arms[0].{key}: must not repeat a value, got [0.0, 0.0].")
@@ -155,6 +155,14 @@ RULES: list[tuple[dict[str, Any], str]] = [
     (
         {"arms": [ARM | {"seeds": [0, 1], "on_policy": {"seeds": [1, 2]}}]},
         "arms[0].on_policy.seeds: must be some of the arm's seeds=[0, 1], got [2]. Drop these or add them",
+    ),
+    (
+        {"arms": [ARM | {"long_epochs": 5, "long_evaluated": [5, 6]}]},
+        "arms[0].long_evaluated: must be at most long_epochs=5, got [6]. Drop these or train longer.",
+    ),
+    (
+        {"arms": [ARM | {"on_policy": {"seeds": [0, 1], "mark_seeds": [1, 2]}}]},
+        "arms[0].on_policy.mark_seeds: must be some of seeds=[0, 1], got [2]. Drop these or add them to seeds.",
     ),
     *(
         ({"arms": [ARM | {"on_policy": {key: values}}]}, f"arms[0].on_policy.{key}: must not repeat a value, got")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -10,11 +11,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from snakemake.utils import update_config
 
 from lever_pipe.base.members import available
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.config import ArmSettings
+from lever_pipe.experiment.configuration import read_file
 from lever_pipe.experiment.faults import ARMS
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -25,6 +28,7 @@ RULES = (ROOT / "workflow/rules/common.smk").read_text()
 # The documents' tables print the reward; training reads the rewarded groups.
 REWARDED = {"reward_groups", "tabulate_documents", "measure_rewards"}
 DRAWING = "train_on_policy_epoch"
+CONTINUED = "train_continued_epoch"
 SMALL_ARM = {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [1, 2], "grpo_epochs": 2}
 
 DRAWN = {"seeds": [1], "epochs": 2, "kl_betas": [0, 0.3]}
@@ -53,6 +57,14 @@ def experiment(**changed: Any) -> Experiment:
     return parse_experiment(values)
 
 
+def shipped_with(name: str) -> Experiment:
+    """Return the default experiment, or what a configuration file laid over it makes of it."""
+    values = read_file(ROOT / "config.yaml")
+    if name:
+        update_config(values, read_file(ROOT / f"config/{name}.yaml"))
+    return parse_experiment(values)
+
+
 def small(**changed: Any) -> Experiment:
     arm = SMALL_ARM | {"kl_betas": [0, 0.145], "long_epochs": 3, "long_kl_betas": [0.145], "long_seeds": [0, 5]}
     arm |= {"on_policy": DRAWN}
@@ -70,7 +82,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     ]
     for name in plan.trained(given):
         wild = wildcards_of(name)
-        names.append(("reward_groups", {"preset": wild["preset"]}))
+        names += [("reward_groups", {"preset": wild["preset"], "rewarded": r}) for r in ("groups", "grpo_groups")]
         names.append(("initialise_selector", {"preset": wild["preset"], "seed": wild["seed"]}))
         run = name.split("/")[1]
         drawn = {"objective": run} if PolicyName.parse(name).mode == "on_policy" else {}
@@ -85,7 +97,8 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
-    absent = taken | emulated | ({"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", DRAWING} - taken)
+    unplanned = {"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", CONTINUED, DRAWING} - taken
+    absent = taken | emulated | unplanned
     names += [(stage, {}) for stage in available("stages") if stage not in absent]
     return names
 
@@ -155,7 +168,7 @@ def test_every_policy_name_is_read_back() -> None:
             assert name == f"preset~{ref.preset}/distil/{run}/epoch~{ref.epoch}"
             assert ref.kl_beta is None
         else:
-            assert ref.kl_beta is not None
+            assert ref.kl_beta is not None, name
             run = f"base~{ref.base_rce_epoch}/beta~{beta_text(ref.kl_beta)}/seed~{ref.seed}"
             folder = {"offline": "grpo", "on_policy": "on_policy"}[ref.mode] if ref.stage == "grpo" else ref.stage
             assert name == f"preset~{ref.preset}/{folder}/{run}/epoch~{ref.epoch}"
@@ -203,6 +216,16 @@ def test_long_runs_share_their_first_epochs_with_the_evaluated_ones() -> None:
     assert len(trained) == len(set(trained))
     assert set(long) <= set(trained)
     assert not [name for name in trained if name.startswith("baseline/")]
+
+
+def test_chosen_epochs_of_long_runs_are_evaluated_once() -> None:
+    long = {"long_epochs": 5, "long_kl_betas": [0.145], "long_seeds": [1, 5], "long_evaluated": [2, 3, 5]}
+    arm = small(arms=[SMALL_ARM | {"kl_betas": [0, 0.145]} | long]).arms[0]
+    assert plan.grpo_policies(arm, 0) == plan.grpo_policies(small().arms[0], 0)
+    more = [f"preset~world/grpo/base~{b}/beta~0.145/seed~1/epoch~{e}" for b in (1, 2) for e in (3, 5)]
+    assert sorted({*plan.grpo_policies(arm, 1)} - {*plan.grpo_policies(small().arms[0], 1)}) == more
+    assert len(plan.grpo_policies(arm, 1)) == len(set(plan.grpo_policies(arm, 1)))
+    assert set(more) <= set(plan.long_runs(arm))
 
 
 def test_every_stage_has_an_identity() -> None:
@@ -367,6 +390,9 @@ def test_marks_and_their_absence() -> None:
     for marks, runs in (([], {"on_policy"}), (["distil"], {"on_policy", "distil"})):
         given = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"marks": marks}}])
         assert {name.split("/")[1] for name in plan.on_policy_policies(given.arms[0], 1)} == runs
+    apart = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"seeds": [0, 1], "mark_seeds": [1]}}]).arms[0]
+    runs = [{name.split("/")[1] for name in plan.on_policy_policies(apart, seed)} for seed in (0, 1)]
+    assert runs == [{"on_policy"}, {"on_policy", "reinforce", "distil"}]
     without = small(arms=[SMALL_ARM])
     assert plan.on_policy_policies(without.arms[0], 1) == plan.stepped(without) == []
     assert {ref.mode for ref in map(PolicyRef.of, plan.trained(without))} == {"", "offline"}
@@ -391,17 +417,32 @@ def presets_with(section: str, **changed: Any) -> dict[str, Any]:
         ("on_policy", {"reward": {"mode": "soft_only", "soft": 0.3}}, [DRAWING, "measure_rewards"]),
         ("distil", {"passes": 7}, ["train_distil_epoch"]),
         ("grpo", {"clip_epsilon": 0.1}, ["train_grpo_epoch", "tabulate_documents"]),
+        ("grpo", {"learning_rate": 1e-5}, ["train_grpo_epoch", CONTINUED, "tabulate_documents"]),
+        ("rce", {"temperature_start": 3.0}, ["train_rce_epoch"]),
     ],
 )
 def test_settings_of_one_objective_rerun_its_epochs_alone(
     section: str, changed: dict[str, Any], stages: list[str]
 ) -> None:
-    base, other = (specs(one) for one in (small(), small(presets=presets_with(section, **changed))))
+    arm = SMALL_ARM | {"on_policy": DRAWN | {"marks": ["reinforce", "distil", "continued"]}}
+    base, other = (specs(small(arms=[arm], **more)) for more in ({}, {"presets": presets_with(section, **changed)}))
     differing = {key for key in base if base[key] != other[key]}
     assert {stage for stage, _ in differing} == set(stages)
     for stage in (stage for stage in stages if stage.endswith("_epoch")):
         every_epoch = {key for key in base if key[0] == stage and ("preset", "world") in key[1]}
         assert {key for key in differing if key[0] == stage} == every_epoch
+
+
+def test_grpo_may_have_a_reward_of_its_own_and_keeps_its_base() -> None:
+    own = presets_with("grpo", reward={"mode": "soft_only"})
+    drawn = [SMALL_ARM | {"on_policy": DRAWN | {"marks": ["continued"]}}]
+    given, other = small(arms=drawn), small(arms=drawn, presets=own)
+    base, more = specs(given), specs(other)
+    differing = {key for key in base if base[key] != more[key]}
+    used = {"reward_groups", "train_grpo_epoch", CONTINUED, "measure_rewards", "tabulate_documents"}
+    assert {stage for stage, _ in differing} == used
+    assert [dict(key[1])["rewarded"] for key in differing if key[0] == "reward_groups"] == ["grpo_groups"]
+    assert [plan.grpo_groups(one, "world") for one in (given, other)] == ["groups", "grpo_groups"]
 
 
 def test_what_a_run_does_not_read_reruns_nothing() -> None:
@@ -432,8 +473,22 @@ def test_an_on_policy_epoch_is_what_its_name_and_preset_say() -> None:
     assert drawn.lvlm.model_identity
     assert drawn.selector == given.presets["world"].selector
     # REINFORCE: one step on what was drawn, and a baseline that no draw of the query enters; the rest is shared.
-    assert score.on_policy.model_dump() == drawn.on_policy.model_dump() | {"updates": 1, "advantages": "batch"}
+    own = {"updates": 1, "batch_queries": 10, "advantages": "batch"}
+    assert score.on_policy.model_dump() == drawn.on_policy.model_dump() | own
     assert (score.objective, score.kl_beta) == ("reinforce", 0.0)
+
+
+@pytest.mark.parametrize("name", ["", "smoke", "findings", "okvqa_qwen2_5_vl_3b"])
+def test_reinforce_takes_as_many_optimiser_steps_as_grpo_beside_it(name: str) -> None:
+    given = shipped_with(name)
+    for arm in given.arms:
+        if arm.on_policy is None:
+            continue
+        n_train = int(given.presets[arm.preset].train_share * given.rl_data.n_queries)
+        both = [epoch_config(given, mark, preset=arm.preset).on_policy for mark in ("on_policy", "reinforce")]
+        grpo, score = (math.ceil(n_train / each.batch_queries) * each.updates for each in both)
+        assert score == grpo > 0
+        assert both[1].updates == 1
 
 
 def test_more_on_policy_runs_change_only_what_collects() -> None:

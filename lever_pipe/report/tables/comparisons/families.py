@@ -139,7 +139,7 @@ class _Found:
             case "grpo" | "on_policy":
                 runs = self.grpo if name.kind == "grpo" else self.on_policy
                 runs[base, beta, epoch] = str(name)
-            case "reinforce" | "distil":
+            case "reinforce" | "distil" | "continued":
                 self.marks[base, name.kind, epoch] = str(name)
 
 
@@ -240,11 +240,20 @@ def _against_smallest(arm: Arm) -> Pairs:
     return tuple((name, smallest) for name in others)
 
 
+def _smallest(arm: Arm) -> list[str]:
+    """Return the offline group of the smallest beta at the last common epoch, from the base of the marks."""
+    at = (arm.drawn_base, arm.last)
+    return [name for (base, _, epoch), name in sorted(arm.grpo.items()) if (base, epoch) == at][:1]
+
+
 def _marks(arm: Arm, baselines: Sequence[str]) -> Pairs:
-    """Return the lower and the upper mark against the RCE base and the smallest on-policy beta, and the oracle."""
+    """Return each mark against the RCE base and the smallest on-policy beta, the upper one against the oracle, and
+    the offline GRPO of the smallest beta against RCE that was continued beside it.
+    """
     rce = arm.rce.get(arm.drawn_base) if arm.drawn_base is not None else None
     drawn = next(iter(arm.drawn.values()), None)
-    lower, upper = arm.mark("reinforce"), arm.mark("distil")
+    lower, upper, continued = arm.mark("reinforce"), arm.mark("distil"), arm.mark("continued")
     oracle = ORACLE if ORACLE in baselines else None
-    pairs = ((lower, rce), (drawn, lower), (upper, rce), (upper, drawn), (upper, oracle))
+    pairs = [(lower, rce), (drawn, lower), (upper, rce), (upper, drawn), (upper, oracle)]
+    pairs += [(continued, rce), (drawn, continued), *((offline, continued) for offline in _smallest(arm))]
     return tuple((left, right) for left, right in pairs if left is not None and right is not None)

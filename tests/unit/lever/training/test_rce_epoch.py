@@ -47,6 +47,17 @@ def test_one_step_in_all_is_its_own_end() -> None:
     assert progress_of(2, 0, 1, 1) == 1.0
 
 
+def test_presets_with_equal_settings_have_the_same_base(tmp_path: Path) -> None:
+    found = []
+    for preset in ("one", "other"):
+        (tmp_path / preset).mkdir()
+        chain = Chain(tmp_path / preset, preset=preset)
+        chain.initialise()
+        assert chain.rce_epoch(1).policy.preset == preset
+        found.append(chain.bytes_of("rce1")[:2])
+    assert found[0] == found[1]
+
+
 def test_the_logged_temperature_is_the_mean_of_the_epoch(tmp_path: Path) -> None:
     chain = Chain(tmp_path, rce=Rce(batch_queries=4, final_learning_rate_share=0.5))
     chain.initialise()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
+from lineage_cards import answers, continued, distil, grpo, on_policy, rce, reward, scores, selection
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
-from lever_pipe.experiment.config import AdaptiveKl, Grpo, OnPolicy
+from lever_pipe.experiment.config import AdaptiveKl, Grpo, OnPolicy, Reward
 from lever_pipe.report.tables import lineage
 
 FOLDER = Path(__file__).parents[4] / "resources" / "reference"
@@ -43,7 +43,7 @@ def with_leaf(card: RunCard, path: tuple[str, ...]) -> RunCard:
     elif isinstance(value, str):
         section[path[-1]] = f"{value}x"
     elif value is None:
-        section[path[-1]] = AdaptiveKl().model_dump()
+        section[path[-1]] = (Reward() if path[-1] == "reward" else AdaptiveKl()).model_dump()
     else:
         section[path[-1]] = value + 1
     return card.model_copy(update={"config": config})
@@ -54,6 +54,7 @@ CARDS: dict[str, tuple[RunCard, FieldsOf]] = {
     "grpo": (grpo(), lineage.of_training),
     "on_policy": (on_policy(), lineage.of_training),
     "distil": (distil(), lineage.of_training),
+    "continued": (continued(), lineage.of_training),
     "rce": (rce(), lineage.of_training),
     "reward": (reward(), lineage.of_reward),
     "selection": (selection("preset~p/rce/seed~0/epoch~1"), lambda card: lineage.of_selection(card, "preset~p/rce")),
@@ -89,6 +90,7 @@ def test_code_and_inputs_are_in_a_field(name: str) -> None:
         "on_policy": ("reference", "groups", "embeddings", "train_examples"),
         "distil": ("groups", "embeddings", "train_examples"),
         "rce": ("groups", "embeddings"),
+        "continued": ("groups", "embeddings"),
         "reward": ("rl_data",),
         "selection": ("eval_pools", "embeddings"),
         "baseline": ("eval_pools", "embeddings"),
@@ -132,6 +134,9 @@ def test_an_epoch_that_judges_its_draws_has_a_reward_and_an_lvlm_of_its_own() ->
     assert (found["method"], found["kl_control"], found["dropout"]) == ("on_policy", "fixed", "off")
     assert lineage.of_training(on_policy(objective="reinforce"))["method"] == "reinforce"
     assert not {"reward", "kl_beta", "judge.lvlm"} & lineage.of_training(distil()).keys()
+    assert "reward" not in lineage.of_training(grpo())
+    own = lineage.of_training(grpo(grpo=Grpo(reward=Reward(mode="soft_only"))))
+    assert (own["reward"], own.keys() >= stored.keys() - {"rl_data"}) == ("soft_only", True)
 
 
 def test_published_keys_are_those_of_the_tables() -> None:

@@ -155,6 +155,9 @@ def test_marks_need_no_on_policy_run_and_it_needs_no_marks() -> None:
     assert pairs([rce(5), lower(1)], "marks") == ((lower(1), rce(5)),)
     assert pairs([rce(5), upper(1)], "marks") == ((upper(1), rce(5)), (upper(1), "baseline/oracle"))
     assert set(families([rce(5), drawn("0", 1)])) == {"learning", "on-policy-against-rce"}
+    beside = "preset~main/continued/base~5/epoch~1"
+    both = ((beside, rce(5)), (drawn("0", 1), beside), (grpo("0", 2), beside))
+    assert pairs([rce(5), drawn("0", 1), drawn("1", 1), grpo("0", 2), grpo("0.1", 2), beside], "marks") == both
     arm = arms_of([upper(1)], "main")[0]
     without_oracle = families_of(arm, is_main=True, baselines=[], samples=(8,), accuracy=lambda _: 0.0)
     assert without_oracle == []

@@ -1,0 +1,48 @@
+"""Rule `train_continued_epoch`: one epoch of RCE beside GRPO, from the same base and with as many updates."""
+
+from __future__ import annotations
+
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.stage_configs import Runtime, TrainContinuedEpochConfig
+from lever_pipe.experiment.stage_files import Input, Output
+from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
+from lever_pipe.lever.training.rce import plan_rce_epoch
+
+
+def train_continued_epoch(
+    *,
+    groups: Input,
+    embeddings: Input,
+    start: Input,
+    start_optimiser: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
+    config: TrainContinuedEpochConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Advance the selector by one pass of RCE over the train queries and return its mean terms.
+
+    What GRPO adds to its base shows against this: the same data and number of updates, without GRPO's objective.
+
+    Raises:
+        CheckpointError: `start` has another architecture.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
+    """
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    epoch = SelectorEpoch(files, config, config.continued, "continued", execution.prepare(runtime))
+    order = torch_generator(config.seed, "continued", config.epoch)
+    with ambient_stream(config.seed, "continued dropout", config.epoch):
+        data, settings = epoch.data, config.continued
+        plan = plan_rce_epoch(epoch.module, epoch.adam, data.table, data.train, settings, config.epoch, order)
+        values = epoch.run(plan)
+    return epoch.save(values, _ref(config))
+
+
+def _ref(config: TrainContinuedEpochConfig) -> PolicyRef:
+    run = PolicyName(kind="continued", preset=config.preset, base=config.base_rce_epoch, seed=config.seed)
+    return PolicyRef.of(run.at(config.epoch))

@@ -1,0 +1,135 @@
+"""`config/findings.yaml`: what its cells share and differ in, and what `docs/runs.md` says that they cost."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+from test_plan import shipped_with
+
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.experiment.config import OnPolicy
+from lever_pipe.experiment.stage_configs import TrainContinuedEpochConfig
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.losses.learning_rates import scheduled_rate
+from lever_pipe.runtime import agent_plan, plan
+
+PAGE = Path(__file__).parents[3] / "docs/runs.md"
+EXPERIMENTS = ("X1", "X2", "X2, long", "X3")
+SELECTED = "select_demonstrations and score_answers"
+LIMIT = 100  # CPU minutes
+AROUND = 4  # what comes before and after the experiments
+
+
+@cache
+def findings() -> Experiment:
+    return shipped_with("findings")
+
+
+def experiment_of(preset: str) -> str:
+    return "X3" if preset == "world" else "X2, long" if preset.endswith("_long") else "X2"
+
+
+def planned() -> Counter[tuple[str, str]]:
+    """Return the number of jobs by rule and experiment."""
+    given = findings()
+    found: Counter[tuple[str, str]] = Counter()
+    for rule in ("train_agent", "evaluate_agent"):
+        found[rule, "X1"] = len(agent_plan.runs(given.intention))
+    for name in map(PolicyName.parse, plan.trained(given)):
+        found[f"train_{name.kind}_epoch", experiment_of(name.preset)] += 1
+    for text in plan.evaluated(given):
+        if (name := PolicyName.parse(text)).kind != "baseline":
+            found[SELECTED, experiment_of(name.preset)] += 1
+    for batch in plan.batches(given):
+        if batch != "baseline":
+            found["answer_prompts", experiment_of(batch.split("/")[0].removeprefix("preset~"))] += 1
+    return found
+
+
+def told() -> dict[str, list[str]]:
+    """Return the cells of the page's table of costs by their first one."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    at = next(i for i, row in enumerate(rows) if row[0] == "jobs")
+    assert rows[at][2:] == list(EXPERIMENTS)
+    return {row[0].replace("`", ""): row[1:] for row in rows[at + 2 :]}
+
+
+def test_the_page_tells_how_many_jobs_there_are_and_what_they_cost() -> None:
+    table, jobs, minutes = told(), planned(), dict.fromkeys(EXPERIMENTS, 0.0)
+    stated, each, cells = (table.pop(name) for name in ("CPU minutes", "CPU minutes a cell", "cells"))
+    for rule, (seconds, *counts) in table.items():
+        assert [int(count) for count in counts] == [jobs.pop((rule, of), 0) for of in EXPERIMENTS], rule
+        for of, count in zip(EXPERIMENTS, counts, strict=True):
+            minutes[of] += float(seconds) * int(count) / 60
+    assert not +jobs  # every job of a cell is in a row
+    assert stated[1:] == [f"{of:.1f}" for of in minutes.values()]
+    presets = Counter(experiment_of(arm.preset) for arm in findings().arms)
+    counts = (len(findings().intention.arms), presets["X2"], presets["X2, long"], len(findings().arms[0].kl_betas))
+    assert cells[1:] == [f"{n} {of}" for n, of in zip(counts, ("arms", "presets", "presets", "betas"), strict=True)]
+    assert each[1:] == [f"{of / n:.1f}" for of, n in zip(minutes.values(), counts, strict=True)]
+    total = re.search(r"Together ([0-9.]+) CPU minutes", PAGE.read_text())
+    assert total is not None
+    assert float(total[1]) == pytest.approx(sum(minutes.values()), abs=0.06)
+    assert sum(minutes.values()) + AROUND < LIMIT
+
+
+def test_cells_of_x2_differ_in_reward_and_learning_rate_alone() -> None:
+    given = findings()
+    world, cells = given.presets["world"], set()
+    for arm in given.arms:
+        preset = given.presets[arm.preset]
+        assert (preset.selector, preset.rce, preset.reward) == (world.selector, world.rce, world.reward)
+        assert (arm.seeds, arm.rce_epochs, arm.base_rce_epochs) == ((0, 1, 2), 5, (5,))
+        own = {"reward": preset.grpo.reward, "learning_rate": preset.grpo.learning_rate}
+        assert preset.grpo == world.grpo.model_copy(update=own)
+        if experiment_of(arm.preset) == "X2":
+            rate, reward = preset.grpo.learning_rate, preset.grpo.reward or preset.reward
+            assert preset.on_policy == OnPolicy(learning_rate=rate, reward=reward)
+            cells.add((reward.mode, rate))
+            assert steps_of_an_epoch(given, arm.preset) == (80, 80, 80)
+    modes = ("hard_plus_soft", "accuracy_plus_expected")
+    assert cells == {(mode, rate) for mode in modes for rate in (1e-4, 5e-4, 25e-4)}
+
+
+def steps_of_an_epoch(given: Experiment, preset: str) -> tuple[int, int, int]:
+    """Return the optimiser steps of offline GRPO, on-policy GRPO and continued RCE."""
+    of = given.presets[preset]
+    n_train = int(of.train_share * given.rl_data.n_queries)
+    wild = {"preset": preset, "base": "5", "seed": "0", "epoch": "1"}
+    continued = plan.stage_config(given, "train_continued_epoch", wild)
+    assert isinstance(continued, TrainContinuedEpochConfig)
+    assert continued.continued.learning_rate == of.grpo.learning_rate
+    return (
+        math.ceil(n_train / of.grpo.batch_queries),
+        math.ceil(n_train / of.on_policy.batch_queries) * of.on_policy.updates,
+        math.ceil(n_train / continued.continued.batch_queries) * continued.continued.passes,
+    )
+
+
+def test_the_long_runs_are_evaluated_at_three_epochs() -> None:
+    given = findings()
+    names = [PolicyName.parse(text) for text in plan.evaluated(given)]
+    epochs = {name.epoch for name in names if name.preset.endswith("_long") and name.kind == "grpo"}
+    assert epochs == {1, 2, 3, 10, 25, 50}
+
+
+def test_the_matched_schedule_uses_as_much_learning_rate_as_the_baseline() -> None:
+    given = findings().intention
+    arms = {arm.name: arm for arm in agent_plan.arms(given)}
+
+    def used(arm: AgentArm) -> float:
+        schedule = arm.schedule.model_dump()
+        steps = given.grpo.steps
+        return sum(scheduled_rate(i, steps, peak=arm.learning_rate or 0.0, **schedule) for i in range(steps))
+
+    assert used(arms["schedule_matched"]) == pytest.approx(used(arms["baseline"]))
+    assert used(arms["schedule_only"]) == pytest.approx(used(arms["baseline"]) / 2)
+    assert all(arm.seeds == (0, 1, 2, 3, 4, 5) for arm in given.arms)
+    assert sorted(arm.kl for arm in given.arms if not arm.entropy) == [0, 0, 0, 0.01, 0.03, 0.1, 0.3, 0.5]
