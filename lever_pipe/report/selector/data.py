@@ -90,14 +90,14 @@ def tables(material: Material) -> Iterator[Table]:
 
 
 def _rl_data(material: Material) -> Table:
-    levels = [row for row in material.evidence.where("rl_data") if row.metric.startswith(LEVEL)]
+    others = [row for row in material.evidence.where("rl_data") if row.metric not in RL_FACTS]
     lines = []
     for metric in RL_FACTS:
         theirs = next(iter(material.rl_data(metric, RL_FILE)), None)
         cells = (_plain(material.evidence.find("rl_data", metric)), _plain(theirs))
         if cells[0] is not None:
             lines.append(Line((say(f"data.rl.{metric}"), *cells)))
-    lines += [Line((say("data.rl.level", level=row.metric.removeprefix(LEVEL)), _plain(row), None)) for row in levels]
+    lines += [Line((_other_fact(row.metric), _plain(row), None)) for row in others]
     columns = (
         Column(say("data.head.quantity"), "name"),
         Column(say("word.ours"), whose="ours"),
@@ -106,6 +106,13 @@ def _rl_data(material: Material) -> Table:
     return Table(
         "rl-data", "data", say("data.rl.title"), columns, tuple(lines), notes=(say("data.rl.note", file=Code(RL_FILE)),)
     )
+
+
+def _other_fact(metric: str) -> Cell:
+    """Return the count of trajectories of one accuracy, or what the file itself calls something else."""
+    if metric.startswith(LEVEL):
+        return say("data.rl.level", level=metric.removeprefix(LEVEL))
+    return Code(metric)
 
 
 def _facts(material: Material, subject: str, metrics: Sequence[str]) -> Table:
