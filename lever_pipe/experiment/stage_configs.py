@@ -351,26 +351,6 @@ class Captioned(Section):
     """Name of the LVLM, as the captions print it."""
 
 
-class ShownCells(Captioned):
-    """What a stage knows that shows our cells."""
-
-    samples: Counts
-    shots: Counts
-    base_rce_epoch: Epoch | None = None
-    """RCE epoch whose GRPO or on-policy runs are shown; None takes the latest that they have."""
-
-
-@identity_of("tabulate_documents", of="evaluation")
-class TabulateDocumentsConfig(ShownCells):
-    """Identity of `tabulate_documents`."""
-
-    grpo: Annotated[Grpo, Setting("presets.{arms[0].preset}.grpo")]
-    """GRPO settings of the main preset, printed as the training configuration."""
-    reward: Annotated[Reward, Setting("presets.{arms[0].preset}.reward")]
-    """Reward of the main preset, likewise."""
-    guard: Guard = "footnote"
-
-
 @identity_of("collect_lineage")
 class CollectLineageConfig(Section):
     """Identity of `collect_lineage`."""

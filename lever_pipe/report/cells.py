@@ -160,14 +160,15 @@ def derived(
     """Return a number that is worked out from others, which it names; None where it cannot be."""
     if value is None or math.isnan(value):
         return None
-    keys = [
-        key
-        for each in of
-        if each is not None
-        for key in (each.key if isinstance(each, EvidenceRow) else each.ref,)
-        if key
-    ]
+    keys = [key for each in of if each is not None for key in _keys(each)]
     return Number(value, digits, sign=sign, of=tuple(dict.fromkeys(keys)), how=how)
+
+
+def _keys(of: Number | EvidenceRow) -> tuple[str, ...]:
+    """Return the rows that a number or row stands for; a derived number has no row yet, but those it is made of."""
+    if isinstance(of, EvidenceRow):
+        return (of.key,)
+    return (of.ref,) if of.ref else of.of
 
 
 def minus(left: Number | None, right: Number | None, digits: int | None = None) -> Number | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
+from lever_pipe.report.pivot import TableSpec, declared
+from lever_pipe.report.table import Table
 from lever_pipe.report.tables.comparisons.families import Arm, arms_of, near, reference_of
 from lever_pipe.report.tables.lineage import Lineages
 
@@ -23,6 +26,8 @@ class Material:
     evidence: Evidence
     config: ReportedRun
     lineages: Lineages = field(default_factory=dict)
+    specs: Sequence[TableSpec] = ()
+    """Every declared table."""
 
     def has(self, study: str) -> bool:
         """Return whether a study is part of this configuration."""
@@ -79,6 +84,20 @@ class Material:
             "near200": near(samples, DOCUMENT_SAMPLES),
             "largest": max(samples),
         }
+
+    def declared(self, section: str) -> Iterator[Table]:
+        """Yield the declared tables of a section."""
+        specs = [spec for spec in self.specs if spec.section == section]
+        return declared(specs, self.evidence, self.axes, self.given)
+
+    def grpo(self, beta: float, epoch: int) -> str:
+        """Return the group of an epoch of offline GRPO of the main preset, from its latest base."""
+        base = self.main.base
+        return str(PolicyName(kind="grpo", preset=self.main.preset, base=base, beta=beta, epoch=epoch))
+
+    def rl_data(self, metric: str, file: str) -> list[EvidenceRow]:
+        """Return what was published about a file of RL data: no row or one, whichever text prints it."""
+        return self.evidence.where("published/rl_data", metric, at=file)[:1]
 
     def accuracy(self, group: str, shots: int | str = MEAN, samples: int | None = None) -> EvidenceRow | None:
         """Return a group's accuracy with its interval, at the largest sample count where none is named."""

@@ -168,6 +168,8 @@ class _Pivot:
                 return self._printed(column, at)
             case "mean":
                 return self._mean(column, at)
+            case "less" if all(at.get(axis) == value for axis, value in column.less.items()):
+                return None
             case "less":
                 return minus(self._mean(column, at), self._mean(column, {**at, **column.less}))
 

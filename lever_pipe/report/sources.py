@@ -171,6 +171,23 @@ def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceR
         )
 
 
+def work(paths: Sequence[Path]) -> Iterator[EvidenceRow]:
+    """Yield the sum of each counter over the jobs; `seconds_per_limit` is taken anew over those that know a limit."""
+    sums: dict[str, float] = {}
+    limited = 0.0
+    for path in paths:
+        counters = json.loads(path.read_text(encoding="utf-8"))
+        limited += counters["seconds"] if "limit_seconds" in counters else 0.0
+        for name, value in counters.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                sums[name] = sums.get(name, 0) + value
+    if sums.get("limit_seconds"):
+        sums["seconds_per_limit"] = limited / sums["limit_seconds"]
+    source = f"{paths[0].parent.parent}/*/{paths[0].name}" if paths else ""
+    for name, value in sums.items():
+        yield EvidenceRow(LEVER, "work", name, float(value), runs=len(paths), how="sum over jobs", source=source)
+
+
 def emulated(scores: Path, prompts: Path, agreement: Path, training: Path) -> Iterator[EvidenceRow]:
     """Yield accuracies, prompts, equal choices and training metrics of emulated faults."""
     for source, line in _lines(scores):
@@ -289,6 +306,8 @@ def published(path: Path) -> Iterator[EvidenceRow]:
         yield EvidenceRow(
             LEVER, subject, metric, float(line["value"]), **at, printed=line["value"], how=line["notes"], source=source
         )
+        if epoch == "minimum":
+            yield EvidenceRow(LEVER, subject, f"{metric}_epoch", float(line["epoch"]), **at, source=source)
 
 
 def published_agents(path: Path) -> Iterator[EvidenceRow]:

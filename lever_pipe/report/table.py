@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_letters
 from typing import Literal
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.catalogue import ABSENT, Voice
-from lever_pipe.report.cells import Cell, Ledger, Message, Number
+from lever_pipe.report.cells import Cell, Ledger, Message, Number, say
 
 Whose = Literal["", "ours", "published", "emulated"]
 """Whose numbers a row or column holds."""
@@ -118,7 +119,8 @@ def as_markdown(table: Table, voice: Voice) -> str:
     for row, line in zip(rows, table.lines, strict=True):
         row[0] += f" ({line.marks})" if line.marks else ""
     grid = "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, kinds, *rows))
-    feet = [voice.markdown(note) for note in (*table.footnotes, *table.notes)]
+    feet = [f"{letter}: {voice.markdown(note)}" for letter, note in zip(ascii_letters, table.footnotes, strict=False)]
+    feet += [voice.markdown(note) for note in table.notes]
     parts = [f"### {voice.markdown(table.title)}", voice.markdown(table.lead), grid, *feet]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -127,6 +129,19 @@ def heads(*ids: str, first: Literal["name", "words"] = "name") -> tuple[Column, 
     """Return columns of numbers by the ids of their heads, the first one of names."""
     named, *others = ids
     return (Column(Message(named), first), *(Column(Message(name)) for name in others))
+
+
+def beside(
+    names: Sequence[Cell],
+    ours: Sequence[Cell],
+    theirs: Sequence[Cell],
+    groups: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
+) -> Iterator[Line]:
+    """Yield the line of ours and below it the published one, each only where it has a cell; `groups` are of both."""
+    sides: tuple[tuple[Whose, Sequence[Cell]], ...] = (("ours", ours), ("published", theirs))
+    for (whose, cells), of in zip(sides, groups, strict=True):
+        if any(cell is not None for cell in cells):
+            yield Line((*names, say(f"word.{whose}"), *cells), whose, of)
 
 
 def _has_ends(cell: Cell) -> bool:

@@ -28,6 +28,7 @@ def collect_evidence(
     pools: Inputs,
     examples: Inputs,
     world: Inputs,
+    counters: Inputs,
     emulated: Inputs,
     endpoints: Inputs,
     arm_comparisons: Inputs,
@@ -64,6 +65,7 @@ def collect_evidence(
     facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("world", world))
     found = [read(path) for read, paths in kinds for path in paths]
     found += [sources.facts(subject, path) for subject, paths in facts for path in paths]
+    found += [sources.work(counters)]
     found += [sources.emulated(*emulated)] if emulated else []
     found += [sources.published(reference), sources.published_agents(reference_intention)]
     write_evidence(evidence, Evidence(chain.from_iterable(found)))

@@ -11,7 +11,7 @@ MARKS = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
 EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 4, 6
 REPORT = dict.fromkeys(
     ("collect_results", "collect_lineage", "compare_policies", "measure_agreement", "check_claims"), 1
-) | dict.fromkeys(("tabulate_documents", "tabulate_on_policy", "plot_curves", "build_report"), 1)
+) | dict.fromkeys(("tabulate_on_policy", "plot_curves", "build_report"), 1)
 EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, "explain_patterns": 1}
 EMULATED_GRPO_AND_BELOW = {
     "emulate_grpo_epoch": EMULATED_GRPO,

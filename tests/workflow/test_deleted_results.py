@@ -23,7 +23,6 @@ PLACEHOLDERS = {"preset~P": "preset~*", "arm~A/seed~S": "arm~*/seed~*", "NAME": 
 DELETED = {
     "lever/tables": "collect_results",
     "lever/tables/ties.csv": "collect_results",
-    "lever/tables/documents": "tabulate_documents",
     "lever/figures/accuracy_by_shots.svg": "plot_curves",
     "lever/preset~world/rce/seed~0/epoch~1/optimiser.safetensors": "train_rce_epoch",
     "lever/baseline/oracle/scores/samples~20/shots~1.json": "score_answers",

@@ -33,6 +33,7 @@ use rule stage as collect_evidence with:
         pools=of_study("lever", f"{LEVER}/pools/bound.json"),
         examples=of_study("lever", EXAMPLES_SUMMARY),
         world=WORLD_CHECK if "lever" in EXPERIMENT.studies else [],
+        counters=COUNTERS if "lever" in EXPERIMENT.studies else [],
         emulated=(
             [
                 f"{EMULATION}/{name}.csv"

@@ -35,34 +35,6 @@ use rule stage as collect_results with:
         "Collect all scores and training metrics"
 
 
-use rule stage as tabulate_documents with:
-    input:
-        scores=f"{TABLES}/scores.csv",
-        training=f"{TABLES}/training.csv",
-        rl_data=f"{TABLES}/rl_data.csv",
-        arms=f"{TABLES}/arms.csv",
-        arms_training=f"{TABLES}/arms_training.csv",
-        intervals=f"{TABLES}/intervals.csv",
-        comparisons=f"{TABLES}/comparisons.csv",
-        lineage=f"{TABLES}/lineage.csv",
-        reference=REFERENCE,
-        reference_lineage="resources/reference/lineage.yaml",
-        examples_summary=EXAMPLES_SUMMARY,
-        pool_bound=f"{LEVER}/pools/bound.json",
-        world_check=WORLD_CHECK,
-        counters=COUNTERS,
-    output:
-        tables=f"{TABLES}/documents.json",
-        csv=shown_tables(f"{TABLES}/documents"),
-        card=f"{TABLES}/documents.run.json",
-    pathvars:
-        beside=f"{TABLES}/documents.",
-    params:
-        **call("tabulate_documents"),
-    message:
-        "Build every table"
-
-
 use rule stage as check_claims with:
     input:
         claims="resources/claims.yaml",

@@ -25,8 +25,8 @@ from lever_pipe.runtime import agent_plan, plan
 
 ROOT = Path(__file__).parents[3]
 RULES = (ROOT / "workflow/rules/common.smk").read_text()
-# The documents' tables print the reward; training reads the rewarded groups.
-REWARDED = {"reward_groups", "tabulate_documents", "measure_rewards"}
+# Training reads the rewarded groups.
+REWARDED = {"reward_groups", "measure_rewards"}
 DRAWING = "train_on_policy_epoch"
 CONTINUED = "train_continued_epoch"
 SMALL_ARM = {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [1, 2], "grpo_epochs": 2}
@@ -416,8 +416,8 @@ def presets_with(section: str, **changed: Any) -> dict[str, Any]:
         ("on_policy", {"learning_rate": 1e-5}, [DRAWING]),
         ("on_policy", {"reward": {"mode": "soft_only", "soft": 0.3}}, [DRAWING, "measure_rewards"]),
         ("distil", {"passes": 7}, ["train_distil_epoch"]),
-        ("grpo", {"clip_epsilon": 0.1}, ["train_grpo_epoch", "tabulate_documents"]),
-        ("grpo", {"learning_rate": 1e-5}, ["train_grpo_epoch", CONTINUED, "tabulate_documents"]),
+        ("grpo", {"clip_epsilon": 0.1}, ["train_grpo_epoch"]),
+        ("grpo", {"learning_rate": 1e-5}, ["train_grpo_epoch", CONTINUED]),
         ("rce", {"temperature_start": 3.0}, ["train_rce_epoch"]),
     ],
 )

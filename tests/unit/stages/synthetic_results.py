@@ -26,12 +26,9 @@ from lever_pipe.base.records import (
     StepMetrics,
     SubsetScore,
 )
-from lever_pipe.experiment.config import Grpo, Reward
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
 from lever_pipe.experiment.stage_configs import (
     CollectResultsConfig,
-    PlotCurvesConfig,
-    TabulateDocumentsConfig,
 )
 from lever_pipe.report.tables import frames
 from lever_pipe.stages.collect_results import collect_results
@@ -256,6 +253,8 @@ def write_evidence(folder: Path, size: Size, outputs: dict[str, Path]) -> dict[s
     scores["policy"] = scores["policy"].where(scores["stage"] != "baseline", "baseline/" + scores["policy"])
     scores["group"] = scores["policy"].map(group_of)
     cells = scores.groupby(["group", "samples", "shots"])["accuracy"].agg(["mean", "count"]).reset_index()
+    cells["shots"] = cells["shots"].map(lambda shots: [shots] if shots else list(size.shots))  # zero-shot is one for all
+    cells = cells.explode("shots")
     over = cells.groupby(["group", "samples"]).agg({"mean": "mean", "count": "first"}).reset_index()
     cells = pd.concat([cells.astype({"shots": str}), over.assign(shots="mean")])
     cells["accuracy"], cells["low"], cells["high"] = cells["mean"], cells["mean"] - 2, cells["mean"] + 2
@@ -325,7 +324,7 @@ def _comparison(
     return {
         "family": family, "left": left, "right": right, "samples": samples, "shots": shots,
         "difference": difference, "low": difference - 1, "high": difference + 1, "p": p / 5, "p_holm": p,
-        "detectable": 3.0, "n_runs": 3, "n_questions": samples,
+        "detectable": 3.0, "n_runs": 3, "n_questions": samples, "test": "Student's t",
     }  # fmt: skip
 
 
@@ -356,17 +355,6 @@ def write_facts(folder: Path) -> dict[str, Path | tuple[Path, ...]]:
     single = {name: path[name] for name in ("examples_summary", "pool_bound")}
     counters = (path["first_counters"], path["second_counters"])
     return {**single, "world_check": (path["world_check"],), "counters": counters}
-
-
-def tabulate_config(size: Size, data: str = "world") -> TabulateDocumentsConfig:
-    counts = {"samples": size.samples, "shots": size.shots}
-    return TabulateDocumentsConfig(
-        main_preset="main", data=data, lvlm="tiny-reader", grpo=Grpo(), reward=Reward(), **counts
-    )
-
-
-def plot_config(size: Size, data: str = "world") -> PlotCurvesConfig:
-    return PlotCurvesConfig(main_preset="main", data=data, lvlm="tiny-reader", samples=size.samples, shots=size.shots)
 
 
 def report_config() -> BuildReportConfig:

@@ -1,24 +1,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from string import ascii_letters
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
 from lever_pipe.base.errors import ComparisonError
-from lever_pipe.report.tables import comparability, lineage, published_notes
-from lever_pipe.report.tables.comparability import APART, FACTORS, LABELS, deviations, guard, read_lineages
+from lever_pipe.report import comparability
+from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.cells import Name
+from lever_pipe.report.comparability import FACTORS, NAMED, deviations, guard, named, read_lineages
+from lever_pipe.report.selector import printed
+from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.tables import lineage
 from lever_pipe.report.tables.lineage import published_key
-from lever_pipe.report.tables.table import Table
 
-FILE = Path(__file__).parents[4] / "resources" / "reference" / "lineage.yaml"
+FILE = Path(__file__).parents[3] / "resources" / "reference" / "lineage.yaml"
+VOICE = Voice("en", read_catalogue(sorted(Path("resources/messages/en").glob("*.yaml"))))
 BETAS = ("0.12", "0.145", "0.15", "0.18")
 Lineages = dict[str, dict[str, str]]
 
@@ -46,10 +49,22 @@ def ours() -> Lineages:
     return found
 
 
-def table(groups: Sequence[str], factor: str = "kl_beta", **values: Any) -> Table:
-    frame = pd.DataFrame({"KL_BETA": [f"row {i}" for i in range(len(groups))]}, dtype=object)
-    base: dict[str, Any] = {"id": "t", "document": "001", "title": "", "caption": "", "frame": frame}
-    return Table(**{**base, "factor": factor, "groups": tuple(groups), **values})
+def table(groups: Sequence[str], factor: str = "kl_beta", section: str = "001") -> Table:
+    """Return a table with one line for each text of groups, separated by blanks."""
+    lines = tuple(Line((Name(f"line {i}"),), groups=tuple(names.split())) for i, names in enumerate(groups))
+    return Table("t", section, Name("t"), (Column(Name("KL_BETA")),), lines, factor=factor)
+
+
+def guarded(
+    of: Table, lineages: Mapping[str, Mapping[str, str]], mode: Any = "footnote"
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the marks of each line, and the footnotes as text."""
+    (found,) = guard([of], lineages, mode)
+    return tuple(line.marks for line in found.lines), tuple(VOICE.text(note) for note in found.footnotes)
+
+
+def label(field: str) -> str:
+    return VOICE.text(named(field))
 
 
 BY_BETA = [group(beta) for beta in BETAS]
@@ -101,10 +116,9 @@ def mutated(changes: Mapping[str, str], of: str = group("0.15")) -> Lineages:
 @pytest.mark.parametrize("factor", ["kl_beta", "policy", "samples"])
 def test_rows_that_differ_in_the_factor_only_are_left_alone(factor: str) -> None:
     groups = {"kl_beta": BY_BETA, "policy": EVERYONE, "samples": [group("0.12")] * 3}[factor]
-    (found,) = guard([table(groups, factor)], ours(), "strict")
-    assert found.footnotes == ()
-    assert found.marks == ("",) * len(groups)
-    assert found.notes == ()
+    marks, notes = guarded(table(groups, factor), ours(), "strict")
+    assert notes == ()
+    assert marks == ("",) * len(groups)
 
 
 @pytest.mark.parametrize("changes", MUTATIONS.values(), ids=MUTATIONS)
@@ -112,9 +126,9 @@ def test_each_difference_alone_is_found_and_named(changes: Mapping[str, str]) ->
     lineages = mutated(changes)
     (field, value) = next(iter(changes.items()))
     norm = ours()[group("0.15")][field]
-    (found,) = guard([table(BY_BETA)], lineages, "footnote")
-    assert found.footnotes == (f"a: {LABELS.get(field, field)}: {value}, the other rows: {norm}.",)
-    assert found.marks == ("", "", "a", "")
+    marks, notes = guarded(table(BY_BETA), lineages, "footnote")
+    assert notes == (f"{label(field)}: {value}; other lines: {norm}.",)
+    assert marks == ("", "", "a", "")
 
 
 @pytest.mark.parametrize("changes", MUTATIONS.values(), ids=MUTATIONS)
@@ -122,35 +136,35 @@ def test_strict_refuses_each_difference_and_names_table_row_field_and_values(cha
     (field, value) = next(iter(changes.items()))
     with pytest.raises(ComparisonError) as caught:
         guard([table(BY_BETA)], mutated(changes), "strict")
-    assert caught.value.expected == "report.guard is strict: expected rows that differ in their table's factor only"
-    norm, label = ours()[group("0.15")][field], LABELS.get(field, field)
-    row = f"table t, row 'row 2' ({group('0.15')})"
-    assert caught.value.found == f"{row}: {label} is {value}, in most rows {norm}"
+    assert caught.value.expected == "report.guard is strict: expected lines that differ in their table's factor only"
+    norm = ours()[group("0.15")][field]
+    line = f"table t, line 3 ({group('0.15')})"
+    assert caught.value.found == f"{line}: {field} is {value}, in most lines {norm}"
     assert "report.guard" in caught.value.do
 
 
 @pytest.mark.parametrize("name", [name for name in MUTATIONS if name not in ("epoch", "base mix", "base checkpoint")])
 def test_among_all_policies_the_same_differences_are_found(name: str) -> None:
     """Training compares within one method, so that baselines and the RCE base raise no false alarm."""
-    (found,) = guard([table(EVERYONE, "policy")], mutated(MUTATIONS[name]), "footnote")
-    assert found.marks == ("", "", "a", "", "", "", "")
+    marks, _notes = guarded(table(EVERYONE, "policy"), mutated(MUTATIONS[name]), "footnote")
+    assert marks == ("", "", "a", "", "", "", "")
 
 
 def test_a_baseline_with_another_pool_is_found() -> None:
-    (found,) = guard([table(EVERYONE, "policy")], mutated({"pool": "x"}, "baseline/oracle"), "footnote")
-    assert found.marks == ("", "", "", "", "", "a", "")
-    assert found.footnotes[0].startswith("a: Test pool: x, the other rows: ")
+    marks, notes = guarded(table(EVERYONE, "policy"), mutated({"pool": "x"}, "baseline/oracle"), "footnote")
+    assert marks == ("", "", "", "", "", "a", "")
+    assert notes[0].startswith("Test pool: x; other lines: ")
 
 
 def test_equal_footnotes_share_a_letter_and_a_row_may_have_several() -> None:
     found = ours()
     found[group("0.2")] = {**found[group("0.12")], "pool": "x"}
     found[group("0.15")] |= {"base_rce_epoch": "2", "pool": "x"}
-    (marked,) = guard([table([group(beta) for beta in ("0.15", "0.12", "0.2", "0.145", "0.18")])], found, "footnote")
-    assert marked.marks == ("ab", "", "b", "", "")
-    assert marked.footnotes == (
-        "a: Base RCE epoch: 2, the other rows: 5.",
-        "b: Test pool: x, the other rows: eval_poo0000.",
+    marks, notes = guarded(table([group(beta) for beta in ("0.15", "0.12", "0.2", "0.145", "0.18")]), found, "footnote")
+    assert marks == ("ab", "", "b", "", "")
+    assert notes == (
+        "Base RCE epoch: 2; other lines: 5.",
+        "Test pool: x; other lines: eval_poo0000.",
     )
 
 
@@ -158,9 +172,9 @@ def test_two_different_deviations_are_told_from_most_rows() -> None:
     found = ours()
     for beta, pool in (("0.2", "x"), ("0.3", "y")):
         found[group(beta)] = {**found[group("0.12")], "pool": pool}
-    (marked,) = guard([table([*BY_BETA, group("0.2"), group("0.3")])], found, "footnote")
-    assert marked.marks == ("", "", "", "", "a", "b")
-    assert marked.footnotes[0] == "a: Test pool: x, most other rows: eval_poo0000."
+    marks, notes = guarded(table([*BY_BETA, group("0.2"), group("0.3")]), found, "footnote")
+    assert marks == ("", "", "", "", "a", "b")
+    assert notes[0] == "Test pool: x; other lines: eval_poo0000."
 
 
 @pytest.mark.parametrize("pools", [("x", "y"), ("x", "x", "y", "y"), ("x", "y", "z")])
@@ -169,45 +183,45 @@ def test_without_a_majority_every_row_is_named(pools: Sequence[str]) -> None:
     groups = BY_BETA[: len(pools)]
     for name, pool in zip(groups, pools, strict=True):
         found[name]["pool"] = pool
-    (marked,) = guard([table(groups)], found, "footnote")
-    assert marked.marks == ("a",) * len(pools)
-    assert len(marked.footnotes) == 1
-    assert all(f"{pool} (" in marked.footnotes[0] for pool in pools)
-    others = {2: "y", 4: "y", 3: "y and z"}[len(pools)]
-    with pytest.raises(ComparisonError, match=f"Test pool is x, in other rows {others};"):
+    marks, notes = guarded(table(groups), found, "footnote")
+    assert marks == ("a",) * len(pools)
+    assert len(notes) == 1
+    assert all(f"{pool} (" in notes[0] for pool in pools)
+    others = {2: "y", 4: "y", 3: "y or z"}[len(pools)]
+    with pytest.raises(ComparisonError, match=f"pool is x, in other lines {others};"):
         guard([table(groups)], found, "strict")
 
 
 def test_the_text_without_a_majority() -> None:
     found = ours()
     found[group("0.145")]["pool"] = "x"
-    (marked,) = guard([table(BY_BETA[:2])], found, "footnote")
-    text = "Test pool by row: eval_poo0000 (GRPO KL_BETA=0.12 epoch 1); x (GRPO KL_BETA=0.145 epoch 1)."
-    assert marked.footnotes == (f"a: {text}",)
+    _marks, notes = guarded(table(BY_BETA[:2]), found, "footnote")
+    text = "Test pool: eval_poo0000 (Offline GRPO, KL_BETA 0.12, epoch 1); x (Offline GRPO, KL_BETA 0.145, epoch 1)."
+    assert notes == (text,)
 
 
 def test_policies_of_two_presets_are_told_apart() -> None:
     one, other = group("0.12"), group("0.12").replace("preset~p", "preset~q")
     lineages = {one: ours()[one], other: {**ours()[one], "preset": "q", "seeds": "0"}}
-    (marked,) = guard([table([one, other], "preset")], lineages, "footnote")
-    assert marked.footnotes == (f"a: Seeds by row: 0, 1 ({one}); 0 ({other}).",)
+    _marks, notes = guarded(table([one, other], "preset"), lineages, "footnote")
+    assert notes == (f"Seeds: 0, 1 ({one}); 0 ({other}).",)
 
 
 def test_a_row_with_several_policies_is_marked_for_each_and_names_them() -> None:
     """A table with betas as columns: every row holds all of them, so the footnote says which column it is about."""
     one_row = " ".join(BY_BETA)
-    (marked,) = guard([table([one_row, one_row], "kl_beta statistic")], mutated({"base_rce_epoch": "2"}), "footnote")
-    assert marked.marks == ("a", "a")
-    assert marked.footnotes == ("a: Base RCE epoch of GRPO KL_BETA=0.15 epoch 1: 2, the other policies: 5.",)
-    with pytest.raises(ComparisonError, match="Base RCE epoch is 2, in most rows 5"):
+    marks, notes = guarded(table([one_row, one_row], "kl_beta statistic"), mutated({"base_rce_epoch": "2"}), "footnote")
+    assert marks == ("a", "a")
+    assert notes == ("Base RCE epoch of Offline GRPO, KL_BETA 0.15, epoch 1: 2; others: 5.",)
+    with pytest.raises(ComparisonError, match="base_rce_epoch is 2, in most lines 5"):
         guard([table([one_row])], mutated({"base_rce_epoch": "2"}), "strict")
 
 
 def test_what_is_not_compared_is_left_alone() -> None:
     for untouched in (table(BY_BETA, ""), table(["", ""])):
         assert guard([untouched], mutated({"pool": "x"}), "strict") == [untouched]
-    (found,) = guard([table(["", *BY_BETA])], mutated({"pool": "x"}), "footnote")
-    assert found.marks == ("", "", "", "a", "")
+    marks, _notes = guarded(table(["", *BY_BETA]), mutated({"pool": "x"}), "footnote")
+    assert marks == ("", "", "", "a", "")
 
 
 @pytest.mark.parametrize("factor", FACTORS)
@@ -218,7 +232,7 @@ def test_a_factor_lets_its_fields_differ_and_no_other(factor: str) -> None:
     lineages = {group("0.12"): ours()[group("0.12")], group("0.2"): ours()[group("0.12")]}
     for field in lineages[group("0.12")]:
         found = {**lineages, group("0.3"): {**lineages[group("0.2")], field: "other"}}
-        marks = guard([table([*lineages, group("0.3")], factor)], found, "footnote")[0].marks
+        marks, _ = guarded(table([*lineages, group("0.3")], factor), found)
         free = field in names or (bool(sections) and field.startswith(sections))
         if field == "method":  # of a method alone, training is compared with nothing
             free = factor == "policy"
@@ -231,7 +245,7 @@ def test_presets_may_differ_in_training_but_not_in_data_or_evaluation() -> None:
     assert guard([table(BY_BETA, "kl_beta preset")], lineages, "strict")[0].footnotes == ()
     for field in ("rl_data", "seeds", "pool", "decode", "version.torch"):
         lineages = mutated({**other, field: "x"})
-        assert guard([table(BY_BETA, "kl_beta preset")], lineages, "footnote")[0].marks[2] == "a"
+        assert guarded(table(BY_BETA, "kl_beta preset"), lineages)[0][2] == "a"
 
 
 def test_absent_fields_do_not_apply_and_are_not_compared() -> None:
@@ -240,14 +254,12 @@ def test_absent_fields_do_not_apply_and_are_not_compared() -> None:
     assert guard([table(BY_BETA)], found, "strict")[0].footnotes == ()
 
 
-def test_unknown_factors_groups_and_lengths_are_refused() -> None:
+def test_unknown_factors_and_groups_are_refused() -> None:
     with pytest.raises(ComparisonError, match="expected a factor out of kl_beta") as caught:
         guard([table(BY_BETA, "kl_beta colour")], ours(), "footnote")
     assert caught.value.found == "colour"
     with pytest.raises(ComparisonError, match="none of preset~p/grpo/base~5/beta~9/epoch~1"):
         guard([table([group("9")])], ours(), "footnote")
-    with pytest.raises(ComparisonError, match="groups for each of its 4 rows"):
-        guard([replace(table(BY_BETA), groups=tuple(BY_BETA[:3]))], ours(), "footnote")
 
 
 def test_many_differences_are_cut_in_a_message_and_share_the_last_letter_in_a_table() -> None:
@@ -255,10 +267,10 @@ def test_many_differences_are_cut_in_a_message_and_share_the_last_letter_in_a_ta
     found[group("0.15")] |= {f"grpo.setting{i}": "x" for i in range(60)}
     for beta in ("0.12", "0.145", "0.18"):
         found[group(beta)] |= {f"grpo.setting{i}": "y" for i in range(60)}
-    (marked,) = guard([table(BY_BETA)], found, "footnote")
-    assert marked.marks[2] == ascii_letters
-    assert len(marked.footnotes) == len(ascii_letters)
-    assert marked.footnotes[-1].count("grpo.setting") == 60 - len(ascii_letters) + 1
+    marks, notes = guarded(table(BY_BETA), found, "footnote")
+    assert marks[2] == ascii_letters
+    assert len(notes) == len(ascii_letters)
+    assert notes[-1].count("grpo.setting") == 60 - len(ascii_letters) + 1
     with pytest.raises(ComparisonError, match="and 55 more"):
         guard([table(BY_BETA)], found, "strict")
 
@@ -270,85 +282,19 @@ def both() -> Lineages:
     return {**ours(), **lineage.read_published_lineage(FILE, remarks=True)}
 
 
-ROWS = (
-    "Published rows: Test pool (train items 0 and 1 for every query), "
-    "Evaluated tensors (projections; attention and layer norm drawn anew from seed 42), "
-    "Dropout in the ratio (on in the policy alone: 0.5 and 0.1 in attention) and Seeds (one, unseeded training)."
-)
-K64 = "rl_data_k64_v3.json"
-REMARK_018 = (
-    "For KL_BETA=0.18 document 002 names rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json, "
-    "the code and document 001 name rl_data_k64_v3.json."
-)
-
-
-def test_published_rows_are_compared_with_published_rows_and_never_refused() -> None:
+def test_published_lines_are_compared_with_published_lines_and_never_refused() -> None:
     groups = [name for pair in zip(BY_BETA, PUBLISHED, strict=True) for name in pair]
-    (found,) = guard([table(groups)], both(), "strict")
-    assert [mark for mark, name in zip(found.marks, groups, strict=True) if name in BY_BETA] == [""] * 4
-    of_published = [mark for mark, name in zip(found.marks, groups, strict=True) if name in PUBLISHED]
-    assert of_published == ["", "", "abcdef", ""]
-    assert found.footnotes == (
-        "a: Base checkpoint: v3_k64_scratch/rce_epoch2, the other rows: kl012/rce_epoch5.",
-        "b: Base RCE epoch: 2, the other rows: 5.",
-        "c: KL_BETA as applied: 0.1, stored in the checkpoint, the other rows: as labelled.",
-        "d: KL control: unknown, the other rows: fixed.",
-        "e: Learning rate: unknown, the other rows: 5e-06.",
-        "f: Trained tensors: unknown, the other rows: attention and layer norm.",
-    )
-    assert found.notes == (APART, ROWS, "Published runs: RL data (rl_data_k64_v3.json).", REMARK_018)
-
-
-def test_what_published_rows_have_in_common_is_told_wherever_they_stand() -> None:
-    assert guard([table(BY_BETA, notes=("kept",))], both(), "footnote")[0].notes == ("kept",)
-    of_published = guard([table(PUBLISHED, notes=("kept",))], both(), "footnote")[0].notes
-    assert of_published[:2] == ("kept", ROWS)
-    assert APART not in of_published
-
-
-def test_a_published_run_alone_tells_its_own_fields() -> None:
-    """Document 000 and the tables of one beta have no footnote, since their published rows are of one making."""
-    long = [f"{published_key(0.12, 50, stage='grpo_balanced')} {published_key(0.15, 50, stage='grpo_balanced')}"]
-    found = guard([table(long, "kl_beta", document="000")], both(), "footnote")[0]
-    assert found.notes == (
-        ROWS,
-        (
-            "Published runs: Base checkpoint (kl012/rce_epoch5), RL data (rl_data_k64_v3_balanced.json, 620 queries), "
-            "KL_BETA as applied (as labelled), Learning rate (unknown), KL control (fixed) and "
-            "Trained tensors (attention and layer norm)."
-        ),
-    )
-    alone = guard([table([published_key(0.15, 1)] * 2, "samples")], both(), "footnote")[0]
-    assert "Base checkpoint (v3_k64_scratch/rce_epoch2)" in alone.notes[1]
-    assert "KL_BETA as applied (0.1, stored in the checkpoint)" in alone.notes[1]
-
-
-def test_a_remark_follows_the_footnote_on_its_field_or_is_a_note() -> None:
-    groups = [published_key(beta, 1) for beta in (0.18, 0.15, 0.12)]
-    found = guard([table([" ".join(groups)], document="002")], both(), "footnote")[0]
-    (footnote,) = [text for text in found.footnotes if "RL data" in text]
-    assert footnote.endswith(
-        f": rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json, the other policies: {K64}. {REMARK_018}"
-    )
-    assert REMARK_018 not in found.notes
-    alone = guard([table([published_key(0.18, 2)], "samples", document="002")], both(), "footnote")[0]
-    assert alone.notes[-1] == REMARK_018
-    without = guard([table([published_key(0.12, 2)], "samples")], both(), "footnote")[0]
-    assert REMARK_018 not in without.notes
-
-
-def test_a_table_that_compares_nothing_has_the_notes_of_the_groups_it_names() -> None:
-    """A configuration has a row a parameter: nothing to compare, but a published run to tell about."""
-    found = guard([table(["", published_key(0.18, 1), group("0.12")], "", document="002")], both(), "strict")[0]
-    assert found.notes[0] == ROWS
-    assert found.notes[-1] == REMARK_018
-    assert APART not in found.notes
-    assert (found.marks, found.footnotes) == ((), ())
+    marks, notes = guarded(table(groups), both(), "strict")
+    assert [mark for mark, name in zip(marks, groups, strict=True) if name in BY_BETA] == [""] * 4
+    assert [mark for mark, name in zip(marks, groups, strict=True) if name in PUBLISHED] == ["", "", "a", ""]
+    (note,) = notes
+    assert note.startswith("Published 0.15 differs from the other published lines in Base checkpoint, Base RCE epoch, ")
+    assert "KL_BETA as applied" in note
 
 
 def test_remarks_are_no_fields() -> None:
     lineages = both()
-    assert lineages[published_key(0.18, 1)]["remark.rl_data"] == REMARK_018
+    assert lineages[published_key(0.18, 1)]["remark.rl_data"] == "published.rl_data_of_018"
     groups = [published_key(0.12, 1), published_key(0.18, 1)]
     assert guard([table(groups)], lineages, "footnote")[0].footnotes == ()
     assert "remark.rl_data" not in lineage.read_published_lineage(FILE)[published_key(0.18, 1)]
@@ -357,22 +303,17 @@ def test_remarks_are_no_fields() -> None:
 def test_a_document_that_quotes_other_files_has_their_lineage() -> None:
     """Document 002 quotes 0.12 as trained on the older RL data; document 001 as trained on k64 v3."""
     groups = [published_key(beta, 1) for beta in (0.18, 0.15, 0.12)]
-    by_document = {
-        document: guard([table(groups, document=document)], both(), "footnote")[0] for document in ("001", "002")
-    }
-    assert by_document["001"].marks[2] == ""
-    old = "RL data: rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json, the other rows: rl_data_k64_v3.json."
-    assert [note for note in by_document["002"].footnotes if old in note]
-    assert len(by_document["002"].marks[2]) == 1
+    marks, notes = zip(*(guarded(table(groups, section=section), both()) for section in ("001", "002")), strict=True)
+    assert marks == (("", "a", ""), ("", "a", "b"))
+    assert notes[1][1].startswith("Published 0.12 differs from the other published lines in RL data;")
 
 
 def test_two_unknowns_are_no_difference_and_one_is_named() -> None:
     lineages = {name: {"method": "grpo", "device": lineage.UNKNOWN} for name in PUBLISHED}
     assert guard([table(PUBLISHED)], lineages, "footnote")[0].footnotes == ()
     lineages[PUBLISHED[0]]["device"] = "cuda"
-    assert guard([table(PUBLISHED)], lineages, "footnote")[0].footnotes == (
-        "a: Device: cuda, the other rows: unknown.",
-    )
+    _, (note,) = guarded(table(PUBLISHED), lineages)
+    assert note.startswith("Published 0.12 differs from the other published lines in Device;")
 
 
 def test_lineages_of_both_kinds_are_read_together(tmp_path: Path) -> None:
@@ -395,7 +336,7 @@ def test_deviations_are_those_of_a_plain_count(values: list[str]) -> None:
     found = deviations(lineages, FACTORS["kl_beta"])
     assert {name for deviation in found for name in deviation.holders} == expected
     assert {deviation.norm for deviation in found} <= {norms[0] if norms else ""}
-    marks = guard([table(list(lineages))], lineages, "footnote")[0].marks
+    marks, _ = guarded(table(list(lineages)), lineages)
     assert {name for name, mark in zip(lineages, marks, strict=True) if mark} == expected
 
 
@@ -415,10 +356,10 @@ def with_on_policy() -> Lineages:
 def test_objectives_are_compared_by_what_they_share() -> None:
     found = with_on_policy()
     names = [*BY_BETA, "preset~p/rce/epoch~5", "baseline/oracle", *(name for name in found if name not in ours())]
-    (shown,) = guard([table(names, "policy base seed")], found, "strict")
-    assert not any(shown.marks)
-    (marked,) = guard([table(names, "policy base")], found, "footnote")
-    fewer = [name for name, mark in zip(names, marked.marks, strict=True) if mark]
+    marks, _notes = guarded(table(names, "policy base seed"), found, "strict")
+    assert not any(marks)
+    marks, _notes = guarded(table(names, "policy base"), found, "footnote")
+    fewer = [name for name, mark in zip(names, marks, strict=True) if mark]
     assert fewer == [DRAWN.format(0.1), DRAWN.format(0.2), LOWER, UPPER]  # one seed of the two
 
 
@@ -426,9 +367,9 @@ def test_rewards_of_another_lvlm_are_told_over_objectives() -> None:
     found = with_on_policy()
     found[LOWER]["judge.lvlm"] = "other"
     names = [*(DRAWN.format(beta) for beta in (0.1, 0.2)), LOWER, UPPER]
-    (shown,) = guard([table(names, "policy base seed")], found, "footnote")
-    assert [bool(mark) for mark in shown.marks] == [False, False, True, False]
-    assert "LVLM that rewards draws: other" in shown.footnotes[0]
+    marks, notes = guarded(table(names, "policy base seed"), found, "footnote")
+    assert [bool(mark) for mark in marks] == [False, False, True, False]
+    assert "LVLM that rewards draws: other" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -439,8 +380,8 @@ def test_on_policy_runs_of_one_method_must_be_made_alike(field: str, value: str)
     found = with_on_policy()
     found[DRAWN.format(0.1)][field] = value
     names = [DRAWN.format(beta) for beta in (0.1, 0.2)]
-    (shown,) = guard([table([*names, *BY_BETA], "policy base seed")], found, "footnote")
-    assert [bool(mark) for mark in shown.marks] == [True, True] + [False] * len(BY_BETA)
+    marks, _notes = guarded(table([*names, *BY_BETA], "policy base seed"), found, "footnote")
+    assert [bool(mark) for mark in marks] == [True, True] + [False] * len(BY_BETA)
     with pytest.raises(ComparisonError, match="strict"):
         guard([table(names, "kl_beta")], found, "strict")
 
@@ -450,14 +391,14 @@ def test_the_order_of_rows_decides_letters_only(values: list[str], source: Any) 
     lineages = {group(str(i)): {"method": "grpo", "pool": value} for i, value in enumerate(values)}
     names = list(lineages)
     source.shuffle(names)
-    one, other = (guard([table(order)], lineages, "footnote")[0] for order in (list(lineages), names))
-    marked = {name for name, mark in zip(lineages, one.marks, strict=True) if mark}
-    assert {name for name, mark in zip(names, other.marks, strict=True) if mark} == marked
+    one, other = (guarded(table(order), lineages)[0] for order in (list(lineages), names))
+    marked = {name for name, mark in zip(lineages, one, strict=True) if mark}
+    assert {name for name, mark in zip(names, other, strict=True) if mark} == marked
 
 
 def test_every_label_is_of_a_field_that_exists() -> None:
     fields = {field for found in both().values() for field in found}
     fields |= lineage.of_training(on_policy()).keys() | lineage.of_training(distil()).keys()
-    assert LABELS.keys() >= {*published_notes.EVALUATED, *published_notes.TRAINED}
-    assert LABELS.keys() <= fields | {"draws"}
+    assert fields | {"draws"} >= NAMED >= {*printed.FIELDS}
+    assert all(label(field) for field in NAMED)
     assert fields >= comparability.TRAINING

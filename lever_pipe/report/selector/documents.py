@@ -1,0 +1,273 @@
+"""Documents 000 to 002: their tables with ours beside the published numbers.
+
+Plain pivots stand in `resources/tables/documents_selector.yaml`; here are curves, configurations and remarks, in
+`document_002` differences and what document 002 expects of KL_BETA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.report.catalogue import number_text
+from lever_pipe.report.cells import Cell, Code, Name, Number, Series, average, derived, level, minus, say
+from lever_pipe.report.material import Material
+from lever_pipe.report.selector import data, document_002
+from lever_pipe.report.selector.printed import printed
+from lever_pipe.report.table import Column, Line, Table, beside
+
+CURVES = "KL_BETA_012_vs_015_训练曲线分析报告.md"
+"""File of the reference that document 000 quotes."""
+K64, OLD = "rl_data_k64_v3.json", "rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json"
+CURVE_BETAS = (0.12, 0.15)
+LAST_PUBLISHED_EPOCH = 50
+PARAMETERS = ("base", "rl_data", "epochs", "lr", "kl_beta", "batch", "frozen", "reward")
+"""Lines of a table of configurations."""
+REMARKS = ((2, max, "highest_kl"), (2, min, "lowest_kl"), (3, min, "lowest_loss"), (4, min, "lowest_ppo"))
+"""Cell of a line of a training table of document 001, extreme, and the message of the document's remark about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveMetric:
+    """One metric of document 000 with the statistics that it prints."""
+
+    name: str
+    digits: int
+    statistics: tuple[str, ...] = ("mean", "first", "last")
+
+
+CURVE_METRICS = (
+    CurveMetric("kl", 6, ("mean", "first", "last", "change")),
+    CurveMetric("kl_loss", 8),
+    CurveMetric("ppo_loss", 8),
+    CurveMetric("loss", 8),
+    CurveMetric("val_loss", 6, ("mean", "first", "last", "minimum")),
+    CurveMetric("mean_ratio", 6),
+    CurveMetric("mean_advantage", 8),
+)
+
+
+def tables(material: Material) -> Iterator[Table]:
+    """Yield the tables of documents 000 to 002 and of the data, in reading order."""
+    if not material.has("lever"):
+        return
+    for document in (_document_000, _document_001, _document_002):
+        found = list(document(material))
+        yield from found
+        yield from printed(material, found)
+    yield from data.tables(material)
+
+
+def _document_000(material: Material) -> Iterator[Table]:
+    runs = long_runs(material)
+    betas = [beta for beta in CURVE_BETAS if beta in runs] or list(runs)
+    if not betas:
+        return
+    groups = tuple(material.grpo(beta, max(runs[beta])) for beta in betas)
+    quoted = tuple(f"published/grpo_balanced/beta~{beta_text(b)}/epoch~{LAST_PUBLISHED_EPOCH}" for b in CURVE_BETAS)
+    lines: list[Line] = []
+    for metric in CURVE_METRICS:
+        ours = [_statistics(metric, _curve(material, metric, runs[beta])) for beta in betas]
+        theirs = [_published_statistics(material, metric, beta) for beta in betas]
+        for name in metric.statistics:
+            names = (say(f"doc.metric.{metric.name}"), say(f"doc.statistic.{name}"))
+            left, right = (_with_difference([each.get(name) for each in side], metric, name) for side in (ours, theirs))
+            lines += beside(names, left, right, (groups, quoted))
+    seeds = max(len(subjects) for run in runs.values() for subjects in run.values())
+    columns = [Column(say(head), "name") for head in ("doc.head.metric", "doc.head.statistic", "head.source")]
+    columns += [Column(say("doc.head.beta", beta=beta)) for beta in betas]
+    columns += [Column(say("doc.head.difference"))] if len(betas) == 2 else []
+    epochs = max(max(run) for run in runs.values())
+    yield Table(
+        id="000-curves",
+        section="000",
+        title=say("doc.000.title"),
+        columns=tuple(columns),
+        lines=tuple(lines),
+        lead=say("doc.000.lead", epochs=epochs, seeds=seeds, theirs=LAST_PUBLISHED_EPOCH),
+        notes=(say("doc.one_seed"),) if seeds == 1 else (),
+        factor="kl_beta statistic",
+    )
+
+
+def long_runs(material: Material) -> dict[float, dict[int, list[str]]]:
+    """Return the policies of the longest GRPO runs of the main preset, one a seed, by beta and epoch.
+
+    Shorter runs of a beta, and betas without a long one, are left out: means over other spans do not compare.
+    """
+    start = f"preset~{material.main.preset}/grpo/base~{material.main.base}/"
+    subjects = material.evidence.subjects("kl", study="lever")
+    runs: dict[tuple[float, int], dict[int, str]] = {}
+    for subject in subjects:
+        if subject.startswith(start) and "/seed~" in subject:
+            name = PolicyName.parse(subject)
+            runs.setdefault((name.beta or 0.0, name.seed or 0), {})[name.epoch or 0] = subject
+    longest = max((max(run) for run in runs.values()), default=0)
+    found: dict[float, dict[int, list[str]]] = {}
+    for (beta, _), run in sorted(runs.items()):
+        if max(run) == longest:
+            for epoch, subject in run.items():
+                found.setdefault(beta, {}).setdefault(epoch, []).append(subject)
+    return found
+
+
+def _curve(material: Material, metric: CurveMetric, run: Mapping[int, Sequence[str]]) -> dict[int, Number]:
+    """Return a metric by epoch, mean over seeds."""
+    found: dict[int, Number] = {}
+    for epoch, subjects in sorted(run.items()):
+        cells = [level(material.evidence.find(subject, metric.name), metric.digits) for subject in subjects]
+        value = average(cells) if len(cells) > 1 else cells[0]
+        if value is not None:
+            found[epoch] = value
+    return found
+
+
+def _statistics(metric: CurveMetric, curve: Mapping[int, Number]) -> dict[str, Cell]:
+    if not curve:
+        return {}
+    first, last = curve[min(curve)], curve[max(curve)]
+    found: dict[str, Cell] = {"mean": average(list(curve.values()), metric.digits), "first": first, "last": last}
+    found["change"] = _change(first, last)
+    epoch = min(curve, key=lambda at: curve[at].value)
+    where = derived(epoch, 0, [curve[epoch]], "epoch of the minimum")
+    return found | {"minimum": say("doc.at_epoch", value=curve[epoch], epoch=where)}
+
+
+def _change(first: Number | None, last: Number | None) -> Number | None:
+    if first is None or last is None or not first.value:
+        return None
+    value = 100 * (last.value - first.value) / first.value
+    found = derived(value, 2, [first, last], "percent of the first", sign=True)
+    return found and replace(found, unit="%")
+
+
+def _published_statistics(material: Material, metric: CurveMetric, beta: float) -> dict[str, Cell]:
+    subject = f"published/grpo_balanced/beta~{beta_text(beta)}"
+
+    def find(epoch: str, name: str = metric.name, **parts: str) -> Number | None:
+        row = material.evidence.find(f"{subject}{epoch}", name, quoted=CURVES, **parts)
+        cell = level(row, metric.digits if name == metric.name else 0)
+        return cell and replace(cell, printed="")
+
+    found: dict[str, Cell] = {"mean": find("", at="mean(1-50)"), "first": find("/epoch~1")}
+    found["last"] = find(f"/epoch~{LAST_PUBLISHED_EPOCH}")
+    found["change"] = _change(find("/epoch~1"), find(f"/epoch~{LAST_PUBLISHED_EPOCH}"))
+    lowest, where = find("", at="minimum"), find("", f"{metric.name}_epoch", at="minimum")
+    return found | {"minimum": lowest and say("doc.at_epoch", value=lowest, epoch=where)}
+
+
+def _with_difference(cells: list[Cell], metric: CurveMetric, name: str) -> list[Cell]:
+    if len(cells) != 2:
+        return cells
+    left, right = (_number(cell) for cell in cells)
+    difference = minus(left, right, 2 if name == "change" else metric.digits)
+    return [*cells, difference and replace(difference, unit=left.unit if left else "")]
+
+
+def _number(cell: Cell) -> Number | None:
+    """Return the number of a cell, of a sentence its first one."""
+    values = [cell] if isinstance(cell, Number) else [value for _, value in getattr(cell, "args", ())]
+    return next((value for value in values if isinstance(value, Number)), None)
+
+
+def _document_001(material: Material) -> Iterator[Table]:
+    stated: dict[str, Cell] = {
+        "base": Code("kl012/rce_epoch5.pt"),
+        "rl_data": Code(K64),
+        "batch": 1,
+        "reward": None,
+        "kl_beta": None,
+    }
+    yield from _configuration(material, "001", {"": stated})
+    for table in material.declared("001"):
+        yield _remarked(table) if "training" in table.id else table
+
+
+def _document_002(material: Material) -> Iterator[Table]:
+    old: dict[str, Cell] = {"base": say("doc.config.rce", epoch=5), "rl_data": Code(OLD), "batch": None}
+    stated = {"0.18": old, "0.15": {**_stated_of_015(material), "batch": None}, "0.12": old}
+    yield from _configuration(material, "002", stated)
+    yield from material.declared("002")
+    yield from document_002.tables(material)
+
+
+def _stated_of_015(material: Material) -> dict[str, Cell]:
+    find = material.evidence.find
+    loss = level(find("published/rce/epoch~2", "val_loss", quoted="2025-12-20正确率.md"), 4)
+    facts = {metric: row for metric in ("queries", "positive_pct") for row in material.rl_data(metric, K64)}
+    data_of = {name: level(row, 1) for name, row in facts.items()}
+    return {
+        "base": say("doc.config.rce_loss", epoch=2, loss=loss) if loss else say("doc.config.rce", epoch=2),
+        "rl_data": say("doc.config.rl_data", file=Code(K64), **data_of) if len(data_of) == 2 else Code(K64),
+    }
+
+
+def _configuration(material: Material, section: str, stated: Mapping[str, Mapping[str, Cell]]) -> Iterator[Table]:
+    """Yield our settings beside those that a document states, one column a KL_BETA where it tells them apart."""
+    ours = _our_settings(material)
+    if not ours:
+        return
+    common: dict[str, Cell] = {"epochs": 3, "lr": Name("5e-06"), "frozen": say("doc.config.half")}
+    common |= {"reward": Code("hard_plus_soft")}
+    columns = {beta: {**common, "kl_beta": Name(beta), **values} for beta, values in stated.items()}
+    wanted = [name for name in PARAMETERS if any(values[name] is not None for values in columns.values())]
+    lines = [
+        Line((say(f"doc.parameter.{name}"), ours[name], *(values[name] for values in columns.values())))
+        for name in wanted
+    ]
+    heads = [say("doc.head.document_beta", beta=beta) if beta else say("doc.head.document") for beta in columns]
+    yield Table(
+        id=f"{section}-configuration",
+        section=section,
+        title=say("doc.config.title"),
+        columns=(
+            Column(say("doc.head.parameter"), "name"),
+            Column(say("doc.head.ours"), "words", "ours"),
+            *(Column(head, "words", "published") for head in heads),
+        ),
+        lines=tuple(lines),
+        lead=say(f"doc.{section}.lead", near200=material.given["near200"]),
+    )
+
+
+def _our_settings(material: Material) -> dict[str, Cell]:
+    main, find = material.main, material.evidence.find
+    preset = material.config.presets.get(main.preset)
+    if preset is None or not main.epochs or main.base is None:
+        return {}
+    loss = level(find(f"preset~{main.preset}/rce/epoch~{main.base}", "val_loss"), 4)
+    share = level(find(material.grpo(main.betas()[0], main.epochs[0]), "trained_share"), 1, scale=100)
+    facts = {"queries": level(find("rl_data", "queries"), 0), "positive_pct": level(find("rl_data", "positive_pct"), 1)}
+    frozen = say("doc.config.frozen" if preset.grpo.freeze_projections else "doc.config.all")
+    return {
+        "base": say("doc.config.rce_loss", epoch=main.base, loss=loss),
+        "rl_data": say("doc.config.rl_data", file=Code("rl_data_k64_v3.jsonl"), **facts),
+        "epochs": max(main.epochs),
+        "lr": Name(f"{preset.grpo.learning_rate:g}"),
+        "kl_beta": Series(tuple(Name(beta_text(beta)) for beta in main.betas())),
+        "batch": preset.grpo.batch_queries,
+        "frozen": say("doc.config.trained", which=frozen, share=share and replace(share, unit="%")),
+        "reward": Code(preset.reward.mode),
+    }
+
+
+def _remarked(table: Table) -> Table:
+    """Return a training table with the extremes that a row alone holds among those of its source, as printed."""
+    lines = []
+    for line in table.lines:
+        same = [other for other in table.lines if other.whose == line.whose]
+        told = []
+        for column, extreme, message in REMARKS:
+            values = [_shown(other.cells[column]) for other in same]
+            known = [value for value in values if value is not None]
+            mine = _shown(line.cells[column])
+            if mine is not None and len(known) > 1 and mine == extreme(known) and known.count(mine) == 1:
+                told.append(say(f"doc.remark.{message}"))
+        lines.append(replace(line, cells=(*line.cells, Series(tuple(told), "parts") if told else None)))
+    columns = (*table.columns, Column(say("doc.head.remark"), "words"))
+    return replace(table, columns=columns, lines=tuple(lines))
+
+
+def _shown(cell: Cell) -> float | None:
+    return float(number_text(cell.value, cell.digits)) if isinstance(cell, Number) else None

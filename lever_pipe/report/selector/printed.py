@@ -1,0 +1,69 @@
+"""Which file printed the published numbers of a document, and what is known of the runs behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lever_pipe.base.policy_names import beta_text
+from lever_pipe.report.cells import Cell, Code, Name, Series, numbers_in, say
+from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.material import Material
+from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.tables.lineage import REMARK, Fields
+
+FIELDS = ("base_checkpoint", "rl_data", "kl_beta_applied", "kl_control", "learning_rate", "trained")
+"""What differs between the published runs, and no file name tells."""
+
+
+def printed(material: Material, tables: Sequence[Table]) -> Iterator[Table]:
+    """Yield one table of the files that the published numbers of a section come from; none without such a number."""
+    rows = [row for table in tables for row in _rows_behind(material, table)]
+    section = tables[0].section if tables else ""
+    found: dict[tuple[str, ...], list[EvidenceRow]] = {}
+    remarks: list[str] = []
+    for row in dict.fromkeys(rows):
+        fields = _fields(material, row, section)
+        remarks += [text for name, text in fields.items() if name.startswith(REMARK)]
+        found.setdefault((row.quoted, *(fields.get(name, "") for name in FIELDS)), []).append(row)
+    if not found:
+        return
+    lines = [
+        Line((Name(file), *_what(of), *(_stated(value) for value in values))) for (file, *values), of in found.items()
+    ]
+    names = ("published.file", "head.kl_beta", "head.epoch", *(f"guard.field.{name}" for name in FIELDS))
+    yield Table(
+        id=f"{section}-published",
+        section=section,
+        title=say("published.title"),
+        columns=tuple(Column(say(name), "name" if i < 1 else "words") for i, name in enumerate(names)),
+        lines=tuple(lines),
+        notes=(say("published.note"), *(say(message) for message in dict.fromkeys(remarks))),
+    )
+
+
+def _rows_behind(material: Material, table: Table) -> Iterator[EvidenceRow]:
+    for line in table.lines:
+        for number in (number for cell in line.cells for number in numbers_in(cell)):
+            keys = getattr(number, "of", ()) or (number.ref,)
+            rows = (material.evidence.at(key) for key in keys if key)
+            yield from (row for row in rows if row.quoted and row.subject.startswith("published/grpo"))
+
+
+def _fields(material: Material, row: EvidenceRow, section: str) -> Fields:
+    """Return what is known of a published run; a statistic over all epochs is of the run of its first one."""
+    subject = row.subject if "/epoch~" in row.subject else f"{row.subject}/epoch~1"
+    return material.lineages.get(f"{subject}/document~{section}", material.lineages.get(subject, {}))
+
+
+def _what(rows: Sequence[EvidenceRow]) -> tuple[Cell, Cell]:
+    """Return the betas and epochs of rows."""
+    parts = [dict(part.split("~") for part in row.subject.split("/") if "~" in part) for row in rows]
+    betas = sorted({float(part["beta"]) for part in parts if "beta" in part})
+    epochs = sorted({int(part["epoch"]) for part in parts if "epoch" in part})
+    return Series(tuple(Name(beta_text(beta)) for beta in betas)), Series(tuple(epochs))
+
+
+def _stated(value: str) -> Cell:
+    """Return a stated value as it stands in the file of published lineage, its common words in the page's language."""
+    words = {"unknown": "published.unknown", "as labelled": "published.as_labelled"}
+    return say(words[value]) if value in words else Code(value) if value else None

@@ -1,0 +1,300 @@
+"""The tables of documents 000 to 002 from collected files, by way of the evidence."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import synthetic_results as synthetic
+
+from lever_pipe.experiment.config import Preset
+from lever_pipe.experiment.report_stage_configs import CollectEvidenceConfig, ReportedRun, ShownStudy
+from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.cells import Ledger
+from lever_pipe.report.comparability import guard, read_lineages
+from lever_pipe.report.evidence import Evidence, read_evidence
+from lever_pipe.report.material import Material
+from lever_pipe.report.pivot import read_specs
+from lever_pipe.report.selector.documents import tables as document_tables
+from lever_pipe.report.table import as_csv
+from lever_pipe.stages.collect_evidence import collect_evidence
+
+RESOURCES = Path(__file__).parents[3] / "resources"
+VOICES = {
+    language: Voice(language, read_catalogue(sorted((RESOURCES / "messages" / language).glob("*.yaml"))))
+    for language in ("en", "zh")
+}
+EPOCHS = (1, 2, 3)
+IDS = {
+    "000-curves",
+    *(f"001-{kind}-epoch~{epoch}" for kind in ("training", "accuracy") for epoch in EPOCHS),
+    *(f"002-accuracy-epoch~{epoch}" for epoch in EPOCHS),
+    *(f"002-{kind}" for kind in ("training", "differences", "summary", "by-shot", "expectations")),
+    *(f"{section}-published" for section in ("000", "001", "002")),
+    *(f"{section}-configuration" for section in ("001", "002")),
+    *("rl-data", "examples", "pools", "world-probes", "world-order", "work"),
+}
+
+
+class DocumentTables:
+    """The built tables of a configuration, read as their CSV files are."""
+
+    def __init__(self, folder: Path, size: synthetic.Size, *, is_world: bool = True) -> None:
+        collected = synthetic.collect(folder, size)
+        measured = synthetic.write_evidence(folder, size, collected)
+        facts = synthetic.write_facts(folder)
+        lineage = synthetic.write_lineage(folder, size, measured["intervals"])
+        written = {"evidence": folder / "evidence.csv", "config": CollectEvidenceConfig()}
+        single = {
+            "intervals": measured["intervals"],
+            "comparisons": measured["comparisons"],
+            "rl_data": collected["rl_data"],
+            "pools": facts["pool_bound"],
+            "examples": facts["examples_summary"],
+        }
+        none = ("agreement", "parameters", "breakdown", "emulated", "endpoints", "arm_comparisons", "statistics")
+        collect_evidence(
+            reference=synthetic.REFERENCE,
+            reference_intention=RESOURCES / "reference" / "userrl-published.csv",
+            scores=(collected["scores"], collected["arms"]),
+            training=(collected["training"], collected["arms_training"]),
+            world=facts["world_check"],
+            counters=facts["counters"],
+            **{name: (path,) for name, path in single.items()},
+            **dict.fromkeys((*none, "curves", "runs"), ()),
+            **written,
+        )
+        self.evidence = Evidence(read_evidence(written["evidence"]))
+        study = ShownStudy(name="lever", is_world=is_world, model="tiny-reader")
+        run = ReportedRun(studies=(study,), main_preset="main", presets={"main": Preset()})
+        lineages = read_lineages(lineage["lineage"], lineage["reference_lineage"])
+        specs = read_specs(RESOURCES / "tables" / "documents_selector.yaml")
+        self.material = Material(self.evidence, run, lineages, specs)
+        found = guard(list(document_tables(self.material)), lineages, "footnote")
+        ledger = Ledger(self.evidence)
+        self.tables = {table.id: table.noted(ledger) for table in found}
+        assert len(self.tables) == len(found)
+
+    def rows(self, name: str, language: str = "en") -> list[dict[str, str]]:
+        """Return the lines of a table by the text of their heads."""
+        return list(csv.DictReader(io.StringIO(as_csv(self.tables[name], VOICES[language]))))
+
+    def row(self, name: str, *keys: str) -> dict[str, str]:
+        """Return the line that begins with these cells."""
+        (found,) = (row for row in self.rows(name) if tuple(row.values())[: len(keys)] == keys)
+        return found
+
+    def texts(self, name: str) -> list[str]:
+        """Return lead, notes and footnotes of a table."""
+        table = self.tables[name]
+        return [VOICES["en"].text(cell) for cell in (table.lead, *table.notes, *table.footnotes)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> DocumentTables:
+    return DocumentTables(tmp_path_factory.mktemp("full"), synthetic.FULL)
+
+
+def test_every_table_is_there_in_both_languages(built: DocumentTables) -> None:
+    assert set(built.tables) == IDS
+    for name in IDS:
+        english, chinese = (built.rows(name, language) for language in ("en", "zh"))
+        assert english
+        assert len(english) == len(chinese)
+
+
+def test_lines_of_ours_have_no_gap(built: DocumentTables) -> None:
+    for name, table in built.tables.items():
+        heads = [VOICES["en"].text(column.head) for column in table.columns]
+        for line in table.lines:
+            gaps = {head for head, cell in zip(heads, line.cells, strict=True) if cell is None}
+            # only extremes have a remark; 0.15 is not compared with itself
+            assert line.whose != "ours" or gaps <= {"Remark", "Holm p", "vs 0.15", "Assessment"}, (name, line)
+
+
+def test_document_000_statistics(built: DocumentTables) -> None:
+    # kl = 0.1 - 0.001 e + 0.01 i - 0.0001 (seed 0); i = 1 for 0.12, 3 for 0.15; mean of e over 1..50 is 25.5.
+    # With seeds 1 and 2, which have three epochs only, the first value would be 0.1090.
+    mean = built.row("000-curves", "KL divergence", "Mean", "ours")
+    assert (mean["KL_BETA=0.12"], mean["KL_BETA=0.15"], mean["Difference"]) == ("0.084400", "0.104400", "-0.020000")
+    assert built.row("000-curves", "KL divergence", "First", "ours")["KL_BETA=0.12"] == "0.108900"
+    # (0.0599 - 0.1089) / 0.1089 = -44.995 %
+    assert built.row("000-curves", "KL divergence", "Change", "ours")["KL_BETA=0.12"] == "-45.00%"
+    # 8 + 0.001 (e - 30 - i)^2 is least at e = 31 and 33
+    least = built.row("000-curves", "Validation loss", "Minimum", "ours")
+    assert (least["KL_BETA=0.12"], least["KL_BETA=0.15"]) == ("8.000000 (epoch 31)", "8.000000 (epoch 33)")
+
+
+def test_document_000_says_that_it_rests_on_one_seed(built: DocumentTables, tmp_path: Path) -> None:
+    assert any("One seed" in text for text in built.texts("000-curves"))
+    several = DocumentTables(tmp_path, replace(synthetic.FULL, long_betas=(), arms=()))
+    assert not any("One seed" in text for text in several.texts("000-curves"))
+
+
+def test_document_000_published(built: DocumentTables) -> None:
+    change = built.row("000-curves", "KL divergence", "Change", "published")
+    # the document prints -32.24%, -32.01% and -0.23%
+    assert (change["KL_BETA=0.12"], change["KL_BETA=0.15"], change["Difference"]) == ("-32.24%", "-32.01%", "-0.23%")
+    least = built.row("000-curves", "Validation loss", "Minimum", "published")
+    assert (least["KL_BETA=0.12"], least["KL_BETA=0.15"]) == ("7.972695 (epoch 47)", "7.977539 (epoch 41)")
+    assert built.row("000-curves", "Mean advantage", "Last", "published")["KL_BETA=0.15"] == "-0.00000009"
+
+
+def test_document_001_remarks_the_extremes_of_each_source(built: DocumentTables) -> None:
+    # ours: KL and loss grow with beta and the PPO loss is one for all, so 0.12 and 0.18 hold every extreme
+    remarks = {(row["KL_BETA"], row["Source"]): row["Remark"] for row in built.rows("001-training-epoch~1")}
+    assert {key: text for key, text in remarks.items() if text} == {
+        ("0.12", "ours"): "lowest KL; lowest train loss",
+        ("0.18", "ours"): "highest KL",
+        ("0.12", "published"): "lowest KL",
+        ("0.145", "published"): "highest KL",
+        ("0.155", "published"): "lowest train loss; lowest PPO loss",
+    }
+
+
+@pytest.mark.parametrize("epoch", EPOCHS)
+@pytest.mark.parametrize("beta", [0.12, 0.145, 0.15, 0.155, 0.18])
+def test_document_001_accuracy(built: DocumentTables, epoch: int, beta: float) -> None:
+    row = built.row(f"001-accuracy-epoch~{epoch}", f"{beta:g}", "ours")
+    for k in (1, 2, 3, 4):
+        value = synthetic.grpo_accuracy(beta, epoch, 200, k)
+        assert (row[f"Shot {k}"], row[f"Shot {k} low"]) == (f"{value:.2f}", f"{value - 2:.1f}")
+    against = 2 * (synthetic.ALL_BETAS.index(beta) - synthetic.ALL_BETAS.index(0.15))
+    assert row["vs 0.15"] == (f"{against:+.2f}" if against else "")
+    assert row["Holm p"] == (("0.010" if abs(against) > 4 else "0.500") if against else "")
+
+
+def test_document_001_published(built: DocumentTables) -> None:
+    other = built.row("001-accuracy-epoch~1", "0.145", "published")
+    # (57.0 + 56.1 + 55.1 + 55.2) / 4 = 55.85; minus (58.8 + 56.6 + 53.9 + 55.2) / 4 = 56.125
+    assert (other["Shot 1"], other["Average"], other["vs 0.15"]) == ("57.0", "55.85", "-0.28")
+    stored = built.row("001-published", "2025-12-20正确率.md", "0.15")
+    assert stored["KL_BETA as applied"] == "0.1, stored in the checkpoint"
+
+
+def test_every_published_number_of_the_documents_is_shown(built: DocumentTables) -> None:
+    """Of the files that the documents quote; a number that two of them print is shown once."""
+    files = ("2025-12-20正确率.md", "KL_BETA_0145_0155对比.md", "KL_BETA_012_vs_015_训练曲线分析报告.md")
+    shown = {key.rpartition(":quoted=")[0] for key in _keys(built)}
+    wanted = [
+        row.key.rpartition(":quoted=")[0]
+        for row in built.evidence
+        if row.quoted in files and row.subject.startswith("published/grpo") and "epoch" not in row.metric
+    ]
+    assert len(wanted) > 100
+    assert [key for key in wanted if key not in shown] == []
+
+
+def _keys(built: DocumentTables) -> Iterator[str]:
+    for table in built.tables.values():
+        for text in (str(line.cells) for line in table.lines):
+            yield from (part for part in text.split("'") if part.startswith("lever:published"))
+    for row in built.evidence:
+        yield from row.source.split(" ") if row.study == "report" else ()
+
+
+def test_configurations(built: DocumentTables) -> None:
+    base = built.row("002-configuration", "Base checkpoint")
+    assert base["Ours"] == "RCE epoch 5 (val_loss 8.0000)"  # 8.5 - 0.1 * 5
+    assert base["Document, 0.15"] == "RCE epoch 2 (val_loss 7.8863)"
+    data = built.row("002-configuration", "RL data")
+    assert "25.5 % positive" in data["Ours"]
+    assert "53.3 % positive" in data["Document, 0.15"]
+    batch = built.row("001-configuration", "Batch size (queries)")
+    assert (batch["Ours"], batch["Document"]) == ("1", "1")
+
+
+@pytest.mark.parametrize("epoch", EPOCHS)
+@pytest.mark.parametrize("beta", [0.12, 0.15, 0.18])
+def test_document_002_accuracy(built: DocumentTables, epoch: int, beta: float) -> None:
+    for samples in (100, 200, 400, 800):
+        row = built.row(f"002-accuracy-epoch~{epoch}", f"{beta:g}", str(samples), "ours")
+        values = [float(row[f"Shot {k}"]) for k in (1, 2, 3, 4)]
+        expected = [synthetic.grpo_accuracy(beta, epoch, samples, k) for k in (1, 2, 3, 4)]
+        assert values == pytest.approx(expected, abs=0.005)
+
+
+def test_document_002_differences(built: DocumentTables) -> None:
+    # 0.18 lies 4 above 0.15 (p 0.5) and 8 above 0.12 (p 0.01)
+    row = built.row("002-differences", "1", "3", "ours")
+    assert (row["0.18 vs 0.15"], row["0.18 vs 0.12"]) == ("+4.00", "+8.00")
+    assert row["Assessment"] == "against 0.15 not separated (p 0.500); against 0.12 separated (p 0.010)"
+    published = built.row("002-differences", "1", "1", "published")
+    assert (published["0.18 vs 0.15"], published["Assessment"]) == ("-1.80", "")
+    summary = built.row("002-summary", "0.12", "published")
+    assert summary["Epoch 1 mean difference"] == "-0.28"  # as the document has it
+    assert summary["Best shot (epoch 1)"] == "shot 3 (+1.20)"
+    assert summary["Assessment"].startswith("slightly below the reference")
+    assert built.row("002-summary", "0.15", "ours")["Epoch 1 mean difference"] == "reference"
+    assert built.row("002-by-shot", "1", "2", "published")["KL_BETA=0.12"] == "56.1 (-0.50)"
+    # published 0.12, 0.15, 0.18: 57.0, 58.8, 57.0; then 55.1, 53.9, 55.1; then 55.2 three times
+    trends = [built.row("002-by-shot", "1", k, "published")["Trend"] for k in ("1", "3", "4")]
+    assert trends == ["rises, then falls", "falls, then rises", "equal"]
+    assert built.row("002-by-shot", "1", "1", "ours")["Trend"] == "rises"
+
+
+def test_no_binomial_error_stands_beside_a_paired_difference(built: DocumentTables) -> None:
+    heads = {VOICES["en"].text(column.head) for table in built.tables.values() for column in table.columns}
+    assert not {head for head in heads if "error" in head.lower()}
+
+
+def test_document_002_expectations_are_answered(built: DocumentTables) -> None:
+    found = {row["The document expects or asks"]: row for row in built.rows("002-expectations")}
+    better = found["0.18 is better at shot 1"]
+    assert "0.18 minus 0.15 is +4.00 [3.0, 5.0] points" in better["This run"]
+    assert better["Verdict"] == "not separated"
+    limits = found["0.18 may limit learning"]
+    assert (limits["Verdict"], "+8.00" in limits["This run"]) == ("separated", True)
+    # 0.18 is highest: 40 + 10 + 1.5 + 0.625 - 3; 0 lies 10 below it (p 0.01)
+    assert "0.18 is highest (49.1" in found["Which KL_BETA to choose (left open)"]["This run"]
+
+
+def test_targets_of_the_world_are_held_against_the_scores(built: DocumentTables, tmp_path: Path) -> None:
+    # RCE epoch 5 at 800 samples: 37 + shots / 4, below the 38 of the most similar until shot 4, where both are 38
+    row = built.row("world-order", "Most similar image and question below the last RCE")
+    assert [row[at] for at in ("Shot 1", "Shot 4", "Average")] == [
+        "38.00; 37.25 missed",
+        "38.00; 38.00 missed",
+        "38.00; 37.63 missed",
+    ]
+    assert built.row("world-order", "Oracle at least 80")["Shot 2"] == "80.00 held"  # bounds count as held
+    files = DocumentTables(tmp_path, synthetic.SMOKE, is_world=False)
+    assert not {"world-order", "world-probes"} & set(files.tables)
+
+
+def test_data_and_work(built: DocumentTables) -> None:
+    share = built.row("rl-data", "Trajectories with a correct answer (%)")
+    assert (share["ours"], share["published"]) == ("25.50", "53.3")
+    assert built.row("rl-data", "dropped_rows_error")["ours"] == "3"  # a fact without a name is shown all the same
+    assert built.row("pools", "Accuracy of the best answer in the pool (%)")["Value"] == "86.26"
+    assert built.row("work", "Prompts asked")["Value"] == "2000"  # 1200 + 800
+    assert built.row("work", "Seconds")["Value"] == "3.75"
+    assert built.row("world-probes", "exact_1")["VQA accuracy (%)"] == "96.90"
+
+
+def test_a_small_configuration_says_what_is_missing(tmp_path: Path) -> None:
+    small = DocumentTables(tmp_path, synthetic.SMOKE)
+    table = small.tables["001-accuracy-epoch~1"]
+    assert VOICES["en"].text(table.title) == "Accuracy at 16 samples, GRPO epoch 1"
+    assert "Without KL_BETA 0.12, 0.145, 0.155 and 0.18: not part of this configuration." in small.texts(table.id)
+    assert "002-differences" not in small.tables
+    assert "KL_BETA=0.12" not in small.rows("000-curves")[0]
+
+
+def test_one_beta_and_one_epoch_fewer_give_smaller_tables(tmp_path: Path) -> None:
+    betas = tuple(beta for beta in synthetic.ALL_BETAS if beta not in (0.12, 0.145))
+    fewer = DocumentTables(tmp_path, replace(synthetic.FULL, betas=betas, epochs=2, arms=(), long_betas=(0.15,)))
+    ours = [row["KL_BETA"] for row in fewer.rows("001-accuracy-epoch~1") if row["Source"] == "ours"]
+    assert ours == ["0.15", "0.155", "0.18"]
+    assert "001-accuracy-epoch~3" not in fewer.tables
+    assert "0.18 vs 0.15" in fewer.rows("002-differences")[0]
+
+
+def test_on_policy_runs_change_no_table(built: DocumentTables, tmp_path: Path) -> None:
+    """The full results hold some, whose numbers would show wherever they were taken for the published objective."""
+    without = DocumentTables(tmp_path, replace(synthetic.FULL, drawn_betas=()))
+    assert all(built.rows(name) == without.rows(name) for name in IDS)
