@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report import setting
 from lever_pipe.report.cards import Card
 from lever_pipe.report.cells import Cell, Ledger
+from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
-from lever_pipe.report.pivot import declared, read_specs
-from lever_pipe.report.selector import answer, comparisons, emulation, summary
+from lever_pipe.report.selector import answer, comparisons, documents, emulation, summary
 from lever_pipe.report.table import Table
 
 MAIN = "report"
@@ -34,6 +33,7 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     summary.tables,
     comparisons.tables,
     emulation.tables,
+    documents.tables,
 )
 TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, summary.texts)
 """Makers of a section's sentences, each with the section's id."""
@@ -49,21 +49,18 @@ class Contents:
     ledger: Ledger
 
 
-def contents_of(material: Material, declarations: Iterable[Path]) -> Contents:
+def contents_of(material: Material) -> Contents:
     """Return what the pages of a run say.
-
-    Args:
-        material: the finished run.
-        declarations: files of declared tables.
 
     Raises:
         RecordError: a number refers to a row that is missing, a table's id stands twice, or a section is unknown.
+        ComparisonError: `report.guard` is `strict` and lines of ours differ in more than their table compares.
     """
     ledger = Ledger(material.evidence)
     cards = tuple(card.noted(ledger) for make in CARDS for card in make(material))
     known = {section for sections in PAGES.values() for section in sections}
     tables: dict[str, tuple[Table, ...]] = {}
-    for table in _tables(material, declarations):
+    for table in guard(list(_tables(material)), material.lineages, material.config.guard):
         if table.section not in known:
             do = f"Use one of {', '.join(sorted(known))}."
             raise RecordError(f"table '{table.id}': expected a known section", found=table.section, do=do)
@@ -75,18 +72,13 @@ def contents_of(material: Material, declarations: Iterable[Path]) -> Contents:
     return Contents(cards, tables, texts, ledger)
 
 
-def _tables(material: Material, declarations: Iterable[Path]) -> Iterator[Table]:
+def _tables(material: Material) -> Iterator[Table]:
+    """Yield every table with a line; declared ones that no maker has placed come last."""
     seen: set[str] = set()
-    for table in (found for make in _makers(declarations) for found in make(material)):
+    for table in (found for make in TABLES for found in make(material)):
         if table.id in seen:
             raise RecordError(f"expected one table '{table.id}'", found="two", do="Rename one of them.")
         seen.add(table.id)
         if table.lines:
             yield table
-
-
-def _makers(declarations: Iterable[Path]) -> Iterator[Callable[[Material], Iterable[Table]]]:
-    yield from TABLES
-    for path in declarations:
-        specs = read_specs(path)
-        yield lambda material, specs=specs: declared(specs, material.evidence, material.axes, material.given)  # type: ignore[misc]
+    yield from (table for table in material.all_declared() if table.lines and table.id not in seen)

@@ -87,7 +87,11 @@ class Material:
 
     def declared(self, section: str) -> Iterator[Table]:
         """Yield the declared tables of a section."""
-        specs = [spec for spec in self.specs if spec.section == section]
+        return (table for table in self.all_declared() if table.section == section)
+
+    def all_declared(self) -> Iterator[Table]:
+        """Yield every declared table of the studies that ran."""
+        specs = [spec for spec in self.specs if self.has(spec.study)]
         return declared(specs, self.evidence, self.axes, self.given)
 
     def grpo(self, beta: float, epoch: int) -> str:

@@ -15,13 +15,14 @@ from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import Cell, Name, say
+from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
 from lever_pipe.report.page.markdown import answers, markdown
+from lever_pipe.report.pivot import read_specs
 from lever_pipe.report.table import as_csv
-from lever_pipe.report.tables.lineage import read_lineage
 
 SECTIONS = "sections.json"
 """File of the folder of figures: in which section each stands."""
@@ -30,6 +31,7 @@ SECTIONS = "sections.json"
 def build_report(
     *,
     evidence: Input,
+    reference_lineage: Input,
     lineage: Inputs,
     english: Inputs,
     chinese: Inputs,
@@ -55,8 +57,10 @@ def build_report(
     Raises:
         RecordError: an input is missing or malformed, a number has no row, or a message is missing.
     """
-    material = Material(Evidence(read_evidence(evidence)), config, read_lineage(lineage[0]) if lineage else {})
-    contents = contents_of(material, declared)
+    lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
+    specs = [spec for path in declared for spec in read_specs(path)]
+    material = Material(Evidence(read_evidence(evidence)), config, lineages, specs)
+    contents = contents_of(material)
     lines = {row.key: line for line, row in enumerate(material.evidence, start=2)}
     voices = {name: Voice(name, read_catalogue(of), lines) for name, of in (("en", english), ("zh", chinese))}
     voice = voices[config.language]

@@ -87,6 +87,7 @@ use rule stage as build_report with:
     input:
         **MESSAGES,
         evidence=EVIDENCE,
+        reference_lineage="resources/reference/lineage.yaml",
         lineage=of_lever("lineage.csv"),
         declared=sorted(map(str, Path("resources/tables").glob("*.yaml"))),
         gallery=of_lever("gallery.json"),
