@@ -25,6 +25,7 @@ from lever_pipe.experiment.config import (
     KlBeta,
     OnPolicy,
     Pools,
+    PrimaryCells,
     ProposalSettings,
     Rce,
     Reward,
@@ -385,6 +386,7 @@ class ComparePoliciesConfig(Captioned):
     samples: Counts
     shots: Counts
     seed: Seed
+    primary: PrimaryCells = PrimaryCells()
     n_resamples: int = 10_000
     """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""
     guard: Guard = "footnote"

@@ -15,11 +15,11 @@ from lever_pipe.experiment.agent_stage_configs import PlotAgentsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.figures import agents, style
 from lever_pipe.report.tables import frames
-from lever_pipe.report.tables.evidence import Interval
+from lever_pipe.report.tables.evidence import PRIMARY, Interval
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.intention.agent_runs import read_columns
 from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
-from lever_pipe.report.tables.intention.endpoints import PRIMARY, EndpointRow, primary_name
+from lever_pipe.report.tables.intention.endpoints import EndpointRow, primary_name
 
 PUBLISHED = "Published: Qwen3-8B on IntentionGym, one run each."
 

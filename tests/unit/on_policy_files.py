@@ -228,4 +228,5 @@ def _compare(cells: Cells, family: str, left: str, right: str, n: int, shots: st
     p = 0.01 if abs(value) > 4 else 0.5
     test = "sign flip" if len(shared) == 1 else "Student's t"
     numbers = (value, value - 1, value + 1, p / 5, p, 3.0)
-    return ComparisonRow(family, left, right, n, shots, *numbers, len(shared), n, test)
+    levels = (sum(side[seed] for seed in shared) / len(shared) for side in sides)
+    return ComparisonRow(family, left, right, n, shots, *numbers, len(shared), n, test, "primary", *levels)

@@ -50,10 +50,10 @@ def by_epoch(results: Results) -> Figure | None:
 
 
 def beta_differences(results: Results) -> Figure | None:
-    """Return what each KL_BETA adds to its RCE base and how far it lies from the best one; None without them."""
+    """Return what each KL_BETA adds to its RCE base and how far it lies from the highest one; None without them."""
     families = {
         "Difference to the RCE base": _differences(results, "grpo-against-rce"),
-        "Difference to the best KL_BETA": _differences(results, "best-beta"),
+        "Difference to the highest KL_BETA": _differences(results, "highest-beta"),
     }
     if not any(families.values()):
         return None

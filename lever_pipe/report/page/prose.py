@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-BEST_BETA = "best-kl-beta"
+HIGHEST_BETA = "highest-kl-beta"
 ARMS_ANSWER = "arms-factors"
 
 LEVER, INTENTION = "lever", "intention"
@@ -130,7 +130,7 @@ class Caption:
 
 
 SECTIONS = (
-    PageSection("answer", "The answer", placed=("overview", BEST_BETA, ARMS_ANSWER)),
+    PageSection("answer", "The answer", placed=("overview", HIGHEST_BETA, ARMS_ANSWER)),
     PageSection(
         "how",
         "How to read",
@@ -203,8 +203,8 @@ CAPTIONS = {
     "kl_beta_differences": Caption(
         "statistics",
         "Differences between KL_BETA settings",
-        "Differences of each KL_BETA to the RCE checkpoint that it starts from and to the best KL_BETA. The bars are "
-        "not adjusted for the number of comparisons; Holm p in the tables below is.",
+        "Differences of each KL_BETA to the RCE checkpoint that it starts from and to the highest KL_BETA. The bars "
+        "are not adjusted for the number of comparisons; Holm p in the tables below is.",
     ),
     "on_policy_prompts": Caption(
         "on_policy",

@@ -98,6 +98,8 @@ def test_each_kind(text: str) -> None:
         "preset~p/rce/epoch~x", "preset~p/rce/epoch~01", "preset~p/rce/epoch~1/seed~0", "preset~p/rce/epoch~1/",
         "preset~p/rce/base~1/epoch~1", "preset~p/grpo/base~1/beta~0.10/seed~0/epoch~1", "arm~b/epoch~1",
         "preset~p/grpo/base~1/seed~0/epoch~1", "preset~p/rce/epoch~1/document~1", "emulation/none", "seed~0",
+        "preset~p/rce/beta~all/epoch~1", "preset~p/grpo/beta~all/epoch~1", "preset~p/reinforce/base~1/beta~all/epoch~1",
+        "published/grpo/beta~all/epoch~1", "preset~p/grpo/base~1/beta~All/epoch~1",
     ],
 )  # fmt: skip
 def test_what_is_no_name_is_refused(text: str) -> None:

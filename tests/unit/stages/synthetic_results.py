@@ -311,7 +311,7 @@ def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> lis
         if left in size.betas and right in size.betas
     ]
     best, largest = max(size.betas), max(size.samples)
-    pairs += [("best-beta", group(b, last), group(best, last), largest) for b in size.betas if b != best]
+    pairs += [("highest-beta", group(b, last), group(best, last), largest) for b in size.betas if b != best]
     if size.rce_epochs >= 5:
         base = "preset~main/rce/epoch~5"
         pairs += [("grpo-against-rce", group(b, last), base, largest) for b in size.betas]

@@ -92,7 +92,7 @@ def test_the_page_stands_in_reading_order(html: str, markdown: str) -> None:
     answer = html[html.index('id="section-answer"') : html.index('id="section-how"')]
     assert re.findall(r'id="(table-[^"-]+(?:-kl-beta)?|figure-[a-z_]+)"', answer) == [
         "table-overview",
-        "table-best-kl-beta",
+        "table-highest-kl-beta",
         "figure-accuracy_by_shots",
     ]
 
@@ -249,7 +249,7 @@ def test_a_table_of_an_unknown_section_is_named(tmp_path: Path, inputs: dict[str
 
 
 def test_a_table_without_its_csv_file_is_named(tmp_path: Path, inputs: dict[str, Any]) -> None:
-    with pytest.raises(RecordError, match="table 'best-kl-beta': expected a CSV file"):
+    with pytest.raises(RecordError, match="table 'highest-kl-beta': expected a CSV file"):
         build({**inputs, "csv": inputs["csv"][:1]}, tmp_path)
 
 

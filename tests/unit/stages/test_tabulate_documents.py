@@ -283,7 +283,7 @@ def test_overview_is_mean_and_spread_over_seeds_and_draws(tables: Tables) -> Non
     assert (zero_shot["Shot 1"], zero_shot["sd over runs"]) == ("10.00 [8.0, 12.0]", "")
     assert "a range of 10.00 points over 6 settings" in tables["overview"]["lead"]
     # 0.18 is best; 0 lies 10 below it: p 0.01
-    assert "Separated from the best KL_BETA: GRPO, KL_BETA=0, epoch 3; " in tables["overview"]["lead"]
+    assert "Separated from the highest KL_BETA: GRPO, KL_BETA=0, epoch 3; " in tables["overview"]["lead"]
 
 
 def test_random_subsets(tables: Tables) -> None:

@@ -63,9 +63,9 @@ def overview(results: Results) -> list[Table]:
 
 
 def separations(evidence: Evidence) -> Iterator[str]:
-    """Yield whether any beta of the main preset is separated from the best one and from its RCE base."""
+    """Yield whether any beta of the main preset is separated from the highest one and from its RCE base."""
     for family, none, some in (
-        ("best-beta", "No KL_BETA is separated from the best one", "Separated from the best KL_BETA"),
+        ("highest-beta", "No KL_BETA is separated from the highest one", "Separated from the highest KL_BETA"),
         ("grpo-against-rce", "No GRPO setting is separated from its RCE base", "Separated from its RCE base"),
     ):
         found = [

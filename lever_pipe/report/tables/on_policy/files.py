@@ -10,12 +10,12 @@ import pandas as pd
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.tables.columns import TIES_COLUMNS
 from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
-from lever_pipe.report.tables.evidence import Pair
+from lever_pipe.report.tables.evidence import Pair, kind_of
 from lever_pipe.report.tables.frames import read_text_columns
 
 AGREEMENT_COLUMNS = ("left", "right", "shots", "as_sequence")
 BEST = "best_"  # prefix of the columns of `ties.csv` that count kept selections
-COMPARED = ("difference", "low", "high", "p", "p_holm", "detectable")
+COMPARED = ("difference", "low", "high", "p", "p_holm", "detectable", "left_value", "right_value")
 
 Tests = Mapping[Pair, ComparisonRow]
 Agreement = Mapping[tuple[str, str, int], float]
@@ -44,7 +44,7 @@ def read_tests(path: Path) -> dict[Pair, ComparisonRow]:
     except ValueError as fault:
         raise RecordError(f"{path}: expected numbers", found=str(fault), do="Run compare_policies again.") from None
     rows = [ComparisonRow(*row) for row in typed[list(ComparisonRow._fields)].itertuples(index=False, name=None)]
-    return {Pair(row.family, row.left, row.right, row.samples, row.shots): row for row in rows}
+    return {Pair(kind_of(row.family), row.left, row.right, row.samples, row.shots): row for row in rows}
 
 
 def read_agreement(path: Path) -> Agreement:
