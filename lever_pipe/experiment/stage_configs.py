@@ -312,6 +312,10 @@ class CollectResultsConfig(Section):
     """Training epochs that must have metrics."""
     stepped: Annotated[Names, Planned("stepped")]
     """Those among them that must have every step."""
+    presets: Annotated[Names, Planned("presets")]
+    """Of the arms, in their order."""
+    train_shares: Annotated[tuple[float, ...], Planned("train_shares")]
+    """Of these presets."""
     samples: Counts
     shots: Counts
 

@@ -324,6 +324,7 @@ PLANNED: Mapping[str, Planner] = {
     "stepped": lambda experiment, _: stepped(experiment),
     "starts": lambda experiment, _: starts(experiment),
     "presets": lambda experiment, _: [arm.preset for arm in experiment.arms],
+    "train_shares": lambda experiment, _: [experiment.presets[arm.preset].train_share for arm in experiment.arms],
     "batch_sizes": lambda experiment, _: [len(policies_of(experiment, batch)) for batch in batches(experiment)],
     "studies": lambda experiment, _: shown_studies(experiment),
     "emulated_training": emulated_training,

@@ -41,7 +41,7 @@ def plot_curves(
     base = choose_base(wanted, training_rows, config.base_rce_epoch)
     results = Results(wanted, training_rows, base, config.main_preset, read_evidence(intervals, comparisons))
     arm_rows = frames.within(frames.read_scores(arms), **counts)
-    measured = CollectedRuns(pd.concat([wanted, arm_rows]), results.evidence, {}, {}, frames.read_steps(steps), 0)
+    measured = CollectedRuns(pd.concat([wanted, arm_rows]), results.evidence, {}, {}, frames.read_steps(steps))
     study = next(iter(studies_of(measured, config.main_preset, config.base_rce_epoch)), None)
     with style.styled():
         drawn: dict[str, Figure | None] = {

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 
-from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.stage_configs import TabulateOnPolicyConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.tables import frames
@@ -26,7 +23,7 @@ def tabulate_on_policy(
     arms: Input,
     steps: Input,
     ties: Input,
-    rl_data: Input,
+    costs: Input,
     intervals: Input,
     comparisons: Input,
     agreement: Input,
@@ -48,19 +45,8 @@ def tabulate_on_policy(
         tests=files.read_tests(comparisons),
         agreement=files.read_agreement(agreement),
         steps=frames.read_steps(steps),
-        rl_prompts=_trajectories(rl_data),
+        costs=frames.read_costs(costs),
     )
     studies = studies_of(measured, config.main_preset, config.base_rce_epoch)
     built = build_tables(studies, files.read_ties(ties), Origin(config.main_preset, config.data, config.lvlm))
     write_tables(guard(built, read_lineage(lineage), config.guard), json=tables, folder=csv)
-
-
-def _trajectories(rl_data: Path) -> int:
-    """Return how many answers the RL data hold, each of a prompt of its own."""
-    facts = frames.read_text_columns(rl_data)
-    found = dict(zip(facts["metric"], facts["value"], strict=True))
-    if "trajectories" not in found:
-        raise RecordError(
-            f"{rl_data}: expected the metric trajectories", found=", ".join(found), do="Run collect_results again."
-        )
-    return int(float(found["trajectories"]))

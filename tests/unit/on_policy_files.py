@@ -18,6 +18,7 @@ import pandas as pd
 from lever_pipe.base.policy_names import beta_text, group_of
 from lever_pipe.report.tables.columns import SCORES_COLUMNS, STEPS_COLUMNS
 from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
+from lever_pipe.report.tables.costs import CostRow
 
 BASE = 5
 STEPS, PROMPTS = 8, 100
@@ -90,7 +91,7 @@ def write(folder: Path, size: Size) -> dict[str, Path]:
         "arms": _scores([run for run in every if run.preset != "main"], size, baselines=False),
         "steps": pd.DataFrame(_steps(every), columns=list(STEPS_COLUMNS)),
         "ties": _ties(),
-        "rl_data": pd.DataFrame({"metric": ["queries", "trajectories"], "value": [160, RL_PROMPTS]}),
+        "costs": pd.DataFrame(_costs(every), columns=list(CostRow._fields)).astype({"base_rce_epoch": "Int64"}),
         "agreement": pd.DataFrame(_agreement(every, size), columns=["left", "right", "shots", "as_sequence"]),
     }
     cells = _cells(every, size)
@@ -140,6 +141,17 @@ def _steps(found: list[Run]) -> list[dict[str, Any]]:
             ref = {"stage": STAGES[run.kind][0], "mode": "on_policy", "base_rce_epoch": BASE, "kl_beta": run.beta}
             ref |= {"seed": run.seed, "epoch": run.epoch, "step": step, "prompts": PROMPTS * (step + 1)}
             rows += [{**ref, "metric": name, "value": value, "preset": run.preset} for name, value in values.items()]
+    return rows
+
+
+def _costs(found: list[Run]) -> list[CostRow]:
+    rows = []
+    for run in found:
+        stage, mode = STAGES.get(run.kind, (run.kind, ""))
+        own = STEPS * PROMPTS * run.epoch if mode == "on_policy" else 0
+        beta, base = "" if run.beta is None else beta_text(run.beta), None if run.kind == "rce" else BASE
+        prompts = (RL_PROMPTS, own, RL_PROMPTS + own)
+        rows.append(CostRow(stage, mode, base, beta, run.seed, run.epoch, *prompts, run.preset))
     return rows
 
 

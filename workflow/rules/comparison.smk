@@ -90,7 +90,7 @@ use rule stage as tabulate_on_policy with:
         arms=f"{TABLES}/arms.csv",
         steps=f"{TABLES}/steps.csv",
         ties=f"{TABLES}/ties.csv",
-        rl_data=f"{TABLES}/rl_data.csv",
+        costs=f"{TABLES}/costs.csv",
         intervals=f"{TABLES}/intervals.csv",
         comparisons=f"{TABLES}/comparisons.csv",
         agreement=f"{TABLES}/agreement.csv",

@@ -29,6 +29,10 @@ EXAMPLES = {  # name -> what it is called, its base, batch and mode
         "on-policy GRPO beta 1e-05 epoch 4 of seed 3 (p, base 2)",
         "preset~p/rce/seed~3/epoch~2", "preset~p/seed~3", "on_policy",
     ),
+    "preset~p/on_policy/base~2/beta~all/seed~3/epoch~4": (
+        "on-policy GRPO over all betas epoch 4 of seed 3 (p, base 2)",
+        "preset~p/rce/seed~3/epoch~2", "preset~p/seed~3", "on_policy",
+    ),
     "preset~p/reinforce/base~2/beta~0/seed~3/epoch~4": (
         "REINFORCE beta 0 epoch 4 of seed 3 (p, base 2)", "preset~p/rce/seed~3/epoch~2", "preset~p/seed~3", "on_policy",
     ),

@@ -26,7 +26,7 @@ def study_of(folder: Path, size: Size) -> PresetRuns:
     paths = on_policy_files.write(folder, size)
     scores = pd.concat([frames.read_scores(paths[name]) for name in ("scores", "arms")])
     evidence = read_evidence(paths["intervals"], paths["comparisons"])
-    return studies_of(CollectedRuns(scores, evidence, {}, {}, frames.read_steps(paths["steps"]), 0), "main", None)[0]
+    return studies_of(CollectedRuns(scores, evidence, {}, {}, frames.read_steps(paths["steps"])), "main", None)[0]
 
 
 def draw(folder: Path, size: Size, name: str) -> Figure:

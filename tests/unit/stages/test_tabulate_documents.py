@@ -35,7 +35,7 @@ def inputs_of(folder: Path, size: synthetic.Size) -> dict[str, Any]:
     evidence = synthetic.write_evidence(folder, size, collected)
     del evidence["breakdown"]
     lineage = synthetic.write_lineage(folder, size, evidence["intervals"])
-    del collected["steps_csv"], collected["ties_csv"]
+    del collected["steps_csv"], collected["ties_csv"], collected["costs"]
     return {**collected, **evidence, **lineage, **synthetic.write_facts(folder), "reference": synthetic.REFERENCE}
 
 

@@ -58,12 +58,12 @@ def test_every_table_is_there_says_whose_numbers_it_holds_and_is_a_file(tmp_path
 
 def test_gains_are_the_paired_differences_with_prompts_and_tests(tables: Tables) -> None:
     found = row(tables["on-policy-gains"], "on-policy", "0", "3")
-    # seed 0 at 400 samples, mean over shots: 40 + 2.5 - 2 + 0.5 x 6 x 3; 3 epochs of 8 steps of 100 prompts
-    assert (found["Seeds"], found["Prompts"], found["Accuracy"]) == ("1", "2400", "49.50 [47.5, 51.5]")
+    # seed 0 at 400 samples, mean over shots: 40 + 2.5 - 2 + 0.5 x 6 x 3; 3 epochs of 800 prompts after 4000
+    assert (found["Seeds"], found["Prompts"], found["Accuracy"]) == ("1", "6400", "49.50 [47.5, 51.5]")
     assert {found[name] for name in ("Gain", *(f"Gain, shot {k}" for k in (1, 2, 3, 4)))} == {"+9.00 [8.0, 10.0]"}
     assert (found["p"], found["Holm p"]) == ("0.002", "0.010")
     offline = row(tables["on-policy-gains"], "offline", "0.15", "3")
-    assert (offline["Seeds"], offline["Prompts"], offline["Gain"]) == ("3", "0", "+0.75 [-0.3, 1.8]")
+    assert (offline["Seeds"], offline["Prompts"], offline["Gain"]) == ("3", "4000", "+0.75 [-0.3, 1.8]")
     base = row(tables["on-policy-gains"], "RCE base")
     assert (base["Accuracy"], base["Gain"]) == ("41.50 [39.5, 43.5]", "")
 
@@ -80,7 +80,7 @@ def test_the_lead_counts_what_is_separated_and_the_caption_what_was_adjusted(tab
     )
     for said in (
         "Holm p: adjusted for its family, 15 comparisons on-policy and 10 comparisons offline.",
-        "The RL data are 4000 prompts, asked once",
+        "those of the RL data that its RCE base learned from, without those of validation queries",
         "On-policy: one seed (0). Offline: 3 seeds (0, 1 and 2).",
         "Where one seed is compared, intervals and p values hold for further questions, for these very checkpoints",
     ):
@@ -122,14 +122,13 @@ def test_cells_have_every_epoch_and_sample_count(tables: Tables) -> None:
 def test_cost_is_the_gain_over_the_same_seeds_by_prompts(tables: Tables) -> None:
     table = tables["on-policy-cost"]
     found = row(table, "on-policy", "0", "2")
-    # +6 over seed 0 of the base, although all its seeds lie one point higher; 16 steps of 100 prompts
-    assert (found["Prompts"], found["Gain"], found["Gain per 1,000 prompts"]) == ("1600", "+6.00", "+3.750")
-    assert row(table, "REINFORCE", "", "1")["Gain per 1,000 prompts"] == "+1.250"  # 1 point for 800 prompts
+    # +6 over seed 0 of the base, although all its seeds lie one point higher; 4000 of the base, 16 steps of 100 prompts
+    assert (found["Prompts"], found["Gain"], found["Gain per 1,000 prompts"]) == ("5600", "+6.00", "+1.071")
+    assert row(table, "REINFORCE", "", "1")["Gain per 1,000 prompts"] == "+0.208"  # 1 point for 4800 prompts
     offline = row(table, "offline", "0", "3")
     assert (offline["Prompts"], offline["Gain per 1,000 prompts"]) == ("4000", "+0.188")  # 0.75 / 4
-    assert "the 4000 of the RL data, which are paid once for all runs" in table["caption"]
     assert table["lead"] == (
-        "Points for 1,000 prompts: on-policy with KL_BETA=0 +3.750 up to epoch 1 and +3.750 up to epoch 3; "
+        "Points for 1,000 prompts: on-policy with KL_BETA=0 +0.625 up to epoch 1 and +1.406 up to epoch 3; "
         "offline with KL_BETA=0 +0.063 up to epoch 1 and +0.188 up to epoch 3."
     )
 
@@ -196,7 +195,7 @@ def test_logged_metrics_are_means_over_seeds(tmp_path: Path) -> None:
     tables = load(tabulate(tmp_path, Size(drawn_seeds=(0, 1, 2))))
     # seed s logs 10 s % more: 2.05 x 1.1
     assert row(tables["on-policy-betas"], "0")["Exact KL"] == "2.2550"
-    assert row(tables["on-policy-gains"], "on-policy", "0", "3")["Prompts"] == "2400"
+    assert row(tables["on-policy-gains"], "on-policy", "0", "3")["Prompts"] == "6400"
     assert "On-policy: 3 seeds (0, 1 and 2). Offline: 3 seeds (0, 1 and 2)." in tables["on-policy-gains"]["caption"]
 
 
@@ -206,9 +205,9 @@ def test_a_gain_is_the_mean_over_the_seeds_that_both_have(tmp_path: Path) -> Non
     scores = pd.read_csv(inputs["scores"])
     scores.loc[scores["policy"].str.contains("on_policy/base~5/beta~0/seed~1/"), "accuracy"] += 2
     scores.to_csv(inputs["scores"], index=False)
-    # 9 of seed 0 and 11 of seed 1, for 2400 prompts
+    # 9 of seed 0 and 11 of seed 1, for 6400 prompts
     found = row(load(run(tmp_path, inputs, size))["on-policy-cost"], "on-policy", "0", "3")
-    assert (found["Gain"], found["Gain per 1,000 prompts"]) == ("+10.00", "+4.167")
+    assert (found["Gain"], found["Gain per 1,000 prompts"]) == ("+10.00", "+1.563")
 
 
 def test_steps_are_those_of_the_preset_whatever_their_order(tmp_path: Path, tables: Tables) -> None:
@@ -274,7 +273,7 @@ def test_the_last_epoch_is_one_that_every_run_compared_with_it_has(tmp_path: Pat
     comparisons[:0].to_csv(inputs["comparisons"], index=False)  # none is made for an epoch that is not the last
     tables = load(run(tmp_path, inputs, size))
     assert row(tables["on-policy-gains"], "on-policy", "0")["Epoch"] == "2"
-    assert row(tables["on-policy-gains"], "on-policy", "0")["Prompts"] == "1600"
+    assert row(tables["on-policy-gains"], "on-policy", "0")["Prompts"] == "5600"
     assert row(tables["on-policy-gains"], "offline", "0")["Epoch"] == "3"
     assert row(tables["on-policy-betas"], "0")["Exact KL"] == "1.3500"  # steps 12 to 15 of 16: 13.5
 
@@ -315,7 +314,8 @@ def without(column: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
         ("comparisons", lambda frame: frame.assign(n_runs="many"), "expected numbers"),
         ("agreement", without("as_sequence"), "found no as_sequence"),
         ("steps", without("prompts"), "expected the columns"),
-        ("rl_data", lambda frame: frame[:1], "expected the metric trajectories"),
+        ("costs", without("own_prompts"), "expected the columns"),
+        ("costs", lambda frame: frame[frame["mode"] != "on_policy"], "expected the prompts of"),
         ("intervals", lambda frame: frame[frame["group"] != "preset~main/rce/epoch~5"], "expected an interval of"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lever_pipe.report.tables.evidence import MEAN
-from lever_pipe.report.tables.on_policy.gains import FACTOR
+from lever_pipe.report.tables.on_policy.gains import FACTOR, prompts_sentence
 from lever_pipe.report.tables.on_policy.study import (
     NAMES,
     OFFLINE,
@@ -24,7 +24,7 @@ RATE = "Gain per 1,000 prompts"
 def cost_table(study: PresetRuns) -> Table:
     """Return a row a run and epoch: prompts so far, accuracy, and the gain over the RCE base for 1,000 prompts."""
     runs = [run for kind in (ON_POLICY, REINFORCE, OFFLINE) for run in study.runs(kind)]
-    rows = [row for run in runs if (row := _row(study, run))]
+    rows = [_row(study, run) for run in runs]
     return Table(
         id_of(study, "cost"),
         SECTION,
@@ -33,9 +33,7 @@ def cost_table(study: PresetRuns) -> Table:
             f"VQA accuracy in percent, mean over shots, {study.samples} samples.",
             "Gain: to the RCE base, in points, over the seeds that both have; it is not tested here, that of the last "
             "epoch is in the table of gains.",
-            "Prompts on-policy: the different ones of each epoch, added up over the epochs, mean over seeds.",
-            f"Prompts offline: the {study.measured.rl_prompts} of the RL data, which are paid once for all runs and "
-            "all epochs; the RCE base of every run has learned from them too, and they do not count again on-policy.",
+            prompts_sentence(),
         ),
         frame_of(rows, ["Mode", "KL_BETA", "Epoch", "Seeds", "Prompts", "Accuracy", "Gain", RATE]),
         factor=f"{FACTOR} epoch",
@@ -44,27 +42,19 @@ def cost_table(study: PresetRuns) -> Table:
     )
 
 
-def prompts_of(study: PresetRuns, run: Run) -> float | None:
-    """Return the prompts that a run has learned from after its RCE base."""
-    return float(study.measured.rl_prompts) if run.kind == OFFLINE else study.prompts(run)
-
-
 def rate_of(study: PresetRuns, run: Run) -> float | None:
-    """Return the points over the RCE base for 1,000 prompts, or None where one of them is unknown."""
-    prompts, gain = prompts_of(study, run), study.gain(run)
-    return None if not prompts or gain is None else 1000 * gain / prompts
+    """Return the points over the RCE base for 1,000 prompts, or None without a common seed."""
+    gain = study.gain(run)
+    return None if gain is None else 1000 * gain / study.cost(run)
 
 
 def _row(study: PresetRuns, run: Run) -> dict[str, str]:
-    prompts = prompts_of(study, run)
-    if prompts is None:  # beyond the last common epoch no step is counted
-        return {}
     return {
         "Mode": NAMES[run.kind],
         "KL_BETA": run.beta_text,
         "Epoch": str(run.epoch),
         "Seeds": str(len(run.seeds)),
-        "Prompts": number(prompts, 0),
+        "Prompts": number(study.cost(run), 0),
         "Accuracy": study.interval(run, MEAN).text(),
         "Gain": signed(study.gain(run), 2),
         RATE: signed(rate_of(study, run), 3),

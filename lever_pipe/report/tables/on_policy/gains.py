@@ -41,7 +41,7 @@ def gains_table(study: PresetRuns) -> Table:
             "Gain: to the RCE base, in points, with its 95 % interval; the tests belong to the mean over shots.",
             OTHER_SEEDS,
             _how(study),
-            prompts_sentence(study),
+            prompts_sentence(),
             study.seeds_sentence(),
         ),
         frame_of(rows, [*KEYS, "Seeds", "Prompts", "Accuracy", "Gain", "p", "Holm p", *gains]),
@@ -83,12 +83,12 @@ def interval_text(row: ComparisonRow) -> str:
     return bracketed(signed(row.difference, 2), row.low, row.high)
 
 
-def prompts_sentence(study: PresetRuns) -> str:
-    """Return what counts as a prompt, and what the RL data took."""
+def prompts_sentence() -> str:
+    """Return what counts as a prompt."""
     return (
-        "Prompts: asked in training beyond the RL data, the different ones of each epoch added up, those included that "
-        f"the ledger answered. The RL data are {study.measured.rl_prompts} prompts, asked once for every RCE base and "
-        "every offline run; those of held-out queries among them train nothing."
+        "Prompts: all that a policy has learned from, mean over seeds: those of the RL data that its RCE base learned "
+        "from, without those of validation queries, and the different ones of each own epoch, added up, those included "
+        "that the ledger answered."
     )
 
 
@@ -122,7 +122,7 @@ def _row(study: PresetRuns, run: Run) -> dict[str, str]:
     return {
         **_keys(run),
         "Seeds": str(len(run.seeds)),
-        "Prompts": number(study.prompts(run), 0) if run.kind == ON_POLICY else "0",
+        "Prompts": number(study.cost(run), 0),
         "Accuracy": study.interval(run, MEAN).text(),
         **tested(study.against_base(run), "Gain"),
         **{heading: interval_text(row) for heading, row in gains.items() if row},

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 from lever_pipe.report.tables.comparisons.families import AGAINST_RCE, DRAWN_AGAINST_RCE
@@ -49,7 +50,7 @@ class Run(NamedTuple):
 class CollectedRuns:
     """What the collected files hold, for every preset.
 
-    `scores` and `steps` have the columns of `scores.csv` and `steps.csv`; `rl_prompts` is what the RL data asked.
+    `scores`, `steps` and `costs` have the columns of the files of these names.
     """
 
     scores: pd.DataFrame
@@ -57,7 +58,7 @@ class CollectedRuns:
     tests: Tests
     agreement: Agreement
     steps: pd.DataFrame
-    rl_prompts: int
+    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,25 @@ class PresetRuns:
         steps = self.steps(run.kind)
         asked = steps[(steps["kl_beta"] == run.beta) & (steps["epoch"] <= run.epoch)]
         return float(asked.groupby("seed")["prompts"].max().mean()) if len(asked) else None
+
+    def cost(self, run: Run) -> float:
+        """Return the prompts that a run has learned from up to its epoch, its base included, mean over seeds.
+
+        Raises:
+            RecordError: they were not counted.
+        """
+        costs = self.measured.costs
+        kinds = costs["mode"].where(costs["stage"] == "grpo", costs["stage"])
+        is_run = (kinds == run.kind) & (costs["preset"] == self.preset) & (costs["epoch"] == run.epoch)
+        if run.kind != RCE:
+            is_run &= (costs["base_rce_epoch"] == self.base).fillna(False)
+        if run.beta is not None:
+            is_run &= costs["kl_beta"] == run.beta
+        if not is_run.any():
+            raise RecordError(
+                f"costs.csv: expected the prompts of {run.group}", found="none", do="Run collect_results again."
+            )
+        return float(costs[is_run]["prompts"].mean())
 
     def logged(self, run: Run, metric: str, *, share: float = 1.0) -> float | None:
         """Return a step metric of a run, mean over the last `share` of its steps and then over seeds."""
