@@ -486,7 +486,7 @@ class PrimaryCells(Section):
     """The last GRPO epoch that all KL_BETA have."""
 
 
-class EvaluationSettings(Section):
+class EvaluatedCells(Section):
     """Which cells exist: samples x shots for every policy."""
 
     samples: Rising[Annotated[int, Field(ge=2)]] = Field((100, 200, 400, 800), min_length=1)
@@ -494,6 +494,11 @@ class EvaluationSettings(Section):
     shots: Rising[Annotated[int, Field(ge=1, le=16)]] = Field((1, 2, 3, 4), min_length=1)
     n_random_subsets: int = Field(20, ge=0, le=1000)
     seed: Seed = 42
+
+
+class EvaluationSettings(EvaluatedCells):
+    """Which cells exist, and which one of them is looked at first."""
+
     primary: PrimaryCells = PrimaryCells()
 
     @rule

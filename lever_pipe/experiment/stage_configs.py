@@ -19,7 +19,7 @@ from lever_pipe.experiment.config import (
     Distil,
     Emulate,
     Epoch,
-    EvaluationSettings,
+    EvaluatedCells,
     ExampleSettings,
     Grpo,
     KlBeta,
@@ -295,7 +295,7 @@ class MeasurePoolsConfig(Section):
 
 
 @identity_of("score_answers", of="evaluation")
-class ScoreAnswersConfig(EvaluationSettings):
+class ScoreAnswersConfig(EvaluatedCells):
     """Identity of `score_answers`."""
 
     policy: Annotated[PolicyRef, Planned("policy")]

@@ -158,6 +158,16 @@ def test_what_a_pool_has_in_common_counts_once() -> None:
     assert found[0].error ** 2 == pytest.approx([2 * (rest**2).sum() / 6 / 3], rel=1e-6)
 
 
+def test_a_comparison_of_few_differing_answers_is_no_more_uncertain_than_its_pool() -> None:
+    random = generator(0, "pool", "few")
+    right = random.integers(0, 2, (3, 200, 1)).astype(float)
+    many, few = (np.where(random.random((3, 200, 1)) < share, 1 - right, right) for share in (0.2, 0.0))
+    few[0, 0] = 1 - few[0, 0]
+    found = side_by_side(pooled_differences([(many, right), (few, right)]))
+    assert (found.df > 2).all()  # fewer would make Student's t endless
+    assert found.error[1] <= found.error[0]
+
+
 def test_pools_hold_comparisons_of_one_shape() -> None:
     one, other = scores(3, 4, 1), scores(2, 4, 1)
     with pytest.raises(ShapeError, match="of one shape"):
