@@ -3,7 +3,7 @@
 A name tells who selects: `baseline/random-3`, `preset~world/rce/seed~0/epoch~5`,
 `preset~world/grpo/base~5/beta~0.1/seed~0/epoch~3`, `emulation/head/beta~0.1/epoch~2`, or of study `intention` which
 agent: `arm~reference/seed~0`. A published row is named likewise: `published/grpo/beta~0.15/epoch~3`. A *group* is a
-name without its seed or draw.
+name without its seed or draw; `preset~world/grpo/base~5/beta~all/epoch~3` is the mean over all KL_BETA.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ Phase = Literal["baseline", "init", "rce", "grpo", "reinforce", "distil", "conti
 EMULATION = "emulation"
 """First part of every emulated policy's name, and name of their answer batch."""
 BASELINE = "baseline"
+ALL_BETAS = "all"
 AGENT = "agent"
 TRAINED = {
     "init": (),
@@ -54,6 +55,7 @@ class PolicyName:
         draw: of a baseline that is drawn several times.
         base: the RCE epoch that training started from.
         beta: KL_BETA.
+        is_over_betas: whether it stands for the mean over all KL_BETA of GRPO, written `beta~all`.
         is_untouched: whether an emulated epoch makes no updates.
         document: which one quotes a published row, where several do.
     """
@@ -64,6 +66,7 @@ class PolicyName:
     draw: int | None = None
     base: int | None = None
     beta: float | None = None
+    is_over_betas: bool = False
     seed: int | None = None
     epoch: int | None = None
     is_untouched: bool = False
@@ -105,6 +108,8 @@ class PolicyName:
     @classmethod
     def _read(cls, text: str) -> Self:
         values: dict[str, Any] = values_in(text)
+        if values.get("beta") == ALL_BETAS:
+            values |= {"is_over_betas": bool(values.pop("beta"))}
         for name, read in (("base", int), ("beta", float), ("seed", int), ("epoch", int), ("untouched", int)):
             if name in values:
                 values[name] = read(values[name])
@@ -128,6 +133,8 @@ class PolicyName:
     def is_whole(self) -> bool:
         """Whether it states what its kind has, seed and draw aside."""
         stated = {name for name in ("base", "beta", "epoch") if getattr(self, name) is not None}
+        if self.is_over_betas:
+            stated = stated | {"beta"} if self.kind in ("grpo", "on_policy") and self.beta is None else set()
         match self.kind:
             case "baseline" | "agent":
                 return bool(self.member) and not stated
@@ -143,7 +150,7 @@ class PolicyName:
             return f"{BASELINE}/{self.member}" + ("" if self.draw is None else f"-{self.draw}")
         numbers = {
             "base": self.base,
-            "beta": None if self.beta is None else beta_text(self.beta),
+            "beta": ALL_BETAS if self.is_over_betas else None if self.beta is None else beta_text(self.beta),
             "seed": self.seed,
             "untouched" if self.is_untouched else "epoch": self.epoch,
             "document": self.document or None,
@@ -208,6 +215,7 @@ class PolicyName:
                 what = f"published {METHODS[self.member]}"
             case _:
                 what, told = METHODS[self.kind], [self.preset]
+        what += " over all betas" if self.is_over_betas else ""
         what += "" if self.beta is None else f" beta {beta_text(self.beta)}"
         what += "" if self.epoch is None else f" epoch {self.epoch}"
         what += "" if self.seed is None else f" of seed {self.seed}"

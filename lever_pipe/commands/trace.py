@@ -27,6 +27,7 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
         "steps_csv": ("steps",),
         "rl_data": ("rl_summary",),
         "ties_csv": ("ties",),
+        "costs": ("metrics", "groups"),
     },
     "compare_policies": dict.fromkeys(("intervals", "comparisons", "breakdown"), ("per_question", "eval_examples")),
     "measure_agreement": {

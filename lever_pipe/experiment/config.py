@@ -500,7 +500,18 @@ class Baselines(Section):
     seed: Seed = 42
 
 
-class EvaluationSettings(Section):
+class PrimaryCells(Section):
+    """The one cell that study `lever` is answered at, fixed before any run; the other cells are secondary."""
+
+    shots: Literal["mean"] | Annotated[int, Field(ge=1, le=16)] = "mean"
+    """A shot count out of `evaluation.shots`, or the mean over all of them."""
+    samples: Literal["largest"] | Annotated[int, Field(ge=2)] = "largest"
+    """A count out of `evaluation.samples`, or the largest of them."""
+    epoch: Literal["last"] = "last"
+    """The last GRPO epoch that all KL_BETA have."""
+
+
+class EvaluatedCells(Section):
     """Which cells exist: samples x shots for every policy."""
 
     samples: Rising[Annotated[int, Field(ge=2)]] = Field((100, 200, 400, 800), min_length=1)
@@ -508,6 +519,20 @@ class EvaluationSettings(Section):
     shots: Rising[Annotated[int, Field(ge=1, le=16)]] = Field((1, 2, 3, 4), min_length=1)
     n_random_subsets: int = Field(20, ge=0, le=1000)
     seed: Seed = 42
+
+
+class EvaluationSettings(EvaluatedCells):
+    """Which cells exist, and which one of them is looked at first."""
+
+    primary: PrimaryCells = PrimaryCells()
+
+    @rule
+    def _primary_cells_exist(self) -> Iterator[Fault]:
+        for name in ("shots", "samples"):
+            value, known = getattr(self.primary, name), getattr(self, name)
+            if not isinstance(value, str) and value not in known:
+                bound = f"must be one of evaluation.{name}={list(known)}"
+                yield ("primary", name), f"{bound}, got {value}. Name one of them or add it."
 
 
 class Emulate(Section):

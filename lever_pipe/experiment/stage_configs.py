@@ -18,12 +18,13 @@ from lever_pipe.experiment.config import (
     AnswerSettings,
     Distil,
     Epoch,
-    EvaluationSettings,
+    EvaluatedCells,
     ExampleSettings,
     Grpo,
     KlBeta,
     OnPolicy,
     Pools,
+    PrimaryCells,
     ProposalSettings,
     Rce,
     Reward,
@@ -307,7 +308,7 @@ class MeasurePoolsConfig(Section):
 
 
 @identity_of("score_answers", of="evaluation")
-class ScoreAnswersConfig(EvaluationSettings):
+class ScoreAnswersConfig(EvaluatedCells):
     """Identity of `score_answers`."""
 
     policy: Annotated[PolicyRef, Planned("policy")]
@@ -324,6 +325,10 @@ class CollectResultsConfig(Section):
     """Training epochs that must have metrics."""
     stepped: Annotated[Names, Planned("stepped")]
     """Those among them that must have every step."""
+    presets: Annotated[Names, Planned("presets")]
+    """Of the arms, in their order."""
+    train_shares: Annotated[tuple[float, ...], Planned("train_shares")]
+    """Of these presets."""
     samples: Counts
     shots: Counts
 
@@ -384,6 +389,7 @@ class ComparePoliciesConfig(Captioned):
     samples: Counts
     shots: Counts
     seed: Seed
+    primary: PrimaryCells = PrimaryCells()
     n_resamples: int = 10_000
     """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""
     guard: Guard = "footnote"

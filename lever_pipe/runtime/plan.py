@@ -387,6 +387,7 @@ PLANNED: Mapping[str, Planner] = {
     "sampled": lambda experiment, _: sampled(experiment),
     "world": lambda experiment, _: experiment.data.world if experiment.data.source == "world" else None,
     "presets": lambda experiment, _: [arm.preset for arm in experiment.arms],
+    "train_shares": lambda experiment, _: [experiment.presets[arm.preset].train_share for arm in experiment.arms],
     "batch_sizes": lambda experiment, _: [len(policies_of(experiment, batch)) for batch in batches(experiment)],
     "studies": lambda experiment, _: shown_studies(experiment),
     "emulate": lambda experiment, _: experiment.emulate if "lever" in experiment.studies else None,

@@ -20,6 +20,7 @@ from lever_pipe.report.tables.columns import (
     TIES_COLUMNS,
     TRAINING_COLUMNS,
 )
+from lever_pipe.report.tables.costs import CostRow, cost_rows, training_prompts
 from lever_pipe.report.tables.long_format import csv_text, decimal
 
 Line = tuple[object, ...]
@@ -37,6 +38,7 @@ def collect_results(
     steps: Inputs,
     rl_summary: Input,
     ties: Input,
+    groups: Inputs,
     scores: Output,
     training: Output,
     rl_data: Output,
@@ -44,9 +46,12 @@ def collect_results(
     arms_training: Output,
     steps_csv: Output,
     ties_csv: Output,
+    costs: Output,
     config: CollectResultsConfig,
 ) -> None:
-    """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`, all to `steps_csv`.
+    """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`, all to the others.
+
+    `groups` belong to `config.presets`, in their order.
 
     Raises:
         RecordError: a malformed row, two rows for one cell, metric, step or reward, a cell, epoch or step of the
@@ -69,6 +74,7 @@ def collect_results(
         storage.write_text(path, csv_text(columns, [line for line in lines if (line[-1] in presets) == main]))
     storage.write_text(steps_csv, csv_text(STEPS_COLUMNS, _step_lines(logged)))
     storage.write_text(rl_data, csv_text(RL_DATA_COLUMNS, _summary_lines(rl_summary)))
+    storage.write_text(costs, _costs_text(metric_rows, groups, config))
     storage.write_text(ties_csv, _ties_text(storage.read_rows(ties, RewardTies)))
 
 
@@ -151,6 +157,15 @@ def _step_lines(runs: Mapping[PolicyName, Run]) -> list[Line]:
                 lines += [(*head, name, decimal(row.values[name]), row.policy.preset) for name in sorted(row.values)]
             n_steps, n_prompts = n_steps + len(rows), n_prompts + rows[-1].prompts
     return lines
+
+
+def _costs_text(metrics: Iterable[EpochMetrics], groups: Sequence[Path], config: CollectResultsConfig) -> str:
+    rl_prompts = {
+        preset: training_prompts(storage.read_arrays(path)["valid"], share)
+        for preset, share, path in zip(config.presets, config.train_shares, groups, strict=True)
+    }
+    rows = sorted(metrics, key=lambda row: _policy_order(row.policy))
+    return csv_text(CostRow._fields, _distinct(list(cost_rows(rows, rl_prompts)), CostRow._fields, ()))
 
 
 def _identity(policy: PolicyRef) -> Line:

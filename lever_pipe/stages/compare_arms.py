@@ -8,11 +8,11 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.experiment.agent_stage_configs import CompareArmsConfig
 from lever_pipe.experiment.stage_files import Input, Output
+from lever_pipe.report.tables.comparisons.estimates import Draws
 from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
 from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow, comparison_rows
 from lever_pipe.report.tables.intention.curve_rows import StatisticRow, statistic_rows
 from lever_pipe.report.tables.intention.endpoints import Context, EndpointRow, endpoint_rows
-from lever_pipe.report.tables.intention.estimates import TaskDraws
 from lever_pipe.report.tables.intention.task_values import read_episodes
 from lever_pipe.report.tables.long_format import csv_text, decimal
 
@@ -39,7 +39,7 @@ def compare_arms(
         reference_arm=config.reference_arm,
         document_arm=config.document_arm,
         evaluation=config.evaluation,
-        draws=TaskDraws(config.evaluation.seed, config.n_resamples),
+        draws=Draws(config.evaluation.seed, config.n_resamples, over="tasks"),
     )
     _write(endpoints, EndpointRow._fields, endpoint_rows(context))
     _write(comparisons, ArmComparisonRow._fields, comparison_rows(context))

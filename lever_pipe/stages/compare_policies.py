@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from lever_pipe.report.tables.comparisons.estimates import ComparisonRow, Draws,
 from lever_pipe.report.tables.comparisons.estimates import comparisons as compare
 from lever_pipe.report.tables.comparisons.estimates import intervals as estimate
 from lever_pipe.report.tables.comparisons.families import ORACLE, Arm, ComparisonFamily, arms_of, families_of
-from lever_pipe.report.tables.comparisons.per_question import read_groups
+from lever_pipe.report.tables.comparisons.per_question import mean_group, read_groups
 from lever_pipe.report.tables.folder import write_tables
 from lever_pipe.report.tables.lineage import read_lineage
 from lever_pipe.report.tables.long_format import csv_text, decimal
@@ -53,18 +54,26 @@ def compare_policies(
     """Write the long-format files, and the tables of section `statistics`.
 
     `per_question` belong to `config.policies`, in their order. The families of `comparisons`, each of the main preset
-    and, behind `preset~NAME/`, of every other one; left minus right, at each shot count and their mean:
+    and, behind `preset~NAME/`, of every other one; left minus right. At the primary endpoint (`evaluation.primary`),
+    each adjusted on its own:
+
+    * `grpo-over-betas`, `on-policy-over-betas`: the mean over all betas (`beta~all`) against the RCE base;
+    * `grpo-against-rce`, `on-policy-against-rce`: each beta against the RCE base;
+    * `grpo-betas`, `on-policy-betas`: each beta against the smallest;
+    * `on-policy-against-offline`: each beta of on-policy GRPO against offline GRPO of the same beta.
+
+    Secondary, at each shot count and their mean:
 
     * `document-001/epoch~E`: each beta against 0.15 (or the middle beta), at the sample count nearest to 200;
     * `document-002/epoch~E`: 0.18 and 0.12 against 0.15, and 0.18 against 0.12, at the same count;
-    * `best-beta`: each beta against the best one after the last common GRPO epoch, at the largest count, and
-      `other-betas`: all pairs without it. Both are adjusted as one family, since the same data chose the best;
-    * `grpo-against-rce`: each beta after that epoch against its RCE base;
+    * `highest-beta`: each beta against the highest one after the last common GRPO epoch, at the largest count, and
+      `other-betas`: all pairs without it. Both are adjusted as one family, since the same data chose the highest;
     * `learning`: the last RCE epoch against each baseline;
-    * `on-policy-against-rce`, `on-policy-against-offline`, `on-policy-betas`: each beta of on-policy GRPO after the
-      last epoch that all on-policy runs have, against its RCE base, offline GRPO of the same beta, and the smallest
-      beta;
-    * `marks`: REINFORCE and oracle distillation after that epoch against what they mark.
+    * `marks`: REINFORCE and oracle distillation after the last epoch that all on-policy runs have against what they
+      mark;
+    * `NAME-by-shots`: four of the primary families at the other shot counts.
+
+    Comparisons of one run infer to further questions only; beside others they are a family `NAME-one-run`.
 
     Raises:
         RecordError: a malformed file, or policies that were not scored on the same questions.
@@ -87,13 +96,19 @@ def compare_policies(
 def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> ArmComparison:
     baselines = [f"baseline/{name}" for name in BASELINE_ORDER if f"baseline/{name}" in groups]
     largest = max(config.samples)
+    over = {**arm.over_betas("grpo"), **arm.over_betas("on_policy")}
+    means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
+    groups = {**groups, **{group.name: group for group in means if group is not None}}
     families = families_of(
         arm,
+        config.primary,
         is_main=arm.preset == config.main_preset,
         baselines=baselines,
+        columns=groups[next(iter(groups))].columns,
         samples=config.samples,
         accuracy=lambda group: float(groups[group].accuracies[:, :largest, -1].mean()),
     )
+    families = [replace(of, pairs=tuple(pair for pair in of.pairs if pair[0] in groups)) for of in families]
     return ArmComparison(arm, families, compare(groups, families, draws))
 
 
@@ -123,7 +138,7 @@ def _tables(
         is_main = arm.preset == config.main_preset
         origin = Origin(arm.preset, config.data, config.lvlm)
         if arm.last_grpo:
-            yield origin.named(inference.best_table(arm, found, families, rows, is_main=is_main))
+            yield origin.named(inference.highest_table(arm, found, families, rows, is_main=is_main))
         for table in inference.family_tables(families, rows):
             yield origin.named(table)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -9,10 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import fft, stats
 
 from lever_pipe.base.shapes import ShapeError
-from lever_pipe.statistics.crossed import Estimates, n_differing
+from lever_pipe.statistics.crossed import Bounds, Estimates, n_differing
 
 Array = NDArray[np.float64]
 
+FLIPPED_AT_MOST = 16
+"""Differences whose signs are all tried (65,536 ways)."""
 _FINEST_LATTICE = 1000
 """Differences are multiples of 1 / this at the finest, else their signs are drawn."""
 _LONGEST_LATTICE = 2_000_000
@@ -45,9 +48,10 @@ def sign_flip_p(differences_N: ArrayLike, *, generator: np.random.Generator, n_d
     """Return the two-sided p value of a mean difference of zero between two runs over the same questions.
 
     Of the 2^N ways to swap the two on single questions, the share whose sum is as far from 0 as the one seen. It
-    infers to further questions for these very runs, not to runs with other seeds. Scores have few levels, so the
-    sums lie on a lattice and are counted exactly: the characteristic function of their distribution is
-    the product of cos(w d) over the differences d. Where no lattice is found, signs are drawn.
+    infers to further questions for these very runs, not to runs with other seeds. Up to `FLIPPED_AT_MOST` differing
+    questions all ways are tried. Beyond, scores have few levels, so the sums lie on a lattice and are counted exactly:
+    the characteristic function of their distribution is the product of cos(w d) over the differences d. Where no
+    lattice is found, signs are drawn.
 
     Args:
         differences_N: [N] one difference a question.
@@ -65,8 +69,10 @@ def sign_flip_p(differences_N: ArrayLike, *, generator: np.random.Generator, n_d
     sizes = np.abs(differences[np.abs(differences) > 1e-12])
     if sizes.size == 0:
         return 1.0
-    steps = _lattice(sizes)
     observed = abs(float(differences.sum()))
+    if sizes.size <= FLIPPED_AT_MOST:
+        return _enumerated_p(sizes, observed)
+    steps = _lattice(sizes)
     if steps is None:
         return _drawn_p(sizes, observed, generator, n_draws)
     unit = float(sizes[0] / steps[0])
@@ -91,23 +97,33 @@ def holm(p_values_M: ArrayLike) -> Array:
     return adjusted
 
 
-def detectable(estimates: Estimates, *, power: float = 0.8, level: float = 0.05) -> Array:
+def detectable(estimates: Estimates, bounds: Bounds, *, power: float = 0.8, level: float = 0.05) -> Array:
     """Return [C] the smallest true differences that a two-sided test at `level` finds with this `power`.
 
-    (t(1 - level/2) + t(power)) times the standard error. Where no answer differs, the error counts as that of one
-    question whose answer changes from wrong to right: the data do not show how rare a difference is.
+    The half width of the interval is t(1 - level/2) times an error; the difference is t(1 - level/2) + t(power) times
+    the same error, with the same degrees of freedom, and so never below it. Where so few questions differ that no
+    exchange of their answers could be rejected, it is at least the share of questions that must turn from wrong to
+    right for enough of them to be among those that were asked.
 
     Args:
         estimates: C differences of accuracies in [0, 1].
+        bounds: their intervals at 1 - level.
         power: in (0, 1).
         level: in (0, 1).
 
     Source: Student 1908
+    Source: Clopper 1934 (exact bound)
     """
-    error_C = np.where(estimates.error > 0, estimates.error, 1 / estimates.n_questions)
-    quantiles_C = stats.t.ppf(1 - level / 2, estimates.df) + stats.t.ppf(power, estimates.df)
-    found_C: Array = quantiles_C * error_C
-    return found_C
+    shown_C, beyond_C = (stats.t.ppf(of, estimates.df) for of in (1 - level / 2, power))
+    found_C = (bounds.high - bounds.low) / 2 * (1 + beyond_C / shown_C)
+    n, needed = estimates.n_questions, math.ceil(1 - math.log2(level))
+    share = float(stats.beta.ppf(power, needed, n - needed + 1)) if n >= needed else 1.0
+    return np.where(n_differing(estimates) < needed, np.maximum(found_C, share), found_C)
+
+
+def _enumerated_p(sizes: Array, observed: float) -> float:
+    signs = np.array(list(product((1.0, -1.0), repeat=sizes.size)))
+    return float(np.mean(np.abs(signs @ sizes) >= observed - 1e-12))
 
 
 def _lattice(sizes: Array) -> NDArray[np.int64] | None:
@@ -141,41 +157,3 @@ def _drawn_p(sizes: Array, observed: float, generator: np.random.Generator, n_dr
         extreme += int((np.abs(signs @ sizes) >= observed - 1e-9).sum())
         done += n
     return (1 + extreme) / (1 + n_draws)
-
-
-SEEDS_AT_MOST = 16
-"""Differences whose signs are all enumerated (65,536 ways)."""
-_EQUAL = 1e-12
-
-
-def seed_flip_p(differences_S: ArrayLike) -> float:
-    """Return the two-sided p value of a mean difference of zero over paired seeds.
-
-    Of all 2^S ways to exchange the two sides within seeds, the share whose sum is as far from 0 as the one seen. It
-    infers to further seeds. No p lies below 2^(1 - S): 0.25 with three seeds, so that 0.05 needs six.
-
-    Args:
-        differences_S: [S] one difference a seed, 1 to 16 of them.
-
-    Raises:
-        ShapeError: not one-dimensional, empty, or more than can be enumerated.
-
-    Source: Fisher 1935 (randomisation test)
-    """
-    differences = np.asarray(differences_S, dtype=np.float64)
-    if differences.ndim != 1 or not 1 <= differences.size <= SEEDS_AT_MOST:
-        raise ShapeError(f"differences_S must be [S] with 1 <= S <= {SEEDS_AT_MOST}, got {list(differences.shape)}")
-    signs = np.array(list(product((1.0, -1.0), repeat=differences.size)))
-    sums = np.abs(signs @ differences)
-    return float(np.mean(sums >= sums[0] - _EQUAL))  # row 0 flips nothing
-
-
-def least_seed_p(n_seeds: int) -> float:
-    """Return the smallest p value that `seed_flip_p` can give.
-
-    Args:
-        n_seeds: paired seeds, at least 1.
-
-    Source: Fisher 1935 (randomisation test)
-    """
-    return 2.0 ** (1 - n_seeds)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from lever_pipe.base.seeding import generator as stream_of
-from lever_pipe.statistics.comparison import SEEDS_AT_MOST, seed_flip_p, sign_flip_p
+from lever_pipe.statistics.comparison import sign_flip_p
 from lever_pipe.statistics.curves import drawdowns
 
 Values = NDArray[np.float64]
@@ -85,7 +85,7 @@ def compare_curves(left_N: ArrayLike, right_N: ArrayLike) -> CurveComparison:
         above=above,
         below=below,
         p_sign=float(stats.binomtest(above, above + below).pvalue) if above + below else 1.0,
-        p_flip=_flip_p(differences),
+        p_flip=sign_flip_p(differences, generator=stream_of(0, "flips", differences.size)),
         variance_ratio_of_changes=_ratio(float(changes[1].var(ddof=1)), float(changes[0].var(ddof=1))),
         p_f_of_changes=f_test(*changes),
         p_levene_of_changes=_levene(*changes),
@@ -220,12 +220,6 @@ def drifting_t_p(differences_N: ArrayLike) -> float:
     effective = max(2.0, n * (1 - r) / (1 + r))
     t = abs(differences.mean()) / (differences.std(ddof=1) / math.sqrt(effective))
     return float(2 * stats.t.sf(t, effective - 1))
-
-
-def _flip_p(differences: Values) -> float:
-    if differences.size <= SEEDS_AT_MOST:
-        return seed_flip_p(differences)
-    return sign_flip_p(differences, generator=stream_of(0, "flips", differences.size))
 
 
 def _paired_t(differences: Values) -> tuple[float, float, float]:

@@ -18,6 +18,10 @@ use rule stage as collect_results with:
         steps=[f"{LEVER}/{policy}/steps.jsonl" for policy in plan.stepped(EXPERIMENT)],
         rl_summary=RL_SUMMARY,
         ties=f"{LEVER}/rl_data/ties.jsonl",
+        groups=[
+            f"{LEVER}/preset~{arm.preset}/groups.safetensors"
+            for arm in EXPERIMENT.arms
+        ],
     output:
         scores=f"{TABLES}/scores.csv",
         training=f"{TABLES}/training.csv",
@@ -26,6 +30,7 @@ use rule stage as collect_results with:
         arms_training=f"{TABLES}/arms_training.csv",
         steps_csv=f"{TABLES}/steps.csv",
         ties_csv=f"{TABLES}/ties.csv",
+        costs=f"{TABLES}/costs.csv",
         card=f"{TABLES}/run.json",
     pathvars:
         beside=f"{TABLES}/",

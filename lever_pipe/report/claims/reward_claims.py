@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from lever_pipe.report.claims.verdicts import Check, Measured, NotTestable
 from lever_pipe.report.tables.evidence import ALPHA, p_text
 from lever_pipe.report.tables.intention.estimates import paired_over_seeds
 from lever_pipe.report.tables.intention.published import DIFFERENCE, ESTIMATE, REWARD_DIFFERENCE, RUNS
-from lever_pipe.report.tables.intention.seed_signs import can_decide, direction, undecidable
 from lever_pipe.report.tables.text import listing, number, signed
 from lever_pipe.statistics.curve_tests import half_width
 from lever_pipe.statistics.curves import first_reaching
@@ -121,14 +121,21 @@ def difference_is_insignificant(runs: RewardRuns) -> Measured:
 def _insignificant_over_seeds(runs: RewardRuns) -> Measured:
     differences = runs.seed_differences
     runs.require_curves()
-    if not can_decide(len(differences)):
-        raise NotTestable(f"Over seeds: {undecidable(differences)}.")
+    if len(differences) < 2:
+        raise NotTestable("One seed tells nothing of others.")
     found = paired_over_seeds(differences, [0.0] * len(differences))
     return Measured(
         f"{OVER_SEEDS_LEAD} {runs.labels['kl']} minus {runs.labels['nokl']}, mean over {len(differences)} seeds: "
-        f"{signed(found.value, 3)} ({direction(differences)}), {found.test}, p {p_text(found.p)}",
+        f"{signed(found.value, 3)} ({_direction(differences)}), {found.test}, p {p_text(found.p)}",
         (Check(found.p - ALPHA),),
     )
+
+
+def _direction(differences: Sequence[float]) -> str:
+    """Return which way most seeds go: `lower in 3 of 3`."""
+    lower, higher = (sum(sign * value < 0 for value in differences) for sign in (1, -1))
+    word, count = ("higher", higher) if higher > lower else ("lower", lower)
+    return f"{word} in {count} of {len(differences)}"
 
 
 def rewards_are_close(runs: RewardRuns, *, margin: float) -> Measured:

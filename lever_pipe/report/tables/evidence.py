@@ -16,9 +16,13 @@ MEAN = "mean"
 ALPHA = 0.05
 """A comparison whose Holm-adjusted p lies below counts as separated."""
 
+OF_ONE_RUN, BY_SHOTS = "-one-run", "-by-shots"
+"""Ends of the names of families: what infers to further questions only, and what stands beside the primary endpoint."""
+PRIMARY, SECONDARY = "primary", "secondary"
+
 
 class Interval(NamedTuple):
-    """An accuracy in percent with its 95 % interval over questions and, with several runs, over runs."""
+    """A mean with its 95 % interval over questions or tasks and, with several runs, over runs; NaN of unknown error."""
 
     value: float
     low: float
@@ -53,7 +57,7 @@ class Estimate(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Where a comparison stands: left minus right within a family."""
+    """Where a comparison stands: left minus right within a kind of families."""
 
     family: str
     left: str
@@ -105,6 +109,11 @@ def read_evidence(intervals: Path, comparisons: Path) -> Evidence:
     return Evidence(dict(_intervals(intervals)), dict(_comparisons(comparisons)))
 
 
+def kind_of(family: str) -> str:
+    """Return a family's name without what tells it from others of its kind: its shots, and how many runs it has."""
+    return family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
+
+
 def separated(pairs: Iterable[Paired]) -> bool:
     """Return whether any of the comparisons is separated."""
     return any(pair.p < ALPHA for pair in pairs)
@@ -125,7 +134,7 @@ def _intervals(path: Path) -> Iterator[tuple[Estimate, Interval]]:
 def _comparisons(path: Path) -> Iterator[tuple[Pair, Paired]]:
     columns = ("family", "left", "right", "samples", "shots", "difference", "low", "high", "p_holm", "detectable")
     for family, left, right, samples, shots, *numbers in _rows(path, columns):
-        yield Pair(family, left, right, int(samples), shots), Paired(*map(float, numbers))
+        yield Pair(kind_of(family), left, right, int(samples), shots), Paired(*map(float, numbers))
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[list[str]]:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.tables.columns import SCORES_COLUMNS, STEPS_COLUMNS, TRAINING_COLUMNS
+from lever_pipe.report.tables.costs import CostRow
 
 TYPES = {
     "policy": "str",
@@ -25,6 +26,8 @@ TYPES = {
     "n_distinct_prompts": "int64",
     "step": "int64",
     "prompts": "int64",
+    "rl_data_prompts": "int64",
+    "own_prompts": "int64",
     "metric": "str",
     "value": "float64",
     "preset": "str",
@@ -44,6 +47,11 @@ def read_training(path: Path) -> pd.DataFrame:
 def read_steps(path: Path) -> pd.DataFrame:
     """Return `steps.csv`."""
     return _read(path, STEPS_COLUMNS)
+
+
+def read_costs(path: Path) -> pd.DataFrame:
+    """Return `costs.csv`."""
+    return _read(path, CostRow._fields)
 
 
 def within(scores: pd.DataFrame, *, samples: tuple[int, ...], shots: tuple[int, ...]) -> pd.DataFrame:

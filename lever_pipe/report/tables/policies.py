@@ -64,9 +64,10 @@ def label_of(group: str) -> str:
         return BASELINE_LABELS.get(name.member, name.member.replace("_", " "))
     if name.kind in MARK_LABELS:
         return f"{MARK_LABELS[name.kind]}, epoch {name.epoch}"
-    if name.beta is not None:
+    if name.beta is not None or name.is_over_betas:
         how = "On-policy GRPO" if name.kind == "on_policy" else "GRPO"
-        return f"{how}, KL_BETA={beta_text(name.beta)}, epoch {name.epoch}"
+        what = "mean over all KL_BETA" if name.beta is None else f"KL_BETA={beta_text(name.beta)}"
+        return f"{how}, {what}, epoch {name.epoch}"
     return f"RCE epoch {name.epoch}"
 
 

@@ -125,6 +125,14 @@ RULES: list[tuple[dict[str, Any], str]] = [
         {"presets": {"published": {}, "a/b": {}}},
         "presets.a/b: must be named by 1 to 64 letters, digits and _ (a folder), got",
     ),
+    (
+        {"evaluation": {"primary": {"shots": 5}}},
+        "evaluation.primary.shots: must be one of evaluation.shots=[1, 2, 3, 4], got 5.",
+    ),
+    (
+        {"evaluation": {"primary": {"samples": 300}}},
+        "evaluation.primary.samples: must be one of evaluation.samples=[100, 200, 400, 800], got 300.",
+    ),
     ({"data": {"n_eval": 799}}, "evaluation.samples: must be at most data.n_eval=799, got 800."),
     ({"pools": {"size": 3}}, "evaluation.shots: must be at most pools.size=3, got 4."),
     ({"pools": {"size": 4}, "rl_data": {"shots": 5}}, "rl_data.shots: must be at most pools.size=4, got 5."),

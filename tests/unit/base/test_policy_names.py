@@ -29,6 +29,10 @@ EXAMPLES = {  # name -> what it is called, its base, batch and mode
         "on-policy GRPO beta 1e-05 epoch 4 of seed 3 (p, base 2)",
         "preset~p/rce/seed~3/epoch~2", "preset~p/seed~3", "on_policy",
     ),
+    "preset~p/on_policy/base~2/beta~all/seed~3/epoch~4": (
+        "on-policy GRPO over all betas epoch 4 of seed 3 (p, base 2)",
+        "preset~p/rce/seed~3/epoch~2", "preset~p/seed~3", "on_policy",
+    ),
     "preset~p/reinforce/base~2/beta~0/seed~3/epoch~4": (
         "REINFORCE beta 0 epoch 4 of seed 3 (p, base 2)", "preset~p/rce/seed~3/epoch~2", "preset~p/seed~3", "on_policy",
     ),
@@ -98,6 +102,8 @@ def test_each_kind(text: str) -> None:
         "preset~p/rce/epoch~x", "preset~p/rce/epoch~01", "preset~p/rce/epoch~1/seed~0", "preset~p/rce/epoch~1/",
         "preset~p/rce/base~1/epoch~1", "preset~p/grpo/base~1/beta~0.10/seed~0/epoch~1", "arm~b/epoch~1",
         "preset~p/grpo/base~1/seed~0/epoch~1", "preset~p/rce/epoch~1/document~1", "emulation/none", "seed~0",
+        "preset~p/rce/beta~all/epoch~1", "preset~p/grpo/beta~all/epoch~1", "preset~p/reinforce/base~1/beta~all/epoch~1",
+        "published/grpo/beta~all/epoch~1", "preset~p/grpo/base~1/beta~All/epoch~1",
     ],
 )  # fmt: skip
 def test_what_is_no_name_is_refused(text: str) -> None:

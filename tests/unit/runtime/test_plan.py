@@ -257,6 +257,7 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
         ({"baselines": {"n_random_draws": 9}}, COLLECTING),
         ({"pools": {"seed": 12345}}, {"sample_pools"}),
         ({"evaluation": {"n_random_subsets": 997}}, {"score_answers"}),
+        ({"evaluation": {"primary": {"shots": 1}}}, {"compare_policies"}),
         ({"encoder": {"batch_size": 8}}, {"embed_examples"}),
         ({"lvlm": {"wave_tokens": 12345}}, {"generate_rl_data", "answer_prompts", "check_world", DRAWING}),
         ({"rl_data": {"n_random": 63}}, {"propose_trajectories"}),

@@ -22,7 +22,7 @@ GLOSSARY = sorted((ROOT / "resources" / "glossary" / "zh").glob("*.yaml"))
 
 OTHERS = (
     (
-        *("best-kl-beta", "statistics", ["KL_BETA", "Mean", "Holm p"]),
+        *("highest-kl-beta", "statistics", ["KL_BETA", "Mean", "Holm p"]),
         [["0.15", "57.00 [54.1, 59.8]", "<0.001"], ["0", "", "1.000"]],
     ),
     ("agreement", "agreement", ["Policy", "Shot 1"], [["RCE epoch 5", "99.9%"]]),

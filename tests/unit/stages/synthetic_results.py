@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from lever_pipe.base import storage
@@ -176,7 +177,11 @@ def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
     steps = [write_steps(folder / "steps" / f"{index}.jsonl", ref) for index, ref in enumerate(reversed(drawn))]
     storage.write_json(folder / "summary.json", RL_SUMMARY)
     storage.write_rows(folder / "ties.jsonl", [TIES])
-    files = {"rl_summary": folder / "summary.json", "ties": folder / "ties.jsonl"}
+    groups = []
+    for preset in ("main", *size.arms):
+        groups.append(folder / f"{preset}.safetensors")
+        storage.write_arrays(groups[-1], {"valid": np.arange(30).reshape(5, 6) % 6 < 4})  # 4 of each of 5 queries
+    files = {"rl_summary": folder / "summary.json", "ties": folder / "ties.jsonl", "groups": tuple(groups)}
     return {"cells": tuple(cells), "metrics": tuple(metrics), "steps": tuple(steps), **files}
 
 
@@ -228,7 +233,7 @@ def collect(folder: Path, size: Size) -> dict[str, Path]:
 
 def outputs_in(folder: Path) -> dict[str, Path]:
     """Return the CSV files that `collect_results` writes, by the names of its parameters."""
-    names = ("scores", "training", "rl_data", "arms", "arms_training", "steps_csv", "ties_csv")
+    names = ("scores", "training", "rl_data", "arms", "arms_training", "steps_csv", "ties_csv", "costs")
     return {name: folder / f"{name.removesuffix('_csv')}.csv" for name in names}
 
 
@@ -241,6 +246,8 @@ def collect_config(size: Size) -> CollectResultsConfig:
         evaluated=(*names, *refs),
         trained=tuple(refs),
         stepped=tuple(name for name in refs if PolicyName.parse(name).mode == "on_policy"),
+        presets=("main", *size.arms),
+        train_shares=(0.8,) * (1 + len(size.arms)),
         samples=size.samples,
         shots=size.shots,
     )
@@ -309,7 +316,7 @@ def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> lis
         if left in size.betas and right in size.betas
     ]
     best, largest = max(size.betas), max(size.samples)
-    pairs += [("best-beta", group(b, last), group(best, last), largest) for b in size.betas if b != best]
+    pairs += [("highest-beta", group(b, last), group(best, last), largest) for b in size.betas if b != best]
     if size.rce_epochs >= 5:
         base = "preset~main/rce/epoch~5"
         pairs += [("grpo-against-rce", group(b, last), base, largest) for b in size.betas]

@@ -24,7 +24,9 @@ FIRST_COLUMNS = (
     "policy,stage,mode,base_rce_epoch,kl_beta,seed,epoch,subset,samples,shots,accuracy,n_questions,n_distinct_prompts"
 )
 
-NOTHING = CollectResultsConfig(main_preset="main", evaluated=(), trained=(), stepped=(), samples=(8,), shots=(1,))
+NOTHING = CollectResultsConfig(
+    main_preset="main", evaluated=(), trained=(), stepped=(), presets=(), train_shares=(), samples=(8,), shots=(1,)
+)
 
 
 DRAWN = replace(synthetic.SMOKE, drawn_betas=(0.12,))
@@ -40,7 +42,7 @@ def empty(folder: Path, summary: dict[str, object]) -> dict[str, Any]:
     storage.write_json(folder / "summary.json", summary)
     storage.write_rows(folder / "ties.jsonl", [])
     files = {"rl_summary": folder / "summary.json", "ties": folder / "ties.jsonl"}
-    return {"cells": (), "metrics": (), "steps": (), **files}
+    return {"cells": (), "metrics": (), "steps": (), "groups": (), **files}
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -292,3 +294,31 @@ def test_two_values_for_one_metric_are_refused(tmp_path: Path) -> None:
 def test_a_nested_summary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="flat JSON"):
         collect(tmp_path, NOTHING, **empty(tmp_path, {"methods": {"beam": 3}}))
+
+
+def test_every_policy_is_charged_alike(tmp_path: Path) -> None:
+    raw = synthetic.write_raw(tmp_path, DRAWN)
+    asked = {"preset~main/on_policy/base~5/beta~0.12/seed~0/epoch~1": 30.0}
+    asked |= {name.replace("epoch~1", "epoch~2"): 12.0 for name in asked}
+    names = [*asked, "preset~main/grpo/base~5/beta~0.12/seed~0/epoch~2", "preset~main/rce/seed~0/epoch~2"]
+    paths = []
+    for index, name in enumerate(names):
+        values = {"loss": 1.0} | ({"lvlm_prompts": asked[name]} if name in asked else {})
+        paths.append(tmp_path / f"cost-{index}.json")
+        storage.write_row(paths[-1], EpochMetrics(policy=PolicyRef.of(name), values=values))
+    config = NOTHING.model_copy(update={"presets": ("main",), "train_shares": (0.8,)})
+    found = {**raw, "cells": (), "steps": (), "metrics": tuple(paths), "groups": raw["groups"][:1]}  # type: ignore[index]
+    collect(tmp_path, config, **found)
+    rows = read(synthetic.outputs_in(tmp_path)["costs"])
+    charged = {
+        (row["stage"], row["mode"], row["epoch"]): (row["rl_data_prompts"], row["own_prompts"], row["prompts"])
+        for row in rows
+    }
+    # four of five queries train, with four trajectories each; what offline GRPO learns from was asked before
+    assert charged == {
+        ("rce", "", "2"): ("16", "0", "16"),
+        ("grpo", "offline", "2"): ("16", "0", "16"),
+        ("grpo", "on_policy", "1"): ("16", "30", "46"),
+        ("grpo", "on_policy", "2"): ("16", "42", "58"),
+    }
+    assert {row["seed"] for row in rows} == {"0"}

@@ -12,6 +12,8 @@ from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.curve_rows import StatisticRow
 from lever_pipe.report.tables.intention.endpoints import EndpointRow
 from lever_pipe.stages.compare_arms import compare_arms
+from lever_pipe.statistics.comparison import t_p_values
+from lever_pipe.statistics.crossed import pooled_differences
 
 SMALL = Study(arms=(ARMS[0], ARMS[1], ARMS[4]), steps=25)
 FILES = {"endpoints": EndpointRow, "comparisons": ArmComparisonRow, "statistics": StatisticRow}
@@ -55,14 +57,31 @@ def test_means_lie_within_their_intervals(paths: dict[str, Path]) -> None:
         assert ((frame["low"] <= value + 1e-8) & (value <= frame["high"] + 1e-8)).all()
 
 
-def test_holm_is_taken_over_the_arms_at_one_endpoint(paths: dict[str, Path]) -> None:
-    frame = pd.read_csv(paths["comparisons"])
-    for _, family in frame.groupby("endpoint"):
-        assert set(family["arm"]) == {"kl_only", "bundle"}
-        small, large = sorted(family["p"])
-        adjusted = dict(zip(family["p"], family["p_holm"], strict=True))
-        assert adjusted[small] == pytest.approx(min(1, 2 * small), rel=1e-8)
-        assert adjusted[large] == pytest.approx(max(large, min(1, 2 * small)), rel=1e-8)
+def test_holm_is_taken_over_the_arms_of_as_many_seeds_at_one_endpoint(tmp_path: Path) -> None:
+    study = Study(arms=(ARMS[0], *ARMS[1:5]), steps=25)
+    frame = pd.read_csv(agent_runs.compare(tmp_path, study)["comparisons"])
+    for endpoint, rows in frame.groupby("endpoint"):
+        several, single = rows[rows["arm"] == "bundle"], rows[rows["arm"] != "bundle"].sort_values("p")
+        assert (*several["family"], *set(single["family"])) == (endpoint, f"{endpoint}-one-run")
+        assert (*several["test"], *set(single["test"])) == ("Student's t", "sign flip")
+        assert list(several["p_holm"]) == list(several["p"])
+        stepped = (single["p"] * [3, 2, 1]).cummax().clip(upper=1)
+        assert list(single["p_holm"]) == pytest.approx(list(stepped), rel=1e-8)
+
+
+def test_arms_with_the_same_seeds_share_their_seed_variance(tmp_path: Path) -> None:
+    arms = tuple(arm.model_copy(update={"seeds": (0, 1, 2)}) for arm in (ARMS[0], ARMS[1], ARMS[4]))
+    compared = agent_runs.compare(tmp_path, Study(arms=arms, steps=25))
+    frame = pd.read_csv(compared["comparisons"])
+    assert not frame["family"].str.endswith("-one-run").any()
+    episodes = pd.read_csv(compared["episodes_table"])
+    primary = episodes[(episodes["split"] == "test") & (episodes["mode"] == "sampled")]
+    primary = primary[primary["checkpoint"] == "last"].assign(share=lambda of: of["reward"] / of["ceiling"])
+    means = primary.groupby(["arm", "seed", "task_id"])["share"].mean()
+    blocks = {arm: means[arm].unstack().to_numpy()[..., None] for arm in ("baseline", "kl_only", "bundle")}
+    expected = pooled_differences([(blocks[arm], blocks["baseline"]) for arm in ("kl_only", "bundle")])
+    found = frame[frame["role"] == "primary"]
+    assert list(found["p"]) == pytest.approx([float(t_p_values(of)[0]) for of in expected], rel=1e-6)
 
 
 def test_a_difference_is_that_of_the_common_seeds(paths: dict[str, Path]) -> None:
@@ -72,6 +91,7 @@ def test_a_difference_is_that_of_the_common_seeds(paths: dict[str, Path]) -> Non
         gaps = [endpoints[row.arm, row.endpoint, s] - endpoints["baseline", row.endpoint, s] for s in seeds]
         assert row.difference == pytest.approx(sum(gaps) / len(gaps), abs=1e-8)
         assert row.n_seeds == len(seeds)
+        assert row.left_value - row.right_value == pytest.approx(row.difference, abs=1e-8)
 
 
 def test_equal_inputs_give_equal_bytes(paths: dict[str, Path], tmp_path: Path) -> None:

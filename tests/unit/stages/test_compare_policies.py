@@ -168,24 +168,32 @@ def test_the_families_hold_what_they_promise(full: dict[str, Path]) -> None:
         short = ("left", "right")
         return list(dict.fromkeys(tuple(beta_or_name(row[side]) for side in short) for row in families[family]))
 
+    primary = ["grpo-over-betas", "grpo-against-rce", "grpo-betas"]
     assert list(families) == [
+        *primary,
         *(f"document-00{d}/epoch~{e}" for e in (1, 2) for d in (1, 2)),
-        "best-beta",
+        "highest-beta",
         "other-betas",
-        "grpo-against-rce",
         "learning",
+        "grpo-against-rce-by-shots",
     ]
+    assert pairs("grpo-over-betas") == [("all", "preset~main/rce/epoch~5")]
+    assert pairs("grpo-betas") == [(beta, "0") for beta in FULL.betas[1:]]
+    for name, of_family in families.items():
+        assert {row["role"] for row in of_family} == {"primary" if name in primary else "secondary"}
+        shots = {"mean"} if name in primary else {"1", "2"} if name.endswith("-by-shots") else {"1", "2", "mean"}
+        assert {row["shots"] for row in of_family} == shots
+        assert len(of_family) == len(shots) * len(pairs(name))
     assert pairs("document-001/epoch~1") == [("0", "0.15"), ("0.12", "0.15"), ("0.18", "0.15")]
     assert pairs("document-002/epoch~2") == [("0.18", "0.15"), ("0.12", "0.15"), ("0.18", "0.12")]
     assert pairs("grpo-against-rce") == [(beta, "preset~main/rce/epoch~5") for beta in FULL.betas]
     others = ("zero_shot", "random", "similar_both", "oracle")
     assert pairs("learning") == [("preset~main/rce/epoch~5", f"baseline/{name}") for name in others]
-    best = {right for _, right in pairs("best-beta")}
+    best = {right for _, right in pairs("highest-beta")}
     assert len(best) == 1
-    compared = {frozenset(pair) for pair in [*pairs("best-beta"), *pairs("other-betas")]}
+    compared = {frozenset(pair) for pair in [*pairs("highest-beta"), *pairs("other-betas")]}
     assert compared == {frozenset(pair) for pair in _pairs_of(FULL.betas)}
     assert {row["samples"] for row in families["document-001/epoch~1"]} == {"60"}  # nearest to 200
-    assert all(len(of_family) == 3 * len(pairs(name)) for name, of_family in families.items())
 
 
 def _pairs_of(betas: Iterable[str]) -> list[tuple[str, str]]:
@@ -197,14 +205,14 @@ def beta_or_name(group: str) -> str:
     return group.split("beta~")[1].split("/")[0] if "beta~" in group else group
 
 
-def test_the_best_beta_has_the_highest_mean_at_the_last_epoch(full: dict[str, Path]) -> None:
+def test_the_highest_beta_has_the_highest_mean_at_the_last_epoch(full: dict[str, Path]) -> None:
     means = {
         r["group"]: float(r["accuracy"])
         for r in rows(full["intervals"])
         if (r["shots"], r["samples"]) == ("mean", "60")
     }
     last = {name: value for name, value in means.items() if "/grpo/" in name and name.endswith("epoch~2")}
-    assert {r["right"] for r in rows(full["comparisons"]) if r["family"] == "best-beta"} == {
+    assert {r["right"] for r in rows(full["comparisons"]) if r["family"] == "highest-beta"} == {
         max(last, key=lambda g: last[g])
     }
 
@@ -212,10 +220,16 @@ def test_the_best_beta_has_the_highest_mean_at_the_last_epoch(full: dict[str, Pa
 def test_differences_are_left_minus_right_and_lie_in_their_interval(full: dict[str, Path]) -> None:
     accuracy = {(r["group"], r["samples"], r["shots"]): float(r["accuracy"]) for r in rows(full["intervals"])}
     for row in rows(full["comparisons"]):
-        left, right = (accuracy[row[side], row["samples"], row["shots"]] for side in ("left", "right"))
+        left, right = (float(row[f"{side}_value"]) for side in ("left", "right"))
+        for side, level in (("left", left), ("right", right)):
+            names = [row[side]]
+            if "beta~all" in row[side]:
+                names = [row[side].replace("~all", f"~{beta}") for beta in FULL.betas]
+            levels = [accuracy[name, row["samples"], row["shots"]] for name in names]
+            assert level == pytest.approx(np.mean(levels), abs=1e-6)
         assert float(row["difference"]) == pytest.approx(left - right, abs=1e-6)
         assert float(row["low"]) <= float(row["difference"]) <= float(row["high"])
-        assert float(row["detectable"]) > 0
+        assert float(row["detectable"]) >= (float(row["high"]) - float(row["low"])) / 2 - 1e-6
         assert 0 <= float(row["p"]) <= float(row["p_holm"]) <= 1
 
 
@@ -223,7 +237,7 @@ def test_p_values_are_adjusted_for_their_family_and_for_the_choice_of_the_best(f
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     found = rows(full["comparisons"])
     families = {name: [r for r in found if r["family"] == name] for name in dict.fromkeys(r["family"] for r in found)}
-    families["best-beta"] += families.pop("other-betas")
+    families["highest-beta"] += families.pop("other-betas")
     for of_family in families.values():
         oracle = multitest.multipletests([float(row["p"]) for row in of_family], method="holm")[1]
         assert [float(row["p_holm"]) for row in of_family] == pytest.approx(list(oracle), rel=1e-6)
@@ -233,6 +247,8 @@ def test_one_run_a_side_is_tested_exactly(tmp_path: Path) -> None:
     size = replace(FULL, seeds=(0,))
     outputs = run(tmp_path, size)
     for row in rows(outputs["comparisons"]):
+        if "beta~all" in row["left"]:
+            continue
         runs = [[n for n in policies_of(size) if group_of(n) == row[side]] for side in ("left", "right")]
         if row["shots"] != "mean" and len(runs[1]) == 1:
             left, right = (accuracies(names[0], size, 60)[:, int(row["shots"]) - 1] for names in runs)
@@ -242,7 +258,7 @@ def test_one_run_a_side_is_tested_exactly(tmp_path: Path) -> None:
             exact = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
             assert p == pytest.approx(exact, abs=1e-9)  # right or wrong: McNemar's exact test
         assert row["n_runs"] == "1"
-    assert "No inference about training variance: one seed." in tables(outputs)["best-kl-beta"]["caption"]
+    assert "No inference about training variance: one seed." in tables(outputs)["highest-kl-beta"]["caption"]
     assert "for these very checkpoints" in tables(outputs)["family-learning"]["caption"]
 
 
@@ -257,10 +273,11 @@ def test_removing_a_beta_leaves_the_other_cells_as_they_are(tmp_path: Path, full
     outputs = run(tmp_path, smaller)
     before = full["intervals"].read_text().splitlines()
     assert outputs["intervals"].read_text().splitlines() == [line for line in before if "beta~0.12" not in line]
-    kept = {tuple(row.values())[:9] for row in rows(full["comparisons"])}  # p_holm changes with the family
+    # what seeds do is estimated from all betas, and p_holm changes with the family
+    kept = {tuple(row.values())[:6] for row in rows(full["comparisons"])}
     documents = [row for row in rows(outputs["comparisons"]) if row["family"].startswith("document")]
     assert documents
-    assert all(tuple(row.values())[:9] in kept for row in documents)
+    assert all(tuple(row.values())[:6] in kept for row in documents)
 
 
 def test_another_seed_moves_intervals_but_no_p(tmp_path: Path, full: dict[str, Path]) -> None:
@@ -273,25 +290,25 @@ def test_another_seed_moves_intervals_but_no_p(tmp_path: Path, full: dict[str, P
 
 def test_a_real_gain_is_told(tmp_path: Path) -> None:
     outputs = run(tmp_path, replace(FULL, gain=0.35, presets=("main", "other")))
-    best = tables(outputs)["best-kl-beta"]
-    assert "Best KL_BETA: 0.18, " in best["caption"]
-    assert "Separated from the best one: KL_BETA 0, 0.12 and 0.15." in best["caption"]
-    assert [row[:3:2] for row in best["rows"]][-1] == ["0.18", "best"]
+    best = tables(outputs)["highest-kl-beta"]
+    assert "Highest KL_BETA: 0.18, " in best["caption"]
+    assert "Separated from the highest one: KL_BETA 0, 0.12 and 0.15." in best["caption"]
+    assert [row[:3:2] for row in best["rows"]][-1] == ["0.18", "highest"]
     assert best["groups"] == [f"preset~main/grpo/base~5/beta~{b}/epoch~2" for b in FULL.betas]
-    other = tables(outputs)["best-kl-beta-other"]
+    other = tables(outputs)["highest-kl-beta-other"]
     assert other["caption"].startswith("Ours: preset `other`, embedded world.")
     assert other["title"].endswith("preset other")
-    assert "preset~other/best-beta" in {row["family"] for row in rows(outputs["comparisons"])}
+    assert "preset~other/highest-beta" in {row["family"] for row in rows(outputs["comparisons"])}
 
 
 def test_no_gain_is_told_as_such(full: dict[str, Path]) -> None:
-    found = tables(full)["best-kl-beta"]
+    found = tables(full)["highest-kl-beta"]
     least = min(
-        float(r["p_holm"]) for r in rows(full["comparisons"]) if (r["family"], r["shots"]) == ("best-beta", "mean")
+        float(r["p_holm"]) for r in rows(full["comparisons"]) if (r["family"], r["shots"]) == ("highest-beta", "mean")
     )
     assert least > 0.05
     text = f"{least:.3f}"
-    assert f"No KL_BETA is separated from the best one: the smallest Holm p is {text}." in found["caption"]
+    assert f"No KL_BETA is separated from the highest one: the smallest Holm p is {text}." in found["caption"]
     assert "adjusted for all 18 comparisons of two betas, shots included" in found["caption"]
 
 
@@ -331,19 +348,25 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_on_policy_runs_leave_every_other_comparison_as_it_is(full: dict[str, Path], drawn: dict[str, Path]) -> None:
-    own = tuple(map(group_of, drawn_policies_of(DRAWN)))
+    own = (*map(group_of, drawn_policies_of(DRAWN)), "/on_policy/")
     for name in ("intervals", "comparisons", "breakdown"):
         kept = [line for line in drawn[name].read_text().splitlines() if not any(group in line for group in own)]
         assert kept == full[name].read_text().splitlines()
     before, after = tables(full), tables(drawn)
     assert before == {name: table for name, table in after.items() if name in before}
-    families = ("on-policy-against-rce", "on-policy-against-offline", "on-policy-betas", "marks")
+    kinds = ("against-rce", "against-offline", "betas")
+    families = ["marks", "on-policy-over-betas", *(f"on-policy-{kind}{s}" for kind in kinds for s in ("", "-by-shots"))]
     assert set(after) - set(before) == {f"family-{name}" for name in families}
 
 
 def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(drawn: dict[str, Path]) -> None:
     found = [row for row in rows(drawn["comparisons"]) if row["family"].startswith(("on-policy", "marks"))]
+    (over,) = (row for row in found if row["family"] == "on-policy-over-betas")
+    found.remove(over)
     assert len(found) == (3 + 2 + 2 + 5) * 3
+    each = [row["difference"] for row in found if row["family"] == "on-policy-against-rce"]
+    assert float(over["difference"]) == pytest.approx(np.mean([float(value) for value in each]), abs=1e-6)
+    assert (over["left"], over["n_runs"]) == ("preset~main/on_policy/base~5/beta~all/epoch~3", "1")
     for row in found:
         names = [
             [n for n in policies_of(DRAWN) if group_of(n) == row[side] and ("seed~1" in n or "seed~" not in n)]
@@ -354,6 +377,7 @@ def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(drawn: 
         expected = gap.mean() if row["shots"] == "mean" else gap[int(row["shots"]) - 1]
         assert float(row["difference"]) == pytest.approx(100 * expected, abs=1e-6)
         assert (row["n_runs"], row["test"], row["samples"]) == ("1", "sign flip", "60")
+        assert float(row["left_value"]) - float(row["right_value"]) == pytest.approx(100 * expected, abs=1e-6)
         assert row["left"].endswith("epoch~3")
     assert {row["right"] for row in found if row["family"] == "on-policy-against-offline"} == {
         f"preset~main/grpo/base~5/beta~{beta}/epoch~2" for beta in ("0", "0.15")
@@ -363,8 +387,10 @@ def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(drawn: 
 def test_a_smaller_experiment_gives_a_smaller_page(tmp_path: Path) -> None:
     size = Size(betas=("0.3",), epochs=(1,), seeds=(0,), samples=(12,), shots=(2,), baselines=("zero_shot",))
     outputs = run(tmp_path, size)
-    assert list(dict.fromkeys(r["family"] for r in rows(outputs["comparisons"]))) == ["grpo-against-rce", "learning"]
-    assert "Best KL_BETA: 0.3" in tables(outputs)["best-kl-beta"]["caption"]
+    assert list(dict.fromkeys(r["family"] for r in rows(outputs["comparisons"]))) == [
+        *("grpo-against-rce", "learning", "grpo-against-rce-by-shots")
+    ]
+    assert "Highest KL_BETA: 0.3" in tables(outputs)["highest-kl-beta"]["caption"]
     assert {r["shots"] for r in rows(outputs["intervals"])} == {"2", "mean"}
     assert "breakdown-relation" not in tables(outputs)  # no oracle
 
@@ -402,7 +428,7 @@ def test_the_guard_marks_a_beta_that_was_made_otherwise(tmp_path: Path) -> None:
     ]
     with inputs["lineage"].open("a") as handle:
         handle.write("\n".join(dict.fromkeys(lines)) + "\n")
-    best = tables(run(tmp_path, FULL, inputs))["best-kl-beta"]
+    best = tables(run(tmp_path, FULL, inputs))["highest-kl-beta"]
     assert best["marks"] == ["", "a", "", ""]
     assert "Learning rate" in best["footnotes"][0]
     with pytest.raises(ComparisonError, match="strict"):

@@ -14,7 +14,14 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.statistics import comparison
 from lever_pipe.statistics.comparison import detectable, holm, sign_flip_p, t_p_values
-from lever_pipe.statistics.crossed import mean_accuracy, paired_difference
+from lever_pipe.statistics.crossed import (
+    Bounds,
+    Estimates,
+    bootstrap_bounds,
+    difference_bounds,
+    mean_accuracy,
+    paired_difference,
+)
 
 TENTHS = st.lists(st.integers(-10, 10), min_size=1, max_size=9)
 
@@ -34,10 +41,13 @@ def _signs(n: int) -> itertools.product[tuple[int, ...]]:
     return itertools.product((-1, 1), repeat=n)
 
 
-@given(TENTHS)
-def test_counting_is_trying_every_sign(tenths: list[int]) -> None:
+@pytest.mark.parametrize("tried", [comparison.FLIPPED_AT_MOST, 0])
+@given(tenths=TENTHS)
+def test_trying_and_counting_agree_with_brute_force(tried: int, tenths: list[int]) -> None:
     differences = [value / 10 for value in tenths]
-    assert flip(differences) == pytest.approx(enumerated(differences), abs=1e-12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "FLIPPED_AT_MOST", tried)
+        assert flip(differences) == pytest.approx(enumerated(differences), abs=1e-12)
 
 
 @given(TENTHS)
@@ -76,7 +86,8 @@ def test_the_smallest_p_is_one_assignment_and_its_mirror() -> None:
     assert flip([0.1, -0.1]) == 1.0
 
 
-def test_signs_are_drawn_where_nothing_can_be_counted() -> None:
+def test_signs_are_drawn_where_nothing_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "FLIPPED_AT_MOST", 0)
     differences = generator(0, "real").normal(0.3, 1, 12)  # on no lattice
     exact = enumerated(list(differences))
     # one standard error of a share near .3 over 99 999 draws is .0015
@@ -156,14 +167,38 @@ def test_the_detectable_difference_has_its_power() -> None:
     power = pytest.importorskip("statsmodels.stats.power")
     values = generator(0, "power").normal(0, 0.3, (1, 60, 1))
     effect = power.TTestPower().solve_power(nobs=60, alpha=0.05, power=0.8)
-    found = detectable(mean_accuracy(values))
+    estimates = mean_accuracy(values)
+    half = stats.t.ppf(0.975, 59) * estimates.error
+    bounds = Bounds(estimates.value - half, estimates.value + half)
+    found = detectable(estimates, bounds)
     # shifting Student's t by its quantile stands for the noncentral t, within 1 % at 59 degrees of freedom
     assert found == pytest.approx([effect * values.std(ddof=1)], rel=0.01)
-    assert detectable(mean_accuracy(values), power=0.9) > found
+    assert detectable(estimates, bounds, power=0.9) > found
 
 
-def test_equal_answers_leave_a_difference_to_detect() -> None:
-    same = np.ones((1, 400, 1))
-    found = detectable(paired_difference(same, same, same_runs=True))
-    # one question of 400, times t(.975) + t(.8) at 399 degrees of freedom, about 2.8
-    assert found == pytest.approx([2.81 / 400], rel=0.01)
+def whole(left: np.ndarray, right: np.ndarray) -> tuple[Estimates, Bounds]:
+    """Return the difference of paired runs with the interval that a row of `comparisons.csv` has."""
+    estimates = paired_difference(left, right, same_runs=True)
+    plain = bootstrap_bounds(estimates, generator=generator(0, "detect"), n_resamples=200)
+    return estimates, difference_bounds(estimates, plain)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(2, 60), st.integers(0, 12), st.integers(0, 99))
+def test_no_detectable_difference_lies_within_the_interval(s: int, n: int, n_differing: int, seed: int) -> None:
+    random = generator(seed, "answers")
+    right = random.integers(0, 2, (s, n, 3)).astype(float)
+    left = right.copy()
+    left[:, :n_differing] = random.integers(0, 11, left[:, :n_differing].shape) / 10
+    estimates, bounds = whole(left, right)
+    assert (detectable(estimates, bounds) >= (bounds.high - bounds.low) / 2 - 1e-12).all()
+
+
+def test_a_rare_difference_is_found_at_its_power() -> None:
+    same = np.ones((1, 200, 1))
+    (share,) = detectable(*whole(same, same))
+    turned = generator(0, "turned").random((20_000, 200)) < share  # wrong on one side, right on the other
+    n_differing = turned.sum(axis=1)
+    # all of them go one way: 2 of 2^k, below 5 % from six on; a share of 20,000 has an error of .3 points
+    assert np.mean(2.0 ** (1 - n_differing) < 0.05) == pytest.approx(0.8, abs=0.01)
+    assert detectable(*whole(same[:, :5], same[:, :5])) == pytest.approx([1.0])  # five answers decide nothing

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.statistics.comparison import sign_flip_p, t_p_values
@@ -19,6 +20,8 @@ from lever_pipe.statistics.crossed import (
     difference_bounds,
     mean_accuracy,
     paired_difference,
+    pooled_differences,
+    side_by_side,
 )
 
 REPETITIONS = 2000
@@ -74,6 +77,40 @@ def test_percentiles_of_few_runs_would_cover_far_less() -> None:
     means_CR = np.stack([of_runs_SC[random.integers(3, size=3)].mean(axis=0) for _ in range(400)], axis=1)
     low, high = np.quantile(means_CR, [0.025, 0.975], axis=1)
     assert 100 * np.mean((low <= TRUTH) & (high >= TRUTH)) < 80  # the expanded ones reach 92
+
+
+def pooled_runs(seed_sd: float, common_sd: float) -> tuple[list[Estimates], list[Estimates]]:
+    """Return six settings against their base over three seeds, pooled and each alone.
+
+    Seeds move each setting by `seed_sd` and the base, so all six differences alike, by `common_sd`.
+    """
+    questions = Questions(200, 0.1, "pool", seed_sd, common_sd)
+    base = questions.runs(3, common_sd)
+    pairs = [(questions.runs(3, seed_sd), base) for _ in range(6)]
+    return pooled_differences(pairs), [paired_difference(*pair, same_runs=True) for pair in pairs]
+
+
+def half_widths(of: Estimates) -> np.ndarray:
+    return np.asarray(stats.t.ppf(0.975, of.df) * of.error)
+
+
+@pytest.mark.parametrize(
+    ("seed_sd", "common_sd", "steadier"),
+    # the more the base moves all six alike, the less six tell beyond one
+    [(0.04, 0.0, 0.55), (0.014, 0.0, 0.55), (0.014, 0.007, 0.6), (0.007, 0.007, 0.7), (0.007, 0.014, 0.8)],
+)
+def test_pooled_intervals_cover_as_well_and_are_far_steadier(seed_sd: float, common_sd: float, steadier: float) -> None:
+    pooled, alone = (side_by_side(of) for of in pooled_runs(seed_sd, common_sd))
+    assert pooled.value == pytest.approx(alone.value, abs=1e-12)
+    shares = {}
+    for name, of in (("pooled", pooled), ("alone", alone)):
+        shares[name] = 100 * np.mean(np.abs(of.value) <= half_widths(of))
+        assert 100 * np.mean(t_p_values(of) >= 0.05) == pytest.approx(shares[name], abs=0.5)  # one error, one verdict
+    assert shares["pooled"] == pytest.approx(95, abs=2 * TOLERANCE)
+    assert abs(shares["pooled"] - 95) < abs(shares["alone"] - 95) + 0.5
+    spread = {name: np.log(half_widths(of)).std() for name, of in (("pooled", pooled), ("alone", alone))}
+    assert spread["pooled"] < steadier * spread["alone"]
+    assert half_widths(pooled).mean() < half_widths(alone).mean()
 
 
 def test_one_run_a_side_rejects_a_true_null_in_one_of_twenty() -> None:

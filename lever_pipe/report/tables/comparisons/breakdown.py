@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.records import Example
-from lever_pipe.report.tables.comparisons.estimates import UNADJUSTED, Draws, accuracies, compare, method_of
+from lever_pipe.report.tables.comparisons.estimates import UNADJUSTED, Draws, differences, means, method_of, sides_of
 from lever_pipe.report.tables.comparisons.per_question import GroupScores
 from lever_pipe.report.tables.evidence import MEAN, Interval, p_text
 from lever_pipe.report.tables.policies import label_of
@@ -91,11 +91,10 @@ def breakdown_rows(groups: Sequence[GroupScores], ways: Ways, draws: Draws) -> l
     for by, kinds in ways.items():
         for kind, chosen in _chosen(kinds):
             blocks = [group.accuracies[:, chosen] for group in groups]
-            estimates, bounds = accuracies(blocks, draws, by, kind)
-            numbers = zip(estimates.value, bounds.low, bounds.high, strict=True)
+            found = iter(means(blocks, draws, by, kind))
             for group in groups:
                 for column in group.columns:
-                    value, low, high = (100 * float(number) for number in next(numbers))
+                    value, low, high = (100 * number for number in next(found)[:3])
                     rows.append(BreakdownRow(by, kind, group.name, column, value, low, high, int(chosen.sum())))
     return rows
 
@@ -105,12 +104,9 @@ def gaps(policy: GroupScores, oracle: GroupScores, by: str, kinds: Sequence[str]
     column = policy.columns.index(MEAN)
     found = []
     for kind, chosen in _chosen(kinds):
-        compared = compare(policy, oracle, chosen, draws)
-        bounds = draws.of_differences(compared.estimates, by, kind)
-        numbers = (compared.estimates.value, bounds.low, bounds.high)
-        value, low, high = (100 * float(values[column]) for values in numbers)
-        p = float(compared.p[column])
-        found.append(Gap(kind, int(chosen.sum()), value, low, high, p, 0.0, compared.test))
+        of = differences([sides_of(policy, oracle, chosen)], draws, by, kind)[0][column]
+        points = (100 * of.value, 100 * of.low, 100 * of.high)
+        found.append(Gap(kind, int(chosen.sum()), *points, of.p, 0.0, of.test))
     adjusted = holm([gap.p_holm for gap in found])
     lost = sum(gap.n_questions * gap.difference for gap in found)
     return [

@@ -1,9 +1,17 @@
-"""Intervals of accuracies and paired comparisons of groups, as rows in percent and points."""
+"""Intervals and paired comparisons of both studies, and those of groups as rows in percent and points.
+
+Runs are crossed with questions in study `lever`, and with tasks in study `intention`. Rollouts are averaged within
+their task, so that their noise is part of the spread of a run's task means: with S seeds, N tasks and K rollouts the
+variance of the mean of all is seeds / S + tasks / N + (seed x task + rollouts / K) / (S N), which the mean squares of
+`statistics.crossed` estimate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +20,7 @@ from numpy.typing import NDArray
 from lever_pipe.base.seeding import generator
 from lever_pipe.report.tables.comparisons.families import ComparisonFamily
 from lever_pipe.report.tables.comparisons.per_question import Array, GroupScores, on_common_seeds
+from lever_pipe.report.tables.evidence import OF_ONE_RUN, Interval
 from lever_pipe.statistics.comparison import detectable, holm, sign_flip_p, t_p_values
 from lever_pipe.statistics.crossed import (
     Bounds,
@@ -21,13 +30,14 @@ from lever_pipe.statistics.crossed import (
     difference_bounds,
     mean_accuracy,
     paired_difference,
+    pooled_differences,
     side_by_side,
 )
 
 Groups = Mapping[str, GroupScores]
 
 SIGN_FLIP, STUDENT = "sign flip", "Student's t"
-"""The two tests, as `comparisons.csv` names them."""
+"""The two tests, as `comparisons.csv` names them: of one run against one run, and wherever there are several."""
 HOW_ONE_RUN = "p: exact sign flips over questions (permutation test); interval: bootstrap over questions."
 HOW_SEVERAL_RUNS = (
     "p: Student's t on crossed runs and questions (Clark 1973, Satterthwaite); "
@@ -43,19 +53,46 @@ UNADJUSTED = "Intervals are not adjusted for the number of comparisons."
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How questions are resampled; every set of questions has a stream of its own, which all cells over it share."""
+    """How questions or tasks are resampled; every set of them has a stream of its own, shared by all cells over it."""
 
     seed: int
     n_resamples: int
+    over: str = "questions"
 
     def bounds(self, estimates: Estimates, *names: str | int) -> Bounds:
         """Return the bootstrap intervals of estimates over the questions that `names` name."""
-        stream = generator(self.seed, "questions", *names)
+        stream = generator(self.seed, self.over, *names)
         return bootstrap_bounds(estimates, generator=stream, n_resamples=self.n_resamples)
 
-    def of_differences(self, estimates: Estimates, *names: str | int) -> Bounds:
-        """Return the intervals of differences of accuracies, with the exact bound where few questions differ."""
-        return difference_bounds(estimates, self.bounds(estimates, *names))
+
+class Sides(NamedTuple):
+    """What is compared at C columns, left minus right, over the same N questions."""
+
+    left: Array
+    """[S, N, C]"""
+    right: Array
+    """[T, N, C]"""
+    same_runs: bool
+    """Run s of both sides has the same seed, so that S = T."""
+    streams: Sequence[tuple[str | int, ...]]
+    """C names of streams of drawn signs."""
+    names: tuple[str, str]
+    """Of the two groups."""
+    pool: Hashable = None
+    """Comparisons of one pool are alike but for a setting, and share their seed variance; None for none."""
+
+
+class Difference(NamedTuple):
+    """Left minus right at one column with its 95 % interval; NaN where nothing is known of its error."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+    detectable: float
+    test: str
+    left: float
+    right: float
 
 
 class IntervalRow(NamedTuple):
@@ -72,7 +109,10 @@ class IntervalRow(NamedTuple):
 
 
 class ComparisonRow(NamedTuple):
-    """A line of `comparisons.csv`: left minus right in points; `p_holm` is adjusted for the family."""
+    """A line of `comparisons.csv`: left minus right in points; `p_holm` is adjusted for the family.
+
+    `left_value` and `right_value` are the accuracies in percent of the very runs that are compared.
+    """
 
     family: str
     left: str
@@ -88,15 +128,9 @@ class ComparisonRow(NamedTuple):
     n_runs: int
     n_questions: int
     test: str
-
-
-class Compared(NamedTuple):
-    """One comparison at C columns, before its family is known."""
-
-    estimates: Estimates
-    p: Array
-    n_runs: int
-    test: str
+    role: str
+    left_value: float
+    right_value: float
 
 
 def method_of(tests: Iterable[str]) -> str:
@@ -117,25 +151,70 @@ def intervals(groups: Groups, samples: Sequence[int], draws: Draws) -> list[Inte
     """Return the intervals of every group over every prefix of questions, at every shot count and their mean."""
     rows = []
     for n in samples:
-        estimates, bounds = accuracies([group.accuracies[:, :n] for group in groups.values()], draws, n)
-        numbers = zip(estimates.value, bounds.low, bounds.high, strict=True)
+        found = iter(means([group.accuracies[:, :n] for group in groups.values()], draws, n))
         for group in groups.values():
             for column in group.columns:
-                value, low, high = (100 * float(number) for number in next(numbers))
-                rows.append(IntervalRow(group.name, n, column, value, low, high, len(group.runs), n))
+                value, low, high, runs = next(found)
+                rows.append(IntervalRow(group.name, n, column, 100 * value, 100 * low, 100 * high, runs, n))
     return rows
 
 
-def accuracies(blocks: Sequence[Array], draws: Draws, *names: str | int) -> tuple[Estimates, Bounds]:
-    """Return accuracies and their intervals, side by side, of [S, N, C] blocks over the questions of `names`."""
+def means(blocks: Sequence[Array], draws: Draws, *names: str | int, are_shares: bool = True) -> list[Interval]:
+    """Return the means of [S, N, C] blocks, column by column, with their intervals over the questions of `names`.
+
+    Args:
+        blocks: over the same N questions, at least one.
+        draws: how they are resampled.
+        names: of the questions.
+        are_shares: the values lie within 0 and 1.
+    """
     estimates = side_by_side([mean_accuracy(block) for block in blocks])
-    return estimates, accuracy_bounds(estimates, draws.bounds(estimates, *names))
+    bounds = draws.bounds(estimates, *names)
+    bounds = accuracy_bounds(estimates, bounds) if are_shares else bounds
+    runs = np.repeat([len(block) for block in blocks], [block.shape[2] for block in blocks])
+    columns = zip(estimates.value, bounds.low, bounds.high, runs, strict=True)
+    return [Interval(float(value), float(low), float(high), int(n)) for value, low, high, n in columns]
+
+
+def differences(
+    of: Sequence[Sides], draws: Draws, *names: str | int, are_shares: bool = True
+) -> list[list[Difference]]:
+    """Return for each comparison its C columns.
+
+    Two single runs are compared by exchanging their answers, which infers to further questions for these very runs;
+    where a side has several runs, by Student's t on runs crossed with questions. Interval, p of Student's t and what
+    can be detected come from one error and its degrees of freedom.
+
+    Args:
+        of: comparisons over the same N questions.
+        draws: how questions are resampled.
+        names: of the questions.
+        are_shares: the values lie within 0 and 1.
+    """
+    if not of:
+        return []
+    found = _estimated(of)
+    estimates = side_by_side(found)
+    bounds = draws.bounds(estimates, *names)
+    bounds = difference_bounds(estimates, bounds) if are_shares else bounds
+    numbers = zip(estimates.value, bounds.low, bounds.high, detectable(estimates, bounds), strict=True)
+    rows = []
+    for sides, own in zip(of, found, strict=True):
+        test = comparing_test(map(len, sides[:2]))
+        p_C = t_p_values(own) if test == STUDENT else _exchanged(sides, draws)
+        row = []
+        for p, *levels in zip(p_C, *(side.mean(axis=(0, 1)) for side in sides[:2]), strict=True):
+            value, low, high, least = map(float, next(numbers))
+            row.append(Difference(value, low, high, float(p), least, test, *map(float, levels)))
+        rows.append(row)
+    return rows
 
 
 def comparisons(groups: Groups, families: Sequence[ComparisonFamily], draws: Draws) -> list[ComparisonRow]:
-    """Return the comparisons of every family at every shot count and their mean, in the order of the families.
+    """Return the comparisons of every family, in the order of the families.
 
-    Two trained groups are compared over the seeds that both have, where they have any in common.
+    Two trained groups are compared over the seeds that both have, where they have any in common. Where only some
+    comparisons of a family infer to further seeds, those of one run are a family of their own, `NAME-one-run`.
     """
     rows: list[ComparisonRow] = []
     for n in dict.fromkeys(family.samples for family in families):
@@ -144,48 +223,114 @@ def comparisons(groups: Groups, families: Sequence[ComparisonFamily], draws: Dra
     return _adjusted(sorted(rows, key=lambda row: order[row.family]), families)
 
 
-def compare(left: GroupScores, right: GroupScores, chosen: NDArray[np.bool_] | slice, draws: Draws) -> Compared:
-    """Return left - right over the chosen questions with its p values.
+def sides_of(left: GroupScores, right: GroupScores, chosen: NDArray[np.bool_] | slice) -> Sides:
+    """Return two groups over the chosen questions; those whose names differ in KL_BETA only are of one pool."""
+    blocks = left.accuracies[:, chosen], right.accuracies[:, chosen]
+    names = (left.runs[0], right.runs[0], blocks[0].shape[1])
+    pool = (_without_beta(left.name), _without_beta(right.name), left.seeds)
+    streams = [(*names, column) for column in left.columns]
+    return Sides(*blocks, left.shares_seeds_with(right), streams, (left.name, right.name), pool)
 
-    Two single runs are compared by exchanging their answers, several by their variance. `n_runs` are the training runs
-    of the side with fewer; a baseline is not trained, and counts only where both sides are baselines.
-    """
-    sides = left.accuracies[:, chosen], right.accuracies[:, chosen]
-    estimates = paired_difference(*sides, same_runs=left.shares_seeds_with(right))
+
+def runs_compared(left: GroupScores, right: GroupScores) -> int:
+    """Return the training runs of the side with fewer; a baseline counts only where both sides are baselines."""
     trained = [side for side in (left, right) if side.is_trained]
-    n_runs = min(len(side.runs) for side in trained or (left, right))
-    test = comparing_test(map(len, sides))
-    if test == STUDENT:
-        return Compared(estimates, t_p_values(estimates), n_runs, test)
-    differences_CN = (sides[0][0] - sides[1][0]).T
-    names = (left.runs[0], right.runs[0], estimates.n_questions)
-    streams = [generator(draws.seed, "signs", *names, column) for column in left.columns]
-    p = [sign_flip_p(values, generator=stream) for values, stream in zip(differences_CN, streams, strict=True)]
-    return Compared(estimates, np.array(p), n_runs, test)
+    return min(len(side.runs) for side in trained or (left, right))
+
+
+def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tuple[float, str]]:
+    """Return p values adjusted (Holm) with what their family's name ends in.
+
+    Comparisons of one run infer to further questions only, so that beside others they are a family of their own. NaN
+    stays and counts for nothing.
+
+    Args:
+        p_values: of one family.
+        are_one_run: which of them compare one run with one run.
+    """
+    found = [(math.nan, "")] * len(p_values)
+    suffix = OF_ONE_RUN if len(set(are_one_run)) > 1 else ""
+    for of in (False, True):
+        places = [i for i, p in enumerate(p_values) if are_one_run[i] == of and not math.isnan(p)]
+        for place, p in zip(places, holm([p_values[place] for place in places]), strict=True):
+            found[place] = float(p), suffix if of else ""
+    return found
+
+
+def _estimated(of: Sequence[Sides]) -> list[Estimates]:
+    """Return the estimates, those of one family and pool with a common seed variance."""
+    found: dict[int, Estimates] = {}
+    pools: dict[Hashable, list[int]] = {}
+    for place, sides in enumerate(of):
+        if sides.pool is None or not sides.same_runs:
+            found[place] = paired_difference(sides.left, sides.right, same_runs=sides.same_runs)
+        else:
+            pools.setdefault(sides.pool, []).append(place)
+    for places in pools.values():
+        pooled = [of[place] for place in places]
+        are_all = _are_all_pairs([sides.names for sides in pooled])
+        estimates = pooled_differences([(sides.left, sides.right) for sides in pooled], are_all_pairs=are_all)
+        found |= dict(zip(places, estimates, strict=True))
+    return [found[place] for place in range(len(of))]
+
+
+def _are_all_pairs(pairs: Sequence[tuple[str, str]]) -> bool:
+    """Return whether these are all pairs of three names or more."""
+    names = {name for pair in pairs for name in pair}
+    return len(names) > 2 and {frozenset(pair) for pair in pairs} == set(map(frozenset, combinations(names, 2)))
+
+
+def _exchanged(sides: Sides, draws: Draws) -> list[float]:
+    """Return the p values of two single runs, column by column."""
+    return [
+        sign_flip_p(values, generator=generator(draws.seed, "signs", *names))
+        for values, names in zip((sides.left[0] - sides.right[0]).T, sides.streams, strict=True)
+    ]
+
+
+def _without_beta(group: str) -> str:
+    return "/".join(part for part in group.split("/") if not part.startswith("beta~"))
 
 
 def _over_prefix(groups: Groups, families: Sequence[ComparisonFamily], n: int, draws: Draws) -> list[ComparisonRow]:
-    wanted = [(family.name, left, right) for family in families for left, right in family.pairs]
-    sides = [on_common_seeds(groups[left], groups[right]) for _, left, right in wanted]
-    found = [compare(left, right, slice(n), draws) for left, right in sides]
-    estimates = side_by_side([compared.estimates for compared in found])
-    bounds = draws.of_differences(estimates, n)
-    numbers = zip(estimates.value, bounds.low, bounds.high, detectable(estimates), strict=True)
-    rows = []
-    for (family, left, right), compared in zip(wanted, found, strict=True):
-        for column, p in zip(groups[left].columns, compared.p, strict=True):
-            difference, low, high, least = (100 * float(number) for number in next(numbers))
-            where = (family, left, right, n, column)
-            numbers_of_row = (difference, low, high, float(p), 1.0, least)
-            rows.append(ComparisonRow(*where, *numbers_of_row, compared.n_runs, n, compared.test))
-    return rows
+    wanted = [(family, *pair) for family in families for pair in family.pairs]
+    met = [
+        on_common_seeds(groups[left].at(family.shots), groups[right].at(family.shots)) for family, left, right in wanted
+    ]
+    sides = [sides_of(left, right, slice(n)) for left, right in met]
+    sides = [of._replace(pool=(family.adjusted_with, of.pool)) for of, (family, *_) in zip(sides, wanted, strict=True)]
+    return [
+        ComparisonRow(
+            family=family.name,
+            left=left.name,
+            right=right.name,
+            samples=n,
+            shots=shots,
+            difference=100 * of.value,
+            low=100 * of.low,
+            high=100 * of.high,
+            p=of.p,
+            p_holm=1.0,
+            detectable=100 * of.detectable,
+            n_runs=runs_compared(left, right),
+            n_questions=n,
+            test=of.test,
+            role=family.role,
+            left_value=100 * of.left,
+            right_value=100 * of.right,
+        )
+        for (family, *_), (left, right), columns in zip(wanted, met, differences(sides, draws, n), strict=True)
+        for shots, of in zip(left.columns, columns, strict=True)
+    ]
 
 
-def _adjusted(rows: Iterable[ComparisonRow], families: Sequence[ComparisonFamily]) -> list[ComparisonRow]:
+def _adjusted(rows: Sequence[ComparisonRow], families: Sequence[ComparisonFamily]) -> list[ComparisonRow]:
     together = {family.name: family.adjusted_with for family in families}
-    adjusted = list(rows)
+    found = list(rows)
     for name in dict.fromkeys(together.values()):
-        places = [index for index, row in enumerate(adjusted) if together[row.family] == name]
-        for place, p in zip(places, holm([adjusted[place].p for place in places]), strict=True):
-            adjusted[place] = adjusted[place]._replace(p_holm=float(p))
-    return adjusted
+        places = [place for place, row in enumerate(rows) if together[row.family] == name]
+        of_family = [rows[place] for place in places]
+        p_holm = adjusted([row.p for row in of_family], [row.n_runs == 1 for row in of_family])
+        for place, (p, suffix) in zip(places, p_holm, strict=True):
+            found[place] = rows[place]._replace(family=rows[place].family + suffix, p_holm=p)
+    return found

@@ -7,24 +7,29 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.experiment.config import PrimaryCells
+from lever_pipe.report.tables.evidence import BY_SHOTS, PRIMARY, SECONDARY
 
 REFERENCE_BETA = 0.15
 DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
 DOCUMENT_SAMPLES = 200
-BEST, OTHERS = "best-beta", "other-betas"
-AGAINST_RCE, LEARNING = "grpo-against-rce", "learning"
+HIGHEST, OTHERS = "highest-beta", "other-betas"
+AGAINST_RCE, BETAS, OVER_BETAS = "grpo-against-rce", "grpo-betas", "grpo-over-betas"
+LEARNING, MARKS = "learning", "marks"
 DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE = "on-policy-against-rce", "on-policy-against-offline"
-DRAWN_BETAS, MARKS = "on-policy-betas", "marks"
-ON_POLICY = (DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS, MARKS)
+DRAWN_BETAS, DRAWN_OVER_BETAS = "on-policy-betas", "on-policy-over-betas"
+ON_POLICY = (DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS, DRAWN_OVER_BETAS, MARKS)
 """Families of the runs that learn from what the policy draws, and of the marks beside them."""
 ORACLE = "baseline/oracle"
+SHOWN_BY_SHOTS = (AGAINST_RCE, DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS)
+"""Families of the primary endpoint that are tested at the other shot counts, too."""
 
 Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFamily:
-    """Comparisons of groups, left minus right, over the first `samples` questions, at every shot count and their mean.
+    """Comparisons of groups, left minus right, over the first `samples` questions.
 
     Families of one `adjusted_with` are adjusted as one.
     """
@@ -33,6 +38,9 @@ class ComparisonFamily:
     samples: int
     pairs: Pairs
     adjusted_with: str
+    shots: tuple[str, ...] = ()
+    """Shot counts and `mean`; none for all of them."""
+    role: str = SECONDARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,20 @@ class Arm:
     def last_grpo(self) -> dict[float, str]:
         """Return the groups of the last common epoch from `base`, by beta."""
         return {b: name for (base, b, e), name in sorted(self.grpo.items()) if (base, e) == (self.base, self.last)}
+
+    def over_betas(self, kind: str) -> dict[str, tuple[str, ...]]:
+        """Return for each base the group that is the mean over all betas after the last common epoch, and these.
+
+        Args:
+            kind: `grpo` or `on_policy`; of a base with one beta there is no such group.
+        """
+        runs, last = (self.grpo, self.last) if kind == "grpo" else (self.on_policy, self.last_on_policy)
+        found: dict[str, tuple[str, ...]] = {}
+        for (base, _, epoch), name in sorted(runs.items()):
+            if epoch == last:
+                over = PolicyName(kind=kind, preset=self.preset, base=base, is_over_betas=True, epoch=epoch)
+                found[str(over)] = (*found.get(str(over), ()), name)
+        return {name: of for name, of in found.items() if len(of) > 1}
 
     @property
     def last_on_policy(self) -> int | None:
@@ -152,48 +174,68 @@ def _last_common(runs: Iterable[tuple[int, float | str, int]]) -> int | None:
 
 
 def families_of(
-    arm: Arm, *, is_main: bool, baselines: Sequence[str], samples: Sequence[int], accuracy: Callable[[str], float]
+    arm: Arm,
+    primary: PrimaryCells,
+    *,
+    is_main: bool,
+    baselines: Sequence[str],
+    columns: Sequence[str],
+    samples: Sequence[int],
+    accuracy: Callable[[str], float],
 ) -> list[ComparisonFamily]:
-    """Return the families of one preset that have a comparison.
+    """Return the families of one preset that have a comparison, those of the primary endpoint first.
 
-    The best KL_BETA is chosen from the data that then compare it, so that its comparisons are adjusted for all pairs
+    The highest KL_BETA is chosen from the data that then compare it, so that its comparisons are adjusted for all pairs
     of betas; `other-betas` are the pairs without it.
 
     Args:
         arm: the preset's groups.
+        primary: the endpoint of the primary families, each of which is adjusted on its own; those at the other cells
+            of the largest count, `NAME-by-shots`, are secondary.
         is_main: other presets write their name before the family's.
         baselines: groups that the last RCE epoch is held against.
+        columns: the shot counts and `mean`.
         samples: evaluated sample counts.
-        accuracy: mean over shots of a group at the largest sample count, which chooses the best beta.
+        accuracy: mean over shots of a group at the largest sample count, which chooses the highest beta.
     """
-    prefix = "" if is_main else f"preset~{arm.preset}/"
-    largest = max(samples)
-    found = [
-        ComparisonFamily(f"{prefix}{name}", near(samples, DOCUMENT_SAMPLES), pairs, f"{prefix}{name}")
-        for epoch in arm.epochs
-        for name, pairs in _documents(arm, epoch).items()
-    ]
-    rce = arm.last_rce
-    last = {
-        BEST: _against_best(arm, accuracy),
-        OTHERS: _other_pairs(arm, accuracy),
-        AGAINST_RCE: _against_base(arm, arm.grpo, arm.last),
-        LEARNING: tuple((rce, name) for name in baselines) if rce else (),
-        DRAWN_AGAINST_RCE: _against_base(arm, arm.on_policy, arm.last_on_policy),
-        DRAWN_AGAINST_OFFLINE: _against_offline(arm),
-        DRAWN_BETAS: _against_smallest(arm),
-        MARKS: _marks(arm, baselines),
+    prefix, largest = "" if is_main else f"preset~{arm.preset}/", max(samples)
+    asked = _of_primary(arm)
+    at = largest if primary.samples == "largest" else primary.samples
+    shots = str(primary.shots)
+    found = [ComparisonFamily(prefix + name, at, of, prefix + name, (shots,), PRIMARY) for name, of in asked.items()]
+    others = tuple(column for column in columns if (column, largest) != (shots, at))
+    secondary = {
+        **{name: (near(samples, DOCUMENT_SAMPLES), of, name) for e in arm.epochs for name, of in _documents(arm, e)},
+        HIGHEST: (largest, _against_highest(arm, accuracy), HIGHEST),
+        OTHERS: (largest, _other_pairs(arm, accuracy), HIGHEST),
+        LEARNING: (largest, tuple((arm.last_rce, name) for name in baselines if arm.last_rce), LEARNING),
+        MARKS: (largest, _marks(arm, baselines), MARKS),
     }
-    together = {OTHERS: BEST}
-    found += [
-        ComparisonFamily(f"{prefix}{name}", largest, pairs, f"{prefix}{together.get(name, name)}")
-        for name, pairs in last.items()
-    ]
+    found += [ComparisonFamily(prefix + name, n, of, prefix + by) for name, (n, of, by) in secondary.items()]
+    by_shots = {f"{prefix}{name}{BY_SHOTS}": asked[name] for name in SHOWN_BY_SHOTS if others}
+    found += [ComparisonFamily(name, largest, of, name, others) for name, of in by_shots.items()]
     return [family for family in found if family.pairs]
 
 
-def best_beta(arm: Arm, accuracy: Callable[[str], float]) -> float | None:
-    """Return the beta of the highest accuracy after the last common epoch, of equal ones the smallest."""
+def _of_primary(arm: Arm) -> dict[str, Pairs]:
+    """Return what the primary endpoint is asked: does GRPO help, does its beta matter, does it matter who draws."""
+    over = {kind: arm.over_betas(kind) for kind in ("grpo", "on_policy")}
+    return {
+        OVER_BETAS: _with_base(arm, over["grpo"]),
+        AGAINST_RCE: _against_base(arm, arm.grpo, arm.last),
+        BETAS: _against_smallest(arm.last_grpo),
+        DRAWN_OVER_BETAS: _with_base(arm, over["on_policy"]),
+        DRAWN_AGAINST_RCE: _against_base(arm, arm.on_policy, arm.last_on_policy),
+        DRAWN_BETAS: _against_smallest(arm.drawn),
+        DRAWN_AGAINST_OFFLINE: _against_offline(arm),
+    }
+
+
+def highest_beta(arm: Arm, accuracy: Callable[[str], float]) -> float | None:
+    """Return the beta of the highest accuracy after the last common epoch, of equal ones the smallest.
+
+    It is chosen on the questions that it is then compared on, so it is the highest there, not the best.
+    """
     return max(arm.last_grpo, key=lambda beta: (accuracy(arm.last_grpo[beta]), -beta), default=None)
 
 
@@ -202,24 +244,28 @@ def near(samples: Sequence[int], wanted: int) -> int:
     return min(samples, key=lambda n: (abs(n - wanted), n))
 
 
-def _documents(arm: Arm, epoch: int) -> dict[str, Pairs]:
+def _documents(arm: Arm, epoch: int) -> tuple[tuple[str, Pairs], ...]:
     at = {beta: arm.grpo[arm.base, beta, epoch] for beta in arm.betas(epoch) if arm.base is not None}
     reference = reference_of(sorted(at))
     against = [(name, at[reference]) for beta, name in at.items() if reference is not None and beta != reference]
     pairs = [(at[left], at[right]) for left, right in DOCUMENT_002 if left in at and right in at]
-    return {f"document-001/epoch~{epoch}": tuple(against), f"document-002/epoch~{epoch}": tuple(pairs)}
+    return (f"document-001/epoch~{epoch}", tuple(against)), (f"document-002/epoch~{epoch}", tuple(pairs))
 
 
-def _against_best(arm: Arm, accuracy: Callable[[str], float]) -> Pairs:
-    best = best_beta(arm, accuracy)
-    return tuple(
-        (name, arm.last_grpo[best]) for beta, name in arm.last_grpo.items() if best is not None and beta != best
-    )
+def _against_highest(arm: Arm, accuracy: Callable[[str], float]) -> Pairs:
+    highest = highest_beta(arm, accuracy)
+    others = ((beta, name) for beta, name in arm.last_grpo.items() if beta != highest)
+    return tuple((name, arm.last_grpo[highest]) for _, name in others if highest is not None)
 
 
 def _other_pairs(arm: Arm, accuracy: Callable[[str], float]) -> Pairs:
-    best = best_beta(arm, accuracy)
-    return tuple(combinations((name for beta, name in arm.last_grpo.items() if beta != best), 2))
+    highest = highest_beta(arm, accuracy)
+    return tuple(combinations((name for beta, name in arm.last_grpo.items() if beta != highest), 2))
+
+
+def _with_base(arm: Arm, groups: Iterable[str]) -> Pairs:
+    found = ((name, arm.rce.get(PolicyName.parse(name).base or 0)) for name in groups)
+    return tuple((name, start) for name, start in found if start is not None)
 
 
 def _against_base(arm: Arm, runs: Mapping[tuple[int, float, int], str], last: int | None) -> Pairs:
@@ -234,9 +280,9 @@ def _against_offline(arm: Arm) -> Pairs:
     return tuple((name, offline[base, beta]) for (base, beta, _), name in at_last if (base, beta) in offline)
 
 
-def _against_smallest(arm: Arm) -> Pairs:
-    """Return each on-policy beta with the smallest one, which is 0 where it is among them."""
-    smallest, *others = arm.drawn.values() or [""]
+def _against_smallest(groups: Mapping[float, str]) -> Pairs:
+    """Return each beta of groups in rising order with the smallest one, which is 0 where it is among them."""
+    smallest, *others = groups.values() or [""]
     return tuple((name, smallest) for name in others)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.policy_names import group_of, values_in
+from lever_pipe.base.policy_names import PolicyName, group_of, values_in
 from lever_pipe.base.records import QuestionScore
 from lever_pipe.report.tables.evidence import MEAN
 
@@ -54,6 +54,11 @@ class GroupScores:
     def first(self, n: int) -> GroupScores:
         """Return the same runs over the first `n` questions."""
         return replace(self, accuracies=self.accuracies[:, :n])
+
+    def at(self, columns: Sequence[str]) -> GroupScores:
+        """Return the same runs at these columns, at all of them where none is named."""
+        places = [self.columns.index(column) for column in columns or self.columns]
+        return replace(self, columns=tuple(self.columns[k] for k in places), accuracies=self.accuracies[..., places])
 
     def of_seeds(self, seeds: Iterable[str]) -> GroupScores:
         """Return the runs of these seeds, in their order."""
@@ -119,6 +124,21 @@ def on_common_seeds(left: GroupScores, right: GroupScores) -> tuple[GroupScores,
     """Return two trained groups with the runs of the seeds that both have, so that runs pair; others as they are."""
     common = [seed for seed in left.seeds if seed in right.seeds]
     return (left.of_seeds(common), right.of_seeds(common)) if common else (left, right)
+
+
+def mean_group(name: str, groups: Sequence[GroupScores]) -> GroupScores | None:
+    """Return the mean of several trained groups, seed by seed over the seeds that all of them have; None without one.
+
+    Args:
+        name: of the group that they make up; it takes each seed.
+        groups: over the same questions and columns.
+    """
+    common = [seed for seed in groups[0].seeds if all(seed in group.seeds for group in groups)]
+    if not common:
+        return None
+    runs = tuple(str(replace(PolicyName.parse(name), seed=int(seed))) for seed in common)
+    values = np.mean([group.of_seeds(common).accuracies for group in groups], axis=0)
+    return GroupScores(name, runs, groups[0].columns, values)
 
 
 def with_mean(accuracies_NK: Array) -> Array:

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics, ExampleId, Selection
-from lever_pipe.report.tables.comparisons.estimates import Draws, compare
+from lever_pipe.report.tables.comparisons.estimates import Draws, differences, sides_of
 from lever_pipe.report.tables.comparisons.per_question import GroupScores
-from lever_pipe.statistics.comparison import detectable
 
 Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
 
@@ -50,16 +49,17 @@ def accuracy_lines(left: GroupScores, right: GroupScores, draws: Draws, *, same_
 
     With other questions on either side nothing pairs, and the difference stands without interval and test.
     """
-    means = [side.accuracies.mean(axis=(0, 1)) for side in (left, right)]
     if not same_questions:
+        means = [100 * side.accuracies.mean(axis=(0, 1)) for side in (left, right)]
         absent = (math.nan,) * 4
-        values = zip(left.columns, *(100 * mean for mean in means), strict=True)
+        values = zip(left.columns, *means, strict=True)
         return [AccuracyLine(k, float(one), float(other), float(one - other), *absent) for k, one, other in values]
-    found = compare(left, right, slice(None), draws)
-    bounds = draws.of_differences(found.estimates, found.estimates.n_questions)
-    least = detectable(found.estimates)
-    columns = zip(*means, found.estimates.value, bounds.low, bounds.high, found.p / 100, least, strict=True)
-    return [AccuracyLine(k, *(100 * float(v) for v in values)) for k, values in zip(left.columns, columns, strict=True)]
+    lines = []
+    (found,) = differences([sides_of(left, right, slice(None))], draws, left.accuracies.shape[1])
+    for k, of in zip(left.columns, found, strict=True):
+        one, other, gap, low, high = (100 * value for value in (of.left, of.right, of.value, of.low, of.high))
+        lines.append(AccuracyLine(k, one, other, gap, low, high, of.p, 100 * of.detectable))
+    return lines
 
 
 def agreement_lines(

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
+from lever_pipe.report.tables.comparisons.estimates import Difference, Sides, adjusted, differences
+from lever_pipe.report.tables.evidence import PRIMARY, SECONDARY
 from lever_pipe.report.tables.intention.agent_runs import MODES
 from lever_pipe.report.tables.intention.endpoints import (
-    PRIMARY,
-    SECONDARY,
     Context,
     metric_of,
     primary_name,
     run_endpoints,
     task_endpoints,
 )
-from lever_pipe.report.tables.intention.estimates import (
-    TaskDifference,
-    paired_over_seeds,
-    paired_over_tasks,
-    unpaired_over_tasks,
-)
+from lever_pipe.report.tables.intention.estimates import paired_over_seeds
 from lever_pipe.report.tables.intention.task_values import NORMALISED, TaskMeans
-from lever_pipe.statistics.comparison import holm
 
 T = TypeVar("T")
 
 
 class ArmComparisonRow(NamedTuple):
-    """A line of `comparisons.csv`: arm minus reference; `p_holm` is adjusted for the arms at one endpoint.
+    """A line of `comparisons.csv`: arm minus reference; `p_holm` is adjusted for the arms of one `family`.
 
-    `n_seeds` are the common seeds; with one, the p value infers to further tasks for these very runs.
+    `n_seeds` are the common seeds; with one, the p value infers to further tasks for these very runs. A family is an
+    endpoint; where only some arms have several common seeds, those of one are `ENDPOINT-one-run`. `left_value` and
+    `right_value` are the means of the very runs that are compared.
     """
 
     endpoint: str
@@ -48,6 +45,18 @@ class ArmComparisonRow(NamedTuple):
     n_seeds: int
     n_tasks: int
     n_rollouts: int
+    family: str
+    left_value: float
+    right_value: float
+
+
+class _Met(NamedTuple):
+    """What an arm is compared by at one endpoint."""
+
+    arm: str
+    n_seeds: int
+    n_tasks: int
+    n_rollouts: int
 
 
 def comparison_rows(context: Context) -> list[ArmComparisonRow]:
@@ -58,12 +67,30 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
     names = {primary: PRIMARY, _trapezoid(context, of_runs[reference]): SECONDARY}
     rows: list[ArmComparisonRow] = []
     for name, role in names.items():
-        family = [
-            row
-            for arm in context.runs.arms
-            if arm != reference and (row := _row(context, name, role, arm, of_tasks, of_runs)) is not None
-        ]
-        rows += _adjusted(family)
+        if name in of_tasks[reference]:
+            found = _over_tasks(context, name, {arm: of[name] for arm, of in of_tasks.items() if name in of})
+        else:
+            found = _over_runs(context, {arm: of[name] for arm, of in of_runs.items() if name in of})
+        family = adjusted([of.p for _, of in found], [met.n_seeds == 1 for met, _ in found])
+        for (met, of), (p_holm, suffix) in zip(found, family, strict=True):
+            rows.append(
+                ArmComparisonRow(
+                    endpoint=name,
+                    role=role,
+                    reference=reference,
+                    difference=of.value,
+                    low=of.low,
+                    high=of.high,
+                    p=of.p,
+                    p_holm=p_holm,
+                    detectable=of.detectable,
+                    test=of.test,
+                    family=name + suffix,
+                    left_value=of.left,
+                    right_value=of.right,
+                    **met._asdict(),
+                )
+            )
     return rows
 
 
@@ -72,48 +99,36 @@ def _trapezoid(context: Context, known: Mapping[str, object]) -> str:
     return next((name for mode in modes if (name := f"trapezoid_{mode}") in known), f"trapezoid_{modes[0]}")
 
 
-def _row(
-    context: Context,
-    name: str,
-    role: str,
-    arm: str,
-    of_tasks: Mapping[str, Mapping[str, Sequence[TaskMeans]]],
-    of_runs: Mapping[str, Mapping[str, Sequence[float]]],
-) -> ArmComparisonRow | None:
-    """Return the comparison of an arm, or None where a side lacks the endpoint."""
-    reference, sizes = context.reference_arm, (0, 0)
-    if name in of_tasks[arm] and name in of_tasks[reference]:
-        means = of_tasks[arm][name]
-        found = _over_tasks(context, name, arm, of_tasks)
-        sizes = (len(means[0].tasks), means[0].n_rollouts)
-    elif name in of_runs[arm] and name in of_runs[reference]:
+def _over_tasks(context: Context, name: str, of: Mapping[str, Sequence[TaskMeans]]) -> list[tuple[_Met, Difference]]:
+    """Return every arm against the reference arm over tasks; those of the same common seeds share their variance."""
+    reference, metric = context.reference_arm, metric_of(name)
+    n = len(of[reference][0].tasks)
+    if n < 2:  # nothing is known of further tasks
+        return _over_runs(context, {arm: [float(one.values[metric].mean()) for one in by] for arm, by in of.items()})
+    met, sides = [], []
+    for arm in (arm for arm in of if arm != reference):
+        common = tuple(context.runs.common_seeds(arm, reference))
+        blocks = [
+            np.stack([one.values[metric] for one in (_at(context, side, of[side], common) if common else of[side])])
+            for side in (arm, reference)
+        ]
+        left, right = (block[..., None] for block in blocks)
+        met.append(_Met(arm, min(len(left), len(right)), n, of[arm][0].n_rollouts))
+        sides.append(Sides(left, right, bool(common), [(name, arm)], (arm, reference), common or None))
+    compared = differences(sides, context.draws, n, are_shares=metric == NORMALISED)
+    return [(one, row[0]) for one, row in zip(met, compared, strict=True)]
+
+
+def _over_runs(context: Context, of: Mapping[str, Sequence[float]]) -> list[tuple[_Met, Difference]]:
+    """Return every arm against the reference arm by numbers that only whole runs have, over their common seeds."""
+    reference, found = context.reference_arm, []
+    for arm in (arm for arm in of if arm != reference and reference in of):
         common = context.runs.common_seeds(arm, reference)
-        if not common:
-            return None
-        left, right = (_at(context, side, of_runs[side][name], common) for side in (arm, reference))
-        found = paired_over_seeds(left, right)
-    else:
-        return None
-    numbers = (found.value, found.low, found.high, found.p, math.nan, found.detectable)
-    return ArmComparisonRow(name, role, arm, reference, *numbers, found.test, found.n_seeds, *sizes)
-
-
-def _over_tasks(
-    context: Context, name: str, arm: str, of_tasks: Mapping[str, Mapping[str, Sequence[TaskMeans]]]
-) -> TaskDifference:
-    common, metric, sides = context.runs.common_seeds(arm, context.reference_arm), metric_of(name), []
-    for side in (arm, context.reference_arm):
-        means = of_tasks[side][name]
-        sides.append([of.values[metric] for of in (_at(context, side, means, common) if common else means)])
-    compare = paired_over_tasks if common else unpaired_over_tasks
-    return compare(sides[0], sides[1], context.draws, name, arm, are_shares=metric == NORMALISED)
+        if common:
+            left, right = (_at(context, side, of[side], common) for side in (arm, reference))
+            found.append((_Met(arm, len(common), 0, 0), paired_over_seeds(left, right)))
+    return found
 
 
 def _at(context: Context, arm: str, by_seed: Sequence[T], common: Sequence[int]) -> list[T]:
     return [value for seed, value in zip(context.runs.seeds(arm), by_seed, strict=True) if seed in common]
-
-
-def _adjusted(family: Sequence[ArmComparisonRow]) -> list[ArmComparisonRow]:
-    tested = [row for row in family if not math.isnan(row.p)]
-    adjusted = dict(zip((row.arm for row in tested), holm([row.p for row in tested]), strict=True))
-    return [row._replace(p_holm=float(adjusted.get(row.arm, math.nan))) for row in family]

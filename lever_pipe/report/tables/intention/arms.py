@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lever_pipe.report.tables.comparisons.estimates import SIGN_FLIP
 from lever_pipe.report.tables.evidence import ALPHA, p_text
-from lever_pipe.report.tables.intention import estimates
 from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.endpoint_cells import (
     detectable_text,
@@ -15,17 +15,17 @@ from lever_pipe.report.tables.intention.endpoint_cells import (
     endpoint_title,
     is_share,
 )
-from lever_pipe.report.tables.intention.seed_signs import can_decide
 from lever_pipe.report.tables.intention.shown import Shown, schedule_text
 from lever_pipe.report.tables.table import Table, frame_of
 from lever_pipe.report.tables.text import digits_text, listing, number, sentences, signed
-from lever_pipe.statistics.comparison import least_seed_p
 
 SECTION = "arms"
 FACTORS = ["Arm", "KL", "Entropy", "Schedule", "Learning rate", "Trajectory score"]
 TESTED = ["Difference", "p", "Holm p", "Detectable", "Test"]
 NO_PRIMARY = "The runs hold no evaluation of the primary endpoint."
 OTHER_SEEDS = "One seed says nothing about other seeds."
+HOLM = "Holm p: adjusted for the arms with several common seeds, and for those with one, apart."
+DETECTABLE = "Detectable: the smallest difference that the comparison finds at 80 % power, without adjustment."
 OVER_TASKS_ONLY = (
     "With one common seed p is of sign flips over tasks: it infers to further tasks for these very runs, and there is "
     "no inference about training variance."
@@ -59,7 +59,7 @@ def _factors(shown: Shown) -> Table:
             title,
             _unit(primary) if primary else "",
             *_method(list(against.values()), shown),
-            *_detectable(list(against.values())),
+            DETECTABLE if against else "",
             _overlap(shown),
         ),
         frame=frame_of(rows, [*FACTORS, "Seeds", "Primary endpoint", *TESTED]),
@@ -84,7 +84,7 @@ def answer(rows: Sequence[ArmComparisonRow], shown: Shown) -> str:
     if not apart:
         least = p_text(min(row.p_holm for row in tested))
         parts.append(f"No arm is separated from {reference} at the primary endpoint: the smallest Holm p is {least}.")
-    return sentences(*parts, *_limits(tested), *_directions(tested, shown))
+    return sentences(*parts, *_directions(tested, shown))
 
 
 def _named(rows: Sequence[ArmComparisonRow]) -> str:
@@ -96,28 +96,14 @@ def _named(rows: Sequence[ArmComparisonRow]) -> str:
 
 
 def _directions(rows: Sequence[ArmComparisonRow], shown: Shown) -> list[str]:
-    """Return for each arm that its seeds cannot separate that they all go the same way, where they do."""
+    """Return for each arm that its seeds do not separate that they all go the same way, where they do."""
     found = []
     for row in rows:
-        if not _is_decidable(row) and row.n_seeds > 1:
+        if row.p_holm >= ALPHA and row.n_seeds > 1:
             signs = {math.copysign(1, of) if of else 0.0 for of in shown.seed_differences(row)}
             word = {1.0: "higher", -1.0: "lower"}.get(*signs) if len(signs) == 1 else None
             found += [f"`{row.arm}` is {word} in all {row.n_seeds} seeds."] if word else []
     return found
-
-
-def _is_decidable(row: ArmComparisonRow) -> bool:
-    return row.test != estimates.OVER_SEEDS or can_decide(row.n_seeds)
-
-
-def _limits(rows: Sequence[ArmComparisonRow]) -> list[str]:
-    """Return for each number of common seeds that can never separate an arm that it cannot."""
-    counts = sorted({row.n_seeds for row in rows if not _is_decidable(row)})
-    return [
-        f"{n} common seeds give no p below {least_seed_p(n):g}, so they cannot separate "
-        f"{listing(f'`{row.arm}`' for row in rows if row.n_seeds == n and row.test == estimates.OVER_SEEDS)} at 0.05."
-        for n in counts
-    ]
 
 
 def _settings(shown: Shown, name: str) -> dict[str, str]:
@@ -138,20 +124,14 @@ def _compared(shown: Shown, arm: str, row: ArmComparisonRow | None) -> dict[str,
         "Difference": difference_text(row),
         "p": p_text(row.p) if tested else "",
         "Holm p": p_text(row.p_holm) if tested else "",
-        "Detectable": detectable_text(row) if _is_decidable(row) else "",
+        "Detectable": detectable_text(row),
         "Test": _test_text(row),
     }
 
 
 def _test_text(row: ArmComparisonRow) -> str:
-    """Return what the signs are flipped over, with the number of common seeds."""
-    match row.test:
-        case estimates.OVER_SEEDS:
-            return f"over {row.n_seeds:g} seeds"
-        case estimates.OVER_TASKS:
-            return "over tasks, 1 seed"
-        case other:
-            return other
+    """Return the test with the number of common seeds."""
+    return f"{row.test}, {row.n_seeds} seed{'s' * (row.n_seeds != 1)}" if row.test else ""
 
 
 def _unit(endpoint: str) -> str:
@@ -166,19 +146,11 @@ def _method(rows: Sequence[ArmComparisonRow], shown: Shown) -> list[str]:
     return [
         f"Reference arm: {reference}.",
         "In brackets: 95 % interval over tasks and rollouts and, with several seeds, over seeds.",
-        "p: exact sign flips over the common seeds." if any(row.test == estimates.OVER_SEEDS for row in rows) else "",
-        OVER_TASKS_ONLY if any(row.n_seeds == 1 for row in rows) else "",
-        f"Holm p: adjusted for {len(rows)} arms." if len(rows) > 1 else "",
-    ]
-
-
-def _detectable(rows: Sequence[ArmComparisonRow]) -> list[str]:
-    if not rows:
-        return []
-    none = "None where the common seeds give no p below 0.05, whatever the difference."
-    return [
-        "Detectable: the smallest difference that the comparison finds at 80 % power, without adjustment.",
-        none if not all(map(_is_decidable, rows)) else "",
+        "p: Student's t on crossed seeds and tasks." if any(row.n_seeds > 1 for row in rows) else "",
+        OVER_TASKS_ONLY if any(row.test == SIGN_FLIP for row in rows) else "",
+        "Holm p: adjusted for the arms with several common seeds, and for those with one, apart."
+        if len(rows) > 1
+        else "",
     ]
 
 

@@ -15,11 +15,9 @@ from lever_pipe.report.tables.intention.curve_rows import FEWEST
 from lever_pipe.report.tables.intention.document_003 import REWARD_COLUMNS, SAMPLED_COLUMNS, our_rewards
 from lever_pipe.report.tables.intention.document_004_assessment import assessment, stability
 from lever_pipe.report.tables.intention.endpoint_cells import difference_text, endpoint_text
-from lever_pipe.report.tables.intention.estimates import OVER_SEEDS
 from lever_pipe.report.tables.intention.pairs import CurvePair, curve_pairs, published_pair, remarks
 from lever_pipe.report.tables.intention.published import KL, NO_KL, RUNS
 from lever_pipe.report.tables.intention.run_measures import best_step
-from lever_pipe.report.tables.intention.seed_signs import can_decide, undecidable
 from lever_pipe.report.tables.intention.shown import Shown, change_text, reward_text, steps_listed
 from lever_pipe.report.tables.table import Table, frame_of
 from lever_pipe.report.tables.text import sentences, signed
@@ -72,7 +70,7 @@ def _answer(shown: Shown) -> Table:
             "Best reward: mean over seeds of each run's best evaluation after the start, which is one of many noisy "
             "ones.",
             "Mean over evaluations: p of the published pair by a paired t test that takes evaluations as independent; "
-            "of ours by exact sign flips over seeds.",
+            "of ours by a paired t test over seeds.",
             "Primary endpoint: fixed before the runs; in brackets its 95 % interval.",
         ),
         frame=frame_of(rows, ["Quantity", "Source", "Curve", *RUNS.values(), "Difference", "p"]),
@@ -90,8 +88,6 @@ def answer(shown: Shown) -> str:
     row = next((of for of in shown.found.family(is_primary=True) if of.arm == shown.config.document_arm), None)
     if row is None or math.isnan(row.p):
         return said
-    if row.test == OVER_SEEDS and not can_decide(row.n_seeds):
-        return sentences(said, f"Ours, primary endpoint: {undecidable(shown.seed_differences(row))}.")
     verdict = "" if row.p_holm < ALPHA else "not "
     ours = f"Ours: {verdict}separated at the primary endpoint ({row.test}, Holm p {p_text(row.p_holm)})."
     return sentences(said, ours)

@@ -15,7 +15,6 @@ from lever_pipe.report.tables.intention.agent_runs import Series
 from lever_pipe.report.tables.intention.pairs import CurvePair, Measure, curve_pairs, verdicts, within
 from lever_pipe.report.tables.intention.published import KL, NO_KL, RUNS
 from lever_pipe.report.tables.intention.run_measures import best_step
-from lever_pipe.report.tables.intention.seed_signs import can_decide, undecidable
 from lever_pipe.report.tables.intention.shown import Shown, steps_listed
 from lever_pipe.report.tables.table import Table, frame_of
 from lever_pipe.report.tables.text import number, sentences
@@ -23,10 +22,6 @@ from lever_pipe.statistics.curve_tests import f_test, flat_noise
 from lever_pipe.statistics.curves import drawdowns
 
 DOCUMENT = "004"
-UNDECIDABLE = (
-    "Undecidable: with these seeds no adjusted p can lie below 0.05; in brackets in how many of them the KL bundle is "
-    "lower or higher."
-)
 EARLY, MIDDLE, LATE = within(5, 15), within(20, 35), within(40, 45)
 PublishedTest = Callable[[Shown, CurvePair], float]
 
@@ -128,7 +123,7 @@ def stability(shown: Shown) -> Table:
         caption=sentences(
             shown.origin(),
             "Of each run's curve after the start, ours the mean over seeds of what each run shows.",
-            "p of the published pair by an F test; of ours by exact sign flips over seeds.",
+            "p of the published pair by an F test; of ours by a paired t test over seeds.",
             "The document's largest changes leave step 10 out.",
         ),
         frame=frame_of(rows, ["Statistic", "Source", "Curve", *RUNS.values(), "p"]),
@@ -161,8 +156,7 @@ def assessment(shown: Shown) -> Table:
             "(Holm).",
             "Published: the chance that the best of two flat runs differ as much, an F test of changes and of the "
             "middle, and t tests of the early and late means; steps of the best have no test.",
-            "Ours: exact sign flips over the common seeds, whose p is at least 0.25 with three seeds and 0.5 with two.",
-            UNDECIDABLE if any("undecidable" in row["By the test"] for row in rows) else "",
+            "Ours: a paired t test over the common seeds.",
             "Steps of ours: of each seed in order, once where all agree.",
         ),
         frame=frame_of(rows, ["Dimension", "Source", "Curve", *RUNS.values(), "Winner as printed", "By the test"]),
@@ -171,7 +165,7 @@ def assessment(shown: Shown) -> Table:
 
 def _tested(shown: Shown, pair: CurvePair) -> dict[str, str]:
     if pair.is_ours:
-        return _tested_over_seeds(pair)
+        return verdicts({dimension.name: pair.p(dimension.measure) for dimension in DIMENSIONS})
     found = {dimension.name: dimension.test(shown, pair) for dimension in DIMENSIONS}
     texts = verdicts(found)
     steps = pair.means(best_step)
@@ -179,14 +173,6 @@ def _tested(shown: Shown, pair: CurvePair) -> dict[str, str]:
     if abs(steps[KL] - steps[NO_KL]) <= spacing:
         texts["Step of the best reward"] = "not separated (one evaluation apart)"
     return texts
-
-
-def _tested_over_seeds(pair: CurvePair) -> dict[str, str]:
-    differences = {dimension.name: pair.differences(dimension.measure) for dimension in DIMENSIONS}
-    known = {name: of for name, of in differences.items() if not any(map(math.isnan, of))}
-    if can_decide(len(pair.kl), n_tests=len(known)):
-        return verdicts({dimension.name: pair.p(dimension.measure) for dimension in DIMENSIONS})
-    return {name: undecidable(of) for name, of in known.items()}
 
 
 def _relative(curve: Series) -> list[float]:

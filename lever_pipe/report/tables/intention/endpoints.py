@@ -25,12 +25,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, PrimaryEndpoint
+from lever_pipe.report.tables.comparisons.estimates import Draws
+from lever_pipe.report.tables.evidence import PRIMARY, SECONDARY, Interval
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.intention import run_measures as measures
 from lever_pipe.report.tables.intention.agent_runs import MODES, AgentRuns, after_start
 from lever_pipe.report.tables.intention.estimates import (
-    TaskDraws,
-    TaskInterval,
     mean_over_seeds,
     means_over_tasks,
     within_ceiling,
@@ -47,7 +47,6 @@ from lever_pipe.report.tables.intention.task_values import (
 )
 
 GAIN = "gain"
-PRIMARY, SECONDARY = "primary", "secondary"
 START = "start"
 OTHERS_BEST = 0.95
 """Share of the other arm's best value whose first step is reported."""
@@ -80,7 +79,7 @@ class Context(NamedTuple):
     reference_arm: str
     document_arm: str
     evaluation: AgentEvaluation
-    draws: TaskDraws
+    draws: Draws
 
     def arm(self, name: str) -> AgentArm:
         """Return an arm's settings."""
@@ -118,7 +117,7 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
         for (place, values), interval in zip(places, found, strict=True):
             if place in ceilings:
                 interval = within_ceiling(interval, min(float(of.min()) for of in values), ceilings[place])
-            rows[place] = rows[place]._replace(**interval._asdict())
+            rows[place] = rows[place]._replace(value=interval.value, low=interval.low, high=interval.high)
     return rows
 
 
@@ -202,8 +201,8 @@ def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) ->
     for seed, value in zip(seeds, values, strict=True):
         yield EndpointRow(arm, name, role, str(seed), value, math.nan, math.nan, 1, *counts)
     mean = math.fsum(values) / len(values)
-    whole = TaskInterval(mean, math.nan, math.nan) if name.startswith(STEPS) else mean_over_seeds(values)
-    yield EndpointRow(arm, name, role, "", *whole, len(seeds), *counts)
+    whole = Interval(mean, math.nan, math.nan, len(seeds)) if name.startswith(STEPS) else mean_over_seeds(values)
+    yield EndpointRow(arm, name, role, "", *whole, *counts)
 
 
 def _role(context: Context, name: str) -> str:

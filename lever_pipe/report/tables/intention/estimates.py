@@ -1,78 +1,19 @@
-"""Means over seeds, tasks and rollouts with intervals, and paired differences with their tests.
-
-Rollouts are averaged within their task. What is left of their noise is part of the spread of a run's task means, so
-that the crossed analysis of runs and tasks (`statistics.crossed`) covers seeds, tasks and rollouts: with S seeds, N
-tasks and K rollouts the variance of the mean of all is seeds / S + tasks / N + (seed x task + rollouts / K) / (S N),
-and its mean squares estimate just this sum.
-"""
+"""Means and paired differences of the arms, over seeds, tasks and rollouts, or over seeds alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from lever_pipe.base.seeding import generator
+from lever_pipe.report.tables.comparisons.estimates import STUDENT, Difference, Draws, means
+from lever_pipe.report.tables.evidence import Interval
 from lever_pipe.report.tables.intention.task_values import Array
-from lever_pipe.statistics.comparison import SEEDS_AT_MOST, detectable, seed_flip_p, sign_flip_p, t_p_values
-from lever_pipe.statistics.crossed import (
-    Bounds,
-    Estimates,
-    accuracy_bounds,
-    bootstrap_bounds,
-    difference_bounds,
-    mean_accuracy,
-    paired_difference,
-    side_by_side,
-)
-
-OVER_SEEDS, OVER_TASKS, STUDENT = "sign flips over seeds", "sign flips over tasks", "Student's t"
-"""The tests, as `comparisons.csv` names them."""
 
 
-class TaskInterval(NamedTuple):
-    """A mean with its 95 % interval; NaN ends where nothing is known of its error."""
-
-    value: float
-    low: float
-    high: float
-
-
-class TaskDifference(NamedTuple):
-    """A paired difference with its 95 % interval and p value; NaN where nothing is known of its error."""
-
-    value: float
-    low: float
-    high: float
-    p: float
-    detectable: float
-    test: str
-    n_seeds: int
-
-
-class TaskDraws(NamedTuple):
-    """How tasks are resampled; every set of tasks has a stream of its own."""
-
-    seed: int
-    n_resamples: int
-
-    def bounds(self, estimates: Estimates) -> Bounds:
-        """Return the bootstrap intervals of estimates."""
-        stream = generator(self.seed, "tasks", estimates.n_questions)
-        return bootstrap_bounds(estimates, generator=stream, n_resamples=self.n_resamples)
-
-    def intervals(self, estimates: Estimates, *, are_shares: bool) -> list[TaskInterval]:
-        """Return the values of estimates with their intervals; those of shares lie within 0 and 1."""
-        bounds = self.bounds(estimates)
-        bounds = accuracy_bounds(estimates, bounds) if are_shares else bounds
-        columns = (estimates.value, bounds.low, bounds.high)
-        return [TaskInterval(*map(float, numbers)) for numbers in zip(*columns, strict=True)]
-
-
-def means_over_tasks(of: Sequence[Sequence[Array]], draws: TaskDraws, *, are_shares: bool) -> list[TaskInterval]:
+def means_over_tasks(of: Sequence[Sequence[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:
     """Return means over seeds and tasks; with one seed the interval is over tasks and rollouts alone.
 
     All that are over equally many tasks share their resamples, so that none depends on which others are asked for.
@@ -83,16 +24,16 @@ def means_over_tasks(of: Sequence[Sequence[Array]], draws: TaskDraws, *, are_sha
         are_shares: the values lie within 0 and 1.
     """
     blocks = [np.stack(by_seed)[:, :, None] for by_seed in of]
-    found = [TaskInterval(float(block.mean()), math.nan, math.nan) for block in blocks]
+    found = [Interval(float(block.mean()), math.nan, math.nan, len(block)) for block in blocks]
     for n in {block.shape[1] for block in blocks} - {1}:
         places = [place for place, block in enumerate(blocks) if block.shape[1] == n]
-        estimates = side_by_side([mean_accuracy(blocks[place]) for place in places])
-        for place, interval in zip(places, draws.intervals(estimates, are_shares=are_shares), strict=True):
+        intervals = means([blocks[place] for place in places], draws, n, are_shares=are_shares)
+        for place, interval in zip(places, intervals, strict=True):
             found[place] = interval
     return found
 
 
-def within_ceiling(of: TaskInterval, least: float, ceiling: float) -> TaskInterval:
+def within_ceiling(of: Interval, least: float, ceiling: float) -> Interval:
     """Return a mean reward's interval without what no mean reward can be.
 
     Args:
@@ -103,95 +44,27 @@ def within_ceiling(of: TaskInterval, least: float, ceiling: float) -> TaskInterv
     return of._replace(low=max(of.low, min(0.0, least)), high=min(of.high, max(ceiling, of.value)))
 
 
-def mean_over_seeds(values: Sequence[float]) -> TaskInterval:
+def mean_over_seeds(values: Sequence[float]) -> Interval:
     """Return the mean of a number that only a whole run has, with a t interval over seeds; none with one seed.
 
     The largest value or the spread of a noisy curve grows with its noise, so resampled tasks would shift it.
     """
-    of, n = np.asarray(values, dtype=np.float64), len(values)
-    mean = float(of.mean())
-    if n < 2 or math.isnan(mean):
-        return TaskInterval(mean, math.nan, math.nan)
-    half = float(stats.t.ppf(0.975, n - 1) * of.std(ddof=1) / math.sqrt(n))
-    return TaskInterval(mean, mean - half, mean + half)
+    mean, half, n = float(np.mean(values)), math.nan, len(values)
+    if n > 1 and not math.isnan(mean):
+        half = float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    return Interval(mean, mean - half, mean + half, n)
 
 
-def paired_over_tasks(
-    left: Sequence[Array], right: Sequence[Array], draws: TaskDraws, *names: str, are_shares: bool
-) -> TaskDifference:
-    """Return left minus right of runs that pair by seed, over the same tasks.
+def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Difference:
+    """Return left minus right of numbers that only whole runs have, by Student's t over the seeds that pair.
 
-    Its p comes from sign flips over seeds where there are several, and over tasks with one.
-
-    Args:
-        left: [N] task means of each common seed.
-        right: the same of the other arm, in the same order.
-        draws: how tasks are resampled.
-        names: of the comparison; they name the stream of drawn signs.
-        are_shares: the values lie within 0 and 1.
+    With one seed there is neither an interval nor a p.
     """
-    differences_SN = np.stack(left) - np.stack(right)
-    n_seeds = len(differences_SN)
-    if differences_SN.shape[1] < 2:
-        return paired_over_seeds([float(of[0]) for of in left], [float(of[0]) for of in right])
-    estimates = paired_difference(np.stack(left)[..., None], np.stack(right)[..., None], same_runs=True)
-    if 1 < n_seeds <= SEEDS_AT_MOST:
-        p, test = seed_flip_p(differences_SN.mean(axis=1)), OVER_SEEDS
-    elif n_seeds > 1:
-        p, test = float(t_p_values(estimates)[0]), STUDENT
-    else:
-        p, test = sign_flip_p(differences_SN[0], generator=generator(draws.seed, "signs", *names)), OVER_TASKS
-    return TaskDifference(
-        *_interval(estimates, draws, are_shares=are_shares), p, float(detectable(estimates)[0]), test, n_seeds
-    )
-
-
-def unpaired_over_tasks(
-    left: Sequence[Array], right: Sequence[Array], draws: TaskDraws, *names: str, are_shares: bool
-) -> TaskDifference:
-    """Return left minus right of runs without a common seed, over the same tasks.
-
-    Args:
-        left: [N] task means of each seed.
-        right: the same of the other arm.
-        draws: how tasks are resampled.
-        names: of the comparison; they name the stream of drawn signs.
-        are_shares: the values lie within 0 and 1.
-    """
-    n_seeds = min(len(left), len(right))
-    sides = np.stack(left)[..., None], np.stack(right)[..., None]
-    if sides[0].shape[1] < 2:
-        gap = float(sides[0].mean() - sides[1].mean())
-        return TaskDifference(gap, math.nan, math.nan, math.nan, math.nan, "", n_seeds)
-    estimates = paired_difference(*sides, same_runs=False)
-    if max(len(left), len(right)) > 1:
-        p, test = float(t_p_values(estimates)[0]), STUDENT
-    else:
-        p, test = (
-            sign_flip_p(sides[0][0, :, 0] - sides[1][0, :, 0], generator=generator(draws.seed, "signs", *names)),
-            OVER_TASKS,
-        )
-    return TaskDifference(
-        *_interval(estimates, draws, are_shares=are_shares), p, float(detectable(estimates)[0]), test, n_seeds
-    )
-
-
-def _interval(estimates: Estimates, draws: TaskDraws, *, are_shares: bool) -> TaskInterval:
-    """Return a difference with its interval; one of shares is never narrower than what few differing tasks can tell."""
-    bounds = draws.bounds(estimates)
-    bounds = difference_bounds(estimates, bounds) if are_shares else bounds
-    return TaskInterval(float(estimates.value[0]), float(bounds.low[0]), float(bounds.high[0]))
-
-
-def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> TaskDifference:
-    """Return left minus right of numbers that only whole runs have; without an interval or p with one seed."""
-    differences = np.subtract(left, right)
-    n, mean = len(differences), mean_over_seeds(differences.tolist())
-    if n < 2 or math.isnan(mean.value):
-        return TaskDifference(*mean, math.nan, math.nan, "", n)
-    error = float(differences.std(ddof=1)) / math.sqrt(n)
-    least = float(stats.t.ppf(0.975, n - 1) + stats.t.ppf(0.8, n - 1)) * error
-    if n <= SEEDS_AT_MOST:
-        return TaskDifference(*mean, seed_flip_p(differences), least, OVER_SEEDS, n)
-    p = 2 * float(stats.t.sf(abs(mean.value) / error, n - 1)) if error else float(not mean.value)
-    return TaskDifference(*mean, p, least, STUDENT, n)
+    mean, low, high, n = mean_over_seeds([a - b for a, b in zip(left, right, strict=True)])
+    levels = float(np.mean(left)), float(np.mean(right))
+    if math.isnan(low):
+        return Difference(mean, low, high, math.nan, math.nan, "", *levels)
+    shown, beyond = (float(stats.t.ppf(of, n - 1)) for of in (0.975, 0.8))
+    error = (high - low) / 2 / shown
+    p = 2 * float(stats.t.sf(abs(mean) / error, n - 1)) if error else float(not mean)
+    return Difference(mean, low, high, p, error * (shown + beyond), STUDENT, *levels)

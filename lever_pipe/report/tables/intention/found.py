@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lever_pipe.report.tables.evidence import PRIMARY
 from lever_pipe.report.tables.intention.agent_runs import read_columns
 from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.curve_rows import CHANGE, RELATIVE_CHANGE, StatisticRow
-from lever_pipe.report.tables.intention.endpoints import PRIMARY, EndpointRow
+from lever_pipe.report.tables.intention.endpoints import EndpointRow
 from lever_pipe.statistics.curve_tests import CurveComparison
 from lever_pipe.statistics.curves import CurveStatistics
 
@@ -77,7 +78,7 @@ def read_found(endpoints: Path, comparisons: Path, statistics: Path) -> Found:
     frame = read_columns(endpoints, EndpointRow._fields, numbers=numbers)
     found = [EndpointRow._make(row)._replace(**_counts(EndpointRow, row)) for row in frame.itertuples(index=False)]
     by_key = {(row.arm, row.endpoint, row.seed): row for row in found}
-    texts = ("endpoint", "role", "arm", "reference", "test")
+    texts = ("endpoint", "role", "arm", "reference", "test", "family")
     frame = read_columns(
         comparisons,
         ArmComparisonRow._fields,

@@ -50,7 +50,7 @@ class CurvePair(NamedTuple):
         return [kl - no_kl for kl, no_kl in zip(values[KL], values[NO_KL], strict=True)]
 
     def p(self, measure: Measure) -> float:
-        """Return the p value of sign flips over seeds; NaN with one."""
+        """Return the p value of a paired t test over seeds; NaN with one."""
         values = self.values(measure)
         return paired_over_seeds(values[KL], values[NO_KL]).p
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -12,14 +14,18 @@ from lever_pipe.report.tables.comparisons.estimates import (
     SIGN_FLIP,
     STUDENT,
     Draws,
-    compare,
+    adjusted,
     comparing_test,
     comparisons,
+    differences,
     intervals,
+    runs_compared,
+    sides_of,
 )
 from lever_pipe.report.tables.comparisons.families import ComparisonFamily
 from lever_pipe.report.tables.comparisons.per_question import GroupScores, with_mean
-from lever_pipe.statistics.crossed import paired_difference
+from lever_pipe.statistics.comparison import t_p_values
+from lever_pipe.statistics.crossed import paired_difference, pooled_differences, side_by_side
 
 DRAWS = Draws(seed=0, n_resamples=500)
 
@@ -35,8 +41,8 @@ def group(kind: str, *runs: int) -> GroupScores:
 
 
 def found(left: GroupScores, right: GroupScores) -> tuple[float, int]:
-    compared = compare(left, right, slice(None), DRAWS)
-    return float(compared.p[0]), compared.n_runs
+    ((first, _),) = differences([sides_of(left, right, slice(None))], DRAWS)
+    return first.p, runs_compared(left, right)
 
 
 def student(left: GroupScores, right: GroupScores, *, same_runs: bool) -> float:
@@ -113,5 +119,61 @@ def test_each_set_of_questions_has_a_stream_of_its_own() -> None:
     rows = intervals({"rce": group("rce", 0)}, (30, 60), DRAWS)
     alone = intervals({"rce": group("rce", 0)}, (60,), DRAWS)
     assert rows[2:] == alone
-    estimates = compare(group("rce", 0), group("grpo", 0), slice(None), DRAWS).estimates
-    assert DRAWS.bounds(estimates, 60).low[0] != DRAWS.bounds(estimates, "relation", "team").low[0]
+    sides = sides_of(group("rce", 0), group("grpo", 0), slice(None))
+    ends = [differences([sides], DRAWS, *names)[0][0].low for names in ((60,), ("relation", "team"))]
+    assert ends[0] != ends[1]
+
+
+def beta_group(beta: str, *seeds: int) -> GroupScores:
+    """Return a group of GRPO whose base makes up most of its answers."""
+    name = f"preset~p/grpo/base~1/beta~{beta}/epoch~1"
+    runs = tuple(name.replace("/epoch", f"/seed~{seed}/epoch") for seed in seeds)
+    shared = generator(0, "questions").random((60, 1))
+    values = [with_mean((0.8 * shared + 0.2 * generator(0, run).random((60, 1)) < 0.5).astype(float)) for run in runs]
+    return GroupScores(name, runs, ("1", "mean"), np.stack(values))
+
+
+def test_betas_of_one_family_share_their_seed_variance() -> None:
+    rce = group("rce", 0, 1, 2)
+    groups = {"rce": rce, **{beta: beta_group(beta, 0, 1, 2) for beta in ("0", "0.15", "0.18")}}
+    pairs = tuple((beta, "rce") for beta in ("0", "0.15", "0.18"))
+    together = comparisons(groups, [ComparisonFamily("f", 60, pairs, "f")], DRAWS)
+    alone = [row for pair in pairs for row in comparisons(groups, [ComparisonFamily("f", 60, (pair,), "f")], DRAWS)]
+    expected = pooled_differences([(groups[beta].accuracies, rce.accuracies) for beta, _ in pairs])
+    assert [row.p for row in together] == pytest.approx(list(t_p_values(side_by_side(expected))), rel=1e-9)
+    assert [row.difference for row in together] == [row.difference for row in alone]
+    assert [row.p for row in together] != [row.p for row in alone]
+    apart = [ComparisonFamily(name, 60, (pair,), name) for name, pair in zip("abc", pairs, strict=True)]
+    assert [row.p for row in comparisons(groups, apart, DRAWS)] == [row.p for row in alone]
+    levels = [(row.left_value, row.right_value) for row in together[::2]]
+    assert levels == [(pytest.approx(100 * groups[b].accuracies[..., 0].mean()), levels[0][1]) for b, _ in pairs]
+    assert [row.left_value - row.right_value for row in together] == pytest.approx([row.difference for row in together])
+
+
+def test_all_pairs_of_betas_have_the_freedom_of_their_betas() -> None:
+    groups = {beta: beta_group(beta, 0, 1, 2) for beta in ("0", "0.15", "0.18")}
+    families = [
+        ComparisonFamily("highest", 60, (("0.15", "0"), ("0.18", "0")), "highest"),
+        ComparisonFamily("others", 60, (("0.15", "0.18"),), "highest"),
+    ]
+    pairs = [(groups[left].accuracies, groups[right].accuracies) for of in families for left, right in of.pairs]
+    expected = side_by_side(pooled_differences(pairs, are_all_pairs=True))
+    assert [row.p for row in comparisons(groups, families, DRAWS)] == pytest.approx(
+        list(t_p_values(expected)), rel=1e-9
+    )
+
+
+def test_a_family_never_mixes_what_infers_to_further_seeds_with_what_does_not() -> None:
+    groups = {"rce": group("rce", 0, 1, 2), "0": beta_group("0", 0, 1, 2), "0.15": beta_group("0.15", 1)}
+    groups["0.18"] = beta_group("0.18", 2)
+    pairs = tuple((beta, "rce") for beta in ("0", "0.15", "0.18"))
+    rows = comparisons(groups, [ComparisonFamily("f", 60, pairs, "f", ("mean",))], DRAWS)
+    assert [(row.family, row.n_runs, row.test) for row in rows] == [
+        ("f", 3, STUDENT),
+        *[("f-one-run", 1, SIGN_FLIP)] * 2,
+    ]
+    assert rows[0].p_holm == rows[0].p
+    assert sorted(row.p_holm for row in rows[1:])[0] == pytest.approx(min(1, 2 * min(row.p for row in rows[1:])))
+    assert adjusted([0.01, 0.02], [True, True]) == [(0.02, ""), (0.02, "")]  # of one kind: its name stays
+    (one, _, other) = adjusted([0.01, math.nan, 0.02], [False, False, True])
+    assert (one, other) == ((0.01, ""), (0.02, "-one-run"))

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lever_pipe.report.tables.comparisons.families import arms_of, best_beta, families_of, near, reference_of
+from lever_pipe.experiment.config import PrimaryCells
+from lever_pipe.report.tables.comparisons.families import arms_of, families_of, highest_beta, near, reference_of
 
 BASELINES = ["baseline/random", "baseline/oracle"]
 
@@ -32,10 +33,22 @@ def pairs(groups: list[str], name: str) -> tuple[tuple[str, str], ...]:
     return found[name].pairs if name in found else ()  # type: ignore[attr-defined]
 
 
-def families(groups: list[str], accuracy: dict[str, float] | None = None, *, is_main: bool = True) -> dict[str, object]:
+def families(
+    groups: list[str],
+    accuracy: dict[str, float] | None = None,
+    *,
+    is_main: bool = True,
+    primary: PrimaryCells = PrimaryCells(),
+) -> dict[str, object]:
     arm = arms_of(groups, "main")[0 if is_main else 1]
     found = families_of(
-        arm, is_main=is_main, baselines=BASELINES, samples=(100, 400), accuracy=lambda g: (accuracy or {}).get(g, 0.0)
+        arm,
+        primary,
+        is_main=is_main,
+        baselines=BASELINES,
+        columns=("1", "2", "mean"),
+        samples=(100, 400),
+        accuracy=lambda g: (accuracy or {}).get(g, 0.0),
     )
     return {family.name: family for family in found}
 
@@ -64,25 +77,29 @@ def test_the_latest_base_fills_the_documents_and_every_base_meets_its_own() -> N
     assert against == {(grpo(beta, 1, base), rce(base)) for base in (2, 5) for beta in ("0.12", "0.15")}
 
 
-def test_the_best_is_on_the_right_and_the_rest_is_adjusted_with_it() -> None:
+def test_the_highest_is_on_the_right_and_the_rest_is_adjusted_with_it() -> None:
     groups = [grpo(beta, 1) for beta in ("0", "0.12", "0.15")]
     found = families(groups, {grpo("0.12", 1): 0.9, grpo("0", 1): 0.5, grpo("0.15", 1): 0.4})
-    assert found["best-beta"].pairs == ((groups[0], groups[1]), (groups[2], groups[1]))  # type: ignore[attr-defined]
+    assert found["highest-beta"].pairs == ((groups[0], groups[1]), (groups[2], groups[1]))  # type: ignore[attr-defined]
     assert found["other-betas"].pairs == ((groups[0], groups[2]),)  # type: ignore[attr-defined]
-    assert {family.adjusted_with for family in found.values() if "beta" in family.name} == {"best-beta"}  # type: ignore[attr-defined]
+    assert {found[name].adjusted_with for name in ("highest-beta", "other-betas")} == {"highest-beta"}  # type: ignore[attr-defined]
 
 
-def test_of_equal_betas_the_smallest_is_best() -> None:
+def test_of_equal_betas_the_smallest_is_highest() -> None:
     arm = arms_of([grpo("0.18", 1), grpo("0.12", 1)], "main")[0]
-    assert best_beta(arm, lambda _: 0.5) == 0.12
-    assert best_beta(arms_of([], "main")[0], lambda _: 0.5) is None
+    assert highest_beta(arm, lambda _: 0.5) == 0.12
+    assert highest_beta(arms_of([], "main")[0], lambda _: 0.5) is None
 
 
 def test_another_preset_writes_its_name() -> None:
     groups = [rce(5), *(grpo(beta, 1, preset="other") for beta in ("0", "0.15")), rce(5, "other")]
     found = families(groups, is_main=False)
     assert set(found) == {
-        f"preset~other/{name}" for name in ("document-001/epoch~1", "best-beta", "grpo-against-rce", "learning")
+        f"preset~other/{name}"
+        for name in (
+            *("grpo-over-betas", "grpo-against-rce", "grpo-betas"),
+            *("document-001/epoch~1", "highest-beta", "learning", "grpo-against-rce-by-shots"),
+        )
     }
     assert all(family.adjusted_with == name for name, family in found.items())  # type: ignore[attr-defined]
 
@@ -115,7 +132,7 @@ def test_on_policy_runs_have_families_of_their_own() -> None:
     found = families(groups)
     names = ("on-policy-against-rce", "on-policy-against-offline", "on-policy-betas", "marks")
     assert [(found[name].samples, found[name].adjusted_with) for name in names] == [(400, name) for name in names]  # type: ignore[attr-defined]
-    assert tuple(found)[-4:] == names
+    assert tuple(found)[3:7] == ("on-policy-over-betas", "on-policy-against-rce", "on-policy-betas", names[1])
     # A longer offline run of one beta does not move the epoch that all have.
     assert pairs([*groups, grpo("0.15", 3)], "on-policy-against-offline") == both
 
@@ -125,9 +142,8 @@ def test_families_of_the_offline_objective_do_not_know_on_policy_runs() -> None:
     without, beside = families(OFFLINE, accuracy), families([*ON_POLICY, *OFFLINE, *MARKS], accuracy)
     assert without == {name: family for name, family in beside.items() if name in without}
     assert set(beside) - set(without) == {
-        "on-policy-against-rce",
-        "on-policy-against-offline",
-        "on-policy-betas",
+        *(f"on-policy-{name}" for name in ("over-betas", "against-rce", "against-offline", "betas")),
+        *(f"on-policy-{name}-by-shots" for name in ("against-rce", "against-offline", "betas")),
         "marks",
     }
 
@@ -154,13 +170,12 @@ def test_every_base_meets_its_own_and_the_latest_has_the_marks() -> None:
 def test_marks_need_no_on_policy_run_and_it_needs_no_marks() -> None:
     assert pairs([rce(5), lower(1)], "marks") == ((lower(1), rce(5)),)
     assert pairs([rce(5), upper(1)], "marks") == ((upper(1), rce(5)), (upper(1), "baseline/oracle"))
-    assert set(families([rce(5), drawn("0", 1)])) == {"learning", "on-policy-against-rce"}
+    assert set(families([rce(5), drawn("0", 1)])) == {
+        *("learning", "on-policy-against-rce", "on-policy-against-rce-by-shots")
+    }
     beside = "preset~main/continued/base~5/epoch~1"
     both = ((beside, rce(5)), (drawn("0", 1), beside), (grpo("0", 2), beside))
     assert pairs([rce(5), drawn("0", 1), drawn("1", 1), grpo("0", 2), grpo("0.1", 2), beside], "marks") == both
-    arm = arms_of([upper(1)], "main")[0]
-    without_oracle = families_of(arm, is_main=True, baselines=[], samples=(8,), accuracy=lambda _: 0.0)
-    assert without_oracle == []
 
 
 @pytest.mark.parametrize(
@@ -180,10 +195,44 @@ def test_near_200(samples: tuple[int, ...], expected: int) -> None:
 def test_documents_are_read_near_200_and_the_rest_at_the_largest_count() -> None:
     found = families([rce(5), grpo("0.12", 1), grpo("0.15", 1)])
     samples = {name: family.samples for name, family in found.items()}  # type: ignore[attr-defined]
-    assert samples == {
-        "document-001/epoch~1": 100,
-        "document-002/epoch~1": 100,
-        "best-beta": 400,
-        "grpo-against-rce": 400,
-        "learning": 400,
+    assert {name for name, n in samples.items() if n == 100} == {"document-001/epoch~1", "document-002/epoch~1"}
+    assert {n for name, n in samples.items() if not name.startswith("document")} == {400}
+
+
+OVER, DRAWN_OVER = grpo("all", 2), drawn("all", 3)
+
+
+def test_the_primary_families_hold_the_primary_endpoint_only_and_come_first() -> None:
+    found = families([*OFFLINE, *ON_POLICY])
+    roles = [family.role for family in found.values()]  # type: ignore[attr-defined]
+    assert roles == sorted(roles)  # primary, then secondary
+    primary = {name: family.pairs for name, family in found.items() if family.role == "primary"}  # type: ignore[attr-defined]
+    assert primary == {
+        "grpo-over-betas": ((OVER, rce(5)),),
+        "grpo-against-rce": tuple((grpo(b, 2), rce(5)) for b in ("0", "0.15", "0.18")),
+        "grpo-betas": tuple((grpo(b, 2), grpo("0", 2)) for b in ("0.15", "0.18")),
+        "on-policy-over-betas": ((DRAWN_OVER, rce(5)),),
+        "on-policy-against-rce": tuple((drawn(b, 3), rce(5)) for b in ("0", "0.15", "1")),
+        "on-policy-betas": tuple((drawn(b, 3), drawn("0", 3)) for b in ("0.15", "1")),
+        "on-policy-against-offline": tuple((drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15")),
     }
+    for name in primary:
+        assert (found[name].shots, found[name].samples, found[name].adjusted_with) == (("mean",), 400, name)  # type: ignore[attr-defined]
+    shots = found["grpo-against-rce-by-shots"]
+    assert (shots.shots, shots.pairs, shots.role) == (("1", "2"), primary["grpo-against-rce"], "secondary")  # type: ignore[attr-defined]
+
+
+def test_another_primary_endpoint_leaves_the_rest_to_the_secondary_families() -> None:
+    found = families(OFFLINE, primary=PrimaryCells(shots=2, samples=100))
+    assert (found["grpo-against-rce"].shots, found["grpo-against-rce"].samples) == (("2",), 100)  # type: ignore[attr-defined]
+    shots = found["grpo-against-rce-by-shots"]
+    assert (shots.shots, shots.samples) == (("1", "2", "mean"), 400)  # type: ignore[attr-defined]
+
+
+def test_the_mean_over_betas_is_of_each_base_and_of_several_betas() -> None:
+    arm = arms_of([grpo("0", 1), grpo("0.15", 1), grpo("0", 1, base=2), grpo("0.15", 1, base=2)], "main")[0]
+    assert arm.over_betas("grpo") == {
+        grpo("all", 1, base=2): (grpo("0", 1, base=2), grpo("0.15", 1, base=2)),
+        grpo("all", 1): (grpo("0", 1), grpo("0.15", 1)),
+    }
+    assert arm.over_betas("on_policy") == arms_of([grpo("0", 1)], "main")[0].over_betas("grpo") == {}

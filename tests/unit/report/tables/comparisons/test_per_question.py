@@ -9,7 +9,13 @@ import pytest
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, QuestionScore
-from lever_pipe.report.tables.comparisons.per_question import GroupScores, on_common_seeds, read_groups, read_scores
+from lever_pipe.report.tables.comparisons.per_question import (
+    GroupScores,
+    mean_group,
+    on_common_seeds,
+    read_groups,
+    read_scores,
+)
 
 
 def write(path: Path, values: dict[tuple[int, int], float]) -> Path:
@@ -70,6 +76,28 @@ def test_two_trained_groups_meet_on_the_seeds_of_both() -> None:
     for one in (oracle, other):  # nothing in common: as they are
         assert on_common_seeds(rce, one)[0] is rce
         assert on_common_seeds(rce, one)[1] is one
+
+
+def test_a_mean_over_groups_pairs_by_the_seeds_of_all() -> None:
+    names = [f"preset~p/grpo/base~1/beta~{beta}/epoch~2" for beta in ("0", "0.15", "all")]
+    by_seed = {0: (2, 0, 1), 1: (1, 2)}
+    groups = [
+        GroupScores(
+            names[k],
+            tuple(names[k].replace("/epoch", f"/seed~{s}/epoch") for s in seeds),
+            ("1", "mean"),
+            np.array(seeds, dtype=float)[:, None, None] + np.full((len(seeds), 2, 2), 10.0 * k),
+        )
+        for k, seeds in by_seed.items()
+    ]
+    found = mean_group(names[2], groups)
+    assert found is not None
+    assert (found.name, found.seeds, found.columns) == (names[2], ("2", "1"), ("1", "mean"))
+    assert found.runs[0] == "preset~p/grpo/base~1/beta~all/seed~2/epoch~2"
+    assert found.accuracies[:, 0, 0].tolist() == [7.0, 6.0]  # (2 + 12) / 2 and (1 + 11) / 2
+    assert mean_group(names[2], [groups[0], groups[1].of_seeds([])]) is None
+    assert groups[0].at(("mean",)).columns == ("mean",)
+    assert groups[0].at(()).accuracies.shape == (3, 2, 2)
 
 
 def test_runs_pair_by_seed_or_as_the_same_draws() -> None:

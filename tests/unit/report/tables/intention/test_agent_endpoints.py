@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
+from scipy import stats
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
@@ -103,15 +104,18 @@ def test_drift_learning_rate_and_loss(found: Found) -> None:
 
 def test_comparisons_by_hand(found: Found) -> None:
     (primary,) = [row for row in found.family(is_primary=True) if row.arm == "bundle"]
-    # seed by seed 0, 0 and -1 on every task: one of three signs decides nothing
-    assert (primary.difference, primary.p, primary.n_seeds) == (pytest.approx(-1 / 3, rel=1e-8), 1.0, 3)
-    assert primary.test == "sign flips over seeds"
+    # seed by seed 0, 0 and -1 on every task: t(2) = -1, and no p that exchanging eight tasks could not give
+    assert (primary.difference, primary.n_seeds) == (pytest.approx(-1 / 3, rel=1e-8), 3)
+    assert primary.p == primary.p_holm == pytest.approx(2 * stats.t.sf(1, 2), rel=1e-8)
+    assert (primary.test, primary.family) == ("Student's t", primary.endpoint)  # the only arm with several seeds
+    assert (primary.left_value, primary.right_value) == (pytest.approx(2 / 3, rel=1e-8), 1.0)
     (trapezoid,) = [row for row in found.family(is_primary=False) if row.arm == "kl_strong"]
     # the ceiling from step 5 on against 22.5 / 40 of it, one seed, every one of 8 tasks higher
     assert trapezoid.endpoint == "trapezoid_sampled"
     assert trapezoid.difference == pytest.approx(CEILING * 17.5 / 40, rel=1e-8)
-    assert (trapezoid.p, trapezoid.test) == (pytest.approx(2 / 256), "sign flips over tasks")
-    assert trapezoid.p_holm == pytest.approx(4 / 256)  # the smaller of two
+    assert (trapezoid.p, trapezoid.test) == (pytest.approx(2 / 256), "sign flip")
+    # the other arm has three seeds, and what infers to further seeds is adjusted apart
+    assert (trapezoid.p_holm, trapezoid.family) == (pytest.approx(2 / 256), "trapezoid_sampled-one-run")
     assert {row.reference for row in found.comparisons} == {"baseline"}
 
 

@@ -4,23 +4,19 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from lever_pipe.base import seeding
+from lever_pipe.report.tables.comparisons.estimates import STUDENT, Draws
+from lever_pipe.report.tables.evidence import Interval
 from lever_pipe.report.tables.intention.estimates import (
-    OVER_SEEDS,
-    OVER_TASKS,
-    STUDENT,
-    TaskDraws,
-    TaskInterval,
     mean_over_seeds,
     means_over_tasks,
     paired_over_seeds,
-    paired_over_tasks,
-    unpaired_over_tasks,
     within_ceiling,
 )
 
-DRAWS = TaskDraws(0, 2000)
+DRAWS = Draws(0, 2000, over="tasks")
 
 
 def test_a_mean_over_one_seed_has_the_error_of_its_tasks() -> None:
@@ -58,9 +54,9 @@ def test_shares_stay_within_their_bounds() -> None:
 
 
 def test_a_reward_stays_between_nothing_and_its_ceiling() -> None:
-    assert within_ceiling(TaskInterval(2.0, -0.5, 3.0), 0.1, 2.5) == (2.0, 0.0, 2.5)
-    assert within_ceiling(TaskInterval(-0.1, -0.5, 0.2), -0.4, 2.5) == (-0.1, -0.4, 0.2)  # a penalty was seen
-    assert math.isnan(within_ceiling(TaskInterval(2.0, math.nan, math.nan), 0.1, 2.5).high)
+    assert within_ceiling(Interval(2.0, -0.5, 3.0, 1), 0.1, 2.5) == (2.0, 0.0, 2.5, 1)
+    assert within_ceiling(Interval(-0.1, -0.5, 0.2, 1), -0.4, 2.5) == (-0.1, -0.4, 0.2, 1)  # a penalty was seen
+    assert math.isnan(within_ceiling(Interval(2.0, math.nan, math.nan, 1), 0.1, 2.5).high)
 
 
 def test_one_task_has_no_interval() -> None:
@@ -77,51 +73,18 @@ def test_numbers_of_whole_runs() -> None:
     assert math.isnan(mean_over_seeds([1.0, math.nan]).value)
 
 
-def test_paired_seeds_are_exchanged_as_a_whole() -> None:
-    generator = seeding.generator(2, "pairs")
-    base = [generator.normal(size=20) for _ in range(3)]
-    better = [values + 1 for values in base]
-    found = paired_over_tasks(better, base, DRAWS, "x", are_shares=False)
-    assert (found.value, found.p, found.test, found.n_seeds) == (pytest.approx(1.0), 0.25, OVER_SEEDS, 3)
-    assert found.low == pytest.approx(1.0)  # every task of every seed differs alike
-    mixed = [base[0] + 1, base[1] + 1, base[2] - 2]
-    assert paired_over_tasks(mixed, base, DRAWS, "x", are_shares=False).p == 1.0
-
-
-def test_a_single_pair_is_tested_over_tasks() -> None:
-    base = np.zeros(6)
-    found = paired_over_tasks([base + 0.5], [base], DRAWS, "x", are_shares=False)
-    # 2 of 64 ways; the counting goes through a Fourier transform
-    assert (found.p, found.test, found.n_seeds) == (pytest.approx(2 / 64, rel=1e-9), OVER_TASKS, 1)
-
-
-def test_pairs_of_single_tasks_are_pairs_of_seeds() -> None:
-    left, right = [np.array([v]) for v in (1.0, 2.0)], [np.array([0.0])] * 2
-    assert paired_over_tasks(left, right, DRAWS, are_shares=False) == paired_over_seeds([1, 2], [0, 0])
-
-
-def test_runs_without_a_common_seed() -> None:
-    generator = seeding.generator(3, "unpaired")
-    left, right = ([generator.normal(size=30) + shift for _ in range(2)] for shift in (1.0, 0.0))
-    several = unpaired_over_tasks(left, right, DRAWS, are_shares=False)
-    assert (several.test, several.n_seeds) == (STUDENT, 2)
-    assert several.p < 0.05
-    single = unpaired_over_tasks(left[:1], right[:1], DRAWS, "y", are_shares=False)
-    assert (single.test, single.n_seeds) == (OVER_TASKS, 1)
-    assert unpaired_over_tasks([np.ones(1)], [np.zeros(1)], DRAWS, are_shares=False).value == 1.0
-
-
 def test_differences_of_whole_runs() -> None:
     found = paired_over_seeds([2.0, 3.0, 5.0], [1.0, 1.0, 1.0])
     # differences 1, 2 and 4: mean 7 / 3, sd sqrt(7 / 3); detectable (4.303 + 1.061) of their error
-    assert (found.value, found.p, found.test) == (pytest.approx(7 / 3), 0.25, OVER_SEEDS)
+    t, p = stats.ttest_rel([2.0, 3.0, 5.0], [1.0, 1.0, 1.0])
+    assert (found.value, found.p, found.test) == (pytest.approx(7 / 3), pytest.approx(p), STUDENT)
+    assert (found.high - 7 / 3) / 4.303 == pytest.approx(7 / 3 / t, rel=1e-3)
+    assert (found.left, found.right) == (pytest.approx(10 / 3), 1.0)
     assert found.detectable == pytest.approx((4.303 + 1.061) * math.sqrt(7 / 9), abs=2e-3)
     one = paired_over_seeds([2.0], [1.0])
-    assert (one.value, one.test, one.n_seeds) == (1.0, "", 1)
+    assert (one.value, one.test) == (1.0, "")
     assert math.isnan(one.p)
-    many = paired_over_seeds([1.0] * 16 + [3.0], [0.0] * 17)
-    assert (many.test, many.n_seeds) == (STUDENT, 17)
-    assert paired_over_seeds([1.0] * 17, [1.0] * 17).p == 1.0
+    assert paired_over_seeds([1.0] * 3, [1.0] * 3).p == 1.0
 
 
 def test_coverage_over_seeds_tasks_and_rollouts() -> None:
@@ -132,7 +95,7 @@ def test_coverage_over_seeds_tasks_and_rollouts() -> None:
         both = generator.normal(0, 0.1, (3, 40))
         rollouts = generator.normal(0, 0.64, (3, 40, 4)).mean(axis=2)
         block = 2.0 + seeds[:, None] + tasks + both + rollouts
-        (found,) = means_over_tasks([list(block)], TaskDraws(0, 200), are_shares=False)
+        (found,) = means_over_tasks([list(block)], Draws(0, 200, over="tasks"), are_shares=False)
         held += found.low <= 2.0 <= found.high
     # three standard errors of a share of 0.95 over 400 repetitions are 0.033
     assert 0.917 <= held / n <= 0.983

@@ -8,13 +8,13 @@ from agent_runs import ARMS, Study
 from agent_tables import Tabulate, Tabulated
 
 from lever_pipe.experiment.agent_config import Environment
+from lever_pipe.report.tables.comparisons.estimates import SIGN_FLIP, STUDENT
 from lever_pipe.report.tables.intention import arms
 from lever_pipe.report.tables.intention.arm_checks import identities, reward_unit
 from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.tables.intention.arms import answer
 from lever_pipe.report.tables.intention.curve_shapes import STATISTICS
 from lever_pipe.report.tables.intention.endpoint_cells import endpoint_title
-from lever_pipe.report.tables.intention.estimates import OVER_SEEDS, OVER_TASKS
 from lever_pipe.report.tables.intention.shown import steps_listed
 
 PRIMARY = "test_normalised_reward_sampled_last"
@@ -27,10 +27,8 @@ IDS = [
 
 
 def row(arm: str, p_holm: float, n_seeds: int = 1, difference: float = -0.05) -> ArmComparisonRow:
-    test = OVER_SEEDS if n_seeds > 1 else OVER_TASKS
-    return ArmComparisonRow(
-        PRIMARY, "primary", arm, "baseline", difference, -0.1, 0.0, p_holm, p_holm, 0.03, test, n_seeds, 200, 4
-    )
+    numbers = (difference, -0.1, 0.0, p_holm, p_holm, 0.03, STUDENT if n_seeds > 1 else SIGN_FLIP, n_seeds, 200, 4)
+    return ArmComparisonRow(PRIMARY, "primary", arm, "baseline", *numbers, PRIMARY, 0.9, 0.95)
 
 
 def test_the_tables_of_the_section(default: Tabulated) -> None:
@@ -41,18 +39,17 @@ def test_the_tables_of_the_section(default: Tabulated) -> None:
 
 def test_the_answer_is_computed(default: Tabulated) -> None:
     shown = default.shown
-    three = "3 common seeds give no p below 0.25, so they cannot separate `bundle` at 0.05."
     ends = [[default.shown.found.by_seed(arm, PRIMARY, [s])[0] for s in range(3)] for arm in ("bundle", "baseline")]
     lower = [left < right for left, right in zip(*ends, strict=True)]
-    three += " `bundle` is lower in all 3 seeds." if all(lower) else ""
+    three = " `bundle` is lower in all 3 seeds." if all(lower) else ""
     nothing = answer([row("kl_only", 0.4), row("bundle", 0.25, 3)], shown)
     assert (
-        nothing == f"No arm is separated from `baseline` at the primary endpoint: the smallest Holm p is 0.250. {three}"
+        nothing == f"No arm is separated from `baseline` at the primary endpoint: the smallest Holm p is 0.250.{three}"
     )
     single = answer([row("kl_strong", 0.0004), row("bundle", 0.25, 3)], shown)
     assert single == (
         "Separated from `baseline` over tasks, with one seed each: `kl_strong` (-5.0, Holm p <0.001). "
-        f"One seed says nothing about other seeds. {three}"
+        f"One seed says nothing about other seeds.{three}"
     )
     seeds = answer([row("bundle", 0.031, 6), row("kl_only", 0.6)], shown)
     assert seeds == "Separated from `baseline` over seeds: `bundle` (-5.0, Holm p 0.031)."
@@ -68,13 +65,9 @@ def test_the_single_factor_table(default: Tabulated) -> None:
     ]
     assert rows["bundle"]["Schedule"] == "warm-up of 5 steps, then cosine"
     assert rows["baseline"]["Difference"] == "reference"
-    assert (rows["bundle"]["Test"], rows["bundle"]["p"]) == ("over 3 seeds", "0.250")
-    assert rows["kl_only"]["Test"] == "over tasks, 1 seed"
-    # three seeds find no difference, however large; sign flips over tasks do
-    assert (rows["bundle"]["Detectable"], bool(rows["kl_only"]["Detectable"])) == ("", True)
+    assert (rows["bundle"]["Test"], rows["kl_only"]["Test"]) == ("Student's t, 3 seeds", "sign flip, 1 seed")
     caption = default.tables["arms-factors"].caption
     assert "fixed before the runs." in caption
-    assert "None where the common seeds give no p below 0.05, whatever the difference." in caption
     assert "held-out tasks 7 repeat" not in caption  # nothing is known of the tasks
     known = arms.tables(replace(default.shown, held_out=(12, 7)))[0].caption
     assert "Of 12 held-out tasks 7 repeat the words of a training request" in known
@@ -97,9 +90,9 @@ def test_what_the_factors_do(default: Tabulated) -> None:
         *("0.00900", "100.0"),
     )
     assert rows["schedule_only"]["Of the reference (%)"] == "50.0"  # 22.5 of 45 peaks
-    assert (rows["bundle"]["Test"], rows["kl_only"]["Test"]) == ("over 3 seeds", "over tasks, 1 seed")
+    assert (rows["bundle"]["Test"], rows["kl_only"]["Test"]) == ("Student's t, 3 seeds", "sign flip, 1 seed")
     caption = default.tables["arms-mechanism"].caption
-    for defined in ("Difference: to the reference arm", "In brackets: 95 %", "p: exact sign flips", "Holm p: adjusted"):
+    for defined in ("Difference: to the reference arm", "In brackets: 95 %", "p: Student's t", "Holm p: adjusted"):
         assert defined in caption
     assert "sign flips over tasks: it infers to further tasks" in caption
     assert "Detectable" not in caption
