@@ -133,6 +133,17 @@ def breakdown(path: Path) -> Iterator[EvidenceRow]:
         yield EvidenceRow(LEVER, line["group"], "accuracy", value, **at, **_ends(line), n=n, source=source)
 
 
+def costs(path: Path) -> Iterator[EvidenceRow]:
+    """Yield the prompts that an epoch has learned from, its own and those of its base, of `costs.csv`."""
+
+    def rows() -> Iterator[EvidenceRow]:
+        for source, line in _lines(path):
+            for metric, column in (("prompts.own", "own_prompts"), ("prompts.all", "prompts")):
+                yield EvidenceRow(LEVER, str(_trained(line)), metric, float(line[column]), runs=1, source=source)
+
+    yield from _with_means(rows())
+
+
 def flips(path: Path) -> Iterator[EvidenceRow]:
     """Yield how many questions a GRPO run answers better and worse than its base, by seed, of `flips.csv`."""
     for source, line in _lines(path):
@@ -324,16 +335,20 @@ def published_agents(path: Path) -> Iterator[EvidenceRow]:
 
 def _training_rows(path: Path) -> Iterator[EvidenceRow]:
     for source, line in _lines(path):
-        kind = "on_policy" if (line["stage"], line["mode"]) == ("grpo", "on_policy") else line["stage"]
-        name = PolicyName(
-            kind=kind,
-            preset=line["preset"],
-            base=_whole(line["base_rce_epoch"]),
-            beta=float(line["kl_beta"]) if line["kl_beta"] else None,
-            seed=_whole(line["seed"]),
-            epoch=_whole(line["epoch"]),
-        )
-        yield EvidenceRow(LEVER, str(name), line["metric"], _number(line["value"]), runs=1, source=source)
+        yield EvidenceRow(LEVER, str(_trained(line)), line["metric"], _number(line["value"]), runs=1, source=source)
+
+
+def _trained(line: Line) -> PolicyName:
+    """Return the policy that the columns of a training file name."""
+    kind = "on_policy" if (line["stage"], line["mode"]) == ("grpo", "on_policy") else line["stage"]
+    return PolicyName(
+        kind=kind,
+        preset=line["preset"],
+        base=_whole(line["base_rce_epoch"]),
+        beta=float(line["kl_beta"]) if line["kl_beta"] else None,
+        seed=_whole(line["seed"]),
+        epoch=_whole(line["epoch"]),
+    )
 
 
 def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:

@@ -26,6 +26,7 @@ use rule stage as collect_evidence with:
         agreement=of_lever("agreement.csv"),
         parameters=of_lever("parameters.csv"),
         breakdown=of_lever("breakdown.csv"),
+        costs=of_lever("costs.csv"),
         flips=of_lever("flips.csv"),
         selections=of_lever("selections.csv"),
         rewards=of_lever("rewards.csv"),
