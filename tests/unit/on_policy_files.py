@@ -19,6 +19,7 @@ from lever_pipe.base.policy_names import beta_text, group_of
 from lever_pipe.report.tables.columns import SCORES_COLUMNS, STEPS_COLUMNS
 from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 from lever_pipe.report.tables.costs import CostRow
+from lever_pipe.report.tables.evidence import BY_SHOTS
 
 BASE = 5
 STEPS, PROMPTS = 8, 100
@@ -224,10 +225,9 @@ def _comparisons(cells: Cells, found: list[Run], size: Size) -> list[ComparisonR
         if "distil" in size.marks:
             pairs += [("marks", last["distil", None], right) for right in (base, first, "baseline/oracle")]
         for family, left, right in pairs:
-            rows += [
-                _compare(cells, f"{prefix}{family}", left, right, max(size.samples), shots)
-                for shots in [*map(str, size.shots), "mean"]
-            ]
+            for shots in [*map(str, size.shots), "mean"]:
+                end = "" if shots == "mean" or family == "marks" else BY_SHOTS
+                rows.append(_compare(cells, f"{prefix}{family}{end}", left, right, max(size.samples), shots))
     return rows
 
 

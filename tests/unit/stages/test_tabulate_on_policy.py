@@ -79,7 +79,7 @@ def test_the_lead_counts_what_is_separated_and_the_caption_what_was_adjusted(tab
         "below; offline 0 of 2 KL_BETA above it and 0 below."
     )
     for said in (
-        "Holm p: adjusted for its family, 15 comparisons on-policy and 10 comparisons offline.",
+        "Holm p: adjusted for its family, 3 comparisons on-policy and 2 comparisons offline.",
         "those of the RL data that its RCE base learned from, without those of validation queries",
         "On-policy: one seed (0). Offline: 3 seeds (0, 1 and 2).",
         "Where one seed is compared, intervals and p values hold for further questions, for these very checkpoints",
@@ -142,7 +142,7 @@ def test_betas_show_the_end_of_the_steps(tables: Tables) -> None:
     assert (first["Difference"], middle["Difference"]) == ("", "-1.50 [-2.5, -0.5]")
     assert [found["Same choice, 1 shot"] for found in (first, middle, last)] == ["10.00", "20.00", "30.00"]
     assert middle["Same choice, 4 shots"] == "17.00"
-    assert "Holm p: adjusted for 10 comparisons." in table["caption"]
+    assert "Holm p: adjusted for 2 comparisons." in table["caption"]
 
 
 def test_the_betas_lead_says_that_none_is_separated_and_where_the_divergence_halves(tables: Tables) -> None:

@@ -18,7 +18,7 @@ def betas_table(study: PresetRuns) -> Table:
     runs = study.at_last(ON_POLICY)
     rows = [_row(study, run) for run in runs]
     agreeing = _agreeing(study)
-    compared = [row for run in runs for column in study.columns if (row := against_smallest(study, run, column))]
+    compared = [row for run in runs if (row := against_smallest(study, run, MEAN))]
     smallest = beta_text(runs[0].beta or 0.0)
     columns = ["KL_BETA", "Seeds", "Exact KL", "Entropy", "Accuracy", "Difference", "p", "Holm p", *agreeing.values()]
     return Table(

@@ -8,7 +8,6 @@ from lever_pipe.report.tables.comparisons.estimates import UNADJUSTED, Compariso
 from lever_pipe.report.tables.comparisons.inference import DETECTABLE, ONE_RUN, SEVERAL_SEEDS
 from lever_pipe.report.tables.evidence import ALPHA, MEAN, p_text
 from lever_pipe.report.tables.on_policy.study import (
-    AGAINST_BASE,
     NAMES,
     OFFLINE,
     ON_POLICY,
@@ -141,9 +140,9 @@ def _comparisons(study: PresetRuns, kind: str, shots: list[str]) -> list[Compari
 
 
 def _family(study: PresetRuns, kind: str) -> list[ComparisonRow]:
-    """Return everything that is adjusted together with a kind's comparisons, other bases included."""
-    name = study.family(AGAINST_BASE[kind])
-    return [row for row in study.measured.tests.values() if row.family == name]
+    """Return everything that is adjusted together with a kind's comparisons at the mean, other bases included."""
+    rows = _comparisons(study, kind, [MEAN])
+    return [row for row in study.measured.tests.values() if rows and row.family == rows[0].family]
 
 
 def _how(study: PresetRuns) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lever_pipe.report.tables.comparisons.estimates import ComparisonRow
 from lever_pipe.report.tables.comparisons.families import MARKS, ORACLE
 from lever_pipe.report.tables.comparisons.inference import DETECTABLE
-from lever_pipe.report.tables.evidence import ALPHA, MEAN, p_text
+from lever_pipe.report.tables.evidence import ALPHA, MEAN, kind_of, p_text
 from lever_pipe.report.tables.on_policy.gains import OTHER_SEEDS, interval_text, methods, tested
 from lever_pipe.report.tables.on_policy.study import (
     DISTIL,
@@ -59,7 +59,7 @@ def marks_table(study: PresetRuns) -> Table:
 
 def differences_table(study: PresetRuns) -> Table | None:
     """Return the paired differences between the marks at every shot count; None where nothing was compared."""
-    found = [row for row in study.measured.tests.values() if row.family == study.family(MARKS)]
+    found = [row for row in study.measured.tests.values() if kind_of(row.family) == study.family(MARKS)]
     rows = [_difference(row) for row in found]
     if not rows:
         return None
