@@ -48,6 +48,7 @@ HOW_MIXED = (
     "exact sign flips over questions (permutation test); interval: bootstrap over questions, expanded for runs."
 )
 HOW_FEW_DIFFER = "Where 5 questions or fewer differ, the interval is widened to the exact binomial bound."
+HOW_POOLED = "Comparisons of one family that differ in KL_BETA only share their seed variance."
 UNADJUSTED = "Intervals are not adjusted for the number of comparisons."
 
 
@@ -139,7 +140,7 @@ def method_of(tests: Iterable[str]) -> str:
     if not used:
         return ""
     how = HOW_MIXED if len(used) > 1 else HOW_ONE_RUN if used == {SIGN_FLIP} else HOW_SEVERAL_RUNS
-    return f"{how} {HOW_FEW_DIFFER}"
+    return f"{how} {HOW_FEW_DIFFER}" + (f" {HOW_POOLED}" if STUDENT in used else "")
 
 
 def comparing_test(runs: Iterable[int]) -> str:

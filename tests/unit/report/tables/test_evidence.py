@@ -50,6 +50,13 @@ def test_a_comparison_may_be_asked_in_either_direction(tmp_path: Path) -> None:
     assert Paired(1.5, -0.5, 3.5, 0.04, 2.9).text() == "+1.50 [-0.5, 3.5]"
 
 
+def test_a_comparison_is_found_whichever_part_of_its_kind_it_stands_in(tmp_path: Path) -> None:
+    numbers = "1.5,-0.5,3.5,0.02,0.04,2.9,3,100\n"
+    rows = ("f,a,b,100,mean,", "f-by-shots,a,b,100,1,", "f-by-shots-one-run,c,b,100,1,", "f-one-run,c,b,100,mean,")
+    found = evidence(tmp_path, comparisons="".join(f"{row}{numbers}" for row in rows))
+    assert all(found.paired(Pair("f", left, "b", 100, shots)) for left in ("a", "c") for shots in ("1", "mean"))
+
+
 def test_separation_goes_by_the_adjusted_p() -> None:
     assert separated([Paired(1, 0, 2, 0.9, 1), Paired(1, 0, 2, 0.049, 1)])
     assert not separated([Paired(1, 0.5, 2, 0.05, 1)])
