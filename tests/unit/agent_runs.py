@@ -363,7 +363,7 @@ def tabulate(folder: Path, study: Study = Study(), **changes: object) -> Path:
     found = compare(folder, study)
     found.pop("episodes_table")
     tables, summary = folder / "tables" / "agents.json", folder / "summary.json"
-    storage.write_json(summary, {"test": {"n_tasks": study.n_test, "n_requests_also_trained": 5}})
+    storage.write_json(summary, {"test": {"n_tasks": study.n_test, "n_hidden_also_trained": 5}})
     tabulate_agents(
         **found,
         reference_intention=REFERENCE_INTENTION,
