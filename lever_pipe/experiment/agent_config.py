@@ -139,7 +139,7 @@ class Environment(Section):
     show_reward: bool = True
     """Tell the agent each turn's reward, as published."""
     step_timeout_seconds: float = Field(30.0, gt=0, le=3600)
-    """A turn that takes longer ends its episode with reward 0 and is counted."""
+    """A turn that takes longer ends its episode, which is counted, and neither learned from nor averaged."""
 
 
 class TinyQwen3(Section):

@@ -13,6 +13,7 @@ from lever_pipe.base.atomic import write_folder
 from lever_pipe.experiment.agent_config import PrimaryEndpoint
 from lever_pipe.experiment.agent_stage_configs import PlotAgentsConfig
 from lever_pipe.experiment.stage_files import Input, Output
+from lever_pipe.intention.records import UNSOUND
 from lever_pipe.report.figures import agents, style
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.evidence import Interval
@@ -42,6 +43,7 @@ def plot_agents(
     arms = [arm.name for arm in config.arms]
     steps = read_columns(curves, columns.CURVES_COLUMNS, numbers=("step", "value"))
     episodes = read_columns(episodes_table, columns.EPISODES_COLUMNS, numbers=("step", "reward", "ceiling"))
+    episodes = episodes[~episodes["end"].isin(UNSOUND)]
     of_arms = _endpoints(endpoints, config.evaluation.primary)
     with style.styled():
         drawn: dict[str, Figure | None] = {

@@ -82,6 +82,32 @@ def test_the_error_over_further_rollouts_of_the_same_tasks(folder: Path) -> None
     assert greedy == pytest.approx(2 * sampled, rel=1e-8)  # one episode a task instead of four
 
 
+def test_episodes_that_the_user_ended_are_in_no_mean(tmp_path: Path) -> None:
+    """Of the first task no sampled episode is sound at step 5, of the second three of four."""
+    files, place = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "arm~baseline" / "seed~0"
+    rows = storage.read_rows(place / "episodes.jsonl", EpisodeRow)
+    at = [n for n, row in enumerate(rows) if (row.step, row.mode) == (5, "sampled")]
+    for n in at[:5]:
+        rows[n] = rows[n].model_copy(update={"end": "failed"})
+    storage.write_rows(place / "episodes.jsonl", rows)
+    of_tasks = np.split(np.array([math.fsum(rows[n].rewards) for n in at]), 8)
+    of_tasks = [of_tasks[1][1:], *of_tasks[2:]]
+    evaluations = storage.read_rows(place / "evaluations.jsonl", EvaluationRow)
+    told = {"reward": float(np.mean([of.mean() for of in of_tasks])), "tasks_lost": 1.0}
+    (number,) = [n for n, row in enumerate(evaluations) if (row.step, row.mode) == (5, "sampled")]
+    evaluations[number] = evaluations[number].model_copy(update={"values": evaluations[number].values | told})
+    storage.write_rows(place / "evaluations.jsonl", evaluations)
+    tables = {name: tmp_path / f"{name}.csv" for name in ("curves", "episodes_table", "runs")}
+    collect_agents(**files, **tables, config=CollectAgentsConfig(runs=SMALL.runs))
+    found = read_agent_runs(tables["curves"], tables["runs"])
+    names = ("n_tasks", "tasks_lost", "ceiling", "reward_error")
+    n_tasks, lost, ceiling, error = (found.validation("baseline", 0, "sampled", name)[5] for name in names)
+    assert (n_tasks, lost) == (7, 1)
+    assert ceiling == pytest.approx((17.9 - 1.7) / 7, rel=1e-8)
+    variance = np.mean([of.var(ddof=1) for of in of_tasks])
+    assert error == pytest.approx(math.sqrt(variance * (1 / 3 + 6 / 4)) / 7, rel=1e-8)
+
+
 def test_a_best_checkpoint_that_is_the_last_stands_once(tmp_path: Path) -> None:
     # nothing is found before the last step, and everything at it
     study = replace(SMALL, arms=ARMS[:1], skill=lambda arm, seed, step: float(step == 10))

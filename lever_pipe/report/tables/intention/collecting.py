@@ -15,7 +15,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.agent_stage_configs import AgentRun
-from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
+from lever_pipe.intention.records import UNSOUND, DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.long_format import decimal
 
@@ -111,7 +111,8 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
         if place in seen:
             continue
         seen.add(place)
-        counts = {columns.N_TASKS: float(evaluation.n_tasks), columns.N_SAMPLES: float(evaluation.n_samples)}
+        n_tasks = evaluation.n_tasks - evaluation.values.get(columns.TASKS_LOST, 0.0)
+        counts = {columns.N_TASKS: n_tasks, columns.N_SAMPLES: float(evaluation.n_samples)}
         values = evaluation.values | counts | derived.get(_of(evaluation), {})
         for metric, value in values.items():
             yield (*key, evaluation.step, evaluation.split, evaluation.mode, metric, decimal(value))
@@ -181,20 +182,21 @@ def _native_faults(files: RunFiles, at: Mapping[str, Sequence[int]]) -> Iterator
 
 
 def _episode_faults(files: RunFiles) -> Iterator[str]:
-    rewards: dict[Of, list[float]] = {}
+    episodes: dict[Of, list[EpisodeRow]] = {}
     for row in files.episodes:
-        rewards.setdefault(_of(row), []).append(math.fsum(row.rewards))
+        episodes.setdefault(_of(row), []).append(row)
     for evaluation in files.evaluations:
-        wanted, found = evaluation.n_tasks * evaluation.n_samples, rewards.pop(_of(evaluation), [])
+        wanted, found = evaluation.n_tasks * evaluation.n_samples, episodes.pop(_of(evaluation), [])
         where = f"the {evaluation.mode} evaluation on {evaluation.split} at step {evaluation.step}"
         if len(found) != wanted:
             yield f"{len(found)} of {wanted} episodes of {where}"
             continue
-        mean, said = math.fsum(found) / wanted, evaluation.values.get("reward", math.nan)
+        means = [math.fsum(of) / len(of) for of in _rewards_by_task(found).values()]
+        mean, said = math.fsum(means) / max(1, len(means)), evaluation.values.get("reward", math.nan)
         if not abs(mean - said) <= _ROUNDING:
             yield f"mean reward {mean:.6g} of the episodes of {where}, which says {said:.6g}"
-    if rewards:
-        yield f"{sum(map(len, rewards.values()))} episodes without an evaluation"
+    if episodes:
+        yield f"{sum(map(len, episodes.values()))} episodes without an evaluation"
 
 
 def _missing(steps: Sequence[int]) -> str:
@@ -208,27 +210,35 @@ def _of(row: EvaluationRow | EpisodeRow) -> Of:
 def _derived(episodes: Sequence[EpisodeRow]) -> dict[Of, dict[str, float]]:
     """Return by evaluation the mean ceiling and the standard error over further rollouts of the same tasks.
 
-    Of K rollouts of N tasks it is sqrt(mean variance within a task / (N K)). A greedy evaluation has one rollout a
-    task, so that variance is taken from the sampled one beside it, as if a greedy episode were one draw.
+    Of K sound rollouts of each of N tasks it is sqrt(mean variance within a task / (N K)), K the harmonic mean where
+    tasks differ. A greedy evaluation has one rollout a task, so that variance is taken from the sampled one beside it,
+    as if a greedy episode were one draw.
     """
     key = _of
     by_evaluation = {of: list(rows) for of, rows in groupby(sorted(episodes, key=key), key=key)}
-    within = {of: _variance_within(rows) for of, rows in by_evaluation.items()}
+    within = {of: _variance_within(_rewards_by_task(rows)) for of, rows in by_evaluation.items()}
     found: dict[Of, dict[str, float]] = {}
     for of, rows in by_evaluation.items():
-        ceilings = {row.task_id: row.ceiling for row in rows}
+        rewards = _rewards_by_task(rows)
+        ceilings = {row.task_id: row.ceiling for row in rows if row.task_id in rewards}
         variance = within[of] if of.mode == SAMPLED else within.get(of._replace(mode=SAMPLED), math.nan)
         found[of] = {columns.CEILING: math.fsum(ceilings.values()) / len(ceilings)}
         if not math.isnan(variance):
-            found[of][columns.SAME_TASKS_ERROR] = math.sqrt(variance / len(rows))
+            shares = math.fsum(1 / len(values) for values in rewards.values())
+            found[of][columns.SAME_TASKS_ERROR] = math.sqrt(variance * shares) / len(rewards)
     return found
 
 
-def _variance_within(rows: Sequence[EpisodeRow]) -> float:
-    """Return the mean over tasks of the variance between rollouts; NaN with a single one."""
+def _rewards_by_task(rows: Sequence[EpisodeRow]) -> dict[str, list[float]]:
+    """Return the rewards of the sound episodes of each task; one without any is left out."""
     rewards: dict[str, list[float]] = {}
     for row in rows:
-        rewards.setdefault(row.task_id, []).append(math.fsum(row.rewards))
-    if min(map(len, rewards.values())) < 2:
-        return math.nan
-    return float(np.mean([np.var(values, ddof=1) for values in rewards.values()]))
+        if row.end not in UNSOUND:
+            rewards.setdefault(row.task_id, []).append(math.fsum(row.rewards))
+    return rewards
+
+
+def _variance_within(rewards: Mapping[str, Sequence[float]]) -> float:
+    """Return the mean over tasks of the variance between rollouts, of which two are needed; NaN without such a task."""
+    variances = [np.var(values, ddof=1) for values in rewards.values() if len(values) > 1]
+    return float(np.mean(variances)) if variances else math.nan
