@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lever_pipe.base.atomic import write_folder
-from lever_pipe.experiment.agent_config import PrimaryEndpoint
 from lever_pipe.experiment.agent_stage_configs import PlotAgentsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.intention.records import UNSOUND
@@ -20,7 +19,7 @@ from lever_pipe.report.tables.evidence import Interval
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.intention.agent_runs import read_columns
 from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
-from lever_pipe.report.tables.intention.endpoints import PRIMARY, EndpointRow, primary_name
+from lever_pipe.report.tables.intention.endpoints import EndpointRow, primary_names
 
 PUBLISHED = "Published: Qwen3-8B on IntentionGym, one run each."
 
@@ -44,7 +43,8 @@ def plot_agents(
     steps = read_columns(curves, columns.CURVES_COLUMNS, numbers=("step", "value"))
     episodes = read_columns(episodes_table, columns.EPISODES_COLUMNS, numbers=("step", "reward", "ceiling"))
     episodes = episodes[~episodes["end"].isin(UNSOUND)]
-    of_arms = _endpoints(endpoints, config.evaluation.primary)
+    primary = primary_names(config.evaluation.primary)[0]
+    of_arms = _endpoints(endpoints, primary)
     with style.styled():
         drawn: dict[str, Figure | None] = {
             "agent_validation": agents.validation(episodes, [config.reference_arm, config.document_arm]),
@@ -52,7 +52,7 @@ def plot_agents(
             "agent_training": agents.training(steps, arms),
             "agent_arms": agents.endpoint(
                 of_arms,
-                _differences(comparisons),
+                _differences(comparisons, primary),
                 reference=config.reference_arm,
                 metric=config.evaluation.primary.metric,
             ),
@@ -62,16 +62,16 @@ def plot_agents(
         write_folder(figures, lambda folder: _save_all(folder, drawn, footers))
 
 
-def _endpoints(path: Path, primary: PrimaryEndpoint) -> dict[str, Interval]:
+def _endpoints(path: Path, primary: str) -> dict[str, Interval]:
     """Return each arm's primary endpoint, mean over seeds; nothing where no run has it."""
     frame = read_columns(path, EndpointRow._fields, numbers=("value", "low", "high", "n_seeds"))
-    return _intervals(frame[(frame["endpoint"] == primary_name(primary)) & (frame["seed"] == "")], value="value")
+    return _intervals(frame[(frame["endpoint"] == primary) & (frame["seed"] == "")], value="value")
 
 
-def _differences(path: Path) -> dict[str, Interval]:
+def _differences(path: Path, primary: str) -> dict[str, Interval]:
     """Return each arm's difference to the reference arm at the primary endpoint."""
     frame = read_columns(path, ArmComparisonRow._fields, numbers=("difference", "low", "high", "n_seeds"))
-    return _intervals(frame[frame["role"] == PRIMARY], value="difference")
+    return _intervals(frame[frame["endpoint"] == primary], value="difference")
 
 
 def _intervals(rows: pd.DataFrame, *, value: str) -> dict[str, Interval]:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import Row
+from lever_pipe.experiment.agent_config import AgentEvaluation
 from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.processes import own_share
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, MISHAPS, Episode, EpisodeRequest, Player
@@ -80,6 +81,17 @@ def evaluate(
     greedy = _play(player, tasks, when, "greedy", 1, seed, progress)
     sampled = _play(player, tasks, when, "sampled", n_samples, seed, progress)
     return PolicyEvaluation([greedy[0], sampled[0]], [*greedy[1], *sampled[1]])
+
+
+def evaluate_held_out(player: Player, tasks: Sequence[Task], when: When, config: AgentEvaluation) -> PolicyEvaluation:
+    """Evaluate a policy on held-out tasks as `config` says, and show how far it is.
+
+    Raises:
+        TrainingError: as `evaluate`.
+    """
+    n_own = len(own_share(tasks, player.processes))
+    with Progress(n_own * (1 + config.test_samples), f"evaluate the policy of step {when.step}") as bar:
+        return evaluate(player, tasks, when, n_samples=config.test_samples, seed=config.seed, progress=bar)
 
 
 def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:

@@ -37,8 +37,13 @@ def test_the_columns_and_the_counts_of_lines(folder: Path) -> None:
     assert tuple(episodes.columns) == columns.EPISODES_COLUMNS
     assert tuple(runs.columns) == columns.RUNS_COLUMNS
     assert len(runs) == 4  # baseline with three seeds, kl_only with one
-    # greedy and four samples of 8 tasks at steps 0, 5 and 10, and of 12 held-out tasks for two checkpoints
-    assert len(episodes) == 4 * (3 * 8 * 5 + 2 * 12 * 5)
+    # greedy and four samples of 8 tasks at steps 0, 5 and 10, and of 12 held-out tasks for two checkpoints; the start's
+    assert len(episodes) == 4 * (3 * 8 * 5 + 2 * 12 * 5) + 12 * 5
+    start = episodes[episodes["arm"] == "start"]
+    assert set(zip(start["seed"], start["step"], start["split"], start["checkpoint"], strict=True)) == {
+        (0, 0, "test", "last")
+    }
+    assert set(curves.loc[curves["arm"] == "start", "split"]) == {"test"}
     assert (curves["split"] == "train").sum() == 4 * 10 * len(agent_runs.step_values(SMALL, SMALL.runs[0], 1))
 
 
@@ -113,7 +118,7 @@ def test_a_best_checkpoint_that_is_the_last_stands_once(tmp_path: Path) -> None:
     study = replace(SMALL, arms=ARMS[:1], skill=lambda arm, seed, step: float(step == 10))
     paths = agent_runs.collect(tmp_path, study)
     curves = pd.read_csv(paths["curves"])
-    test = curves[(curves["split"] == "test") & (curves["metric"] == "reward")]
+    test = curves[(curves["split"] == "test") & (curves["metric"] == "reward") & (curves["arm"] != "start")]
     assert list(test["step"]) == [10, 10] * 3  # greedy and sampled of three seeds
     assert not curves.duplicated(["arm", "seed", "step", "split", "mode", "metric"]).any()
 
@@ -125,6 +130,23 @@ def test_a_converted_log_may_end_early(tmp_path: Path) -> None:
     assert (found.planned_steps, found.executed_steps, found.reason, found.device) == (465, 45, "log ended", "")
     assert found.version.startswith("UserRL")
     assert len(pd.read_csv(paths["episodes_table"])) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[:1], r"found 12 episodes|evaluations of"),
+        (lambda rows: [row | {"step": 5} for row in rows], "episodes of the greedy evaluation on test at step 5"),
+    ],
+)
+def test_a_start_that_is_not_on_held_out_tasks_is_refused(tmp_path: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
+    files, path = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "start" / "start_evaluations.jsonl"
+    lines = change([json.loads(line) for line in path.read_text().splitlines()])
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tables = {name: tmp_path / f"{name}.csv" for name in ("curves", "episodes_table", "runs")}
+    with pytest.raises(RecordError, match=message) as caught:
+        collect_agents(**files, **tables, config=CollectAgentsConfig(runs=SMALL.runs))
+    assert "expected the start policy on held-out tasks" in str(caught.value)
 
 
 def broken(folder: Path, name: str, change) -> None:  # type: ignore[no-untyped-def]

@@ -14,12 +14,15 @@ import numpy as np
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.experiment.agent_stage_configs import AgentRun
 from lever_pipe.intention.records import UNSOUND, DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.long_format import decimal
+from lever_pipe.report.tables.text import listing
 
 NATIVE = "native"
+TEST = "test"
 GREEDY, SAMPLED = "greedy", "sampled"
 TIMED_APART = ("seconds_validation", "seconds_checkpoint")
 """Parts of a run that its steps do not hold."""
@@ -37,14 +40,20 @@ class Of(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """One run's rows; those of the held-out tasks stand behind those of the validation curve."""
+@dataclass(frozen=True)
+class Played:
+    """What was evaluated of a policy or run."""
 
     run: AgentRun
-    steps: list[StepRow]
     evaluations: list[EvaluationRow]
     episodes: list[EpisodeRow]
+
+
+@dataclass(frozen=True)
+class RunFiles(Played):
+    """One run's rows; those of the held-out tasks stand behind those of the validation curve."""
+
+    steps: list[StepRow]
     done: DoneRow
     card: RunCard
 
@@ -98,12 +107,41 @@ def read_run(
     return found
 
 
+def read_start(evaluations: Path, episodes: Path) -> Played:
+    """Return the evaluation of the policy that every run starts from.
+
+    Raises:
+        RecordError: a malformed row, or other evaluations than of a start policy on held-out tasks.
+    """
+    found = Played(
+        AgentRun(arm=START_ARM, seed=0),
+        storage.read_rows(evaluations, EvaluationRow),
+        storage.read_rows(episodes, EpisodeRow),
+    )
+    wanted = {Of(TEST, mode, "last", 0) for mode in (GREEDY, SAMPLED)}
+    faults = list(_episode_faults(found))
+    if {_of(row) for row in found.evaluations} != wanted:
+        faults.append(f"evaluations of {listing(str(tuple(_of(row))) for row in found.evaluations)}")
+    if faults:
+        raise RecordError(
+            f"{evaluations}: expected the start policy on held-out tasks, greedy and sampled",
+            found="; ".join(faults),
+            do="Run evaluate_start again.",
+        )
+    return found
+
+
 def curve_lines(files: RunFiles) -> Iterator[Line]:
-    """Yield the lines of `curves.csv`; a best checkpoint that is the last one has the lines of the last only."""
-    key = (files.run.arm, files.run.seed)
+    """Yield the lines of `curves.csv`."""
     for row in files.steps:
         for metric, value in row.values.items():
-            yield (*key, row.step, "train", "", metric, decimal(value))
+            yield (files.run.arm, files.run.seed, row.step, "train", "", metric, decimal(value))
+    yield from evaluation_lines(files)
+
+
+def evaluation_lines(files: Played) -> Iterator[Line]:
+    """Yield those of evaluations; a best checkpoint that is the last one has the lines of the last only."""
+    key = (files.run.arm, files.run.seed)
     derived = _derived(files.episodes)
     seen: set[tuple[str, str, int]] = set()
     for evaluation in sorted(files.evaluations, key=lambda row: row.checkpoint == "best"):
@@ -118,7 +156,7 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
             yield (*key, evaluation.step, evaluation.split, evaluation.mode, metric, decimal(value))
 
 
-def episode_lines(files: RunFiles) -> Iterator[Line]:
+def episode_lines(files: Played) -> Iterator[Line]:
     """Yield the lines of `episodes.csv`; a reward is the sum over turns."""
     for row in files.episodes:
         numbers = (decimal(math.fsum(row.rewards)), decimal(row.ceiling), len(row.rewards), row.end, row.n_agent_tokens)
@@ -181,7 +219,7 @@ def _native_faults(files: RunFiles, at: Mapping[str, Sequence[int]]) -> Iterator
     yield from _episode_faults(files)
 
 
-def _episode_faults(files: RunFiles) -> Iterator[str]:
+def _episode_faults(files: Played) -> Iterator[str]:
     episodes: dict[Of, list[EpisodeRow]] = {}
     for row in files.episodes:
         episodes.setdefault(_of(row), []).append(row)

@@ -138,7 +138,7 @@ def test_other_primary_endpoints(tmp_path: Path) -> None:
         ("normalised_reward", "sampled", "val", "best"),
         ("reward", "sampled", "test", "best"),
     ):
-        primary = {"metric": metric, "mode": mode, "split": split, "checkpoint": checkpoint}
+        primary = {"metric": metric, "modes": [mode], "split": split, "checkpoint": checkpoint}
         evaluation = small.evaluation.model_validate({**small.evaluation.model_dump(), "primary": primary})
         paths = agent_runs.compare(tmp_path / checkpoint / mode, small, evaluation=evaluation)
         found = read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
