@@ -18,6 +18,8 @@ RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
 TurnCredit = Literal["equalized", "r2g", "em"]
 EvaluationMode = Literal["greedy", "sampled"]
+START_ARM = "start"
+"""Under this name the policy that every run starts from stands beside the arms."""
 
 
 class SyntheticTasks(Section):
@@ -139,7 +141,7 @@ class Environment(Section):
     show_reward: bool = True
     """Tell the agent each turn's reward, as published."""
     step_timeout_seconds: float = Field(30.0, gt=0, le=3600)
-    """A turn that takes longer ends its episode with reward 0 and is counted."""
+    """A turn that takes longer ends its episode, which is counted, and neither learned from nor averaged."""
 
 
 class TinyQwen3(Section):
@@ -235,10 +237,11 @@ class AgentGrpo(Section):
 
 
 class PrimaryEndpoint(Section):
-    """The one number that the arms are compared by, fixed before any run."""
+    """What the arms are compared by, fixed before any run: one number a decoding."""
 
     metric: Literal["reward", "normalised_reward"] = "normalised_reward"
-    mode: EvaluationMode = "sampled"
+    modes: Distinct[EvaluationMode] = Field(("sampled", "greedy"), min_length=1)
+    """Each with a family of tests of its own; the first stands where there is room for one."""
     split: Literal["val", "test"] = "test"
     checkpoint: Literal["last", "best"] = "last"
 
@@ -353,6 +356,13 @@ class Intention(Section):
             if name in seen:
                 yield ("arms", index, "name"), f"must differ from the names of earlier arms, got {name!r}. Rename it."
             seen.update([name] if name else [])
+
+    @rule
+    def _no_arm_is_the_start(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            if getattr(arm, "name", None) == START_ARM:
+                fault = f"must not be {START_ARM!r}, the name of the start policy's rows. Rename it."
+                yield ("arms", index, "name"), fault
 
     @rule
     def _compared_arms_exist(self) -> Iterator[Fault]:

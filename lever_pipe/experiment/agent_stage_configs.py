@@ -80,15 +80,20 @@ class TrainAgentConfig(Section):
         return self.arm.seeds[0]
 
 
-@identity_of("evaluate_agent", SIMULATOR, CODEC, of="intention")
-class EvaluateAgentConfig(AgentRun):
-    """Identity of `evaluate_agent`: a finished run on held-out tasks."""
+@identity_of("evaluate_start", SIMULATOR, CODEC, of="intention")
+class EvaluateStartConfig(Section):
+    """Identity of `evaluate_start`: the policy that every run starts from, on held-out tasks."""
 
     temperature: Annotated[float, Setting("intention.grpo.temperature")]
     policy: OfPolicy
     environment: Environment
     simulator: Simulator
     evaluation: Annotated[AgentEvaluation, Planned("evaluation_of_tests")]
+
+
+@identity_of("evaluate_agent", SIMULATOR, CODEC, of="intention")
+class EvaluateAgentConfig(EvaluateStartConfig, AgentRun):
+    """Identity of `evaluate_agent`: a finished run on held-out tasks."""
 
 
 @identity_of("collect_agents")

@@ -16,6 +16,9 @@ from lever_pipe.base.records import Row
 EndReason = Literal["complete", "closed", "turns", "length", "context", "malformed", "timeout", "failed"]
 """Why an episode ended: nothing remains; a turn without a call; the turn limit; a turn or context too long; a call that
 cannot be read; a turn over its time; a simulator that gave up."""
+UNSOUND: tuple[EndReason, ...] = ("timeout", "failed")
+"""Ends that are the simulator's doing: the rewards before them say nothing about the policy, so that such episodes are
+counted, and neither learned from nor averaged."""
 
 
 class MissingDetail(Row):
@@ -52,7 +55,7 @@ class EvaluationRow(Row):
     checkpoint: Literal["current", "last", "best"] = "current"
     n_tasks: int = Field(ge=1)
     n_samples: int = Field(ge=1)
-    values: dict[str, float]
+    values: dict[str, float]  # means over tasks, each of its sound episodes; `tasks_lost` have none and are left out
 
 
 class EpisodeRow(Row):

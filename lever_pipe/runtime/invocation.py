@@ -26,7 +26,10 @@ WORTH_A_SERVER = 8
 """Planned jobs, from which on their starts take longer than that of a server."""
 OF_AGENTS = ("accelerate", "transformers.models.qwen3.modeling_qwen3")
 LOCKS = Path(".snakemake/locks")
-LATE = dict.fromkeys(("stages.train_agent", "stages.evaluate_agent", "stages.warm_start_agent"), OF_AGENTS)
+LATE = dict.fromkeys(
+    tuple(f"stages.{name}" for name in ("train_agent", "evaluate_agent", "evaluate_start", "warm_start_agent")),
+    OF_AGENTS,
+)
 """What stages import when they run, so that nothing else has to wait for it: worth seconds a job."""
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file

@@ -61,6 +61,7 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     # checkpoint. 45 published steps took under 3 minutes each; the native engine is not measured at this size.
     "train_agent": Need(mem_mb=240_000, runtime=1800, threads=24, gpus=3, launcher=FSDP),
     "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
+    "evaluate_start": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
 }
 PRODUCTION_CPU: Mapping[str, Need] = {
     **dict.fromkeys(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 from lever_pipe.base import storage
@@ -9,7 +10,15 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectAgentsConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.report.tables.intention import columns
-from lever_pipe.report.tables.intention.collecting import RunFiles, curve_lines, episode_lines, read_run, run_line
+from lever_pipe.report.tables.intention.collecting import (
+    RunFiles,
+    curve_lines,
+    episode_lines,
+    evaluation_lines,
+    read_run,
+    read_start,
+    run_line,
+)
 from lever_pipe.report.tables.long_format import csv_text
 
 
@@ -22,6 +31,8 @@ def collect_agents(
     cards: Inputs,
     test_evaluations: Inputs,
     test_episodes: Inputs,
+    start_evaluations: Inputs,
+    start_episodes: Inputs,
     curves: Output,
     episodes_table: Output,
     runs: Output,
@@ -30,6 +41,7 @@ def collect_agents(
     """Write one line a number to `curves`, one an evaluated episode to `episodes_table` and one a run to `runs`.
 
     The files of every kind belong to `config.runs`, in their order; those of held-out tasks may be absent altogether.
+    The start policy has its own lines, under the arm's name `start`; its files may be absent, too.
 
     Raises:
         RecordError: a malformed row, a run that did not get as far as it says, or a number of files that is not that of
@@ -51,9 +63,10 @@ def collect_agents(
                 card=cards[index],
             )
         )
-    storage.write_text(curves, csv_text(columns.CURVES_COLUMNS, (line for of in found for line in curve_lines(of))))
-    lines = (line for of in found for line in episode_lines(of))
-    storage.write_text(episodes_table, csv_text(columns.EPISODES_COLUMNS, lines))
+    start = [read_start(*paths) for paths in zip(start_evaluations, start_episodes, strict=True)]
+    lines = chain(*map(evaluation_lines, start), *map(curve_lines, found))
+    storage.write_text(curves, csv_text(columns.CURVES_COLUMNS, lines))
+    storage.write_text(episodes_table, csv_text(columns.EPISODES_COLUMNS, chain(*map(episode_lines, [*start, *found]))))
     storage.write_text(runs, csv_text(columns.RUNS_COLUMNS, map(run_line, found)))
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from lever_pipe.base import storage
-from lever_pipe.base.progress import Progress
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate, relabelled
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out, relabelled
 from lever_pipe.intention.agent.player import execution_of, load_player, with_cassette
-from lever_pipe.intention.agent.processes import is_main, join, own_share
+from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.records import DoneRow, Task
 
 
@@ -48,9 +47,7 @@ def evaluate_agent(
 
     def play(folder: Path, when: When) -> PolicyEvaluation:
         player = load_player(folder, config, settings, processes, temperature=config.temperature, dtype=dtype)
-        n_samples, n_own = config.evaluation.test_samples, len(own_share(tasks, processes))
-        with Progress(n_own * (1 + n_samples), f"evaluate the {when.checkpoint} policy") as bar:
-            return evaluate(player, tasks, when, n_samples=n_samples, seed=config.evaluation.seed, progress=bar)
+        return evaluate_held_out(player, tasks, when, config.evaluation)
 
     found = [play(last, When(finished.executed_steps, "test", "last"))]
     when = When(finished.best_step, "test", "best")

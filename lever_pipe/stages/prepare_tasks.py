@@ -31,7 +31,8 @@ def prepare_tasks(
 ) -> dict[str, Any]:
     """Write the tasks of each split and return what `summary` says of them.
 
-    The files are empty for tasks that are made, not read. The test split leaves out what is trained or validated on.
+    The files are empty for tasks that are made, not read. The test split leaves out what is trained or validated
+    on, by id or by request.
 
     Raises:
         DataError: files that break the format or contradict each other; all faults at once.
@@ -43,13 +44,12 @@ def prepare_tasks(
     storage.write_rows(train_tasks, splits.train)
     storage.write_rows(val_tasks, splits.val)
     storage.write_rows(test_tasks, splits.test)
-    trained = {task.task for task in splits.train}
     told: dict[str, Any] = {
         "train": _summary_of(splits.train),
-        "val": {**_summary_of(splits.val), "n_requests_also_trained": _n_within(splits.val, trained)},
+        "val": {**_summary_of(splits.val), **_shared(splits.val, splits.train)},
         "test": {
             **_summary_of(splits.test),
-            "n_requests_also_trained": _n_within(splits.test, trained),
+            **_shared(splits.test, splits.train),
             "n_left_out": splits.n_left_out,
         },
     }
@@ -77,6 +77,13 @@ def _histogram(values: Sequence[int]) -> dict[str, int]:
     return {str(value): count for value, count in sorted(Counter(values).items())}
 
 
-def _n_within(tasks: Sequence[Task], requests: set[str]) -> int:
-    """Return how many tasks put a request in the very words of another split; their hidden details may differ."""
-    return sum(task.task in requests for task in tasks)
+def _shared(tasks: Sequence[Task], trained: Sequence[Task]) -> dict[str, int]:
+    """Return how many tasks have the request of a trained one, and how many its category and hidden details."""
+    return {
+        "n_requests_also_trained": len([task for task in tasks if task.task in {other.task for other in trained}]),
+        "n_hidden_also_trained": len([task for task in tasks if _hidden(task) in set(map(_hidden, trained))]),
+    }
+
+
+def _hidden(task: Task) -> tuple[str, frozenset[str]]:
+    return task.category, frozenset(detail.description for detail in task.missing_details)

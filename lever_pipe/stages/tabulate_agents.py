@@ -52,7 +52,7 @@ def tabulate_agents(
 
 
 def _held_out(summary: tuple[Path, ...]) -> tuple[int, int] | None:
-    """Return the held-out tasks, and of them those whose request is trained on; None without a summary.
+    """Return the held-out tasks, and of them those that hide the same as a trained one; None without a summary.
 
     Raises:
         RecordError: more than one summary, or one without these counts.
@@ -63,7 +63,7 @@ def _held_out(summary: tuple[Path, ...]) -> tuple[int, int] | None:
         raise RecordError("tasks_summary: expected one file", found=str(len(summary)), do="Name one.")
     try:
         told = storage.read_json(summary[0])["test"]
-        return int(told["n_tasks"]), int(told["n_requests_also_trained"])
+        return int(told["n_tasks"]), int(told["n_hidden_also_trained"])
     except (KeyError, TypeError) as fault:
         do = "Run prepare_tasks again."
         raise RecordError(f"{summary[0]}: expected counts of the split `test`", found=str(fault), do=do) from None

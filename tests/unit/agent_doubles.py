@@ -27,6 +27,7 @@ from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators import rule
+from lever_pipe.intention.simulators.protocol import Exchange, UserReply
 from lever_pipe.intention.sources import synthetic
 
 CODEC = WordCodec.of_world()
@@ -37,6 +38,22 @@ ENVIRONMENT = Environment(max_turns=8)
 
 def rule_user() -> rule.RuleUser:
     return rule.load(RULE, AgentExecution())
+
+
+class FailingFor(rule.RuleUser):
+    """A user that gives up at the first question on some tasks, or at a later one."""
+
+    def __init__(self, *tasks: Task, after: int = 0) -> None:
+        super().__init__()
+        self._names = {task.id for task in tasks}
+        self._after = after
+
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
+        answer = super().reply(task, question, history, covered)
+        if task.id not in self._names or len(history) < self._after:
+            return answer
+        self.counts.add(failures=1)
+        return UserReply("", ok=False)
 
 
 def player_of(

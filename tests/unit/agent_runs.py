@@ -223,7 +223,19 @@ def write_runs(folder: Path, study: Study) -> dict[str, tuple[Path, ...]]:
         for name, path in write_run(place, study, run).items():
             paths.setdefault(name, []).append(path)
     names = ("metrics", "evaluations", "episodes", "done", "cards", "test_evaluations", "test_episodes")
-    return {name: tuple(paths.get(name, ())) for name in names}
+    found = {name: tuple(paths.get(name, ())) for name in names}
+    return found | write_start(folder / "start", study)
+
+
+def write_start(place: Path, study: Study) -> dict[str, tuple[Path, ...]]:
+    """Write what `evaluate_start` does; nothing where no tasks are held out."""
+    files = {name: place / f"{name}.jsonl" for name in ("start_evaluations", "start_episodes")}
+    if not study.has_test:
+        return dict.fromkeys(files, ())
+    evaluations, episodes = evaluate(study, AgentRun(arm="start", seed=0), "test", "last", 0)
+    storage.write_rows(files["start_evaluations"], evaluations)
+    storage.write_rows(files["start_episodes"], episodes)
+    return {name: (path,) for name, path in files.items()}
 
 
 def write_run(place: Path, study: Study, run: AgentRun) -> dict[str, Path]:
@@ -363,7 +375,7 @@ def tabulate(folder: Path, study: Study = Study(), **changes: object) -> Path:
     found = compare(folder, study)
     found.pop("episodes_table")
     tables, summary = folder / "tables" / "agents.json", folder / "summary.json"
-    storage.write_json(summary, {"test": {"n_tasks": study.n_test, "n_requests_also_trained": 5}})
+    storage.write_json(summary, {"test": {"n_tasks": study.n_test, "n_hidden_also_trained": 5}})
     tabulate_agents(
         **found,
         reference_intention=REFERENCE_INTENTION,

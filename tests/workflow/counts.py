@@ -40,7 +40,8 @@ ALL_GRPO_AND_BELOW = {
 }
 AGENT_REPORT = dict.fromkeys(("collect_agents", "compare_arms", "tabulate_agents", "plot_agents"), 1)
 AGENT_REPORT |= {"check_claims": 1, "build_report": 1}
-AGENTS_AND_BELOW = {"train_agent": 2, "evaluate_agent": 2, **AGENT_REPORT}
+TRAINED_AGENTS = {"train_agent": 2, "evaluate_agent": 2, **AGENT_REPORT}
+AGENTS_AND_BELOW = {**TRAINED_AGENTS, "evaluate_start": 1}
 BELOW_RL_DATA = {
     "reward_groups": 2,
     "measure_rewards": 1,

@@ -29,6 +29,7 @@ from .counts import (
     RCE_EPOCHS,
     REPORT,
     SEED_SCORES,
+    TRAINED_AGENTS,
 )
 
 pytestmark = pytest.mark.workflow
@@ -271,12 +272,12 @@ def test_another_seed_of_the_world_reruns_all_but_nothing_twice(smoke: Project) 
 
 def test_the_kl_coefficient_of_an_arm_trains_that_arm_only(smoke: Project) -> None:
     with smoke.edited("config/smoke.yaml", "{name: bundle, kl: 0.01,", "{name: bundle, kl: 0.02,"):
-        assert smoke.planned() == AGENTS_AND_BELOW | {"train_agent": 1, "evaluate_agent": 1}
+        assert smoke.planned() == TRAINED_AGENTS | {"train_agent": 1, "evaluate_agent": 1}
 
 
 def test_an_arm_and_a_seed_more_keep_the_finished_runs(smoke: Project) -> None:
     with smoke.edited("config/smoke.yaml", "{name: baseline}", "{name: baseline, seeds: [0, 1]}\n    - {name: other}"):
-        assert smoke.planned() == AGENTS_AND_BELOW | {"plot_agents": 1}
+        assert smoke.planned() == TRAINED_AGENTS | {"plot_agents": 1}
 
 
 def test_the_agents_surrogate_retrains_no_selector(smoke: Project) -> None:

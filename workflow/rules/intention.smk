@@ -21,8 +21,11 @@ INTENTION_REFERENCE = "resources/reference/userrl-published.csv"
 AS_AGENT = ["--agent", agent_plan.execution_of(INTENTION)]
 # The content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
 STATE = {"state": f"{RUN}/state"}
-if INTENTION.model.folder:
-    STATE["start"] = INTENTION.model.folder
+START_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
+START_TEST = {
+    "start_evaluations": f"{AGENTS}/start/evaluations.jsonl",
+    "start_episodes": f"{AGENTS}/start/episodes.jsonl",
+}
 
 
 use rule stage as prepare_tasks with:
@@ -87,7 +90,7 @@ if IS_NATIVE:
         resources:
             **room("train_agent").resources,
         params:
-            **call("train_agent", STATE, *AS_AGENT, shared=True),
+            **call("train_agent", STATE | START_FOLDER, *AS_AGENT, shared=True),
         message:
             "GRPO of the agent: arm {wildcards.arm}, seed {wildcards.seed}"
 
@@ -114,6 +117,27 @@ if IS_NATIVE:
             **call("evaluate_agent", {}, *AS_AGENT),
         message:
             "Evaluate the agent on held-out tasks: arm {wildcards.arm}, seed {wildcards.seed}"
+
+    use rule stage as evaluate_start with:
+        input:
+            test_tasks=TASKS["test"],
+            start=START,
+            cassette=CASSETTE,
+        output:
+            evaluations=START_TEST["start_evaluations"],
+            episodes=START_TEST["start_episodes"],
+            card=f"{AGENTS}/start/run.json",
+        pathvars:
+            beside=f"{AGENTS}/start/",
+        priority: LONG_JOB
+        conda:
+            "../../envs/gpu.yaml"
+        resources:
+            **room("evaluate_start").resources,
+        params:
+            **call("evaluate_start", START_FOLDER, *AS_AGENT),
+        message:
+            "Evaluate the start policy on held-out tasks"
 
 else:
 
@@ -151,6 +175,7 @@ else:
 
 use rule stage as collect_agents with:
     input:
+        **(START_TEST if IS_NATIVE else dict.fromkeys(START_TEST, [])),
         metrics=of_each_run("metrics.jsonl"),
         evaluations=of_each_run("evaluations.jsonl"),
         episodes=of_each_run("episodes.jsonl"),

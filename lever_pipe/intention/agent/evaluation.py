@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
+from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import Row
+from lever_pipe.experiment.agent_config import AgentEvaluation
 from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.processes import own_share
-from lever_pipe.intention.agent.rollout import MISHAPS, Episode, EpisodeRequest, Player
+from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, MISHAPS, Episode, EpisodeRequest, Player
 from lever_pipe.intention.agent.transcripts import dialogue_of
-from lever_pipe.intention.records import DialogueRow, EpisodeRow, EvaluationRow, Task
+from lever_pipe.intention.records import UNSOUND, DialogueRow, EpisodeRow, EvaluationRow, Task
 from lever_pipe.statistics.summary import mean_and_sd
+
+log = logging.getLogger(__name__)
+_SHOWN = 5
+"""Lost tasks that a warning names."""
 
 Split = Literal["val", "test"]
 Mode = Literal["greedy", "sampled"]
 Checkpoint = Literal["current", "last", "best"]
-MEANS = ("reward", "normalised_reward", "coverage", "turns", "agent_tokens", *(f"end_{r}" for r in END_REASONS))
+MEANS = ("reward", "normalised_reward", "coverage", "turns", "agent_tokens")
 
 
 class When(NamedTuple):
@@ -70,14 +77,25 @@ def evaluate(
 
     The draws of an episode come from the stream (seed, "evaluation", split, task, sample): the same at every step and
     for every arm. Such common random numbers take noise out of differences between policies; the numbers of one
-    evaluation are as good as with fresh draws.
+    evaluation are as good as with fresh draws. Episodes that the simulator ended are counted and left out of means.
 
     Raises:
-        TrainingError: too many of the simulator's requests failed.
+        TrainingError: too many of the simulator's requests failed, or all episodes did.
     """
     greedy = _play(player, tasks, when, "greedy", 1, seed, progress)
     sampled = _play(player, tasks, when, "sampled", n_samples, seed, progress)
     return PolicyEvaluation([greedy[0], sampled[0]], [*greedy[1], *sampled[1]], [*greedy[2], *sampled[2]])
+
+
+def evaluate_held_out(player: Player, tasks: Sequence[Task], when: When, config: AgentEvaluation) -> PolicyEvaluation:
+    """Evaluate a policy on held-out tasks as `config` says, and show how far it is.
+
+    Raises:
+        TrainingError: as `evaluate`.
+    """
+    n_own = len(own_share(tasks, player.processes))
+    with Progress(n_own * (1 + config.test_samples), f"evaluate the policy of step {when.step}") as bar:
+        return evaluate(player, tasks, when, n_samples=config.test_samples, seed=config.seed, progress=bar)
 
 
 def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
@@ -112,7 +130,8 @@ def _play(
     own_episodes = _PLAYED.dump_json([_played(episode, when, mode, player) for episode in episodes]).decode()
     played = [each for text in player.processes.gather(own_episodes) for each in _PLAYED.validate_json(text)]
     played.sort(key=lambda each: (each.index, each.row.sample))
-    values = _values(played) | {name: totals[name] for name in MISHAPS if name != "simulator_requests"}
+    values = _values(played, f"{mode} evaluation of split {when.split} at step {when.step}")
+    values |= {name: totals[name] for name in MISHAPS if name != "simulator_requests"}
     row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n_samples, values=values)
     return row, [each.row for each in played], [each.dialogue for each in played if each.dialogue]
 
@@ -133,20 +152,47 @@ def _played(episode: Episode, when: When, mode: Mode, player: Player) -> _Played
     return _Played(index=episode.index, coverage=episode.coverage, row=row, dialogue=dialogue)
 
 
-def _values(played: Sequence[_Played]) -> dict[str, float]:
-    """Return means over episodes; the reward's standard error is over tasks, each with the mean of its episodes."""
-    values = [_values_of(each) for each in played]
-    means = {name: math.fsum(value[name] for value in values) / len(values) for name in MEANS}
-    rewards = [value["reward"] for value in values]
-    tasks: dict[int, list[float]] = {}
-    for each, reward in zip(played, rewards, strict=True):
-        tasks.setdefault(each.index, []).append(reward)
+def _values(played: Sequence[_Played], where: str) -> dict[str, float]:
+    """Return means over tasks, each with the mean of its sound episodes; of ends the shares in all episodes.
+
+    Raises:
+        TrainingError: no episode is sound.
+    """
+    tasks: dict[int, list[dict[str, float]]] = {}
+    for each in played:
+        tasks.setdefault(each.index, [])
+        if each.row.end not in UNSOUND:
+            tasks[each.index].append(_values_of(each))
+    known = [of for of in tasks.values() if of]
+    if len(known) < len(tasks):
+        _tell_lost([each.row.task_id for each in played if not tasks[each.index]], len(tasks), where)
+    means = {name: [math.fsum(value[name] for value in of) / len(of) for of in known] for name in MEANS}
+    rewards = [value["reward"] for of in known for value in of]
     return {
-        **means,
-        "reward_se": _standard_error([math.fsum(found) / len(found) for found in tasks.values()]),
+        **{name: math.fsum(of) / len(of) for name, of in means.items()},
+        **{f"end_{reason}": sum(each.row.end == reason for each in played) / len(played) for reason in END_REASONS},
+        "reward_se": _standard_error(means["reward"]),
         "reward_min": min(rewards),
         "reward_max": max(rewards),
+        "tasks_lost": float(len(tasks) - len(known)),
     }
+
+
+def _tell_lost(names: Sequence[str], n_tasks: int, where: str) -> None:
+    """Warn of tasks without a sound episode, and refuse to go on if there are no others.
+
+    Raises:
+        TrainingError: as above.
+    """
+    lost = list(dict.fromkeys(names))
+    if len(lost) == n_tasks:
+        raise TrainingError(
+            f"{where}: expected an episode that the simulated user neither failed nor left out of time",
+            found=f"none of {len(names)} on {n_tasks} tasks",
+            do=LET_THE_USER_ANSWER,
+        )
+    listed = ", ".join(lost[:_SHOWN]) + ", ..." * (len(lost) > _SHOWN)
+    log.warning("%s: %d of %d tasks have no sound episode and are left out: %s", where, len(lost), n_tasks, listed)
 
 
 def _values_of(played: _Played) -> dict[str, float]:
@@ -158,7 +204,6 @@ def _values_of(played: _Played) -> dict[str, float]:
         "coverage": played.coverage,
         "turns": len(row.rewards),
         "agent_tokens": row.n_agent_tokens,
-        **{f"end_{reason}": float(row.end == reason) for reason in END_REASONS},
     }
 
 

@@ -15,7 +15,6 @@ from lever_pipe.intention.agent.layers import causal, is_plain, run_layers
 from lever_pipe.intention.agent.rollout import Episode
 from lever_pipe.losses.credit import (
     group_z_scores,
-    groups_without_spread,
     token_advantages,
     trajectory_score,
     turn_credits,
@@ -104,35 +103,58 @@ class Lesson:
     reference: Tensor
     """[n] the same under the frozen start policy."""
 
+    def silenced(self) -> Lesson:
+        """Return a lesson without the agent's tokens: it is read with the others, and moves nothing.
+
+        Were it left out, processes that share a model would take unequally many passes and wait for each other.
+        """
+        none = slice(0, 0)
+        return Lesson(self.tokens, self.places[none], self.advantages[none], self.behaviour[none], self.reference[none])
+
 
 class Credit(NamedTuple):
-    """What P groups of N episodes say about their tokens."""
+    """What the sound episodes of several groups say about their tokens."""
 
-    scores: Tensor
-    """[P, N] trajectory scores, float64."""
-    without_spread: Tensor
-    """[P] bool: equal scores throughout, so no policy gradient."""
-    advantages: list[Tensor]
-    """[n] float32 for each episode, group by group."""
+    scores: list[Tensor]
+    """[n] trajectory scores of the n episodes of each group that is compared, float64."""
+    advantages: list[Tensor | None]
+    """[tokens] float32 for each episode, group by group; None for one that is compared with nothing."""
 
 
 def assign_credit(groups: Sequence[Group], arm: AgentArm, grpo: AgentGrpo) -> Credit:
-    """Return scores and token advantages of the episodes of several groups."""
+    """Return scores and token advantages of the episodes of several groups.
+
+    Only the sound episodes of a group are compared, and only if there are two at least.
+    """
+    sound = [[episode for episode in group if episode.is_sound] for group in groups]
+    compared = [group for group in sound if len(group) > 1]
+    scores = [_scores(group, arm, grpo) for group in compared]
+    known = iter(_advantages(compared, scores, grpo))
+    advantages = [
+        next(known) if episode.is_sound and len(of) > 1 else None
+        for group, of in zip(groups, sound, strict=True)
+        for episode in group
+    ]
+    return Credit(scores, advantages)
+
+
+def _scores(group: Group, arm: AgentArm, grpo: AgentGrpo) -> Tensor:
     kind = arm.trajectory_score or grpo.trajectory_score
-    scores_PN = torch.tensor(
-        [[trajectory_score(episode.rewards, kind, grpo.gamma) for episode in group] for group in groups],
-        dtype=torch.float64,
-    )
+    found = [trajectory_score(episode.rewards, kind, grpo.gamma) for episode in group]
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def _advantages(groups: Sequence[Group], scores: Sequence[Tensor], grpo: AgentGrpo) -> list[Tensor]:
+    """Return the advantages of the tokens of each episode, group by group."""
     episodes = [episode for group in groups for episode in group]
+    if not episodes:
+        return []
     turns = [torch.tensor([turn for turn in episode.turn if turn >= 0]) for episode in episodes]
     turn_BT = torch.nn.utils.rnn.pad_sequence(turns, batch_first=True, padding_value=-1).long()
     credits_B = [turn_credits(episode.rewards, grpo.turn_credit, grpo.gamma) for episode in episodes]
-    advantages_BT = token_advantages(group_z_scores(scores_PN).flatten(), credits_B, turn_BT).float()
-    return Credit(
-        scores_PN,
-        groups_without_spread(scores_PN),
-        [row[: len(turn)] for row, turn in zip(advantages_BT, turns, strict=True)],
-    )
+    z_B = torch.cat([group_z_scores(scores_N[None])[0] for scores_N in scores])
+    advantages_BT = token_advantages(z_B, credits_B, turn_BT).float()
+    return [row[: len(turn)] for row, turn in zip(advantages_BT, turns, strict=True)]
 
 
 class Places(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from torch import Tensor
 from lever_pipe.intention.agent.lessons import Credit, Lesson, Scored
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.records import EndReason
+from lever_pipe.losses.credit import groups_without_spread
 from lever_pipe.losses.tokens import distances_to_reference
 from lever_pipe.metrics.throughput import dense_parameters, mfu, peak_flop, training_flop
 
@@ -30,8 +32,10 @@ PER_EPISODE = (
     "prompt_length",
     "response_length",
     "agent_tokens",
-    *(f"end_{reason}" for reason in END_REASONS),
 )
+"""Means over sound episodes."""
+ENDS = tuple(f"end_{reason}" for reason in END_REASONS)
+"""Shares of all episodes."""
 PER_AGENT_TOKEN = ("kl", "kl_k1", "entropy")
 
 
@@ -68,17 +72,19 @@ def episode_values(episode: Episode) -> dict[str, float]:
         "prompt_length": episode.n_prompt,
         "response_length": len(episode.tokens) - episode.n_prompt,
         "agent_tokens": sum(episode.is_agent),
-        **{f"end_{reason}": float(episode.end == reason) for reason in END_REASONS},
     }
 
 
 def episode_sums(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Return the sums of `PER_EPISODE` over a process's episodes, and their number."""
+    """Return the sums of `PER_EPISODE` and `ENDS` over a process's episodes, their tokens, and how many there are."""
     sums = dict.fromkeys(PER_EPISODE, 0.0)
-    for episode in episodes:
+    sound = [episode for episode in episodes if episode.is_sound]
+    for episode in sound:
         for name, value in episode_values(episode).items():
             sums[name] += value
-    return {**sums, "episodes": len(episodes)}
+    ends = {name: float(sum(f"end_{episode.end}" == name for episode in episodes)) for name in ENDS}
+    tokens = sum(len(episode.tokens) for episode in episodes)
+    return {**sums, **ends, "tokens": tokens, "sound": len(sound), "episodes": len(episodes)}
 
 
 def log_prob_gap(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> float:
@@ -89,28 +95,31 @@ def log_prob_gap(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> floa
     gaps = [
         (lesson.behaviour.cpu() - torch.tensor(episode.log_probs)).abs().max()
         for episode, lesson in zip(episodes, lessons, strict=True)
-        if episode.log_probs
+        if len(lesson.places)
     ]
     return max((float(gap) for gap in gaps), default=0.0)
 
 
 def credit_sums(credit: Credit) -> dict[str, float]:
-    """Return sums over a process's groups: of scores and of their deviations within a group (divisor N - 1)."""
+    """Return sums over a process's compared groups: of scores and their deviations within a group (divisor n - 1)."""
     return {
-        "score": float(credit.scores.sum()),
-        "score_sd": float(credit.scores.std(dim=1).sum()),
-        "groups_without_spread": float(credit.without_spread.sum()),
+        "score": math.fsum(float(scores_N.sum()) for scores_N in credit.scores),
+        "score_sd": math.fsum(float(scores_N.std()) for scores_N in credit.scores),
+        "groups_without_spread": sum(float(groups_without_spread(scores_N[None])) for scores_N in credit.scores),
         "groups": float(len(credit.scores)),
+        "compared": float(sum(map(len, credit.scores))),
     }
 
 
 def token_sums(before: Sequence[Scored], lessons: Sequence[Lesson]) -> dict[str, float]:
-    """Return sums over a process's tokens before the step's first update.
+    """Return sums over the tokens of a process's sound episodes before the step's first update.
 
     Args:
         before: log-probabilities and entropies of every response token, an episode each.
         lessons: the same episodes.
     """
+    if not lessons:
+        return dict.fromkeys((*PER_AGENT_TOKEN, "entropy_all"), 0.0)
     policy, reference = _joined([each.behaviour for each in lessons]), _joined([each.reference for each in lessons])
     distances = distances_to_reference(policy, reference, torch.ones_like(policy, dtype=torch.bool), 1)
     entropy = entropy_all = 0.0
@@ -148,15 +157,17 @@ def update_flop(settings: Any, sequence_lengths: Sequence[int]) -> float:
 
 def step_means(sums: Mapping[str, float], n_processes: int) -> dict[str, float]:
     """Return a step's means from the sums of all processes."""
-    n_episodes, n_agent = sums["episodes"], max(1.0, sums["agent_tokens"])
+    n_agent = max(1.0, sums["agent_tokens"])
     return {
-        **{name: sums[name] / n_episodes for name in (*PER_EPISODE, "score")},
+        **{name: sums[name] / sums["sound"] for name in PER_EPISODE},
+        **{name: sums[name] / sums["episodes"] for name in ENDS},
+        "score": sums["score"] / sums["compared"],
         **{name: sums[name] / sums["groups"] for name in ("score_sd", "groups_without_spread")},
         **{name: sums[name] / n_agent for name in PER_AGENT_TOKEN},
         "entropy_all": sums["entropy_all"] / max(1.0, sums["response_length"]),
-        "episodes": n_episodes,
-        "tokens_total": sums["sequence_length"],
-        "tokens_per_rank": sums["sequence_length"] / n_processes,
+        "episodes": sums["episodes"],
+        "tokens_total": sums["tokens"],
+        "tokens_per_rank": sums["tokens"] / n_processes,
         **{name: sums[name] for name in RolloutCounts().values()},
         "flop_update": sums["flop_update"],
     }

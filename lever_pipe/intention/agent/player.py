@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.parsing import load_member, parse_model
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
-from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, TrainAgentConfig
+from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig, TrainAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.policy import load_policy
 from lever_pipe.intention.agent.processes import Precision, Processes
@@ -74,7 +74,7 @@ def load_model(folder: Path, processes: Processes, dtype: Precision) -> PreTrain
 
 def load_player(
     folder: Path,
-    config: TrainAgentConfig | EvaluateAgentConfig,
+    config: TrainAgentConfig | EvaluateStartConfig,
     execution: AgentExecution,
     processes: Processes,
     *,

@@ -20,10 +20,14 @@ from lever_pipe.intention.agent.memory import remember
 from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec
 from lever_pipe.intention.environment import IntentionEnv, StepResult, step_all
-from lever_pipe.intention.records import EndReason, Task
+from lever_pipe.intention.records import UNSOUND, EndReason, Task
 from lever_pipe.intention.simulators.protocol import UserSimulator
 
 NO_TURN = -1
+LET_THE_USER_ANSWER = (
+    "See that the endpoint answers; raise timeout_seconds or retries of intention.execution.connection, or"
+    " intention.environment.step_timeout_seconds; the run goes on from its last checkpoint."
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,11 @@ class Episode:
     """Of each sampled token under the policy that sampled it, at the sampling temperature (greedy: at 1)."""
     coverage: float = 0.0
     end: EndReason = "turns"
+
+    @property
+    def is_sound(self) -> bool:
+        """Return whether the agent, and not the user's simulator, has made the episode what it is."""
+        return self.end not in UNSOUND
 
 
 @dataclass
@@ -154,9 +163,7 @@ class Player:
                 f"{during}: expected at most {limit:.1%} of the simulator's requests to fail or to take too long",
                 found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns out of time,"
                 f" {n_malformed} unreadable answers" + (f"; the last fault: {fault}" if fault else ""),
-                do="See that the endpoint answers; raise timeout_seconds or retries of intention.execution.connection,"
-                " or intention.environment.step_timeout_seconds;"
-                " the run goes on from its last checkpoint. Or raise intention.simulator.failure_limit.",
+                do=f"{LET_THE_USER_ANSWER} Or raise intention.simulator.failure_limit.",
             )
 
 

@@ -7,14 +7,15 @@ without a penalty on it, so that runs compare.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lever_pipe.base.errors import DataError
+from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
@@ -35,7 +36,7 @@ from lever_pipe.intention.agent.measures import (
 from lever_pipe.intention.agent.policy import save_policy
 from lever_pipe.intention.agent.processes import Processes, is_main, own_share, require_equal_shares
 from lever_pipe.intention.agent.resume import Best, RunProgress, load_progress, save_progress, weights_of
-from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Player, Rollouts
+from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player, Rollouts
 from lever_pipe.intention.agent.update import prepare_for_updates, update
 from lever_pipe.intention.records import StepRow, Task
 from lever_pipe.losses.learning_rates import scheduled_rate
@@ -96,9 +97,10 @@ def train_step(run: TrainingRun, optimiser: AdamW, step: int, clock: Clock) -> d
         work = run.processes.combine(rollouts.counts.values(), "sum")
         run.player.require_few_failures(work, during=f"step {step}")
         lessons, sums = _learnable(run, rollouts.episodes, clock)
+        combined = run.processes.combine(sums, "sum") | work
+        _require_groups(combined, step)
         with clock.time("update"):
             updated = _update_all(run, optimiser, lessons, step)
-    combined = run.processes.combine(sums, "sum") | work
     extremes = _extremes(run, rollouts.episodes, lessons)
     return {**step_means(combined, run.processes.size), **extremes, **updated}
 
@@ -122,7 +124,7 @@ def _roll_out(run: TrainingRun, step: int) -> Rollouts:
 
 
 def _learnable(run: TrainingRun, episodes: Sequence[Episode], clock: Clock) -> tuple[list[Lesson], dict[str, float]]:
-    """Return a lesson for each episode, and what was measured before the first update."""
+    """Return a lesson for each episode, silent unless it is compared, and what was measured before the first update."""
     grpo, pad_id = run.config.grpo, run.player.codec.pad_id
     groups = [episodes[start : start + grpo.group] for start in range(0, len(episodes), grpo.group)]
     credit = assign_credit(groups, run.config.arm, grpo)
@@ -138,15 +140,37 @@ def _learnable(run: TrainingRun, episodes: Sequence[Episode], clock: Clock) -> t
         Lesson(
             each.tokens,
             each.agent,
-            advantages,
+            torch.zeros(len(each.agent)) if advantages is None else advantages,
             mine.log_probs[each.is_agent.to(mine.log_probs.device)],
             theirs.log_probs,
         )
         for each, advantages, mine, theirs in zip(places, credit.advantages, before, reference, strict=True)
     ]
-    sums = {**episode_sums(episodes), **credit_sums(credit), **token_sums(before, lessons)}
+    sound = [place for place, episode in enumerate(episodes) if episode.is_sound]
+    measured = token_sums([before[place] for place in sound], [lessons[place] for place in sound])
+    sums = {**episode_sums(episodes), **credit_sums(credit), **measured}
     sums["flop_update"] = update_flop(run.policy.config, [len(each) for each in tokens])
-    return lessons, sums
+    compared = [advantages is not None for advantages in credit.advantages]
+    return [each if heard else each.silenced() for each, heard in zip(lessons, compared, strict=True)], sums
+
+
+def _require_groups(sums: Mapping[str, float], step: int) -> None:
+    """Refuse a step in which no two episodes of a task say anything about the policy.
+
+    Args:
+        sums: of all processes.
+        step: its number.
+
+    Raises:
+        TrainingError: as above.
+    """
+    if not sums["groups"]:
+        n_sound, n_episodes = int(sums["sound"]), int(sums["episodes"])
+        raise TrainingError(
+            f"step {step}: expected two episodes of a task that the simulated user neither failed nor left out of time",
+            found=f"{n_sound} of {n_episodes} episodes, no two of one task",
+            do=LET_THE_USER_ANSWER,
+        )
 
 
 def _update_all(run: TrainingRun, optimiser: AdamW, lessons: Sequence[Lesson], step: int) -> dict[str, float]:
@@ -181,9 +205,10 @@ def _update_all(run: TrainingRun, optimiser: AdamW, lessons: Sequence[Lesson], s
 
 
 def _extremes(run: TrainingRun, episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> dict[str, float]:
-    rewards = [sum(episode.rewards) for episode in episodes]
+    rewards = [sum(episode.rewards) for episode in episodes if episode.is_sound]
+    high, low = max(rewards, default=-math.inf), min(rewards, default=math.inf)
     gap = log_prob_gap(episodes, lessons)
-    found = run.processes.combine({"high": max(rewards), "low": -min(rewards), "gap": gap}, "max")
+    found = run.processes.combine({"high": high, "low": -low, "gap": gap}, "max")
     return {"reward_min": -found["low"], "reward_max": found["high"], "rollout_log_prob_gap": found["gap"]}
 
 
@@ -199,7 +224,7 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
     Raises:
         ConfigError: the processes cannot share a mini-batch evenly.
         DataError: fewer train tasks than a step takes.
-        TrainingError: a loss or gradient is not finite, or the simulator fails too often.
+        TrainingError: a loss or gradient is not finite, or the simulator fails too often or in all episodes.
     """
     grpo = run.config.grpo
     require_equal_shares(grpo.prompts, grpo.minibatches, run.processes)

@@ -157,12 +157,15 @@ def _is_text(value: Any) -> bool:
 def put_together(
     files: RawFiles, train: Mapping[str, Task], val: Mapping[str, Task], test: Mapping[str, Task], faults: TaskFaults
 ) -> Splits:
-    """Return the splits, the test one without what is trained or validated on.
+    """Return the splits, the test one without what is trained or validated on, under whatever id.
 
     Raises:
         DataError: the faults so far, a task both trained and validated on, a split without tasks.
     """
-    held_out = tuple(task for name, task in test.items() if name not in train and name not in val)
+    seen = {task.task for of in (train, val) for task in of.values()}
+    held_out = tuple(
+        task for name, task in test.items() if name not in train and name not in val and task.task not in seen
+    )
     if not faults:  # else a split may be short because of the faults
         for name in train.keys() & val.keys():
             faults.add(f"{_names(files.val)}: task {shown(name)}", f"must not stand in {_names(files.train)} too")

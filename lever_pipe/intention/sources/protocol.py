@@ -29,9 +29,9 @@ class Splits(NamedTuple):
     train: tuple[Task, ...]
     val: tuple[Task, ...]
     test: tuple[Task, ...]
-    """Held out: tasks of the test file that are neither in `train` nor in `val`."""
+    """Held out: neither ids nor requests of them stand in `train` or `val`."""
     n_left_out: int = 0
-    """Tasks of the test file that are trained or validated on."""
+    """Tasks of the test file whose id or request is trained or validated on."""
 
 
 class TaskSource(Protocol):

@@ -63,7 +63,7 @@ def models(experiment: Experiment) -> list[Model]:
         found.append(Model("lvlm.model", experiment.lvlm.model, asking, of_lvlm))
     intention = experiment.intention
     if "intention" in experiment.studies and intention.engine == "native" and intention.model.folder:
-        playing = frozenset({"train_agent", "evaluate_agent"})
+        playing = frozenset({"train_agent", "evaluate_agent", "evaluate_start"})
         of_codec = TOKENIZERS.get(intention.model.codec, ())
         found.append(Model("intention.model.folder", intention.model.folder, playing, ("config.json",), of_codec))
     return found

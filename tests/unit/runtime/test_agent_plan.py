@@ -16,7 +16,8 @@ from lever_pipe.runtime import agent_plan, plan
 
 ROOT = Path(__file__).parents[3]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
-STAGES = ("prepare_tasks", "warm_start_agent", "train_agent", "evaluate_agent", "collect_agents", "compare_arms")
+ONCE = ("prepare_tasks", "warm_start_agent", "evaluate_start", "collect_agents", "compare_arms")
+STAGES = (*ONCE, "train_agent", "evaluate_agent")
 SHOWING = ("tabulate_agents", "plot_agents")
 
 
@@ -31,7 +32,7 @@ def experiment(**changes: Any) -> Experiment:
 
 def specs(found: Experiment) -> dict[str, str]:
     """Return the spec of every job by stage and run."""
-    jobs = {stage: plan.spec_of(found, stage, {}) for stage in (*STAGES[:2], *STAGES[4:], *SHOWING)}
+    jobs = {stage: plan.spec_of(found, stage, {}) for stage in (*ONCE, *SHOWING)}
     for run in agent_plan.runs(found.intention):
         wildcards = {"arm": run.arm, "seed": str(run.seed)}
         for stage in ("train_agent", "evaluate_agent"):
@@ -94,6 +95,7 @@ def test_how_runs_are_judged_does_not_train_them_again(
     found = changed(evaluation=evaluation)
     assert any(job.startswith("train_agent") for job in found) is retrained
     assert any(job.startswith("evaluate_agent") for job in found) is replayed
+    assert ("evaluate_start" in found) is replayed
     assert {"compare_arms", *SHOWING} <= found
 
 
@@ -152,6 +154,8 @@ def test_every_member_of_the_configuration_exists() -> None:
     [
         ({"arms": [*arms(), {"name": "x", "klm": 0.1}]}, "intention.arms[6].klm: unknown key; did you mean 'kl'?"),
         ({"arms": [*arms(), {"name": "bundle"}]}, "intention.arms[6].name: must differ from the names of earlier arms"),
+        ({"arms": [*arms(), {"name": "start"}]}, "intention.arms[6].name: must not be 'start', the name of the start"),
+        ({"evaluation": {"primary": {"modes": []}}}, "intention.evaluation.primary.modes: "),
         ({"arms": [{"name": "a/../b"}]}, "intention.arms[0].name: string should match pattern"),
         ({"reference_arm": "none"}, "intention.reference_arm: must be one of ['baseline', 'kl_only'"),
         ({"grpo": {"prompts": 9}}, "intention.grpo.minibatches: must divide prompts=9, got 2."),

@@ -318,6 +318,7 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
             "train_on_policy_epoch": ("lvlms.qwen2_5_vl",),
             "train_agent": ("intention.simulators.rule", "intention.codecs.word"),
             "evaluate_agent": ("intention.simulators.rule", "intention.codecs.word"),
+            "evaluate_start": ("intention.simulators.rule", "intention.codecs.word"),
         }.items()
         if stage in available("stages")
     }

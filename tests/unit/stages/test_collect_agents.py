@@ -37,8 +37,13 @@ def test_the_columns_and_the_counts_of_lines(folder: Path) -> None:
     assert tuple(episodes.columns) == columns.EPISODES_COLUMNS
     assert tuple(runs.columns) == columns.RUNS_COLUMNS
     assert len(runs) == 4  # baseline with three seeds, kl_only with one
-    # greedy and four samples of 8 tasks at steps 0, 5 and 10, and of 12 held-out tasks for two checkpoints
-    assert len(episodes) == 4 * (3 * 8 * 5 + 2 * 12 * 5)
+    # greedy and four samples of 8 tasks at steps 0, 5 and 10, and of 12 held-out tasks for two checkpoints; the start's
+    assert len(episodes) == 4 * (3 * 8 * 5 + 2 * 12 * 5) + 12 * 5
+    start = episodes[episodes["arm"] == "start"]
+    assert set(zip(start["seed"], start["step"], start["split"], start["checkpoint"], strict=True)) == {
+        (0, 0, "test", "last")
+    }
+    assert set(curves.loc[curves["arm"] == "start", "split"]) == {"test"}
     assert (curves["split"] == "train").sum() == 4 * 10 * len(agent_runs.step_values(SMALL, SMALL.runs[0], 1))
 
 
@@ -82,12 +87,38 @@ def test_the_error_over_further_rollouts_of_the_same_tasks(folder: Path) -> None
     assert greedy == pytest.approx(2 * sampled, rel=1e-8)  # one episode a task instead of four
 
 
+def test_episodes_that_the_user_ended_are_in_no_mean(tmp_path: Path) -> None:
+    """Of the first task no sampled episode is sound at step 5, of the second three of four."""
+    files, place = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "arm~baseline" / "seed~0"
+    rows = storage.read_rows(place / "episodes.jsonl", EpisodeRow)
+    at = [n for n, row in enumerate(rows) if (row.step, row.mode) == (5, "sampled")]
+    for n in at[:5]:
+        rows[n] = rows[n].model_copy(update={"end": "failed"})
+    storage.write_rows(place / "episodes.jsonl", rows)
+    of_tasks = np.split(np.array([math.fsum(rows[n].rewards) for n in at]), 8)
+    of_tasks = [of_tasks[1][1:], *of_tasks[2:]]
+    evaluations = storage.read_rows(place / "evaluations.jsonl", EvaluationRow)
+    told = {"reward": float(np.mean([of.mean() for of in of_tasks])), "tasks_lost": 1.0}
+    (number,) = [n for n, row in enumerate(evaluations) if (row.step, row.mode) == (5, "sampled")]
+    evaluations[number] = evaluations[number].model_copy(update={"values": evaluations[number].values | told})
+    storage.write_rows(place / "evaluations.jsonl", evaluations)
+    tables = {name: tmp_path / f"{name}.csv" for name in ("curves", "episodes_table", "runs")}
+    collect_agents(**files, **tables, config=CollectAgentsConfig(runs=SMALL.runs))
+    found = read_agent_runs(tables["curves"], tables["runs"])
+    names = ("n_tasks", "tasks_lost", "ceiling", "reward_error")
+    n_tasks, lost, ceiling, error = (found.validation("baseline", 0, "sampled", name)[5] for name in names)
+    assert (n_tasks, lost) == (7, 1)
+    assert ceiling == pytest.approx((17.9 - 1.7) / 7, rel=1e-8)
+    variance = np.mean([of.var(ddof=1) for of in of_tasks])
+    assert error == pytest.approx(math.sqrt(variance * (1 / 3 + 6 / 4)) / 7, rel=1e-8)
+
+
 def test_a_best_checkpoint_that_is_the_last_stands_once(tmp_path: Path) -> None:
     # nothing is found before the last step, and everything at it
     study = replace(SMALL, arms=ARMS[:1], skill=lambda arm, seed, step: float(step == 10))
     paths = agent_runs.collect(tmp_path, study)
     curves = pd.read_csv(paths["curves"])
-    test = curves[(curves["split"] == "test") & (curves["metric"] == "reward")]
+    test = curves[(curves["split"] == "test") & (curves["metric"] == "reward") & (curves["arm"] != "start")]
     assert list(test["step"]) == [10, 10] * 3  # greedy and sampled of three seeds
     assert not curves.duplicated(["arm", "seed", "step", "split", "mode", "metric"]).any()
 
@@ -99,6 +130,23 @@ def test_a_converted_log_may_end_early(tmp_path: Path) -> None:
     assert (found.planned_steps, found.executed_steps, found.reason, found.device) == (465, 45, "log ended", "")
     assert found.version.startswith("UserRL")
     assert len(pd.read_csv(paths["episodes_table"])) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[:1], r"found 12 episodes|evaluations of"),
+        (lambda rows: [row | {"step": 5} for row in rows], "episodes of the greedy evaluation on test at step 5"),
+    ],
+)
+def test_a_start_that_is_not_on_held_out_tasks_is_refused(tmp_path: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
+    files, path = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "start" / "start_evaluations.jsonl"
+    lines = change([json.loads(line) for line in path.read_text().splitlines()])
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tables = {name: tmp_path / f"{name}.csv" for name in ("curves", "episodes_table", "runs")}
+    with pytest.raises(RecordError, match=message) as caught:
+        collect_agents(**files, **tables, config=CollectAgentsConfig(runs=SMALL.runs))
+    assert "expected the start policy on held-out tasks" in str(caught.value)
 
 
 def broken(folder: Path, name: str, change) -> None:  # type: ignore[no-untyped-def]

@@ -16,6 +16,7 @@ from lever_pipe.statistics.comparison import t_p_values
 from lever_pipe.statistics.crossed import pooled_differences
 
 SMALL = Study(arms=(ARMS[0], ARMS[1], ARMS[4]), steps=25)
+PRIMARIES = [f"test_normalised_reward_{mode}_last" for mode in ("sampled", "greedy")]
 FILES = {"endpoints": EndpointRow, "comparisons": ArmComparisonRow, "statistics": StatisticRow}
 
 
@@ -33,9 +34,32 @@ def test_every_endpoint_stands_by_seed_and_as_a_mean(paths: dict[str, Path]) -> 
     frame = pd.read_csv(paths["endpoints"], dtype={"seed": str}, keep_default_na=False)
     assert not frame.duplicated(["arm", "endpoint", "seed"]).any()
     for (arm, name), rows in frame.groupby(["arm", "endpoint"]):
-        seeds = ["0"] if arm == "kl_only" else ["0", "1", "2"]
+        seeds = ["0"] if arm in ("kl_only", "start") else ["0", "1", "2"]
         assert list(rows["seed"]) == [*seeds, ""], name
-        assert set(rows["role"]) == {"primary" if name == "test_normalised_reward_sampled_last" else "secondary"}
+        assert set(rows["role"]) == {"primary" if name in PRIMARIES else "secondary"}
+
+
+def test_the_start_policy_has_rows_of_its_own(paths: dict[str, Path]) -> None:
+    frame = pd.read_csv(paths["endpoints"], dtype={"seed": str}, keep_default_na=False)
+    start = frame[(frame["arm"] == "start") & (frame["seed"] == "")].set_index("endpoint")
+    assert set(start.index) == {
+        place
+        for mode in ("greedy", "sampled")
+        for metric in ("reward", "normalised_reward")
+        for place in (f"test_{metric}_{mode}_last", f"val_{metric}_{mode}_start")
+    }
+    episodes = pd.read_csv(paths["episodes_table"])
+    own = episodes[(episodes["arm"] == "start") & (episodes["mode"] == "greedy")]
+    row = start.loc["test_reward_greedy_last"]
+    assert row["value"] == pytest.approx(own["reward"].mean(), rel=1e-8)
+    assert float(row["low"]) < row["value"] < float(row["high"])
+    assert row["n_tasks"] == len(own) == 12
+
+
+def test_each_decoding_has_a_family_of_its_own(paths: dict[str, Path]) -> None:
+    frame = pd.read_csv(paths["comparisons"])
+    assert list(dict.fromkeys(frame.loc[frame["role"] == "primary", "endpoint"])) == PRIMARIES
+    assert set(frame["arm"]) == {"kl_only", "bundle"}
 
 
 def test_intervals_of_rewards_end_at_the_ceiling(paths: dict[str, Path]) -> None:

@@ -3,11 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trained_world import N_TEST, evaluate_here, evaluation_of, train_here, training
+from trained_world import CODE, N_TEST, N_VAL, evaluate_here, evaluation_of, train_here, training, world
 
 from lever_pipe.base import storage
+from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig
+from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.records import DialogueRow, DoneRow, EpisodeRow, EvaluationRow
 from lever_pipe.stages import evaluate_agent as stage
+from lever_pipe.stages.evaluate_start import evaluate_start
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +49,31 @@ def test_both_policies_are_evaluated_and_equal_ones_once(
     told = storage.read_rows(tmp_path / "dialogues.jsonl", DialogueRow)
     assert [EpisodeRow.model_validate(row.model_dump(include=set(EpisodeRow.model_fields))) for row in told] == greedy
     assert all(len(row.turns) == len(row.rewards) for row in told)
+
+
+def test_the_start_policy_plays_as_every_run_does_before_its_first_step(tmp_path: Path, run: Path) -> None:
+    """On the validation tasks its greedy episodes, which draw nothing, are those of step 0."""
+    whole = evaluation_of(training(evaluation={"test_samples": 3})).model_dump(exclude={"arm", "seed"})
+    outputs = {name: tmp_path / f"{name}.jsonl" for name in ("evaluations", "episodes")}
+    policy = world() / "policy"
+    evaluate_start(
+        test_tasks=world() / "val.jsonl",
+        start=tuple(policy / name for name in ("model.safetensors", "config.json", "words.json")),
+        cassette=(),
+        **outputs,
+        config=EvaluateStartConfig(**whole),
+        runtime=Runtime(code=CODE),
+    )
+    rows = storage.read_rows(outputs["evaluations"], EvaluationRow)
+    assert [(row.step, row.split, row.checkpoint, row.mode) for row in rows] == [
+        (0, "test", "last", "greedy"),
+        (0, "test", "last", "sampled"),
+    ]
+    at_zero = storage.read_rows(run / "evaluations.jsonl", EvaluationRow)[0]
+    assert (at_zero.step, at_zero.mode, at_zero.values) == (0, "greedy", rows[0].values)
+    episodes = storage.read_rows(outputs["episodes"], EpisodeRow)
+    validated = storage.read_rows(run / "episodes.jsonl", EpisodeRow)
+    assert [row.rewards for row in episodes[:N_VAL]] == [row.rewards for row in validated[:N_VAL]]
 
 
 def test_the_identity_holds_what_moves_the_numbers() -> None:

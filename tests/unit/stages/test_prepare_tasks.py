@@ -45,6 +45,7 @@ def test_the_embedded_tasks_are_written_with_a_summary(tmp_path: Path) -> None:
     assert [told[split]["n_tasks"] for split in ("train", "val", "test")] == [30, 5, 9]
     assert told == storage.read_json(tmp_path / "summary.json")
     assert sum(told["train"]["n_details"].values()) == 30
+    assert told["test"]["n_requests_also_trained"] == 0
 
 
 def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
@@ -73,13 +74,11 @@ def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
         "n_details": {"1": 1, "2": 1},
         "n_importance": {"1": 1, "2": 1, "3": 1},
     }
-    assert (told["val"]["ceiling_mean"], told["val"]["ceiling_sd"], told["val"]["n_requests_also_trained"]) == (
-        2.1,
-        0.0,
-        1,
-    )
-    assert (told["test"]["n_tasks"], told["test"]["n_left_out"], told["test"]["n_requests_also_trained"]) == (2, 1, 1)
-    assert [task.id for task in tasks(tmp_path / "out", "test_tasks")] == ["t", "u"]
+    assert (told["val"]["ceiling_mean"], told["val"]["ceiling_sd"]) == (2.1, 0.0)
+    shared = ("n_requests_also_trained", "n_hidden_also_trained")
+    assert [[told[split][name] for name in shared] for split in ("val", "test")] == [[1, 0], [0, 1]]
+    assert (told["test"]["n_tasks"], told["test"]["n_left_out"]) == (1, 2)
+    assert [task.id for task in tasks(tmp_path / "out", "test_tasks")] == ["t"]
 
 
 def test_nothing_is_written_of_faulty_files(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_an_interval_gets_columns_of_its_own_in_the_csv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("told", "found"),
-    [([{}, {}], "expected one file; found 2"), ([{"test": {"n_tasks": 3}}], "n_requests_also_trained"), ([[]], "list")],
+    [([{}, {}], "expected one file; found 2"), ([{"test": {"n_tasks": 3}}], "n_hidden_also_trained"), ([[]], "list")],
 )
 def test_a_summary_without_its_counts_is_told(tmp_path: Path, told: list[object], found: str) -> None:
     paths = tuple(tmp_path / f"{place}.json" for place, _ in enumerate(told))

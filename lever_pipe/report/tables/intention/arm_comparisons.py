@@ -13,7 +13,7 @@ from lever_pipe.report.tables.intention.agent_runs import MODES
 from lever_pipe.report.tables.intention.endpoints import (
     Context,
     metric_of,
-    primary_name,
+    primary_names,
     run_endpoints,
     task_endpoints,
 )
@@ -60,11 +60,12 @@ class _Met(NamedTuple):
 
 
 def comparison_rows(context: Context) -> list[ArmComparisonRow]:
-    """Return the comparisons at the primary endpoint and at the trapezoid mean of its kind of curve."""
+    """Return the comparisons at each primary endpoint, and at the trapezoid mean of the first one's kind of curve."""
     of_tasks = {arm: task_endpoints(context, arm) for arm in context.runs.arms}
     of_runs = {arm: run_endpoints(context, arm) for arm in context.runs.arms}
-    primary, reference = primary_name(context.evaluation.primary), context.reference_arm
-    names = {primary: PRIMARY, _trapezoid(context, of_runs[reference]): SECONDARY}
+    reference = context.reference_arm
+    names = dict.fromkeys(primary_names(context.evaluation.primary), PRIMARY)
+    names |= {_trapezoid(context, of_runs[reference]): SECONDARY}
     rows: list[ArmComparisonRow] = []
     for name, role in names.items():
         if name in of_tasks[reference]:
@@ -95,7 +96,7 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
 
 
 def _trapezoid(context: Context, known: Mapping[str, object]) -> str:
-    modes = sorted(MODES, key=lambda mode: mode != context.evaluation.primary.mode)
+    modes = sorted(MODES, key=lambda mode: mode != context.evaluation.primary.modes[0])
     return next((name for mode in modes if (name := f"trapezoid_{mode}") in known), f"trapezoid_{modes[0]}")
 
 

@@ -155,11 +155,11 @@ def _method(rows: Sequence[ArmComparisonRow], shown: Shown) -> list[str]:
 
 
 def _overlap(shown: Shown) -> str:
-    """Return how many held-out tasks put a request in words that are trained on, where the tasks are known."""
+    """Return how many held-out tasks hide the same details as trained ones, where the tasks are known."""
     if shown.held_out is None:
         return ""
     n, again = shown.held_out
-    return f"Of {n} held-out tasks {again} repeat the words of a training request; their hidden details may differ."
+    return f"No held-out task repeats a training request; {again} of {n} share category and hidden details with one."
 
 
 def _mechanism(shown: Shown) -> Table:

@@ -14,12 +14,15 @@ import numpy as np
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.experiment.agent_stage_configs import AgentRun
-from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
+from lever_pipe.intention.records import UNSOUND, DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.long_format import decimal
+from lever_pipe.report.tables.text import listing
 
 NATIVE = "native"
+TEST = "test"
 GREEDY, SAMPLED = "greedy", "sampled"
 TIMED_APART = ("seconds_validation", "seconds_checkpoint")
 """Parts of a run that its steps do not hold."""
@@ -37,14 +40,20 @@ class Of(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """One run's rows; those of the held-out tasks stand behind those of the validation curve."""
+@dataclass(frozen=True)
+class Played:
+    """What was evaluated of a policy or run."""
 
     run: AgentRun
-    steps: list[StepRow]
     evaluations: list[EvaluationRow]
     episodes: list[EpisodeRow]
+
+
+@dataclass(frozen=True)
+class RunFiles(Played):
+    """One run's rows; those of the held-out tasks stand behind those of the validation curve."""
+
+    steps: list[StepRow]
     done: DoneRow
     card: RunCard
 
@@ -98,12 +107,41 @@ def read_run(
     return found
 
 
+def read_start(evaluations: Path, episodes: Path) -> Played:
+    """Return the evaluation of the policy that every run starts from.
+
+    Raises:
+        RecordError: a malformed row, or other evaluations than of a start policy on held-out tasks.
+    """
+    found = Played(
+        AgentRun(arm=START_ARM, seed=0),
+        storage.read_rows(evaluations, EvaluationRow),
+        storage.read_rows(episodes, EpisodeRow),
+    )
+    wanted = {Of(TEST, mode, "last", 0) for mode in (GREEDY, SAMPLED)}
+    faults = list(_episode_faults(found))
+    if {_of(row) for row in found.evaluations} != wanted:
+        faults.append(f"evaluations of {listing(str(tuple(_of(row))) for row in found.evaluations)}")
+    if faults:
+        raise RecordError(
+            f"{evaluations}: expected the start policy on held-out tasks, greedy and sampled",
+            found="; ".join(faults),
+            do="Run evaluate_start again.",
+        )
+    return found
+
+
 def curve_lines(files: RunFiles) -> Iterator[Line]:
-    """Yield the lines of `curves.csv`; a best checkpoint that is the last one has the lines of the last only."""
-    key = (files.run.arm, files.run.seed)
+    """Yield the lines of `curves.csv`."""
     for row in files.steps:
         for metric, value in row.values.items():
-            yield (*key, row.step, "train", "", metric, decimal(value))
+            yield (files.run.arm, files.run.seed, row.step, "train", "", metric, decimal(value))
+    yield from evaluation_lines(files)
+
+
+def evaluation_lines(files: Played) -> Iterator[Line]:
+    """Yield those of evaluations; a best checkpoint that is the last one has the lines of the last only."""
+    key = (files.run.arm, files.run.seed)
     derived = _derived(files.episodes)
     seen: set[tuple[str, str, int]] = set()
     for evaluation in sorted(files.evaluations, key=lambda row: row.checkpoint == "best"):
@@ -111,13 +149,14 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
         if place in seen:
             continue
         seen.add(place)
-        counts = {columns.N_TASKS: float(evaluation.n_tasks), columns.N_SAMPLES: float(evaluation.n_samples)}
+        n_tasks = evaluation.n_tasks - evaluation.values.get(columns.TASKS_LOST, 0.0)
+        counts = {columns.N_TASKS: n_tasks, columns.N_SAMPLES: float(evaluation.n_samples)}
         values = evaluation.values | counts | derived.get(_of(evaluation), {})
         for metric, value in values.items():
             yield (*key, evaluation.step, evaluation.split, evaluation.mode, metric, decimal(value))
 
 
-def episode_lines(files: RunFiles) -> Iterator[Line]:
+def episode_lines(files: Played) -> Iterator[Line]:
     """Yield the lines of `episodes.csv`; a reward is the sum over turns."""
     for row in files.episodes:
         numbers = (decimal(math.fsum(row.rewards)), decimal(row.ceiling), len(row.rewards), row.end, row.n_agent_tokens)
@@ -180,21 +219,22 @@ def _native_faults(files: RunFiles, at: Mapping[str, Sequence[int]]) -> Iterator
     yield from _episode_faults(files)
 
 
-def _episode_faults(files: RunFiles) -> Iterator[str]:
-    rewards: dict[Of, list[float]] = {}
+def _episode_faults(files: Played) -> Iterator[str]:
+    episodes: dict[Of, list[EpisodeRow]] = {}
     for row in files.episodes:
-        rewards.setdefault(_of(row), []).append(math.fsum(row.rewards))
+        episodes.setdefault(_of(row), []).append(row)
     for evaluation in files.evaluations:
-        wanted, found = evaluation.n_tasks * evaluation.n_samples, rewards.pop(_of(evaluation), [])
+        wanted, found = evaluation.n_tasks * evaluation.n_samples, episodes.pop(_of(evaluation), [])
         where = f"the {evaluation.mode} evaluation on {evaluation.split} at step {evaluation.step}"
         if len(found) != wanted:
             yield f"{len(found)} of {wanted} episodes of {where}"
             continue
-        mean, said = math.fsum(found) / wanted, evaluation.values.get("reward", math.nan)
+        means = [math.fsum(of) / len(of) for of in _rewards_by_task(found).values()]
+        mean, said = math.fsum(means) / max(1, len(means)), evaluation.values.get("reward", math.nan)
         if not abs(mean - said) <= _ROUNDING:
             yield f"mean reward {mean:.6g} of the episodes of {where}, which says {said:.6g}"
-    if rewards:
-        yield f"{sum(map(len, rewards.values()))} episodes without an evaluation"
+    if episodes:
+        yield f"{sum(map(len, episodes.values()))} episodes without an evaluation"
 
 
 def _missing(steps: Sequence[int]) -> str:
@@ -208,27 +248,35 @@ def _of(row: EvaluationRow | EpisodeRow) -> Of:
 def _derived(episodes: Sequence[EpisodeRow]) -> dict[Of, dict[str, float]]:
     """Return by evaluation the mean ceiling and the standard error over further rollouts of the same tasks.
 
-    Of K rollouts of N tasks it is sqrt(mean variance within a task / (N K)). A greedy evaluation has one rollout a
-    task, so that variance is taken from the sampled one beside it, as if a greedy episode were one draw.
+    Of K sound rollouts of each of N tasks it is sqrt(mean variance within a task / (N K)), K the harmonic mean where
+    tasks differ. A greedy evaluation has one rollout a task, so that variance is taken from the sampled one beside it,
+    as if a greedy episode were one draw.
     """
     key = _of
     by_evaluation = {of: list(rows) for of, rows in groupby(sorted(episodes, key=key), key=key)}
-    within = {of: _variance_within(rows) for of, rows in by_evaluation.items()}
+    within = {of: _variance_within(_rewards_by_task(rows)) for of, rows in by_evaluation.items()}
     found: dict[Of, dict[str, float]] = {}
     for of, rows in by_evaluation.items():
-        ceilings = {row.task_id: row.ceiling for row in rows}
+        rewards = _rewards_by_task(rows)
+        ceilings = {row.task_id: row.ceiling for row in rows if row.task_id in rewards}
         variance = within[of] if of.mode == SAMPLED else within.get(of._replace(mode=SAMPLED), math.nan)
         found[of] = {columns.CEILING: math.fsum(ceilings.values()) / len(ceilings)}
         if not math.isnan(variance):
-            found[of][columns.SAME_TASKS_ERROR] = math.sqrt(variance / len(rows))
+            shares = math.fsum(1 / len(values) for values in rewards.values())
+            found[of][columns.SAME_TASKS_ERROR] = math.sqrt(variance * shares) / len(rewards)
     return found
 
 
-def _variance_within(rows: Sequence[EpisodeRow]) -> float:
-    """Return the mean over tasks of the variance between rollouts; NaN with a single one."""
+def _rewards_by_task(rows: Sequence[EpisodeRow]) -> dict[str, list[float]]:
+    """Return the rewards of the sound episodes of each task; one without any is left out."""
     rewards: dict[str, list[float]] = {}
     for row in rows:
-        rewards.setdefault(row.task_id, []).append(math.fsum(row.rewards))
-    if min(map(len, rewards.values())) < 2:
-        return math.nan
-    return float(np.mean([np.var(values, ddof=1) for values in rewards.values()]))
+        if row.end not in UNSOUND:
+            rewards.setdefault(row.task_id, []).append(math.fsum(row.rewards))
+    return rewards
+
+
+def _variance_within(rewards: Mapping[str, Sequence[float]]) -> float:
+    """Return the mean over tasks of the variance between rollouts, of which two are needed; NaN without such a task."""
+    variances = [np.var(values, ddof=1) for values in rewards.values() if len(values) > 1]
+    return float(np.mean(variances)) if variances else math.nan

@@ -33,6 +33,8 @@ RUNS_COLUMNS = (
 )
 N_TASKS, N_SAMPLES = "n_tasks", "n_samples"
 """Of an evaluation, as metrics of `curves.csv`."""
+TASKS_LOST = "tasks_lost"
+"""Tasks of an evaluation without a sound episode; `n_tasks` leaves them out."""
 SAME_TASKS_ERROR = "reward_error"
 """Standard error of a mean reward if the same tasks were rolled out again; `reward_se` draws other tasks, too."""
 CEILING = "ceiling"

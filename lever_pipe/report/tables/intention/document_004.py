@@ -118,7 +118,7 @@ def _primary_row(shown: Shown) -> Iterator[dict[str, str]]:
     cells = {RUNS[run]: endpoint_text(shown.found.mean(arm, primary)) for run, arm in shown.pair.items()}
     row = next((of for of in shown.found.family(is_primary=True) if of.arm == shown.config.document_arm), None)
     found = {} if row is None else {"Difference": difference_text(row), "p": p_text(row.p) if row.p == row.p else ""}
-    mode = shown.config.evaluation.primary.mode
+    mode = shown.config.evaluation.primary.modes[0]
     yield {"Quantity": "Primary endpoint", "Source": shown.source, "Curve": mode, **cells, **found}
 
 

@@ -1,4 +1,4 @@
-"""What the arms are judged by: the primary endpoint, fixed in the configuration before any run, and secondary ones.
+"""What the arms are judged by: primary endpoints, fixed in the configuration before any run, and secondary ones.
 
 | endpoint | of a run |
 |---|---|
@@ -15,7 +15,8 @@
 | `cumulative_learning_rate` | sum over steps |
 | `share_policy`, `share_kl`, `share_entropy` | of a term's mean size in that of all terms of the loss |
 
-Curves begin after the start: the documents evaluated nothing there. A step that is never reached is infinite.
+Curves begin after the start: the documents evaluated nothing there. A step that is never reached is infinite. The
+start policy has rows of its own, as arm `start`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, PrimaryEndpoint
+from lever_pipe.experiment.agent_config import START_ARM, AgentArm, AgentEvaluation, PrimaryEndpoint
 from lever_pipe.report.tables.comparisons.estimates import Draws
 from lever_pipe.report.tables.evidence import PRIMARY, SECONDARY, Interval
 from lever_pipe.report.tables.intention import columns
@@ -85,23 +86,30 @@ class Context(NamedTuple):
         """Return an arm's settings."""
         return next(arm for arm in self.arms if arm.name == name)
 
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Return all modes, those of the primary endpoints first."""
+        return tuple(dict.fromkeys((*self.evaluation.primary.modes, *MODES)))
+
     def other(self, arm: str) -> str:
         """Return the arm that an arm is held against: the reference, and for the reference that of the documents."""
         return self.document_arm if arm == self.reference_arm else self.reference_arm
 
 
-def primary_name(primary: PrimaryEndpoint) -> str:
-    """Return the endpoint that the configuration names."""
-    return f"{primary.split}_{primary.metric}_{primary.mode}_{primary.checkpoint}"
+def primary_names(primary: PrimaryEndpoint) -> tuple[str, ...]:
+    """Return the endpoints that the configuration names, one a mode."""
+    return tuple(f"{primary.split}_{primary.metric}_{mode}_{primary.checkpoint}" for mode in primary.modes)
 
 
 def endpoint_rows(context: Context) -> list[EndpointRow]:
-    """Return every endpoint of every arm that its runs have; an arm's means over tasks come first."""
+    """Return every endpoint of the start policy and of every arm; means over tasks come first."""
     rows: list[EndpointRow] = []
     waiting: list[tuple[int, list[Array]]] = []
     ceilings: dict[int, float] = {}
-    for arm in context.runs.arms:
-        of_tasks, of_runs = task_endpoints(context, arm), run_endpoints(context, arm)
+    for arm in (START_ARM, *context.runs.arms):
+        is_start = arm == START_ARM
+        of_tasks = start_endpoints(context) if is_start else task_endpoints(context, arm)
+        of_runs = {} if is_start else run_endpoints(context, arm)
         for name, means in of_tasks.items():
             for row, values in _task_rows(context, arm, name, means):
                 if metric_of(name) == REWARD and not name.startswith(GAIN):
@@ -136,6 +144,22 @@ def task_endpoints(context: Context, arm: str) -> dict[str, list[TaskMeans]]:
     return found
 
 
+def start_endpoints(context: Context) -> dict[str, list[TaskMeans]]:
+    """Return those of the start policy, by the names that they have for arms; none without its held-out evaluation.
+
+    Its validation is that of step 0, the same in every run.
+    """
+    episodes, reference = context.episodes, context.reference_arm
+    found: dict[str, TaskMeans | None] = {}
+    for mode in context.modes:
+        for metric in METRICS:
+            found[f"test_{metric}_{mode}_{LAST}"] = episodes.held_out(START_ARM, 0, mode, LAST)
+            seed = context.runs.seeds(reference)[0]
+            found[f"val_{metric}_{mode}_{START}"] = episodes.validation(reference, seed, mode, 0)
+    known = {name: [means] for name, means in found.items() if means is not None}
+    return known if any(name.startswith("test") for name in known) else {}
+
+
 def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:
     """Return the endpoints of whole runs, by name: the value of each seed in order; one without any is left out."""
     by_seed = [dict(_of_run(context, arm, seed)) for seed in context.runs.seeds(arm)]
@@ -151,7 +175,7 @@ def metric_of(endpoint: str) -> str:
 def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, TaskMeans | None]]:
     episodes, fact = context.episodes, context.runs.fact(arm, seed)
     steps = {START: 0, LAST: fact.executed_steps, BEST: fact.best_step}
-    for mode in MODES:
+    for mode in context.modes:
         for metric in METRICS:
             for checkpoint in (LAST, BEST):
                 yield f"test_{metric}_{mode}_{checkpoint}", episodes.held_out(arm, seed, mode, checkpoint)
@@ -184,7 +208,8 @@ def _task_rows(
     values = [of.values[metric_of(name)] for of in by_seed]
     counts = (len(by_seed[0].tasks), by_seed[0].n_rollouts, _evaluations(context.runs, arm, name))
     unknown, role = (math.nan, math.nan, math.nan), _role(context, name)
-    for seed, of in zip(context.runs.seeds(arm), values, strict=True):
+    seeds = (0,) if arm == START_ARM else context.runs.seeds(arm)
+    for seed, of in zip(seeds, values, strict=True):
         yield EndpointRow(arm, name, role, str(seed), *unknown, 1, *counts), [of]
     yield EndpointRow(arm, name, role, "", *unknown, len(values), *counts), values
 
@@ -206,7 +231,7 @@ def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) ->
 
 
 def _role(context: Context, name: str) -> str:
-    return PRIMARY if name == primary_name(context.evaluation.primary) else SECONDARY
+    return PRIMARY if name in primary_names(context.evaluation.primary) else SECONDARY
 
 
 def _mode_of(name: str) -> str:

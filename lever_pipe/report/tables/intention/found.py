@@ -46,12 +46,14 @@ class Found:
 
     @property
     def primary(self) -> str:
-        """Return the primary endpoint, or nothing where no run has it."""
+        """Return the primary endpoint, of several the first; nothing where no run has it."""
         return next((row.endpoint for row in self.endpoints.values() if row.role == PRIMARY), "")
 
     def family(self, *, is_primary: bool) -> list[ArmComparisonRow]:
-        """Return the comparisons at the primary endpoint, or at the trapezoid mean."""
-        return [row for row in self.comparisons if (row.role == PRIMARY) == is_primary]
+        """Return the comparisons at the first primary endpoint, or at the trapezoid mean."""
+        if is_primary:
+            return [row for row in self.comparisons if row.endpoint == self.primary]
+        return [row for row in self.comparisons if row.role != PRIMARY]
 
     def curve(self, arm: str, seed: int, mode: str) -> CurveStatistics | None:
         """Return the statistics of a run's curve."""

@@ -45,7 +45,7 @@ class Shown:
     published: PublishedAgents
     given: Given
     held_out: tuple[int, int] | None = None
-    """Held-out tasks, and of them those whose request is also trained on; None where the tasks are not known."""
+    """Held-out tasks, and those that hide what a trained one of their category hides; None where that is not known."""
 
     @property
     def pair(self) -> dict[str, str]:

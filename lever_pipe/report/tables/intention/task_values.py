@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.intention.records import UNSOUND
 from lever_pipe.report.tables.intention import columns
 from lever_pipe.report.tables.intention.agent_runs import TEST, VAL, read_columns
 from lever_pipe.statistics.curves import trapezoid_weights
 
+log = logging.getLogger(__name__)
 Array = NDArray[np.float64]
 CURRENT, LAST, BEST = "current", "last", "best"
 REWARD, NORMALISED = "reward", "normalised_reward"
@@ -35,7 +38,7 @@ class Place(NamedTuple):
 
 
 class TaskMeans(NamedTuple):
-    """[N] means over the rollouts of each task, in the order of task ids, and how many rollouts there are.
+    """[N] means over the sound rollouts of each task, in the order of task ids, and how many rollouts were played.
 
     `ceiling` is the mean over tasks of the largest reward of an episode.
     """
@@ -54,27 +57,24 @@ class EvaluatedEpisodes:
 
     @cached_property
     def means(self) -> Mapping[Place, TaskMeans]:
-        """Return the evaluations by place.
+        """Return the evaluations by place, without tasks that one evaluation of their split has lost.
+
+        A task is lost where the simulated user has ended all its episodes; without it in every evaluation, all pair.
 
         Raises:
             RecordError: an evaluation whose tasks have different numbers of rollouts, or other tasks than its split has
                 elsewhere, so that nothing can be paired.
         """
         rows = self.rows.assign(**{NORMALISED: self.rows[REWARD] / self.rows[columns.CEILING]})
-        keys = list(Place._fields)
-        by_task = rows.groupby([*keys, "task_id"], sort=True)[[*METRICS, columns.CEILING]]
-        means, counts = by_task.mean(), by_task.size()
+        n_rollouts = _rollouts(rows)
+        rows = _without_lost(rows, n_rollouts)
         found: dict[Place, TaskMeans] = {}
-        for key, of in means.groupby(level=keys, sort=True):
-            arm, seed, split, mode, checkpoint, step = map(str, key)
-            place = Place(arm, int(float(seed)), split, mode, checkpoint, int(float(step)))
-            numbers = set(counts.loc[of.index])
+        by_task = rows.groupby([*Place._fields, "task_id"], sort=True)[[*METRICS, columns.CEILING]]
+        for key, of in by_task.mean().groupby(level=list(Place._fields), sort=True):
+            place = _place(key)
             tasks = tuple(of.index.get_level_values("task_id"))
-            if len(numbers) > 1:
-                raise _fault(place, "equally many rollouts of each task", f"{min(numbers)} to {max(numbers)}")
             values = {metric: of[metric].to_numpy(dtype=np.float64) for metric in METRICS}
-            found[place] = TaskMeans(tasks, values, int(numbers.pop()), float(of[columns.CEILING].mean()))
-        _require_same_tasks(found)
+            found[place] = TaskMeans(tasks, values, n_rollouts[place], float(of[columns.CEILING].mean()))
         return found
 
     @cached_property
@@ -136,12 +136,58 @@ def read_episodes(path: Path) -> EvaluatedEpisodes:
     return EvaluatedEpisodes(read_columns(path, columns.EPISODES_COLUMNS, numbers=numbers))
 
 
-def _require_same_tasks(found: Mapping[Place, TaskMeans]) -> None:
-    first: dict[str, Place] = {}
-    for place, means in found.items():
-        other = first.setdefault(place.split, place)
-        if found[other].tasks != means.tasks:
-            raise _fault(place, f"the {len(found[other].tasks)} tasks of {other}", f"{len(means.tasks)} others")
+def _place(key: Any) -> Place:
+    arm, seed, split, mode, checkpoint, step = map(str, key)
+    return Place(arm, int(float(seed)), split, mode, checkpoint, int(float(step)))
+
+
+def _rollouts(rows: pd.DataFrame) -> dict[Place, int]:
+    """Return how many rollouts of each task every evaluation has played.
+
+    Raises:
+        RecordError: tasks with different numbers of them, or other tasks than the split has elsewhere.
+    """
+    found: dict[Place, int] = {}
+    first: dict[str, tuple[Place, list[str]]] = {}
+    keys = list(Place._fields)
+    for key, counts in rows.groupby([*keys, "task_id"], sort=True).size().groupby(level=keys, sort=True):
+        place, numbers = _place(key), set(counts)
+        if len(numbers) > 1:
+            raise _fault(place, "equally many rollouts of each task", f"{min(numbers)} to {max(numbers)}")
+        tasks = list(counts.index.get_level_values("task_id"))
+        other, wanted = first.setdefault(place.split, (place, tasks))
+        if tasks != wanted:
+            raise _fault(place, f"the {len(wanted)} tasks of {other}", f"{len(tasks)} others")
+        found[place] = int(numbers.pop())
+    return found
+
+
+def _without_lost(rows: pd.DataFrame, places: Iterable[Place]) -> pd.DataFrame:
+    """Return the sound episodes of those tasks that have one in every evaluation of their split.
+
+    Raises:
+        RecordError: no task is left.
+    """
+    sound = rows[~rows["end"].isin(UNSOUND)]
+    tasks: dict[Place, set[str]] = {place: set() for place in places}
+    for key, names in sound.groupby(list(Place._fields))["task_id"]:
+        tasks[_place(key)] = set(names)
+    for split in dict.fromkeys(place.split for place in tasks):
+        kept = set.intersection(*(names for place, names in tasks.items() if place.split == split))
+        is_split = sound["split"] == split
+        n_tasks = rows.loc[rows["split"] == split, "task_id"].nunique()
+        if not kept:
+            raise RecordError(
+                f"episodes.csv, split {split}: expected a task with a sound episode in every evaluation",
+                found=f"none of {n_tasks}",
+                do="Train and evaluate again with a simulator that answers.",
+            )
+        if len(kept) < n_tasks:
+            log.warning(
+                "%d of %d tasks of split %s lack a sound episode somewhere", n_tasks - len(kept), n_tasks, split
+            )
+            sound = sound[~is_split | sound["task_id"].isin(kept)]
+    return sound
 
 
 def _fault(place: Place, expected: str, found: str) -> RecordError:

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from agent_doubles import FailingFor
 from trained_world import MODEL, N_VAL, player_of, world
 
 from lever_pipe.base import storage
@@ -49,6 +50,7 @@ def test_rows_say_what_was_played(found: PolicyEvaluation) -> None:
         "coverage",
         "turns",
         "agent_tokens",
+        "tasks_lost",
         "simulator_failures",
         "simulator_retries",
         "simulator_malformed",
@@ -101,6 +103,40 @@ def test_draws_are_common_to_steps_and_belong_to_their_episode(
     assert other.episodes[N_VAL:] != found.episodes[N_VAL:]
     test = evaluate(player, tasks, When(3, "test", "current"), n_samples=N_SAMPLES, seed=0)
     assert relabelled(test, NOW).episodes[N_VAL:] != found.episodes[N_VAL:]
+
+
+def failing(player: Player, *tasks: Task) -> Player:
+    """Return a player whose user fails for these tasks and may."""
+    may = Simulator(kind="rule", failure_limit=1.0)
+    return replace(player, simulator=FailingFor(*tasks), simulator_config=may)
+
+
+def test_episodes_that_the_user_failed_are_counted_and_left_out(
+    player: Player, tasks: list[Task], found: PolicyEvaluation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the second task only an episode that asks nothing is sound: none of the greedy ones, one of the sampled."""
+    lost = evaluate(failing(player, tasks[1]), tasks, NOW, n_samples=N_SAMPLES, seed=0)
+    for row, n_failed, n_lost in zip(lost.rows, (1, 2), (1, 0), strict=True):
+        rewards: dict[str, list[float]] = {}
+        for each in found.episodes:
+            if each.mode == row.mode and (each.task_id != tasks[1].id or len(each.rewards) == 1):
+                rewards.setdefault(each.task_id, []).append(sum(each.rewards))
+        means = [sum(of) / len(of) for of in rewards.values()]
+        assert (len(means), row.n_tasks, row.values["tasks_lost"]) == (N_VAL - n_lost, N_VAL, n_lost)
+        assert row.values["end_failed"] == n_failed / (N_VAL * row.n_samples)
+        assert row.values["simulator_failures"] == n_failed
+        assert row.values["reward"] == pytest.approx(sum(means) / len(means), abs=1e-12)
+    warning = f"split val at step 3: 1 of 3 tasks have no sound episode and are left out: {tasks[1].id}"
+    assert [record.getMessage() for record in caplog.records] == [f"greedy evaluation of {warning}"]
+
+
+def test_an_evaluation_without_a_sound_episode_is_refused(player: Player, tasks: list[Task]) -> None:
+    message = (
+        "greedy evaluation of split val at step 3: expected an episode that the simulated user neither failed .*;"
+        " found none of 3 on 3 tasks. See that the endpoint answers"
+    )
+    with pytest.raises(TrainingError, match=message):
+        evaluate(failing(player, *tasks), tasks, NOW, n_samples=1, seed=0)
 
 
 def test_failures_and_time_outs_of_the_user_are_counted_against_the_limit(player: Player) -> None:

@@ -8,7 +8,6 @@ from trained_world import TINY, world
 
 from lever_pipe.base import storage
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
-from lever_pipe.intention.agent import measures
 from lever_pipe.intention.agent.lessons import Credit, Lesson, Scored, assign_credit, cut, places_of
 from lever_pipe.intention.agent.measures import (
     Clock,
@@ -24,7 +23,7 @@ from lever_pipe.intention.agent.measures import (
 )
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
-from lever_pipe.intention.records import Task
+from lever_pipe.intention.records import EndReason, Task
 
 
 def episode(rewards: list[float], turn: list[int], n_prompt: int = 2) -> Episode:
@@ -51,10 +50,7 @@ SECOND = episode([0.4], [0, -1])
 
 
 def test_values_of_an_episode() -> None:
-    values = episode_values(FIRST)
-    assert values.pop("end_closed") == 1
-    assert not any(values.pop(f"end_{reason}") for reason in measures.END_REASONS if reason != "closed")
-    assert values == {
+    assert episode_values(FIRST) == {
         "reward": 1.0,
         "reward_per_turn": 0.5,
         "normalised_reward": 0.5,
@@ -83,23 +79,37 @@ def test_credit_goes_to_the_tokens_of_a_turn() -> None:
     ]
     to_go = assign_credit([[FIRST, SECOND]], AgentArm(name="a", trajectory_score="sum"), AgentGrpo(turn_credit="r2g"))
     assert to_go.advantages[0].tolist() == pytest.approx([z, z, 0], abs=1e-6)
-    assert not plain.without_spread.any()
     mean = assign_credit([[FIRST, SECOND]], AgentArm(name="a"), AgentGrpo(trajectory_score="mean"))
-    assert mean.scores.tolist() == [[0.5, 0.4]]
+    assert [scores.tolist() for scores in mean.scores] == [[0.5, 0.4]]
+
+
+@pytest.mark.parametrize("end", ["failed", "timeout"])
+def test_an_episode_that_the_user_ended_is_compared_with_nothing(end: EndReason) -> None:
+    arm, lost = AgentArm(name="a", trajectory_score="sum"), replace(FIRST, end=end)
+    credit = assign_credit([[lost, FIRST, SECOND], [lost, FIRST, lost]], arm, AgentGrpo())
+    alone = assign_credit([[FIRST, SECOND]], arm, AgentGrpo())
+    assert [None if row is None else row.tolist() for row in credit.advantages] == [
+        *(None, *(row.tolist() for row in alone.advantages)),
+        *(None, None, None),  # one is compared with nobody
+    ]
+    assert [scores.tolist() for scores in credit.scores] == [[1.0, 0.4]]
+    assert assign_credit([[lost, FIRST]], arm, AgentGrpo()).advantages == [None, None]
+    sums = episode_sums([lost, FIRST, SECOND])
+    assert {**episode_sums([FIRST, SECOND]), f"end_{end}": 1.0, "tokens": 16, "episodes": 3} == sums
 
 
 def test_step_means_divide_by_what_they_are_means_of() -> None:
     user = {"requests": 7, "failures": 1, "retries": 4, "malformed": 6}
     named = {f"simulator_{name}": count for name, count in user.items()}
     counts = RolloutCounts(forwards=5, environment_timeouts=2, multi_call_turns=3, **named)
-    credit = Credit(torch.tensor([[1.0, 0.4], [0.3, 0.3]]), torch.tensor([False, True]), [])
+    credit = Credit([torch.tensor([1.0, 0.4]), torch.tensor([0.3, 0.3])], [])
     tokens = {"kl": 4.0, "kl_k1": 2.0, "entropy": 8.0, "entropy_all": 12.0, "flop_update": 9.0}
     sums = {**episode_sums([FIRST, SECOND]), **credit_sums(credit), **counts.values(), **tokens}
     values = step_means(sums, 2)
     assert (values["reward"], values["turns"], values["agent_tokens"]) == (0.7, 1.5, 2.0)
     assert (values["kl"], values["kl_k1"], values["entropy"]) == (1.0, 0.5, 2.0)  # of 4 agent tokens
     assert values["entropy_all"] == 2.0  # of 6 response tokens
-    assert values["score"] == pytest.approx(1.0, abs=1e-6)  # of 2 episodes: only the keys of a real step agree
+    assert values["score"] == pytest.approx(0.5, abs=1e-6)  # of 4 compared episodes
     assert values["score_sd"] == pytest.approx(0.3 * 2**0.5 / 2, abs=1e-6)
     assert values["groups_without_spread"] == 0.5
     assert (values["tokens_total"], values["tokens_per_rank"]) == (10, 5)
@@ -119,6 +129,7 @@ def test_tokens_are_measured_before_the_update() -> None:
     assert (sums["entropy"], sums["entropy_all"]) == (0.75, 7.75)
     with pytest.raises(ValueError, match="entropies must be given"):
         token_sums([Scored(torch.zeros(3), None)], [lesson])
+    assert token_sums([], []) == dict.fromkeys(sums, 0.0)
 
 
 def test_the_gap_is_the_largest_between_sampling_and_scoring() -> None:

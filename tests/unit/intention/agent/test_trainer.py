@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from agent_doubles import FailingFor
 from hypothesis import given
 from hypothesis import strategies as st
-from trained_world import ENVIRONMENT, N_TRAIN, Files, measured, read_run, train_here, training
+from trained_world import ENVIRONMENT, N_TRAIN, Files, measured, read_run, train_here, training, world
 
+from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.experiment.agent_config import Schedule, Simulator
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.intention.agent import trainer
+from lever_pipe.intention.agent.lessons import Lesson
 from lever_pipe.intention.agent.measures import END_REASONS, PHASES
+from lever_pipe.intention.agent.rollout import Episode, Player, Rollouts
 from lever_pipe.intention.agent.trainer import tasks_of_step
+from lever_pipe.intention.agent.update import update
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators import rule
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
 
@@ -247,6 +255,59 @@ def test_too_many_failures_of_the_user_stop_the_run(
     assert "greedy evaluation of split val at step 0: expected at most 30.0% of the simulator's requests" in message
     assert "the last fault: HTTP 500" in message
     assert "failure_limit" in message
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[list[Episode]]:
+    """Return the episodes of each rollout, as they are played."""
+    found: list[list[Episode]] = []
+    play = Player.play
+
+    def watched(player: Player, *arguments: Any, **options: Any) -> Rollouts:
+        rollouts = play(player, *arguments, **options)
+        found.append(rollouts.episodes)
+        return rollouts
+
+    monkeypatch.setattr(Player, "play", watched)
+    return found
+
+
+def failing_for(monkeypatch: pytest.MonkeyPatch, n_tasks: int, *, after: int, **grpo: Any) -> TrainAgentConfig:
+    """Let the user fail for the first tasks of the first step; return a run of one step in one update."""
+    tasks = storage.read_rows(world() / "train.jsonl", Task)
+    lost = [tasks[index] for index in tasks_of_step(1, N_TRAIN, N_TRAIN, 0)[:n_tasks]]
+    monkeypatch.setattr(rule, "load", lambda *_: FailingFor(*lost, after=after))
+    config = training(steps=1, arm={"kl": 0.1, "entropy": 0.01}, **{"group": 6, "minibatches": 1, **grpo})
+    return config.model_copy(update={"simulator": Simulator(kind="rule", failure_limit=1.0)})
+
+
+def test_an_episode_that_the_user_failed_teaches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: list[list[Episode]]
+) -> None:
+    learned: list[Sequence[Lesson]] = []
+    monkeypatch.setattr(trainer, "update", lambda *a, **k: learned.append(a[2]) or update(*a, **k))
+    values = rows_of(tmp_path, failing_for(monkeypatch, 2, after=1)).metrics[0].values
+    (rollout,) = [episodes for episodes in played if len(episodes) == 24]
+    groups = [rollout[start : start + 6] for start in range(0, 24, 6)]
+    sound = [[episode for episode in group if episode.end != "failed"] for group in groups]
+    assert [len(group) for group in sound] == [1, 3, 6, 6]  # the first is compared with nobody
+    assert any(sum(episode.rewards) for episode in rollout if episode.end == "failed")
+    assert values["end_failed"] == values["simulator_failures"] / 24 == 8 / 24
+    whole = [episode for group in sound for episode in group]
+    assert values["reward"] == pytest.approx(sum(sum(e.rewards) for e in whole) / len(whole), abs=1e-9)
+    assert values["kl"] == 0
+    assert values["episodes"] == 24
+    ((*lessons,),) = learned
+    speaking = [len(lesson.places) > 0 for lesson in lessons]
+    assert speaking == [
+        len(of) > 1 and episode in of for group, of in zip(groups, sound, strict=True) for episode in group
+    ]
+
+
+def test_a_step_that_the_user_failed_altogether_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = failing_for(monkeypatch, 2, after=0, prompts=2, group=2)
+    with pytest.raises(TrainingError, match=r"step 1: expected two episodes of a task .*; found \d of 4 .*See that"):
+        train_here(tmp_path, config)
 
 
 @given(st.integers(2, 12), st.integers(1, 6), st.integers(0, 3))

@@ -141,6 +141,20 @@ def test_a_mean_is_over_tokens_not_over_episodes() -> None:
     assert abs(whole["pg_loss"] - sum(part["pg_loss"] for part in parts) / len(parts)) > 1e-3
 
 
+@pytest.mark.parametrize("size", [1, 4])
+def test_silenced_lessons_take_part_and_move_nothing(size: int) -> None:
+    made = lessons()
+    policy, values = run([each.silenced() if n % 2 else each for n, each in enumerate(made)], PULLED, micro_batch=size)
+    others, expected = run(made[::2], PULLED)
+    assert values == pytest.approx(expected, abs=1e-6)
+    for name, gradient in gradients(policy).items():
+        torch.testing.assert_close(gradient, gradients(others)[name], atol=1e-6, rtol=0, msg=name)
+    still, nothing = run([each.silenced() for each in made], PULLED, micro_batch=size, learning_rate=0.1)
+    assert not any(nothing.values())
+    before = build_tiny(TINY, VOCABULARY, 0).state_dict()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in still.state_dict().items())
+
+
 def test_golden_numbers() -> None:
     """Of a random policy with fixed lessons; they move only with the arithmetic of the loss."""
     _, values = run(lessons(), PULLED)

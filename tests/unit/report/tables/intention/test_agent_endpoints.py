@@ -142,7 +142,7 @@ def test_other_primary_endpoints(tmp_path: Path) -> None:
         ("normalised_reward", "sampled", "val", "best"),
         ("reward", "sampled", "test", "best"),
     ):
-        primary = {"metric": metric, "mode": mode, "split": split, "checkpoint": checkpoint}
+        primary = {"metric": metric, "modes": [mode], "split": split, "checkpoint": checkpoint}
         evaluation = small.evaluation.model_validate({**small.evaluation.model_dump(), "primary": primary})
         paths = agent_runs.compare(tmp_path / checkpoint / mode, small, evaluation=evaluation)
         found = read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
@@ -186,6 +186,28 @@ def test_tasks_must_be_the_same_everywhere(paths: dict[str, Path], tmp_path: Pat
     rows[~first].to_csv(tmp_path / "fewer.csv", index=False)
     with pytest.raises(RecordError, match=r"bundle.*expected the 8 tasks of .*; found 7 others"):
         _ = read_episodes(tmp_path / "fewer.csv").means
+
+
+def test_tasks_without_a_sound_episode_are_left_out_everywhere(
+    paths: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = pd.read_csv(paths["episodes_table"], dtype=str)
+    of_run = (rows["arm"] == "bundle") & (rows["seed"] == "0") & (rows["step"] == "5") & (rows["mode"] == "sampled")
+    rows.loc[of_run & (rows["task_id"] == "val-003"), ["end", "reward"]] = ["failed", "9"]
+    rows.loc[of_run & (rows["task_id"] == "val-004") & (rows["sample"] != "1"), ["end", "reward"]] = ["timeout", "9"]
+    rows.to_csv(tmp_path / "lost.csv", index=False)
+    whole, lost = (read_episodes(path) for path in (paths["episodes_table"], tmp_path / "lost.csv"))
+    assert set(lost.means) == set(whole.means)
+    for place, means in lost.means.items():
+        kept = [task != "val-003" for task in whole.means[place].tasks]
+        assert len(means.tasks) == {"val": 7, "test": 12}[place.split]
+        assert means.n_rollouts == whole.means[place].n_rollouts
+        assert list(means.values["reward"]) == pytest.approx(whole.means[place].values["reward"][kept], abs=1e-12)
+    assert "1 of 8 tasks of split val lack a sound episode somewhere" in caplog.text
+    rows.loc[rows["task_id"].str.startswith("test"), "end"] = "failed"
+    rows.to_csv(tmp_path / "all.csv", index=False)
+    with pytest.raises(RecordError, match=r"split test: expected a task with a sound episode .*; found none of 12"):
+        _ = read_episodes(tmp_path / "all.csv").means
 
 
 def test_a_file_without_its_columns_is_refused(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_single_factor_table(default: Tabulated) -> None:
     assert "fixed before the runs." in caption
     assert "held-out tasks 7 repeat" not in caption  # nothing is known of the tasks
     known = arms.tables(replace(default.shown, held_out=(12, 7)))[0].caption
-    assert "Of 12 held-out tasks 7 repeat the words of a training request" in known
+    assert "No held-out task repeats a training request; 7 of 12 share" in known
     assert "there is no inference about training variance." in caption
     mean = default.shown.found.mean("kl_only", PRIMARY)
     assert rows["kl_only"]["Primary endpoint"].startswith(f"{100 * mean.value:.1f} [")
