@@ -8,12 +8,10 @@ from typing import Any
 import on_policy_files
 import pytest
 import synthetic_page
-import test_check_claims
 import test_compare_policies
 import test_explain_patterns
 import test_measure_agreement
 import test_tabulate_on_policy
-from claim_files import Ours
 from test_compare_policies import Size
 
 from lever_pipe.base import storage
@@ -31,18 +29,6 @@ def assert_translated(tables: Path) -> None:
     assert untranslated(glossary, texts) == []
     for text in texts:
         assert sorted(numbers_in(glossary.translate(text)[0])) == sorted(numbers_in(text)), text
-
-
-@pytest.mark.parametrize(
-    "ours",
-    [
-        Ours(),
-        Ours(betas=(0.0, 0.15), epochs=1, seeds=(0,), samples=(20,), shots=(1, 2), long_betas=()),
-        Ours(betas=(0.12, 0.15, 0.18), seeds=(0,), shots=(1,)),
-    ],
-)
-def test_claims(tmp_path: Path, ours: Ours) -> None:
-    assert_translated(test_check_claims.check(tmp_path, ours) / "claims.json")
 
 
 @pytest.mark.parametrize(
