@@ -16,7 +16,7 @@ from lever_pipe.report.claims.evaluate import JudgedClaim, OurAgents, Side, as_j
 from lever_pipe.report.claims.lever_sides import FILES, OurLever, PublishedLever
 from lever_pipe.report.claims.reward_runs import RewardRuns, seeds_by_arm
 from lever_pipe.report.claims.tables import place, sentence
-from lever_pipe.report.evidence import Evidence, read_evidence
+from lever_pipe.report.evidence import MEAN, Evidence, read_evidence
 from lever_pipe.report.tables.comparisons.families import arms_of
 from lever_pipe.report.tables.lineage import read_lineage, read_published_lineage
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
@@ -55,7 +55,7 @@ def check_claims(
 
 
 def _our_lever(evidence: Evidence, lineages: dict[str, dict[str, str]], config: CheckClaimsConfig) -> dict[str, Side]:
-    rows = evidence.where(metric="accuracy", study="lever", subset="prefix")
+    rows = evidence.where(metric="accuracy", study="lever", subset="prefix", shots=MEAN)
     if not lineages and not rows:
         return {}
     main = arms_of([row.subject for row in rows], config.main_preset)[0]

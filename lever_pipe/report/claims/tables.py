@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lever_pipe.report.cells import Cell, Name, derived, say
 from lever_pipe.report.claims.evaluate import JudgedClaim, read_json
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 SIDES = ("published", "ours")
 
 
-def tables(material: Material, findings: Sequence[dict[str, Any]]) -> Iterator[Table]:
-    """Yield the tables of `claims.json`; claims of a study that is not part of the run have no line."""
+def tables(material: Material) -> Iterator[Table]:
+    """Yield the tables of the judged claims; claims of a study that is not part of the run have no line."""
     studies = {"003": "intention", "004": "intention"}
-    every = [read_json(value) for value in findings]
+    every = [read_json(value) for value in material.findings]
     judged = [of for of in every if material.has(studies.get(of.claim.document, "lever"))]
     decisive = [of for of in judged if of.claim.decisive]
     if decisive:
