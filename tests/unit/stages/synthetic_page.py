@@ -1,82 +1,113 @@
-"""A finished page of synthetic results, with a small table in every section that other stages fill."""
+"""A small evidence of both studies, and the report that is built of it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import synthetic_results as synthetic
-from test_plot_curves import plot
-from test_tabulate_documents import tabulate
-
-from lever_pipe.report.page.glossary import Glossary, read_glossary
-from lever_pipe.report.tables.folder import write_tables
-from lever_pipe.report.tables.table import Table
+from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment
+from lever_pipe.experiment.config import ArmSettings, OnPolicyRuns, Preset
+from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownAgents, ShownStudy
+from lever_pipe.report.evidence import EvidenceRow, write_evidence
 from lever_pipe.stages.build_report import build_report
 
 ROOT = Path(__file__).parents[3]
 TEMPLATES = ROOT / "lever_pipe" / "report" / "templates"
-GLOSSARY = sorted((ROOT / "resources" / "glossary" / "zh").glob("*.yaml"))
-
-OTHERS = (
-    (
-        *("highest-kl-beta", "statistics", ["KL_BETA", "Mean", "Holm p"]),
-        [["0.15", "57.00 [54.1, 59.8]", "<0.001"], ["0", "", "1.000"]],
-    ),
-    ("agreement", "agreement", ["Policy", "Shot 1"], [["RCE epoch 5", "99.9%"]]),
-    (
-        *("emulated", "why", ["KL_BETA", "Source", "Shot 1"]),
-        [["0.12", "emulated", "57.00"], ["0.12", "published", "57.00"]],
-    ),
-    ("claims", "claims", ["Quantity", "Published", "Ours"], [["Mean", "supported", "contradicted"]]),
+RCE = "preset~main/rce/epoch~1"
+OFFLINE, DRAWN = (f"preset~main/{mode}/base~1/beta~{{}}/epoch~2" for mode in ("grpo", "on_policy"))
+BETAS = ("0", "0.15", "1")
+FIGURE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 547 200"><text style="font: 10px sans" x="9">{}</text></svg>'
 )
 
 
-def write_inputs(
-    folder: Path, size: synthetic.Size, *, data: str = "world", figures: Path | None = None
-) -> dict[str, Any]:
-    """Write tables and, unless they are drawn already, figures below `folder`; return what `build_report` takes."""
-    tabulate(folder, size, data)
-    figures = figures or plot(folder, size)
-    tables = [
-        Table(name, section, "Mean", "Mean over seeds.", pd.DataFrame(rows, columns=columns))
-        for name, section, columns, rows in OTHERS
-    ]
-    write_tables(tables, json=folder / "others.json", folder=folder / "others")
-    return {
-        **templates(),
-        "tables": (folder / "tables.json", folder / "others.json"),
-        "csv": (folder / "csv", folder / "others"),
-        "figures": (figures,),
+def accuracy(subject: str, value: float, **parts: Any) -> list[EvidenceRow]:
+    """Return an accuracy, or with `against` a difference, at two shot counts and their mean."""
+    at = {"subset": "prefix", "samples": "40", "low": value - 2, "high": value + 2, "n": 40, "runs": 3, **parts}
+    return [EvidenceRow("lever", subject, "accuracy", value, shots=k, **at) for k in ("1", "2", "mean")]
+
+
+def of_lever(betas: Sequence[str] = BETAS, *, drawn: bool = True, runs: int = 3) -> list[EvidenceRow]:
+    """Return accuracies and comparisons; on-policy is separated from RCE, offline is not, and of betas only on-policy."""
+    rows = [row for name in ("random", "similar_both", "oracle") for row in accuracy(f"baseline/{name}", 41.37)]
+    rows += accuracy(RCE, 60.25, runs=runs)
+    rows += accuracy(RCE, 18.88, against="baseline/random", family="learning", p_holm=1e-9)
+    for mode, gain, p in ((OFFLINE, 0.61, 0.4), (DRAWN, 4.42, 1e-6))[: 1 + drawn]:
+        for i, beta in enumerate(betas):
+            rows += accuracy(mode.format(beta), 60.25 + gain - i * gain / 4, runs=runs)
+            base = {"against": RCE, "family": "against-rce", "p_holm": p, "runs": runs}
+            rows += accuracy(mode.format(beta), gain - i * gain / 4, **base)
+            if i:
+                smallest = {"against": mode.format(betas[0]), "family": "betas", "p_holm": 10 * p, "runs": runs}
+                rows += accuracy(mode.format(beta), -i * gain / 4, **smallest)
+    rows += [EvidenceRow("lever", OFFLINE.format(betas[0]), "n_parameters", 1234.0, at="from base")] if betas else []
+    return rows
+
+
+def of_agents() -> list[EvidenceRow]:
+    """Return held-out rewards of two arms in both decodings, and their differences."""
+    rows = []
+    for mode, gain in (("sampled", -0.1), ("greedy", 0.08)):
+        at: dict[str, Any] = {"subset": "test", "mode": mode, "at": "last", "n": 20, "runs": 1}
+        for arm, value in (("a", 0.9), ("b", 0.9 + gain)):
+            rows.append(EvidenceRow("intention", f"arm~{arm}", "normalised_reward", value, **at))
+        ends = {"low": gain - 0.02, "high": gain + 0.02, "p_holm": 0.001, "family": "primary"}
+        rows.append(EvidenceRow("intention", "arm~b", "normalised_reward", gain, against="arm~a", **at, **ends))
+    return rows
+
+
+def config(*studies: str, is_world: bool = True, **changes: Any) -> BuildReportConfig:
+    """Return what the page is told of a run."""
+    agents = ShownAgents(
+        arms=(AgentArm(name="a"), AgentArm(name="b", kl=0.5)),
+        reference_arm="a",
+        document_arm="b",
+        evaluation=AgentEvaluation(),
+        grpo=AgentGrpo(),
+        environment=Environment(),
+        engine="native",
+        scale="tiny",
+    )
+    shown = tuple(ShownStudy.model_validate({"name": name, "is_world": is_world, "model": "tiny"}) for name in studies)
+    values: dict[str, Any] = {
+        "studies": shown,
+        "main_preset": "main",
+        "presets": {"main": Preset()},
+        "arms": (ArmSettings(preset="main", on_policy=OnPolicyRuns()),),
+        "agents": agents if "intention" in studies else None,
+        "title": "",
     }
+    return BuildReportConfig(**values | changes)
 
 
-def templates() -> dict[str, Path]:
+def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
+    """Write evidence and figures below a folder; return what `build_report` takes."""
+    write_evidence(folder / "evidence.csv", rows)
+    figures = folder / "figures"
+    for language, text in (("en", "Ladder"), ("zh", "阶梯")):
+        (figures / language).mkdir(parents=True, exist_ok=True)
+        (figures / language / "ladder.svg").write_text(FIGURE.format(text), encoding="utf-8")
+    (figures / "sections.json").write_text(json.dumps([["ladder", "selector"]]), encoding="utf-8")
+    messages = ROOT / "resources" / "messages"
     return {
-        "html_template": TEMPLATES / "report.html.j2",
+        "evidence": folder / "evidence.csv",
+        "lineage": (),
+        "english": tuple(sorted((messages / "en").glob("*.yaml"))),
+        "chinese": tuple(sorted((messages / "zh").glob("*.yaml"))),
+        "declared": tuple(sorted((ROOT / "resources" / "tables").glob("*.yaml"))),
+        "gallery": (),
+        "dialogues": (),
+        "figures": figures,
+        "template": TEMPLATES / "page.html.j2",
         "style": TEMPLATES / "report.css",
         "script": TEMPLATES / "report.js",
-        "markdown_template": TEMPLATES / "report.md.j2",
     }
 
 
-def build(
-    inputs: dict[str, Any],
-    folder: Path,
-    *,
-    language: str = "en",
-    glossary: Sequence[Path] | None = None,
-    **changes: Any,
-) -> Path:
-    """Build the page below `folder` and return it; `changes` are values of the config."""
-    config = synthetic.report_config().model_copy(update={"language": language, **changes})
-    found = GLOSSARY if glossary is None and language != "en" else glossary or []
-    page = folder / "report.html"
-    build_report(**inputs, glossary=tuple(found), page=page, report=folder / "report.md", config=config)
-    return page
-
-
-def chinese() -> Glossary:
-    return read_glossary(GLOSSARY)
+def build(inputs: dict[str, Any], folder: Path, shown: BuildReportConfig) -> Path:
+    """Build the report into a folder and return it."""
+    outputs = {"page": folder / "report.html", "report": folder / "report.md", "appendix": folder / "report"}
+    build_report(**inputs, **outputs, config=shown)
+    return folder

@@ -1,0 +1,69 @@
+"""The answers of study `lever`: what the headline says follows from the tests of every mode of GRPO."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
+
+import synthetic_page as small
+
+from lever_pipe.report.cards import Card
+from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.cells import Message
+from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.material import Material
+from lever_pipe.report.selector.answer import answers
+
+VOICE = Voice("en", read_catalogue(sorted((small.ROOT / "resources/messages/en").glob("*.yaml"))))
+
+
+def cards(rows: list[EvidenceRow]) -> list[Card]:
+    return list(answers(Material(Evidence(rows), small.config("lever"))))
+
+
+def texts(rows: list[EvidenceRow]) -> list[str]:
+    return [f"{VOICE.text(card.headline)} {VOICE.text(card.detail)} {VOICE.text(card.notes)}" for card in cards(rows)]
+
+
+def test_grpo_helps_where_only_on_policy_is_separated() -> None:
+    beta, grpo = texts(small.of_lever())
+    assert grpo.startswith(
+        "On-policy yes, offline not shown. On-policy +3.3 [1.3, 5.3] over RCE at KL_BETA 0.15; 3 of 3"
+    )
+    assert "Offline +0.5 [-1.5, 2.5] over RCE at KL_BETA 0.15; 0 of 3" in grpo
+    assert "RCE itself gains +18.9" in grpo
+    assert "learning rate 0.0003 against 5e-06" in grpo  # the modes differ in more than who draws
+    assert beta.startswith("It matters on-policy, not offline. Offline: 3 values lie within 0.31 points")
+    assert "On-policy: 1 differs from 0 by -2.21 [-4.2, -0.2]" in beta
+    assert "best" not in beta + grpo
+
+
+def test_the_mean_over_betas_is_the_primary_row_where_there_is_one() -> None:
+    over = small.OFFLINE.format("all")
+    rows = small.accuracy(over, 0.77, against=small.RCE, family="grpo-over-betas", p_holm=0.01)
+    _, grpo = texts(small.of_lever(drawn=False) + rows)
+    assert grpo.startswith("Yes. Offline +0.8 [-1.2, 2.8] over RCE over all KL_BETA")
+
+
+@pytest.mark.parametrize(
+    ("rows", "beta", "grpo"),
+    [
+        (small.of_lever(("0.15",), drawn=False), "card.beta.one", "card.grpo.all.open"),
+        (small.of_lever((), drawn=False), "card.no_grpo", "card.no_grpo"),
+        (small.of_lever(drawn=False), "card.beta.never", "card.grpo.all.open"),
+        (small.of_lever(), "card.beta.depends", "card.grpo.depends"),
+        ([], "card.no_grpo", "card.no_grpo"),
+    ],
+)
+def test_a_card_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: str) -> None:
+    said = [card.headline.id for card in cards(rows) if isinstance(card.headline, Message)]
+    assert said == [beta, grpo]
+
+
+def test_one_seed_is_told() -> None:
+    assert all("One seed says nothing about other seeds." in text for text in texts(small.of_lever(runs=1)))
+    assert not any("One seed" in text for text in texts(small.of_lever()))

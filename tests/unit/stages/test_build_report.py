@@ -1,0 +1,245 @@
+"""The report of a small evidence: what it says is traced to rows, its links hold, and nothing else has a digit."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_page as small
+
+from lever_pipe.base.errors import RecordError
+from lever_pipe.report import contents
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, say
+from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.table import Column, Line, Table
+
+BOTH = ("lever", "intention")
+VOID = {"meta", "link", "img", "br", "rect", "circle", "line", "use", "path"}
+
+
+@dataclass
+class Shown:
+    """The visible text of an element that names a row, or of all that lies in none."""
+
+    line: int
+    text: str = ""
+
+
+class Reader(HTMLParser):
+    """Reads what a page shows: the texts of elements that name evidence, and all other text but figures' and code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[tuple[str, Shown | None, bool]] = []
+        self.traced: list[Shown] = []
+        self.other: list[str] = []
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids.add(found.get("id") or "")
+        self.links += [found["href"] or ""] if tag == "a" else []
+        if tag in VOID:
+            return
+        inside, is_hidden = self.open[-1][1:] if self.open else (None, False)
+        if "data-e" in found:
+            inside = Shown(int(found["data-e"] or 0))
+            self.traced.append(inside)
+        is_hidden |= (
+            tag in ("style", "script", "head") or found.get("class") == "plot" or "soft" in str(found.get("class"))
+        )
+        self.open.append((tag, inside, is_hidden))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        _, inside, is_hidden = self.open[-1] if self.open else ("", None, True)
+        if inside is not None:
+            inside.text += data
+        elif not is_hidden:
+            self.other.append(data)
+
+
+def read(path: Path) -> Reader:
+    reader = Reader()
+    reader.feed(path.read_text(encoding="utf-8"))
+    return reader
+
+
+def pages_of(folder: Path) -> list[Path]:
+    return [folder / "report.html", *sorted((folder / "report").glob("*.html"))]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    inputs = small.write_inputs(folder, small.of_lever() + small.of_agents())
+    return small.build(inputs, folder, small.config(*BOTH))
+
+
+def test_every_number_is_that_of_the_row_that_it_names(built: Path) -> None:
+    lines = (built / "report" / "evidence.csv").read_text(encoding="utf-8").splitlines()
+    rows = list(csv.DictReader(lines))
+    seen = 0
+    for page in pages_of(built):
+        for shown in read(page).traced:
+            row = rows[shown.line - 2]
+            known = [
+                float(row[name])
+                for name in ("value", "low", "high", "p", "p_holm", "detectable", "n", "runs")
+                if row[name]
+            ]
+            text = shown.text.rpartition(": ")[2]  # a dot's text begins with its label
+            for number in re.findall(r"[-+]?\d+(?:\.\d+)?", text):
+                step = 10.0 ** -len(number.partition(".")[2])
+                assert any(abs(float(number) - each) <= 0.5001 * step or "<" in text for each in known), (
+                    page,
+                    shown,
+                    row,
+                )
+                seen += 1
+    assert seen > 100
+
+
+def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: Path) -> None:
+    target = small.DRAWN.format("0.15")
+    rows = [
+        row._replace(value=7.89, low=5.67)
+        if (row.subject, row.against, row.shots) == (target, small.RCE, "mean")
+        else row
+        for row in small.of_lever() + small.of_agents()
+    ]
+    other = small.build(small.write_inputs(tmp_path, rows), tmp_path, small.config(*BOTH))
+    for name in ("report.html", "report.md", "report/report.zh.html", "report/answers.txt", "report/tables/ladder.csv"):
+        assert "7.9" in (other / name).read_text(encoding="utf-8") or "7.89" in (other / name).read_text(
+            encoding="utf-8"
+        )
+        assert "7.9" not in (built / name).read_text(encoding="utf-8")
+
+
+def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Number(1.0, 1, "lever:gone:accuracy")
+    table = Table("t", "data", say("selector.published"), (Column(Name("x")),), (Line((gone,)),))
+    monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
+    inputs = small.write_inputs(tmp_path, small.of_lever())
+    with pytest.raises(RecordError, match="expected the evidence row lever:gone:accuracy"):
+        small.build(inputs, tmp_path, small.config("lever"))
+    assert not (tmp_path / "report.html").exists()
+
+
+class Blank(Voice):
+    """Says everything but digits: neither numbers nor configured names, and of a message only its words."""
+
+    def _write(self, cell: Cell, literal: Callable[[str], str], number: Any, wrap: Any) -> str:
+        match cell:
+            case Number() | PValue() | Name() | Code() | int():
+                return ""
+            case Message():
+                return re.sub(r"\d", "", super()._write(cell, literal, number, wrap))
+            case _:
+                return super()._write(cell, literal, number, wrap)
+
+
+def test_no_digit_stands_outside_evidence_names_and_catalogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lever_pipe.stages.build_report.Voice", Blank)
+    inputs = small.write_inputs(tmp_path, small.of_lever() + small.of_agents())
+    small.build(inputs, tmp_path, small.config(*BOTH))
+    for page in pages_of(tmp_path):
+        stray = [text for text in read(page).other if re.search(r"\d", text)]
+        assert stray == [], page.name
+
+
+def test_every_link_hits_a_file_and_a_place(built: Path) -> None:
+    found = {page.resolve(): read(page) for page in pages_of(built)}
+    for page, reader in found.items():
+        for link in reader.links:
+            file, _, anchor = link.partition("#")
+            target = (page.parent / file).resolve() if file else page
+            assert target.is_file(), (page.name, link)
+            if anchor and target in found and file:
+                assert anchor in found[target].ids, (page.name, link)
+
+
+def test_both_languages_say_the_same_numbers(built: Path) -> None:
+    for page in pages_of(built):
+        if page.name.endswith(".zh.html"):
+            name = page.name.replace(".zh", "")
+            other = built / name if name == "report.html" else page.with_name(name)
+            chinese, english = read(page), read(other)
+            assert [shown.line for shown in chinese.traced] and sorted(
+                shown.line for shown in chinese.traced
+            ) == sorted(shown.line for shown in english.traced)
+            assert re.search("[\u4e00-\u9fff]", "".join(chinese.other))
+
+
+def test_the_page_is_one_small_file_that_loads_nothing(built: Path) -> None:
+    for page in pages_of(built):
+        text = page.read_text(encoding="utf-8")
+        assert len(text) < 1_000_000
+        assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", text)
+        assert "default-src 'none'" in text
+        assert " style=" not in text
+
+
+def test_same_inputs_same_bytes(tmp_path: Path, built: Path) -> None:
+    inputs = small.write_inputs(tmp_path, small.of_lever() + small.of_agents())
+    small.build(inputs, tmp_path, small.config(*BOTH))
+    files = [path.relative_to(built) for path in built.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    assert all((tmp_path / file).read_bytes() == (built / file).read_bytes() for file in files)
+
+
+@pytest.mark.parametrize(
+    ("studies", "rows", "is_world"),
+    [
+        (("lever",), small.of_lever(), True),
+        (("lever",), small.of_lever(), False),
+        (("lever",), small.of_lever(BETAS := ("0.15",), drawn=False, runs=1), True),
+        (("lever",), small.of_lever((), drawn=False), True),
+        (("intention",), small.of_agents(), True),
+        (("intention",), [], False),
+        (BOTH, [], True),
+    ],
+)
+def test_every_run_has_a_first_screen(
+    tmp_path: Path, studies: tuple[str, ...], rows: list[EvidenceRow], is_world: bool
+) -> None:
+    inputs = small.write_inputs(tmp_path, rows)
+    small.build(inputs, tmp_path, small.config(*studies, is_world=is_world))
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count('<article id="card-') >= 2 * ("lever" in studies)
+    assert ("Embedded world" in text) == is_world
+    told = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")
+    assert ("Which KL_BETA?" in told) == ("lever" in studies)
+
+
+def test_a_title_of_ones_own_is_the_pages(tmp_path: Path) -> None:
+    inputs = small.write_inputs(tmp_path, small.of_lever())
+    small.build(inputs, tmp_path, small.config("lever", title="My <run>", language="zh"))
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<h1>My &lt;run&gt;</h1>" in text
+    assert '<html lang="zh">' in text
+    assert (tmp_path / "report" / "report.en.html").is_file()
+
+
+def test_index_and_answers_tell_what_there_is(built: Path) -> None:
+    index = contents_of(built / "report" / "index.json")
+    assert index["tables"]["ladder"]["section"] == "The selector"
+    assert index["figures"]["ladder"]["title"] == "Every policy"
+    assert set(index["tables"]) == {path.stem for path in (built / "report" / "tables").glob("*.csv")}
+
+
+def contents_of(path: Path) -> Any:
+    import json
+
+    return json.loads(path.read_text(encoding="utf-8"))
