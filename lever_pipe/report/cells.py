@@ -161,7 +161,7 @@ def derived(
     if value is None or math.isnan(value):
         return None
     keys = [key for each in of if each is not None for key in _keys(each)]
-    return Number(value, digits, sign=sign, of=tuple(dict.fromkeys(keys)), how=how)
+    return Number(float(value), digits, sign=sign, of=tuple(dict.fromkeys(keys)), how=how)
 
 
 def _keys(of: Number | EvidenceRow) -> tuple[str, ...]:

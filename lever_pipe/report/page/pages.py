@@ -146,7 +146,7 @@ class _Maker:
             is_main=is_main,
             title=self.voice.text(title if is_main else say(f"page.{page}.title")),
             lead=self.voice.html(lead if is_main else say(f"page.{page}.lead")),
-            cards=[self._card(card, here) for card in self.contents.cards] if is_main else [],
+            cards=[self._card(card, shown, here) for card in self.contents.cards] if is_main else [],
             sections=sections,
             pages=[(link(self.file(each), here), self.voice.html(say(f"page.{each}.title"))) for each in others],
             other=(link(file_of(page, other, self.first), here), other, LANGUAGES[other]),
@@ -194,19 +194,21 @@ class _Maker:
                 caption_of = f"<figcaption>{told} {file}</figcaption>"
                 yield Markup(f'<figure id="figure-{name}"><div class="scroll">{plot}</div>{caption_of}</figure>')
 
-    def _card(self, card: Card, here: str) -> ShownCard:
+    def _card(self, card: Card, shown: Sequence[str], here: str) -> ShownCard:
         say_html = self.voice.html
-        links = [(self._target(target, here), say_html(text)) for target, text in card.links]
+        targets = [(self._target(target, shown, here), say_html(text)) for target, text in card.links]
+        links = [(target, text) for target, text in targets if target]
         plot = dots.plot(card, self.voice)
         return ShownCard(
             say_html(card.title), say_html(card.headline), say_html(card.detail), plot, say_html(card.notes), links
         )
 
-    def _target(self, target: str, here: str) -> str:
-        if target.startswith("#"):
-            return target
+    def _target(self, target: str, shown: Sequence[str], here: str) -> str:
+        """Return the link to a section of the main page or to another page; nothing where this run has none."""
         page, _, anchor = target.partition("#")
-        return link(self.file(page.removesuffix(".html")), here) + (f"#{anchor}" if anchor else "")
+        if page:
+            return f"{link(self.file(page), here)}#{anchor}".rstrip("#") if page in shown else ""
+        return target if anchor in PAGES[MAIN] and self._has(anchor) else ""
 
 
 def _renderer(frame: Frame, voice: Voice) -> Callable[[HtmlPage], str]:

@@ -19,7 +19,7 @@ def tables(material: Material) -> Iterator[Table]:
     found = modes(material)
     base = (found[-1].base if found else "") or material.main.last_rce or ""
     lines = [line for group in _policies(material, found) if (line := _line(material, group, base))]
-    columns = heads("head.policy", "head.accuracy", "head.against_rce", "head.holm_p", "head.runs")
+    columns = heads("head.policy", "head.accuracy", "head.gain", "head.holm_p", "head.runs")
     title, note = say("selector.ladder", n=max(material.samples)), say("selector.ladder_note")
     yield Table("ladder", "selector", title, columns, tuple(lines), notes=(note,)).without_empty_columns()
 
