@@ -76,14 +76,23 @@ class EvidenceRow(NamedTuple):
     @property
     def key(self) -> str:
         """Return the reference to this row: its identity, as `lever:baseline/random:accuracy:samples=800:shots=1`."""
-        rest = [f"{name}={text}" for name in IDENTITY[4:] if (text := getattr(self, name))]
+        rest = [f"{name}={text}" for name, text in zip(IDENTITY[4:], self[5:12], strict=True) if text]
         against = f" - {self.against}" if self.against else ""
         return ":".join([self.study, f"{self.subject}{against}", self.metric, *rest])
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Return the values of `IDENTITY`."""
+        return (self[0], self[1], self[4], self[2], *self[5:12])
 
     @property
     def has_interval(self) -> bool:
         """Return whether an interval is known."""
         return not math.isnan(self.low)
+
+
+MEASURED = tuple(map(EvidenceRow._fields.index, NUMBERS))
+COUNTED = tuple(map(EvidenceRow._fields.index, ("n", "runs")))
 
 
 class Evidence:
@@ -107,7 +116,7 @@ class Evidence:
             RecordError: two rows have one identity.
         """
         for row in rows:
-            identity = tuple(getattr(row, name) for name in IDENTITY)
+            identity = row.identity
             known = self._by_identity.get(identity)
             if known is not None:
                 values = (
@@ -121,6 +130,11 @@ class Evidence:
     def __iter__(self) -> Iterator[EvidenceRow]:
         """Yield every row in the order in which it came."""
         return iter(self._by_identity.values())
+
+    @property
+    def lines(self) -> dict[str, int]:
+        """Return by key the line of each row in a file of all rows."""
+        return {key: line for line, key in enumerate(self._by_key, start=2)}
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -214,15 +228,16 @@ def described(subject: str) -> tuple[str, ...]:
 
 
 def _parsed(path: Path, number: int, cells: Sequence[str]) -> EvidenceRow:
-    values: dict[str, Any] = dict(zip(EvidenceRow._fields, cells, strict=False))
+    values: list[Any] = list(cells)
     try:
-        values |= {name: float(values[name]) if values[name] else NAN for name in NUMBERS}
-        values |= {name: int(values[name] or 0) for name in ("n", "runs")}
-        return EvidenceRow(**values)
-    except (KeyError, TypeError, ValueError) as fault:
-        raise RecordError(
-            f"{path}:{number}: expected an evidence row", found=str(fault), do="Run its rule again."
-        ) from None
+        for i in MEASURED:
+            values[i] = float(values[i]) if values[i] else NAN
+        for i in COUNTED:
+            values[i] = int(values[i] or 0)
+        return EvidenceRow._make(values)
+    except (IndexError, TypeError, ValueError) as fault:
+        wanted = f"{path}:{number}: expected an evidence row"
+        raise RecordError(wanted, found=str(fault), do="Run its rule again.") from None
 
 
 def _text(value: float) -> str:

@@ -61,7 +61,7 @@ def build_report(
     specs = [spec for path in declared for spec in read_specs(path)]
     material = Material(Evidence(read_evidence(evidence)), config, lineages, specs)
     contents = contents_of(material)
-    lines = {row.key: line for line, row in enumerate(material.evidence, start=2)}
+    lines = material.evidence.lines
     voices = {name: Voice(name, read_catalogue(of), lines) for name, of in (("en", english), ("zh", chinese))}
     voice = voices[config.language]
     frame = pages.Frame(_text(template), _text(style), _text(script))

@@ -88,12 +88,11 @@ def which_beta(material: Material, found: Sequence[Mode]) -> Card:
         )
         return Card(title, why, None, (), None, None, (RUN,))
     told = [_beta_sentence(material, mode, rows) for mode, rows in compared]
-    apart = [mode for mode, rows in compared if any(map(is_separated, rows.values()))]
     smallest = min(compared[0][0].groups)
     shown = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
     return Card(
         title=title,
-        headline=_beta_headline([mode for mode, _ in compared], apart),
+        headline=_beta_headline(compared),
         detail=sentences(*told),
         rows=tuple(_beta_rows(shown)),
         axis=say("card.beta.axis", beta=smallest),
@@ -137,12 +136,27 @@ def _against_smallest(material: Material, mode: Mode) -> dict[float, EvidenceRow
     return {beta: row for beta, row in rows if row is not None and beta != smallest}
 
 
-def _beta_headline(found: Sequence[Mode], apart: Sequence[Mode]) -> Message:
-    """Return in which modes any beta is separated from the smallest one."""
-    if len(apart) in (0, len(found)):
-        return say(f"card.beta.{'always' if apart else 'never'}")
-    others = [mode for mode in found if mode not in apart]
-    return say("card.beta.depends", apart=say(f"mode.{apart[0].name}"), not_apart=say(f"mode.{others[0].name}"))
+def _beta_headline(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Message:
+    """Return in which modes any beta is separated from the smallest one, and of the first of these which and how."""
+    apart = [(mode, rows) for mode, rows in compared if any(map(is_separated, rows.values()))]
+    if not apart:
+        return say("card.beta.never")
+    mode, rows = apart[0]
+    beta = _farthest(rows)
+    found = {"beta": beta, "smallest": min(mode.groups), "mode": say(f"mode.{mode.name}")}
+    found["sign"] = say(f"card.beta.{'higher' if rows[beta].value > 0 else 'lower'}")
+    others = [each.name for each, _ in compared if each.name not in [of.name for of, _ in apart]]
+    return (
+        say("card.beta.depends", other=say(f"mode.{others[0]}"), **found)
+        if others
+        else say("card.beta.matters", **found)
+    )
+
+
+def _farthest(rows: dict[float, EvidenceRow]) -> float:
+    """Return the beta that is farthest from the smallest one, of the separated ones where there are any."""
+    apart = [beta for beta, row in rows.items() if is_separated(row)]
+    return max(apart or rows, key=lambda beta: abs(rows[beta].value))
 
 
 def _beta_sentence(material: Material, mode: Mode, rows: dict[float, EvidenceRow]) -> Message:
@@ -152,8 +166,7 @@ def _beta_sentence(material: Material, mode: Mode, rows: dict[float, EvidenceRow
     values = [row.value for row in known.values()]
     spread = derived(max(values) - min(values), 2, known.values(), "highest minus lowest") if known else None
     highest = max(known, key=lambda beta: (known[beta].value, -beta), default=min(mode.groups))
-    apart = {beta: row for beta, row in rows.items() if is_separated(row)}
-    farthest = max(apart or rows, key=lambda beta: abs(rows[beta].value))
+    farthest = _farthest(rows)
     args = {
         "mode": _start(mode.name),
         "n": len(mode.groups),
@@ -162,9 +175,8 @@ def _beta_sentence(material: Material, mode: Mode, rows: dict[float, EvidenceRow
         "beta": farthest,
         "smallest": min(mode.groups),
         "gap": gap(rows[farthest], 2),
-        "apart": count_separated(rows.values()),
     }
-    return say(f"card.beta.{'some' if apart else 'none'}", **args)
+    return say(f"card.beta.{'some' if is_separated(rows[farthest]) else 'none'}", **args)
 
 
 def _beta_rows(shown: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[CardRow]:

@@ -32,13 +32,14 @@ def of_lever(betas: Sequence[str] = BETAS, *, drawn: bool = True, runs: int = 3)
     rows = [row for name in ("random", "similar_both", "oracle") for row in accuracy(f"baseline/{name}", 41.37)]
     rows += accuracy(RCE, 60.25, runs=runs)
     rows += accuracy(RCE, 18.88, against="baseline/random", family="learning", p_holm=1e-9)
-    for mode, gain, p in ((OFFLINE, 0.61, 0.4), (DRAWN, 4.42, 1e-6))[: 1 + drawn]:
+    offline, on_policy = ("grpo-against-rce", "other-betas"), ("on-policy-against-rce", "on-policy-betas")
+    for mode, gain, p, families in ((OFFLINE, 0.61, 0.4, offline), (DRAWN, 4.42, 1e-6, on_policy))[: 1 + drawn]:
         for i, beta in enumerate(betas):
             rows += accuracy(mode.format(beta), 60.25 + gain - i * gain / 4, runs=runs)
-            base = {"against": RCE, "family": "against-rce", "p_holm": p, "runs": runs}
+            base = {"against": RCE, "family": families[0], "p_holm": p, "runs": runs}
             rows += accuracy(mode.format(beta), gain - i * gain / 4, **base)
             if i:
-                smallest = {"against": mode.format(betas[0]), "family": "betas", "p_holm": 10 * p, "runs": runs}
+                smallest = {"against": mode.format(betas[0]), "family": families[1], "p_holm": 10 * p, "runs": runs}
                 rows += accuracy(mode.format(beta), -i * gain / 4, **smallest)
     rows += [EvidenceRow("lever", OFFLINE.format(betas[0]), "n_parameters", 1234.0, at="from base")] if betas else []
     return rows
@@ -91,6 +92,7 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
     messages = ROOT / "resources" / "messages"
     return {
         "evidence": folder / "evidence.csv",
+        "reference_lineage": ROOT / "resources" / "reference" / "lineage.yaml",
         "lineage": (),
         "english": tuple(sorted((messages / "en").glob("*.yaml"))),
         "chinese": tuple(sorted((messages / "zh").glob("*.yaml"))),

@@ -38,12 +38,14 @@ def test_grpo_helps_where_only_on_policy_is_separated() -> None:
     assert "Offline +0.5 [-1.5, 2.5] over RCE at KL_BETA 0.15; 0 of 3" in grpo
     assert "RCE itself gains +18.9" in grpo
     assert "learning rate 0.0003 against 5e-06" in grpo  # the modes differ in more than who draws
-    assert beta.startswith("It matters on-policy, not offline. Offline: 3 values lie within 0.31 points")
-    assert "On-policy: 1 differs from 0 by -2.21 [-4.2, -0.2]" in beta
+    assert beta.startswith(
+        "None stands out offline; on-policy, KL_BETA 1 is lower than 0. Offline: 3 values lie within"
+    )
+    assert "On-policy: KL_BETA 1 against 0 is -2.21 [-4.2, -0.2]; 0 is highest of 3." in beta
     assert "best" not in beta + grpo
 
 
-@pytest.mark.skipif(not hasattr(PolicyName("grpo"), "is_over_betas"), reason="no means over betas")
+@pytest.mark.skipif("is_over_betas" not in PolicyName.__annotations__, reason="no means over betas")
 def test_the_mean_over_betas_is_the_primary_row_where_there_is_one() -> None:
     over = small.OFFLINE.format("all")
     rows = small.accuracy(over, 0.77, against=small.RCE, family="grpo-over-betas", p_holm=0.01)
