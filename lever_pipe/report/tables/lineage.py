@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,6 @@ from pydantic import ValidationError
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import Row, RunCard
-from lever_pipe.report.tables.frames import read_text_columns
 
 COLUMNS = ("group", "field", "value")
 REMARK = "remark."
@@ -66,15 +66,18 @@ def read_lineage(path: Path) -> dict[str, dict[str, str]]:
     Raises:
         RecordError: a missing file or column.
     """
-    frame = read_text_columns(path)
-    if list(frame.columns) != list(COLUMNS):
+    try:
+        lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+    except FileNotFoundError:
+        raise RecordError(f"{path}: expected a file of lineages", found="none", do="Run collect_lineage.") from None
+    if not lines or tuple(lines[0]) != COLUMNS:
         raise RecordError(
             f"{path}: expected the columns {', '.join(COLUMNS)}",
-            found=", ".join(frame.columns),
+            found=", ".join(lines[0]) if lines else "an empty file",
             do="Run collect_lineage again.",
         )
     found: dict[str, dict[str, str]] = {}
-    for group, field, value in frame.itertuples(index=False):
+    for group, field, value in lines[1:]:
         found.setdefault(group, {})[field] = value
     return found
 

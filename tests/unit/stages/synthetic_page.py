@@ -84,6 +84,9 @@ def config(*studies: str, is_world: bool = True, **changes: Any) -> BuildReportC
 def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
     """Write evidence and figures below a folder; return what `build_report` takes."""
     write_evidence(folder / "evidence.csv", rows)
+    groups = dict.fromkeys(row.subject for row in rows if row.study == "lever")
+    lineage = ["group,field,value", *(f"{name},method,{name.split('/')[1]}" for name in groups)]
+    (folder / "lineage.csv").write_text("\n".join(lineage), encoding="utf-8")
     figures = folder / "figures"
     for language, text in (("en", "Ladder"), ("zh", "阶梯")):
         (figures / language).mkdir(parents=True, exist_ok=True)
@@ -93,7 +96,7 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
     return {
         "evidence": folder / "evidence.csv",
         "reference_lineage": ROOT / "resources" / "reference" / "lineage.yaml",
-        "lineage": (),
+        "lineage": (folder / "lineage.csv",),
         "english": tuple(sorted((messages / "en").glob("*.yaml"))),
         "chinese": tuple(sorted((messages / "zh").glob("*.yaml"))),
         "declared": tuple(sorted((ROOT / "resources" / "tables").glob("*.yaml"))),

@@ -13,9 +13,9 @@ import pytest
 import synthetic_page
 from agent_runs import ARMS, Study
 from claim_files import Ours
+from lever_pipe.commands.glossary_tool import file_texts, untranslated
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.commands.glossary_tool import file_texts, untranslated
 from lever_pipe.experiment.stage_configs import CheckClaimsConfig
 from lever_pipe.report.claims.claim_tables import COLUMNS
 from lever_pipe.report.claims.verdicts import VERDICTS

@@ -7,12 +7,12 @@ import agent_runs
 import pytest
 import synthetic_page
 from agent_runs import ARMS, Study
-
-from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.commands.glossary_tool import file_texts, untranslated
 from lever_pipe.report.page.numbers import numbers_in
 from lever_pipe.report.page.tables import read_tables, view
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
 from lever_pipe.stages.tabulate_agents import _held_out
 
 ONE = tuple(arm.model_copy(update={"seeds": (0,)}) for arm in ARMS)

@@ -11,15 +11,15 @@ import pytest
 from claim_files import NOISE, REFERENCE, REFERENCE_INTENTION, RESOURCES, Ours, book, judge, our_sides, published
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from lever_pipe.commands.glossary_tool import untranslated
+from lever_pipe.report.page.glossary import read_glossary
+
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.evaluate import judge_claims
 from lever_pipe.report.claims.lever_published import COMPARED, FILES, FINAL, PublishedLever
 from lever_pipe.report.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
 from lever_pipe.report.claims.reward_runs import RewardRuns
 from lever_pipe.report.claims.verdicts import VERDICTS, NotTestable
-from lever_pipe.report.page.glossary import read_glossary
 from lever_pipe.report.tables.frames import read_text_columns
 from lever_pipe.statistics.curves import curve_statistics
 
