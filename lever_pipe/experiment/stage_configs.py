@@ -408,9 +408,10 @@ class ClaimArm(Section):
 
 
 @identity_of("check_claims", of=Planned("claims"))
-class CheckClaimsConfig(Captioned):
+class CheckClaimsConfig(Section):
     """Identity of `check_claims`."""
 
+    main_preset: MainPreset
     base_rce_epoch: Epoch | None = None
     seed: Annotated[Seed, Setting("evaluation.seed")]
     """Stream of the simulated flat curves."""
@@ -420,8 +421,6 @@ class CheckClaimsConfig(Captioned):
     document_arm: str = ""
     mode: Literal["greedy", "sampled"] = "sampled"
     """Which validation curve of ours is judged: that of the primary endpoint."""
-    scale: str = ""
-    """Which model on which tasks study `intention` has, as the captions print it."""
 
 
 @identity_of("emulate_grpo_epoch")

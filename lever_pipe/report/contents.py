@@ -9,6 +9,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.report import setting
 from lever_pipe.report.cards import Card
 from lever_pipe.report.cells import Cell, Ledger
+from lever_pipe.report.claims import tables as claims
 from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector import answer, comparisons, documents, emulation, summary
@@ -34,6 +35,7 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     comparisons.tables,
     emulation.tables,
     documents.tables,
+    claims.tables,
 )
 TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, summary.texts)
 """Makers of a section's sentences, each with the section's id."""

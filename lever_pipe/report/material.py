@@ -28,6 +28,8 @@ class Material:
     lineages: Lineages = field(default_factory=dict)
     specs: Sequence[TableSpec] = ()
     """Every declared table."""
+    findings: Sequence[dict[str, Any]] = ()
+    """The judged claims, as `check_claims` writes them."""
 
     def has(self, study: str) -> bool:
         """Return whether a study is part of this configuration."""

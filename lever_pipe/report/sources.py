@@ -26,6 +26,8 @@ PUBLISHED_METRICS = {
     "adv_max": "max_advantage",
 }
 """Names of metrics in the reference that are others than ours."""
+BY_SEED = ("pg_loss", "kl", "entropy", "sequence_length", "response_length", "normalised_reward")
+"""Training metrics of study `intention` that claims compare run by run."""
 ENDPOINT = re.compile(
     r"(?:(?P<subset>test|val)_)?(?P<metric>.+?)(?:_(?P<mode>greedy|sampled))?(?:_(?P<at>last|best|start))?"
 )
@@ -268,7 +270,10 @@ def curve_statistics(path: Path) -> Iterator[EvidenceRow]:
 
 
 def curves(path: Path) -> Iterator[EvidenceRow]:
-    """Yield every metric of every step, evaluations by seed too and all as means over seeds, of `curves.csv`."""
+    """Yield every metric of every step as mean over seeds, of `curves.csv`.
+
+    Evaluations stand by seed too, and so do the training metrics of `BY_SEED` at the first and the evaluated steps.
+    """
 
     def rows() -> Iterator[EvidenceRow]:
         for source, line in _lines(path):
@@ -276,7 +281,11 @@ def curves(path: Path) -> Iterator[EvidenceRow]:
             subject = _agent(line["arm"], line["seed"])
             yield EvidenceRow(INTENTION, subject, line["metric"], _number(line["value"]), **at, runs=1, source=source)
 
-    yield from (row for row in _with_means(rows()) if row.subset != "train" or "/seed~" not in row.subject)
+    every = list(rows())
+    evaluated = {row.at for row in every if row.subset == "val"} | {"1"}
+    for row in _with_means(every):
+        if row.subset != "train" or "/seed~" not in row.subject or (row.metric in BY_SEED and row.at in evaluated):
+            yield row
 
 
 def runs(path: Path) -> Iterator[EvidenceRow]:
@@ -314,6 +323,9 @@ def published(path: Path) -> Iterator[EvidenceRow]:
         if key in seen:
             continue
         seen[key] = line["value"]
+        if epoch == "minimum" and line["epoch"].isdigit():
+            when = {**at, "at": "minimum epoch", "printed": line["epoch"]}
+            yield EvidenceRow(LEVER, subject, metric, float(line["epoch"]), **when, source=source)
         yield EvidenceRow(
             LEVER, subject, metric, float(line["value"]), **at, printed=line["value"], how=line["notes"], source=source
         )

@@ -33,6 +33,7 @@ def build_report(
     evidence: Input,
     reference_lineage: Input,
     lineage: Inputs,
+    claims: Inputs,
     english: Inputs,
     chinese: Inputs,
     declared: Inputs,
@@ -59,7 +60,8 @@ def build_report(
     """
     lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
     specs = [spec for path in declared for spec in read_specs(path)]
-    material = Material(Evidence(read_evidence(evidence)), config, lineages, specs)
+    findings = _json(claims) or ()
+    material = Material(Evidence(read_evidence(evidence)), config, lineages, specs, findings)
     contents = contents_of(material)
     lines = material.evidence.lines
     voices = {name: Voice(name, read_catalogue(of), lines) for name, of in (("en", english), ("zh", chinese))}
@@ -106,7 +108,7 @@ def _sections(folder: Path) -> dict[str, str]:
     return dict(json.loads(_text(folder / SECTIONS)))
 
 
-def _json(paths: Sequence[Path]) -> Mapping[str, Any] | None:
+def _json(paths: Sequence[Path]) -> Any:
     return json.loads(_text(paths[0])) if paths else None
 
 

@@ -2,116 +2,96 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import csv
+import io
+import json
+from collections.abc import Sequence
 
 from lever_pipe.base import seeding, storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.stage_configs import CheckClaimsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.claims.book import RewardCurves, read_claims
-from lever_pipe.report.claims.claim_tables import COLUMNS, claim_rows, claim_tables
-from lever_pipe.report.claims.curve_tables import published_curve_tables
-from lever_pipe.report.claims.evaluate import Side, judge_claims
-from lever_pipe.report.claims.lever_ours import OurLever
-from lever_pipe.report.claims.lever_published import FILES, PublishedLever
-from lever_pipe.report.claims.reward_ours import OurRewards, described
-from lever_pipe.report.claims.reward_runs import DOCUMENTS, RewardRuns, n_evaluations
-from lever_pipe.report.tables import frames
-from lever_pipe.report.tables.evidence import read_evidence
-from lever_pipe.report.tables.folder import write_tables
-from lever_pipe.report.tables.intention.agent_runs import AgentRuns, read_agent_runs
+from lever_pipe.report.claims.evaluate import JudgedClaim, OurAgents, Side, as_json, judge_claims
+from lever_pipe.report.claims.lever_sides import FILES, OurLever, PublishedLever
+from lever_pipe.report.claims.reward_runs import RewardRuns, seeds_by_arm
+from lever_pipe.report.claims.tables import place, sentence
+from lever_pipe.report.evidence import MEAN, Evidence, read_evidence
+from lever_pipe.report.tables.comparisons.families import arms_of
 from lever_pipe.report.tables.lineage import read_lineage, read_published_lineage
-from lever_pipe.report.tables.long_format import csv_text
-from lever_pipe.report.tables.origin import Origin
-from lever_pipe.report.tables.results import Results, choose_base
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
 
-Files = tuple[Path, ...]
+COLUMNS = ("id", "document", "section", "claim", "published_verdict", "published_numbers", "our_verdict", "our_numbers")
+DOCUMENTS = ("003", "004")
 
 
 def check_claims(
     *,
     claims: Input,
-    reference: Input,
-    reference_intention: Input,
+    messages: Inputs,
+    evidence: Input,
     reference_lineage: Input,
-    scores: Inputs,
-    training: Inputs,
-    intervals: Inputs,
-    comparisons: Inputs,
-    agreement: Inputs,
-    parameters: Inputs,
     lineage: Inputs,
-    curves: Inputs,
-    agent_runs: Inputs,
     judged: Output,
-    tables: Output,
-    csv: Output,
+    findings: Output,
     config: CheckClaimsConfig,
 ) -> None:
-    """Write one row a claim to `judged`, and the tables of section `claims`.
+    """Write one line of English text a claim to `judged`, and its typed verdicts and numbers to `findings`.
 
-    A study that the configuration leaves out has no files, and its claims no side of ours.
+    A study that the configuration leaves out has no rows, and its claims no side of ours.
 
     Raises:
-        RecordError: a claim that cannot be computed (all of them, by id), a malformed input file, or a study with some
-            of its files only.
+        RecordError: a claim that cannot be computed (all of them, by id), or a malformed input file.
     """
-    lever = {"scores": scores, "training": training, "intervals": intervals, "comparisons": comparisons}
-    lever |= {"agreement": agreement, "parameters": parameters, "lineage": lineage}
-    intention = {"curves": curves, "agent_runs": agent_runs}
-    book = read_claims(claims)
-    reward_runs = _published_rewards(reference_intention, book.reward_curves, config)
-    rows, lineages = frames.read_text_columns(reference), read_published_lineage(reference_lineage)
-    published: dict[str, Side] = {name: PublishedLever(rows, lineages, name) for name in FILES}
-    ours = _our_lever(lever, config) if _is_whole("lever", lever) else {}
-    caption = ""
-    if _is_whole("intention", intention):
-        found = read_agent_runs(curves[0], agent_runs[0])
-        ours |= _our_rewards(found, book.reward_curves, config)
-        caption = described(found, config.scale, config.reference_arm, config.document_arm, config.mode)
-    verdicts = judge_claims(book.claims, {**published, **reward_runs}, ours)
-    storage.write_text(judged, csv_text(COLUMNS, claim_rows(verdicts)))
-    origin = Origin(config.main_preset, config.data, config.lvlm) if scores else None
-    statistics = published_curve_tables(reward_runs[DOCUMENTS[-1]], book.reward_curves)
-    write_tables([*claim_tables(verdicts, origin, caption), *statistics], json=tables, folder=csv)
+    book, known = read_claims(claims), Evidence(read_evidence(evidence))
+    lineages = read_published_lineage(reference_lineage)
+    published: dict[str, Side] = {name: PublishedLever(known, lineages, name) for name in FILES}
+    own = {group: fields for path in lineage for group, fields in read_lineage(path).items()}
+    ours = {**_our_lever(known, own, config), **_our_agents(known, book.reward_curves, config)}
+    runs = {name: _runs(known, name, book.reward_curves, config, "flat_noise") for name in DOCUMENTS}
+    found = judge_claims(book.claims, {**published, **runs}, ours)
+    storage.write_text(judged, _csv_text(found, Voice("en", read_catalogue(messages))))
+    storage.write_text(findings, json.dumps([as_json(of) for of in found], ensure_ascii=False, indent=1) + "\n")
 
 
-def _is_whole(study: str, files: dict[str, Files]) -> bool:
-    """Return whether a study has its files, each once; false if it has none of them."""
-    counts = {name: len(paths) for name, paths in files.items()}
-    if set(counts.values()) == {0}:
-        return False
-    wrong = [f"{n} of {name}" for name, n in counts.items() if n != 1]
-    if wrong:
-        raise RecordError(f"study {study}: expected one file of each kind", found=", ".join(wrong), do="Name all.")
-    return True
+def _our_lever(evidence: Evidence, lineages: dict[str, dict[str, str]], config: CheckClaimsConfig) -> dict[str, Side]:
+    rows = evidence.where(metric="accuracy", study="lever", subset="prefix", shots=MEAN)
+    if not lineages and not rows:
+        return {}
+    main = arms_of([row.subject for row in rows], config.main_preset)[0]
+    base = main.base if config.base_rce_epoch is None else config.base_rce_epoch
+    samples = sorted({int(row.samples) for row in rows if row.subject in main.grpo.values()})
+    return {name: OurLever(evidence, lineages, name, config.main_preset, base, samples) for name in FILES}
 
 
-def _published_rewards(reference: Path, given: RewardCurves, config: CheckClaimsConfig) -> dict[str, RewardRuns]:
-    rows = frames.read_text_columns(reference)
-    stream = seeding.generator(config.seed, "claims", "flat_noise")
-    noise = flat_noise(n_evaluations(rows), given.noise_sd, stream)
-    return {name: RewardRuns(rows, name, noise) for name in DOCUMENTS}
+def _our_agents(evidence: Evidence, given: RewardCurves, config: CheckClaimsConfig) -> dict[str, Side]:
+    if not config.arms:
+        return {}
+    modes = {row.mode for row in evidence.where(metric="reward", study="intention", subset="val") if row.at.isdigit()}
+    mode = config.mode if config.mode in modes or not modes else min(modes)
+    seeds = seeds_by_arm(evidence.subjects("executed_steps", study="intention"))
+    arms = (config.arms, seeds, config.reference_arm, config.document_arm)
+    return {name: OurAgents(_runs(evidence, name, given, config, "our_flat_noise", mode), *arms) for name in DOCUMENTS}
 
 
-def _our_rewards(runs: AgentRuns, given: RewardCurves, config: CheckClaimsConfig) -> dict[str, Side]:
+def _runs(
+    evidence: Evidence, document: str, given: RewardCurves, config: CheckClaimsConfig, stream: str, mode: str = ""
+) -> RewardRuns:
     known: dict[tuple[int, float], FlatNoise] = {}
 
     def noise(n: int, sd: float) -> FlatNoise:
         if (n, sd) not in known:
-            known[n, sd] = flat_noise(n, sd, seeding.generator(config.seed, "claims", "our_flat_noise"))
+            known[n, sd] = flat_noise(n, sd, seeding.generator(config.seed, "claims", stream))
         return known[n, sd]
 
-    arms = (config.arms, config.reference_arm, config.document_arm)
-    return {name: OurRewards(runs, *arms, config.mode, name, noise, given.noise_sd) for name in DOCUMENTS}
+    return RewardRuns(evidence, document, noise, given.noise_sd, mode=mode)
 
 
-def _our_lever(files: dict[str, Files], config: CheckClaimsConfig) -> dict[str, Side]:
-    at = {name: paths[0] for name, paths in files.items()}
-    of_scores, of_training = frames.read_scores(at["scores"]), frames.read_training(at["training"])
-    base = choose_base(of_scores, of_training, config.base_rce_epoch)
-    evidence = read_evidence(at["intervals"], at["comparisons"])
-    results = Results(of_scores, of_training, base, config.main_preset, evidence)
-    pairs, updates = frames.read_text_columns(at["agreement"]), frames.read_text_columns(at["parameters"])
-    return {name: OurLever(results, pairs, updates, read_lineage(at["lineage"]), name) for name in FILES}
+def _csv_text(judged: Sequence[JudgedClaim], voice: Voice) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for of in judged:
+        sides = [cell for side in (of.published, of.ours) for cell in (side.verdict, voice.text(side.numbers))]
+        writer.writerow([of.claim.id, of.claim.document, voice.text(place(of)), voice.text(sentence(of)), *sides])
+    return buffer.getvalue()

@@ -51,7 +51,11 @@ def test_no_result_of_the_study_reads_an_emulated_file() -> None:
         for name, rule in rules().items()
         if any("/emulation/" in str(file) for file in rule.input if not callable(file))
     }
-    assert reading - EMULATED <= {"collect_evidence", "build_report", "all"}  # its rows name the emulation, and so do the pages
+    assert reading - EMULATED <= {
+        "collect_evidence",
+        "build_report",
+        "all",
+    }  # its rows name the emulation, and so do the pages
 
 
 def test_without_the_section_there_is_no_rule() -> None:

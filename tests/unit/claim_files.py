@@ -8,23 +8,25 @@ KL: 0.1 - 0.01 epoch - 0.1 beta + 0.0001 seed, in the training-curve runs with a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
 from lever_pipe.base import seeding
+from lever_pipe.report import sources
+from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.claims.book import ClaimBook, read_claims
 from lever_pipe.report.claims.evaluate import JudgedClaim, Side, judge_claims
-from lever_pipe.report.claims.lever_ours import OurLever
-from lever_pipe.report.claims.lever_published import FILES, PublishedLever
-from lever_pipe.report.claims.reward_runs import DOCUMENTS, RewardRuns
+from lever_pipe.report.claims.lever_sides import FILES, OurLever, PublishedLever
+from lever_pipe.report.claims.reward_runs import RewardRuns
+from lever_pipe.report.claims.verdicts import Finding
+from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.tables import frames
 from lever_pipe.report.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
-from lever_pipe.report.tables.evidence import read_evidence
 from lever_pipe.report.tables.lineage import read_lineage, read_published_lineage
-from lever_pipe.report.tables.results import Results, choose_base
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
 
 RESOURCES = Path(__file__).parents[2] / "resources"
@@ -33,10 +35,13 @@ REFERENCE = RESOURCES / "reference" / "lever-plus-published.csv"
 REFERENCE_INTENTION = RESOURCES / "reference" / "userrl-published.csv"
 REFERENCE_LINEAGE = RESOURCES / "reference" / "lineage.yaml"
 PRESET = "main"
+DOCUMENTS = ("003", "004")
+ENGLISH = Voice("en", read_catalogue([RESOURCES / "messages" / "en" / "claims.yaml"]))
 COMPARISONS = [
-    *("family", "left", "right", "samples", "shots", "difference", "low", "high"),
+    *("family", "left", "right", "samples", "shots", "difference", "low", "high", "test"),
     *("p", "p_holm", "detectable", "n_runs", "n_questions"),
 ]
+INTERVALS = ["group", "samples", "shots", "accuracy", "low", "high", "n_runs", "n_questions"]
 PARAMETERS = ["policy", "base", "n_parameters", "share_differing", "norm", "relative_norm"]
 NOISE: FlatNoise = flat_noise(9, 0.13, seeding.generator(0, "claims"), n_draws=20_000)
 
@@ -80,22 +85,47 @@ def book() -> ClaimBook:
     return read_claims(CLAIMS)
 
 
+def said(of: Finding) -> str:
+    """Return the numbers of a finding in English."""
+    return ENGLISH.text(of.numbers)
+
+
+def references(lever: Change | None = None, intention: Change | None = None) -> Evidence:
+    """Return the published rows, after changing rows of their files in place."""
+    found = Evidence()
+    for path, change, read in ((REFERENCE, lever, sources.published), (REFERENCE_INTENTION, intention, _agents)):
+        if change is None:
+            found.add(read(path))
+            continue
+        rows = frames.read_text_columns(path)
+        change(rows)
+        with tempfile.TemporaryDirectory() as folder:
+            rows.to_csv(Path(folder, path.name), index=False)
+            found.add(list(read(Path(folder, path.name))))
+    return found
+
+
+def _agents(path: Path) -> Iterator[EvidenceRow]:
+    return sources.published_agents(path)
+
+
 def published(
     lever: Change | None = None,
     intention: Change | None = None,
     lineage: Callable[[dict[str, dict[str, str]]], None] | None = None,
 ) -> dict[str, Side]:
     """Return the published sides, after changing rows of their files in place."""
-    rows, rewards = frames.read_text_columns(REFERENCE), frames.read_text_columns(REFERENCE_INTENTION)
+    evidence = references(lever, intention)
     lineages = {name: dict(fields) for name, fields in read_published_lineage(REFERENCE_LINEAGE).items()}
-    if lever:
-        lever(rows)
-    if intention:
-        intention(rewards)
     if lineage:
         lineage(lineages)
-    sides: dict[str, Side] = {name: PublishedLever(rows, lineages, name) for name in FILES}
-    return sides | {name: RewardRuns(rewards, name, NOISE) for name in DOCUMENTS}
+    sides: dict[str, Side] = {name: PublishedLever(evidence, lineages, name) for name in FILES}
+    return sides | {name: reward_runs(evidence, name) for name in DOCUMENTS}
+
+
+def reward_runs(evidence: Evidence, document: str, mode: str = "") -> RewardRuns:
+    """Return the published runs of a document, and with a mode what ours are made from."""
+    return RewardRuns(evidence, document, lambda n, sd: NOISE, 0.13, mode=mode)
 
 
 def judge(sides: Mapping[str, Side], ours: Mapping[str, Side] | None = None) -> dict[str, JudgedClaim]:
@@ -105,17 +135,19 @@ def judge(sides: Mapping[str, Side], ours: Mapping[str, Side] | None = None) -> 
 
 def our_sides(folder: Path, of: Ours) -> dict[str, Side]:
     """Write the files of a configuration and read them back as the sides of documents 000 to 002."""
-    return sides_of(write_ours(folder, of))
+    return sides_of(write_ours(folder, of), of)
 
 
-def sides_of(files: Mapping[str, Path]) -> dict[str, Side]:
+def sides_of(files: Mapping[str, Path], of: Ours) -> dict[str, Side]:
     """Read files as `write_ours` writes them."""
-    scores, training = frames.read_scores(files["scores"]), frames.read_training(files["training"])
-    evidence = read_evidence(files["intervals"], files["comparisons"])
-    results = Results(scores, training, choose_base(scores, training, None), PRESET, evidence)
-    pairs, updates = (frames.read_text_columns(files[name]) for name in ("agreement", "parameters"))
-    lineages = read_lineage(files["lineage"])
-    return {name: OurLever(results, pairs, updates, lineages, name) for name in FILES}
+    evidence, lineages = Evidence(our_rows(files)), read_lineage(files["lineage"])
+    return {name: OurLever(evidence, lineages, name, PRESET, 5, of.samples) for name in FILES}
+
+
+def our_rows(files: Mapping[str, Path]) -> Iterator[EvidenceRow]:
+    """Yield the evidence of the files that `write_ours` writes."""
+    for name in ("intervals", "comparisons", "scores", "training", "agreement", "parameters"):
+        yield from getattr(sources, name)(files[name])
 
 
 def write_ours(folder: Path, of: Ours) -> dict[str, Path]:
@@ -123,9 +155,11 @@ def write_ours(folder: Path, of: Ours) -> dict[str, Path]:
     frames_of = {
         "scores": pd.DataFrame(_scores(of), columns=list(SCORES_COLUMNS)),
         "training": pd.DataFrame(_training(of), columns=list(TRAINING_COLUMNS)),
-        "intervals": pd.DataFrame(columns=["group", "samples", "shots", "accuracy", "low", "high", "n_runs"]),
+        "intervals": pd.DataFrame(_intervals(of), columns=INTERVALS),
         "comparisons": pd.DataFrame(_comparisons(of), columns=COMPARISONS),
-        "agreement": pd.DataFrame(_agreement(of), columns=["left", "right", "shots", "as_sequence", "as_set"]),
+        "agreement": pd.DataFrame(
+            _agreement(of), columns=["left", "right", "shots", "as_sequence", "as_set", "at_position"]
+        ),
         "parameters": pd.DataFrame(_parameters(of), columns=PARAMETERS),
         "lineage": pd.DataFrame(_lineage(of), columns=["group", "field", "value"]),
     }
@@ -193,6 +227,18 @@ def _scores(of: Ours) -> list[tuple[object, ...]]:
     ]
 
 
+def _intervals(of: Ours) -> list[tuple[object, ...]]:
+    """Return the mean over the seeds, which is that of `Ours.accuracy` for seeds 0, 1 and 2."""
+    shift = sum(of.seeds) / max(1, len(of.seeds)) - 1
+    return [
+        (group(b, e), n, k, of.accuracy(b, e, k) + shift, 0.0, 100.0, len(of.seeds), n)
+        for b in of.betas
+        for e in range(1, of.epochs + 1)
+        for n in of.samples
+        for k in of.shots
+    ]
+
+
 def _training(of: Ours) -> list[tuple[object, ...]]:
     later = [(b, 0, e) for b in of.long_betas for e in range(of.epochs + 1, of.long_epochs + 1)]
     drawn = [(*first, name, 77.0, PRESET) for _, first in _drawn(of) for name in metrics(0.0, 0, 1)]
@@ -222,7 +268,7 @@ def _comparison(
     gap = of.gain.get(left, 0.0) - of.gain.get(right, 0.0)
     return {
         "family": family, "left": group(left, epoch), "right": group(right, epoch), "samples": samples, "shots": shots,
-        "difference": gap, "low": gap - 0.1, "high": gap + 0.1, "p": of.p / 5, "p_holm": of.p,
+        "difference": gap, "low": gap - 0.1, "high": gap + 0.1, "p": of.p / 5, "p_holm": of.p, "test": "",
         "detectable": 3.0, "n_runs": len(of.seeds), "n_questions": samples,
     }  # fmt: skip
 
@@ -230,10 +276,13 @@ def _comparison(
 def _agreement(of: Ours) -> list[tuple[object, ...]]:
     pairs = [(a, b) for i, a in enumerate(of.betas) for b in of.betas[i + 1 :]]
     drawn = [
-        (name, policy(b, 0, of.epochs), k, 0.77, 0.77) for name, _ in _drawn(of) for b in of.betas for k in of.shots
+        (name, policy(b, 0, of.epochs), k, 0.77, 0.77, 0.77)
+        for name, _ in _drawn(of)
+        for b in of.betas
+        for k in of.shots
     ]
     return drawn + [
-        (policy(a, s, of.epochs), policy(b, s, of.epochs), k, of.agreement if k == 1 else of.agreement / 2, 1.0)
+        (policy(a, s, of.epochs), policy(b, s, of.epochs), k, of.agreement if k == 1 else of.agreement / 2, 1.0, 1.0)
         for a, b in pairs
         for s in of.seeds
         for k in of.shots

@@ -1,21 +1,25 @@
-"""The claims file: which sentences are tested, by which computation and rule."""
+"""The claims file: which sentences are tested, by which computation and rule; the sentence is message `claim.ID`."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.parsing import nearest
 from lever_pipe.base.sections import Section
-from lever_pipe.report.claims.computations import Computation, arguments_of, computations, side_of
-from lever_pipe.report.claims.verdicts import RuleName
+from lever_pipe.report.claims import lever_claims, reward_claims
+from lever_pipe.report.claims.verdicts import Measured, RuleName
+
+Computation = Callable[..., Measured]
 
 ID = r"^00[0-4]-[a-z0-9]+(-[a-z0-9]+)*$"
 
@@ -38,19 +42,26 @@ class Claim(Section):
 
     id: str = Field(pattern=ID)
     document: Literal["000", "001", "002", "003", "004"]
-    section: str = Field(min_length=1)
-    """Where in the document it stands."""
-    claim: str = Field(min_length=1)
-    """The sentence in our own words."""
+    section: str = Field(pattern=r"^[a-z0-9-]+$")
+    """Where in the document it stands, as message `claims.place.SECTION` says."""
     computation: str
-    """`module.function` of `lever_pipe/report/claims`."""
+    """A function of `lever_claims` (documents 000 to 002) or `reward_claims`."""
     arguments: dict[str, Any] = Field({})
     rule: RuleName
+    decisive: bool = False
+    """Whether it stands on the main page."""
+    load: bool = False
+    """Whether the load of a machine decides it, so that it counts nowhere."""
+
+    @property
+    def is_of_agents(self) -> bool:
+        """Return whether it is about study `intention`."""
+        return self.document in ("003", "004")
 
     @property
     def function(self) -> Computation:
         """Return the computation."""
-        return computations(side_of(self.document))[self.computation]
+        return computations(self.document)[self.computation]
 
     @property
     def values(self) -> dict[str, Any]:
@@ -63,6 +74,23 @@ class ClaimBook(Section):
 
     reward_curves: RewardCurves
     claims: tuple[Claim, ...] = Field(min_length=1)
+
+
+@cache
+def computations(document: str) -> Mapping[str, Computation]:
+    """Return the computations for the claims of a document by name: the public functions of their module."""
+    module = reward_claims if document in ("003", "004") else lever_claims
+    found = inspect.getmembers(module, lambda of: inspect.isfunction(of) and of.__module__ == module.__name__)
+    return {name: function for name, function in found if not name.startswith("_")}
+
+
+@cache
+def arguments_of(computation: Computation) -> type[BaseModel]:
+    """Return the model of a computation's arguments: its keyword-only parameters, all required."""
+    hints = get_type_hints(computation)
+    names = [p.name for p in inspect.signature(computation).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    fields: dict[str, Any] = {name: (hints[name], ...) for name in names}
+    return create_model("Arguments", __config__=ConfigDict(extra="forbid", frozen=True), **fields)
 
 
 def read_claims(path: Path) -> ClaimBook:
@@ -104,7 +132,7 @@ def parse_claims(values: Any, *, source: str) -> ClaimBook:
 def _faults(claim: Claim) -> list[str]:
     if not claim.id.startswith(claim.document):
         return [f"{claim.id}: the id must begin with the document, got {claim.document}"]
-    known = computations(side_of(claim.document))
+    known = computations(claim.document)
     if claim.computation not in known:
         near = nearest(claim.computation, known)
         hint = f" (did you mean '{near}'?)" if near else ""

@@ -1,64 +1,189 @@
-"""Numbers that know how far they are rounded, so that arithmetic on printed numbers can be judged."""
+"""Numbers that know their rows, how far they are rounded, and the arithmetic that made them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any
 
-from lever_pipe.report.claims.verdicts import NotTestable
-from lever_pipe.report.tables.text import number
+import numpy as np
+from scipy import stats
+
+from lever_pipe.report.catalogue import number_text
+from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, say
+from lever_pipe.report.claims.verdicts import Check, Measured, lacking
+from lever_pipe.report.evidence import EvidenceRow
 
 MEASURED_ROUNDING = 1e-6
 """Relative error of a logged number: float32 sums over some hundred groups, written with nine digits."""
 SIGNIFICANT = 6
-WHOLE_IS_ZERO = "The comparison needs a share of a number that is zero."
 
 
-class Quantity(NamedTuple):
-    """A number with the decimals it is shown with and the largest error of its rounding."""
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number with the decimals it is shown with and the largest error of its rounding.
+
+    `of` are the keys of the rows behind it, and `terms` the arithmetic as it is written; a number that a claim states
+    has neither.
+    """
 
     value: float
     digits: int
-    rounding: float
+    rounding: float = 0.0
+    of: tuple[str, ...] = ()
+    terms: tuple[Cell, ...] = ()
+    how: str = ""
+    sign: bool = False
 
-    def __str__(self) -> str:
-        return number(self.value, self.digits)
+    @property
+    def cell(self) -> Cell:
+        """Return the number as it is printed."""
+        if not self.of:
+            return Name(number_text(self.value, self.digits, sign=self.sign))
+        if len(self.of) == 1 and not self.how:
+            return Number(self.value, self.digits, self.of[0], sign=self.sign)
+        return Number(self.value, self.digits, sign=self.sign, of=self.of, how=self.how)
+
+    @property
+    def written(self) -> tuple[Cell, ...]:
+        """Return the arithmetic, of a plain number itself."""
+        return self.terms or (self.cell,)
+
+    @property
+    def equation(self) -> Cell:
+        """Return the arithmetic as one cell."""
+        return Series(self.written, "spaced")
+
+    def __sub__(self, other: Quantity) -> Quantity:
+        return replace(_joined(self, "-", other, self.value - other.value), sign=True)
+
+    def __add__(self, other: Quantity) -> Quantity:
+        return _joined(self, "+", other, self.value + other.value)
+
+    def __rmul__(self, factor: float) -> Quantity:
+        terms = (Name(f"{factor:g}"), Name("x"), *self.written)
+        return replace(self, value=factor * self.value, rounding=abs(factor) * self.rounding, terms=terms, how="x")
+
+    def shown(self, digits: int, *, sign: bool | None = None) -> Quantity:
+        """Return the number with other decimals."""
+        return replace(self, digits=digits, sign=self.sign if sign is None else sign)
 
 
-def printed(text: str, digits: int | None = None) -> Quantity:
+def _joined(left: Quantity, sign: str, right: Quantity, value: float) -> Quantity:
+    return Quantity(
+        value,
+        max(left.digits, right.digits),
+        left.rounding + right.rounding,
+        tuple(dict.fromkeys((*left.of, *right.of))),
+        (*left.written, Name(sign), *right.written),
+        sign,
+    )
+
+
+def printed(text: str, digits: int | None = None, *, of: EvidenceRow | None = None) -> Quantity:
     """Return a number as printed: half a unit of its last decimal is its rounding.
 
     `digits` overrules the decimals of `text` where a table of numbers dropped closing zeros.
     """
-    exponent = Decimal(text).as_tuple().exponent
-    decimals = max(0, -exponent) if isinstance(exponent, int) else 0
+    decimals = decimals_of(text)
     shown = decimals if digits is None else max(decimals, digits)
-    return Quantity(float(text), shown, 0.5 * 10.0**-shown)
+    return Quantity(float(text), shown, 0.5 * 10.0**-shown, () if of is None else (of.key,), sign=text.startswith("+"))
 
 
 def decimals_of(text: str) -> int:
     """Return how many decimals a printed number has."""
-    return printed(text).digits
+    exponent = Decimal(text).as_tuple().exponent
+    return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
-def exact(value: float, digits: int) -> Quantity:
-    """Return a number without rounding, such as a count or a setting."""
-    return Quantity(value, digits, 0.0)
+def measured(value: float, of: Sequence[str], how: str = "") -> Quantity:
+    """Return a logged number, shown with six significant digits."""
+    size = math.floor(math.log10(abs(value))) if value else 0
+    digits = max(0, min(12, SIGNIFICANT - 1 - size))
+    return Quantity(value, digits, MEASURED_ROUNDING * abs(value), tuple(of), how=how)
 
 
-def percent_of(part: float, whole: float) -> float:
-    """Return a share or relative change in percent.
+def percent(part: Quantity, whole: Quantity, digits: int = 2) -> Quantity:
+    """Return 100 part / whole.
 
     Raises:
         NotTestable: of zero there is none.
     """
-    if not whole:
-        raise NotTestable(WHOLE_IS_ZERO)
-    return 100 * part / whole
+    if not whole.value:
+        raise lacking("share_of_zero")
+    terms = (say("claims.percent", part=part.equation, whole=whole.cell),)
+    of = tuple(dict.fromkeys((*part.of, *whole.of)))
+    rounding = 100 * part.rounding / abs(whole.value)
+    return Quantity(100 * part.value / whole.value, digits, rounding, of, terms, "percent")
 
 
-def measured(value: float) -> Quantity:
-    """Return a logged number, shown with six significant digits."""
-    size = math.floor(math.log10(abs(value))) if value else 0
-    return Quantity(value, max(0, min(12, SIGNIFICANT - 1 - size)), MEASURED_ROUNDING * abs(value))
+def average(of: Sequence[Quantity], digits: int = 3) -> Quantity:
+    """Return a mean of numbers."""
+    keys = tuple(dict.fromkeys(key for each in of for key in each.of))
+    return Quantity(
+        math.fsum(each.value for each in of) / len(of), digits, max(each.rounding for each in of), keys, how="mean"
+    )
+
+
+Part = tuple[Check | None, Cell]
+"""A comparison with its numbers; None where they only stand beside one."""
+
+
+def held(found: Quantity, said: Quantity, word: str = "printed", *, what: Cell = None, digits: int = 0) -> Part:
+    """Hold what arithmetic gives against what is printed or logged."""
+    shown = found.shown(digits or said.digits)
+    numbers = say(
+        "claims.equation",
+        terms=found.equation,
+        value=shown.cell,
+        word=say(f"claims.word.{word}"),
+        said=said.cell,
+    )
+    return Check(found.value - said.value, found.rounding + said.rounding), labelled(what, numbers)
+
+
+def labelled(what: Cell, numbers: Cell) -> Cell:
+    """Return `what: numbers`, the numbers alone where nothing names them."""
+    return numbers if what is None else say("claims.labelled", what=what, numbers=numbers)
+
+
+def named(**values: Quantity) -> Cell:
+    """Return values by the ids of their names, `claims.name.ID`."""
+    return listed({say(f"claims.name.{name}"): value for name, value in values.items()})
+
+
+def listed(values: Mapping[Any, Quantity | Cell] | Sequence[tuple[Cell, Quantity | Cell]]) -> Cell:
+    """Return `0.0355 (0.12) and 0.0351 (0.15)`: values with what names them, a KL_BETA or a cell."""
+    pairs = values.items() if isinstance(values, Mapping) else values
+    return Series(
+        tuple(
+            say("claims.of", name=name, value=value.cell if isinstance(value, Quantity) else value)
+            for name, value in pairs
+        )
+    )
+
+
+def p_value(test: str, p: float) -> Cell:
+    """Return a p value behind the name of its test, `claims.test.TEST`."""
+    return say(f"claims.test.{test}", p=PValue(p))
+
+
+def measures(parts: Sequence[Part], *more: Cell, differs: Sequence[Cell] = ()) -> Measured:
+    """Return the comparisons among parts with all numbers, and with further ones."""
+    checks = tuple(check for check, _ in parts if check is not None)
+    numbers = [numbers for _, numbers in parts] + list(more)
+    return Measured(Series(tuple(cell for cell in numbers if cell is not None), "parts"), checks, tuple(differs))
+
+
+def t_p(differences: Sequence[float]) -> float:
+    """Return the two-sided p value of paired differences over seeds; 1 of equal pairs or of a single one.
+
+    Source: Student 1908
+    """
+    if len(differences) < 2 or not any(differences):
+        return 1.0
+    if np.ptp(differences) == 0:
+        return 0.0
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)

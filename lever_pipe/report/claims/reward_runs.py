@@ -1,224 +1,259 @@
-"""The runs of documents 003 and 004: rewards by step, and what is stated about each run."""
+"""The runs that documents 003 and 004 compare: rewards by step, and what is stated about each run."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from statistics import fmean
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from lever_pipe.report.claims.quantities import Quantity, decimals_of, printed
-from lever_pipe.report.claims.texts import PRINTED_ONLY, by_value, named
-from lever_pipe.report.claims.verdicts import NotTestable
-from lever_pipe.report.tables.intention.published import LABELS, REWARD, RUNS
+from lever_pipe.report.cells import Cell, Code, say
+from lever_pipe.report.claims.quantities import Quantity, average, decimals_of, printed
+from lever_pipe.report.claims.verdicts import NotTestable, lacking
+from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.statistics.curve_tests import CurveComparison, FlatNoise, compare_curves
 from lever_pipe.statistics.curves import CurveStatistics, curve_statistics
 
-SETTINGS = {
-    "kl_loss_coef": "KL coefficient",
-    "entropy_coeff": "entropy coefficient",
-    "lr_schedule": "learning-rate schedule",
-}
-"""Settings that two runs may differ in, and what a reader calls them."""
+NO_KL, KL, DIFFERENCE = "nokl", "kl", "kl-nokl"
+RUNS = (NO_KL, KL)
+REWARD = "val_reward"
+SETTINGS = ("kl_loss_coef", "entropy_coeff", "lr_schedule", "learning_rate", "trajectory_score")
+"""Settings that two runs may differ in; of the published ones the last two are not stated."""
 COMPARED = ("kl_loss_coef",)
 """The settings that the runs are named by, so that they are what is compared and not what differs beside it."""
-NONE_STATED = "not stated"
-NONE_OF_OURS = "No such number is stated of our runs."
-OVER_SEEDS_LEAD = "Over all seeds:"
-"""Begins numbers that belong to no single seed."""
 FEWEST = 5
 """Evaluations below which a curve has no statistics."""
-DOCUMENTS = ("003", "004")
-_LARGE = 100.0
+DIGITS = 3
+"""As the documents print rewards."""
+LARGE = 100.0
 """Logged numbers from here on are shown without decimals: tokens and their rates."""
-
-
-def n_evaluations(rows: pd.DataFrame) -> int:
-    """Return at how many steps every run of a reference was measured."""
-    measured = rows[rows["metric"] == REWARD]
-    return len(set.intersection(*(set(measured.loc[measured["run"] == run, "step"]) for run in RUNS)))
-
-
-class _Row(NamedTuple):
-    """What is stated of a run's metric; a filter of a frame costs as much as a hundred of these."""
-
-    source_file: str
-    step: str
-    value: str
+VALIDATED = "val_reward_sampled"
+"""Of ours: sampled normalised validation reward; nothing of the kind is published."""
+TRAINING = {
+    "pg_loss": "pg_loss",
+    "kl_loss": "kl",
+    "entropy": "entropy",
+    "mean_sequence_length_tokens_as_labelled": "sequence_length",
+    "response_length_tokens": "response_length",
+    "train_reward": "normalised_reward",
+}
+"""Names in the reference, and our metrics; the KL is that before the update, which every arm logs."""
+MakeNoise = Callable[[int, float], FlatNoise]
+"""From the evaluations of a curve and the standard error of one to flat curves."""
 
 
 @dataclass(frozen=True)
 class RewardRuns:
-    """The rows of a reference with the columns of `userrl-published.csv`, every column as text, for one document.
+    """Two runs, the published ones or two arms of ours: of one seed, or the mean over several.
 
-    A pair of our runs is given in the same columns.
+    Attributes:
+        evidence: holds their numbers.
+        document: which one quotes the published numbers.
+        make_noise: simulates flat curves.
+        noise_sd: standard error of an evaluation where the runs do not tell it.
+        arms: of ours, by the name of the published run that it stands beside; empty for the published runs.
+        seeds: of ours, those that both arms have.
+        mode: which validation curve of ours is judged.
+        settings: of ours by run.
     """
 
-    rows: pd.DataFrame
+    evidence: Evidence
     document: str
-    noise: FlatNoise
-    """Flat curves of as many evaluations."""
-    labels: Mapping[str, str] = field(default_factory=lambda: RUNS)
-    """What texts call the runs; `` `ARM` `` for one of ours."""
-    settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
-    """Settings that two runs may differ in, and what a reader calls them."""
-    seed_differences: tuple[float, ...] = ()
-    """Of ours: the mean reward of the KL bundle minus that of the run without KL, by common seed."""
-    digits: int | None = None
-    """Decimals that every number is shown with, where they were logged; None shows them as printed."""
+    make_noise: MakeNoise
+    noise_sd: float
+    arms: Mapping[str, str] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
+    mode: str = ""
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
-    def is_ours(self) -> bool:
-        """Return whether the runs are ours, so that nothing is printed but everything logged."""
-        return self.digits is not None
+    def is_print(self) -> bool:
+        """Return whether the runs are the printed ones."""
+        return not self.arms
 
-    @property
-    def p_is_of_runs(self) -> str:
-        """Return the words behind a p value of one pair of runs, whose evaluations or steps it takes as a sample."""
-        return "; p is for these two curves only" if self.is_ours else ""
+    def of_seed(self, seed: int) -> RewardRuns:
+        """Return the runs of one seed."""
+        return replace(self, seeds=(seed,))
 
-    def require_curves(self) -> None:
-        """Raise `NotTestable` unless both runs have evaluations enough at the same steps."""
-        _ = self.steps
+    def label(self, run: str) -> Cell:
+        """Return what a reader calls a run."""
+        return Code(self.arms[run]) if self.arms else say(f"claims.run.{'no_kl' if run == NO_KL else 'bundle'}")
 
-    def require_print(self) -> None:
-        """Raise `NotTestable` unless the runs are the printed ones."""
-        if self.is_ours:
-            raise NotTestable(PRINTED_ONLY)
-
-    def lacking(self, reason: str) -> NotTestable:
+    def lacking(self, why: str, /, **args: object) -> NotTestable:
         """Return why a claim cannot be asked; what is not printed is not stated of ours."""
-        return NotTestable(NONE_OF_OURS if self.is_ours else reason)
+        return lacking(why, **args) if self.is_print else lacking("none_of_ours")
 
-    def subject(self, run: str) -> str:
-        """Return `The run `no KL`` or `Our arm `baseline``, as the beginning of a sentence."""
-        return f"Our arm {self.labels[run]}" if self.is_ours else f"The run `{self.labels[run]}`"
+    @cached_property
+    def noise(self) -> FlatNoise:
+        """Return flat curves of as many evaluations, of ours with the error of these."""
+        errors = [self._error(metric) for metric in ("reward_error", "reward_se")] if self.arms else []
+        known = next((error for error in errors if error is not None), self.noise_sd)
+        return self.make_noise(max(2, len(self._common)), known)
 
     @cached_property
     def steps(self) -> NDArray[np.float64]:
         """Return [N] the steps at which every run was measured; fewer than `FEWEST` are no curve."""
-        found = [set(self._measured(run)) for run in RUNS]
-        common = sorted(set.intersection(*found))
-        if len(common) < FEWEST:
-            published = f"Fewer than {FEWEST} rewards are published at the same steps of both runs."
-            ours = f"Our runs hold fewer than {FEWEST} evaluations at the same steps."
-            raise NotTestable(ours if self.is_ours else published)
-        return np.array(common, dtype=np.float64)
+        if len(self._common) < FEWEST:
+            raise lacking("few_rewards", least=FEWEST)
+        return np.array(self._common, dtype=np.float64)
 
     def rewards(self, run: str) -> NDArray[np.float64]:
         """Return [N] the measured rewards of a run."""
-        values = self._measured(run)
-        return np.array([values[int(step)].value for step in self.steps], dtype=np.float64)
+        return np.array([self.measured[run][int(step)].value for step in self.steps], dtype=np.float64)
 
     def reward(self, run: str, step: int) -> Quantity:
         """Return a measured reward."""
-        found = self._measured(run).get(step)
+        found = self.measured[run].get(step)
         if found is None:
-            ours = f"{self.subject(run)} was not evaluated at step {step}."
-            raise NotTestable(ours if self.is_ours else f"No reward of the run `{RUNS[run]}` is known at step {step}.")
+            raise lacking("no_reward", run=self.label(run), step=step)
         return found
 
-    def change(self, run: str, step: int) -> float:
+    def change(self, run: str, step: int) -> Quantity:
         """Return how far a run's reward lies above that of the evaluation before, evaluated in either run."""
-        grid = sorted({at for name in RUNS for at in self._measured(name)} | {step})
+        grid = sorted({at for name in RUNS for at in self.measured[name]} | {step})
         at = grid.index(step)
         if not at:
-            raise NotTestable(f"No evaluation before step {step} is known.")
-        return self.reward(run, step).value - self.reward(run, grid[at - 1]).value
-
-    def steps_of(self, run: str) -> list[int]:
-        """Return the steps at which a run was measured."""
-        return sorted(self._measured(run))
+            raise lacking("none_before", step=step)
+        return self.reward(run, step) - self.reward(run, grid[at - 1])
 
     def curve(self, run: str) -> CurveStatistics:
         """Return the statistics of a run's measured rewards."""
         return self._curves[run]
 
+    def of(self, value: float, digits: int, how: str, *runs: str, sign: bool = False) -> Quantity:
+        """Return what the rewards of runs, of both if none is named, give by a statistic."""
+        keys = dict.fromkeys(key for run in runs or RUNS for each in self.measured[run].values() for key in each.of)
+        return Quantity(value, digits, of=tuple(keys), how=how, sign=sign)
+
     @cached_property
     def comparison(self) -> CurveComparison:
         """Return the comparison of the KL bundle minus no KL."""
-        return compare_curves(self.rewards("kl"), self.rewards("nokl"))
+        return compare_curves(self.rewards(KL), self.rewards(NO_KL))
+
+    @property
+    def seed_differences(self) -> list[float]:
+        """Return of ours the mean reward of the KL bundle minus that of the run without KL, by seed."""
+        pairs = [self.of_seed(seed) for seed in self.seeds]
+        return [float(np.mean(pair.rewards(KL) - pair.rewards(NO_KL))) for pair in pairs]
 
     def series(self, run: str, metric: str) -> dict[int, Quantity]:
-        """Return the values of a metric by step in order, as this document prints them."""
-        rows = self._of(run, metric)
-        found = {int(row.step): self._quantity(row.value, metric) for row in rows if row.step and row.value}
-        return dict(sorted(found.items()))
+        """Return the values of a metric by step in order, as this document prints them.
+
+        Training metrics of ours stand at the first step and at the evaluated ones, as the documents print theirs.
+        """
+        if not self.is_print:
+            steps = {1, *self.measured[run]}
+            return {step: value for step, value in self._ours(run, metric).items() if step in steps}
+        rows = [row for row in self._of(run, metric) if row.quoted == self.document and row.at and row.printed]
+        return dict(sorted((int(row.at), self._printed(row)) for row in rows))
 
     def fact(self, run: str, metric: str) -> Quantity:
-        """Return a number that is stated of a run as a whole."""
-        return self._quantity(self.text(run, metric), metric)
+        """Return a number that is stated of a published run as a whole."""
+        return self._printed(self._stated(run, metric))
 
     def text(self, run: str, metric: str) -> str:
-        """Return a text that is stated of a run as a whole, this document's first."""
-        rows = self._of(run, metric) or self._everywhere(run, metric)
-        values = [row.value for row in rows if row.value]
-        if not values:
-            owner = f" of `{LABELS[run]}`" if run else ""
-            raise self.lacking(f"Not published: {named(metric)}{owner}.")
-        return values[0]
+        """Return a text that is stated of a published run as a whole, this document's first."""
+        return self._stated(run, metric).printed
 
     def only(self, run: str, metric: str) -> tuple[int, Quantity]:
         """Return the one value of a metric that this document prints, with its step."""
         found = self.series(run, metric)
-        if not found:
-            raise self.lacking(f"Not published: {named(metric)} of `{LABELS[run]}`.")
-        if len(found) > 1:
-            raise self.lacking(f"More than one value is published: {named(metric)} of `{LABELS[run]}`.")
+        if len(found) != 1:
+            raise self.lacking("not_published_of", what=say(f"claims.metric.{metric}"), run=self.label(run))
         return next(iter(found.items()))
 
-    def differs(self, *, beside: tuple[str, ...] = COMPARED) -> tuple[str, ...]:
+    def differs(self, *, beside: tuple[str, ...] = COMPARED) -> tuple[Cell, ...]:
         """Return the settings that differ between the runs, those in `beside` left out."""
-        stated = {name: {run: self._setting(run, name) for run in RUNS} for name in self.settings if name not in beside}
         return tuple(
-            by_value(self.settings[name], {self.labels[run]: value for run, value in values.items()})
-            for name, values in stated.items()
-            if len(set(values.values())) > 1
+            Code(name)
+            for name in SETTINGS
+            if name not in beside and len({self._setting(run, name) for run in RUNS}) > 1
         )
+
+    @cached_property
+    def measured(self) -> Mapping[str, dict[int, Quantity]]:
+        """Return the measured rewards after the start, by run and step."""
+        if self.arms:
+            return {run: self._ours(run, REWARD) for run in RUNS}
+        return {run: {int(row.at): self._printed(row) for row in self._of(run, REWARD)} for run in RUNS}
 
     @cached_property
     def _curves(self) -> Mapping[str, CurveStatistics]:
         return {run: curve_statistics(self.steps, self.rewards(run)) for run in RUNS}
 
-    def _measured(self, run: str) -> dict[int, Quantity]:
-        return self._rewards[run]
-
     @cached_property
-    def _rewards(self) -> Mapping[str, dict[int, Quantity]]:
-        rows = {run: self._everywhere(run, REWARD) for run in RUNS}
-        return {run: {int(row.step): self._quantity(row.value, REWARD) for row in of} for run, of in rows.items()}
+    def _common(self) -> list[int]:
+        return sorted(set.intersection(*(set(self.measured[run]) for run in RUNS)))
+
+    def _ours(self, run: str, metric: str) -> dict[int, Quantity]:
+        """Return a metric by step after the start at the steps of all seeds, mean over these."""
+        place = {"subset": "val", "mode": "sampled" if metric == VALIDATED else self.mode}
+        name = {REWARD: "reward", VALIDATED: "normalised_reward"}.get(metric)
+        if name is None:
+            name, place = TRAINING.get(metric, metric), {"subset": "train", "mode": ""}
+        found: list[dict[int, EvidenceRow]] = []
+        for seed in self.seeds:
+            rows = self.evidence.where(
+                f"arm~{self.arms[run]}/seed~{seed}", name, study="intention", against="", **place
+            )
+            found.append({int(row.at): row for row in rows if row.at.isdigit() and int(row.at)})
+        common = sorted(set.intersection(*map(set, found))) if found else []
+        return {step: average([_logged(rows[step]) for rows in found], _digits(found[0][step])) for step in common}
+
+    def _error(self, metric: str) -> float | None:
+        """Return the mean error of an evaluation over arms and evaluations."""
+        means = []
+        for arm in self.arms.values():
+            rows = self.evidence.where(f"arm~{arm}", metric, study="intention", subset="val", mode=self.mode)
+            values = [row.value for row in rows if row.at.isdigit() and int(row.at)]
+            if not values:
+                return None
+            means.append(fmean(values))
+        return fmean(means)
 
     def _setting(self, run: str, name: str) -> str:
-        values = [row.value for row in self._everywhere(run, name) if row.value]
-        return values[0] if values else NONE_STATED
+        if self.arms:
+            return self.settings[run][name]
+        return next((row.printed for row in self._of(run, name) if row.printed), "")
 
-    def _of(self, run: str, metric: str) -> list[_Row]:
-        return [row for row in self._everywhere(run, metric) if row.source_file.startswith(self.document)]
+    def _stated(self, run: str, metric: str) -> EvidenceRow:
+        rows = [row for row in self._of(run, metric) if row.printed]
+        own = [row for row in rows if row.quoted == self.document]
+        if not rows:
+            raise self.lacking("not_published", what=say(f"claims.metric.{metric}"), beta=None)
+        return (own or rows)[0]
 
-    def _everywhere(self, run: str, metric: str) -> list[_Row]:
-        return self._by_metric.get((run, metric), [])
+    def _of(self, run: str, metric: str) -> Sequence[EvidenceRow]:
+        return self.evidence.where(f"published/{run}" if run else "published", metric, study="intention")
 
-    @cached_property
-    def _by_metric(self) -> Mapping[tuple[str, str], list[_Row]]:
-        found: defaultdict[tuple[str, str], list[_Row]] = defaultdict(list)
-        columns = ("run", "metric", *_Row._fields)
-        for run, metric, *row in zip(*(self.rows[name] for name in columns), strict=True):
-            found[run, metric].append(_Row(*row))
-        return found
+    def _printed(self, row: EvidenceRow) -> Quantity:
+        return printed(row.printed, self._decimals.get(row.metric), of=row)
 
     @cached_property
     def _decimals(self) -> Mapping[str, int]:
-        numeric = self.rows[self.rows["value"].str.fullmatch(r"[+-]?\d+(\.\d+)?")]
-        decimals = numeric["value"].map(decimals_of).groupby(numeric["metric"]).max()
-        return {str(metric): int(most) for metric, most in decimals.items()}
+        found: dict[str, int] = {}
+        for row in self.evidence:
+            if row.study == "intention" and row.quoted and row.value == row.value:
+                found[row.metric] = max(found.get(row.metric, 0), decimals_of(row.printed))
+        return found
 
-    def _quantity(self, text: str, metric: str) -> Quantity:
-        if self.digits is not None:
-            value = float(text)
-            return Quantity(value, self.digits if abs(value) < _LARGE else 0, 0.0)
-        return printed(text, self._decimals.get(metric))
+
+def seeds_by_arm(subjects: Sequence[str]) -> dict[str, list[int]]:
+    """Return the seeds of every arm, rising, of subjects such as `arm~bundle/seed~0`."""
+    found: dict[str, list[int]] = {}
+    for subject in subjects:
+        arm, _, seed = subject.removeprefix("arm~").partition("/seed~")
+        if seed:
+            found.setdefault(arm, []).append(int(seed))
+    return {arm: sorted(seeds) for arm, seeds in found.items()}
+
+
+def _logged(row: EvidenceRow) -> Quantity:
+    return Quantity(row.value, _digits(row), of=(row.key,))
+
+
+def _digits(row: EvidenceRow) -> int:
+    return DIGITS if abs(row.value) < LARGE else 0

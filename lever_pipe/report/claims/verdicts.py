@@ -3,12 +3,13 @@
 | rule | supported | contradicted | else |
 |---|---|---|---|
 | identity | every deviation lies within the rounding of the numbers | one does not | |
-| order | every comparison goes the claimed way | none does | not supported |
-| noise | every comparison goes the claimed way by more than noise allows | every one goes the other way | as order |
+| fact | every number goes the claimed way, as it stands | none does | not supported |
+| order | as `fact`, and of ours every difference is separated over the seeds | every one the other way | as `fact` |
+| noise | every difference goes the claimed way by more than noise allows | every one the other way | as `fact` |
 | sameness | every difference and its noise lie within the margin | one lies beyond both | not supported |
 | cause | as `noise`, but not testable where the runs differ in more than the named cause | | |
 
-Under `noise` a comparison with a p value goes neither way unless it is separated.
+A difference with a p value goes neither way unless it is separated, and without a second seed none of ours is.
 Numbers that a comparison needs and that do not exist make it not testable, under every rule.
 """
 
@@ -16,23 +17,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from lever_pipe.report.tables.evidence import ALPHA
-from lever_pipe.report.tables.text import listing
+from lever_pipe.report.cells import Cell, Look, Message, Series, say
+from lever_pipe.report.cells import Verdict as Word
 
-Verdict = Literal["supported", "not supported", "contradicted", "not testable"]
-RuleName = Literal["identity", "order", "noise", "sameness", "cause"]
+VerdictName = Literal["supported", "not supported", "contradicted", "not testable"]
+RuleName = Literal["identity", "fact", "order", "noise", "sameness", "cause"]
 
-VERDICTS: tuple[Verdict, ...] = ("supported", "not supported", "contradicted", "not testable")
+LOOKS: Mapping[VerdictName, Look] = {
+    "supported": "yes",
+    "not supported": "open",
+    "contradicted": "no",
+    "not testable": "mute",
+}
+VERDICTS = tuple(LOOKS)
 NAMING_DIFFERENCES: tuple[RuleName, ...] = ("noise", "sameness", "cause")
 """Rules whose verdict a reader weighs by what else differs between the runs."""
+ALPHA = 0.05
 FLOAT_ERROR = 1e-12
 """Slack of a rounding bound: sums of printed decimals are off by some last bits."""
 
 
 class NotTestable(Exception):  # noqa: N818 - it is an outcome, not an error
-    """A comparison lacks a number; the message is the sentence that says which."""
+    """A comparison lacks a number; `reason` is the message that says which."""
+
+    def __init__(self, reason: Message) -> None:
+        """Hold the reason."""
+        super().__init__(reason.id)
+        self.reason = reason
+
+
+def lacking(why: str, /, **args: object) -> NotTestable:
+    """Return that a claim cannot be judged, with the message `claims.why.WHY`."""
+    return NotTestable(say(f"claims.why.{why}", **args))
+
+
+def require_print(side: Any) -> None:
+    """Raise `NotTestable` unless a side is the printed text itself."""
+    if not side.is_print:
+        raise lacking("printed_only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +77,9 @@ class Check:
 class Measured:
     """Comparisons with the numbers that decide them; `differs` names what else differs between the runs."""
 
-    numbers: str
+    numbers: Cell
     checks: tuple[Check, ...]
-    differs: tuple[str, ...] = ()
+    differs: tuple[Cell, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.checks:
@@ -66,42 +90,48 @@ class Measured:
 class Finding:
     """A verdict with its numbers, or with the reason why there is none."""
 
-    verdict: Verdict
-    numbers: str
+    verdict: VerdictName
+    numbers: Cell
+
+    @property
+    def word(self) -> Word:
+        """Return the verdict as a cell."""
+        return Word(f"claims.verdict.{self.verdict.replace(' ', '_')}", LOOKS[self.verdict])
 
 
 def judge(rule: RuleName, measure: Callable[[], Measured]) -> Finding:
     """Return the verdict of a rule on what `measure` returns; a missing number makes it not testable."""
     try:
         found = measure()
-    except NotTestable as reason:
-        return Finding("not testable", str(reason))
-    also = found.differs and rule in NAMING_DIFFERENCES
-    numbers = f"{found.numbers}. Also different: {listing(found.differs)}." if also else found.numbers
-    return Finding(RULES[rule](found), numbers)
+    except NotTestable as lack:
+        return Finding("not testable", lack.reason)
+    return Finding(RULES[rule](found), told(rule, found))
 
 
-def identity(found: Measured) -> Verdict:
+def told(rule: RuleName, found: Measured) -> Cell:
+    """Return the numbers, with what else differs where that weighs."""
+    if not found.differs or rule not in NAMING_DIFFERENCES:
+        return found.numbers
+    return Series((found.numbers, say("claims.also", fields=found.differs)), "parts")
+
+
+def identity(found: Measured) -> VerdictName:
     """Return whether every deviation lies within its rounding."""
     within = all(abs(check.value) <= check.needed + FLOAT_ERROR for check in found.checks)
     return "supported" if within else "contradicted"
 
 
-def order(found: Measured) -> Verdict:
-    """Return whether the numbers as they stand go the claimed way; no inference."""
-    return _together([1 if check.value > FLOAT_ERROR else -1 for check in found.checks])
+def order(found: Measured) -> VerdictName:
+    """Return whether the numbers go the claimed way: as they stand, or separated where they have a p value."""
+    return _together([_by_p(check) if check.p is not None else _sign(check.value) or -1 for check in found.checks])
 
 
-def noise(found: Measured) -> Verdict:
-    """Return whether the numbers go the claimed way by more than noise allows.
-
-    With a p value neither direction counts unless it is separated; without, numbers that go the other way contradict
-    the sentence that rests on them.
-    """
-    return _together([_side(check) for check in found.checks])
+def noise(found: Measured) -> VerdictName:
+    """Return whether the numbers go the claimed way, or the other, by more than noise allows."""
+    return _together([_by_p(check) if check.p is not None else _beyond(check) for check in found.checks])
 
 
-def sameness(found: Measured) -> Verdict:
+def sameness(found: Measured) -> VerdictName:
     """Return whether differences are shown to lie within the margin, noise included."""
     if all(abs(check.value) + check.needed <= check.margin + FLOAT_ERROR for check in found.checks):
         return "supported"
@@ -109,13 +139,14 @@ def sameness(found: Measured) -> Verdict:
     return "contradicted" if beyond else "not supported"
 
 
-def cause(found: Measured) -> Verdict:
+def cause(found: Measured) -> VerdictName:
     """Return the verdict of `noise` where only the named cause differs."""
     return "not testable" if found.differs else noise(found)
 
 
-RULES: Mapping[RuleName, Callable[[Measured], Verdict]] = {
+RULES: Mapping[RuleName, Callable[[Measured], VerdictName]] = {
     "identity": identity,
+    "fact": order,
     "order": order,
     "noise": noise,
     "sameness": sameness,
@@ -123,13 +154,19 @@ RULES: Mapping[RuleName, Callable[[Measured], Verdict]] = {
 }
 
 
-def _together(sides: list[int]) -> Verdict:
+def _together(sides: list[int]) -> VerdictName:
     if all(side > 0 for side in sides):
         return "supported"
     return "contradicted" if all(side < 0 for side in sides) else "not supported"
 
 
-def _side(check: Check) -> int:
-    if check.p is not None:
-        return 0 if check.p >= ALPHA or not check.value else 1 if check.value > 0 else -1
-    return 1 if check.value > check.needed + FLOAT_ERROR else -1 if check.value < -FLOAT_ERROR else 0
+def _sign(value: float) -> int:
+    return int(value > FLOAT_ERROR) - int(value < -FLOAT_ERROR)
+
+
+def _by_p(check: Check) -> int:
+    return _sign(check.value) if check.p is not None and check.p < ALPHA else 0
+
+
+def _beyond(check: Check) -> int:
+    return _sign(check.value) if abs(check.value) > check.needed + FLOAT_ERROR else 0

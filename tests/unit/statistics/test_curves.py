@@ -10,8 +10,6 @@ from claim_files import KL, NO_KL, STEPS, agrees
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.report.claims.reward_runs import RewardRuns
-from lever_pipe.report.tables import frames
 from lever_pipe.statistics.curves import (
     CurveStatistics,
     curve_statistics,
@@ -64,8 +62,7 @@ RELATIVE = ([17.7, -14.0, -0.5, -4.4, 2.2, 14.1, -1.8, 9.9], [17.5, -11.2, 8.3, 
 @pytest.fixture(scope="module")
 def curves() -> list[CurveStatistics]:
     """The published curves, read from the reference."""
-    rows = frames.read_text_columns(claim_files.REFERENCE_INTENTION)
-    runs = RewardRuns(rows, "004", claim_files.NOISE)
+    runs = claim_files.reward_runs(claim_files.references(), "004")
     assert list(runs.rewards("nokl")) == NO_KL
     assert list(runs.rewards("kl")) == KL
     return [curve_statistics(runs.steps, runs.rewards(run)) for run in ("nokl", "kl")]

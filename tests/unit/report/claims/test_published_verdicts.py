@@ -9,9 +9,9 @@ import claim_files
 import numpy as np
 import pandas as pd
 import pytest
-from claim_files import KL, NO_KL, judge, published
+from claim_files import KL, NO_KL, judge, published, said
 
-from lever_pipe.report.claims.evaluate import JudgedClaim, no_run
+from lever_pipe.report.claims.evaluate import JudgedClaim
 from lever_pipe.report.claims.verdicts import VERDICTS
 
 SUPPORTED, UNDECIDED, CONTRADICTED, UNTESTABLE = VERDICTS
@@ -22,7 +22,7 @@ def within(value: float, said: float, rounding: float) -> str:
 
 
 def beyond(gap: float, noise: float) -> str:
-    return SUPPORTED if gap > noise else UNDECIDED if gap >= 0 else CONTRADICTED
+    return SUPPORTED if gap > noise else CONTRADICTED if gap < -noise else UNDECIDED
 
 
 def noise_of(left: float, right: float, n: int) -> float:
@@ -66,7 +66,7 @@ PINNED = {
     "002-012-three-shots": beyond(55.1 - 53.9, noise_of(55.1, 53.9, 200)),
     "002-018-one-shot": UNDECIDED if abs(57.0 - 58.8) < noise_of(57.0, 58.8, 200) else CONTRADICTED,
     "002-one-run-of-012": within(0.09400, 0.08082, 1e-5),
-    "002-015-one-shot": UNDECIDED,  # 63.2 < 65.8 at 100 samples, 58.8 > 56.6 at 200
+    "002-015-one-shot": SUPPORTED,  # 58.8 > 57.0 wherever another beta is printed
     "002-018-closer": UNDECIDED,  # 0.08134 > 0.08082, then 0.07002 < 0.07178
     "002-012-kl-faster": CONTRADICTED if 0.08082 - 0.07178 < 0.08134 - 0.07002 else SUPPORTED,
     "002-epoch-2-own-rows": CONTRADICTED,
@@ -115,13 +115,13 @@ def unchanged() -> Mapping[str, JudgedClaim]:
 def test_every_claim_is_judged_on_both_sides() -> None:
     for name, of in unchanged().items():
         assert of.published.verdict in VERDICTS, name
-        assert of.published.numbers, name
-        assert (of.ours.verdict, of.ours.numbers) == (UNTESTABLE, no_run(of.claim.document))
+        assert said(of.published), name
+        assert of.ours.verdict == UNTESTABLE
 
 
 @pytest.mark.parametrize("name", PINNED)
 def test_a_published_verdict(name: str) -> None:
-    assert unchanged()[name].published.verdict == PINNED[name], unchanged()[name].published.numbers
+    assert unchanged()[name].published.verdict == PINNED[name], said(unchanged()[name].published)
 
 
 def test_all_four_verdicts_occur() -> None:
@@ -136,7 +136,9 @@ def test_no_verdict_depends_on_the_order_of_the_files() -> None:
         rows.loc[:] = rows.sample(frac=1, random_state=7).to_numpy()
 
     found = judge(published(lever=shuffled, intention=shuffled))
-    assert {name: of.published for name, of in found.items()} == {n: of.published for n, of in unchanged().items()}
+    for name, of in unchanged().items():
+        assert said(found[name].published) == said(of.published), name
+        assert found[name].published.verdict == of.published.verdict, name
 
 
 @pytest.mark.parametrize(
@@ -144,35 +146,32 @@ def test_no_verdict_depends_on_the_order_of_the_files() -> None:
     [
         ("000-penalty-012", "mean: 0.12 x 0.059986 = 0.00719832, printed 0.00719828"),
         ("001-identity-epoch-2-018", "0.01164 + 0.18 x 0.07002 = 0.02424, printed 0.02235"),
-        ("003-sequence-length", "59839 tokens, limit 9344; 59839 / 297 tokens a second = 201 s"),
-        ("003-lengths-together", "no KL: 179517 / 48 - 2709 = 1031 prompt tokens"),
-        ("003-estimates", "errors -0.290 to +0.262, mean size 0.170; the estimates are a straight line"),
-        ("003-differences", "5 of 9 have the wrong sign (steps 10, 20, 25, 30 and 40)"),
-        ("003-steps-kl", "465 steps hold 93 evaluations, 9 are shown (9.7 %)"),
-        ("003-steps-in-time", "22.3 h to the end of the day of the report; 465 steps x 205 s = 26.5 h"),
-        ("003-kl-constrained", "0.0021 a step; steps 40 to 45: 0.0060 a step; 38 times the first value"),
-        ("003-throughput", "the middles differ by 13.5 (4.8 %), the half widths add up to 36.5"),
-        ("003-seconds-cause", "the middles differ by 13.5 (6.8 %), the half widths"),  # of 199 s
-        ("000-same-selections", "0.12 after epoch 9 and 0.15 after epoch 42, 50 of 50 queries), printed 100 %"),
-        ("004-smoother", "sd of change KL bundle 0.1947, sd of change no KL 0.2027; F p 0.918"),
-        ("004-smoother", "rms of change KL bundle 0.1862, no KL 0.1956; residual sd KL bundle 0.1164, no KL 0.1612"),
-        ("004-smoother", "drawdown KL bundle 0.224, no KL 0.390; total variation KL bundle 1.278, no KL 1.238; "),
-        ("003-seconds", "the middles differ by 13.5 s"),
-        ("003-mfu", "ratio of the widths 2.79, bound 2; the middles differ by 0.005 (1.4 %)"),
-        ("002-one-run-of-012", "KL: 0.09400 here, 0.08082 in document 001"),
-        ("000-same-accuracy", "0.12 after epoch 9: 49.70 /"),
-        ("000-validation-percent", "= 0.0783; 100 x 0.006 / 8.009721 = 0.0749, printed 0.075"),
-        ("004-percent-nokl", "100 x 0.079 / 2.123 = 3.72, printed 3.6"),
-        ("004-faster", "2: 40 against 10"),
-        ("004-middle-phase", "range of KL bundle 0.142, range of no KL 0.290"),
-        ("001-one-setup", "Base checkpoint (0.12, 0.145, 0.155 and 0.18: kl012/rce_epoch5) (0.15: v3"),
-        ("000-weights-too-small", "(all: projections; attention and layer norm drawn anew from seed 42)."),
-        ("003-regularisation", "Also different: learning-rate schedule (no KL: fixed) (KL bundle: warmup+cosine)."),
-        ("003-stability", "Also different: entropy coefficient (no KL: 0) (KL bundle: 0.01) and learning-rate"),
+        ("003-sequence-length", "no KL: 59839 tokens, limit 9344"),
+        ("003-lengths-together", "prompt tokens: 1031 (no KL) and 742 (KL bundle)"),
+        ("003-estimates", "step 10: estimated 1.85, measured 2.140"),
+        ("003-differences", "step 10: -0.148, printed 0.142"),
+        ("003-steps-kl", "the stated steps hold 93 evaluations, 9 are shown"),
+        ("003-steps-in-time", "22.3 h to the end of the report's day; the stated steps need 26.5 h"),
+        ("003-kl-constrained", "0.0021 a step (steps 1 to 40) and 0.0060 a step (steps 40 to 45)"),
+        ("000-same-selections", "100, printed 100; same first demonstration at shot 1 after epoch 9 and 42"),
+        ("000-weights-differ", "100 x 263680 / 525824 = 50.15, printed 50.15"),
+        ("004-smoother", "sd of changes: 0.1947 (KL bundle) and 0.2027 (no KL); F p 0.918"),
+        ("003-seconds", "205 - 193 = +12, printed 15"),
+        ("002-one-run-of-012", "KL: 0.09400, printed 0.08082"),
+        ("000-same-accuracy", "49.70 / 48.23 / 47.60 / 47.60 (0.12)"),
+        ("000-validation-percent", "= 0.0783, printed 0.075"),
+        ("000-validation-earlier", "epoch: 41 (0.15) and 47 (0.12)"),
+        ("004-percent-nokl", "100 x (2.202 - 2.123) / 2.123 = 3.72, printed 3.6"),
+        ("004-faster", "40 against 10 (2)"),
+        ("004-middle-phase", "range: 0.142 (KL bundle) and 0.290 (no KL)"),
+        ("001-one-setup", "base_checkpoint"),
+        ("000-weights-too-small", "also different: evaluated"),
+        ("003-regularisation", "also different: lr_schedule"),
+        ("003-stability", "also different: entropy_coeff and lr_schedule"),
     ],
 )
 def test_the_numbers_that_decide_are_shown(name: str, text: str) -> None:
-    assert text in unchanged()[name].published.numbers
+    assert text in said(unchanged()[name].published)
 
 
 def lever(file: str, value: str, **wanted: str) -> Callable[[pd.DataFrame], None]:
@@ -297,12 +296,12 @@ def test_one_base_makes_the_cause_testable() -> None:
     assert found["001-one-setup"].published.verdict == SUPPORTED
     assert found["002-one-setup"].published.verdict == SUPPORTED
     assert found["001-015-because-of-beta"].published.verdict == UNDECIDED  # within noise
-    assert "Also different" not in found["001-015-best"].published.numbers
+    assert "also different" not in said(found["001-015-best"].published)
 
 
 def test_unknown_fields_are_no_difference() -> None:
     # the learning rate of the run that is labelled 0.15 is unknown, those of the others are 5e-06
-    assert "Learning rate" not in unchanged()["001-one-setup"].published.numbers
+    assert "learning_rate" not in said(unchanged()["001-one-setup"].published)
 
 
 def test_one_schedule_makes_regularisation_testable_and_one_factor_the_kl_loss() -> None:
@@ -315,11 +314,11 @@ def test_one_schedule_makes_regularisation_testable_and_one_factor_the_kl_loss()
     one_schedule = judge(published(intention=same("lr_schedule")))
     assert one_schedule["003-regularisation"].published.verdict == UNDECIDED  # p = 0.56
     assert one_schedule["003-collapse"].published.verdict == UNDECIDED
-    assert "Also different" not in one_schedule["003-regularisation"].published.numbers
+    assert "also different" not in said(one_schedule["003-regularisation"].published)
     assert one_schedule["004-exploration"].published.verdict == UNTESTABLE  # the entropy bonus still differs
     found = judge(published(intention=same("lr_schedule", "entropy_coeff")))["004-exploration"].published
     assert found.verdict == UNDECIDED
-    assert "Also different" not in found.numbers
+    assert "also different" not in said(found)
 
 
 def test_a_removed_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,15 +330,15 @@ def test_a_removed_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = judge(published(lever=without))
     assert found["001-identity-epoch-2-018"].published.verdict == UNTESTABLE
-    assert found["001-identity-epoch-2-018"].published.numbers == "Not published: KL of 0.18, epoch 2."
-    together = found["001-kl-spread"].published.numbers
+    assert said(found["001-identity-epoch-2-018"].published) == "Not published: KL."
+    together = said(found["001-kl-spread"].published)
     assert together == "Not published together: KL of 0.12, 0.145, 0.155 and 0.18, epoch 2."
 
 
 def test_betas_are_compared_within_one_file() -> None:
     # document 002 prints its own 0.12 (KL 0.09400) beside the 0.18 of document 001, whose 0.12 has KL 0.08082
-    assert "0.12 0.08082" in unchanged()["002-018-closer"].published.numbers
-    assert "0.12 x 0.09400" in unchanged()["002-identity-012"].published.numbers
+    assert "0.08082 (0.12)" in said(unchanged()["002-018-closer"].published)
+    assert "0.12 x 0.09400" in said(unchanged()["002-identity-012"].published)
 
 
 def test_flat_curves_stand_in_for_noise() -> None:

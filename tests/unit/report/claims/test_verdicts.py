@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import pytest
+from claim_files import said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.report.claims.verdicts import RULES, VERDICTS, Check, Finding, Measured, NotTestable, RuleName, judge
+from lever_pipe.report.cells import Cell, Code, Name
+from lever_pipe.report.claims.verdicts import RULES, VERDICTS, Check, Measured, RuleName, judge, lacking
 
 NUMBERS = st.floats(-100, 100).filter(lambda value: abs(value) > 1e-6)
 POSITIVE = st.floats(1e-6, 100)
 
 
-def verdict(rule: RuleName, *checks: Check, differs: tuple[str, ...] = ()) -> str:
-    return RULES[rule](Measured("numbers", checks, differs))
+def verdict(rule: RuleName, *checks: Check, differs: tuple[Cell, ...] = ()) -> str:
+    return RULES[rule](Measured(None, checks, differs))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,11 @@ def verdict(rule: RuleName, *checks: Check, differs: tuple[str, ...] = ()) -> st
         ("order", [Check(0.0)], "contradicted"),  # equal numbers are in no order
         ("noise", [Check(3.0, 2.0)], "supported"),
         ("noise", [Check(1.0, 2.0)], "not supported"),
-        ("noise", [Check(-1.0, 2.0)], "contradicted"),  # the sentence's own numbers go the other way
+        ("noise", [Check(-1.0, 2.0)], "not supported"),
+        ("noise", [Check(-3.0, 2.0)], "contradicted"),
+        ("order", [Check(-1.0, p=0.06)], "not supported"),
+        ("order", [Check(-1.0, p=0.04)], "contradicted"),
+        ("order", [Check(1.0, p=0.06)], "not supported"),
         ("noise", [Check(0.0, 2.0)], "not supported"),
         ("noise", [Check(3.0, 2.0), Check(1.0, 2.0)], "not supported"),
         ("noise", [Check(1.0, p=0.04)], "supported"),
@@ -44,48 +50,43 @@ def test_a_rule_gives_its_verdict(rule: RuleName, checks: list[Check], expected:
 
 
 def test_a_cause_is_not_testable_while_another_factor_differs() -> None:
-    assert verdict("cause", Check(9.0, 1.0), differs=("seed",)) == "not testable"
-    found = judge("cause", lambda: Measured("9 against 1", (Check(9.0, 1.0),), ("seed", "data")))
-    assert found == Finding("not testable", "9 against 1. Also different: seed and data.")
-
-
-def test_what_else_differs_is_told_where_a_reader_weighs_it() -> None:
-    def measure() -> Measured:
-        return Measured("text", (Check(1.0),), ("seed",))
-
-    assert judge("noise", measure).numbers == "text. Also different: seed."
-    assert judge("identity", measure).numbers == "text"
+    assert verdict("cause", Check(9.0, 1.0), differs=(Code("seed"),)) == "not testable"
+    for rule, told in (("cause", True), ("noise", True), ("identity", False)):
+        found = judge(rule, lambda: Measured(Name("9 against 1"), (Check(9.0, 1.0),), (Code("seed"), Code("data"))))
+        assert ("also different: seed and data" in said(found)) == told
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_missing_number_is_not_testable_under_every_rule(rule: RuleName) -> None:
     def measure() -> Measured:
-        raise NotTestable("No reward is known.")
+        raise lacking("no_epoch")
 
-    assert judge(rule, measure) == Finding("not testable", "No reward is known.")
+    found = judge(rule, measure)
+    assert (found.verdict, said(found)) == ("not testable", "No GRPO epoch was evaluated.")
 
 
 def test_a_fault_of_a_computation_is_not_swallowed() -> None:
     with pytest.raises(ZeroDivisionError):
-        judge("order", lambda: Measured(str(1 / 0), (Check(1.0),)))
+        judge("order", lambda: Measured(Name(str(1 / 0)), (Check(1.0),)))
 
 
 def test_no_comparison_is_a_fault() -> None:
     with pytest.raises(ValueError, match="at least one comparison"):
-        Measured("text", ())
+        Measured(None, ())
 
 
 @given(value=NUMBERS, needed=POSITIVE)
 def test_turning_the_sentence_round_never_keeps_a_clear_verdict(value: float, needed: float) -> None:
-    for rule in ("order", "noise"):
-        there, back = verdict(rule, Check(value, needed)), verdict(rule, Check(-value, needed))
-        assert {there, back} in ({"supported", "contradicted"}, {"not supported", "contradicted"})
+    assert {verdict("order", Check(value)), verdict("order", Check(-value))} == {"supported", "contradicted"}
+    there, back = (verdict("noise", Check(sign * value, needed)) for sign in (1, -1))
+    assert (there, back) in (("supported", "contradicted"), ("contradicted", "supported"), ("not supported",) * 2)
 
 
 @given(value=NUMBERS, p=st.floats(0, 1))
 def test_tests_are_symmetric(value: float, p: float) -> None:
     turned = {"supported": "contradicted", "contradicted": "supported", "not supported": "not supported"}
-    assert verdict("noise", Check(-value, p=p)) == turned[verdict("noise", Check(value, p=p))]
+    for rule in ("order", "noise"):
+        assert verdict(rule, Check(-value, p=p)) == turned[verdict(rule, Check(value, p=p))]
 
 
 @given(value=NUMBERS, needed=POSITIVE, more=POSITIVE)

@@ -1,0 +1,104 @@
+"""The judged claims as tables: the decisive ones with a summary, and those of each document."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from lever_pipe.report.cells import Cell, Name, derived, say
+from lever_pipe.report.claims.evaluate import JudgedClaim, read_json
+from lever_pipe.report.claims.verdicts import VERDICTS, Finding
+from lever_pipe.report.table import Column, Line, Table
+
+if TYPE_CHECKING:
+    from lever_pipe.report.material import Material
+
+SIDES = ("published", "ours")
+
+
+def tables(material: Material) -> Iterator[Table]:
+    """Yield the tables of the judged claims; claims of a study that is not part of the run have no line."""
+    studies = {"003": "intention", "004": "intention"}
+    every = [read_json(value) for value in material.findings]
+    judged = [of for of in every if material.has(studies.get(of.claim.document, "lever"))]
+    decisive = [of for of in judged if of.claim.decisive]
+    if decisive:
+        yield _decisive(decisive)
+    if judged:
+        yield _summary(judged)
+    for document, of in groupby(judged, key=lambda each: each.claim.document):
+        own = list(of)
+        yield from _of_document(document, own)
+
+
+def sentence(of: JudgedClaim) -> Cell:
+    """Return the sentence of a claim in our own words."""
+    return say(f"claim.{of.claim.id}")
+
+
+def place(of: JudgedClaim) -> Cell:
+    """Return where in its document a claim stands."""
+    return say(f"claims.place.{of.claim.section}")
+
+
+def _decisive(judged: Sequence[JudgedClaim]) -> Table:
+    lines = [
+        Line((Name(of.claim.document), sentence(of), of.published.word, of.ours.word, of.ours.numbers)) for of in judged
+    ]
+    return Table(
+        "claims-decisive",
+        "decisive",
+        say("claims.title.decisive", n=len(judged)),
+        _columns("document", "claim", "published", "ours", "our_numbers"),
+        tuple(lines),
+        notes=(say("claims.note.own_words"),),
+    )
+
+
+def _summary(judged: Sequence[JudgedClaim]) -> Table:
+    """Return how many claims have each verdict; those that a machine's load decides are left out."""
+    counted = [of for of in judged if not of.claim.load]
+    by_document = {name: [*of] for name, of in groupby(counted, key=lambda each: each.claim.document)}
+    rows: dict[Cell, list[JudgedClaim]] = {Name(name): of for name, of in by_document.items()}
+    rows |= {say("claims.name.all"): counted}
+    heads = [say(f"claims.head.{side}_{name.replace(' ', '_')}") for side in SIDES for name in VERDICTS]
+    columns = (*_columns("document"), Column(say("claims.head.claims")), *(Column(head) for head in heads))
+    lines = [Line((head, derived(len(of), 0, (), "claims"), *_counts(of))) for head, of in rows.items()]
+    notes = (say("claims.note.verdicts"), say("claims.note.rules"), say("claims.note.load"))
+    return Table("claims-summary", "decisive", say("claims.title.summary"), columns, tuple(lines), notes=notes)
+
+
+def _counts(judged: Sequence[JudgedClaim]) -> Iterator[Cell]:
+    for side in SIDES:
+        found = Counter(getattr(of, side).verdict for of in judged)
+        for name in VERDICTS:
+            yield derived(found[name], 0, (), f"claims that are {name}")
+
+
+def _of_document(name: str, judged: Sequence[JudgedClaim]) -> Iterator[Table]:
+    """Yield the claims that both sides are asked, and more tersely those about printed numbers."""
+    asked = [of for of in judged if not of.is_about_print]
+    printed = [of for of in judged if of.is_about_print]
+    if asked:
+        lines = [Line((sentence(of), place(of), _rule(of), *_side(of.published), *_side(of.ours))) for of in asked]
+        columns = _columns("claim", "place", "rule", "published", "published_numbers", "ours", "our_numbers")
+        yield Table(f"claims-{name}", f"claims-{name}", say("claims.title.document", document=name), columns, (*lines,))
+    if printed:
+        lines = [Line((sentence(of), place(of), *_side(of.published))) for of in printed]
+        columns = _columns("claim", "place", "published", "published_numbers")
+        title = say("claims.title.printed", document=name)
+        yield Table(f"claims-{name}-printed", f"claims-{name}", title, columns, (*lines,))
+
+
+def _side(found: Finding) -> tuple[Cell, Cell]:
+    return found.word, found.numbers
+
+
+def _rule(of: JudgedClaim) -> Cell:
+    return say(f"claims.rule.{of.claim.rule}")
+
+
+def _columns(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(say(f"claims.head.{name}"), "words") for name in names)
