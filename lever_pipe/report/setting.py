@@ -32,11 +32,14 @@ def tables(material: Material) -> Iterator[Table]:
 
 
 def texts(material: Material) -> Iterator[tuple[str, Cell]]:
-    """Yield what ran where, why the tables show the main preset, and what the published one does here."""
+    """Yield what ran where, why the tables show the main preset, what the published one does here, and the method."""
     for study in material.config.studies:
         yield "run", say(f"run.{study.name}.{'world' if study.is_world else 'files'}", model=study.model)
     if material.has("lever"):
         yield "run", sentences(_size(material), _why_main(material))
+    parts = ["intervals", "tests", *(study.name for study in material.config.studies), "trace"]
+    parts += ["world"] if material.is_world else []
+    yield from (("limits", say(f"limits.{name}")) for name in parts)
 
 
 def _size(material: Material) -> Cell:

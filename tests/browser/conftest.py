@@ -36,13 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The page of synthetic results in both languages."""
-    import synthetic_page
-    import synthetic_results
+    """The main page of a small evidence in both languages, and a page of its appendix."""
+    import synthetic_page as small
 
     folder = tmp_path_factory.mktemp("pages")
-    inputs = synthetic_page.write_inputs(folder, synthetic_results.FULL)
-    return {language: synthetic_page.build(inputs, folder / language, language=language) for language in ("en", "zh")}
+    inputs = small.write_inputs(folder, small.of_lever() + small.of_agents())
+    small.build(inputs, folder, small.config("lever", "intention"))
+    appendix = folder / "report"
+    return {"en": folder / "report.html", "zh": appendix / "report.zh.html", "appendix": appendix / "comparisons.html"}
 
 
 @pytest.fixture(scope="session")

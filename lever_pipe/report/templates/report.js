@@ -55,6 +55,10 @@
     });
     document.querySelectorAll("thead button").forEach((button) => button.addEventListener("click", () => sort(button.closest("th"))));
     document.querySelectorAll(".scroll").forEach(hint);
+    document.addEventListener("pointerover", ({ target }) => {
+      const number = target.closest("span[data-e]");
+      if (number) number.title ||= `evidence.csv:${number.dataset.e}`;
+    });
     addEventListener("beforeprint", open);
     addEventListener("hashchange", unfold);
     unfold();
