@@ -25,6 +25,7 @@ from lever_pipe.report.cells import (
 from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Line, Table, beside
+from lever_pipe.report.tables.comparisons.families import HIGHEST
 
 QUOTED = ("2025-12-20正确率.md", "2025-12-20正确率_KL012对比.md", "KL_BETA_0145_0155对比.md")
 """Files of the reference that the document quotes; the first that has a number counts."""
@@ -268,7 +269,7 @@ def _of_accuracy(
 
 def _choice(view: DocumentView) -> list[Line]:
     """Return which KL_BETA to choose: the highest accuracy, and whether any other is separated from it."""
-    rows = [row for row in view.material.evidence.where(metric="accuracy", family="best-beta") if row.shots == MEAN]
+    rows = view.material.evidence.where(metric="accuracy", family=HIGHEST, shots=MEAN)
     if not rows:
         return []
     best = min(rows, key=lambda row: row.p_holm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 from collections.abc import Iterator
 from dataclasses import replace
@@ -56,8 +57,7 @@ class DocumentTables:
             "pools": facts["pool_bound"],
             "examples": facts["examples_summary"],
         }
-        none = ("agreement", "parameters", "breakdown", "emulated", "endpoints", "arm_comparisons", "statistics")
-        collect_evidence(
+        given = dict.fromkeys(inspect.signature(collect_evidence).parameters, ()) | dict(
             reference=synthetic.REFERENCE,
             reference_intention=RESOURCES / "reference" / "userrl-published.csv",
             scores=(collected["scores"], collected["arms"]),
@@ -65,9 +65,9 @@ class DocumentTables:
             world=facts["world_check"],
             counters=facts["counters"],
             **{name: (path,) for name, path in single.items()},
-            **dict.fromkeys((*none, "curves", "runs"), ()),
             **written,
         )
+        collect_evidence(**given)
         self.evidence = Evidence(read_evidence(written["evidence"]))
         study = ShownStudy(name="lever", is_world=is_world, model="tiny-reader")
         run = ReportedRun(studies=(study,), main_preset="main", presets={"main": Preset()})
