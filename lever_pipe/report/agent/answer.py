@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import ALPHA, START, AgentView, view_of
-from lever_pipe.report.cards import Card, CardRow
+from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.cells import Cell, Code, Message, Number, Series, say
 from lever_pipe.report.material import Material
 
 MODES = ("sampled", "greedy")
-LINKS = (("#agent-arms", say("kl.link_arms")), ("report/documents-agent.html", say("kl.link_documents")))
+LINKS = (("#agent-arms", say("kl.link_arms")), ("documents-agent.html", say("kl.link_documents")))
+KEYS: tuple[tuple[MarkKind, Message], ...] = (("a", say("agent.sampled")), ("b", say("agent.greedy")))
 
 
-def answer(material: Material) -> Card | None:
-    """Return the card, which says why it says no more; None where the configuration holds no agent."""
-    if material.config.agents is None:
-        return None
+def answers(material: Material) -> Iterator[Card]:
+    """Yield the card, which says why it says no more; none where the configuration holds no agent."""
+    if material.config.agents is not None:
+        yield _card(material)
+
+
+def _card(material: Material) -> Card:
     title, view = say("kl.title"), view_of(material)
     axis = say("kl.axis_share" if view is None or view.scale > 1 else "kl.axis_reward")
-    if view is None:
-        return Card(title, say("kl.unfinished"), None, (), axis, None, ())
-    rows, arm = _rows(view), _strongest(view)
-    gaps = {mode: gap for mode in MODES if arm is not None and (gap := view.difference(arm.name, mode)) is not None}
-    if arm is None or not gaps:
-        return Card(title, say("kl.no_arm" if arm is None else "kl.unfinished"), None, rows, axis, None, LINKS)
-    n = len(view.common(arm.name, view.reference))
+    arm = None if view is None else _strongest(view)
+    if view is None or arm is None:
+        has_kl = len({arm.kl for arm in material.config.agents.arms}) > 1 if material.config.agents else False
+        rows = () if view is None else _rows(view, ())
+        return Card(title, say("kl.unfinished" if has_kl else "kl.no_arm"), None, rows, axis, None, (), KEYS)
+    seeds = view.common(arm.name, view.reference)
+    rows = _rows(view, seeds)
+    gaps = {mode: gap for mode in MODES if (gap := view.difference(arm.name, mode)) is not None}
+    if not gaps:
+        return Card(title, say("kl.unfinished"), None, rows, axis, None, LINKS, KEYS)
     parts = [say("kl.gap", mode=say(f"agent.{mode}"), gap=gap) for mode, gap in gaps.items()]
-    detail = say("kl.detail", arm=Code(arm.name), kl=arm.kl, reference=Code(view.reference), gaps=parts, n=n)
+    detail = say("kl.detail", arm=Code(arm.name), kl=arm.kl, reference=Code(view.reference), gaps=parts, n=len(seeds))
     signs = {mode: _sign(view, arm.name, mode, gap) for mode, gap in gaps.items()}
-    return Card(title, _headline(signs), detail, rows, axis, say("kl.these_runs") if n == 1 else None, LINKS)
+    notes = say("kl.these_runs") if len(seeds) == 1 else None
+    return Card(title, _headline(signs), detail, rows, axis, notes, LINKS, KEYS)
 
 
 def _strongest(view: AgentView) -> AgentArm | None:
@@ -68,14 +76,17 @@ def _headline(signs: dict[str, int | None]) -> Cell:
     return say("kl.by_mode", modes=Series(parts, "parts"))
 
 
-def _rows(view: AgentView) -> tuple[CardRow, ...]:
-    """Return the start policy, the reference arm and every arm with KL, by its coefficient."""
-    arms = sorted((arm for arm in view.arms if arm.kl or arm.name == view.reference), key=lambda arm: arm.kl)
-    labelled: list[tuple[str, Message | Code]] = [(f"arm~{arm.name}", Code(arm.name)) for arm in arms]
-    rows = [CardRow(label, _marks(view, subject)) for subject, label in [(START, say("agent.start")), *labelled]]
-    return tuple(row for row in rows if row.marks)
-
-
-def _marks(view: AgentView, subject: str) -> tuple[tuple[Literal["a", "b", "muted"], Number], ...]:
-    sampled, greedy = (view.score(view.held_out(subject, mode)) for mode in MODES)
-    return (*((("a", sampled),) if sampled else ()), *((("b", greedy),) if greedy else ()))
+def _rows(view: AgentView, seeds: Sequence[int]) -> tuple[CardRow, ...]:
+    """Return the start policy, then the reference arm, over `seeds`, and every arm with KL, by its coefficient."""
+    arms = sorted((arm for arm in view.arms if arm.kl and arm.name != view.reference), key=lambda arm: arm.kl)
+    scored: list[tuple[Cell, list[Number | None]]] = [
+        (say("agent.start"), [view.score(view.held_out(START, mode)) for mode in MODES]),
+        (Code(view.reference), [view.at_seeds(seeds or view.seeds.get(view.reference, ()), mode) for mode in MODES]),
+        *((Code(arm.name), [view.score(view.held_out(f"arm~{arm.name}", mode)) for mode in MODES]) for arm in arms),
+    ]
+    kinds = [kind for kind, _ in KEYS]
+    rows = []
+    for label, scores in scored:
+        marks = tuple((kind, score) for kind, score in zip(kinds, scores, strict=True) if score is not None)
+        rows += [CardRow(label, marks)] if marks else []
+    return tuple(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.checks import identities
@@ -56,7 +56,7 @@ def _arm_lines(view: AgentView, arm: AgentArm) -> Iterator[Line]:
     if arm.name != view.reference:
         return
     for seeds in _fewer(view):
-        scores = [cell for mode in MODES for cell in (_at_seeds(view, seeds, mode), None, None, None)]
+        scores = [cell for mode in MODES for cell in (view.at_seeds(seeds, mode), None, None, None)]
         name = say("agent.same_seeds", arm=Code(arm.name))
         yield Line((name, *(None for _ in SETTINGS), seeds_cell(seeds), *scores, None, None, None))
 
@@ -66,15 +66,6 @@ def _fewer(view: AgentView) -> list[list[int]]:
     mine = view.seeds.get(view.reference, [])
     found = [view.common(arm.name, view.reference) for arm in view.arms]
     return [list(seeds) for seeds in dict.fromkeys(map(tuple, found)) if 0 < len(seeds) < len(mine)]
-
-
-def _at_seeds(view: AgentView, seeds: Sequence[int], mode: str) -> Number | None:
-    rows = [view.held_out(run_of(view.reference, seed), mode) for seed in seeds]
-    known = [row for row in rows if row is not None]
-    if len(known) == 1 == len(rows):
-        return view.score(known[0])
-    value = view.scale * math.fsum(row.value for row in known) / len(known) if len(known) == len(rows) else math.nan
-    return derived(value, view.digits, known, "mean over the same seeds")
 
 
 def _settings(view: AgentView, arm: AgentArm) -> tuple[Cell, ...]:

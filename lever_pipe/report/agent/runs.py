@@ -142,6 +142,16 @@ class AgentView:
         """Return a primary endpoint as a cell."""
         return level(row, self.digits, scale=self.scale)
 
+    def at_seeds(self, seeds: Sequence[int], mode: str) -> Number | None:
+        """Return the reference arm's primary endpoint over some of its seeds; with an interval where it is known."""
+        if list(seeds) == self.seeds.get(self.reference):
+            return self.score(self.held_out(f"arm~{self.reference}", mode))
+        known = [row for seed in seeds if (row := self.held_out(run_of(self.reference, seed), mode)) is not None]
+        if len(known) < len(seeds):
+            return None
+        value = self.scale * mean_of(row.value for row in known)
+        return self.score(known[0]) if len(known) == 1 else derived(value, self.digits, known, "mean over these seeds")
+
     def compared(self, arm: str, mode: str) -> EvidenceRow | None:
         """Return the comparison of an arm with the reference arm at the primary endpoint in a decoding."""
         primary = self.config.evaluation.primary
