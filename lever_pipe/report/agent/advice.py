@@ -90,7 +90,7 @@ def _answered(view: AgentView, of: Saying) -> tuple[Cell, Cell]:
     found = [(mode, *_paired(view, of, mode)) for mode in ("", *MODES)]
     known = [(mode, numbers, p) for mode, numbers, p in found if numbers is not None]
     if not known:
-        return say(f"advice.{of.id}_ours"), Verdict("advice.unjudged", "mute")
+        return say("advice.missing" if of.metric else f"advice.{of.id}_ours"), Verdict("advice.unjudged", "mute")
     texts = [_sentence(mode, numbers, p) for mode, numbers, p in known]
     verdicts = [(mode, _verdict(numbers[-1], of.expected, p)) for mode, numbers, p in known]
     if len({verdict for _, verdict in verdicts}) == 1:
@@ -104,7 +104,8 @@ def _paired(view: AgentView, of: Saying, mode: str) -> tuple[tuple[Number | None
     tested = view.compared(view.config.document_arm, mode) if of.metric == HELD_OUT and mode else None
     if tested is not None:
         ends = [view.score(view.held_out(f"arm~{arm}", mode)) for arm in view.pair.values()]
-        return (*(end.plain if end else None for end in ends), view.difference(tested.subject[4:], mode)), tested.p_holm
+        gap = view.difference(view.config.document_arm, mode)
+        return (*(end.plain if end else None for end in ends), gap), tested.p_holm if tested.runs > 1 else math.nan
     common = view.common(*view.pair.values())
     sides = [[_row(view, arm, seed, of, mode) for seed in common] for arm in view.pair.values()]
     rows = [[row for row in side if row is not None and math.isfinite(row.value)] for side in sides]

@@ -46,7 +46,13 @@ def _arms(view: AgentView) -> Table:
     lines += [Line((say("agent.start"), *start))] if any(cell is not None for cell in start) else []
     tested = [f"{name}_{mode}" for mode in MODES for name in ("score", "difference", "holm", "gain")]
     names = ("arm", "kl_coefficient", *SETTINGS[1:], "seeds", *tested, "kl_end", "entropy_end", "malformed")
-    notes = (say("agent.arms_note", reference=Code(view.reference)), _start_note(view), _tests(view), _levels(view))
+    notes = (
+        say("agent.arms_note", reference=Code(view.reference)),
+        _start_note(view),
+        _tests(view),
+        _levels(view),
+        _overlap(view),
+    )
     title = "agent.arms" if view.scale > 1 else "agent.arms_reward"
     return table_of("agent-arms", title, names, lines, section=SECTION, lead=answer(view), notes=notes)
 
@@ -114,6 +120,16 @@ def _tests(view: AgentView) -> Cell:
 
 def _levels(view: AgentView) -> Cell:
     return say("agent.levels", reference=Code(view.reference)) if _fewer(view) else None
+
+
+def _overlap(view: AgentView) -> Cell:
+    """Return how many held-out tasks resemble trained ones, where the tasks are known."""
+    names = ("n_tasks", "n_requests_also_trained", "n_hidden_also_trained")
+    n, requests, hidden = (level(view.find("tasks", f"test.{name}"), 0) for name in names)
+    if n is None or requests is None:
+        return None
+    shared = None if hidden is None else say("agent.overlap_hidden", n=hidden)
+    return Series((say("agent.overlap", n=n, requests=requests), shared), "sentences")
 
 
 def answer(view: AgentView) -> Cell:

@@ -63,10 +63,12 @@ def _off_grid(view: AgentView) -> Iterator[float]:
     for arm, seeds in view.seeds.items():
         for seed in seeds:
             for mode in MODES:
-                rewards, tasks, samples = (
-                    view.curve(run_of(arm, seed), mode, name) for name in ("reward", "n_tasks", "n_samples")
-                )
+                run = run_of(arm, seed)
+                rewards, tasks, samples = (view.curve(run, mode, name) for name in ("reward", "n_tasks", "n_samples"))
+                lost = [view.curve(run, mode, name) for name in ("simulator_failures", "environment_timeouts")]
                 for step in rewards.keys() & tasks.keys() & samples.keys():
+                    if any(step in of and of[step].value for of in lost):
+                        continue  # a task that lost episodes weighs as much as the others
                     multiple = rewards[step].value * tasks[step].value * samples[step].value / unit
                     yield abs(multiple - round(multiple)) / max(1.0, multiple)
 

@@ -99,7 +99,8 @@ def _verdicts(view: AgentView) -> Cell:
         row = view.compared(view.config.document_arm, mode)
         if row is not None and not math.isnan(row.p_holm):
             args = {"mode": say(f"agent.{mode}"), "gap": view.difference(view.config.document_arm, mode)}
-            parts.append(say("doc004.ours_judged", judged=separation(row.p_holm, row.key), **args))
+            text = "doc004.ours_judged" if row.runs > 1 else "doc004.runs_judged"
+            parts.append(say(text, judged=separation(row.p_holm, row.key), **args))
     return Series(tuple(parts), "sentences") if parts else None
 
 
