@@ -43,6 +43,12 @@ DESCRIBED = ("stage", "preset", "base_rce_epoch", "kl_beta", "seed", "epoch")
 """Parts of the subject's name, written for readers of the file; they are no part of a row's identity."""
 MEAN = "mean"
 """The shot count of a mean over all shots of a question."""
+ALPHA = 0.05
+"""A comparison whose Holm-adjusted p lies below counts as separated."""
+PRIMARY, SECONDARY = "primary", "secondary"
+"""Roles of endpoints and comparisons."""
+OF_ONE_RUN, BY_SHOTS = "-one-run", "-by-shots"
+"""Ends of the names of families: what infers to further questions only, and what stands beside the primary endpoint."""
 NAN = math.nan
 
 

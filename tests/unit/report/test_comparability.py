@@ -17,8 +17,8 @@ from lever_pipe.report.cells import Name
 from lever_pipe.report.comparability import FACTORS, NAMED, deviations, guard, named, read_lineages
 from lever_pipe.report.selector import printed
 from lever_pipe.report.table import Column, Line, Table
-from lever_pipe.report.tables import lineage
-from lever_pipe.report.tables.lineage import published_key
+from lever_pipe.report import lineage
+from lever_pipe.report.lineage import published_key
 
 FILE = Path(__file__).parents[3] / "resources" / "reference" / "lineage.yaml"
 VOICE = Voice("en", read_catalogue(sorted(Path("resources/messages/en").glob("*.yaml"))))

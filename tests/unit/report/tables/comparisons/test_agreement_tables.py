@@ -9,7 +9,7 @@ import pytest
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.metrics.agreement import ParameterDifference
 from lever_pipe.report.tables.comparisons.agreement import SAME, consequence, mean_shares, tables
-from lever_pipe.report.tables.comparisons.agreement_rows import (
+from lever_pipe.report.inference.choices import (
     AgreementRows,
     PairRow,
     ParameterRow,

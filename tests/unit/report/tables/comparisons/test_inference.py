@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from lever_pipe.report.tables.comparisons import estimates
-from lever_pipe.report.tables.comparisons.estimates import SIGN_FLIP, STUDENT, ComparisonRow, IntervalRow
-from lever_pipe.report.tables.comparisons.families import Arm, ComparisonFamily
+from lever_pipe.report.inference import estimates
+from lever_pipe.report.inference.estimates import SIGN_FLIP, STUDENT, ComparisonRow, IntervalRow
+from lever_pipe.report.inference.families import Arm, ComparisonFamily
 from lever_pipe.report.tables.comparisons.inference import COMMON_SEEDS, family_tables, highest_table, verdict
 
 BETAS = {0.12: "preset~p/grpo/base~5/beta~0.12/epoch~2", 0.15: "preset~p/grpo/base~5/beta~0.15/epoch~2"}

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import PrimaryCells
-from lever_pipe.report.tables.evidence import BY_SHOTS, PRIMARY, SECONDARY
+from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY
 
 REFERENCE_BETA = 0.15
 DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
