@@ -139,7 +139,7 @@ def arms_of(groups: Iterable[str], main_preset: str) -> list[Arm]:
     arms: dict[str, _Found] = {main_preset: _Found()}
     for name in groups:
         policy = PolicyName.parse(name) if name.startswith("preset~") else None
-        if policy and policy.epoch is not None:
+        if policy and policy.epoch is not None and not policy.is_over_betas:
             arms.setdefault(policy.preset, _Found()).add(policy)
     return [Arm(preset, of.rce, of.grpo, of.on_policy, of.marks) for preset, of in arms.items()]
 
