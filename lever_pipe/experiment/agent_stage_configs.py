@@ -131,21 +131,6 @@ class CompareArmsConfig(ComparedArms):
     n_resamples: int = 10_000
 
 
-@identity_of("tabulate_agents", of="intention")
-class TabulateAgentsConfig(ComparedArms):
-    """Identity of `tabulate_agents`."""
-
-    grpo: AgentGrpo
-    environment: Environment
-    engine: Literal["native", "verl"]
-    is_world: bool
-    """Whether tasks and model are the embedded ones."""
-    scale: str
-    """Which model on which tasks, as the captions print it."""
-    max_context: Annotated[int | None, Setting("intention.model.max_context")] = None
-    """Tokens that an episode may have; None where that is not known."""
-
-
 @identity_of("render_verl", of="intention")
 class RenderVerlConfig(Section):
     """Identity of `render_verl`: the launch files of one arm and seed for the original trainer."""

@@ -71,8 +71,16 @@ class Material:
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """Return the values that the main preset has, by axis of declared tables."""
-        return {"beta": self.main.betas(), "epoch": self.main.epochs, "samples": self.samples, "shots": self.shots}
+        """Return the values that the main preset and the agent's arms have, by axis of declared tables."""
+        evaluated = self.evidence.where(metric="reward", study="intention", subset="val")
+        agents: dict[str, list[Any]] = {
+            "arm": list(dict.fromkeys(row.subject[4:] for row in evaluated if "/" not in row.subject)),
+            "step": sorted({int(row.at) for row in evaluated if row.at.isdigit()}),
+        }
+        if not self.presets:
+            return agents
+        main: dict[str, list[Any]] = {"beta": self.main.betas(), "epoch": self.main.epochs}
+        return {**main, "samples": self.samples, "shots": self.shots, **agents}
 
     @property
     def given(self) -> Mapping[str, Any]:

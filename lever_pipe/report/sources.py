@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -273,6 +274,8 @@ def curves(path: Path) -> Iterator[EvidenceRow]:
     """Yield every metric of every step as mean over seeds, of `curves.csv`.
 
     Evaluations stand by seed too, and so do the training metrics of `BY_SEED` at the first and the evaluated steps.
+    A training metric has, for each arm, the least and most of all steps and seeds, and the sum and spread (standard
+    deviation) over steps as means over seeds.
     """
 
     def rows() -> Iterator[EvidenceRow]:
@@ -286,6 +289,27 @@ def curves(path: Path) -> Iterator[EvidenceRow]:
     for row in _with_means(every):
         if row.subset != "train" or "/seed~" not in row.subject or (row.metric in BY_SEED and row.at in evaluated):
             yield row
+    yield from _over_steps(path, every)
+
+
+def _over_steps(path: Path, rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
+    by_run: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row.subset == "train":
+            by_run.setdefault((row.subject, row.metric), []).append(row.value)
+    by_arm: dict[tuple[str, str], list[list[float]]] = {}
+    for (run, metric), values in by_run.items():
+        by_arm.setdefault((group_of(run), metric), []).append(values)
+    for (arm, metric), seeds in by_arm.items():
+        summary = {
+            "least": min(map(min, seeds)),
+            "most": max(map(max, seeds)),
+            "sum": statistics.fmean(map(math.fsum, seeds)),
+            "spread": statistics.fmean(statistics.stdev(of) if len(of) > 1 else NAN for of in seeds),
+        }
+        for at, value in summary.items():
+            told: dict[str, Any] = {"runs": len(seeds), "how": f"{at} over steps", "source": str(path)}
+            yield EvidenceRow(INTENTION, arm, metric, value, at=at, subset="train", **told)
 
 
 def runs(path: Path) -> Iterator[EvidenceRow]:
@@ -294,6 +318,9 @@ def runs(path: Path) -> Iterator[EvidenceRow]:
         subject = _agent(line["arm"], line["seed"])
         for metric in ("planned_steps", "executed_steps", "best_step", "n_parameters", "seconds"):
             yield EvidenceRow(INTENTION, subject, metric, _number(line[metric]), at="run", runs=1, source=source)
+        for metric in ("engine", "reason", "version", "device"):
+            texts: dict[str, Any] = {"at": "run", "printed": line[metric], "source": source}
+            yield EvidenceRow(INTENTION, subject, metric, NAN, runs=1, **texts)
 
 
 def published(path: Path) -> Iterator[EvidenceRow]:

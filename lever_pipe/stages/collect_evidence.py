@@ -36,6 +36,7 @@ def collect_evidence(
     statistics: Inputs,
     curves: Inputs,
     runs: Inputs,
+    tasks: Inputs,
     evidence: Output,
     config: CollectEvidenceConfig,  # noqa: ARG001 - every stage has one
 ) -> None:
@@ -68,6 +69,7 @@ def collect_evidence(
     found = [read(path) for read, paths in kinds for path in paths]
     found += [sources.facts(subject, path) for subject, paths in facts for path in paths]
     found += [sources.work(counters)]
+    found += [sources.facts("tasks", path, study=sources.INTENTION) for path in tasks]
     found += [sources.emulated(*emulated)] if emulated else []
     found += [sources.published(reference), sources.published_agents(reference_intention)]
     write_evidence(evidence, Evidence(chain.from_iterable(found)))

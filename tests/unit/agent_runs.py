@@ -7,7 +7,6 @@ named stream round the skill of an arm at a step, so that every number is repeat
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ from lever_pipe.experiment.agent_stage_configs import (
     AgentRun,
     CollectAgentsConfig,
     CompareArmsConfig,
-    TabulateAgentsConfig,
 )
+from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import ClaimArm
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.stages.collect_agents import collect_agents
@@ -317,23 +316,23 @@ def compare_config(study: Study, **changes: object) -> CompareArmsConfig:
     )
 
 
-def shown_config(study: Study, **changes: object) -> TabulateAgentsConfig:
-    return TabulateAgentsConfig(
-        **{
-            "arms": study.arms,
-            "reference_arm": "baseline",
-            "document_arm": "bundle",
-            "grpo": AgentGrpo(
-                steps=study.steps, prompts=8, group=8, minibatches=2, learning_rate=2e-4, trajectory_score="sum"
-            ),
-            "environment": Environment(max_turns=8),
-            "evaluation": study.evaluation,
-            "engine": study.engine,
-            "is_world": True,
-            "scale": "embedded world, tiny Qwen3",
-            **changes,
-        }
-    )
+def shown_config(study: Study, **changes: object) -> BuildReportConfig:
+    """Return what the report knows of a study; `changes` replace values of its arms."""
+    agents = {
+        "arms": study.arms,
+        "reference_arm": "baseline",
+        "document_arm": "bundle",
+        "grpo": AgentGrpo(
+            steps=study.steps, prompts=8, group=8, minibatches=2, learning_rate=2e-4, trajectory_score="sum"
+        ),
+        "environment": Environment(max_turns=8),
+        "evaluation": study.evaluation,
+        "engine": study.engine,
+        "scale": "embedded world, tiny Qwen3",
+        **changes,
+    }
+    shown = ShownStudy(name="intention", is_world=True, model="tiny Qwen3")
+    return BuildReportConfig(title="", studies=(shown,), main_preset="world", agents=ShownAgents(**agents))
 
 
 def claim_arms(study: Study) -> tuple[ClaimArm, ...]:
@@ -351,11 +350,6 @@ def claim_arms(study: Study) -> tuple[ClaimArm, ...]:
     )
 
 
-def tables_of(path: Path) -> dict[str, dict[str, object]]:
-    """Return the tables of a JSON file by id."""
-    return {table["id"]: table for table in json.loads(path.read_text(encoding="utf-8"))}
-
-
 def compare(folder: Path, study: Study = Study(), **changes: object) -> dict[str, Path]:
     """Run `collect_agents` and `compare_arms`; return the paths of what both write."""
     from lever_pipe.stages.compare_arms import compare_arms
@@ -364,25 +358,3 @@ def compare(folder: Path, study: Study = Study(), **changes: object) -> dict[str
     outputs = {name: folder / "tables" / f"{name}.csv" for name in ("endpoints", "comparisons", "statistics")}
     compare_arms(**inputs, **outputs, config=compare_config(study, **changes))
     return inputs | outputs
-
-
-def tabulate(folder: Path, study: Study = Study(), **changes: object) -> Path:
-    """Run all three stages; return the path of the tables."""
-    from claim_files import CLAIMS, REFERENCE_INTENTION
-
-    from lever_pipe.stages.tabulate_agents import tabulate_agents
-
-    found = compare(folder, study)
-    found.pop("episodes_table")
-    tables, summary = folder / "tables" / "agents.json", folder / "summary.json"
-    storage.write_json(summary, {"test": {"n_tasks": study.n_test, "n_hidden_also_trained": 5}})
-    tabulate_agents(
-        **found,
-        reference_intention=REFERENCE_INTENTION,
-        claims=CLAIMS,
-        tasks_summary=(summary,),
-        tables=tables,
-        csv=folder / "tables" / "agents",
-        config=shown_config(study, **changes),
-    )
-    return tables

@@ -1,35 +1,50 @@
-"""Studies of `agent_runs`, collected, compared and tabulated in memory."""
+"""Studies of `agent_runs` as evidence, and the tables and card that are made of it, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import agent_runs
 from agent_runs import Study
-from claim_files import REFERENCE_INTENTION, book
+from claim_files import REFERENCE_INTENTION
 
-from lever_pipe.report.tables.frames import read_text_columns
-from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
-from lever_pipe.report.tables.intention.all_tables import build_tables
-from lever_pipe.report.tables.intention.found import read_found
-from lever_pipe.report.tables.intention.published import PublishedAgents
-from lever_pipe.report.tables.intention.shown import Given, Shown
-from lever_pipe.report.tables.table import Table
+from lever_pipe.report import sources
+from lever_pipe.report.agent.answer import answers
+from lever_pipe.report.agent.runs import AgentView, view_of
+from lever_pipe.report.agent.tables import tables
+from lever_pipe.report.cards import Card
+from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.cells import Ledger
+from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.material import Material
+from lever_pipe.report.table import Table, as_csv
 
+MESSAGES = Path(__file__).parents[2] / "resources" / "messages"
+VOICES = {name: Voice(name, read_catalogue(sorted((MESSAGES / name).glob("*.yaml")))) for name in ("en", "zh")}
+SAY = VOICES["en"].text
 Rows = list[dict[str, str]]
 
 
 class Tabulated(NamedTuple):
-    """What the tables of a study are made of, and the tables by id."""
+    """What a study's tables are made of, the tables by id with every number noted, and its card."""
 
-    shown: Shown
-    tables: Mapping[str, Table]
+    material: Material
+    tables: dict[str, Table]
+    card: Card | None
+
+    @property
+    def view(self) -> AgentView:
+        found = view_of(self.material)
+        assert found is not None
+        return found
 
     def rows(self, name: str, **wanted: str) -> Rows:
-        """Return the rows of a table whose cells begin with the wanted texts."""
-        rows: Rows = self.tables[name].frame.to_dict("records")  # type: ignore[assignment]
+        """Return the rows of a table in English whose cells begin with the wanted texts."""
+        rows = csv.DictReader(io.StringIO(as_csv(self.tables[name], VOICES["en"])))
         return [row for row in rows if all(row[key].startswith(text) for key, text in wanted.items())]
 
     def row(self, name: str, **wanted: str) -> dict[str, str]:
@@ -37,21 +52,31 @@ class Tabulated(NamedTuple):
         (row,) = self.rows(name, **wanted)
         return row
 
+    def told(self, name: str) -> str:
+        """Return lead and notes of a table in English."""
+        return " ".join(map(SAY, (self.tables[name].lead, *self.tables[name].notes)))
 
-def tabulate(folder: Path, study: Study, **changes: object) -> Tabulated:
+
+Tabulate = Callable[..., Tabulated]
+"""Runs a study and makes its tables; further arguments as `shown_config` takes them."""
+
+
+def evidence_of(folder: Path, study: Study) -> list[EvidenceRow]:
+    """Return the rows of a study that ran, and the published ones."""
     paths = agent_runs.compare(folder, study)
-    given = book().reward_curves
-    shown = Shown(
-        config=agent_runs.shown_config(study, **changes),
-        runs=read_agent_runs(paths["curves"], paths["runs"]),
-        found=read_found(paths["endpoints"], paths["comparisons"], paths["statistics"]),
-        published=PublishedAgents(read_text_columns(REFERENCE_INTENTION)),
-        given=Given(given.ceiling, given.reward_unit, given.noise_sd, given.same_tasks_sd),
-    )
-    return Tabulated(shown, {table.id: table for table in build_tables(shown)})
+    return [
+        *sources.endpoints(paths["endpoints"]),
+        *sources.arm_comparisons(paths["comparisons"]),
+        *sources.curve_statistics(paths["statistics"]),
+        *sources.curves(paths["curves"]),
+        *sources.runs(paths["runs"]),
+        *sources.published_agents(REFERENCE_INTENTION),
+    ]
 
 
-class Tabulate(Protocol):
-    """Makes the tables of a study; `changes` replace values of the table stage's config."""
-
-    def __call__(self, study: Study, **changes: object) -> Tabulated: ...
+def tabulate(rows: list[EvidenceRow], study: Study, **changes: object) -> Tabulated:
+    """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
+    material = Material(Evidence(rows), agent_runs.shown_config(study, **changes))
+    ledger = Ledger(material.evidence)
+    noted = {table.id: table.noted(ledger) for table in tables(material)}
+    return Tabulated(material, noted, next((card.noted(ledger) for card in answers(material)), None))

@@ -38,7 +38,7 @@ ALL_GRPO_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO,
     "answer_prompts": 2,
 }
-AGENT_REPORT = dict.fromkeys(("collect_agents", "compare_arms", "tabulate_agents", "plot_agents"), 1)
+AGENT_REPORT = dict.fromkeys(("collect_agents", "compare_arms", "plot_agents"), 1)
 AGENT_REPORT |= {"check_claims": 1, "build_report": 1}
 TRAINED_AGENTS = {"train_agent": 2, "evaluate_agent": 2, **AGENT_REPORT}
 AGENTS_AND_BELOW = {**TRAINED_AGENTS, "evaluate_start": 1}

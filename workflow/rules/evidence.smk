@@ -48,6 +48,7 @@ use rule stage as collect_evidence with:
         statistics=of_agents("statistics.csv"),
         curves=of_agents("curves.csv"),
         runs=of_agents("runs.csv"),
+        tasks=of_study("intention", f"{AGENTS}/tasks/summary.json"),
     output:
         evidence=EVIDENCE,
         card=f"{RESULTS}/evidence.run.json",

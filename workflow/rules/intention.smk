@@ -227,25 +227,3 @@ use rule stage as compare_arms with:
         **call("compare_arms"),
     message:
         "Compare the agents' arms"
-
-
-use rule stage as tabulate_agents with:
-    input:
-        curves=f"{AGENT_TABLES}/curves.csv",
-        runs=f"{AGENT_TABLES}/runs.csv",
-        endpoints=f"{AGENT_TABLES}/endpoints.csv",
-        comparisons=f"{AGENT_TABLES}/comparisons.csv",
-        statistics=f"{AGENT_TABLES}/statistics.csv",
-        reference_intention=INTENTION_REFERENCE,
-        claims="resources/claims.yaml",
-        tasks_summary=[f"{AGENTS}/tasks/summary.json"],
-    output:
-        tables=f"{AGENT_TABLES}/documents.json",
-        csv=shown_tables(f"{AGENT_TABLES}/documents"),
-        card=f"{AGENT_TABLES}/documents.run.json",
-    pathvars:
-        beside=f"{AGENT_TABLES}/documents.",
-    params:
-        **call("tabulate_agents"),
-    message:
-        "Build every table of study intention"

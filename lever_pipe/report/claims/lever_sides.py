@@ -403,7 +403,7 @@ class OurLever:
     def _evaluated(self) -> set[tuple[float, int]]:
         names = self.evidence.subjects("accuracy", study="lever", subset="prefix")
         parts = [described(name) for name in names]
-        return {(float(of[3]), int(of[5])) for of in parts if of[:3] == ("grpo", self.preset, str(self.base))}
+        return {(float(of[3]), int(of[5])) for of in parts if of[:3] == ("grpo", self.preset, str(self.base)) and of[3]}
 
     def _update(self, beta: float, epoch: int, metric: str) -> Quantity:
         row = self.evidence.find(self._name(beta, epoch), metric, at="from base")

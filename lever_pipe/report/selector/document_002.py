@@ -25,6 +25,7 @@ from lever_pipe.report.cells import (
 from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Line, Table, beside
+from lever_pipe.report.tables.comparisons.families import HIGHEST
 
 QUOTED = ("2025-12-20正确率.md", "2025-12-20正确率_KL012对比.md", "KL_BETA_0145_0155对比.md")
 """Files of the reference that the document quotes; the first that has a number counts."""
@@ -231,7 +232,20 @@ def _expectations(view: DocumentView) -> Table:
         Column(say("doc.head.verdict"), "words"),
     )
     shown = [line for line in lines if line is not None]
-    return _table("expectations", view, columns, [*shown, *_choice(view)])
+    return _table("expectations", view, columns, [*_observations(view), *shown, *_choice(view)])
+
+
+def _observations(view: DocumentView) -> Iterator[Line]:
+    """Yield how the metrics go that the document names as its key observations, from its first to its last epoch."""
+    for metric, digits in (("kl", 4), ("ppo_loss", 4), ("loss", 4), ("max_advantage", 3)):
+        told: list[Cell] = []
+        for beta in sorted(view.betas):
+            groups = [view.material.grpo(beta, epoch) for epoch in (view.epochs[0], view.epochs[-1])]
+            first, last = (level(view.material.evidence.find(group, metric), digits) for group in groups)
+            if first is not None and last is not None:
+                told.append(say("doc.found.from_to", beta=beta, first=first, last=last, trend=trend([first, last])))
+        if told:
+            yield Line((say(f"doc.expected.observed_{metric}"), Series(tuple(told), "parts"), None))
 
 
 def _of_training(view: DocumentView, expected: str, metric: str, betas: tuple[float, float], sign: int) -> Line | None:
@@ -268,7 +282,7 @@ def _of_accuracy(
 
 def _choice(view: DocumentView) -> list[Line]:
     """Return which KL_BETA to choose: the highest accuracy, and whether any other is separated from it."""
-    rows = [row for row in view.material.evidence.where(metric="accuracy", family="best-beta") if row.shots == MEAN]
+    rows = view.material.evidence.where(metric="accuracy", family=HIGHEST, shots=MEAN)
     if not rows:
         return []
     best = min(rows, key=lambda row: row.p_holm)

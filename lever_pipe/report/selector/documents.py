@@ -52,10 +52,11 @@ def tables(material: Material) -> Iterator[Table]:
     """Yield the tables of documents 000 to 002 and of the data, in reading order."""
     if not material.has("lever"):
         return
+    told: set[str] = set()
     for document in (_document_000, _document_001, _document_002):
         found = list(document(material))
         yield from found
-        yield from printed(material, found)
+        yield from printed(material, found, told)
     yield from data.tables(material)
 
 

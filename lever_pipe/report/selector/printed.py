@@ -15,12 +15,15 @@ FIELDS = ("base_checkpoint", "rl_data", "kl_beta_applied", "kl_control", "learni
 """What differs between the published runs, and no file name tells."""
 
 
-def printed(material: Material, tables: Sequence[Table]) -> Iterator[Table]:
-    """Yield one table of the files that the published numbers of a section come from; none without such a number."""
+def printed(material: Material, tables: Sequence[Table], told: set[str]) -> Iterator[Table]:
+    """Yield one table of the files that the published numbers of a section come from; none without such a number.
+
+    `told` are the notes that stand on the page already; those of this table are added.
+    """
     rows = [row for table in tables for row in _rows_behind(material, table)]
     section = tables[0].section if tables else ""
     found: dict[tuple[str, ...], list[EvidenceRow]] = {}
-    remarks: list[str] = []
+    remarks = ["published.note"]
     for row in dict.fromkeys(rows):
         fields = _fields(material, row, section)
         remarks += [text for name, text in fields.items() if name.startswith(REMARK)]
@@ -37,8 +40,9 @@ def printed(material: Material, tables: Sequence[Table]) -> Iterator[Table]:
         title=say("published.title"),
         columns=tuple(Column(say(name), "name" if i < 1 else "words") for i, name in enumerate(names)),
         lines=tuple(lines),
-        notes=(say("published.note"), *(say(message) for message in dict.fromkeys(remarks))),
+        notes=tuple(say(message) for message in dict.fromkeys(remarks) if message not in told),
     )
+    told.update(remarks)
 
 
 def _rows_behind(material: Material, table: Table) -> Iterator[EvidenceRow]:

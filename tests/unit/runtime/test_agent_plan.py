@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
 ONCE = ("prepare_tasks", "warm_start_agent", "evaluate_start", "collect_agents", "compare_arms")
 STAGES = (*ONCE, "train_agent", "evaluate_agent")
-SHOWING = ("tabulate_agents", "plot_agents")
+SHOWING = ("build_report",)
 
 
 def experiment(**changes: Any) -> Experiment:

@@ -260,9 +260,7 @@ def write_evidence(folder: Path, size: Size, outputs: dict[str, Path]) -> dict[s
     scores["policy"] = scores["policy"].where(scores["stage"] != "baseline", "baseline/" + scores["policy"])
     scores["group"] = scores["policy"].map(group_of)
     cells = scores.groupby(["group", "samples", "shots"])["accuracy"].agg(["mean", "count"]).reset_index()
-    cells["shots"] = cells["shots"].map(
-        lambda shots: [shots] if shots else list(size.shots)
-    )  # zero-shot is one for all
+    cells["shots"] = cells["shots"].map(lambda shots: [shots] if shots else list(size.shots))  # zero-shot has none
     cells = cells.explode("shots")
     over = cells.groupby(["group", "samples"]).agg({"mean": "mean", "count": "first"}).reset_index()
     cells = pd.concat([cells.astype({"shots": str}), over.assign(shots="mean")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 from collections.abc import Iterator
 from dataclasses import replace
@@ -56,8 +57,7 @@ class DocumentTables:
             "pools": facts["pool_bound"],
             "examples": facts["examples_summary"],
         }
-        none = ("agreement", "parameters", "breakdown", "emulated", "endpoints", "arm_comparisons", "statistics")
-        collect_evidence(
+        given = dict.fromkeys(inspect.signature(collect_evidence).parameters, ()) | dict(
             reference=synthetic.REFERENCE,
             reference_intention=RESOURCES / "reference" / "userrl-published.csv",
             scores=(collected["scores"], collected["arms"]),
@@ -65,9 +65,9 @@ class DocumentTables:
             world=facts["world_check"],
             counters=facts["counters"],
             **{name: (path,) for name, path in single.items()},
-            **dict.fromkeys((*none, "curves", "runs"), ()),
             **written,
         )
+        collect_evidence(**given)
         self.evidence = Evidence(read_evidence(written["evidence"]))
         study = ShownStudy(name="lever", is_world=is_world, model="tiny-reader")
         run = ReportedRun(studies=(study,), main_preset="main", presets={"main": Preset()})
@@ -172,6 +172,7 @@ def test_document_001_published(built: DocumentTables) -> None:
     other = built.row("001-accuracy-epoch~1", "0.145", "published")
     # (57.0 + 56.1 + 55.1 + 55.2) / 4 = 55.85; minus (58.8 + 56.6 + 53.9 + 55.2) / 4 = 56.125
     assert (other["Shot 1"], other["Average"], other["vs 0.15"]) == ("57.0", "55.85", "-0.28")
+    assert built.row("001-accuracy-epoch~1", "0.15", "published")["vs 0.15"] == ""  # not compared with itself
     stored = built.row("001-published", "2025-12-20正确率.md", "0.15")
     assert stored["KL_BETA as applied"] == "0.1, stored in the checkpoint"
 
@@ -244,6 +245,9 @@ def test_no_binomial_error_stands_beside_a_paired_difference(built: DocumentTabl
 
 def test_document_002_expectations_are_answered(built: DocumentTables) -> None:
     found = {row["The document expects or asks"]: row for row in built.rows("002-expectations")}
+    # kl = 0.1 - 0.001 e + 0.01 i: i = 1, 3 and 5
+    observed = found["KL: how it goes (left open)"]["This run"]
+    assert observed == "0.12: 0.1090 to 0.1070, falls; 0.15: 0.1290 to 0.1270, falls; 0.18: 0.1490 to 0.1470, falls"
     better = found["0.18 is better at shot 1"]
     assert "0.18 minus 0.15 is +4.00 [3.0, 5.0] points" in better["This run"]
     assert better["Verdict"] == "not separated"

@@ -1,0 +1,77 @@
+"""Identities that the logged numbers of the agent's runs must keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+from lever_pipe.experiment.agent_config import Environment
+from lever_pipe.report.agent.runs import MODES, STUDY, AgentView, run_of
+
+TOLERANCE = 1e-6
+"""Relative, of means that are written with nine digits."""
+
+
+class Identity(NamedTuple):
+    """An identity by the id of its message, with the relative deviation at every step or evaluation."""
+
+    name: str
+    deviations: Sequence[float]
+
+    @property
+    def holds(self) -> bool:
+        """Return whether it holds everywhere."""
+        return max(self.deviations) <= TOLERANCE
+
+
+def identities(view: AgentView) -> list[Identity]:
+    """Return what must hold of the numbers of all arms, as far as they are logged."""
+    found: dict[str, list[float]] = {name: [] for name in ("tokens", "lengths", "context", "ends")}
+    found["grid"] = list(_off_grid(view))
+    limit = view.config.max_context
+    for arm in (f"arm~{arm.name}" for arm in view.arms):
+        names = ("tokens_total", "episodes", "sequence_length", "prompt_length", "response_length")
+        series = [view.training(arm, name) for name in names]
+        for step in sorted(set.intersection(*(set(of) for of in series))):
+            total, episodes, length, prompt, response = (of[step].value for of in series)
+            found["tokens"].append(_relative(episodes * length, total))
+            found["lengths"].append(_relative(prompt + response, length))
+            found["context"] += [max(0.0, length - limit) / limit] if limit else []
+        logged = view.evidence.where(arm, study=STUDY, subset="train")
+        kinds = sorted({row.metric for row in logged if row.metric.startswith("end_")})
+        ends = [view.training(arm, kind) for kind in kinds]
+        steps = set.intersection(*(set(of) for of in ends)) if ends else set()
+        found["ends"] += [_relative(math.fsum(of[step].value for of in ends), 1.0) for step in steps]
+    return [Identity(name, deviations) for name, deviations in found.items() if deviations]
+
+
+def reward_unit(environment: Environment) -> float:
+    """Return what every turn's reward is a whole multiple of."""
+    rewards, scale = environment.importance_reward, Decimal(str(environment.reward_scale))
+    parts = [rewards.low, rewards.medium, rewards.high, environment.multi_detail_penalty]
+    values = [Decimal(str(part)) * scale for part in parts] + [Decimal(str(environment.step_penalty))]
+    values += [Decimal(1)] if environment.normalise_rewards else []
+    digits = max(0, *(-int(value.normalize().as_tuple().exponent) for value in values))
+    return float(math.gcd(*(int(value.scaleb(digits)) for value in values))) / float(10**digits)
+
+
+def _off_grid(view: AgentView) -> Iterator[float]:
+    """Yield how far each mean validation reward is from a whole multiple of the unit / episodes."""
+    unit = reward_unit(view.config.environment)
+    for arm, seeds in view.seeds.items():
+        for seed in seeds:
+            for mode in MODES:
+                run = run_of(arm, seed)
+                rewards, tasks, samples = (view.curve(run, mode, name) for name in ("reward", "n_tasks", "n_samples"))
+                lost = [view.curve(run, mode, name) for name in ("simulator_failures", "environment_timeouts")]
+                for step in rewards.keys() & tasks.keys() & samples.keys():
+                    if any(step in of and of[step].value for of in lost):
+                        continue  # a task that lost episodes weighs as much as the others
+                    multiple = rewards[step].value * tasks[step].value * samples[step].value / unit
+                    yield abs(multiple - round(multiple)) / max(1.0, multiple)
+
+
+def _relative(left: float, right: float) -> float:
+    return abs(left - right) / abs(right) if right else abs(left)

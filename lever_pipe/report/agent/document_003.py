@@ -1,0 +1,270 @@
+"""Document 003: the run without KL against the KL bundle, ours beside the published numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.report.agent.runs import (
+    MODES,
+    PAIR,
+    REWARD_DIGITS,
+    RUNS,
+    AgentView,
+    best_step,
+    best_value,
+    run_of,
+    sampled,
+    schedule_cell,
+    seeds_cell,
+    sided,
+    table_of,
+    told,
+)
+from lever_pipe.report.cells import Cell, Code, Name, Number, derived, gap, level, minus, say
+from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.table import Column, Line, Table
+
+SECTION = "003"
+LOSSES = {
+    "pg_loss": "pg_loss",
+    "kl_loss": "kl_loss",
+    "kl": "",
+    "entropy_all": "entropy",
+    "entropy": "",
+    "grad_norm": "grad_norm",
+}
+"""The published metric by ours."""
+LENGTH_STEPS = (5, 10)
+"""At which the document gives lengths: of the run without KL at the former, of the other at the latter."""
+LENGTHS = {
+    "tokens_per_rank": ("mean_sequence_length_tokens_as_labelled", 0),
+    "sequence_length": ("", 1),
+    "response_length": ("response_length_tokens", 1),
+    "agent_tokens": ("", 1),
+    "turns": ("", 1),
+}
+COSTS = {
+    "seconds_step": ("time_per_step_s", 2),
+    "tokens_per_second_per_device": ("throughput_tokens_per_s", 0),
+    "agent_tokens_per_second": ("", 0),
+    "mfu_update": ("mfu", 3),
+    "mfu_step": ("", 3),
+}
+"""The published metric by ours, and the decimals."""
+PARTS = ("seconds_rollout", "seconds_simulator", "seconds_log_probs", "seconds_reference", "seconds_update")
+
+
+def tables(view: AgentView) -> Iterator[Table]:
+    """Yield the document's tables in its order."""
+    yield _configuration(view)
+    yield _rewards(view)
+    yield _losses(view)
+    yield _lengths(view)
+    yield _efficiency(view)
+
+
+def _configuration(view: AgentView) -> Table:
+    ours = [_our_settings(view, view.arm(arm)) for arm in view.pair.values()]
+    theirs = [_stated_settings(view, run) for run in RUNS]
+    lines: list[Line] = []
+    for name in ours[0]:
+        setting = (say(f"doc003.setting.{name}"),)
+        lines += sided("ours", setting, [_or_not_stated(side.get(name)) for side in ours])
+        stated = [side.get(name) for side in theirs]
+        lines += sided("published", setting, [_or_not_stated(cell) for cell in stated]) if any(stated) else []
+    arms = {run: Code(arm) for run, arm in view.pair.items()}
+    notes = (say("doc003.columns", **arms), "doc003.three_settings", "doc003.stated_steps")
+    return table_of("003-configuration", "doc003.configuration", ("setting", "source", *RUNS), lines, notes=notes)
+
+
+def _or_not_stated(cell: Cell) -> Cell:
+    return say("doc003.not_stated") if cell is None else cell
+
+
+def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
+    grpo, run = view.config.grpo, run_of(arm.name, view.seeds[arm.name][0])
+    model = next(study.model for study in view.material.config.studies if study.name == "intention")
+    facts = {name: level(view.find(run, name, at="run"), 0) for name in ("planned_steps", "executed_steps")}
+    parameters = level(view.find(run, "n_parameters", at="run"), 0)
+    device = view.find(run, "device", at="run")
+    evaluated = [step for mode in MODES for step in view.curve(f"arm~{arm.name}", mode)]
+    return {
+        "model": say("doc003.sized", model=model, n=parameters) if parameters else Name(model),
+        "kl": _penalty(arm.kl),
+        "entropy": Name(f"{arm.entropy:g}"),
+        "learning_rate": Name(f"{arm.learning_rate or grpo.learning_rate:g}"),
+        "schedule": schedule_cell(arm.schedule),
+        "group": grpo.group,
+        "prompts": grpo.prompts,
+        **facts,
+        "last_step": Name(str(max(evaluated))) if evaluated else None,
+        "seeds": seeds_cell(view.seeds[arm.name]),
+        "score": say(f"doc003.score.{arm.trajectory_score or grpo.trajectory_score}"),
+        "device": Name(device.printed) if device is not None and device.printed else None,
+    }
+
+
+def _stated_settings(view: AgentView, run: str) -> dict[str, Cell]:
+    penalised, gpus = view.stated(run, "use_kl_loss"), view.stated(run, "n_gpus")
+    is_penalised = penalised is not None and penalised.printed == "True"
+    measured = view.published(run, "val_reward")
+    return {
+        "model": told(view.stated(run, "model")),
+        "kl": _penalty(told(view.stated(run, "kl_loss_coef")) if is_penalised else None),
+        "entropy": told(view.stated(run, "entropy_coeff")),
+        "learning_rate": told(view.stated(run, "lr")),
+        "schedule": told(view.stated(run, "lr_schedule")),
+        "group": told(view.stated(run, "rollout_n")),
+        "executed_steps": told(view.stated(run, "total_steps_claimed")),
+        "last_step": Name(str(max(measured))) if measured else None,
+        "device": say("doc003.gpus", n=told(gpus)) if gpus is not None else None,
+    }
+
+
+def _penalty(coefficient: Cell | float) -> Cell:
+    return say("doc003.kl_yes", kl=coefficient) if coefficient else say("doc003.kl_no")
+
+
+def by_step(
+    view: AgentView, theirs: Mapping[int, Iterable[Cell]], remarks: Mapping[int, Cell], said: Mapping[int, Cell]
+) -> Iterator[Line]:
+    """Yield the rewards of every step: ours greedy and sampled, then the published three, each with its remark."""
+    curves = {mode: [view.curve(f"arm~{arm}", mode) for arm in view.pair.values()] for mode in MODES}
+    steps = {step for of in curves.values() for curve in of for step in curve}
+    for step in sorted(steps | set(theirs)):
+        cells: list[Cell] = []
+        for of in curves.values():
+            left, right = (level(curve.get(step), REWARD_DIGITS, interval=False) for curve in of)
+            cells += [left, right, minus(right, left)]
+        at = (Name(str(step)),)
+        yield from sided("ours", at, (*cells, remarks.get(step)))
+        if step in theirs:
+            yield from sided("published", at, (*theirs[step], None, None, None, said.get(step)))
+
+
+def _rewards(view: AgentView) -> Table:
+    printed, estimated = (
+        [view.published(run, metric, SECTION) for run in RUNS] for metric in ("val_reward", "val_reward_estimated")
+    )
+    differences = view.published("kl-nokl", "val_reward_diff", SECTION)
+    theirs: dict[int, tuple[Cell, ...]] = {}
+    for step in {step for of in (*printed, *estimated) for step in of}:
+        sides = [_printed(known.get(step), guess.get(step)) for known, guess in zip(printed, estimated, strict=True)]
+        change: Cell = None if step not in differences else _signed(differences[step])
+        is_estimated = any(step in of for of in estimated)
+        theirs[step] = (*sides, say("doc003.to_estimate", value=change) if is_estimated and change else change)
+    lines = [*by_step(view, theirs, {}, {}), *_best_lines(view)]
+    heads = ("step", "source", *PAIR, *sampled(PAIR), "remark")
+    notes = ("doc003.estimates", "doc003.best", _start_note(view))
+    return table_of("003-validation-reward", "doc003.rewards", heads, lines, notes=notes)
+
+
+def _printed(measured: EvidenceRow | None, estimate: EvidenceRow | None) -> Cell:
+    found = level(measured, REWARD_DIGITS)
+    return found if found or estimate is None else say("doc003.estimate", value=level(estimate, REWARD_DIGITS))
+
+
+def _signed(row: EvidenceRow) -> Number | None:
+    found = gap(row, REWARD_DIGITS)
+    return None if found is None else replace(found, printed="")
+
+
+def _best_lines(view: AgentView) -> Iterator[Line]:
+    absent: tuple[Cell, ...] = (None, None, None)
+    found: dict[tuple[bool, str], tuple[Cell, ...]] = {}
+    for pair in view.pairs:
+        *sides, difference = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")
+        both = zip(sides, pair.values(best_step), strict=True)
+        cells = [say("doc003.at_step", value=value, steps=steps_cell(steps)) for value, steps in both]
+        found[pair.is_ours, pair.mode] = (*cells, difference)
+    best = (say("doc003.best_row"),)
+    ours = [cell for mode in MODES for cell in found.get((True, mode), absent)]
+    yield from sided("ours", best, (*ours, None))
+    yield from sided("published", best, (*found.get((False, "greedy"), absent), *absent, None))
+
+
+def steps_cell(steps: Iterable[float]) -> Cell:
+    """Return the steps of several seeds in order, one where they agree, ∞ for one that is never reached."""
+    texts = ["∞" if math.isinf(step) else f"{step:g}" for step in steps]
+    return Name(texts[0] if len(set(texts)) == 1 else " / ".join(texts))
+
+
+def _start_note(view: AgentView) -> Cell:
+    """Return how near its ceiling each kind of our curves starts, where the start was evaluated."""
+    shares: list[Cell] = []
+    for mode in MODES:
+        run = run_of(view.reference, view.seeds[view.reference][0])
+        start, top = (view.curve(run, mode, metric).get(0) for metric in ("reward", "ceiling"))
+        if start is not None and top is not None and top.value > 0:
+            share = derived(100 * start.value / top.value, 1, (start, top), "percent of the ceiling")
+            shares.append(say("doc003.share", mode=say(f"agent.{mode}"), value=share))
+    return say("doc003.start", shares=shares) if shares else None
+
+
+def _losses(view: AgentView) -> Table:
+    printed = {(run, name): view.published(run, name, SECTION) for name in LOSSES.values() if name for run in RUNS}
+    ended = [view.find(run_of(arm, view.seeds[arm][0]), "executed_steps", at="run") for arm in view.pair.values()]
+    stated = {step for of in printed.values() for step in of}
+    steps = sorted(stated | {int(row.value) for row in ended if row is not None})
+    lines: list[Line] = []
+    for metric, name in LOSSES.items():
+        for run, arm in view.pair.items():
+            names, ours = (say(f"doc003.loss.{metric}"), say(f"agent.head.{run}")), view.training(f"arm~{arm}", metric)
+            theirs = printed.get((run, name), {})
+            lines += sided("ours", names, [level(ours.get(step), 3, interval=False) for step in steps])
+            lines += sided("published", names, [level(theirs.get(step), 3) for step in steps])
+    at = (Column(say("agent.head.at_step", step=Name(str(step)))) for step in steps)
+    heads: tuple[str | Column, ...] = ("metric", "run", "source", *at)
+    return table_of("003-losses", "doc003.losses", heads, lines, notes=("doc003.losses_note",))
+
+
+def _lengths(view: AgentView) -> Table:
+    lines: list[Line] = []
+    for metric, (stated, digits) in LENGTHS.items():
+        series = [view.training(f"arm~{arm}", metric) for arm in view.pair.values()]
+        printed = [view.published(run, stated) if stated else {} for run in RUNS]
+        for step in LENGTH_STEPS:
+            names = (say(f"doc003.length.{metric}"), Name(str(step)))
+            lines += sided("ours", names, [level(of.get(step), digits, interval=False) for of in series])
+            said = [say("doc003.about", value=level(of[step], 0)) if step in of else None for of in printed]
+            lines += sided("published", names, said)
+    for metric in LENGTHS:
+        spread = (say(f"doc003.length.{metric}"), say("doc003.spread"))
+        lines += sided("ours", spread, _over_steps(view, metric, "spread", 1))
+        if metric == "tokens_per_rank":
+            lines += sided("published", spread, [say(f"doc003.spread_{run}") for run in RUNS])
+    heads = ("quantity", "step", "source", *RUNS)
+    return table_of("003-lengths", "doc003.lengths", heads, lines, notes=("doc003.lengths_note",))
+
+
+def _over_steps(view: AgentView, metric: str, at: str, digits: int) -> list[Number | None]:
+    return [level(view.find(f"arm~{arm}", metric, at=at, subset="train"), digits) for arm in view.pair.values()]
+
+
+def _efficiency(view: AgentView) -> Table:
+    lines: list[Line] = []
+    for metric, (stated, digits) in COSTS.items():
+        names = (say(f"doc003.cost.{metric}"),)
+        ours = zip(*(_over_steps(view, metric, at, digits) for at in ("least", "most")), strict=True)
+        lines += sided("ours", names, [_range(*ends) for ends in ours])
+        theirs = ([level(view.stated(run, f"{stated}_{end}"), digits) for end in ("min", "max")] for run in RUNS)
+        lines += sided("published", names, [_range(*ends) for ends in theirs])
+    wholes = _over_steps(view, "seconds_step", "sum", 1)
+    for metric in PARTS:
+        shares = list(map(_percent, _over_steps(view, metric, "sum", 1), wholes))
+        lines += sided("ours", (say(f"doc003.cost.{metric}"),), shares)
+    notes = ("doc003.load", f"doc003.timed_{view.config.engine}")
+    return table_of("003-efficiency", "doc003.efficiency", ("quantity", "source", *RUNS), lines, notes=notes)
+
+
+def _range(low: Number | None, high: Number | None) -> Cell:
+    return None if low is None or high is None else say("doc003.range", low=low, high=high)
+
+
+def _percent(piece: Number | None, whole: Number | None) -> Number | None:
+    if piece is None or whole is None or not whole.value:
+        return None
+    return derived(100 * piece.value / whole.value, 1, (piece, whole), "percent of the step")

@@ -1,0 +1,336 @@
+"""Document 004: is the KL run worse, when is it best, step by step, how steady, who wins, and what it advises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from scipy import stats
+
+from lever_pipe.base.seeding import generator
+from lever_pipe.report.agent.document_003 import by_step, steps_cell
+from lever_pipe.report.agent.runs import (
+    MODES,
+    PAIR,
+    PUBLISHED_FRESH_ERROR,
+    REWARD_DIGITS,
+    RUNS,
+    AgentView,
+    Curve,
+    CurvePair,
+    Measure,
+    after_start,
+    best_step,
+    best_value,
+    mean_of,
+    p_cell,
+    sampled,
+    separation,
+    sided,
+    table_of,
+    told,
+    values_of,
+)
+from lever_pipe.report.cells import Cell, Name, Number, Series, derived, level, minus, say
+from lever_pipe.report.table import Line, Table
+from lever_pipe.statistics.comparison import holm as holm_p
+from lever_pipe.statistics.curve_tests import compare_curves, f_test, flat_noise
+from lever_pipe.statistics.curves import drawdowns
+
+FEWEST = 5
+"""Evaluations below which two curves are not compared."""
+Values = Mapping[int, float]
+
+
+def tables(view: AgentView) -> Iterator[Table]:
+    """Yield the document's tables in its order."""
+    yield _answer(view)
+    yield _steps_to_best(view)
+    yield _step_by_step(view)
+    yield _changes(view)
+    yield _stability(view)
+    yield _assessment(view)
+
+
+def _answer(view: AgentView) -> Table:
+    lines: list[Line] = []
+    for pair in view.pairs:
+        left, right, gap = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")
+        lines.append(_line("doc004.best", pair, (left, right, _with_share(gap, left)), math.nan))
+    rating: list[Cell] = [say(f"doc004.stars_{name}") for name in PAIR]
+    lines.append(Line((say("doc004.rating"), say("word.published"), None, *rating, None), "published"))
+    for pair in view.pairs:
+        cells = pair.cells(_mean, REWARD_DIGITS, "mean over evaluations and seeds")
+        lines.append(_line("doc004.mean", pair, cells, pair.p(_mean) if pair.is_ours else _paired_p(pair)))
+    arm = view.config.document_arm
+    for mode in MODES:
+        ends = [view.score(view.held_out(f"arm~{name}", mode)) for name in view.pair.values()]
+        keys = (say("doc004.held_out"), say("word.ours"), say(f"agent.{mode}"))
+        cells_found = (*ends, view.difference(arm, mode), view.holm(arm, mode))
+        lines += [Line((*keys, *cells_found), "ours")] if any(ends) else []
+    heads = ("quantity", "source", "curve", *PAIR, "p")
+    notes = ("doc004.answer_note",)
+    return table_of("004-answer", "doc004.answer", heads, lines, lead=_verdicts(view), notes=notes)
+
+
+def _line(name: str, pair: CurvePair, cells: Sequence[Cell], p: float | None = None) -> Line:
+    """Return a line of a pair of curves, with its p where one is given, be it NaN."""
+    tested = () if p is None else (p_cell(p),)
+    return Line((say(name), *pair.keys, *cells, *tested), "ours" if pair.is_ours else "published")
+
+
+def _with_share(gap: Number | None, whole: Number | None) -> Cell:
+    if gap is None or whole is None or not whole.value:
+        return gap
+    share = replace(gap, value=100 * gap.value / whole.value, digits=1, how="percent")
+    return say("doc004.with_share", gap=gap, share=share)
+
+
+def _verdicts(view: AgentView) -> Cell:
+    """Return whether the two runs are told apart: the published curves, and ours in each decoding."""
+    parts: list[Cell] = []
+    for pair in view.pairs:
+        judged = None if pair.is_ours else separation(_paired_p(pair))
+        parts += [say("doc004.published_judged", judged=judged)] if judged is not None else []
+    for mode in MODES:
+        row = view.compared(view.config.document_arm, mode)
+        if row is not None and not math.isnan(row.p_holm):
+            args = {"mode": say(f"agent.{mode}"), "gap": view.difference(view.config.document_arm, mode)}
+            text = "doc004.ours_judged" if row.runs > 1 else "doc004.runs_judged"
+            parts.append(say(text, judged=separation(row.p_holm, row.key), **args))
+    return Series(tuple(parts), "sentences") if parts else None
+
+
+def _mean(curve: Values) -> float:
+    return mean_of(curve.values())
+
+
+def _paired_p(pair: CurvePair) -> float:
+    no_kl, kl = pair.no_kl[0], pair.kl[0]
+    steps = [step for step in no_kl if step in kl]
+    if len(steps) < FEWEST:
+        return math.nan
+    return compare_curves([kl[step].value for step in steps], [no_kl[step].value for step in steps]).p_t
+
+
+def _steps_to_best(view: AgentView) -> Table:
+    lines = []
+    found = [(pair, pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")) for pair in view.pairs]
+    for index, run in enumerate(RUNS):
+        for pair, best in found:
+            lines.append(_line(f"agent.head.{run}", pair, (steps_cell(pair.values(best_step)[index]), best[index])))
+    for pair, best in found:
+        steps = pair.cells(best_step, 1 if pair.is_ours else 0, "step of the largest value, mean over seeds")
+        lines.append(_line("agent.head.difference", pair, (steps[2], best[2])))
+    heads = ("run", "source", "curve", "best_step", "best")
+    notes = (say("doc004.steps_note", every=view.config.evaluation.every),)
+    return table_of("004-steps-to-best", "doc004.steps", heads, lines, notes=notes)
+
+
+def _step_by_step(view: AgentView) -> Table:
+    measured = [view.published(run, "val_reward") for run in RUNS]
+    theirs: dict[int, tuple[Cell, ...]] = {}
+    for step in {step for of in measured for step in of}:
+        left, right = (level(of.get(step), REWARD_DIGITS) for of in measured)
+        theirs[step] = (left, right, minus(right, left))
+    curves = ([after_start(view.curve(f"arm~{arm}", mode)) for arm in view.pair.values()] for mode in MODES)
+    own = next((dict(_remarks(*of)) for of in curves if all(of)), {})
+    lines = by_step(view, theirs, own, dict(_remarks(*measured)))
+    heads = ("step", "source", *PAIR, *sampled(PAIR), "remark")
+    return table_of("004-step-by-step", "doc004.step_by_step", heads, lines, notes=("doc004.remark_note",))
+
+
+def _remarks(no_kl: Curve, kl: Curve) -> Iterator[tuple[int, Cell]]:
+    """Yield a remark on every common step: who is ahead, who rises or falls, whose best or largest fall it is."""
+    curves = {run: values_of(of) for run, of in zip(RUNS, (no_kl, kl), strict=True)}
+    steps = [step for step in no_kl if step in kl]
+    common = {run: {step: of[step] for step in steps} for run, of in curves.items()}
+    falls = {run: _largest_fall(of) for run, of in common.items()}
+    for before, step in zip([None, *steps], steps, strict=False):
+        gap = common[RUNS[1]][step] - common[RUNS[0]][step]
+        parts = [_of_run("ahead", RUNS[gap > 0]) if gap else say("doc004.equal")]
+        if before is not None:
+            signs = [(of[step] > of[before]) - (of[step] < of[before]) for of in common.values()]
+            if signs[0] == signs[1]:
+                parts += [say("doc004.both_rise" if signs[0] > 0 else "doc004.both_fall")] if signs[0] else []
+            else:
+                moves = zip(RUNS, signs, strict=True)
+                parts += [_of_run("rises" if sign > 0 else "falls", run) for run, sign in moves if sign]
+        parts += [_of_run("best_of", run) for run, of in common.items() if best_step(of) == step]
+        parts += [_of_run("largest_fall", run) for run in RUNS if falls[run] == step]
+        yield step, Series(tuple(parts), "parts")
+
+
+def _of_run(message: str, run: str) -> Cell:
+    return say(f"doc004.{message}", run=say(f"agent.head.{run}"))
+
+
+def _largest_fall(curve: Values) -> int | None:
+    falls = {step: curve[before] - curve[step] for before, step in pairwise(curve)}
+    worst = max(falls, key=lambda step: (falls[step], -step), default=None)
+    return worst if worst is not None and falls[worst] > 0 else None
+
+
+def _changes(view: AgentView) -> Table:
+    own = [_changes_of(view.curve(f"arm~{arm}", mode)) for mode in MODES for arm in view.pair.values()]
+    said = [_changes_of(view.published(run, "val_reward")) for run in RUNS]
+    lines: list[Line] = []
+    for step in sorted({step for of in (*own, *said) for step in of}):
+        at = (Name(str(step)),)
+        lines += sided("ours", at, [of.get(step) for of in own])
+        lines += sided("published", at, [*(of.get(step) for of in said), None, None])
+    heads = ("step", "source", *RUNS, *sampled(RUNS))
+    return table_of("004-changes", "doc004.changes", heads, lines, notes=("doc004.changes_note",))
+
+
+def _changes_of(curve: Curve) -> dict[int, Cell]:
+    return {
+        step: derived(
+            100 * (curve[step].value / curve[before].value - 1),
+            1,
+            (curve[step], curve[before]),
+            "percent of the evaluation before",
+            sign=True,
+        )
+        for before, step in pairwise(after_start(curve))
+        if curve[before].value
+    }
+
+
+def _differences(curve: Values) -> list[float]:
+    return [float(change) for change in np.diff(list(curve.values()))]
+
+
+def _sd_of_changes(curve: Values) -> float:
+    changes = _differences(curve)
+    return float(np.std(changes, ddof=1)) if len(changes) > 1 else math.nan
+
+
+def _largest_change(curve: Values) -> float:
+    shares = [abs(after / before - 1) for before, after in pairwise(curve.values()) if before]
+    return 100 * max(shares, default=math.nan)
+
+
+def _turns(curve: Values) -> float:
+    changes = _differences(curve)
+    return float(sum(after * before < 0 for before, after in pairwise(changes)))
+
+
+STEADINESS: Mapping[str, tuple[Measure, int]] = {
+    "largest_change": (_largest_change, 1),
+    "sd_of_changes": (_sd_of_changes, 4),
+    "total_variation": (lambda curve: math.fsum(map(abs, _differences(curve))), 3),
+    "sign_changes": (_turns, 1),
+    "drawdown": (lambda curve: float(drawdowns(np.array([list(curve.values())]))[0]), 3),
+}
+
+
+def _stability(view: AgentView) -> Table:
+    lines = []
+    for name, (measure, digits) in STEADINESS.items():
+        for pair in view.pairs:
+            cells: list[Cell] = list(pair.cells(measure, digits, f"{name}, mean over seeds")[:2])
+            if name == "largest_change" and not pair.is_ours:
+                stated = [level(view.stated(run, "max_abs_change_pct"), 1) for run in RUNS]
+                both = zip(cells, stated, strict=True)
+                cells = [cell if said is None else say("doc004.printed", value=cell, said=said) for cell, said in both]
+            p = pair.p(measure) if pair.is_ours else _changes_p(pair) if name == "sd_of_changes" else math.nan
+            lines.append(_line(f"doc004.steady.{name}", pair, cells, p))
+    heads = ("statistic", "source", "curve", *RUNS, "p")
+    return table_of("004-stability", "doc004.stability", heads, lines, notes=("doc004.stability_note",))
+
+
+def _within(first: int, last: int) -> Callable[[Values], list[float]]:
+    return lambda curve: [value for step, value in curve.items() if first <= step <= last]
+
+
+def _range_of(values: list[float]) -> float:
+    return max(values) - min(values) if len(values) > 1 else math.nan
+
+
+def _changes_p(pair: CurvePair) -> float:
+    return _f_p(pair, _differences)
+
+
+def _f_p(pair: CurvePair, of: Callable[[Values], list[float]]) -> float:
+    kl, no_kl = (of(values_of(curve)) for curve in (pair.kl[0], pair.no_kl[0]))
+    return f_test(kl, no_kl) if min(len(kl), len(no_kl)) > 1 else math.nan
+
+
+def _best_gap_p(pair: CurvePair) -> float:
+    curves = [values_of(side[0]) for side in (pair.no_kl, pair.kl)]
+    n = min(map(len, curves))
+    noise = flat_noise(n, PUBLISHED_FRESH_ERROR, generator(0, "flat", n))
+    return noise.chance_of_best_gap(abs(best_value(curves[0]) - best_value(curves[1])))
+
+
+def _window_p(window: Callable[[Values], list[float]]) -> Callable[[CurvePair], float]:
+    """Return the t test of a mean over a few steps, with the standard deviation of all paired differences."""
+
+    def p(pair: CurvePair) -> float:
+        kl, no_kl = values_of(pair.kl[0]), values_of(pair.no_kl[0])
+        gaps = {step: kl[step] - no_kl[step] for step in kl if step in no_kl}
+        chosen = window(gaps)
+        if not chosen or len(gaps) < 2:
+            return math.nan
+        error = float(np.std(list(gaps.values()), ddof=1)) / math.sqrt(len(chosen))
+        return float(2 * stats.t.sf(abs(mean_of(chosen)) / error, len(gaps) - 1))
+
+    return p
+
+
+EARLY, MIDDLE, LATE = _within(5, 15), _within(20, 35), _within(40, 45)
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A row of the assessment: what is compared, and how the published pair is tested."""
+
+    name: str
+    measure: Measure
+    test: Callable[[CurvePair], float]
+    digits: int = 3
+
+
+DIMENSIONS = (
+    Dimension("best", best_value, _best_gap_p),
+    Dimension("best_step", best_step, lambda _: math.nan, 0),
+    Dimension("stability", _sd_of_changes, _changes_p, 4),
+    Dimension("early", lambda curve: mean_of(EARLY(curve)), _window_p(EARLY)),
+    Dimension("middle", lambda curve: _range_of(MIDDLE(curve)), lambda pair: _f_p(pair, MIDDLE)),
+    Dimension("late", lambda curve: mean_of(LATE(curve)), _window_p(LATE)),
+)
+
+
+def _assessment(view: AgentView) -> Table:
+    tested = [_tested(pair) for pair in view.pairs]
+    sources = {"share": "best_val_reward_diff_pct", "steps": "steps_to_best_diff"}
+    stated = {name: told(view.stated("kl-nokl", metric)) for name, metric in sources.items()}
+    lines = []
+    for dimension in DIMENSIONS:
+        for verdicts, pair in zip(tested, view.pairs, strict=True):
+            cells: Sequence[Cell] = pair.cells(dimension.measure, dimension.digits, dimension.name)[:2]
+            if None in cells:
+                continue
+            cells = list(map(steps_cell, pair.values(best_step))) if dimension.measure is best_step else cells
+            winner = None if pair.is_ours else say(f"doc004.winner.{dimension.name}", **stated)
+            name = f"doc004.dimension.{dimension.name}"
+            lines.append(_line(name, pair, (*cells, winner, verdicts.get(dimension.name))))
+    heads = ("dimension", "source", "curve", *RUNS, "winner", "by_test")
+    return table_of("004-assessment", "doc004.assessment", heads, lines, notes=("doc004.assessment_note",))
+
+
+def _tested(pair: CurvePair) -> dict[str, Cell]:
+    """Return the verdict on every dimension of one pair of curves, adjusted for all of them (Holm)."""
+    found = {of.name: pair.p(of.measure) if pair.is_ours else of.test(pair) for of in DIMENSIONS}
+    known = {name: p for name, p in found.items() if not math.isnan(p)}
+    adjusted = dict(zip(known, holm_p(list(known.values())), strict=True))
+    verdicts: dict[str, Cell] = {name: separation(float(p)) for name, p in adjusted.items()}
+    if not pair.is_ours:
+        (left,), (right,) = pair.values(best_step)
+        if abs(left - right) <= max(np.diff(list(pair.kl[0])), default=0):
+            verdicts["best_step"] = say("doc004.one_apart")
+    return verdicts

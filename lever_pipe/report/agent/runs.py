@@ -1,0 +1,343 @@
+"""The runs of study `intention` and the two published ones, as the evidence holds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
+from lever_pipe.experiment.report_stage_configs import ShownAgents
+from lever_pipe.report.cells import Cell, Code, Name, Number, PValue, Verdict, derived, gap, holm, level, say
+from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.material import Material
+from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.tables.intention.estimates import paired_over_seeds
+
+STUDY = "intention"
+NO_KL, KL = "nokl", "kl"
+"""The published runs, as the reference names them."""
+MODES: tuple[EvaluationMode, ...] = ("greedy", "sampled")
+START = "arm~start"
+"""The policy before GRPO."""
+ALPHA = 0.05
+PERCENT = 100.0
+REWARD_DIGITS = 3
+"""As the documents print rewards."""
+PUBLISHED_ERROR = 0.101
+"""Standard error of a published evaluation on its 40 tasks, modelled: each detail is found with one probability."""
+PUBLISHED_FRESH_ERROR = 0.13
+"""The same on other tasks."""
+Curve = Mapping[int, EvidenceRow]
+"""Evaluations by step, rising."""
+Measure = Callable[[Mapping[int, float]], float]
+
+
+@dataclass(frozen=True)
+class CurvePair:
+    """Evaluations after the start of the documents' two runs: of ours one curve a common seed, in one decoding."""
+
+    is_ours: bool
+    mode: EvaluationMode
+    no_kl: Sequence[Curve]
+    kl: Sequence[Curve]
+
+    @property
+    def keys(self) -> tuple[Cell, Cell]:
+        """Return whose curves these are, and in which decoding."""
+        return say(f"word.{'ours' if self.is_ours else 'published'}"), say(f"agent.{self.mode}")
+
+    def values(self, measure: Measure) -> tuple[list[float], list[float]]:
+        """Return a measure of every curve: without KL, with KL."""
+        left, right = ([measure(values_of(curve)) for curve in of] for of in (self.no_kl, self.kl))
+        return left, right
+
+    def cells(self, measure: Measure, digits: int, how: str) -> tuple[Number | None, Number | None, Number | None]:
+        """Return a measure as mean over seeds: without KL, with KL, and with minus without."""
+        means = [mean_of(of) for of in self.values(measure)]
+        rows = [[row for curve in of for row in curve.values()] for of in (self.no_kl, self.kl)]
+        left, right = (derived(value, digits, of, how) for value, of in zip(means, rows, strict=True))
+        difference = derived(means[1] - means[0], digits, [*rows[0], *rows[1]], f"{how}: KL minus no KL", sign=True)
+        return left, right, difference
+
+    def p(self, measure: Measure) -> float:
+        """Return the p value of a measure over paired seeds; NaN of one seed."""
+        no_kl, kl = self.values(measure)
+        return paired_over_seeds(kl, no_kl).p
+
+
+@dataclass(frozen=True)
+class AgentView:
+    """What the tables of the agent look up."""
+
+    material: Material
+    config: ShownAgents
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return the evidence."""
+        return self.material.evidence
+
+    @cached_property
+    def seeds(self) -> dict[str, list[int]]:
+        """Return the seeds of every arm that ran, in the configuration's order."""
+        ran = set(self.evidence.subjects("executed_steps", study=STUDY, at="run"))
+        found = {arm.name: [seed for seed in arm.seeds if run_of(arm.name, seed) in ran] for arm in self.config.arms}
+        return {arm: seeds for arm, seeds in found.items() if seeds}
+
+    @property
+    def arms(self) -> list[AgentArm]:
+        """Return the arms that ran."""
+        return [arm for arm in self.config.arms if arm.name in self.seeds]
+
+    @property
+    def reference(self) -> str:
+        """Return the arm that every other one is compared with."""
+        return self.config.reference_arm
+
+    @property
+    def pair(self) -> dict[str, str]:
+        """Return the arms that stand beside the documents' runs."""
+        return {NO_KL: self.config.reference_arm, KL: self.config.document_arm}
+
+    @property
+    def has_pair(self) -> bool:
+        """Return whether both of them ran."""
+        return all(arm in self.seeds for arm in self.pair.values())
+
+    def arm(self, name: str) -> AgentArm:
+        """Return an arm's settings."""
+        return next(arm for arm in self.config.arms if arm.name == name)
+
+    def common(self, arm: str, other: str) -> list[int]:
+        """Return the seeds that two arms share."""
+        return [seed for seed in self.seeds.get(arm, ()) if seed in self.seeds.get(other, ())]
+
+    def find(self, subject: str, metric: str, **parts: Any) -> EvidenceRow | None:
+        """Return a row of this study."""
+        return self.evidence.find(subject, metric, study=STUDY, **parts)
+
+    def held_out(self, subject: str, mode: str) -> EvidenceRow | None:
+        """Return the primary endpoint in a decoding, of the checkpoint that it is of; the start policy has only one."""
+        primary = self.config.evaluation.primary
+        where = {"subset": primary.split, "mode": mode}
+        found = self.find(subject, primary.metric, at=primary.checkpoint, **where)
+        if found is None and subject == START:
+            found = next(iter(self.evidence.where(subject, primary.metric, study=STUDY, **where)), None)
+        return found
+
+    @property
+    def scale(self) -> float:
+        """Return what the primary endpoint is multiplied with: a share of the ceiling is printed in percent."""
+        return PERCENT if self.config.evaluation.primary.metric == "normalised_reward" else 1.0
+
+    @property
+    def digits(self) -> int:
+        """Return the decimals of the primary endpoint."""
+        return 1 if self.scale > 1 else 3
+
+    def score(self, row: EvidenceRow | None) -> Number | None:
+        """Return a primary endpoint as a cell."""
+        return level(row, self.digits, scale=self.scale)
+
+    def at_seeds(self, seeds: Sequence[int], mode: str) -> Number | None:
+        """Return the reference arm's primary endpoint over some of its seeds; with an interval where it is known."""
+        if list(seeds) == self.seeds.get(self.reference):
+            return self.score(self.held_out(f"arm~{self.reference}", mode))
+        known = [row for seed in seeds if (row := self.held_out(run_of(self.reference, seed), mode)) is not None]
+        if len(known) < len(seeds):
+            return None
+        value = self.scale * mean_of(row.value for row in known)
+        return self.score(known[0]) if len(known) == 1 else derived(value, self.digits, known, "mean over these seeds")
+
+    def compared(self, arm: str, mode: str) -> EvidenceRow | None:
+        """Return the comparison of an arm with the reference arm at the primary endpoint in a decoding."""
+        primary = self.config.evaluation.primary
+        at = {"at": primary.checkpoint, "subset": primary.split, "mode": mode}
+        rows = self.evidence.where(f"arm~{arm}", primary.metric, against=f"arm~{self.reference}", **at)
+        return rows[0] if rows else None
+
+    def difference(self, arm: str, mode: str) -> Number | None:
+        """Return that difference; without a tested one that over common seeds, which has no interval."""
+        row, seeds = self.compared(arm, mode), self.common(arm, self.reference)
+        if row is not None or arm == self.reference:
+            return gap(row, self.digits, scale=self.scale)
+        sides = [[self.held_out(run_of(name, seed), mode) for seed in seeds] for name in (arm, self.reference)]
+        known = [row for side in sides for row in side if row is not None]
+        if not seeds or len(known) < 2 * len(seeds):
+            return None
+        values = [mean_of(row.value for row in side if row is not None) for side in sides]
+        how = "mean over common seeds, arm minus reference"
+        return derived(self.scale * (values[0] - values[1]), self.digits, known, how, sign=True)
+
+    def holm(self, arm: str, mode: str) -> PValue | None:
+        """Return the adjusted p of that comparison."""
+        return holm(self.compared(arm, mode))
+
+    def curve(self, subject: str, mode: str, metric: str = "reward") -> Curve:
+        """Return the validation curve of a run, or of an arm at the steps that all of its seeds have."""
+        rows = self.evidence.where(subject, metric, study=STUDY, subset="val", mode=mode, against="")
+        return self._by_step(subject, rows)
+
+    def training(self, subject: str, metric: str) -> Curve:
+        """Return a training metric of an arm by step."""
+        return self._by_step(subject, self.evidence.where(subject, metric, study=STUDY, subset="train"))
+
+    def _by_step(self, subject: str, rows: Iterable[EvidenceRow]) -> Curve:
+        n = 1 if "/seed~" in subject else len(self.seeds[subject.removeprefix("arm~")])
+        return dict(sorted((int(row.at), row) for row in rows if row.at.isdigit() and row.runs == n))
+
+    def published(self, run: str, metric: str, quoted: str = "") -> Curve:
+        """Return a published metric by step, of one document or of both."""
+        rows = self.evidence.where(f"published/{run}", metric, study=STUDY)
+        kept = [row for row in rows if row.at and (not quoted or row.quoted == quoted)]
+        return dict(sorted((int(row.at), row) for row in kept))
+
+    def stated(self, run: str, metric: str) -> EvidenceRow | None:
+        """Return what is stated of a published run, or of two, as a whole."""
+        rows = self.evidence.where(f"published/{run}", metric, study=STUDY)
+        return next((row for row in rows if row.printed and not row.at), None)
+
+    @cached_property
+    def pairs(self) -> list[CurvePair]:
+        """Return the published pair, then ours in each decoding that both arms have with a common seed."""
+        theirs = [self.published(run, "val_reward") for run in (NO_KL, KL)]
+        found = [CurvePair(False, "greedy", theirs[:1], theirs[1:])] if all(theirs) else []
+        common = self.common(*self.pair.values())
+        for mode in MODES:
+            curves = [
+                [after_start(self.curve(run_of(arm, seed), mode)) for seed in common] for arm in self.pair.values()
+            ]
+            if common and all(all(of) for of in curves):
+                found.append(CurvePair(True, mode, *curves))
+        return found
+
+
+KINDS: Mapping[str, Literal["name", "words"]] = {
+    **dict.fromkeys(("source", "step", "run", "arm", "seed", "curve", "engine", "reason"), "name"),
+    **dict.fromkeys(("setting", "metric", "quantity", "statistic", "dimension", "winner", "by_test"), "words"),
+    **dict.fromkeys(("remark", "document", "its_reason", "ours", "verdict"), "words"),
+}
+"""What columns hold that hold no numbers, by the names of their heads."""
+RUNS = (NO_KL, KL)
+PAIR = (*RUNS, "difference")
+"""Heads of the columns of the documents' two runs."""
+
+
+def sampled(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the heads of the same columns under sampling."""
+    return tuple(f"{name}_sampled" for name in names)
+
+
+def table_of(
+    name: str,
+    title: str,
+    columns: Iterable[str | Column],
+    lines: Iterable[Line],
+    *,
+    section: str = "",
+    lead: Cell = None,
+    notes: Iterable[Cell | str] = (),
+) -> Table:
+    """Return a table without empty columns.
+
+    Args:
+        name: its id; by default its first three characters are the section.
+        title: id of a message.
+        columns: names of heads, `agent.head.NAME`, or columns.
+        lines: the rows.
+        section: where it stands.
+        lead: what it says.
+        notes: messages or ids of such; an absent one is left out.
+    """
+    heads = (of if isinstance(of, Column) else Column(say(_head(of)), KINDS.get(of, "number")) for of in columns)
+    told = tuple(say(note) if isinstance(note, str) else note for note in notes if note is not None)
+    found = Table(name, section or name[:3], say(title), tuple(heads), tuple(lines), lead=lead, notes=told)
+    return found.without_empty_columns()
+
+
+def sided(whose: Literal["ours", "published"], names: Sequence[Cell], cells: Sequence[Cell]) -> list[Line]:
+    """Return a line that says whose its cells are behind its names; none where every cell is absent."""
+    line = Line((*names, say(f"word.{whose}"), *cells), whose)
+    return [line] if any(cell is not None for cell in cells) else []
+
+
+def _head(name: str) -> str:
+    return "head.source" if name == "source" else f"agent.head.{name}"
+
+
+def view_of(material: Material) -> AgentView | None:
+    """Return the agent's runs, or None where the configuration or the evidence holds none."""
+    if material.config.agents is None:
+        return None
+    view = AgentView(material, material.config.agents)
+    return view if view.seeds else None
+
+
+def run_of(arm: str, seed: int) -> str:
+    """Return the name of a run."""
+    return f"arm~{arm}/seed~{seed}"
+
+
+def after_start(curve: Curve) -> Curve:
+    """Return a curve without step 0, at which the documents evaluated nothing."""
+    return {step: row for step, row in curve.items() if step}
+
+
+def values_of(curve: Curve) -> dict[int, float]:
+    """Return a curve's values by step."""
+    return {step: row.value for step, row in curve.items()}
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """Return the mean; NaN of none."""
+    known = list(values)
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def best_value(curve: Mapping[int, float]) -> float:
+    """Return the largest value."""
+    return max(curve.values())
+
+
+def best_step(curve: Mapping[int, float]) -> float:
+    """Return the step of the largest value, of ties the first."""
+    return float(max(curve, key=lambda step: (curve[step], -step)))
+
+
+def told(row: EvidenceRow | None) -> Cell:
+    """Return a published row as printed: a number, or a text."""
+    if row is None:
+        return None
+    return Name(row.printed) if math.isnan(row.value) else level(row, 0)
+
+
+def p_cell(p: float) -> PValue | None:
+    """Return a p value that a table works out."""
+    return None if math.isnan(p) else PValue(p)
+
+
+def separation(p: float, key: str = "") -> Cell:
+    """Return whether an adjusted p separates two runs, with it; nothing without a test."""
+    if math.isnan(p):
+        return None
+    verdict = Verdict("agent.apart", "yes") if p < ALPHA else Verdict("agent.together", "open")
+    return say("agent.judged", verdict=verdict, p=PValue(p, key))
+
+
+def seeds_cell(seeds: Sequence[int]) -> Cell:
+    """Return seeds as a list."""
+    return say("agent.seeds", seeds=[Name(str(seed)) for seed in seeds])
+
+
+def schedule_cell(schedule: Schedule) -> Cell:
+    """Return a schedule of the learning rate in words."""
+    then = say(f"agent.schedule.{schedule.kind}")
+    return say("agent.schedule.warm", n=schedule.warmup_steps, then=then) if schedule.warmup_steps else then
+
+
+def arm_cell(view: AgentView, arm: str) -> Cell:
+    """Return an arm's name; one with a single seed says that it stands for these runs alone."""
+    return say("agent.one_run", arm=Code(arm)) if len(view.seeds[arm]) == 1 else Code(arm)

@@ -1,0 +1,22 @@
+"""Every table of study `intention` that is no plain pivot, in reading order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lever_pipe.report.agent import advice, arms, document_003, document_004
+from lever_pipe.report.agent.runs import view_of
+from lever_pipe.report.material import Material
+from lever_pipe.report.table import Table
+
+
+def tables(material: Material) -> Iterator[Table]:
+    """Yield the tables of documents 003 and 004, where the documents' two arms ran, and of all arms; none of none."""
+    view = view_of(material)
+    if view is None:
+        return
+    if view.has_pair:
+        yield from document_003.tables(view)
+        yield from document_004.tables(view)
+        yield from advice.tables(view)
+    yield from arms.tables(view)

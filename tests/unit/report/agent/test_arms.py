@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from agent_runs import ARMS, Study
+from agent_tables import SAY, Tabulate, Tabulated, tabulate
+
+from lever_pipe.experiment.agent_config import Environment
+from lever_pipe.report.agent.checks import identities, reward_unit
+from lever_pipe.report.evidence import EvidenceRow
+
+AT: dict[str, Any] = {"at": "last", "subset": "test"}
+
+
+def compared(arm: str, mode: str, value: float, p_holm: float, runs: int) -> EvidenceRow:
+    ends = {"low": value - 0.01, "high": value + 0.01, "p": p_holm, "p_holm": p_holm}
+    at = {**AT, "mode": mode, "against": "arm~baseline", "family": f"{mode} {arm}"}
+    how = "Student's t" if runs > 1 else "sign flip"
+    return EvidenceRow("intention", f"arm~{arm}", "normalised_reward", value, **at, **ends, runs=runs, how=how)
+
+
+def judged(evidence: Sequence[EvidenceRow], *rows: EvidenceRow, **changes: object) -> Tabulated:
+    """Return the tables of evidence whose comparisons at the endpoint are these."""
+    return tabulate([*(row for row in evidence if not (row.against and row.at == "last")), *rows], Study(), **changes)
+
+
+def test_every_arm_stands_with_both_decodings(default: Tabulated) -> None:
+    rows = default.rows("agent-arms")
+    assert [row["Arm"] for row in rows] == [
+        *("baseline", "baseline, same seeds", "kl_only (these runs)", "entropy_only (these runs)"),
+        *("schedule_only (these runs)", "bundle", "kl_strong (these runs)", "start policy"),
+    ]
+    for mode in ("sampled", "greedy"):
+        for arm, row in zip(ARMS, [rows[0], *rows[2:-1]], strict=True):
+            mean = default.view.find(f"arm~{arm.name}", "normalised_reward", **AT, mode=mode)
+            assert mean is not None
+            assert float(row[f"Held-out, {mode}"]) == pytest.approx(100 * mean.value, abs=0.051)
+    assert [(row["KL"], row["Entropy"], row["Schedule"]) for row in rows[5:7]] == [
+        *(("0.01", "0.01", "5 steps of warm-up, then cosine"), ("0.5", "0", "fixed"))
+    ]
+    assert "Learning rate" not in rows[0]  # all arms share it
+    assert rows[-1]["Held-out, greedy"]
+    assert "The start policy stands with its validation score" in default.told("agent-arms")
+
+
+def test_a_printed_difference_is_that_of_the_lines_of_the_same_seeds(default: Tabulated) -> None:
+    """One seed against three: the levels of the same seed subtract, those of all do not."""
+    rows = {row["Arm"]: row for row in default.rows("agent-arms")}
+    for mode in ("sampled", "greedy"):
+        same, own = (rows[arm] for arm in ("baseline, same seeds", "kl_strong (these runs)"))
+        gap = float(own[f"Held-out, {mode}"]) - float(same[f"Held-out, {mode}"])
+        assert float(own[f"Difference, {mode}"]) == pytest.approx(gap, abs=0.11)  # two roundings of 0.05
+
+
+def test_arms_over_seeds_lead_and_single_runs_stand_apart(evidence: list[EvidenceRow]) -> None:
+    rows = [
+        compared("bundle", "sampled", -0.02, 0.01, 3),
+        compared("kl_strong", "sampled", -0.13, 0.0001, 1),
+        compared("bundle", "greedy", 0.01, 0.6, 3),
+        compared("kl_strong", "greedy", 0.08, 0.3, 1),
+    ]
+    lead = SAY(judged(evidence, *rows).tables["agent-arms"].lead)
+    assert lead == (
+        "Over seeds, greedy: no arm is separated from baseline. "
+        "Over seeds, sampled: separated from baseline are bundle (-2.0 [-3.0, -1.0], Holm p 0.010). "
+        "In these runs (one seed each), greedy: no arm is separated from baseline. "
+        "In these runs (one seed each), sampled: "
+        "separated from baseline are kl_strong (-13.0 [-14.0, -12.0], Holm p <0.001)."
+    )
+
+
+def test_the_tests_are_those_that_the_evidence_names(evidence: list[EvidenceRow]) -> None:
+    rows = [compared("bundle", "sampled", -0.02, 0.01, 3), compared("kl_only", "sampled", -0.02, 0.01, 1)]
+    found = judged(evidence, *rows)
+    assert "Tests: sign flip and Student's t." in found.told("agent-arms")
+    assert "undecidable" not in found.told("agent-arms")
+
+
+def test_the_start_policy_is_a_row_and_what_arms_gain_on(evidence: list[EvidenceRow]) -> None:
+    start = [
+        EvidenceRow("intention", "arm~start", "normalised_reward", 0.5, **AT, mode=mode, low=0.4, high=0.6)
+        for mode in ("sampled", "greedy")
+    ]
+    found = tabulate([*evidence, *start], Study())
+    rows = {row["Arm"]: row for row in found.rows("agent-arms")}
+    assert (rows["start policy"]["Held-out, greedy"], rows["start policy"]["Held-out, greedy low"]) == ("50.0", "40.0")
+    gain = float(rows["baseline"]["Held-out, sampled"]) - 50
+    assert float(rows["baseline"]["Gain, sampled"]) == pytest.approx(gain, abs=0.051)
+    assert "validation score" not in found.told("agent-arms")
+
+
+def test_other_factors_get_a_column(tabulated: Tabulate) -> None:
+    other = ARMS[4].model_copy(update={"learning_rate": 5e-4, "trajectory_score": "mean"})
+    rows = tabulated(Study(arms=(ARMS[0], other), steps=5)).rows("agent-arms")
+    found = [(row["Learning rate"], row["Trajectory score"]) for row in rows[:2]]
+    assert found == [("0.0002", "sum of turn rewards"), ("0.0005", "mean of turn rewards")]
+
+
+def test_secondary_endpoints_of_both_decodings(default: Tabulated) -> None:
+    rows = default.rows("agent-secondary")
+    assert [row["Decoding"] for row in rows] == ["greedy", "sampled"] * len(ARMS)
+    steps = [default.view.find(f"arm~bundle/seed~{seed}", "best_step", mode="sampled") for seed in range(3)]
+    texts = [f"{row.value:g}" for row in steps if row is not None]
+    shown = default.row("agent-secondary", Arm="bundle", Decoding="sampled")["Step of the best"]
+    assert shown == (texts[0] if len(set(texts)) == 1 else " / ".join(texts))
+
+
+def test_noise_and_what_it_leaves(default: Tabulated) -> None:
+    published = default.row("agent-curves", Arm="no KL")
+    # sqrt(0.2027^2 - 2 x 0.101^2)
+    names = ("sd of changes", "Error, same tasks", "Error, other tasks", "Excess sd")
+    assert [published[name] for name in names] == ["0.203", "0.101", "0.130", "0.144"]
+    assert len(default.rows("agent-curves")) == 2 * len(Study().runs) + 2
+
+
+def test_every_run_stands_with_its_selected_checkpoint(default: Tabulated) -> None:
+    rows = default.rows("agent-runs")
+    assert [(row["Arm"], row["Seed"]) for row in rows] == [(run.arm, str(run.seed)) for run in Study().runs]
+    assert {(row["Planned"], row["Executed"], row["End"]) for row in rows} == {("45", "45", "finished")}
+    assert rows[0]["Cumulative learning rate"] == "0.00900"  # 45 x 2e-4
+    for row in rows:
+        shares = [float(row[f"{term} in the loss (%)"]) for term in ("Policy", "KL", "Entropy")]
+        assert sum(shares) == pytest.approx(100, abs=0.15)  # three roundings of 0.05
+        last = default.view.find(
+            f"arm~{row['Arm']}/seed~{row['Seed']}", "normalised_reward", at="last", subset="val", mode="sampled"
+        )
+        assert last is not None
+        assert float(row["Validation, last"]) == pytest.approx(100 * last.value, abs=0.051)
+
+
+def test_a_converted_log_has_its_planned_and_executed_steps(tabulated: Tabulate) -> None:
+    arms = (ARMS[0].model_copy(update={"seeds": (0,)}), ARMS[5])
+    study = Study(arms=arms, engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",))
+    found = tabulated(study, document_arm="kl_strong")
+    row = found.rows("agent-runs")[0]
+    assert (row["Planned"], row["Executed"], row["End"]) == ("465", "45", "log ended")
+    assert found.tables["agent-arms"].lead is None
+    assert "sampled" not in " ".join(SAY(column.head) for column in found.tables["003-validation-reward"].columns)
+
+
+def test_identities_hold(default: Tabulated) -> None:
+    assert default.told("agent-runs").startswith("At every step and evaluation: tokens of a step")
+    checked = {check.name: len(check.deviations) for check in identities(default.view)}
+    # 6 arms of 45 steps; 10 runs of 10 evaluations of two kinds
+    assert checked == {"tokens": 270, "lengths": 270, "ends": 270, "grid": 200}
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({"tokens_total": 59_839.0}, "tokens of a step = episodes x mean length"),
+        ({"prompt_length": 31.0}, "prompt + response = sequence"),
+        ({"end_closed": 0.8}, "the shares of all ends add up to 1"),
+    ],
+)
+def test_a_broken_identity_is_told(tabulated: Tabulate, changes: dict[str, float], broken: str) -> None:
+    found = tabulated(Study(arms=(ARMS[0], ARMS[4]), steps=5, metrics=changes))
+    assert SAY(found.tables["agent-runs"].lead) == f"Broken: {broken}."
+    rows = [row for row in found.material.evidence if row.study != "report"]
+    limited = tabulate(rows, Study(arms=(ARMS[0], ARMS[4])), max_context=89)
+    assert "no mean length exceeds the context" in SAY(limited.tables["agent-runs"].lead)
+
+
+def test_the_unit_of_a_reward() -> None:
+    # 0.4, 0.7, 1.0 and 0.2 are multiples of 0.1
+    assert reward_unit(Environment()) == pytest.approx(0.1, rel=1e-12)
+    assert reward_unit(Environment(step_penalty=0.01)) == pytest.approx(0.01, rel=1e-12)
+    rewards = {"low": 0.5, "medium": 1.0, "high": 1.5}
+    free = Environment(importance_reward=rewards, multi_detail_penalty=0.5, normalise_rewards=False)
+    assert reward_unit(free.model_copy(update={"reward_scale": 2.0})) == pytest.approx(1.0, rel=1e-12)

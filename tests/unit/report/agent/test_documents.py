@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from agent_runs import ARMS, Study
+from agent_tables import SAY, VOICES, Tabulated, tabulate
+from claim_files import KL, NO_KL, STEPS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe.report.agent.advice import _verdict
+from lever_pipe.report.agent.document_004 import _remarks
+from lever_pipe.report.agent.runs import best_step, run_of, values_of
+from lever_pipe.report.cells import Number
+from lever_pipe.report.evidence import EvidenceRow
+
+OURS, PUBLISHED, SEEDS = "ours", "published", (0, 1, 2)
+PRINTED = ["-0.123", "+0.142", "-0.132", "-0.035", "-0.030", "-0.222", "-0.260", "-0.027", "-0.197"]
+ESTIMATES = ["1.85", "1.90", "1.95", "2.00", "2.05", "2.10", "2.15"]
+IDS = [
+    *("003-configuration", "003-validation-reward", "003-losses", "003-lengths", "003-efficiency"),
+    *("004-answer", "004-steps-to-best", "004-step-by-step", "004-changes", "004-stability", "004-assessment"),
+    *("003-advice", "004-advice"),
+]
+
+
+def curves(default: Tabulated, arm: str, mode: str) -> list[list[float]]:
+    """Return the rewards after the start of every seed."""
+    return [list(values_of(default.view.curve(run_of(arm, seed), mode)).values())[1:] for seed in SEEDS]
+
+
+def test_the_documents_have_their_tables_in_order(default: Tabulated) -> None:
+    assert [name for name, table in default.tables.items() if table.section in ("003", "004")][: len(IDS)] == IDS
+    for name in IDS:
+        assert default.tables[name].section == name[:3]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_text_has_words(default: Tabulated, language: str) -> None:
+    for table in default.tables.values():
+        for cell in (table.title, table.lead, *table.notes, *(cell for line in table.lines for cell in line.cells)):
+            VOICES[language].text(cell)
+
+
+def test_the_configuration(default: Tabulated) -> None:
+    def cells(setting: str, source: str) -> tuple[str, str]:
+        row = default.row("003-configuration", Setting=setting, Source=source)
+        return row["no KL"], row["KL bundle"]
+
+    assert cells("Model", PUBLISHED) == ("Qwen3-8B", "Qwen3-8B")
+    assert cells("KL loss", PUBLISHED) == cells("KL loss", OURS) == ("no", "yes (0.01)")
+    assert cells("Entropy coefficient", PUBLISHED) == cells("Entropy coefficient", OURS) == ("0", "0.01")
+    assert (cells("Learning rate", PUBLISHED), cells("Learning rate", OURS)) == (
+        ("1e-6", "not stated"),
+        ("0.0002",) * 2,
+    )
+    assert cells("Learning-rate schedule", PUBLISHED) == ("fixed", "warmup+cosine")
+    assert cells("Learning-rate schedule", OURS) == ("fixed", "5 steps of warm-up, then cosine")
+    assert cells("Responses a prompt", PUBLISHED) == cells("Responses a prompt", OURS) == ("8", "8")
+    assert (cells("Executed steps", PUBLISHED), cells("Executed steps", OURS)) == (("485", "465"), ("45", "45"))
+    assert cells("Device", PUBLISHED) == ("3 GPUs (by its folder's name)",) * 2
+    assert "no KL is our arm baseline" in default.told("003-configuration")
+
+
+def test_every_printed_reward_estimate_and_difference(default: Tabulated) -> None:
+    rows = default.rows("003-validation-reward", Source=PUBLISHED)
+    assert [row["Step"] for row in rows] == [*map(str, STEPS), "best"]
+    assert [row["no KL"] for row in rows[:-1]] == ["1.818", *(f"{text} (estimate)" for text in ESTIMATES), "2.202"]
+    assert [row["KL bundle"] for row in rows[:-1]] == [f"{value:.3f}" for value in KL]
+    marks = ["", *[" (to an estimate)"] * 7, ""]
+    assert [row["Difference"] for row in rows[:-1]] == [a + b for a, b in zip(PRINTED, marks, strict=True)]
+    best = rows[-1]
+    assert (best["no KL"], best["KL bundle"], best["Difference"]) == ("2.202 (step 45)", "2.123 (step 40)", "-0.079")
+
+
+def test_our_rewards_are_means_over_seeds_in_both_decodings(default: Tabulated) -> None:
+    rows = default.rows("003-validation-reward", Source=OURS)
+    assert [row["Step"] for row in rows] == [*map(str, range(0, 50, 5)), "best"]
+    for mode, suffix in (("greedy", ""), ("sampled", ", sampled")):
+        means = [np.mean(curves(default, arm, mode), axis=0) for arm in ("baseline", "bundle")]
+        shown = [[float(row[f"{name}{suffix}"]) for row in rows[1:-1]] for name in ("no KL", "Difference")]
+        assert shown[0] == pytest.approx(means[0], abs=5.01e-4)  # three decimals
+        assert shown[1] == pytest.approx(means[1] - means[0], abs=5.01e-4)
+
+
+def test_losses_stand_at_the_printed_steps(default: Tabulated) -> None:
+    def cells(metric: str, run: str, source: str) -> list[str]:
+        row = default.row("003-losses", Metric=metric, Run=run, Source=source)
+        return [row[f"Step {step}"] for step in (1, 5, 40, 45)]
+
+    assert cells("PG loss", "no KL", PUBLISHED) == ["0.280", "0.033", "", ""]
+    assert cells("PG loss", "KL bundle", PUBLISHED) == ["0.201", "", "0.175", ""]
+    assert cells("KL loss", "KL bundle", PUBLISHED) == ["0.003", "", "0.084", "0.114"]
+    assert cells("Entropy, all", "KL bundle", PUBLISHED) == ["0.216", "", "0.256", "0.281"]
+    assert not default.rows("003-losses", Metric="KL loss", Run="no KL", Source=PUBLISHED)  # not logged
+    # KL 0.0009 x step and 1e-4 a seed; 0.001 without the KL loss
+    assert cells("KL loss", "KL bundle", OURS) == ["0.001", "0.005", "0.036", "0.041"]
+    assert cells("KL loss", "no KL", OURS) == ["0.001", "0.005", "0.040", "0.045"]
+
+
+def test_lengths_are_called_what_they_are(default: Tabulated) -> None:
+    published = {(row["Quantity"], row["Step"]): row for row in default.rows("003-lengths", Source=PUBLISHED)}
+    assert published["Tokens of a device and step", "5"]["no KL"] == "about 59839"
+    assert published["Response length", "10"]["KL bundle"] == "about 2980"
+    # 64 episodes of 90 + sin(5 + seed) tokens, mean over seeds 0, 1 and 2
+    wave = sum(math.sin(5 + seed) for seed in SEEDS) / 3
+    ours = default.row("003-lengths", Quantity="Tokens of a device", Step="5", Source=OURS)
+    assert ours["no KL"] == f"{64 * (90 + wave):.0f}"
+    spread = [np.std([math.sin(step + seed) for step in range(1, 46)], ddof=1) for seed in SEEDS]
+    ours = default.row("003-lengths", Quantity="Mean sequence", Step="sd", Source=OURS)
+    assert ours["no KL"] == f"{np.mean(spread):.1f}"
+
+
+def test_efficiency_is_shown_and_counts_for_nothing(default: Tabulated) -> None:
+    def cells(quantity: str, source: str) -> tuple[str, str]:
+        row = default.row("003-efficiency", Quantity=quantity, Source=source)
+        return row["no KL"], row["KL bundle"]
+
+    assert cells("Seconds a step", PUBLISHED) == ("193 to 205", "205 to 220")
+    assert cells("MFU of the update", PUBLISHED) == ("0.306 to 0.340", "0.280 to 0.375")
+    # 1.5 s, 0.1 s more with an evaluation, 0.01 s a seed
+    assert cells("Seconds a step", OURS) == ("1.50 to 1.62",) * 2
+    assert cells("Log-probabilities of the reference", OURS) == ("5.0", "5.0")
+    slower = default.row("003-advice", **{"The document": "Against: training is slower"})
+    assert (slower["Its reason"], slower["Verdict"]) == ("15 to 20 s more a step", "not judged")
+
+
+def test_the_core_answer(default: Tabulated) -> None:
+    best = default.row("004-answer", Quantity="Best reward", Source=PUBLISHED)
+    assert (best["no KL"], best["KL bundle"], best["Difference"]) == ("2.202", "2.123", "-0.079 (-3.6 %)")
+    mean = default.row("004-answer", Quantity="Mean over evaluations", Source=PUBLISHED)
+    assert (mean["no KL"], mean["KL bundle"], mean["Difference"], mean["p"]) == ("1.935", "1.904", "-0.031", "0.563")
+    assert default.row("004-answer", Quantity="Rating")["no KL"] == "5 of 5 stars"
+    assert default.told("004-answer").startswith("Published curves: not separated (p 0.563). Ours, held-out, ")
+    held_out = default.rows("004-answer", Quantity="Held-out")
+    assert [row["Decoding"] for row in held_out] == ["greedy", "sampled"]
+    for mode in ("greedy", "sampled"):
+        row = default.row("004-answer", Quantity="Best reward", Source=OURS, Decoding=mode)
+        best_of = [max(curve) for curve in curves(default, "baseline", mode)]
+        assert float(row["no KL"]) == pytest.approx(sum(best_of) / 3, abs=5.01e-4)
+
+
+def test_steps_to_the_best(default: Tabulated) -> None:
+    rows = default.rows("004-steps-to-best", Source=PUBLISHED)
+    assert [(row["Run"], row["Step of the best"], row["Best"]) for row in rows] == [
+        *(("no KL", "45", "2.202"), ("KL bundle", "40", "2.123"), ("Difference", "-5", "-0.079"))
+    ]
+    steps = [f"{5 * (int(np.argmax(curve)) + 1)}" for curve in curves(default, "bundle", "sampled")]
+    ours = default.row("004-steps-to-best", Source=OURS, Run="KL bundle", Decoding="sampled")
+    assert ours["Step of the best"] == (steps[0] if len(set(steps)) == 1 else " / ".join(steps))
+
+
+def test_step_by_step_is_as_printed_with_computed_remarks(default: Tabulated) -> None:
+    rows = default.rows("004-step-by-step", Source=PUBLISHED)
+    assert [row["Step"] for row in rows] == [*map(str, STEPS)]
+    assert ([float(row["no KL"]) for row in rows], [float(row["KL bundle"]) for row in rows]) == (NO_KL, KL)
+    printed = [-0.123, -0.148, -0.072, 0.085, 0.220, 0.040, -0.200, 0.120, -0.197]
+    assert [float(row["Difference"]) for row in rows] == pytest.approx(printed, abs=1e-9)
+    said = {row["Step"]: row["Remark"] for row in rows}
+    # the document calls step 25 a sharp fall; that of step 15 was larger
+    assert said["15"] == "no KL ahead; both fall; largest fall of no KL; largest fall of KL bundle"
+    assert said["40"] == "KL bundle ahead; no KL falls; KL bundle rises; best of KL bundle"
+    assert default.row("004-step-by-step", Step="0")["Remark"] == ""  # the documents evaluated no start
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=6))
+def test_remarks_of_any_two_curves(pairs: list[tuple[int, int]]) -> None:
+    rows = [
+        {step: EvidenceRow("intention", "x", "reward", float(pair[side])) for step, pair in enumerate(pairs)}
+        for side in (0, 1)
+    ]
+    found = {step: SAY(cell) for step, cell in _remarks(*rows)}
+    assert list(found) == list(range(len(pairs)))
+    for step, text in found.items():
+        sign = np.sign(pairs[step][1] - pairs[step][0])
+        assert text.split("; ")[0] == {1: "KL bundle ahead", -1: "no KL ahead", 0: "equal"}[int(sign)]
+    for name, curve in zip(("no KL", "KL bundle"), rows, strict=True):
+        assert [step for step, text in found.items() if f"best of {name}" in text] == [best_step(values_of(curve))]
+
+
+def test_changes_begin_at_the_second_evaluation(default: Tabulated) -> None:
+    rows = default.rows("004-changes", Source=PUBLISHED)
+    assert [row["no KL"] for row in rows] == ["+17.7", "-14.0", "-0.5", "-4.4", "+2.2", "+14.1", "-1.8", "+9.9"]
+    assert [row["KL bundle"] for row in rows] == ["+17.5", "-11.2", "+8.3", "+2.9", "-7.2", "+0.7", "+15.4", "-5.6"]
+    assert [row["Step"] for row in default.rows("004-changes", Source=OURS)] == [*map(str, range(10, 50, 5))]
+
+
+def test_stability(default: Tabulated) -> None:
+    def cells(statistic: str) -> tuple[str, str, str]:
+        row = default.row("004-stability", Statistic=statistic, Source=PUBLISHED)
+        return row["no KL"], row["KL bundle"], row["p"]
+
+    assert cells("Largest change") == ("17.7 (printed: 14.1)", "17.5 (printed: 15.4)", "")
+    assert cells("Standard deviation of changes") == ("0.2027", "0.1947", "0.918")
+    assert cells("Largest drawdown") == ("0.390", "0.224", "")
+    row = default.row("004-stability", Statistic="Total variation", Source=OURS, Decoding="sampled")
+    mean = np.mean([np.abs(np.diff(curve)).sum() for curve in curves(default, "bundle", "sampled")])
+    assert float(row["KL bundle"]) == pytest.approx(mean, abs=5.01e-4)
+
+
+def test_no_winner_without_a_test(default: Tabulated) -> None:
+    published = default.rows("004-assessment", Source=PUBLISHED)
+    assert [(row["Dimension"].partition(":")[0], row["Winner as printed"]) for row in published] == [
+        ("Best reward", "no KL (KL -3.6 %)"),
+        ("Step of the best reward", "KL bundle (-5 steps)"),
+        ("Stability", "KL bundle"),
+        ("Early", "no KL"),
+        ("Middle", "KL bundle"),
+        ("Late", "no KL (KL -3.6 %)"),
+    ]
+    assert all(row["By the test"].startswith("not separated (") for row in published)
+    assert published[1]["By the test"] == "not separated (one evaluation apart)"
+    assert (published[4]["no KL"], published[4]["KL bundle"]) == ("0.290", "0.142")
+    assert published[3]["KL bundle"] == "1.818"  # (1.695 + 1.992 + 1.768) / 3
+
+
+@pytest.mark.parametrize(
+    ("gap", "p", "verdict"),
+    [(-0.1, 0.01, "holds"), (0.1, 0.01, "the reverse holds"), (-0.1, 0.06, "not told apart")],
+)
+def test_what_the_documents_advise_is_answered_by_sign_and_test(gap: float, p: float, verdict: str) -> None:
+    assert SAY(_verdict(Number(gap, 3), -1, p)) == verdict
+    assert SAY(_verdict(Number(gap, 3), -1, math.nan)) == "one seed, no test"
+
+
+def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
+    arms = tuple(arm.model_copy(update={"seeds": (0,)}) for arm in ARMS)
+    kept = [row for row in evidence if not any(f"seed~{seed}" in f"{row.subject}{row.against}" for seed in (1, 2))]
+    single = [row._replace(runs=1) if row.runs == 3 else row for row in kept]
+    found = tabulate(single, Study(arms=arms), arms=arms)
+    assert {row["By the test"] for row in found.rows("004-assessment", Source=OURS)} == {""}
+    verdicts = {row["Verdict"] for name in ("003-advice", "004-advice") for row in found.rows(name)}
+    assert verdicts == {"one seed, no test", "not judged", ""}
+    assert "In these runs (one seed), held-out, sampled: " in found.told("004-answer")
+
+
+def test_without_published_numbers_ours_stand_alone(evidence: list[EvidenceRow]) -> None:
+    found = tabulate([row for row in evidence if not row.subject.startswith("published")], Study())
+    assert list(found.tables)[: len(IDS)] == IDS
+    assert not found.rows("003-validation-reward", Source=PUBLISHED)
+
+
+def test_without_the_documents_arm_only_the_arms_are_shown(evidence: list[EvidenceRow]) -> None:
+    found = tabulate([row for row in evidence if "bundle" not in row.subject], Study())
+    assert [name for name in found.tables if name in IDS] == []
+    assert found.tables["agent-arms"].section == "agent"
+
+
+def test_nothing_of_nothing() -> None:
+    assert tabulate([], Study()).tables == {}
