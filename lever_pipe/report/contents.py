@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report import setting
+from lever_pipe.report.agent import answer as agent_answer
+from lever_pipe.report.agent import tables as agent
 from lever_pipe.report.cards import Card
 from lever_pipe.report.cells import Cell, Ledger
 from lever_pipe.report.claims import tables as claims
@@ -28,13 +30,14 @@ PAGES: Mapping[str, tuple[str, ...]] = {
 }
 """Sections by page: the main one and the appendix."""
 
-CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (answer.answers,)
+CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (answer.answers, agent_answer.answers)
 TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     setting.tables,
     summary.tables,
     comparisons.tables,
     emulation.tables,
     documents.tables,
+    agent.tables,
     claims.tables,
 )
 TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, summary.texts)
