@@ -30,10 +30,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
 }
 """Sections by page: the main one and the appendix."""
 
-CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (
-    answer.answers,
-    agent_answer.answers,
-)
+CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (answer.answers, agent_answer.answers)
 TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     setting.tables,
     summary.tables,

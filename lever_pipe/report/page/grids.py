@@ -10,7 +10,7 @@ from lever_pipe.report.catalogue import ABSENT, Voice
 from lever_pipe.report.cells import Cell, Number, PValue, numbers_in, say
 from lever_pipe.report.table import Column, Line, Table
 
-LONG = 30
+LONG = 21
 """Lines from which on a table is folded."""
 
 
@@ -56,7 +56,9 @@ def _cells(table: Table, line: Line, voice: Voice) -> Iterator[str]:
         sorted_by = "" if value is None else f' data-v="{value:.9g}"'
         marks = f"<sup>{escape(line.marks)}</sup>" if line.marks and i == 0 else ""
         tag = 'th scope="row"' if i == 0 else "td"
-        yield f'<{tag} class="{_look(column)}"{sorted_by}>{text}{marks}</{tag[:2]}>'
+        is_phrase = column.kind == "number" and not isinstance(cell, Number | PValue | int | None)
+        look = f"{_look(column)} phrase" if is_phrase else _look(column)
+        yield f'<{tag} class="{look}"{sorted_by}>{text}{marks}</{tag[:2]}>'
 
 
 def value_of(cell: Cell) -> float | None:

@@ -204,11 +204,15 @@ class _Maker:
         )
 
     def _target(self, target: str, shown: Sequence[str], here: str) -> str:
-        """Return the link to a section of the main page or to another page; nothing where this run has none."""
+        """Return the link to a page, or to a section or table of the main one; nothing where this run has none."""
         page, _, anchor = target.partition("#")
         if page:
-            return f"{link(self.file(page), here)}#{anchor}".rstrip("#") if page in shown else ""
-        return target if anchor in PAGES[MAIN] and self._has(anchor) else ""
+            page = page.removesuffix(".html")
+            return link(self.file(page), here) if page in shown else ""
+        if anchor in PAGES[MAIN]:
+            return target if self._has(anchor) else ""
+        ids = {table.id for section in PAGES[MAIN] for table in self.contents.tables.get(section, ())}
+        return f"#table-{anchor}" if anchor in ids else ""
 
 
 def _renderer(frame: Frame, voice: Voice) -> Callable[[HtmlPage], str]:

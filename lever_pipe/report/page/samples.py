@@ -11,6 +11,7 @@ from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Name, say
 
 Json: TypeAlias = Mapping[str, Any]
+ROLES = ("rce", "grpo", "similarity", "oracle")
 RIGHT, PARTLY = 0.999, 1e-9
 """Accuracies from which an answer is right, and above which it is partly so."""
 
@@ -30,7 +31,7 @@ def _question(entry: Json, images: Json, voice: Voice) -> str:
     parts = ['<article class="question">']
     parts.append(f'<header>{_image(images, entry["image"])}<div><p class="asked">{escape(entry["question"])}</p>')
     parts.append(f'<p class="references">{escape(references)}</p></div></header><dl>')
-    for role, row in entry["rows"].items():
+    for role, row in ((role, entry["rows"][role]) for role in ROLES if role in entry["rows"]):
         demonstrations = "".join(_demonstration(one, images) for one in row["demonstrations"])
         parts.append(f"<dt>{_say(voice, f'gallery.{role}')}</dt><dd>{demonstrations}")
         parts.append(f'<span class="said {_look(row["accuracy"])}">{escape(row["answer"])}</span></dd>')
