@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-from lever_pipe.report.tables import frames
+from text_frames import read_text_columns
 
 from lever_pipe.base import seeding
 from lever_pipe.report import sources
@@ -97,7 +97,7 @@ def references(lever: Change | None = None, intention: Change | None = None) -> 
         if change is None:
             found.add(read(path))
             continue
-        rows = frames.read_text_columns(path)
+        rows = read_text_columns(path)
         change(rows)
         with tempfile.TemporaryDirectory() as folder:
             rows.to_csv(Path(folder, path.name), index=False)

@@ -23,7 +23,7 @@ from claim_files import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lever_pipe.report.tables.frames import read_text_columns
+from text_frames import read_text_columns
 
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.evaluate import judge_claims

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
-from lever_pipe.report.tables.intention.found import Found, read_found
+from arm_findings import Found, read_found
 from scipy import stats
 
 from lever_pipe.base.errors import RecordError
