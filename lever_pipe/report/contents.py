@@ -40,7 +40,7 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     agent.tables,
     claims.tables,
 )
-TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, summary.texts)
+TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, summary.texts, agent.texts)
 """Makers of a section's sentences, each with the section's id."""
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-from text_frames import read_text_columns
 
 from lever_pipe.base import seeding
 from lever_pipe.report import sources
@@ -97,7 +96,7 @@ def references(lever: Change | None = None, intention: Change | None = None) -> 
         if change is None:
             found.add(read(path))
             continue
-        rows = read_text_columns(path)
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
         change(rows)
         with tempfile.TemporaryDirectory() as folder:
             rows.to_csv(Path(folder, path.name), index=False)
