@@ -174,7 +174,8 @@ def test_document_001_published(built: DocumentTables) -> None:
     assert (other["Shot 1"], other["Average"], other["vs 0.15"]) == ("57.0", "55.85", "-0.28")
     assert built.row("001-accuracy-epoch~1", "0.15", "published")["vs 0.15"] == ""  # not compared with itself
     stored = built.row("001-published", "2025-12-20正确率.md", "0.15")
-    assert stored["KL_BETA as applied"] == "0.1, stored in the checkpoint"
+    assert stored["The reference notes"].startswith("0.15, epoch 1 and 2: labelled KL 0.15; checkpoint")
+    assert "KL_BETA as applied: 0.1, stored in the checkpoint; KL control: unknown;" in stored["Known of the run"]
 
 
 def test_every_published_number_of_the_documents_is_shown(built: DocumentTables) -> None:
