@@ -31,7 +31,7 @@ from lever_pipe.report.claims.quantities import (
     printed,
 )
 from lever_pipe.report.claims.verdicts import Check, lacking
-from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow, described
+from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, Evidence, EvidenceRow, described
 from lever_pipe.report.inference.families import near
 from lever_pipe.report.lineage import UNKNOWN, Lineages, published_key
 from lever_pipe.statistics.summary import standard_error_percent
@@ -386,12 +386,15 @@ class OurLever:
 
     def _compared(self, left: float, right: float, epoch: int, samples: int, shots: Shots) -> tuple[EvidenceRow, bool]:
         pair = [self._group(beta, epoch) for beta in (left, right)]
+        place = {"study": "lever", "subset": "prefix", "samples": samples, "shots": shots}
         for document in (self.document, "001", "002"):
-            at = {"family": f"document-{document}/epoch~{epoch}", "samples": samples, "shots": shots}
             for one, other in (pair, pair[::-1]):
-                row = self.evidence.find(one, "accuracy", against=other, subset="prefix", **at)
-                if row is not None:
-                    return row, one != pair[0]
+                for row in self.evidence.where(one, "accuracy", against=other, **place):
+                    if (
+                        row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
+                        == f"document-{document}/epoch~{epoch}"
+                    ):
+                        return row, one != pair[0]
         missing = [beta for beta in (left, right) if (beta, epoch) not in self._evaluated]
         raise self._without(missing[0], epoch) if missing else lacking("no_comparison", betas=[left, right])
 
