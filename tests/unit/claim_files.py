@@ -252,7 +252,15 @@ def _comparisons(of: Ours) -> list[dict[str, object]]:
     near = min(of.samples, key=lambda n: abs(n - 200))
     named = {"001": [(b, 0.15) for b in of.betas if b != 0.15], "002": [(0.18, 0.15), (0.12, 0.15), (0.18, 0.12)]}
     return [
-        _comparison(f"document-{document}/epoch~{epoch}", left, right, epoch, near, shots, of)
+        _comparison(
+            f"document-{document}/epoch~{epoch}{'' if shots == 'mean' else '-by-shots'}",
+            left,
+            right,
+            epoch,
+            near,
+            shots,
+            of,
+        )
         for document, pairs in named.items()
         for epoch in range(1, of.epochs + 1)
         for left, right in pairs

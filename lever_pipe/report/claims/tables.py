@@ -84,7 +84,9 @@ def _of_document(name: str, judged: Sequence[JudgedClaim]) -> Iterator[Table]:
     if asked:
         lines = [Line((sentence(of), place(of), _rule(of), *_side(of.published), *_side(of.ours))) for of in asked]
         columns = _columns("claim", "place", "rule", "published", "published_numbers", "ours", "our_numbers")
-        yield Table(f"claims-{name}", f"claims-{name}", say("claims.title.document", document=name), columns, (*lines,))
+        title = say("claims.title.document", document=name)
+        note = say(f"claims.note.{'agents' if asked[0].claim.is_of_agents else 'lever'}")
+        yield Table(f"claims-{name}", f"claims-{name}", title, columns, (*lines,), notes=(note,))
     if printed:
         lines = [Line((sentence(of), place(of), *_side(of.published))) for of in printed]
         columns = _columns("claim", "place", "published", "published_numbers")

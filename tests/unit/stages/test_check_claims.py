@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import agent_runs
 import claim_files
@@ -29,8 +30,8 @@ SMALL = Study(arms=(ARMS[0], ARMS[4]), steps=30)
 class Run:
     """What the tables ask of a finished run."""
 
-    def __init__(self, *studies: str) -> None:
-        self.studies = studies
+    def __init__(self, findings: list[dict[str, Any]], *studies: str) -> None:
+        self.findings, self.studies = findings, studies
 
     def has(self, study: str) -> bool:
         return study in self.studies
@@ -76,7 +77,7 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 
 def tables_of(folder: Path, *studies: str) -> dict[str, Table]:
     findings = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
-    return {table.id: table for table in tables(Run(*studies), findings)}  # type: ignore[arg-type]
+    return {table.id: table for table in tables(Run(findings, *studies))}  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
