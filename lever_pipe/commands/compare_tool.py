@@ -20,11 +20,11 @@ from lever_pipe.base.parsing import nearest
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Example, RunCard
 from lever_pipe.base.storage import read_row, read_rows
-from lever_pipe.report.tables.comparisons import card_differences as cards
-from lever_pipe.report.tables.comparisons import side_by_side
-from lever_pipe.report.tables.comparisons import two_policies as lines
-from lever_pipe.report.tables.comparisons.estimates import Draws
-from lever_pipe.report.tables.comparisons.per_question import GroupScores, group_runs, read_scores, with_mean
+from lever_pipe.commands import card_differences as cards
+from lever_pipe.commands import side_by_side
+from lever_pipe.commands import two_policies as lines
+from lever_pipe.report.inference.estimates import Draws
+from lever_pipe.report.inference.per_question import GroupScores, group_runs, read_scores, with_mean
 from lever_pipe.runtime.plan import batch_of
 from lever_pipe.statistics.comparison import holm
 

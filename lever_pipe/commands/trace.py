@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
 from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import CheckpointError, UnknownMemberError
-from lever_pipe.base.policy_names import PolicyName, group_of
+from lever_pipe.base.errors import CheckpointError, RecordError, UnknownMemberError
 from lever_pipe.base.records import RunCard
 from lever_pipe.commands import trace_values
-from lever_pipe.commands.trace_values import Asked, FoundRow, keeps, read_csv
+from lever_pipe.commands.trace_values import FAMILY_WIDE, Asked, Reference, Row, keeps, policies_of
 from lever_pipe.runtime.rerun.artefacts import Artefact, Maker, Makers, absolute, makers_of
 from lever_pipe.runtime.rerun.why_names import flat, label
 
 AS_MADE, AS_READ = "as made", "as read"
 MISSING, DAMAGED, REPLACED, OTHER = "missing", "damaged", "replaced", "other content"
 MODEL = "model_identity"
+EVIDENCE = "evidence"
+"""Name of the file of evidence where it is made and read."""
+SOURCE = re.compile(r".+:\d+(\+\d+)*")
 NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
     "collect_results": {
         "scores": ("cells",),
@@ -36,10 +40,11 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
         "parameters": ("selectors",),
         "tensors": ("selectors",),
     },
-    "plot_agents": {"published_rewards": ("reference_intention",)},
-    "plot_curves": {"accuracy_by_kind": ("breakdown",)},
+    "collect_samples": {"flips": ("per_question",)},
+    "build_report": {"report": ("evidence", "lineage", "english", "chinese", "declared")},
 }
-"""Stage -> output or figure -> the inputs that its content depends on; of what is not listed, all."""
+"""Stage -> output -> the inputs that its content depends on; of what is not listed, all. Of `collect_evidence` and
+`build_report`, each row and cell tells its own."""
 
 
 class TracedJob(NamedTuple):
@@ -75,20 +80,38 @@ class TracedJob(NamedTuple):
         return {k: str(v) for k, v in flat(self.made.config).items() if k.endswith(MODEL)}
 
 
+class FoundRow(NamedTuple):
+    """Lines of a file that hold a measured value; none: all of the file.
+
+    Attributes:
+        lines: as the evidence counts them, the head being line 1.
+        cells: of the first of these lines.
+        names: the policies that it is about; none: all.
+    """
+
+    path: Path
+    lines: tuple[int, ...]
+    cells: Mapping[str, str]
+    names: frozenset[str]
+
+
 class Traced(NamedTuple):
     """A way back; `steps` begin with what holds the value, makers come after what they made.
 
     Attributes:
-        groups: the policies that it is about; none: all.
-        sources: rows in which the value was found.
+        sources: where the values stand that it is made of.
         notes: what could not be narrowed, and why.
     """
 
     asked: Asked
-    groups: tuple[str, ...]
     sources: tuple[FoundRow, ...]
     notes: tuple[str, ...]
     steps: tuple[TracedJob, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the policies that it is about; none: all."""
+        return sorted({name for source in self.sources for name in source.names})
 
 
 def trace(asked: Asked, artefacts: Sequence[Artefact], digests: Digests) -> Traced:
@@ -101,6 +124,7 @@ def trace(asked: Asked, artefacts: Sequence[Artefact], digests: Digests) -> Trac
 
     Raises:
         UnknownMemberError: no run card says who made the file.
+        RecordError: the evidence names a file that was not read for it.
     """
     makers = makers_of(artefacts)
     maker = maker_of(asked.file, makers)
@@ -110,14 +134,18 @@ def trace(asked: Asked, artefacts: Sequence[Artefact], digests: Digests) -> Trac
             found=f"{len(artefacts)} cards below {asked.results}, none of which does",
             do="Run the workflow: cards of earlier versions do not say what they made.",
         )
-    known = [PolicyName.in_path(str(each.card)) for each in artefacts]
-    groups = trace_values.groups_of(asked, [str(run) for run in known if run])
-    about = asked._replace(groups=groups)
-    way = _Way(makers, digests)
-    sources, notes = _start(way, maker, about)
-    told = {group_of(name) for source in sources for name in source.names} | {n for s in sources for n in s.names}
-    shown = groups if asked.groups else tuple(group for group in groups if group in told) or groups
-    return Traced(asked, shown, tuple(sources), tuple(notes), way.steps(maker.artefact))
+    way, sources, notes = _Way(makers, digests), tuple[FoundRow, ...](), []
+    if asked.references:
+        sources = tuple(way.follow_evidence(maker, asked.references))
+    elif asked.column and not asked.table:
+        sources = (_found(asked.file, (asked.row + 1,), asked.column == FAMILY_WIDE),)
+        way.follow(maker, sources[0].names)
+        notes = [] if sources[0].names else ["The row names no policy: all that its file was made from is listed."]
+    else:
+        way.follow(maker, frozenset())
+        what = "The cell prints no row of the evidence" if asked.column else "A whole file"
+        notes = [f"{what}: all that it was made from is listed."]
+    return Traced(asked, sources, tuple(notes), way.steps(maker.artefact))
 
 
 def maker_of(path: Path, makers: Makers) -> Maker | None:
@@ -125,41 +153,13 @@ def maker_of(path: Path, makers: Makers) -> Maker | None:
     return next((makers[key] for key in map(absolute, (path, *path.parents)) if key in makers), None)
 
 
-def _start(way: _Way, maker: Maker, asked: Asked) -> tuple[list[FoundRow], list[str]]:
-    """Follow the way from an artefact; return where the value was found and what could not be narrowed."""
-    artefact, names = maker.artefact, frozenset(asked.groups)
-    stage, listed = (artefact.made.stage, artefact.made.inputs) if artefact.made else ("", {})
-    needs = NEEDS.get(stage, {})
-    if not (asked.column and asked.table):  # a row of a long-format file holds the value itself
-        output = asked.file.stem if asked.file.stem in needs else maker.output
-        way.follow(maker.artefact, maker.output, names if asked.column else frozenset(), needs.get(output, ()))
-        if asked.column:
-            return [], [] if names else ["The row names no policy: all that its file was made from is listed."]
-        return [], [] if output in needs else [f"A whole file: all that {stage} read is listed."]
-    paths = {name: path for name, path in artefact.paths.items() if name in listed or name in needs}
-    sources = trace_values.sources_of(asked, paths)
-    if sources:
-        _follow_sources(way, maker, sources, needs, names)
-        is_open = not (names or trace_values.is_published(asked))
-        return sources, ["The row names no policy: it is found by its value alone."] if is_open else []
-    way.follow(maker.artefact, maker.output, trace_values.earlier_epochs(names))
-    where = "No file that the table was built from holds this value as it is printed"
-    return [], [f"{where}: all of them are listed{', for the policies of the row' if names else ''}."]
-
-
-def _follow_sources(
-    way: _Way, maker: Maker, sources: Sequence[FoundRow], needs: Mapping[str, tuple[str, ...]], names: frozenset[str]
-) -> None:
-    """Follow what holds a value: inputs of the table's stage, or further outputs of it."""
-    for source in sources:
-        rows = read_csv(Path(source.path)) if source.keys.get("family") else []
-        names |= trace_values.family_names(source, rows)
-    only: set[str] = set()
-    for name in sorted({source.input for source in sources}):
-        only |= set(needs.get(name, (name,)))
-        if name in needs:
-            way.follow(maker.artefact, name, names)
-    way.follow(maker.artefact, maker.output, names, only)
+def _found(path: Path, lines: tuple[int, ...], is_family_wide: bool) -> FoundRow:
+    """Return lines of a long-format file with whom they are about."""
+    rows = trace_values.read_csv(path)
+    cells = rows[lines[0] - 2]
+    family = cells.get("family") or cells.get("role")
+    about = [row for row in rows if (row.get("family") or row.get("role")) == family] if is_family_wide else [cells]
+    return FoundRow(path, lines, cells, frozenset(name for row in about for name in trace_values.names_of(row)))
 
 
 class _Way:
@@ -171,29 +171,61 @@ class _Way:
         self._outputs: dict[str, set[str]] = {}
         self._inputs: dict[str, dict[str, Path]] = {}
         self._artefacts: dict[str, Artefact] = {}
+        self._followed: set[tuple[str, str, frozenset[str]]] = set()
 
-    def follow(self, artefact: Artefact, output: str, names: frozenset[str], only: Collection[str] = ()) -> None:
-        """Add an artefact and all behind it; of lists only the files of these policies, if any are named.
+    def follow_evidence(self, maker: Maker, references: Sequence[Reference]) -> Iterator[FoundRow]:
+        """Add the evidence behind what holds these rows, and all behind each; yield where they were measured.
 
-        `only` names the inputs that count; by default those that the output depends on.
+        Raises:
+            RecordError: a row is of a file that was not read for the evidence.
         """
-        made, card = artefact.made, str(artefact.card)
-        if made is None or output in self._outputs.get(card, ()):
+        if EVIDENCE not in maker.made.outputs:
+            before = maker_of(self._add(maker, [EVIDENCE])[0], self._makers)
+            if before is None:
+                return
+            maker = before
+        rows: dict[Path, list[Row]] = {}
+        measured = (each.row for reference in references for each in reference.measured if each.row.source)
+        for source, names in dict.fromkeys((row.source, policies_of(row)) for row in measured):
+            name, _, numbers = source.rpartition(":") if SOURCE.fullmatch(source) else (source, "", "")
+            lines = tuple(map(int, numbers.split("+"))) if numbers else ()
+            for path in self._add(maker, _inputs_at(maker, name)):
+                if lines and path not in rows:
+                    rows[path] = trace_values.read_csv(path) if path.is_file() else []
+                cells = rows[path][lines[0] - 2] if lines and lines[0] - 2 < len(rows[path]) else {}
+                yield FoundRow(path, lines, cells, names)
+                before = maker_of(path, self._makers)
+                if before is not None:
+                    self.follow(before, names)
+
+    def follow(self, maker: Maker, names: frozenset[str]) -> None:
+        """Add an output of an artefact and all behind it; of lists these policies' files, all if none is named."""
+        artefact, made = maker.artefact, maker.made
+        key = (str(artefact.card), maker.output, names)
+        if key in self._followed:
             return
-        self._artefacts[card] = artefact
-        self._outputs.setdefault(card, set()).add(output)
-        inputs = self._inputs.setdefault(card, {})
-        counting = set(only) or set(NEEDS.get(made.stage, {}).get(output, ()))
+        self._followed.add(key)
+        counting = set(NEEDS.get(made.stage, {}).get(maker.output, ()))
+        inputs: list[str] = []
         for name, path in artefact.paths.items():
             base, is_member, _ = name.partition("[")
-            if name not in made.inputs or (counting and not {name, base} & counting):
+            if name not in made.inputs or (counting and base not in counting):
                 continue
-            if is_member and names and not keeps(str(path), names):
-                continue
-            inputs[name] = path
-            maker = maker_of(path, self._makers)
-            if maker is not None:
-                self.follow(maker.artefact, maker.output, names)
+            if not (is_member and names) or keeps(str(path), names):
+                inputs.append(name)
+        for path in self._add(maker, inputs):
+            before = maker_of(path, self._makers)
+            if before is not None:
+                self.follow(before, names)
+
+    def _add(self, maker: Maker, names: Iterable[str]) -> list[Path]:
+        """Add an output of an artefact and these of its inputs; return the paths of the latter."""
+        artefact, card = maker.artefact, str(maker.artefact.card)
+        self._artefacts[card] = artefact
+        self._outputs.setdefault(card, set()).add(maker.output)
+        added = {name: artefact.paths[name] for name in names}
+        self._inputs.setdefault(card, {}).update(added)
+        return list(added.values())
 
     def steps(self, first: Artefact) -> tuple[TracedJob, ...]:
         """Return what was collected, from the first artefact on, each before all that it was made from."""
@@ -233,6 +265,22 @@ class _Way:
             return MISSING
         except (CheckpointError, OSError):
             return DAMAGED
+
+
+def _inputs_at(maker: Maker, path: str) -> list[str]:
+    """Return which inputs lay at a path, which may hold `*`, when they were read.
+
+    Raises:
+        RecordError: none did.
+    """
+    wanted, then = absolute(path), maker.made.paths
+    found = [
+        name for name in maker.made.inputs if absolute(then[name]) == wanted or fnmatch(absolute(then[name]), wanted)
+    ]
+    if not found:
+        what = f"{maker.artefact.card}: expected the input {path}, which the evidence names"
+        raise RecordError(what, found="none", do="Run the workflow again.")
+    return found
 
 
 def _output_state(artefact: Artefact, name: str) -> str:

@@ -1,11 +1,12 @@
 """`python -m lever_pipe trace WHAT`: from a number of the report back to the checkpoint, data, config and code.
 
-WHAT is a figure's path, a table's file, `TABLE:ROW:COLUMN` with a table's id in the report, or `FILE.csv:ROW:COLUMN`.
-A row is its number, counted from 1, a cell of it, or several cells as `KL_BETA=0.15|Source=ours`. Of a cell, only the
-runs that it depends on are followed, where that can be told; otherwise it is said and all are listed. Each artefact is
-shown once: its settings, code fingerprint, commit, versions, device, seconds, and whether its files still are what was
-made. The way ends at raw data and model folders, with their digests. A published number leads to its row in
-`resources/reference`.
+WHAT is a figure's path, a table's file, `TABLE:ROW:COLUMN` with a table's id in the report, `FILE.csv:ROW:COLUMN`, a
+key of the evidence, or `e12`, line 12 of `results/report/evidence.csv`, which the pages name at each number. A row is
+its number, counted from 1, a cell of it, or several cells as `KL_BETA=0.15|Source=ours`. A cell leads to the rows of
+the evidence that it prints, to those that they are worked out from, to the lines of the files that these were measured
+in, and to the runs behind these lines alone. Each artefact is shown once: its settings, code fingerprint, commit,
+versions, device, seconds, and whether its files still are what was made. The way ends at raw data and model folders,
+with their digests, and at the row of `resources/reference` of a published number.
 
 `--json` prints the same: `steps`, each with `inputs.NAME.made_by` as a place in that list. `--ro-crate FOLDER` writes
 `ro-crate-metadata.json` there (Process Run Crate 0.5); below the results folder, files are named by relative paths.
@@ -24,13 +25,13 @@ from lever_pipe.base import contents
 from lever_pipe.base.policy_names import group_of, values_in
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.commands import trace
-from lever_pipe.commands.trace import AS_READ, MODEL, Traced, TracedJob
-from lever_pipe.commands.trace_values import FoundRow, asked_for
+from lever_pipe.commands.trace import AS_READ, MODEL, FoundRow, Traced, TracedJob
+from lever_pipe.commands.trace_values import Reference, asked_for
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.why_names import flat
 
-FORMAT = 1
+FORMAT = 2
 SHOWN_KEYS, SHOWN_SOURCES, SHOWN_DIGESTS, SHOWN_LIST = 6, 4, 3, 4
 DIGITS = 12
 IN_NAMES = frozenset(("preset", "seed", "epoch", "kl_beta", "base_rce_epoch", "objective", "arm", "shard"))
@@ -90,11 +91,21 @@ def as_object(traced: Traced) -> dict[str, Any]:
         "column": asked.column,
         "value": asked.value,
         "cells": dict(asked.cells),
-        "policies": list(traced.groups),
-        "sources": [source._asdict() | {"names": sorted(source.names)} for source in traced.sources],
+        "evidence": [_reference_object(reference) for reference in asked.references],
+        "policies": traced.names,
+        "sources": [
+            {**source._asdict(), "path": str(source.path), "names": sorted(source.names)} for source in traced.sources
+        ],
         "notes": list(traced.notes),
         "steps": [_step_object(step) for step in traced.steps],
     }
+
+
+def _reference_object(reference: Reference) -> dict[str, Any]:
+    """Return a row of the evidence; NaN is null."""
+    row = {name: None if value != value else value for name, value in reference.row._asdict().items()}
+    of = [_reference_object(each) for each in reference.of]
+    return {"line": reference.line, "key": reference.row.key, "part": reference.part, "row": row, "of": of}
 
 
 def _step_object(step: TracedJob) -> dict[str, Any]:
@@ -135,26 +146,37 @@ def text(traced: Traced) -> str:
 def _head(traced: Traced) -> Iterator[str]:
     asked = traced.asked
     if asked.column:
-        where = f"{asked.table} ({asked.file})" if asked.table else str(asked.file)
-        yield f"{asked.value or '(empty)'}: row {asked.row}, column {asked.column} of {where}"
-        cells = [(name, cell) for name, cell in asked.cells.items() if cell]
-        yield f"  row: {' | '.join(f'{name} {cell}' for name, cell in cells[:6])}"
+        yield f"{asked.value or '(empty)'}: row {asked.row}, column {asked.column} of {asked.table or asked.file}"
+        cells = [f"{name} {cell}" for name, cell in asked.cells.items() if cell]
+        yield f"  row: {' | '.join(cells[:SHOWN_KEYS])}"
     else:
         yield str(asked.file)
-    if traced.groups:
-        yield f"  about: {', '.join(traced.groups)}"
-    for source in traced.sources[:SHOWN_SOURCES]:
-        yield f"  found in {_source_text(source)}"
+    yield from (line for reference in asked.references for line in _quantity(reference, "  "))
+    yield from map(_source_text, traced.sources[:SHOWN_SOURCES])
     if len(traced.sources) > SHOWN_SOURCES:
-        more = len(traced.sources) - SHOWN_SOURCES
-        yield f"  ... and in {more} more rows: which one it was printed from is not recorded"
-    for note in traced.notes:
-        yield f"  {note}"
+        yield f"  ... and {len(traced.sources) - SHOWN_SOURCES} more"
+    yield from (f"  {note}" for note in traced.notes)
+
+
+def _quantity(reference: Reference, indent: str) -> Iterator[str]:
+    """Yield a row of the evidence with its value and interval, then those that it is made of."""
+    row, part = reference.row, reference.part
+    value = getattr(row, part)
+    told = f"{value:.6g}" if isinstance(value, float) else str(value)
+    ends = f" [{row.low:.6g}, {row.high:.6g}]" if part == "value" and row.has_interval else ""
+    how = f" ({row.how})" if row.how else ""
+    what = "" if part == "value" else f"{part} "
+    yield f"{indent}e{reference.line} {row.key}: {what}{row.printed or told}{ends}{how}"
+    for each in reference.of[:SHOWN_KEYS]:
+        yield from _quantity(each, f"{indent}  ")
+    if len(reference.of) > SHOWN_KEYS:
+        yield f"{indent}  ... and {len(reference.of) - SHOWN_KEYS} more"
 
 
 def _source_text(source: FoundRow) -> str:
-    keys = ", ".join(f"{name} {value}" for name, value in list(source.keys.items())[:8])
-    return f"{source.path}, row {source.row}: {source.column} {source.value} ({keys})"
+    lines = ", ".join(map(str, source.lines[:SHOWN_LIST])) + (", ..." if len(source.lines) > SHOWN_LIST else "")
+    cells = ", ".join(f"{name} {value}" for name, value in source.cells.items() if value)
+    return f"  in {source.path}" + (f", line {lines}: {cells}" if lines else "")
 
 
 def _entries(steps: Sequence[TracedJob]) -> list[Branch]:
@@ -286,7 +308,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lever_pipe trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", help="figure, table file, TABLE:ROW:COLUMN or FILE.csv:ROW:COLUMN")
+    parser.add_argument(
+        "what", help="figure, table file, TABLE:ROW:COLUMN, FILE.csv:ROW:COLUMN, key of the evidence or e12"
+    )
     parser.add_argument("--results", default="results", help="the results folder, for a table's id")
     parser.add_argument("--json", action="store_true", help="print the same as data")
     parser.add_argument("--ro-crate", metavar="FOLDER", default="", help="write it as a Process Run Crate, too")

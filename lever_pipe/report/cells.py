@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
-from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.evidence import BETWEEN, DERIVED, Evidence, EvidenceRow
 
 Look = Literal["yes", "no", "open", "mute"]
 """How a verdict is coloured: holds, does not, undecided, says nothing."""
@@ -225,7 +225,7 @@ class Ledger:
         of, how = (cell.of, cell.how) if isinstance(cell, Number) else ((), "p")
         for key in of:
             self.evidence.at(key)
-        row = EvidenceRow("report", subject, metric, cell.value, how=how, source=" ".join(of))
+        row = EvidenceRow(DERIVED, subject, metric, cell.value, how=how, source=BETWEEN.join(of))
         self.evidence.add([row])
         self.rows.append(row)
         return replace(cell, ref=row.key, part="value")

@@ -13,8 +13,8 @@ from lever_pipe.base.errors import ComparisonError
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.cells import Cell, Code, Message, Name, Series, say
 from lever_pipe.report.labels import label
+from lever_pipe.report.lineage import REMARK, Fields, Lineages, read_lineage, read_published_lineage
 from lever_pipe.report.table import Line, Table
-from lever_pipe.report.tables.lineage import REMARK, Fields, Lineages, read_lineage, read_published_lineage
 
 Guarding = Literal["footnote", "strict"]
 PUBLISHED = "published/"

@@ -20,7 +20,9 @@ its value with its interval, and where it was read (`source`). Pages, claims and
 | printed | a published number as printed |
 | role | `primary` or `secondary`, of endpoints and comparisons |
 | how | what the value is: a test's name, a formula |
-| source | the artefact and line that hold it, as `results/lever/tables/scores.csv:12`, or the keys that it is made of |
+| source | the artefact and its lines, as `results/lever/tables/scores.csv:12` or, of a mean, `...csv:12+31+50` |
+
+The source of a derived row is the keys that it is made of, between ` | `: a key may hold blanks.
 """
 
 from __future__ import annotations
@@ -43,7 +45,17 @@ DESCRIBED = ("stage", "preset", "base_rce_epoch", "kl_beta", "seed", "epoch")
 """Parts of the subject's name, written for readers of the file; they are no part of a row's identity."""
 MEAN = "mean"
 """The shot count of a mean over all shots of a question."""
+ALPHA = 0.05
+"""A comparison whose Holm-adjusted p lies below counts as separated."""
+PRIMARY, SECONDARY = "primary", "secondary"
+"""Roles of endpoints and comparisons."""
+OF_ONE_RUN, BY_SHOTS = "-one-run", "-by-shots"
+"""Ends of the names of families: what infers to further questions only, and what stands beside the primary endpoint."""
 NAN = math.nan
+DERIVED = "report"
+"""Study of the rows that tables and claims derive."""
+BETWEEN = " | "
+"""Stands between the keys in a derived row's source; no key holds it."""
 
 
 class EvidenceRow(NamedTuple):
@@ -84,6 +96,11 @@ class EvidenceRow(NamedTuple):
     def identity(self) -> tuple[Any, ...]:
         """Return the values of `IDENTITY`."""
         return (self[0], self[1], self[4], self[2], *self[5:12])
+
+    @property
+    def operands(self) -> list[str]:
+        """Return the keys that a derived row is made of."""
+        return self.source.split(BETWEEN) if self.study == DERIVED and self.source else []
 
     @property
     def has_interval(self) -> bool:

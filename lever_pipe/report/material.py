@@ -10,10 +10,10 @@ from typing import Any
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
+from lever_pipe.report.inference.families import Arm, arms_of, near, reference_of
+from lever_pipe.report.lineage import Lineages
 from lever_pipe.report.pivot import TableSpec, declared
 from lever_pipe.report.table import Table
-from lever_pipe.report.tables.comparisons.families import Arm, arms_of, near, reference_of
-from lever_pipe.report.tables.lineage import Lineages
 
 DOCUMENT_SAMPLES = 200
 """Sample count of documents 001 and 002."""

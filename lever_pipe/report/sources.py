@@ -103,16 +103,16 @@ def training(*paths: Path) -> Iterator[EvidenceRow]:
 
 def agreement(path: Path) -> Iterator[EvidenceRow]:
     """Yield shares of queries with the same choice by pair of groups, mean over pairs of runs, of `agreement.csv`."""
-    found: dict[tuple[str, str, str, str], list[float]] = {}
-    for _, line in _lines(path):
+    found: dict[tuple[str, str, str, str], list[tuple[float, str]]] = {}
+    for source, line in _lines(path):
         pair = group_of(line["left"]), group_of(line["right"])
         for metric in ("as_sequence", "as_set", "at_position"):
-            found.setdefault((*pair, line["shots"], metric), []).append(float(line[metric]))
-    for (left, right, shots, metric), values in found.items():
-        value, runs = math.fsum(values) / len(values), len(values)
-        yield EvidenceRow(
-            LEVER, left, metric, value, against=right, shots=shots, runs=runs, how="mean", source=str(path)
-        )
+            found.setdefault((*pair, line["shots"], metric), []).append((float(line[metric]), source))
+    for (left, right, shots, metric), members in found.items():
+        at: dict[str, Any] = {"against": right, "shots": shots, "runs": len(members)}
+        value = math.fsum(value for value, _ in members) / len(members)
+        source = _joint(source for _, source in members)
+        yield EvidenceRow(LEVER, left, metric, value, **at, how="mean", source=source)
 
 
 def parameters(path: Path) -> Iterator[EvidenceRow]:
@@ -401,7 +401,8 @@ def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
     for (group, *_), members in groups.items():
         value = math.fsum(row.value for row in members) / len(members)
         first = members[0]
-        yield first._replace(subject=group, value=value, runs=len(members), how="mean over seeds")
+        source = _joint(row.source for row in members)
+        yield first._replace(subject=group, value=value, runs=len(members), how="mean over seeds", source=source)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Line]]:
@@ -416,6 +417,12 @@ def _lines(path: Path) -> Iterator[tuple[str, Line]]:
         raise RecordError(f"{path}: expected a file of results", found="none", do="Run its rule.") from None
     for number, line in enumerate(csv.DictReader(io.StringIO(text)), start=2):
         yield f"{path}:{number}", line
+
+
+def _joint(sources: Iterable[str]) -> str:
+    """Return several lines of one file as a source."""
+    places = [text.rpartition(":") for text in sources]
+    return f"{places[0][0]}:{'+'.join(line for _, _, line in places)}"
 
 
 def _ends(line: Line) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.cells import Cell, Name, say
+from lever_pipe.report.cells import Cell, Name, numbers_in, say
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
@@ -53,7 +53,7 @@ def build_report(
     `english` and `chinese` are catalogues of messages, `declared` files of tables; `figures` is the folder of
     `plot_figures`; `lineage`, `gallery` and `dialogues` are one file or none. In `appendix` lie the appendix pages and
     those of the other language, `tables/*.csv`, `evidence.csv` (which the pages' numbers name by line), `index.json`
-    (titles of tables and figures) and `answers.txt`.
+    (titles of tables and figures, and the lines of `evidence.csv` that each cell prints) and `answers.txt`.
 
     Raises:
         RecordError: an input is missing or malformed, a number has no row, or a message is missing.
@@ -76,7 +76,7 @@ def build_report(
     beside = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
     beside |= {f"tables/{table.id}.csv": as_csv(table, voice) for of in contents.tables.values() for table in of}
     beside["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
-    beside["index.json"] = json.dumps(_index(contents, _sections(figures), voice), ensure_ascii=False, indent=1)
+    beside["index.json"] = json.dumps(index_of(contents, _sections(figures), voice), ensure_ascii=False)
     beside["answers.txt"] = answers(contents, voice)
     storage.write_text(page, main)
     storage.write_text(report, markdown(contents, voice, title=_title(config), lead=_lead(config)))
@@ -119,15 +119,33 @@ def _text(path: Path) -> str:
         raise RecordError(f"{path}: expected UTF-8 text", found=str(fault), do="Restore or rebuild the file.") from None
 
 
-def _index(contents: Contents, figures: Mapping[str, str], voice: Voice) -> dict[str, Any]:
+def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> dict[str, Any]:
+    """Return the titles of tables and figures, and of each cell of a table the lines of the evidence that it prints.
+
+    Args:
+        contents: with every derived number noted.
+        figures: section by name of a figure.
+        voice: of the tables' CSV files, with the lines of the evidence.
+    """
     tables = {
-        table.id: {"title": voice.text(table.title), "section": voice.text(say(f"section.{section}.title"))}
+        table.id: {
+            "title": voice.text(table.title),
+            "section": voice.text(say(f"section.{section}.title")),
+            "columns": [voice.text(column.head) for column in table.columns],
+            "cells": [[_references(cell, voice) for cell in line.cells] for line in table.lines],
+        }
         for section, of in contents.tables.items()
         for table in of
     }
     kinds = ("title", "caption")
     drawn = {name: {kind: voice.text(say(f"figure.{name}.{kind}")) for kind in kinds} for name in figures}
     return {"tables": tables, "figures": drawn}
+
+
+def _references(cell: Cell, voice: Voice) -> list[str]:
+    """Return the line of each number in a cell, as `e12`, or `e12:p_holm` of another column than the value."""
+    parts = [(voice.lines[number.ref], number.part) for number in numbers_in(cell)]
+    return [f"e{line}" if part == "value" else f"e{line}:{part}" for line, part in parts]
 
 
 def _write_all(folder: Path, files: Mapping[str, str]) -> None:

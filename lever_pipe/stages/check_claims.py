@@ -17,8 +17,8 @@ from lever_pipe.report.claims.lever_sides import FILES, OurLever, PublishedLever
 from lever_pipe.report.claims.reward_runs import RewardRuns, seeds_by_arm
 from lever_pipe.report.claims.tables import place, sentence
 from lever_pipe.report.evidence import MEAN, Evidence, read_evidence
-from lever_pipe.report.tables.comparisons.families import arms_of
-from lever_pipe.report.tables.lineage import read_lineage, read_published_lineage
+from lever_pipe.report.inference.families import arms_of
+from lever_pipe.report.lineage import read_lineage, read_published_lineage
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
 
 COLUMNS = ("id", "document", "section", "claim", "published_verdict", "published_numbers", "our_verdict", "our_numbers")

@@ -9,8 +9,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectAgentsConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
-from lever_pipe.report.tables.intention import columns
-from lever_pipe.report.tables.intention.collecting import (
+from lever_pipe.report.inference import agent_columns as columns
+from lever_pipe.report.inference.agent_lines import (
     RunFiles,
     curve_lines,
     episode_lines,
@@ -19,7 +19,7 @@ from lever_pipe.report.tables.intention.collecting import (
     read_start,
     run_line,
 )
-from lever_pipe.report.tables.long_format import csv_text
+from lever_pipe.report.long_format import csv_text
 
 
 def collect_agents(

@@ -11,9 +11,9 @@ from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.stage_configs import CollectLineageConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
-from lever_pipe.report.tables import lineage as fields_of
-from lever_pipe.report.tables.lineage import COLUMNS
-from lever_pipe.report.tables.long_format import csv_text
+from lever_pipe.report import lineage as fields_of
+from lever_pipe.report.lineage import COLUMNS
+from lever_pipe.report.long_format import csv_text
 
 Found = dict[str, dict[str, set[str]]]
 """Values by group and field."""

@@ -13,15 +13,15 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, RewardTies, StepMetrics
 from lever_pipe.experiment.stage_configs import CollectResultsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.report.tables.columns import (
+from lever_pipe.report.columns import (
     RL_DATA_COLUMNS,
     SCORES_COLUMNS,
     STEPS_COLUMNS,
     TIES_COLUMNS,
     TRAINING_COLUMNS,
 )
-from lever_pipe.report.tables.costs import CostRow, cost_rows, training_prompts
-from lever_pipe.report.tables.long_format import csv_text, decimal
+from lever_pipe.report.inference.costs import CostRow, cost_rows, training_prompts
+from lever_pipe.report.long_format import csv_text, decimal
 
 Line = tuple[object, ...]
 Run = dict[int, dict[int, StepMetrics]]

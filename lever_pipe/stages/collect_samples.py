@@ -18,8 +18,8 @@ from lever_pipe.lever import flips as flipping
 from lever_pipe.lever import gallery as showing
 from lever_pipe.lever.samples import read_answers, samples_of
 from lever_pipe.lever.thumbnails import thumbnails
-from lever_pipe.report.tables.comparisons.families import reference_of
-from lever_pipe.report.tables.long_format import csv_text, decimal
+from lever_pipe.report.inference.families import reference_of
+from lever_pipe.report.long_format import csv_text, decimal
 from lever_pipe.world.data.items import AnnotatedQuestion, Scene, Split, draw_split
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.experiment.agent_stage_configs import CompareArmsConfig
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.report.tables.comparisons.estimates import Draws
-from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
-from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow, comparison_rows
-from lever_pipe.report.tables.intention.curve_rows import StatisticRow, statistic_rows
-from lever_pipe.report.tables.intention.endpoints import Context, EndpointRow, endpoint_rows
-from lever_pipe.report.tables.intention.task_values import read_episodes
-from lever_pipe.report.tables.long_format import csv_text, decimal
+from lever_pipe.report.inference.agent_runs import read_agent_runs
+from lever_pipe.report.inference.arm_comparisons import ArmComparisonRow, comparison_rows
+from lever_pipe.report.inference.curve_rows import StatisticRow, statistic_rows
+from lever_pipe.report.inference.endpoints import Context, EndpointRow, endpoint_rows
+from lever_pipe.report.inference.estimates import Draws
+from lever_pipe.report.inference.task_values import read_episodes
+from lever_pipe.report.long_format import csv_text, decimal
 
 
 def compare_arms(

@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.report.tables import comparability
-from lever_pipe.report.tables.comparisons import breakdown as kinds
-from lever_pipe.report.tables.comparisons import inference
-from lever_pipe.report.tables.comparisons.breakdown import BreakdownRow
-from lever_pipe.report.tables.comparisons.estimates import ComparisonRow, Draws, Groups, IntervalRow
-from lever_pipe.report.tables.comparisons.estimates import comparisons as compare
-from lever_pipe.report.tables.comparisons.estimates import intervals as estimate
-from lever_pipe.report.tables.comparisons.families import ORACLE, Arm, ComparisonFamily, arms_of, families_of
-from lever_pipe.report.tables.comparisons.per_question import mean_group, read_groups
-from lever_pipe.report.tables.folder import write_tables
-from lever_pipe.report.tables.lineage import read_lineage
-from lever_pipe.report.tables.long_format import csv_text, decimal
-from lever_pipe.report.tables.origin import Origin
-from lever_pipe.report.tables.policies import BASELINE_ORDER
-from lever_pipe.report.tables.table import Table
+from lever_pipe.report.inference import breakdown as kinds
+from lever_pipe.report.inference.breakdown import BreakdownRow
+from lever_pipe.report.inference.estimates import ComparisonRow, Draws, Groups, IntervalRow
+from lever_pipe.report.inference.estimates import comparisons as compare
+from lever_pipe.report.inference.estimates import intervals as estimate
+from lever_pipe.report.inference.families import ORACLE, Arm, arms_of, families_of
+from lever_pipe.report.inference.per_question import mean_group, read_groups
+from lever_pipe.report.labels import BASELINES
+from lever_pipe.report.long_format import csv_text, decimal
 
 SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
 """Baselines of the breakdown by kind of question, beside the oracle."""
-
-
-class ArmComparison(NamedTuple):
-    """What the tables of one preset are made of."""
-
-    arm: Arm
-    families: list[ComparisonFamily]
-    rows: list[ComparisonRow]
 
 
 def compare_policies(
     *,
     per_question: Inputs,
     eval_examples: Input,
-    lineage: Input,
     intervals: Output,
     comparisons: Output,
     breakdown: Output,
-    tables: Output,
-    csv: Output,
     config: ComparePoliciesConfig,
 ) -> None:
     """Write the long-format files, and the tables of section `statistics`.
@@ -85,16 +67,14 @@ def compare_policies(
     draws = Draws(config.seed, config.n_resamples)
     found = estimate(groups, config.samples, draws)
     compared = [_compared(arm, groups, config, draws) for arm in arms_of(groups, config.main_preset)]
-    rows, by_kind = _by_kind(examples, groups, compared[0].arm, config, draws)
+    main = arms_of(groups, config.main_preset)[0]
     _write_csv(intervals, IntervalRow, found)
-    _write_csv(comparisons, ComparisonRow, [row for of_arm in compared for row in of_arm.rows])
-    _write_csv(breakdown, BreakdownRow, rows)
-    built = [*_tables(compared, found, config), *by_kind]
-    write_tables(comparability.guard(built, read_lineage(lineage), config.guard), json=tables, folder=csv)
+    _write_csv(comparisons, ComparisonRow, [row for rows in compared for row in rows])
+    _write_csv(breakdown, BreakdownRow, _by_kind(examples, groups, main, config, draws))
 
 
-def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> ArmComparison:
-    baselines = [f"baseline/{name}" for name in BASELINE_ORDER if f"baseline/{name}" in groups]
+def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> list[ComparisonRow]:
+    baselines = [f"baseline/{name}" for name in BASELINES if f"baseline/{name}" in groups]
     largest = max(config.samples)
     over = {**arm.over_betas("grpo"), **arm.over_betas("on_policy")}
     means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
@@ -109,38 +89,20 @@ def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Dr
         accuracy=lambda group: float(groups[group].accuracies[:, :largest, -1].mean()),
     )
     families = [replace(of, pairs=tuple(pair for pair in of.pairs if pair[0] in groups)) for of in families]
-    return ArmComparison(arm, families, compare(groups, families, draws))
+    return compare(groups, families, draws)
 
 
 def _by_kind(
     examples: Sequence[Example], groups: Groups, arm: Arm, config: ComparePoliciesConfig, draws: Draws
-) -> tuple[list[BreakdownRow], list[Table]]:
-    """Return the accuracies by kind of question at the largest count, and a table for each way to sort."""
+) -> list[BreakdownRow]:
+    """Return the accuracies by kind of question at the largest count."""
     largest = max(config.samples)
     ways = kinds.ways_of(examples[:largest], is_world=config.data == "world")
     names = [f"baseline/{name}" for name in SHOWN_BASELINES]
     reference = arm.last_grpo.get(arm.reference_beta) if arm.reference_beta is not None else None
     names += [name for name in (arm.last_rce, reference, ORACLE) if name is not None]
     shown = [groups[name].first(largest) for name in names if name in groups]
-    rows = kinds.breakdown_rows(shown, ways, draws)
-    if arm.last_rce is None or ORACLE not in groups:
-        return rows, []
-    policy, oracle = groups[arm.last_rce].first(largest), groups[ORACLE].first(largest)
-    origin = Origin(config.main_preset, config.data, config.lvlm)
-    lost = {by: kinds.gaps(policy, oracle, by, of_kind, draws) for by, of_kind in ways.items()}
-    return rows, [origin.named(kinds.table(by, rows, gaps, policy.name)) for by, gaps in lost.items()]
-
-
-def _tables(
-    compared: Sequence[ArmComparison], found: Sequence[IntervalRow], config: ComparePoliciesConfig
-) -> Iterator[Table]:
-    for arm, families, rows in compared:
-        is_main = arm.preset == config.main_preset
-        origin = Origin(arm.preset, config.data, config.lvlm)
-        if arm.last_grpo:
-            yield origin.named(inference.highest_table(arm, found, families, rows, is_main=is_main))
-        for table in inference.family_tables(families, rows):
-            yield origin.named(table)
+    return kinds.breakdown_rows(shown, ways, draws)
 
 
 def _write_csv(

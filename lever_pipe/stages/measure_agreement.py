@@ -14,19 +14,14 @@ from lever_pipe.base.records import Example, ExampleId, Selection
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.metrics.agreement import ParameterDifference, agreement_matrices, parameter_differences
-from lever_pipe.report.tables import comparability
-from lever_pipe.report.tables.comparisons.agreement import tables as build_tables
-from lever_pipe.report.tables.comparisons.agreement_rows import (
+from lever_pipe.report.inference.choices import (
     AgreementRows,
     PairRow,
     ParameterRow,
     PromptRow,
     pairs_of,
 )
-from lever_pipe.report.tables.folder import write_tables
-from lever_pipe.report.tables.lineage import read_lineage
-from lever_pipe.report.tables.long_format import csv_text, decimal
-from lever_pipe.report.tables.origin import Origin
+from lever_pipe.report.long_format import csv_text, decimal
 
 Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
 """The demonstrations of each query."""
@@ -39,13 +34,10 @@ def measure_agreement(
     selections: Inputs,
     selectors: Inputs,
     eval_examples: Input,
-    lineage: Input,
     agreement: Output,
     parameters: Output,
     tensors: Output,
     prompts: Output,
-    tables: Output,
-    csv: Output,
     config: MeasureAgreementConfig,
 ) -> None:
     """Write the shares of queries with equal demonstrations, the differing parameters, and the distinct prompts.
@@ -55,7 +47,6 @@ def measure_agreement(
     Raises:
         RecordError: two policies do not select for the same queries.
         ShapeError: a selector and its base do not have the same tensors.
-        ComparisonError: `config.guard` is `strict` and policies differ in more than what they are.
     """
     queries = storage.read_examples(eval_examples)
     chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
@@ -65,9 +56,6 @@ def measure_agreement(
         list(_compare_selections(chosen, config.shots)), totals, list(_count_prompts(chosen, queries, config.shots))
     )
     _write_long(measured, compared, agreement=agreement, parameters=parameters, tensors=tensors, prompts=prompts)
-    origin = Origin(config.main_preset, config.data, config.lvlm)
-    built = [origin.named(table) for table in build_tables(measured, config.main_preset)]
-    write_tables(comparability.guard(built, read_lineage(lineage), config.guard), json=tables, folder=csv)
 
 
 def _read_selections(path: Path, queries: Sequence[Example]) -> Chosen:

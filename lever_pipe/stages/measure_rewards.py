@@ -16,7 +16,7 @@ from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups
 from lever_pipe.losses.rce import reward_ranges
 from lever_pipe.losses.reduction import group_has_spread
-from lever_pipe.report.tables.long_format import csv_text, decimal
+from lever_pipe.report.long_format import csv_text, decimal
 
 ALL = "all"
 CLEARLY = 0.1

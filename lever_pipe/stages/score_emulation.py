@@ -16,13 +16,13 @@ from lever_pipe.experiment.stage_configs import ScoreEmulationConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever.emulation.choices import Chosen, identical_prompts, prompts_a_query, repeated_share
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
-from lever_pipe.report.tables.columns import (
+from lever_pipe.report.columns import (
     EMULATED_AGREEMENT_COLUMNS,
     EMULATED_PROMPTS_COLUMNS,
     EMULATED_SCORES_COLUMNS,
     EMULATED_TRAINING_COLUMNS,
 )
-from lever_pipe.report.tables.long_format import csv_text, decimal
+from lever_pipe.report.long_format import csv_text, decimal
 
 Line = tuple[object, ...]
 Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]

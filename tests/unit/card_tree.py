@@ -45,8 +45,11 @@ def make(
     config: Mapping[str, Any] | None = None,
     **said: Any,
 ) -> Path:
-    """Write an artefact: `outputs` maps a name to path and content, `inputs` to what is there already."""
-    made = {name: write(path, content) for name, (path, content) in outputs.items()}
+    """Write an artefact: `outputs` maps a name to path and content, `inputs` to what is there already.
+
+    An output without content is there already, too.
+    """
+    made = {name: Path(path) if content is None else write(path, content) for name, (path, content) in outputs.items()}
     read = flat(inputs or {})
     tensors = {n: contents.tensors_of(Path(p)) for n, p in read.items() if p.endswith(".safetensors")}
     row = {

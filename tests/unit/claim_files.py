@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
+from lever_pipe.report.tables import frames
 
 from lever_pipe.base import seeding
 from lever_pipe.report import sources
@@ -23,10 +24,9 @@ from lever_pipe.report.claims.evaluate import JudgedClaim, Side, judge_claims
 from lever_pipe.report.claims.lever_sides import FILES, OurLever, PublishedLever
 from lever_pipe.report.claims.reward_runs import RewardRuns
 from lever_pipe.report.claims.verdicts import Finding
+from lever_pipe.report.columns import SCORES_COLUMNS, TRAINING_COLUMNS
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.tables import frames
-from lever_pipe.report.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
-from lever_pipe.report.tables.lineage import read_lineage, read_published_lineage
+from lever_pipe.report.lineage import read_lineage, read_published_lineage
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
 
 RESOURCES = Path(__file__).parents[2] / "resources"

@@ -40,13 +40,10 @@ use rule stage as compare_policies with:
             for policy in plan.evaluated(EXPERIMENT)
         ],
         eval_examples=EXAMPLES["eval_examples"],
-        lineage=f"{TABLES}/lineage.csv",
     output:
         intervals=f"{TABLES}/intervals.csv",
         comparisons=f"{TABLES}/comparisons.csv",
         breakdown=f"{TABLES}/breakdown.csv",
-        tables=f"{TABLES}/comparisons.json",
-        csv=shown_tables(f"{TABLES}/comparisons"),
         card=f"{TABLES}/comparisons.run.json",
     pathvars:
         beside=f"{TABLES}/comparisons.",
@@ -67,14 +64,11 @@ use rule stage as measure_agreement with:
             for policy in [*SELECTING, *plan.starts(EXPERIMENT)]
         ],
         eval_examples=EXAMPLES["eval_examples"],
-        lineage=f"{TABLES}/lineage.csv",
     output:
         agreement=f"{TABLES}/agreement.csv",
         parameters=f"{TABLES}/parameters.csv",
         tensors=f"{TABLES}/tensors.csv",
         prompts=f"{TABLES}/prompts.csv",
-        tables=f"{TABLES}/agreement.json",
-        csv=shown_tables(f"{TABLES}/agreement"),
         card=f"{TABLES}/agreement.run.json",
     pathvars:
         beside=f"{TABLES}/agreement.",

@@ -10,8 +10,8 @@ from typing import Literal
 from lever_pipe.report.agent.runs import ALPHA, MODES, AgentView, mean_of, p_cell, run_of, table_of, told
 from lever_pipe.report.cells import Cell, Number, Series, Verdict, derived, say
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.inference.arm_estimates import paired_over_seeds
 from lever_pipe.report.table import Line, Table
-from lever_pipe.report.tables.intention.estimates import paired_over_seeds
 
 HELD_OUT = "held_out"
 """The primary endpoint."""

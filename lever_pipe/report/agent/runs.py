@@ -12,9 +12,9 @@ from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedul
 from lever_pipe.experiment.report_stage_configs import ShownAgents
 from lever_pipe.report.cells import Cell, Code, Name, Number, PValue, Verdict, derived, gap, holm, level, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.inference.arm_estimates import paired_over_seeds
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Line, Table
-from lever_pipe.report.tables.intention.estimates import paired_over_seeds
 
 STUDY = "intention"
 NO_KL, KL = "nokl", "kl"

@@ -32,8 +32,8 @@ from lever_pipe.report.claims.quantities import (
 )
 from lever_pipe.report.claims.verdicts import Check, lacking
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow, described
-from lever_pipe.report.tables.comparisons.families import near
-from lever_pipe.report.tables.lineage import UNKNOWN, Lineages, published_key
+from lever_pipe.report.inference.families import near
+from lever_pipe.report.lineage import UNKNOWN, Lineages, published_key
 from lever_pipe.statistics.summary import standard_error_percent
 
 Statistic = Literal["mean", "first", "last", "minimum"]

@@ -128,7 +128,7 @@ def _curve(material: Material, subject: str, mode: str) -> dict[int, float]:
 
 def _steps(material: Material, arm: str, metric: str) -> dict[int, float]:
     rows = material.evidence.where(f"arm~{arm}", metric, study="intention", subset="train")
-    return dict(sorted((int(row.at), row.value) for row in rows))
+    return dict(sorted((int(row.at), row.value) for row in rows if row.at.isdigit()))
 
 
 def _arm(axes: Axes, material: Material, arm: str, mode: str, seen: style.Look) -> None:

@@ -23,9 +23,9 @@ from lever_pipe.report.cells import (
     say,
 )
 from lever_pipe.report.evidence import MEAN, EvidenceRow
+from lever_pipe.report.inference.families import HIGHEST
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Line, Table, beside
-from lever_pipe.report.tables.comparisons.families import HIGHEST
 
 QUOTED = ("2025-12-20正确率.md", "2025-12-20正确率_KL012对比.md", "KL_BETA_0145_0155对比.md")
 """Files of the reference that the document quotes; the first that has a number counts."""

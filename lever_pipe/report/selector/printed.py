@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from lever_pipe.base.policy_names import beta_text
 from lever_pipe.report.cells import Cell, Code, Name, Series, numbers_in, say
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.lineage import REMARK, Fields
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Line, Table
-from lever_pipe.report.tables.lineage import REMARK, Fields
 
 FIELDS = ("base_checkpoint", "rl_data", "kl_beta_applied", "kl_control", "learning_rate", "trained")
 """What differs between the published runs, and no file name tells."""

@@ -6,6 +6,7 @@ import ast
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,15 @@ import card_tree as tree
 import pytest
 
 from lever_pipe.base import contents, storage
-from lever_pipe.base.errors import ConfigError, LeverPipeError, UnknownMemberError
+from lever_pipe.base.errors import ConfigError, LeverPipeError, RecordError, UnknownMemberError
 from lever_pipe.commands import trace, trace_tool, trace_values
 from lever_pipe.commands.trace_values import asked_for
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.cells import Cell, Ledger, Name, average, gap, holm, level, minus, say
+from lever_pipe.report.contents import Contents
+from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
+from lever_pipe.report.table import Column, Line, Table, as_csv
+from lever_pipe.stages.build_report import index_of
 
 RESULTS = Path("results")
 STUDY = "results/lever"
@@ -105,54 +112,87 @@ def collect() -> None:
         "metrics": [f"{STUDY}/{policy}/metrics.json" for policy in POLICIES],
     }
     tree.make(f"{TABLES}/run.json", "collect_results", outputs, inputs=reads)
-    head = "group,samples,shots,accuracy,low,high\n"
-    cells = [
-        f"{group},40,{shots},{value + k},1,2" for group, value in ACCURACIES.items() for k, shots in enumerate("12")
-    ]
     reads = {"per_question": [f"{STUDY}/{policy}/scores/per_question.jsonl" for policy in POLICIES]}
-    pairs = [f"best,{GROUPS[1]},{GROUPS[0]},40,1,3.5,1", f"best,{GROUPS[2]},{GROUPS[0]},40,1,9.5,1"]
-    family = {
-        "id": "family",
-        "columns": ["Policy", "Difference", "Holm p"],
-        "rows": [["GRPO", "+3.50", "1.000"]],
-        "groups": [f"{GROUPS[1]} {GROUPS[0]}"],
-    }
-    intervals: dict[str, tuple[str, Any]] = {
-        "intervals": (f"{TABLES}/intervals.csv", head + "\n".join(cells)),
+    groups = [f"{group},40,1,{value},1,2" for group, value in ACCURACIES.items()]
+    pairs = [f"best,{GROUPS[1]},{GROUPS[0]},40,1,3.5,0.5,1", f"best,{GROUPS[2]},{GROUPS[0]},40,1,9.5,0.25,0.5"]
+    compared = {
+        "intervals": (f"{TABLES}/intervals.csv", "\n".join(["group,samples,shots,accuracy,low,high", *groups])),
         "comparisons": (
             f"{TABLES}/comparisons.csv",
-            "\n".join(["family,left,right,samples,shots,difference,p_holm", *pairs]),
-        ),
-        "tables": (f"{TABLES}/comparisons.json", [family]),
-    }
-    tree.make(f"{TABLES}/comparisons.run.json", "compare_policies", intervals, inputs=reads)
-    tree.write(
-        REFERENCE,
-        "source_file,kl_beta,epoch,samples,shot,value\nfile A,0.15(stored 0.1),1,40,1,62.5\nfile B,0.2,1,40,1,62.5\n",
-    )
-    rows = [[group, "ours", f"{value:.2f} [1.0, 2.0]"] for group, value in ACCURACIES.items()]
-    table = {
-        "id": "overview",
-        "columns": ["Policy", "Source", "Shot 1"],
-        "rows": [*rows, ["KL", "published", "62.5"], ["Mean of a run", "ours", "77.7"]],
-        "groups": [*GROUPS, "published/grpo/beta~0.15/epoch~1", GROUPS[1]],
-    }
-    built: dict[str, tuple[str, Any]] = {
-        "tables": (f"{TABLES}/documents.json", [table]),
-        "csv": (
-            f"{TABLES}/documents/overview.csv",
-            "Policy,Source,Shot 1\n" + "\n".join(f"{g},ours,1" for g in GROUPS),
+            "\n".join(["family,left,right,samples,shots,difference,p,p_holm", *pairs]),
         ),
     }
-    reads = {"scores": f"{TABLES}/scores.csv", "training": f"{TABLES}/training.csv", "reference": REFERENCE}
-    reads |= {"intervals": f"{TABLES}/intervals.csv"}
-    tree.make(f"{TABLES}/documents.run.json", "tabulate_documents", built, inputs=reads)
-    figures = {"figures": (f"{STUDY}/figures/curve.svg", "<svg/>")}
-    tree.make(f"{STUDY}/figures.run.json", "plot_curves", figures, inputs={"training": f"{TABLES}/training.csv"})
+    tree.make(f"{TABLES}/comparisons.run.json", "compare_policies", compared, inputs=reads)
+    tree.write(REFERENCE, "source_file,kl_beta,epoch,samples,shot,value\nfile A,0.15(stored 0.1),1,40,1,62.5\n")
+    write_rows("results/evidence.csv", measured())
+    made: dict[str, tuple[str, Any]] = {"evidence": ("results/evidence.csv", None)}
+    read = [f"{TABLES}/{name}.csv" for name in ("intervals", "comparisons", "scores", "training")]
+    of_evidence: dict[str, tree.Paths] = {"reference": REFERENCE, **{Path(path).stem: [path] for path in read}}
+    tree.make("results/evidence.run.json", "collect_evidence", made, inputs=of_evidence)
+    figures: dict[str, tuple[str, Any]] = {"figures": ("results/figures/curve.svg", "<svg/>")}
+    tree.make("results/figures.run.json", "plot_figures", figures, inputs={"evidence": "results/evidence.csv"})
+    build()
+
+
+def measured() -> list[EvidenceRow]:
+    """Rows at lines 2 to 8: three accuracies, two comparisons, a published number, a mean over two lines of a file."""
+    at: dict[str, Any] = {"samples": "40", "shots": "1"}
+    levels = [
+        EvidenceRow("lever", group, "accuracy", value, **at, low=1, high=2, source=f"{TABLES}/intervals.csv:{line}")
+        for line, (group, value) in enumerate(ACCURACIES.items(), start=2)
+    ]
+    gaps = [
+        EvidenceRow(
+            "lever", left, "accuracy", gap, GROUPS[0], **at, family="best", p=p, p_holm=2 * p, source=f"{TABLES}/{name}"
+        )
+        for left, gap, p, name in (
+            (GROUPS[1], 3.5, 0.5, "comparisons.csv:2"),
+            (GROUPS[2], 9.5, 0.25, "comparisons.csv:3"),
+        )
+    ]
+    quoted = EvidenceRow("lever", "published/grpo", "accuracy", 62.5, printed="62.5", source=f"{REFERENCE}:2")
+    mean = EvidenceRow("lever", GROUPS[0], "accuracy", 51.0, samples="20", runs=2, source=f"{TABLES}/scores.csv:2+3")
+    return [*levels, *gaps, quoted, mean]
+
+
+def build() -> None:
+    rows = measured()
+    ledger = Ledger(Evidence(rows))
+    gain = minus(level(rows[1]), level(rows[0]))
+    cells: dict[str, Sequence[Cell]] = {
+        GROUPS[0]: (level(rows[0]), None, None, say("word.decided")),
+        GROUPS[1]: (level(rows[1]), gain, holm(rows[3]), None),
+        GROUPS[2]: (level(rows[2]), gap(rows[4]), holm(rows[4]), None),
+        "KL": (level(rows[5]), None, None, None),
+        "mean": (level(rows[6]), average([level(rows[0]), average([gap(rows[3]), gap(rows[4])])]), None, None),
+    }
+    heads = ("Policy", "Shot 1", "Gain", "Holm p", "Verdict")
+    lines = tuple(Line((Name(name), *of)) for name, of in cells.items())
+    table = Table("overview", "run", None, tuple(Column(Name(head)) for head in heads), lines).noted(ledger)
+    keys = {row.key: line for line, row in enumerate(ledger.evidence, start=2)}
+    voice = Voice("en", {"word.decided": "decided", "section.run.title": "The run"}, keys)
+    write_rows("results/report/evidence.csv", list(ledger.evidence))
+    index = index_of(Contents((), {"run": (table,)}, {}, ledger), {}, voice)
+    tree.write("results/report/index.json", index)
+    tree.write("results/report/tables/overview.csv", as_csv(table, voice))
+    built: dict[str, tuple[str, Any]] = {"appendix": ("results/report", None), "page": ("results/report.html", "<p>")}
+    reads: dict[str, tree.Paths] = {"evidence": "results/evidence.csv", "figures": "results/figures/curve.svg"}
+    tree.make("results/report.run.json", "build_report", built, inputs=reads)
+
+
+def write_rows(path: str, rows: Sequence[EvidenceRow]) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_evidence(Path(path), rows)
 
 
 def names(traced: trace.Traced) -> set[str]:
     return {step.name for step in traced.steps}
+
+
+def trained(traced: trace.Traced) -> set[str]:
+    """Return the policies whose training a way leads through."""
+    cards = (step.artefact.card for step in traced.steps if step.made.stage.startswith("train"))
+    return {card.parent.relative_to(STUDY).as_posix() for card in cards}
 
 
 def back(what: str) -> trace.Traced:
@@ -162,14 +202,59 @@ def back(what: str) -> trace.Traced:
 class TestTheWay:
     def test_a_cell_leads_to_the_runs_of_its_row_alone(self) -> None:
         traced = back("overview:2:Shot 1")
-        assert traced.asked.value == "51.00 [1.0, 2.0]"
-        assert [(s.path, s.row, s.value) for s in traced.sources] == [(f"{TABLES}/intervals.csv", 3, "51.0")]
-        trained = {step.artefact.card.as_posix() for step in traced.steps if step.made.stage.startswith("train")}
-        assert trained == {f"{STUDY}/{policy}/run.json" for seed in SEEDS for policy in (rce(seed), grpo("0", seed))}
-        assert {step.made.stage for step in traced.steps} == {
-            *("tabulate_documents", "compare_policies", "score_answers", "answer_prompts", "select_demonstrations"),
+        assert (traced.asked.value, traced.asked.table) == ("51.00", "overview")
+        assert [(ref.line, ref.row.value) for ref in traced.asked.references] == [(3, 51.0)]
+        assert [(str(of.path), of.lines, of.cells["accuracy"]) for of in traced.sources] == [
+            (f"{TABLES}/intervals.csv", (3,), "51.0")
+        ]
+        assert trained(traced) == {policy for seed in SEEDS for policy in (rce(seed), grpo("0", seed))}
+        assert [step.made.stage for step in traced.steps][:3] == [
+            "build_report",
+            "collect_evidence",
+            "compare_policies",
+        ]
+        assert {step.made.stage for step in traced.steps[3:]} == {
+            *("score_answers", "answer_prompts", "select_demonstrations"),
             *("train_grpo_epoch", "train_rce_epoch", "prepare_examples"),
         }, "no collect_results: the value stands in intervals.csv"
+        assert [set(step.inputs) for step in traced.steps[:2]] == [{"evidence"}, {"intervals[0]"}]
+
+    def test_another_row_or_run_is_on_no_way_but_its_own(self) -> None:
+        states = {f"overview:{row}:Shot 1": changed_on(f"overview:{row}:Shot 1") for row in (1, 2, 3, 5)}
+        assert not any(states.values())
+        tree.write(f"{STUDY}/{grpo('0.15', 1)}/selector.safetensors", {"w": [0, 0]}, now=True)
+        changed = {what for what in states if changed_on(what)}
+        assert changed == {"overview:3:Shot 1"}
+
+    @pytest.mark.parametrize("what", ["e3", "overview:2:2", "KEY", "results/report/evidence.csv:2:value"])
+    def test_line_key_and_cell_are_one(self, what: str) -> None:
+        traced, cell = back(measured()[1].key if what == "KEY" else what), back("overview:2:Shot 1")
+        assert (traced.asked.references, traced.sources, traced.steps) == (
+            *(cell.asked.references, cell.sources, cell.steps),
+        )
+
+    def test_a_derived_number_leads_to_its_operands(self) -> None:
+        (gain,) = back("overview:2:Gain").asked.references
+        assert (gain.row.how, [each.line for each in gain.of]) == ("left minus right", [3, 2])
+        (nested,) = back("overview:mean:Gain").asked.references
+        assert [each.line for each in nested.measured] == [2, 5, 6], (
+            "a derived number's operands are those of its parts"
+        )
+        assert trained(back("overview:mean:Gain")) == set(POLICIES)
+        assert trained(back("overview:2:Gain")) == {policy for policy in POLICIES if "0.15" not in policy}
+
+    def test_an_adjusted_p_leads_to_its_family_and_a_difference_to_its_pair(self) -> None:
+        traced = back("overview:2:Holm p")
+        assert [each.line for each in traced.asked.references[0].of] == [5, 6]
+        assert trained(traced) == set(POLICIES)
+        assert trained(back("overview:3:Gain")) == {policy for policy in POLICIES if "beta~0/" not in policy}
+        of_file = back(f"{TABLES}/comparisons.csv:1:p_holm")
+        assert trained(of_file) == set(POLICIES)
+        assert trained(back(f"{TABLES}/comparisons.csv:1:p")) < set(POLICIES)
+
+    def test_a_mean_leads_to_all_its_lines(self) -> None:
+        (source,) = back("overview:mean:Shot 1").sources
+        assert (source.path.name, source.lines) == ("scores.csv", (2, 3))
 
     def test_makers_come_behind_what_they_made_and_are_told_by_place(self) -> None:
         steps = back("overview:2:Shot 1").steps
@@ -186,55 +271,31 @@ class TestTheWay:
         assert raw == {("raw/train.json", contents.digest(Path("raw/train.json")))}
         assert {value for step in steps for value in step.models.values()} == {"94408fe1831b2711"}
 
-    def test_a_number_that_no_file_holds_leads_everywhere_for_its_policies(self) -> None:
-        traced = back("overview:5:Shot 1")
-        assert traced.sources == ()
-        assert any("holds this value" in note for note in traced.notes)
-        assert "collect_results" in names(traced)
-        assert not any("beta 0.15" in name for name in names(traced))
-
-    def test_the_same_number_of_another_policy_is_none_of_its_sources(self) -> None:
-        path = Path(f"{TABLES}/intervals.csv")
-        lines = path.read_text().rstrip("\n").split("\n")
-        tree.write(path, "\n".join([*lines, f"{GROUPS[0]},40,1,51.0,1,2", f"{GROUPS[1]},20,1,51.0,1,2"]), now=True)
-        assert [source.row for source in back("overview:2:Shot 1").sources] == [3], "nor is that of fewer samples"
-
-    def test_a_table_may_print_what_its_own_stage_wrote_beside_it(self) -> None:
-        difference, holm = back("family:1:Difference"), back("family:1:Holm p")
-        for traced in (difference, holm):
-            assert [(source.input, source.row) for source in traced.sources] == [("comparisons", 1)]
-            assert set(traced.steps[0].outputs) == {"comparisons", "tables"}
-        assert not any("beta 0.15" in name for name in names(difference))
-        assert any("beta 0.15" in name for name in names(holm)), "an adjusted p depends on all of its family"
-
-    def test_a_tie_may_have_been_rounded_either_way(self) -> None:
-        assert [source.value for source in back("overview:1:3").sources] == ["40.125"], "printed as 40.12"
-
     def test_a_published_number_leads_to_its_row_alone(self) -> None:
         traced = back("overview:KL:Shot 1")
-        assert [(source.path, source.keys["source_file"]) for source in traced.sources] == [(REFERENCE, "file A")]
-        assert names(traced) == {"tabulate_documents"}
-        assert set(traced.steps[0].inputs) == {"reference"}
+        assert [(str(of.path), of.cells["source_file"]) for of in traced.sources] == [(REFERENCE, "file A")]
+        assert names(traced) == {"build_report", "collect_evidence"}
+        assert set(traced.steps[1].inputs) == {"reference"}
+
+    def test_a_cell_of_words_leads_everywhere(self) -> None:
+        traced = back("overview:1:Verdict")
+        assert traced.asked.value == "decided"
+        assert any("no row of the evidence" in note for note in traced.notes)
+        assert trained(traced) == set(POLICIES)
 
     def test_a_row_of_a_long_file_leads_to_its_run(self) -> None:
         traced = back(f"{TABLES}/scores.csv:3:accuracy")
-        assert traced.groups == (grpo("0", 0),)
+        assert traced.names == [grpo("0", 0)]
         scored = [step.name for step in traced.steps if step.made.stage == "score_answers"]
         assert scored == ["score_answers of GRPO beta 0 epoch 1 of seed 0 (world, base 1)"]
         assert not any("metrics" in name for name in traced.steps[0].inputs), "scores.csv holds no metric"
 
     def test_a_whole_file_and_a_figure_lead_to_all_that_they_need(self) -> None:
-        figure = back(f"{STUDY}/figures/curve.svg")
-        assert [step.made.stage for step in figure.steps][:2] == ["plot_curves", "collect_results"]
-        assert set(figure.steps[1].inputs) == {f"metrics[{i}]" for i in range(len(POLICIES))}
-        assert figure.notes
-        whole = back(f"{TABLES}/documents.json")
-        assert sum(step.made.stage == "score_answers" for step in whole.steps) == len(POLICIES)
-
-    def test_a_table_is_found_by_id_and_by_its_csv_file(self) -> None:
-        by_file = back(f"{TABLES}/documents/overview.csv:1:Shot 1")
-        assert (by_file.asked.table, by_file.groups) == ("overview", (GROUPS[0],))
-        assert by_file.asked.value == "1"
+        for what in ("results/figures/curve.svg", "results/report/tables/overview.csv"):
+            traced = back(what)
+            assert traced.notes
+            assert sum(step.made.stage == "score_answers" for step in traced.steps) == len(POLICIES)
+        assert [step.made.stage for step in traced.steps][:2] == ["build_report", "plot_figures"]
 
     def test_files_say_whether_they_are_what_was_made(self) -> None:
         tree.write(f"{STUDY}/{rce(0)}/selector.safetensors", {"w": [0, 0]}, now=True)
@@ -257,17 +318,34 @@ class TestTheWay:
         Path("results").rename("moved")
         traced = trace_tool.traced_back("overview:2:Shot 1", Path("moved"))
         assert all(str(step.artefact.card).startswith("moved") for step in traced.steps)
+        assert str(traced.sources[0].path) == "moved/lever/tables/intervals.csv"
         assert {step.made.stage for step in traced.steps} >= {"train_rce_epoch", "prepare_examples"}
+
+
+def changed_on(what: str) -> set[str]:
+    """Return the files of a way that are not what was made or read."""
+    states = {(step.name, name): state for step in back(what).steps for name, state in step.states.items()}
+    return {name for _, name in states if states[_, name] not in (trace.AS_MADE, trace.AS_READ)}
 
 
 class TestAsked:
     def test_rows_have_many_names(self) -> None:
-        for row in ("2", GROUPS[1], f"Policy={GROUPS[1]}", f"{GROUPS[1]}|ours"):
+        for row in ("2", GROUPS[1], f"Policy={GROUPS[1]}", f"{GROUPS[1]}|51.00"):
             assert asked_for(f"overview:{row}:shot 1", RESULTS).row == 2
 
+    def test_the_ends_of_an_interval_are_of_its_cell(self) -> None:
+        ends = asked_for("overview:2:Shot 1 low", RESULTS)
+        assert (ends.value, [each.line for each in ends.references]) == ("1.0", [3])
+
+    def test_without_a_report_a_key_is_found_in_what_it_would_be_built_from(self) -> None:
+        shutil.rmtree("results/report")
+        traced = back("e3")
+        assert traced.asked.file == Path("results/evidence.csv")
+        assert [step.made.stage for step in traced.steps][:2] == ["collect_evidence", "compare_policies"]
+
     def test_a_row_that_is_several_is_refused_with_their_numbers(self) -> None:
-        with pytest.raises(ConfigError, match=r"found 4 with 'ours'.*1: .*; 2: "):
-            asked_for("overview:ours:Shot 1", RESULTS)
+        with pytest.raises(ConfigError, match=r"found 2 with 'best'.*1: best.*; 2: best"):
+            asked_for(f"{TABLES}/comparisons.csv:best:p", RESULTS)
 
     @pytest.mark.parametrize(
         ("what", "message"),
@@ -278,6 +356,10 @@ class TestAsked:
             ("overview:1:Shot 7", "Shot 1"),
             ("overview:1:0", "expected a column"),
             ("nothing.csv:1:a", "expected a file"),
+            ("e1", "e2 to e10"),
+            ("e99:value", "e2 to e10"),
+            ("e2:values", "expected a row"),
+            ("lever:preset~world/rce/epoch~2:accuracy", "Did you mean 'lever:preset~world/rce/epoch~1"),
         ],
     )
     def test_what_is_not_there_is_refused(self, what: str, message: str) -> None:
@@ -289,21 +371,47 @@ class TestAsked:
         with pytest.raises(LeverPipeError):
             back(what)
 
-    @pytest.mark.parametrize("content", ["", "[{]", "{}", '[{"id": "overview"}]', "[7, null]"])
-    def test_a_broken_file_of_tables_is_refused(self, content: str) -> None:
-        tree.write(f"{TABLES}/documents.json", content)
+    @pytest.mark.parametrize(
+        "content",
+        [
+            *(
+                "",
+                "[{]",
+                "{}",
+                "[7, null]",
+                '{"tables": {"overview": 7}}',
+                '{"tables": {"overview": {"cells": [[1]]}}}',
+            ),
+            '{"tables": {"overview": {"columns": ["Policy", "Shot 1"], "cells": [[[], ["e77"]]]}}}',
+            '{"tables": {"overview": {"columns": ["Policy", "Shot 1"], "cells": [[[], 7]]}}}',
+        ],
+    )
+    def test_a_broken_index_is_refused(self, content: str) -> None:
+        tree.write("results/report/index.json", content)
         with pytest.raises(LeverPipeError):
             back("overview:1:Shot 1")
+
+    def test_evidence_that_names_no_file_of_its_own_or_itself_is_refused(self) -> None:
+        rows = measured()
+        write_rows("results/report/evidence.csv", [rows[0], rows[1]._replace(source=f"{TABLES}/other.csv:3")])
+        with pytest.raises(RecordError, match=r"expected the input .*other\.csv"):
+            back("overview:2:Shot 1")
+        own = EvidenceRow("report", "table/x", "y", 1.0)
+        for source in (own.key, "lever:nobody:nothing"):
+            write_rows("results/report/evidence.csv", [own._replace(source=source)])
+            with pytest.raises(RecordError, match="expected rows that it is made of"):
+                back("e2")
 
     def test_a_csv_file_with_short_and_long_rows_is_read(self) -> None:
         tree.write(f"{TABLES}/scores.csv", "policy,accuracy\na\nb,1,2,3\n", now=True)
         assert back(f"{TABLES}/scores.csv:2:accuracy").asked.value == "1"
+        assert back(f"{TABLES}/scores.csv:1:accuracy").asked.value == ""
         Path(f"{TABLES}/scores.csv").write_bytes(b"policy,\xff\n1,2\n")
         with pytest.raises(LeverPipeError, match="expected CSV"):
             back(f"{TABLES}/scores.csv:1:1")
 
     def test_a_row_needs_a_column(self) -> None:
-        with pytest.raises(ConfigError, match="Columns: Policy, Source, Shot 1"):
+        with pytest.raises(ConfigError, match="Columns: Policy, Shot 1"):
             asked_for("overview:1", RESULTS)
 
 
@@ -338,10 +446,11 @@ class TestNames:
         assert trace_values.names_of(row) == expected
 
     def test_a_list_keeps_files_of_the_policies_and_of_nobody(self) -> None:
-        kept = frozenset(("preset~world/rce/epoch~1", "baseline/oracle"))
+        kept = frozenset(("preset~world/rce/epoch~1", "baseline/oracle", "preset~world/grpo/base~1/beta~all/epoch~1"))
         paths = {
             "r/lever/preset~world/rce/seed~3/epoch~1/metrics.json": True,
             "r/lever/preset~world/rce/seed~3/epoch~2/metrics.json": False,
+            f"r/lever/{grpo('0.15', 1)}/metrics.json": True,
             "r/lever/answers/preset~world/seed~0/counters.json": True,
             "r/lever/answers/preset~other/seed~0/counters.json": False,
             "r/lever/answers/baseline/counters.json": True,
@@ -349,16 +458,11 @@ class TestNames:
         }
         assert {path: trace_values.keeps(path, kept) for path in paths} == paths
 
-    def test_an_adjusted_p_depends_on_its_family(self) -> None:
-        rows = [{"family": f, "left": f"{f}{i}", "right": "r"} for f in "ab" for i in range(2)]
-        source = trace_values.FoundRow("comparisons", "x", 1, "p_holm", "1", {"family": "a"}, frozenset(("a0", "r")))
-        assert trace_values.family_names(source, rows) == {"a0", "a1", "r"}
-        assert trace_values.family_names(source._replace(column="p"), rows) == {"a0", "r"}
-
-    def test_a_statistic_over_a_run_depends_on_its_earlier_epochs(self) -> None:
-        assert trace_values.earlier_epochs(["preset~x/rce/epoch~3", "baseline/y"]) == {
-            *("preset~x/rce/epoch~1", "preset~x/rce/epoch~2", "preset~x/rce/epoch~3", "baseline/y")
-        }
+    def test_evidence_of_anything_else_narrows_nothing(self) -> None:
+        row = measured()[0]
+        assert trace_values.policies_of(row) == {GROUPS[0]}
+        assert trace_values.policies_of(row._replace(against="published/rce")) == frozenset()
+        assert trace_values.policies_of(row._replace(subject="rl_data")) == frozenset()
 
 
 def files_of(stage: str) -> set[str]:
@@ -372,7 +476,7 @@ def test_what_outputs_need_are_files_of_their_stages() -> None:
     for stage, outputs in trace.NEEDS.items():
         for output, inputs in outputs.items():
             assert set(inputs) < files_of(stage), (stage, output)
-            assert output in files_of(stage) or stage.startswith("plot_"), (stage, output)
+            assert output in files_of(stage), (stage, output)
 
 
 class TestTold:
@@ -413,14 +517,16 @@ class TestTold:
                 "column",
                 "value",
                 "cells",
+                "evidence",
                 "policies",
                 "sources",
                 "notes",
                 "steps",
             )
         }
-        assert found["format"] == 1
-        step = found["steps"][1]
+        assert found["format"] == 2
+        assert [each["line"] for each in found["evidence"]] == [3]
+        step = found["steps"][2]
         assert set(step) == {
             *("name", "card", "stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds"),
             *("models", "inputs", "outputs"),
@@ -429,7 +535,7 @@ class TestTold:
 
     def test_text_goes_to_the_reader(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert trace_tool.main(["trace", "overview:2:Shot 1"]) == 0
-        assert capsys.readouterr().out.startswith("51.00 [1.0, 2.0]: row 2, column Shot 1 of overview")
+        assert capsys.readouterr().out.startswith("51.00: row 2, column Shot 1 of overview\n")
 
 
 class TestCrate:

@@ -13,7 +13,7 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.lever.flips import flips, selections
 from lever_pipe.lever.gallery import ORACLE, SIMILARITY, gallery, shots_of, shown_comparison
 from lever_pipe.lever.samples import PolicyAnswers, Said
-from lever_pipe.report.tables.comparisons.families import reference_of
+from lever_pipe.report.inference.families import reference_of
 
 RCE, DRAWN = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0.15/seed~0/epoch~3"
 OFFLINE = "preset~p/grpo/base~2/beta~0.15/seed~0/epoch~3"

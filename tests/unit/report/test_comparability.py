@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
 from lever_pipe.base.errors import ComparisonError
-from lever_pipe.report import comparability
+from lever_pipe.report import comparability, lineage
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import Name
 from lever_pipe.report.comparability import FACTORS, NAMED, deviations, guard, named, read_lineages
+from lever_pipe.report.lineage import published_key
 from lever_pipe.report.selector import printed
 from lever_pipe.report.table import Column, Line, Table
-from lever_pipe.report.tables import lineage
-from lever_pipe.report.tables.lineage import published_key
 
 FILE = Path(__file__).parents[3] / "resources" / "reference" / "lineage.yaml"
 VOICE = Voice("en", read_catalogue(sorted(Path("resources/messages/en").glob("*.yaml"))))

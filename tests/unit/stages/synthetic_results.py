@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from lever_pipe.report.tables import frames
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName, beta_text, group_of
@@ -31,7 +32,6 @@ from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownS
 from lever_pipe.experiment.stage_configs import (
     CollectResultsConfig,
 )
-from lever_pipe.report.tables import frames
 from lever_pipe.stages.collect_results import collect_results
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"

@@ -15,8 +15,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_stage_configs import CollectAgentsConfig
 from lever_pipe.intention.records import EpisodeRow, EvaluationRow
-from lever_pipe.report.tables.intention import columns
-from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
+from lever_pipe.report.inference import agent_columns as columns
+from lever_pipe.report.inference.agent_runs import read_agent_runs
 from lever_pipe.stages.collect_agents import collect_agents
 
 SMALL = Study(arms=ARMS[:2], steps=10)

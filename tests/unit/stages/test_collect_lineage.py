@@ -11,7 +11,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.stage_configs import CollectLineageConfig
-from lever_pipe.report.tables.lineage import read_lineage
+from lever_pipe.report.lineage import read_lineage
 from lever_pipe.stages.collect_lineage import collect_lineage
 
 BASELINES = ("baseline/oracle", "baseline/random-0", "baseline/random-1", "baseline/random-10")

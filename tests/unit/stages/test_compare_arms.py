@@ -8,9 +8,9 @@ import pytest
 from agent_runs import ARMS, Study
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.tables.intention.arm_comparisons import ArmComparisonRow
-from lever_pipe.report.tables.intention.curve_rows import StatisticRow
-from lever_pipe.report.tables.intention.endpoints import EndpointRow
+from lever_pipe.report.inference.arm_comparisons import ArmComparisonRow
+from lever_pipe.report.inference.curve_rows import StatisticRow
+from lever_pipe.report.inference.endpoints import EndpointRow
 from lever_pipe.stages.compare_arms import compare_arms
 from lever_pipe.statistics.comparison import t_p_values
 from lever_pipe.statistics.crossed import pooled_differences

@@ -15,8 +15,8 @@ from lever_pipe.base.errors import ComparisonError, RecordError
 from lever_pipe.base.records import ExampleId, Selection
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
-from lever_pipe.report.tables.lineage import COLUMNS
-from lever_pipe.report.tables.long_format import csv_text
+from lever_pipe.report.lineage import COLUMNS
+from lever_pipe.report.long_format import csv_text
 from lever_pipe.stages.measure_agreement import measure_agreement
 
 RCE = "preset~p/rce/seed~{}/epoch~1"

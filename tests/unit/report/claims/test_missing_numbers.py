@@ -23,13 +23,13 @@ from claim_files import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lever_pipe.report.tables.frames import read_text_columns
 
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.evaluate import judge_claims
 from lever_pipe.report.claims.lever_sides import COMPARED, FILES, FINAL, OurLever, PublishedLever
 from lever_pipe.report.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
 from lever_pipe.report.claims.verdicts import VERDICTS, NotTestable
-from lever_pipe.report.tables.frames import read_text_columns
 from lever_pipe.statistics.curves import curve_statistics
 
 Change = Callable[[pd.DataFrame], None]

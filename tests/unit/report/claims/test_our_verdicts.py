@@ -111,7 +111,7 @@ def test_another_factor_makes_the_cause_untestable(tmp_path: Path) -> None:
     files["lineage"].write_text(
         text.replace("beta~0.15/epoch~1,base_checkpoint,abc", "beta~0.15/epoch~1,base_checkpoint,xyz")
     )
-    from lever_pipe.report.tables.lineage import read_lineage
+    from lever_pipe.report.lineage import read_lineage
 
     changed = {name: replace(side, lineages=read_lineage(files["lineage"])) for name, side in sides.items()}  # type: ignore[type-var]
     found = judge(published(), changed)

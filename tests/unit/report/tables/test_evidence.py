@@ -3,8 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from lever_pipe.base.errors import RecordError
 from lever_pipe.report.tables.evidence import (
     Estimate,
     Evidence,
@@ -15,6 +13,8 @@ from lever_pipe.report.tables.evidence import (
     read_evidence,
     separated,
 )
+
+from lever_pipe.base.errors import RecordError
 
 INTERVALS = "group,samples,shots,accuracy,low,high,n_runs,n_questions\n"
 COMPARISONS = "family,left,right,samples,shots,difference,low,high,p,p_holm,detectable,n_runs,n_questions\n"

@@ -12,7 +12,7 @@ from lineage_cards import answers, continued, distil, grpo, on_policy, rce, rewa
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.config import AdaptiveKl, Grpo, OnPolicy, Reward
-from lever_pipe.report.tables import lineage
+from lever_pipe.report import lineage
 
 FOLDER = Path(__file__).parents[4] / "resources" / "reference"
 FILE = FOLDER / "lineage.yaml"

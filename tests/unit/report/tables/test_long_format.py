@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lever_pipe.report.tables.long_format import csv_text, decimal
+from lever_pipe.report.long_format import csv_text, decimal
 
 
 @pytest.mark.parametrize(

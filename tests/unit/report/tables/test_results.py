@@ -4,11 +4,11 @@ import math
 
 import pandas as pd
 import pytest
-
-from lever_pipe.report.tables.columns import SCORES_COLUMNS, TRAINING_COLUMNS
 from lever_pipe.report.tables.documents.document_000 import curve_of, long_runs, statistics_of
 from lever_pipe.report.tables.policies import baselines, grpo_epochs, label_of, last_grpo
 from lever_pipe.report.tables.results import Results, choose_base, keep, means, standard_error
+
+from lever_pipe.report.columns import SCORES_COLUMNS, TRAINING_COLUMNS
 
 
 def score(accuracy: float, **changes: object) -> dict[str, object]:

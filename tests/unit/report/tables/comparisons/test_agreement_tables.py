@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from lever_pipe.report.tables.comparisons.agreement import SAME, consequence, mean_shares, tables
+from lever_pipe.report.tables.table import Table
 
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.metrics.agreement import ParameterDifference
-from lever_pipe.report.tables.comparisons.agreement import SAME, consequence, mean_shares, tables
-from lever_pipe.report.tables.comparisons.agreement_rows import (
+from lever_pipe.report.inference.choices import (
     AgreementRows,
     PairRow,
     ParameterRow,
@@ -18,7 +19,6 @@ from lever_pipe.report.tables.comparisons.agreement_rows import (
     shown_groups,
     trained_groups,
 )
-from lever_pipe.report.tables.table import Table
 
 
 def grpo(beta: str, seed: int, epoch: int = 2, base: int = 5, preset: str = "p") -> str:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.report.tables.comparisons.breakdown import REST, breakdown_rows, gaps, table, ways_of
-from lever_pipe.report.tables.comparisons.estimates import HOW_ONE_RUN, UNADJUSTED, Draws
-from lever_pipe.report.tables.comparisons.per_question import GroupScores, with_mean
+from lever_pipe.report.inference.breakdown import REST, breakdown_rows, gaps, table, ways_of
+from lever_pipe.report.inference.estimates import HOW_ONE_RUN, UNADJUSTED, Draws
+from lever_pipe.report.inference.per_question import GroupScores, with_mean
 
 DRAWS = Draws(seed=0, n_resamples=400)
 

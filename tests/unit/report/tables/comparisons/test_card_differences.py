@@ -5,7 +5,7 @@ from typing import Any
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import RunCard
-from lever_pipe.report.tables.comparisons.card_differences import Differing, differing, of_runs
+from lever_pipe.commands.card_differences import Differing, differing, of_runs
 
 
 def card(**changes: Any) -> RunCard:

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.report.tables.comparisons import estimates as module
-from lever_pipe.report.tables.comparisons.estimates import (
+from lever_pipe.report.inference import estimates as module
+from lever_pipe.report.inference.estimates import (
     SIGN_FLIP,
     STUDENT,
     Draws,
@@ -22,8 +22,8 @@ from lever_pipe.report.tables.comparisons.estimates import (
     runs_compared,
     sides_of,
 )
-from lever_pipe.report.tables.comparisons.families import ComparisonFamily
-from lever_pipe.report.tables.comparisons.per_question import GroupScores, with_mean
+from lever_pipe.report.inference.families import ComparisonFamily
+from lever_pipe.report.inference.per_question import GroupScores, with_mean
 from lever_pipe.statistics.comparison import t_p_values
 from lever_pipe.statistics.crossed import paired_difference, pooled_differences, side_by_side
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lever_pipe.experiment.config import PrimaryCells
-from lever_pipe.report.tables.comparisons.families import arms_of, families_of, highest_beta, near, reference_of
+from lever_pipe.report.inference.families import arms_of, families_of, highest_beta, near, reference_of
 
 BASELINES = ["baseline/random", "baseline/oracle"]
 

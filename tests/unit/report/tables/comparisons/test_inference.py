@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from lever_pipe.report.tables.comparisons import estimates
-from lever_pipe.report.tables.comparisons.estimates import SIGN_FLIP, STUDENT, ComparisonRow, IntervalRow
-from lever_pipe.report.tables.comparisons.families import Arm, ComparisonFamily
 from lever_pipe.report.tables.comparisons.inference import COMMON_SEEDS, family_tables, highest_table, verdict
+
+from lever_pipe.report.inference import estimates
+from lever_pipe.report.inference.estimates import SIGN_FLIP, STUDENT, ComparisonRow, IntervalRow
+from lever_pipe.report.inference.families import Arm, ComparisonFamily
 
 BETAS = {0.12: "preset~p/grpo/base~5/beta~0.12/epoch~2", 0.15: "preset~p/grpo/base~5/beta~0.15/epoch~2"}
 ARM = Arm("p", {5: "preset~p/rce/epoch~5"}, {(5, beta, 2): name for beta, name in BETAS.items()})

@@ -9,7 +9,7 @@ import pytest
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, QuestionScore
-from lever_pipe.report.tables.comparisons.per_question import (
+from lever_pipe.report.inference.per_question import (
     GroupScores,
     mean_group,
     on_common_seeds,

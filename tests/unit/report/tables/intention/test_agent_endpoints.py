@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
+from lever_pipe.report.tables.intention.found import Found, read_found
 from scipy import stats
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.tables.intention.agent_runs import read_agent_runs
-from lever_pipe.report.tables.intention.found import Found, read_found
-from lever_pipe.report.tables.intention.task_values import read_episodes
+from lever_pipe.report.inference.agent_runs import read_agent_runs
+from lever_pipe.report.inference.task_values import read_episodes
 
 CEILING = 17.9 / 8
 AT = {"baseline": 25, "bundle": 40}

@@ -4,17 +4,17 @@ import math
 
 import numpy as np
 import pytest
+from lever_pipe.report.tables.evidence import Interval
 from scipy import stats
 
 from lever_pipe.base import seeding
-from lever_pipe.report.tables.comparisons.estimates import STUDENT, Draws
-from lever_pipe.report.tables.evidence import Interval
-from lever_pipe.report.tables.intention.estimates import (
+from lever_pipe.report.inference.arm_estimates import (
     mean_over_seeds,
     means_over_tasks,
     paired_over_seeds,
     within_ceiling,
 )
+from lever_pipe.report.inference.estimates import STUDENT, Draws
 
 DRAWS = Draws(0, 2000, over="tasks")
 

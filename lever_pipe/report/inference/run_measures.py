@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.report.tables.intention import columns
-from lever_pipe.report.tables.intention.agent_runs import AgentRuns, Series, after_start, last_mean
-from lever_pipe.report.tables.intention.task_values import METRICS, REWARD
+from lever_pipe.report.inference import agent_columns as columns
+from lever_pipe.report.inference.agent_runs import AgentRuns, Series, after_start, last_mean
+from lever_pipe.report.inference.task_values import METRICS, REWARD
 from lever_pipe.statistics.curves import drawdowns, excess_sd, first_reaching, trapezoid_weights
 
 LAST_STEPS = 5

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.report.tables.comparisons.families import ComparisonFamily
-from lever_pipe.report.tables.comparisons.per_question import Array, GroupScores, on_common_seeds
-from lever_pipe.report.tables.evidence import OF_ONE_RUN, Interval
+from lever_pipe.report.evidence import OF_ONE_RUN
+from lever_pipe.report.inference.families import ComparisonFamily
+from lever_pipe.report.inference.per_question import Array, GroupScores, on_common_seeds
 from lever_pipe.statistics.comparison import detectable, holm, sign_flip_p, t_p_values
 from lever_pipe.statistics.crossed import (
     Bounds,
@@ -96,6 +96,15 @@ class Difference(NamedTuple):
     right: float
 
 
+class Interval(NamedTuple):
+    """A mean with its 95 % interval over questions or tasks and, with several runs, over runs; NaN of unknown error."""
+
+    value: float
+    low: float
+    high: float
+    n_runs: int
+
+
 class IntervalRow(NamedTuple):
     """A line of `intervals.csv`: an accuracy in percent with its 95 % interval; `shots` is a count or `mean`."""
 
@@ -132,15 +141,6 @@ class ComparisonRow(NamedTuple):
     role: str
     left_value: float
     right_value: float
-
-
-def method_of(tests: Iterable[str]) -> str:
-    """Return how p values and intervals of differences were made, from the tests of a table's rows; none of no row."""
-    used = set(tests)
-    if not used:
-        return ""
-    how = HOW_MIXED if len(used) > 1 else HOW_ONE_RUN if used == {SIGN_FLIP} else HOW_SEVERAL_RUNS
-    return f"{how} {HOW_FEW_DIFFER}" + (f" {HOW_POOLED}" if STUDENT in used else "")
 
 
 def comparing_test(runs: Iterable[int]) -> str:

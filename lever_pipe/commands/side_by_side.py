@@ -8,10 +8,10 @@ from typing import Any
 
 from tabulate import tabulate
 
-from lever_pipe.report.tables.comparisons.card_differences import Differing
-from lever_pipe.report.tables.comparisons.two_policies import AccuracyLine, AgreementLine, MetricLine
-from lever_pipe.report.tables.evidence import p_text
-from lever_pipe.report.tables.text import ABSENT, number, signed
+from lever_pipe.commands.card_differences import Differing
+from lever_pipe.commands.two_policies import AccuracyLine, AgreementLine, MetricLine
+from lever_pipe.report.catalogue import number_text, parts_of
+from lever_pipe.report.cells import PValue
 
 SINGLE = (
     "p: share of the ways to exchange the answers of A and B on single questions that set them as far apart. Interval "
@@ -102,13 +102,13 @@ def _is_text(column: Iterable[object]) -> bool:
 
 
 def _accuracy_cells(line: AccuracyLine) -> list[str]:
-    bounds = (number(line.low, 2) or NO_TEST, number(line.high, 2) or NO_TEST)
-    least = number(line.detectable, 2) or NO_TEST
+    bounds = (_number(line.low, 2), _number(line.high, 2))
+    least = _number(line.detectable, 2)
     return [
         line.shots,
-        number(line.left, 2),
-        number(line.right, 2),
-        signed(line.difference, 2),
+        _number(line.left, 2),
+        _number(line.right, 2),
+        _number(line.difference, 2, sign=True),
         *bounds,
         _p(line.p),
         least,
@@ -124,18 +124,22 @@ def _metric_cells(line: MetricLine) -> list[str]:
 
 
 def _agreement_cells(line: AgreementLine) -> list[str]:
-    return [str(line.shots), number(line.same_sequence, 1), number(line.same_set, 1)]
+    return [str(line.shots), _number(line.same_sequence, 1), _number(line.same_set, 1)]
+
+
+def _number(value: float, digits: int, *, sign: bool = False) -> str:
+    return NO_TEST if value != value else number_text(value, digits, sign=sign)
 
 
 def _p(value: float) -> str:
-    return NO_TEST if value != value else p_text(value)
+    return NO_TEST if value != value else parts_of(PValue(value))[0]
 
 
 def _named(differences: Sequence[Differing]) -> Iterator[tuple[str, Differing]]:
     """Yield the differences, the first of each place with its name."""
     for where, lines in groupby(differences, key=lambda line: line.where):
         for index, line in enumerate(lines):
-            yield (ABSENT if index else where), line
+            yield ("" if index else where), line
 
 
 def _short(value: str) -> str:

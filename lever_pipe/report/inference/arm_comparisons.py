@@ -7,18 +7,18 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from lever_pipe.report.tables.comparisons.estimates import Difference, Sides, adjusted, differences
-from lever_pipe.report.tables.evidence import PRIMARY, SECONDARY
-from lever_pipe.report.tables.intention.agent_runs import MODES
-from lever_pipe.report.tables.intention.endpoints import (
+from lever_pipe.report.evidence import PRIMARY, SECONDARY
+from lever_pipe.report.inference.agent_runs import MODES
+from lever_pipe.report.inference.arm_estimates import paired_over_seeds
+from lever_pipe.report.inference.endpoints import (
     Context,
     metric_of,
     primary_names,
     run_endpoints,
     task_endpoints,
 )
-from lever_pipe.report.tables.intention.estimates import paired_over_seeds
-from lever_pipe.report.tables.intention.task_values import NORMALISED, TaskMeans
+from lever_pipe.report.inference.estimates import Difference, Sides, adjusted, differences
+from lever_pipe.report.inference.task_values import NORMALISED, TaskMeans
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.report.tables.intention import columns
-from lever_pipe.report.tables.intention.agent_runs import MODES, AgentRuns, Series, after_start
-from lever_pipe.report.tables.intention.endpoints import Context
+from lever_pipe.report.inference import agent_columns as columns
+from lever_pipe.report.inference.agent_runs import MODES, AgentRuns, Series, after_start
+from lever_pipe.report.inference.endpoints import Context
 from lever_pipe.statistics.curve_tests import FlatNoise, compare_curves, flat_noise
 from lever_pipe.statistics.curves import curve_statistics
 

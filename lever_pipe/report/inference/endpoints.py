@@ -26,17 +26,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from lever_pipe.experiment.agent_config import START_ARM, AgentArm, AgentEvaluation, PrimaryEndpoint
-from lever_pipe.report.tables.comparisons.estimates import Draws
-from lever_pipe.report.tables.evidence import PRIMARY, SECONDARY, Interval
-from lever_pipe.report.tables.intention import columns
-from lever_pipe.report.tables.intention import run_measures as measures
-from lever_pipe.report.tables.intention.agent_runs import MODES, AgentRuns, after_start
-from lever_pipe.report.tables.intention.estimates import (
+from lever_pipe.report.evidence import PRIMARY, SECONDARY
+from lever_pipe.report.inference import agent_columns as columns
+from lever_pipe.report.inference import run_measures as measures
+from lever_pipe.report.inference.agent_runs import MODES, AgentRuns, after_start
+from lever_pipe.report.inference.arm_estimates import (
     mean_over_seeds,
     means_over_tasks,
     within_ceiling,
 )
-from lever_pipe.report.tables.intention.task_values import (
+from lever_pipe.report.inference.estimates import Draws, Interval
+from lever_pipe.report.inference.task_values import (
     BEST,
     LAST,
     METRICS,

@@ -13,7 +13,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of, values_in
 from lever_pipe.base.records import QuestionScore
-from lever_pipe.report.tables.evidence import MEAN
+from lever_pipe.report.evidence import MEAN
 
 Array = NDArray[np.float64]
 

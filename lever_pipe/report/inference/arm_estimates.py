@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from lever_pipe.report.tables.comparisons.estimates import STUDENT, Difference, Draws, means
-from lever_pipe.report.tables.evidence import Interval
-from lever_pipe.report.tables.intention.task_values import Array
+from lever_pipe.report.inference.estimates import STUDENT, Difference, Draws, Interval, means
+from lever_pipe.report.inference.task_values import Array
 
 
 def means_over_tasks(of: Sequence[Sequence[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:

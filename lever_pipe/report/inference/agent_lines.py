@@ -17,9 +17,8 @@ from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.experiment.agent_stage_configs import AgentRun
 from lever_pipe.intention.records import UNSOUND, DoneRow, EpisodeRow, EvaluationRow, StepRow
-from lever_pipe.report.tables.intention import columns
-from lever_pipe.report.tables.long_format import decimal
-from lever_pipe.report.tables.text import listing
+from lever_pipe.report.inference import agent_columns as columns
+from lever_pipe.report.long_format import decimal
 
 NATIVE = "native"
 TEST = "test"
@@ -121,7 +120,7 @@ def read_start(evaluations: Path, episodes: Path) -> Played:
     wanted = {Of(TEST, mode, "last", 0) for mode in (GREEDY, SAMPLED)}
     faults = list(_episode_faults(found))
     if {_of(row) for row in found.evaluations} != wanted:
-        faults.append(f"evaluations of {listing(str(tuple(_of(row))) for row in found.evaluations)}")
+        faults.append(f"evaluations of {', '.join(str(tuple(_of(row))) for row in found.evaluations)}")
     if faults:
         raise RecordError(
             f"{evaluations}: expected the start policy on held-out tasks, greedy and sampled",

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import PrimaryCells
-from lever_pipe.report.tables.evidence import BY_SHOTS, PRIMARY, SECONDARY
+from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY
 
 REFERENCE_BETA = 0.15
 DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
@@ -139,7 +139,7 @@ def arms_of(groups: Iterable[str], main_preset: str) -> list[Arm]:
     arms: dict[str, _Found] = {main_preset: _Found()}
     for name in groups:
         policy = PolicyName.parse(name) if name.startswith("preset~") else None
-        if policy and policy.epoch is not None:
+        if policy and policy.epoch is not None and not policy.is_over_betas:
             arms.setdefault(policy.preset, _Found()).add(policy)
     return [Arm(preset, of.rce, of.grpo, of.on_policy, of.marks) for preset, of in arms.items()]
 

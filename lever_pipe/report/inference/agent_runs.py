@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.tables.intention import columns
+from lever_pipe.report.inference import agent_columns as columns
 
 Series = Mapping[int, float]
 """A metric by step, rising."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.metrics.agreement import ParameterDifference
-from lever_pipe.report.tables.policies import BASELINE_ORDER
 
 
 class PairRow(NamedTuple):
@@ -62,30 +61,3 @@ def pairs_of(policies: Sequence[str]) -> list[tuple[int, int]]:
         for i, j in combinations(range(len(policies)), 2)
         if "" in (runs[i], runs[j]) or runs[i] == runs[j] or groups[i] == groups[j]
     ]
-
-
-def shown_groups(groups: Iterable[str], preset: str) -> list[str]:
-    """Return the baselines in reading order and then the `trained_groups` of a preset."""
-    known = list(groups)
-    baselines = [f"baseline/{name}" for name in BASELINE_ORDER if f"baseline/{name}" in known]
-    return [*baselines, *trained_groups(known, preset)]
-
-
-def trained_groups(groups: Iterable[str], preset: str) -> list[str]:
-    """Return the latest RCE base of a preset's GRPO and, from it, the last epoch that each beta has, by beta.
-
-    Without GRPO it is the last RCE epoch.
-    """
-    own = [name for name in map(PolicyName.parse, groups) if name.preset == preset]
-    rce = {name.epoch or 0: str(name) for name in own if name.kind == "rce"}
-    grpo = [name for name in own if name.kind == "grpo"]
-    if not grpo:
-        return [rce[max(rce)]] if rce else []
-    base = max(name.base or 0 for name in grpo)
-    epochs: dict[float, dict[int, str]] = {}
-    for name in grpo:
-        if name.base == base:
-            epochs.setdefault(name.beta or 0.0, {})[name.epoch or 0] = str(name)
-    last = min(max(by_epoch) for by_epoch in epochs.values())
-    start = [rce[base]] if base in rce else []
-    return start + [epochs[beta][last] for beta in sorted(epochs)]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics, ExampleId, Selection
-from lever_pipe.report.tables.comparisons.estimates import Draws, differences, sides_of
-from lever_pipe.report.tables.comparisons.per_question import GroupScores
+from lever_pipe.report.inference.estimates import Draws, differences, sides_of
+from lever_pipe.report.inference.per_question import GroupScores
 
 Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.intention.records import UNSOUND
-from lever_pipe.report.tables.intention import columns
-from lever_pipe.report.tables.intention.agent_runs import TEST, VAL, read_columns
+from lever_pipe.report.inference import agent_columns as columns
+from lever_pipe.report.inference.agent_runs import TEST, VAL, read_columns
 from lever_pipe.statistics.curves import trapezoid_weights
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,0 @@
-"""Tables of study `intention`: collected runs, what they are compared by, and the documents' tables."""
