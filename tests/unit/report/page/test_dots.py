@@ -27,7 +27,7 @@ def card(*rows: tuple[str, list[tuple[MarkKind, Number]]], has_keys: bool = Fals
 
 @pytest.mark.parametrize(
     ("ends", "low", "high"),
-    [((-3.7, 1.4), -4, 2), ((41.1, 89.4), 40, 90), ((0.02, 0.93), 0, 1), ((5, 5), 0, 5), ((0, 0), 0, 1)],
+    [((-3.7, 1.4), -4, 2), ((41.1, 89.4), 40, 90), ((0.02, 0.93), 0, 1), ((5, 5), 5, 6), ((0, 0), 0, 0.2)],
 )
 def test_an_axis_holds_everything_between_round_ticks(ends: tuple[float, float], low: float, high: float) -> None:
     axis = dots.axis_of([number(end, 0.0) for end in ends], left=50)
