@@ -72,21 +72,33 @@ class Material:
     @property
     def axes(self) -> dict[str, list[Any]]:
         """Return the values that the main preset and the agent's arms have, by axis of declared tables."""
-        evaluated = self.evidence.where(metric="reward", study="intention", subset="val")
-        agents: dict[str, list[Any]] = {
-            "arm": list(dict.fromkeys(row.subject[4:] for row in evaluated if "/" not in row.subject)),
-            "step": sorted({int(row.at) for row in evaluated if row.at.isdigit()}),
+        found: dict[str, list[Any]] = {}
+        if self.presets:
+            found = {"beta": self.main.betas(), "epoch": self.main.epochs, "samples": self.samples, "shots": self.shots}
+        if self.config.agents is None:
+            return found
+        rows = [
+            row for row in self.evidence.where(metric="reward", study="intention", subset="val") if row.at.isdigit()
+        ]
+        runs = [row.subject.partition("/seed~") for row in rows]
+        return {
+            **found,
+            "arm": list(dict.fromkeys(arm.removeprefix("arm~") for arm, _, _ in runs)),
+            "seed": sorted({int(seed) for _, _, seed in runs if seed}),
+            "step": sorted({int(row.at) for row in rows}),
+            "mode": sorted({row.mode for row in rows}),
+            "threshold": list(self.config.agents.evaluation.thresholds),
         }
-        if not self.presets:
-            return agents
-        main: dict[str, list[Any]] = {"beta": self.main.betas(), "epoch": self.main.epochs}
-        return {**main, "samples": self.samples, "shots": self.shots, **agents}
 
     @property
     def given(self) -> Mapping[str, Any]:
         """Return the values that every template of a declared table may use."""
         samples = self.samples or [DOCUMENT_SAMPLES]
+        agents = {} if self.config.agents is None else {"reference_arm": self.config.agents.reference_arm}
+        if not self.presets:
+            return agents
         return {
+            **agents,
             "preset": self.main.preset,
             "base": self.main.base or 0,
             "reference": reference_of(self.main.betas()) or 0.0,

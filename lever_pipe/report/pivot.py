@@ -191,7 +191,9 @@ class _Pivot:
             where = {"quoted": quoted} | {name: where[name] for name in ("at", "samples", "shots") if name in where}
             if column.mean_over in at:
                 where[column.mean_over] = str(at[column.mean_over])
-        return self.evidence.find(_filled(subject, values), column.metric, study=self.spec.study, **where)
+        return self.evidence.find(
+            _filled(subject, values), _filled(column.metric, values), study=self.spec.study, **where
+        )
 
     def _each(self, column: ColumnSpec) -> list[Values]:
         return list(_combinations(column.each, self.axes)) if column.each else [{}]
@@ -205,7 +207,9 @@ class _Pivot:
 
 
 def as_axis(value: Any) -> Cell:
-    """Return a value of an axis as a cell."""
+    """Return a value of an axis as a cell; a decoding has a name in words."""
+    if value in ("greedy", "sampled"):
+        return say(f"agent.{value}")
     return Name(f"{value:g}" if isinstance(value, float) else str(value))
 
 

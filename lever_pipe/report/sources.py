@@ -356,8 +356,6 @@ def published(path: Path) -> Iterator[EvidenceRow]:
         yield EvidenceRow(
             LEVER, subject, metric, float(line["value"]), **at, printed=line["value"], how=line["notes"], source=source
         )
-        if epoch == "minimum":
-            yield EvidenceRow(LEVER, subject, f"{metric}_epoch", float(line["epoch"]), **at, source=source)
 
 
 def published_agents(path: Path) -> Iterator[EvidenceRow]:

@@ -57,7 +57,12 @@ DETAIL = {"description": "size", "importance": 2, "inquiry": "which size?", "opt
 
 
 def task(name: str) -> dict[str, Any]:
-    return {"id": name, "category": "shop", "task": "buy", "missing_details": [DETAIL, {**DETAIL, "importance": "3"}]}
+    return {
+        "id": name,
+        "category": "shop",
+        "task": f"buy {name}",
+        "missing_details": [DETAIL, {**DETAIL, "importance": "3"}],
+    }
 
 
 @pytest.fixture(scope="module")

@@ -259,7 +259,10 @@ def _tasks(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], 
         details = [
             {"description": f"size {i}", "importance": i, "inquiry": "which?", "options": ["s", "m"]} for i in (1, 2)
         ]
-        tasks = [{"id": f"{split} {i}", "category": "shop", "task": "buy", "missing_details": details} for i in (1, 2)]
+        tasks = [
+            {"id": f"{split} {i}", "category": "shop", "task": f"buy {split} {i}", "missing_details": details}
+            for i in (1, 2)
+        ]
         put(place / f"{split}.json", json.dumps(tasks))
     return lambda copy: task_files.read(None, RawFiles(*((copy / f"{s}.json",) for s in ("train", "val", "test"))))
 

@@ -21,9 +21,11 @@ from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import Ledger
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
+from lever_pipe.report.pivot import read_specs
 from lever_pipe.report.table import Table, as_csv
 
-MESSAGES = Path(__file__).parents[2] / "resources" / "messages"
+RESOURCES = Path(__file__).parents[2] / "resources"
+MESSAGES, DECLARED = RESOURCES / "messages", RESOURCES / "tables" / "documents_agent.yaml"
 VOICES = {name: Voice(name, read_catalogue(sorted((MESSAGES / name).glob("*.yaml")))) for name in ("en", "zh")}
 SAY = VOICES["en"].text
 Rows = list[dict[str, str]]
@@ -76,7 +78,7 @@ def evidence_of(folder: Path, study: Study) -> list[EvidenceRow]:
 
 def tabulate(rows: list[EvidenceRow], study: Study, **changes: object) -> Tabulated:
     """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
-    material = Material(Evidence(rows), agent_runs.shown_config(study, **changes))
+    material = Material(Evidence(rows), agent_runs.shown_config(study, **changes), specs=read_specs(DECLARED))
     ledger = Ledger(material.evidence)
-    noted = {table.id: table.noted(ledger) for table in tables(material)}
+    noted = {table.id: table.noted(ledger) for table in (*tables(material), *material.all_declared())}
     return Tabulated(material, noted, next((card.noted(ledger) for card in answers(material)), None))

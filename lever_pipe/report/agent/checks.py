@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.report.agent.runs import MODES, STUDY, AgentView, run_of
+from lever_pipe.report.cells import Cell, derived, say
 
 TOLERANCE = 1e-6
 """Relative, of means that are written with nine digits."""
@@ -24,6 +25,23 @@ class Identity(NamedTuple):
     def holds(self) -> bool:
         """Return whether it holds everywhere."""
         return max(self.deviations) <= TOLERANCE
+
+
+def texts(view: AgentView) -> Iterator[Cell]:
+    """Yield whether all identities hold, and how often simulator and environment failed in training."""
+    checks = identities(view)
+    broken = [check for check in checks if not check.holds]
+    names = [say(f"agent.identity.{check.name}") for check in broken or checks]
+    if names:
+        yield say("agent.broken" if broken else "agent.hold", names=names)
+    counts = []
+    for metric in ("simulator_failures", "environment_timeouts"):
+        rows = [view.find(f"arm~{arm.name}", metric, at="sum", subset="train") for arm in view.arms]
+        known = [row for row in rows if row is not None]
+        total = math.fsum(row.runs * row.value for row in known) if known else math.nan
+        counts.append(derived(total, 0, known, "sum over runs"))
+    if all(counts):
+        yield say("agent.troubles", failures=counts[0], timeouts=counts[1])
 
 
 def identities(view: AgentView) -> list[Identity]:

@@ -15,7 +15,6 @@ from lever_pipe.report.agent.document_003 import by_step, steps_cell
 from lever_pipe.report.agent.runs import (
     MODES,
     PAIR,
-    PUBLISHED_FRESH_ERROR,
     REWARD_DIGITS,
     RUNS,
     AgentView,
@@ -40,6 +39,8 @@ from lever_pipe.statistics.comparison import holm as holm_p
 from lever_pipe.statistics.curve_tests import compare_curves, f_test, flat_noise
 from lever_pipe.statistics.curves import drawdowns
 
+PUBLISHED_ERROR = 0.13
+"""Standard error of a published evaluation on other tasks: each detail is found with one probability."""
 FEWEST = 5
 """Evaluations below which two curves are not compared."""
 Values = Mapping[int, float]
@@ -263,7 +264,7 @@ def _f_p(pair: CurvePair, of: Callable[[Values], list[float]]) -> float:
 def _best_gap_p(pair: CurvePair) -> float:
     curves = [values_of(side[0]) for side in (pair.no_kl, pair.kl)]
     n = min(map(len, curves))
-    noise = flat_noise(n, PUBLISHED_FRESH_ERROR, generator(0, "flat", n))
+    noise = flat_noise(n, PUBLISHED_ERROR, generator(0, "flat", n))
     return noise.chance_of_best_gap(abs(best_value(curves[0]) - best_value(curves[1])))
 
 

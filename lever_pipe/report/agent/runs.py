@@ -26,10 +26,6 @@ ALPHA = 0.05
 PERCENT = 100.0
 REWARD_DIGITS = 3
 """As the documents print rewards."""
-PUBLISHED_ERROR = 0.101
-"""Standard error of a published evaluation on its 40 tasks, modelled: each detail is found with one probability."""
-PUBLISHED_FRESH_ERROR = 0.13
-"""The same on other tasks."""
 Curve = Mapping[int, EvidenceRow]
 """Evaluations by step, rising."""
 Measure = Callable[[Mapping[int, float]], float]
@@ -120,13 +116,9 @@ class AgentView:
         return self.evidence.find(subject, metric, study=STUDY, **parts)
 
     def held_out(self, subject: str, mode: str) -> EvidenceRow | None:
-        """Return the primary endpoint in a decoding, of the checkpoint that it is of; the start policy has only one."""
+        """Return the primary endpoint of an arm or run in a decoding."""
         primary = self.config.evaluation.primary
-        where = {"subset": primary.split, "mode": mode}
-        found = self.find(subject, primary.metric, at=primary.checkpoint, **where)
-        if found is None and subject == START:
-            found = next(iter(self.evidence.where(subject, primary.metric, study=STUDY, **where)), None)
-        return found
+        return self.find(subject, primary.metric, at=primary.checkpoint, subset=primary.split, mode=mode)
 
     @property
     def scale(self) -> float:

@@ -1,11 +1,12 @@
-"""Every table of study `intention` that is no plain pivot, in reading order."""
+"""Every table and sentence of study `intention` that is no plain pivot, in reading order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lever_pipe.report.agent import advice, arms, document_003, document_004
+from lever_pipe.report.agent import advice, arms, checks, document_003, document_004
 from lever_pipe.report.agent.runs import view_of
+from lever_pipe.report.cells import Cell
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Table
 
@@ -20,3 +21,9 @@ def tables(material: Material) -> Iterator[Table]:
         yield from document_004.tables(view)
         yield from advice.tables(view)
     yield from arms.tables(view)
+
+
+def texts(material: Material) -> Iterator[tuple[str, Cell]]:
+    """Yield what holds of all runs, with the section that says it."""
+    view = view_of(material)
+    yield from (("004", text) for text in (checks.texts(view) if view is not None else ()))

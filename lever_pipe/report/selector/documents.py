@@ -146,15 +146,15 @@ def _change(first: Number | None, last: Number | None) -> Number | None:
 def _published_statistics(material: Material, metric: CurveMetric, beta: float) -> dict[str, Cell]:
     subject = f"published/grpo_balanced/beta~{beta_text(beta)}"
 
-    def find(epoch: str, name: str = metric.name, **parts: str) -> Number | None:
-        row = material.evidence.find(f"{subject}{epoch}", name, quoted=CURVES, **parts)
-        cell = level(row, metric.digits if name == metric.name else 0)
+    def find(epoch: str, at: str = "") -> Number | None:
+        row = material.evidence.find(f"{subject}{epoch}", metric.name, at=at, quoted=CURVES)
+        cell = level(row, 0 if at == "minimum epoch" else metric.digits)
         return cell and replace(cell, printed="")
 
     found: dict[str, Cell] = {"mean": find("", at="mean(1-50)"), "first": find("/epoch~1")}
     found["last"] = find(f"/epoch~{LAST_PUBLISHED_EPOCH}")
     found["change"] = _change(find("/epoch~1"), find(f"/epoch~{LAST_PUBLISHED_EPOCH}"))
-    lowest, where = find("", at="minimum"), find("", f"{metric.name}_epoch", at="minimum")
+    lowest, where = find("", at="minimum"), find("", at="minimum epoch")
     return found | {"minimum": lowest and say("doc.at_epoch", value=lowest, epoch=where)}
 
 

@@ -53,7 +53,7 @@ def test_one_seed_speaks_of_these_runs_alone(default: Tabulated, evidence: list[
 
 def test_the_plot_subtracts_to_the_difference(default: Tabulated) -> None:
     marks = {SAY(row.label): dict(row.marks) for row in card(default).rows}
-    assert list(marks) == ["baseline", "kl_only", "bundle", "kl_strong"]  # by their coefficient
+    assert list(marks) == ["start policy", "baseline", "kl_only", "bundle", "kl_strong"]  # by their coefficient
     for kind, mode in (("a", "sampled"), ("b", "greedy")):
         gap = default.view.difference("kl_strong", mode)
         assert gap is not None
@@ -71,4 +71,4 @@ def test_each_lack_is_said(evidence: list[EvidenceRow]) -> None:
     plain = tuple(arm for arm in ARMS if not arm.kl)
     assert headline(evidence, arms=plain, document_arm="entropy_only") == "No arm has KL"
     greedy = [row for row in evidence if row.mode != "sampled"]
-    assert headline(greedy) == "With KL: greedy score not tested"
+    assert headline(greedy) == "With KL: greedy score not told apart"
