@@ -22,7 +22,6 @@ from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, S
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the parser in C, where PyYAML has it, reads ten times as fast
 ABSENT = "–"
 """What a table shows for an absent cell."""
 
@@ -49,7 +48,7 @@ def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in paths:
         try:
-            values: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER) or {}  # noqa: S506 - the safe one
+            values: Any = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         except FileNotFoundError:
             raise RecordError(f"{path}: expected a catalogue of messages", found="none", do="Restore it.") from None
         except (yaml.YAMLError, UnicodeDecodeError) as fault:
