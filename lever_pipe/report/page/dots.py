@@ -12,7 +12,7 @@ from lever_pipe.report.cards import Card, CardRow
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Number
 
-WIDTH, PLOT_HEIGHT, PAD = 372, 168, 10
+WIDTH, PLOT_HEIGHT, PAD = 372, 168, 14
 """Of the drawing, in its own units; a card shows about one pixel a unit, so that text keeps its size."""
 N_TICKS = 5
 WIDE_CHARACTER, CHARACTER = 13.0, 7.2  # width at 13 units

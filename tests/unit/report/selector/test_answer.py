@@ -39,7 +39,7 @@ def test_grpo_helps_where_only_on_policy_is_separated() -> None:
     assert "RCE itself gains +18.9" in grpo
     assert "learning rate 0.0003 against 5e-06" in grpo  # the modes differ in more than who draws
     assert beta.startswith(
-        "None stands out offline; on-policy, KL_BETA 1 is lower than 0. Offline: 3 values lie within"
+        "None stands out offline; on-policy, KL_BETA 1 scores lower than 0. Offline: 3 values lie within"
     )
     assert "On-policy: KL_BETA 1 against 0 is -2.21 [-4.2, -0.2]; 0 is highest of 3." in beta
     assert "best" not in beta + grpo

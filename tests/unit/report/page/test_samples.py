@@ -1,0 +1,52 @@
+"""Gallery and dialogues: rows in reading order, answers in the colour of what they earn, every text escaped."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.page import samples
+
+VOICE = Voice("en", read_catalogue([Path("resources/messages/en/page.yaml")]))
+
+
+def row(answer: str, accuracy: float) -> dict[str, Any]:
+    shown = {"id": 1, "image": "p", "question": "what <is> it?", "answer": "red", "question_type": "x"}
+    return {"answer": answer, "accuracy": accuracy, "demonstrations": [shown]}
+
+
+def test_a_question_shows_each_policy_in_order_and_colours_its_answer() -> None:
+    rows = {"oracle": row("a", 1.0), "rce": row("b", 0.0), "grpo": row("<c>", 0.3)}
+    question = {"image": "p", "question": "who?", "references": [["a", 9], ["d", 1]], "rows": rows}
+    text = str(samples.gallery({"questions": [question], "images": {"p": "data:image/png;base64,AA"}}, VOICE))
+    assert re.findall(r"<dt>(\w+)</dt>", text) == ["RCE", "GRPO", "oracle"]
+    assert re.findall(r'<span class="said (\w+)">([^<]*)</span>', text) == [
+        ("no", "b"),
+        ("open", "&lt;c&gt;"),
+        ("yes", "a"),
+    ]
+    assert text.count("<img") == 4
+    assert "a, d" in text
+    assert "what &lt;is&gt; it?" in text
+
+
+def test_a_dialogue_marks_what_a_reply_uncovered() -> None:
+    turns = [
+        {"said": "", "calls": [{"content": "what about <date>"}], "reply": "date is high", "uncovered": ["date"]},
+        {"said": "hm", "calls": [], "reply": "", "uncovered": []},
+    ]
+    told = {"turns": turns, "reward": 1.0}
+    task = {"request": "a trip", "hidden": [{"text": "date"}], "ceiling": 2.5, "dialogues": {"a": told, "b": told}}
+    counts = {"tasks": 9, "higher": 4, "lower": 1, "equal": 4}
+    text = str(samples.dialogues({"tasks": [task], "counts": counts}, VOICE))
+    assert text.count('<span class="yes">date is high</span>') == 2
+    assert "what about &lt;date&gt;" in text
+    assert "<li>hm</li>" in text
+    assert "1 of 2.5" in text
+
+
+def test_nothing_is_shown_of_nothing() -> None:
+    assert samples.gallery(None, VOICE) == samples.dialogues(None, VOICE) == ""
+    assert samples.gallery({"questions": [], "images": {}}, VOICE) == samples.dialogues({"tasks": []}, VOICE) == ""
