@@ -9,7 +9,7 @@ from lever_pipe.report.cells import Cell, Code, Name, Series, numbers_in, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.lineage import REMARK, Fields
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 STATISTICS = ("mean", "first", "last", "minimum")
 """Notes that name a statistic over a run, which its line names already."""
@@ -32,7 +32,7 @@ def printed(material: Material, tables: Sequence[Table], told: set[str]) -> Iter
         found.setdefault((row.quoted, *(fields.get(name, "") for name in FIELDS)), []).append(row)
     if not found:
         return
-    lines = [Line((Name(file), *_what(of), _known(values), _noted(of))) for (file, *values), of in found.items()]
+    lines = [TableLine((Name(file), *_what(of), _known(values), _noted(of))) for (file, *values), of in found.items()]
     names = ("published.file", "head.kl_beta", "head.epoch", "published.known", "published.noted")
     table = Table(
         id=f"{section}-published",

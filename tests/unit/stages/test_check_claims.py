@@ -17,7 +17,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.stage_configs import CheckClaimsConfig
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.cells import Cell, Ledger
+from lever_pipe.report.cells import Cell, EvidenceLedger
 from lever_pipe.report.claims.tables import tables
 from lever_pipe.report.claims.verdicts import VERDICTS
 from lever_pipe.report.evidence import Evidence, read_evidence, write_evidence
@@ -122,7 +122,7 @@ def test_the_tables_hold_every_claim_once_and_ten_on_the_main_page(folder: Path)
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_cell_is_said_in_both_languages_and_has_its_evidence(folder: Path, language: str) -> None:
     texts = read_catalogue(sorted((RESOURCES / "messages" / language).glob("*.yaml")))
-    ledger, voice = Ledger(Evidence(read_evidence(folder / "evidence.csv"))), Voice(language, texts)
+    ledger, voice = EvidenceLedger(Evidence(read_evidence(folder / "evidence.csv"))), Voice(language, texts)
 
     def said(cell: Cell) -> str:
         return voice.text(cell)

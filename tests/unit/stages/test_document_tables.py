@@ -15,7 +15,7 @@ import synthetic_results as synthetic
 from lever_pipe.experiment.config import Preset
 from lever_pipe.experiment.report_stage_configs import CollectEvidenceConfig, ReportedRun, ShownStudy
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.cells import Ledger
+from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
 from lever_pipe.report.evidence import Evidence, read_evidence
 from lever_pipe.report.material import Material
@@ -75,7 +75,7 @@ class DocumentTables:
         specs = read_specs(RESOURCES / "tables" / "documents_selector.yaml")
         self.material = Material(self.evidence, run, lineages, specs)
         found = guard(list(document_tables(self.material)), lineages, "footnote")
-        ledger = Ledger(self.evidence)
+        ledger = EvidenceLedger(self.evidence)
         self.tables = {table.id: table.noted(ledger) for table in found}
         assert len(self.tables) == len(found)
 
