@@ -14,7 +14,7 @@ from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.config import AdaptiveKl, Grpo, OnPolicy, Reward
 from lever_pipe.report import lineage
 
-FOLDER = Path(__file__).parents[4] / "resources" / "reference"
+FOLDER = Path(__file__).parents[3] / "resources" / "reference"
 FILE = FOLDER / "lineage.yaml"
 STAGES = {"grpo_frozen": "grpo", "grpo_balanced": "grpo_balanced"}
 """Stage in the reference and in the lineage."""
