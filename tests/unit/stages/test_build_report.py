@@ -55,7 +55,7 @@ class Reader(HTMLParser):
             inside = Shown(int(found["data-e"] or 0))
             self.traced.append(inside)
         is_hidden |= (
-            tag in ("style", "script", "head") or found.get("class") == "plot" or "soft" in str(found.get("class"))
+            tag in ("style", "script", "head") or "plot" in str(found.get("class")) or "soft" in str(found.get("class"))
         )
         self.open.append((tag, inside, is_hidden))
 
