@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from lever_pipe.report.cells import Cell, Ledger, Message, Number
+from lever_pipe.report.cells import Cell, EvidenceLedger, Message, Number
 
 MarkKind: TypeAlias = Literal["a", "b", "muted"]
 """Which of two series a dot belongs to, or that it is there to compare with."""
@@ -43,7 +43,7 @@ class Card:
     links: tuple[tuple[str, Message], ...]
     keys: tuple[tuple[MarkKind, Message], ...] = ()
 
-    def noted(self, ledger: Ledger) -> Card:
+    def noted(self, ledger: EvidenceLedger) -> Card:
         """Return the card with every derived number in the evidence, under `card/TITLE`.
 
         Raises:

@@ -1,7 +1,7 @@
 """What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages, names, verdicts.
 
 Nothing here is formatted: `catalogue.Voice` writes each kind in a language, at the very end. A number is either a
-quantity of the evidence (`ref` is its row's key) or made of such (`of` are their keys); `Ledger.note` gives the latter
+quantity of the evidence (`ref` is its row's key) or made of such (`of` are their keys); `EvidenceLedger.note` gives the latter
 rows of their own, so that everything printed is found in the evidence.
 """
 
@@ -25,7 +25,7 @@ class Number:
     Attributes:
         value: in the unit in which it is printed.
         digits: decimals that it is printed with.
-        ref: key of its row; empty for a derived number until `Ledger.note`.
+        ref: key of its row; empty for a derived number until `EvidenceLedger.note`.
         sign: whether a positive number shows its sign.
         low: lower end of the 95 % interval; NaN without one.
         high: upper end.
@@ -194,7 +194,7 @@ def average(cells: Sequence[Number | None], digits: int | None = None) -> Number
 
 
 @dataclass(slots=True)
-class Ledger:
+class EvidenceLedger:
     """The evidence of a report, with the rows of what its tables and sentences derive."""
 
     evidence: Evidence

@@ -14,7 +14,7 @@ from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.cells import Cell, Code, Message, Name, Series, say
 from lever_pipe.report.labels import label
 from lever_pipe.report.lineage import REMARK, Fields, Lineages, read_lineage, read_published_lineage
-from lever_pipe.report.table import Line, Table
+from lever_pipe.report.table import Table, TableLine
 
 Guarding = Literal["footnote", "strict"]
 PUBLISHED = "published/"
@@ -226,7 +226,7 @@ def _names(values: Mapping[str, str], holders: frozenset[str]) -> Series:
 def _marked(table: Table, found: Sequence[LineageGap]) -> Table:
     """Return the table with one letter for each footnote; those beyond the alphabet share its last letter."""
     letters: dict[Message, str] = {}
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for line in table.lines:
         texts = [deviation.text for deviation in found if not deviation.holders.isdisjoint(line.groups)]
         for text in texts:

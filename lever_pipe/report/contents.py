@@ -10,7 +10,7 @@ from lever_pipe.report import setting
 from lever_pipe.report.agent import answer as agent_answer
 from lever_pipe.report.agent import tables as agent
 from lever_pipe.report.cards import Card
-from lever_pipe.report.cells import Cell, Ledger
+from lever_pipe.report.cells import Cell, EvidenceLedger
 from lever_pipe.report.claims import tables as claims
 from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
@@ -40,7 +40,7 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     agent.tables,
     claims.tables,
 )
-TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, summary.texts)
+TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, summary.texts, agent.texts)
 """Makers of a section's sentences, each with the section's id."""
 
 
@@ -51,7 +51,7 @@ class Contents:
     cards: tuple[Card, ...]
     tables: Mapping[str, tuple[Table, ...]]
     texts: Mapping[str, tuple[Cell, ...]]
-    ledger: Ledger
+    ledger: EvidenceLedger
 
 
 def contents_of(material: Material) -> Contents:
@@ -61,7 +61,7 @@ def contents_of(material: Material) -> Contents:
         RecordError: a number refers to a row that is missing, a table's id stands twice, or a section is unknown.
         ComparisonError: `report.guard` is `strict` and lines of ours differ in more than their table compares.
     """
-    ledger = Ledger(material.evidence)
+    ledger = EvidenceLedger(material.evidence)
     cards = tuple(card.noted(ledger) for make in CARDS for card in make(material))
     known = {section for sections in PAGES.values() for section in sections}
     tables: dict[str, tuple[Table, ...]] = {}

@@ -20,7 +20,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.sections import Section
 from lever_pipe.report.cells import Cell, Name, Number, average, gap, holm, level, minus, part, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.table import Column, Line, Table, Whose
+from lever_pipe.report.table import Column, Table, TableLine, Whose
 
 Values = Mapping[str, Any]
 """Value by axis."""
@@ -129,7 +129,7 @@ class _Pivot:
             factor=self.spec.factor,
         )
 
-    def _pair(self, at: Values) -> Iterator[Line]:
+    def _pair(self, at: Values) -> Iterator[TableLine]:
         """Yield the line of ours and, where anything was published, one below it; nothing without ours."""
         names = tuple(as_axis(at[axis]) for axis in self.spec.lines)
         ours = [self._ours(column, {**at, **each}) for column in self.spec.columns for each in self._each(column)]
@@ -144,7 +144,7 @@ class _Pivot:
         for whose, cells, subject in sides:
             source: tuple[Cell, ...] = (say(f"word.{whose}"),) if self.spec.published else ()
             group = _filled(subject, {**self.values, **at})
-            yield Line((*names, *source, *cells), whose, (group,))
+            yield TableLine((*names, *source, *cells), whose, (group,))
 
     def _ours(self, column: ColumnSpec, at: Values) -> Cell:
         row = self._row(column, at, self.spec.ours)

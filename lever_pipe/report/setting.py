@@ -9,7 +9,7 @@ from lever_pipe.report.cells import Cell, Code, Name, level, part, say, sentence
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.answer import SIMILAR
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 AS_PUBLISHED = "published"
 """The preset whose values are those that the documents name."""
@@ -75,16 +75,16 @@ def _plain(row: EvidenceRow) -> Cell:
     return level(row, 1, interval=False)
 
 
-def _measured(material: Material, presets: list[str]) -> Iterator[Line]:
+def _measured(material: Material, presets: list[str]) -> Iterator[TableLine]:
     rows = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
     counts = tuple(level(rows.get(f"preset~{preset}"), 0, interval=False) for preset in presets)
     if any(count is not None for count in counts):
-        yield Line((say("run.n_parameters"), *counts))
+        yield TableLine((say("run.n_parameters"), *counts))
 
 
-def _lines(flat: Mapping[str, Mapping[str, Any]], keys: list[str]) -> Iterator[Line]:
+def _lines(flat: Mapping[str, Mapping[str, Any]], keys: list[str]) -> Iterator[TableLine]:
     for key in keys:
-        yield Line((Code(key), *(_value(values.get(key)) for values in flat.values())))
+        yield TableLine((Code(key), *(_value(values.get(key)) for values in flat.values())))
 
 
 def _value(value: Any) -> Cell:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.catalogue import ABSENT, Voice
-from lever_pipe.report.cells import Cell, Ledger, Message, Number, say
+from lever_pipe.report.cells import Cell, EvidenceLedger, Message, Number, say
 
 Whose = Literal["", "ours", "published", "emulated"]
 """Whose numbers a row or column holds."""
@@ -27,7 +27,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableLine:
     """A row of a table.
 
     Attributes:
@@ -63,7 +63,7 @@ class Table:
     section: str
     title: Cell
     columns: tuple[Column, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
     lead: Cell = None
     notes: tuple[Cell, ...] = ()
     footnotes: tuple[Cell, ...] = ()
@@ -81,7 +81,7 @@ class Table:
         lines = tuple(replace(line, cells=tuple(line.cells[i] for i in kept)) for line in self.lines)
         return replace(self, columns=tuple(self.columns[i] for i in kept), lines=lines)
 
-    def noted(self, ledger: Ledger) -> Table:
+    def noted(self, ledger: EvidenceLedger) -> Table:
         """Return the table with every derived number in the evidence, under `table/ID`.
 
         Raises:
@@ -136,12 +136,12 @@ def beside(
     ours: Sequence[Cell],
     theirs: Sequence[Cell],
     groups: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
-) -> Iterator[Line]:
+) -> Iterator[TableLine]:
     """Yield the line of ours and below it the published one, each only where it has a cell; `groups` are of both."""
     sides: tuple[tuple[Whose, Sequence[Cell]], ...] = (("ours", ours), ("published", theirs))
     for (whose, cells), of in zip(sides, groups, strict=True):
         if any(cell is not None for cell in cells):
-            yield Line((*names, say(f"word.{whose}"), *cells), whose, of)
+            yield TableLine((*names, say(f"word.{whose}"), *cells), whose, of)
 
 
 def _has_ends(cell: Cell) -> bool:

@@ -11,7 +11,7 @@ from lever_pipe.base import seeding, storage
 from lever_pipe.experiment.stage_configs import CheckClaimsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.claims.book import RewardCurves, read_claims
+from lever_pipe.report.claims.book import read_claims
 from lever_pipe.report.claims.evaluate import JudgedClaim, OurAgents, Side, as_json, judge_claims
 from lever_pipe.report.claims.lever_sides import FILES, OurLever, PublishedLever
 from lever_pipe.report.claims.reward_runs import RewardRuns, seeds_by_arm
@@ -47,8 +47,8 @@ def check_claims(
     lineages = read_published_lineage(reference_lineage)
     published: dict[str, Side] = {name: PublishedLever(known, lineages, name) for name in FILES}
     own = {group: fields for path in lineage for group, fields in read_lineage(path).items()}
-    ours = {**_our_lever(known, own, config), **_our_agents(known, book.reward_curves, config)}
-    runs = {name: _runs(known, name, book.reward_curves, config, "flat_noise") for name in DOCUMENTS}
+    ours = {**_our_lever(known, own, config), **_our_agents(known, book.noise_sd, config)}
+    runs = {name: _runs(known, name, book.noise_sd, config, "flat_noise") for name in DOCUMENTS}
     found = judge_claims(book.claims, {**published, **runs}, ours)
     storage.write_text(judged, _csv_text(found, Voice("en", read_catalogue(messages))))
     storage.write_text(findings, json.dumps([as_json(of) for of in found], ensure_ascii=False, indent=1) + "\n")
@@ -64,18 +64,20 @@ def _our_lever(evidence: Evidence, lineages: dict[str, dict[str, str]], config: 
     return {name: OurLever(evidence, lineages, name, config.main_preset, base, samples) for name in FILES}
 
 
-def _our_agents(evidence: Evidence, given: RewardCurves, config: CheckClaimsConfig) -> dict[str, Side]:
+def _our_agents(evidence: Evidence, noise_sd: float, config: CheckClaimsConfig) -> dict[str, Side]:
     if not config.arms:
         return {}
     modes = {row.mode for row in evidence.where(metric="reward", study="intention", subset="val") if row.at.isdigit()}
     mode = config.mode if config.mode in modes or not modes else min(modes)
     seeds = seeds_by_arm(evidence.subjects("executed_steps", study="intention"))
     arms = (config.arms, seeds, config.reference_arm, config.document_arm)
-    return {name: OurAgents(_runs(evidence, name, given, config, "our_flat_noise", mode), *arms) for name in DOCUMENTS}
+    return {
+        name: OurAgents(_runs(evidence, name, noise_sd, config, "our_flat_noise", mode), *arms) for name in DOCUMENTS
+    }
 
 
 def _runs(
-    evidence: Evidence, document: str, given: RewardCurves, config: CheckClaimsConfig, stream: str, mode: str = ""
+    evidence: Evidence, document: str, noise_sd: float, config: CheckClaimsConfig, stream: str, mode: str = ""
 ) -> RewardRuns:
     known: dict[tuple[int, float], FlatNoise] = {}
 
@@ -84,7 +86,7 @@ def _runs(
             known[n, sd] = flat_noise(n, sd, seeding.generator(config.seed, "claims", stream))
         return known[n, sd]
 
-    return RewardRuns(evidence, document, noise, given.noise_sd, mode=mode)
+    return RewardRuns(evidence, document, noise, noise_sd, mode=mode)
 
 
 def _csv_text(judged: Sequence[JudgedClaim], voice: Voice) -> str:

@@ -18,7 +18,7 @@ from lever_pipe.report.agent.runs import AgentView, view_of
 from lever_pipe.report.agent.tables import tables
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.cells import Ledger
+from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.pivot import read_specs
@@ -79,6 +79,6 @@ def evidence_of(folder: Path, study: Study) -> list[EvidenceRow]:
 def tabulate(rows: list[EvidenceRow], study: Study, **changes: object) -> Tabulated:
     """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
     material = Material(Evidence(rows), agent_runs.shown_config(study, **changes), specs=read_specs(DECLARED))
-    ledger = Ledger(material.evidence)
+    ledger = EvidenceLedger(material.evidence)
     noted = {table.id: table.noted(ledger) for table in (*tables(material), *material.all_declared())}
     return Tabulated(material, noted, next((card.noted(ledger) for card in answers(material)), None))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-from lever_pipe.report.tables import frames
 
 from lever_pipe.base import seeding
 from lever_pipe.report import sources
@@ -97,7 +96,7 @@ def references(lever: Change | None = None, intention: Change | None = None) -> 
         if change is None:
             found.add(read(path))
             continue
-        rows = frames.read_text_columns(path)
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
         change(rows)
         with tempfile.TemporaryDirectory() as folder:
             rows.to_csv(Path(folder, path.name), index=False)
@@ -253,7 +252,15 @@ def _comparisons(of: Ours) -> list[dict[str, object]]:
     near = min(of.samples, key=lambda n: abs(n - 200))
     named = {"001": [(b, 0.15) for b in of.betas if b != 0.15], "002": [(0.18, 0.15), (0.12, 0.15), (0.18, 0.12)]}
     return [
-        _comparison(f"document-{document}/epoch~{epoch}", left, right, epoch, near, shots, of)
+        _comparison(
+            f"document-{document}/epoch~{epoch}{'' if shots == 'mean' else '-by-shots'}",
+            left,
+            right,
+            epoch,
+            near,
+            shots,
+            of,
+        )
         for document, pairs in named.items()
         for epoch in range(1, of.epochs + 1)
         for left, right in pairs

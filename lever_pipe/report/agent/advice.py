@@ -11,7 +11,7 @@ from lever_pipe.report.agent.runs import ALPHA, MODES, AgentView, mean_of, p_cel
 from lever_pipe.report.cells import Cell, Number, Series, Verdict, derived, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.inference.arm_estimates import paired_over_seeds
-from lever_pipe.report.table import Line, Table
+from lever_pipe.report.table import Table, TableLine
 
 HELD_OUT = "held_out"
 """The primary endpoint."""
@@ -68,7 +68,7 @@ def tables(view: AgentView) -> Iterator[Table]:
     """Yield the sentences of each document with their answers."""
     heads = ("document", "its_reason", "ours", "verdict")
     for document, sayings in SAID.items():
-        lines = [Line((say(f"advice.{of.id}"), _reason(view, of), *_answered(view, of))) for of in sayings]
+        lines = [TableLine((say(f"advice.{of.id}"), _reason(view, of), *_answered(view, of))) for of in sayings]
         yield table_of(f"{document}-advice", f"advice.title_{document}", heads, lines, notes=("advice.note",))
 
 

@@ -17,7 +17,7 @@ from lever_pipe.report.agent.runs import (
     table_of,
 )
 from lever_pipe.report.cells import Cell, Code, Name, Series, holm, level, minus, say
-from lever_pipe.report.table import Line, Table
+from lever_pipe.report.table import Table, TableLine
 
 SETTINGS = ("kl_coefficient", "entropy", "schedule", "learning_rate", "trajectory_score")
 SCORES = ("score", "difference", "holm", "gain")
@@ -42,19 +42,21 @@ def tables(view: AgentView) -> Iterator[Table]:
     yield table_of("agent-arms", title, heads, lines, section="agent", lead=_answer(view), notes=notes)
 
 
-def _lines(view: AgentView, arm: AgentArm) -> Iterator[Line]:
+def _lines(view: AgentView, arm: AgentArm) -> Iterator[TableLine]:
     """Yield the line of an arm, behind that of the reference arm its levels over fewer seeds."""
     seeds = seeds_cell(view.seeds[arm.name])
-    yield Line((arm_cell(view, arm.name), *_settings(view, arm), seeds, *_scores(view, arm), *_after(view, arm.name)))
+    yield TableLine(
+        (arm_cell(view, arm.name), *_settings(view, arm), seeds, *_scores(view, arm), *_after(view, arm.name))
+    )
     for fewer in _fewer(view) if arm.name == view.reference else ():
         scores = [view.at_seeds(fewer, mode) for mode in MODES]
         yield _scored(say("agent.same_seeds", arm=Code(arm.name)), seeds_cell(fewer), scores)
 
 
-def _scored(name: Cell, seeds: Cell, scores: Sequence[Cell]) -> Line:
+def _scored(name: Cell, seeds: Cell, scores: Sequence[Cell]) -> TableLine:
     """Return a line of nothing but scores."""
     cells = [cell for score in scores for cell in (score, *[None] * (len(SCORES) - 1))]
-    return Line((name, *[None] * len(SETTINGS), seeds, *cells, *[None] * len(AFTER)))
+    return TableLine((name, *[None] * len(SETTINGS), seeds, *cells, *[None] * len(AFTER)))
 
 
 def _fewer(view: AgentView) -> list[list[int]]:

@@ -25,7 +25,7 @@ from lever_pipe.report.agent.runs import (
 )
 from lever_pipe.report.cells import Cell, Code, Name, Number, derived, gap, level, minus, say
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 SECTION = "003"
 LOSSES = {
@@ -69,7 +69,7 @@ def tables(view: AgentView) -> Iterator[Table]:
 def _configuration(view: AgentView) -> Table:
     ours = [_our_settings(view, view.arm(arm)) for arm in view.pair.values()]
     theirs = [_stated_settings(view, run) for run in RUNS]
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for name in ours[0]:
         setting = (say(f"doc003.setting.{name}"),)
         lines += sided("ours", setting, [_or_not_stated(side.get(name)) for side in ours])
@@ -130,7 +130,7 @@ def _penalty(coefficient: Cell | float) -> Cell:
 
 def by_step(
     view: AgentView, theirs: Mapping[int, Iterable[Cell]], remarks: Mapping[int, Cell], said: Mapping[int, Cell]
-) -> Iterator[Line]:
+) -> Iterator[TableLine]:
     """Yield the rewards of every step: ours greedy and sampled, then the published three, each with its remark."""
     curves = {mode: [view.curve(f"arm~{arm}", mode) for arm in view.pair.values()] for mode in MODES}
     steps = {step for of in curves.values() for curve in of for step in curve}
@@ -172,7 +172,7 @@ def _signed(row: EvidenceRow) -> Number | None:
     return None if found is None else replace(found, printed="")
 
 
-def _best_lines(view: AgentView) -> Iterator[Line]:
+def _best_lines(view: AgentView) -> Iterator[TableLine]:
     absent: tuple[Cell, ...] = (None, None, None)
     found: dict[tuple[bool, str], tuple[Cell, ...]] = {}
     for pair in view.pairs:
@@ -209,7 +209,7 @@ def _losses(view: AgentView) -> Table:
     ended = [view.find(run_of(arm, view.seeds[arm][0]), "executed_steps", at="run") for arm in view.pair.values()]
     stated = {step for of in printed.values() for step in of}
     steps = sorted(stated | {int(row.value) for row in ended if row is not None})
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for metric, name in LOSSES.items():
         for run, arm in view.pair.items():
             names, ours = (say(f"doc003.loss.{metric}"), say(f"agent.head.{run}")), view.training(f"arm~{arm}", metric)
@@ -222,7 +222,7 @@ def _losses(view: AgentView) -> Table:
 
 
 def _lengths(view: AgentView) -> Table:
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for metric, (stated, digits) in LENGTHS.items():
         series = [view.training(f"arm~{arm}", metric) for arm in view.pair.values()]
         printed = [view.published(run, stated) if stated else {} for run in RUNS]
@@ -245,7 +245,7 @@ def _over_steps(view: AgentView, metric: str, at: str, digits: int) -> list[Numb
 
 
 def _efficiency(view: AgentView) -> Table:
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for metric, (stated, digits) in COSTS.items():
         names = (say(f"doc003.cost.{metric}"),)
         ours = zip(*(_over_steps(view, metric, at, digits) for at in ("least", "most")), strict=True)

@@ -34,7 +34,7 @@ from lever_pipe.report.agent.runs import (
     values_of,
 )
 from lever_pipe.report.cells import Cell, Name, Number, Series, derived, level, minus, say
-from lever_pipe.report.table import Line, Table
+from lever_pipe.report.table import Table, TableLine
 from lever_pipe.statistics.comparison import holm as holm_p
 from lever_pipe.statistics.curve_tests import compare_curves, f_test, flat_noise
 from lever_pipe.statistics.curves import drawdowns
@@ -57,12 +57,12 @@ def tables(view: AgentView) -> Iterator[Table]:
 
 
 def _answer(view: AgentView) -> Table:
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for pair in view.pairs:
         left, right, gap = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")
         lines.append(_line("doc004.best", pair, (left, right, _with_share(gap, left)), math.nan))
     rating: list[Cell] = [say(f"doc004.stars_{name}") for name in PAIR]
-    lines.append(Line((say("doc004.rating"), say("word.published"), None, *rating, None), "published"))
+    lines.append(TableLine((say("doc004.rating"), say("word.published"), None, *rating, None), "published"))
     for pair in view.pairs:
         cells = pair.cells(_mean, REWARD_DIGITS, "mean over evaluations and seeds")
         lines.append(_line("doc004.mean", pair, cells, pair.p(_mean) if pair.is_ours else _paired_p(pair)))
@@ -71,16 +71,16 @@ def _answer(view: AgentView) -> Table:
         ends = [view.score(view.held_out(f"arm~{name}", mode)) for name in view.pair.values()]
         keys = (say("doc004.held_out"), say("word.ours"), say(f"agent.{mode}"))
         cells_found = (*ends, view.difference(arm, mode), view.holm(arm, mode))
-        lines += [Line((*keys, *cells_found), "ours")] if any(ends) else []
+        lines += [TableLine((*keys, *cells_found), "ours")] if any(ends) else []
     heads = ("quantity", "source", "curve", *PAIR, "p")
     notes = ("doc004.answer_note",)
     return table_of("004-answer", "doc004.answer", heads, lines, lead=_verdicts(view), notes=notes)
 
 
-def _line(name: str, pair: CurvePair, cells: Sequence[Cell], p: float | None = None) -> Line:
+def _line(name: str, pair: CurvePair, cells: Sequence[Cell], p: float | None = None) -> TableLine:
     """Return a line of a pair of curves, with its p where one is given, be it NaN."""
     tested = () if p is None else (p_cell(p),)
-    return Line((say(name), *pair.keys, *cells, *tested), "ours" if pair.is_ours else "published")
+    return TableLine((say(name), *pair.keys, *cells, *tested), "ours" if pair.is_ours else "published")
 
 
 def _with_share(gap: Number | None, whole: Number | None) -> Cell:
@@ -178,7 +178,7 @@ def _largest_fall(curve: Values) -> int | None:
 def _changes(view: AgentView) -> Table:
     own = [_changes_of(view.curve(f"arm~{arm}", mode)) for mode in MODES for arm in view.pair.values()]
     said = [_changes_of(view.published(run, "val_reward")) for run in RUNS]
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for step in sorted({step for of in (*own, *said) for step in of}):
         at = (Name(str(step)),)
         lines += sided("ours", at, [of.get(step) for of in own])

@@ -14,7 +14,7 @@ from lever_pipe.report.cells import Cell, Code, Name, Number, PValue, Verdict, d
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.inference.arm_estimates import paired_over_seeds
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 STUDY = "intention"
 NO_KL, KL = "nokl", "kl"
@@ -227,7 +227,7 @@ def table_of(
     name: str,
     title: str,
     columns: Iterable[str | Column],
-    lines: Iterable[Line],
+    lines: Iterable[TableLine],
     *,
     section: str = "",
     lead: Cell = None,
@@ -250,9 +250,9 @@ def table_of(
     return found.without_empty_columns()
 
 
-def sided(whose: Literal["ours", "published"], names: Sequence[Cell], cells: Sequence[Cell]) -> list[Line]:
+def sided(whose: Literal["ours", "published"], names: Sequence[Cell], cells: Sequence[Cell]) -> list[TableLine]:
     """Return a line that says whose its cells are behind its names; none where every cell is absent."""
-    line = Line((*names, say(f"word.{whose}"), *cells), whose)
+    line = TableLine((*names, say(f"word.{whose}"), *cells), whose)
     return [line] if any(cell is not None for cell in cells) else []
 
 

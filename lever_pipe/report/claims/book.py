@@ -24,19 +24,6 @@ Computation = Callable[..., Measured]
 ID = r"^00[0-4]-[a-z0-9]+(-[a-z0-9]+)*$"
 
 
-class RewardCurves(Section):
-    """What the statistics of the reward curves take as given."""
-
-    ceiling: float = Field(gt=0)
-    """Mean over the validation tasks of the largest reward of an episode."""
-    reward_unit: float = Field(gt=0)
-    """What an episode's reward is a whole multiple of."""
-    noise_sd: float = Field(gt=0)
-    """Standard deviation of one evaluation of an unchanged policy on tasks of its own."""
-    same_tasks_sd: float = Field(gt=0)
-    """The same on tasks that every evaluation shares, as those of the published curves do."""
-
-
 class Claim(Section):
     """One testable sentence of a document."""
 
@@ -72,7 +59,8 @@ class Claim(Section):
 class ClaimBook(Section):
     """All claims, in the order of the documents."""
 
-    reward_curves: RewardCurves
+    noise_sd: float = Field(gt=0)
+    """Standard deviation of one published evaluation of an unchanged policy on tasks of its own."""
     claims: tuple[Claim, ...] = Field(min_length=1)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
+from operator import add
 from statistics import fmean, stdev
 
 import numpy as np
 
 from lever_pipe.report.cells import Cell, Code, Name, say
-from lever_pipe.report.claims.lever_sides import SHOTS, LeverSide, Shots, Statistic
+from lever_pipe.report.claims.lever_sides import SHOTS, LeverSide, Place, Row, Shots, Statistic
 from lever_pipe.report.claims.quantities import (
     Part,
     Quantity,
@@ -30,7 +32,6 @@ from lever_pipe.report.claims.verdicts import Check, Measured, NotTestable, lack
 from lever_pipe.statistics.curve_tests import f_test
 
 Betas = tuple[float, ...]
-Statistics = tuple[Statistic, ...]
 END = 5
 """Epochs that count as the end of a training-curve run."""
 IDENTITY = frozenset(("kl_beta", "epoch", "base_rce_epoch"))
@@ -41,30 +42,23 @@ EVALUATED = "evaluated"
 """Field of a run whose evaluation saw other tensors than training left."""
 
 
-def penalty_is_weighted_kl(side: LeverSide, *, beta: float, statistics: Statistics) -> Measured:
-    """Hold beta x KL against the KL loss of a training-curve run."""
-    parts = []
-    for name in statistics:
-        kl, penalty = side.curve(beta, "kl", name), side.curve(beta, "kl_loss", name)
-        parts.append(held(beta * kl, penalty, side.word, what=_statistic(name)))
-    return measures(parts)
-
-
-def loss_is_sum_of_curves(side: LeverSide, *, beta: float, statistics: Statistics) -> Measured:
-    """Hold PPO loss + KL loss against the GRPO loss of a training-curve run."""
-    parts = []
-    for name in statistics:
-        ppo, penalty, loss = (side.curve(beta, metric, name) for metric in ("ppo_loss", "kl_loss", "loss"))
-        parts.append(held(ppo + penalty, loss, side.word, what=_statistic(name)))
-    return measures(parts)
-
-
-def loss_is_ppo_plus_weighted_kl(side: LeverSide, *, epoch: int, betas: Betas) -> Measured:
-    """Hold PPO loss + beta x KL against the loss of an epoch."""
+def loss_is_the_sum(
+    side: LeverSide,
+    *,
+    betas: Betas,
+    places: tuple[Place, ...],
+    plain: tuple[str, ...],
+    weighted: tuple[str, ...],
+    total: str,
+) -> Measured:
+    """Hold the sum of plain metrics and of KL_BETA times the weighted ones against a printed or logged total."""
     parts = []
     for beta in betas:
-        ppo, kl, loss = (side.training(beta, epoch, metric) for metric in ("ppo_loss", "kl", "loss"))
-        parts.append(held(ppo + beta * kl, loss, side.word))
+        for place in places:
+            terms = [side.at(beta, metric, place) for metric in plain]
+            terms += [beta * side.at(beta, metric, place) for metric in weighted]
+            what = None if isinstance(place, int) else _place(place)
+            parts.append(held(reduce(add, terms), side.at(beta, total, place), side.word, what=what))
     return measures(parts)
 
 
@@ -73,41 +67,37 @@ def curve_differences_are(
 ) -> Measured:
     """Hold left - right of printed statistics against their printed differences."""
     require_print(side)
-    pairs = {name: side.curve(left, metric, name) - side.curve(right, metric, name) for name in claimed}
-    return measures([held(gap, printed(claimed[name]), what=_statistic(name)) for name, gap in pairs.items()])
+    pairs = {name: side.at(left, metric, name) - side.at(right, metric, name) for name in claimed}
+    return measures([held(gap, printed(claimed[name]), what=_place(name)) for name, gap in pairs.items()])
 
 
 def changes_in_percent_are(side: LeverSide, *, metric: str, claimed: dict[float, str]) -> Measured:
     """Hold 100 (last - first) / first against the printed changes."""
     require_print(side)
-    ends = {beta: [side.curve(beta, metric, name) for name in ("first", "last")] for beta in claimed}
+    ends = {beta: [side.at(beta, metric, name) for name in ("first", "last")] for beta in claimed}
     return measures([held(percent(b - a, a), printed(claimed[beta])) for beta, (a, b) in ends.items()])
 
 
 def difference_in_percent_is(
-    side: LeverSide, *, metric: str, left: float, right: float, statistic: Statistic, difference: str, claimed: str
+    side: LeverSide, *, metric: str, left: float, right: float, place: Place, difference: str, claimed: str
 ) -> Measured:
-    """Hold 100 (left - right) / left against a printed percentage that was worked out from a rounded difference."""
+    """Hold 100 (left - right) / left against a printed percentage, which may be worked out from a rounded difference.
+
+    `difference` is the rounded one, empty for none.
+    """
     require_print(side)
-    a, b, used = side.curve(left, metric, statistic), side.curve(right, metric, statistic), printed(difference)
-    share = percent(a - b, a)
-    slack = replace(share, rounding=share.rounding + 100 * used.rounding / abs(a.value))
-    return measures([held(slack, printed(claimed), digits=printed(claimed).digits + 1)])
+    row, said = side.together((left, right), (place,), metric)[place], printed(claimed)
+    share = percent(row[left] - row[right], row[left])
+    slack = 100 * printed(difference).rounding / abs(row[left].value) if difference else 0.0
+    return measures([held(replace(share, rounding=share.rounding + slack), said, digits=said.digits + 1)])
 
 
 def curve_falls(side: LeverSide, *, metric: str, betas: Betas) -> Measured:
     """Tell whether a metric ends below its first epoch."""
-    ends = {beta: [side.curve(beta, metric, name) for name in ("first", "last")] for beta in betas}
-    return measures([_less(b, a, _beta(beta), ("last", "first")) for beta, (a, b) in ends.items()])
-
-
-def curve_lies_below(side: LeverSide, *, metric: str, lower: float, higher: float, statistics: Statistics) -> Measured:
-    """Tell whether one training-curve run lies below the other in each statistic."""
-    parts = []
-    for name in statistics:
-        row = {beta: side.curve(beta, metric, name) for beta in (lower, higher)}
-        parts.append((Check(row[higher].value - row[lower].value), labelled(_statistic(name), listed(row))))
-    return measures(parts)
+    ends = {beta: [side.at(beta, metric, name) for name in ("first", "last")] for beta in betas}
+    told = {beta: say("claims.from_value_to", first=a.cell, last=b.cell) for beta, (a, b) in ends.items()}
+    checks: list[Part] = [(Check(a.value - b.value), None) for a, b in ends.values()]
+    return measures(checks, listed(told))
 
 
 def minimum_comes_earlier(side: LeverSide, *, metric: str, earlier: float, later: float) -> Measured:
@@ -119,7 +109,7 @@ def minimum_comes_earlier(side: LeverSide, *, metric: str, earlier: float, later
 def curve_changes_less(side: LeverSide, *, metric: str, steadier: float, than: float) -> Measured:
     """Compare the spread of the changes from epoch to epoch (F test)."""
     changes = {beta: np.diff(side.every_epoch(beta, metric)) for beta in (steadier, than)}
-    ends = {beta: side.curve(beta, metric, "mean").of for beta in changes}
+    ends = {beta: side.at(beta, metric, "mean").of for beta in changes}
     spread = {b: Quantity(float(of.std(ddof=1)), 6, of=ends[b], how="sd of changes") for b, of in changes.items()}
     return _spread(spread, f_test(changes[steadier], changes[than]), "sd_of_changes")
 
@@ -132,7 +122,7 @@ def curve_converged(side: LeverSide, *, metric: str, betas: Betas, percent: floa
         if values.size < 2 * END:
             raise lacking("few_epochs", least=2 * END)
         before, end = float(values[-2 * END : -END].mean()), float(values[-END:].mean())
-        keys = side.curve(beta, metric, "mean").of
+        keys = side.at(beta, metric, "mean").of
         change = _share(Quantity(abs(end - before), 6, of=keys), Quantity(abs(before), 6, of=keys))
         parts.append(_within(change, percent, _beta(beta)))
     return measures(parts)
@@ -145,34 +135,23 @@ def beta_moves_penalty_more_than_kl(side: LeverSide, *, left: float, right: floa
     """
     shares = {}
     for metric in ("kl_loss", "kl"):
-        a, b = side.curve(left, metric, "mean"), side.curve(right, metric, "mean")
+        a, b = side.at(left, metric, "mean"), side.at(right, metric, "mean")
         shares[metric] = _share(a - b, b, 1)
     penalty, kl = shares["kl_loss"].value, shares["kl"].value
     checks = ((Check(penalty - kl), _percents(shares)), (Check(penalty / 2 - kl), None))
     return measures(checks)
 
 
-def curves_are_equal(
-    side: LeverSide, *, metric: str, left: float, right: float, statistics: Statistics, floor: float
-) -> Measured:
-    """Tell whether two runs agree in a metric; `floor` is what float rounding leaves of a zero."""
-    parts = []
-    for name in statistics:
-        row = {beta: side.curve(beta, metric, name) for beta in (left, right)}
-        parts.append((Check(row[left].value - row[right].value, floor), labelled(_statistic(name), listed(row))))
-    return measures(parts)
-
-
 def metric_tells_runs_apart(side: LeverSide, *, metric: str, betas: Betas, floor: float) -> Measured:
     """Hold the spread of a metric over runs against what float rounding leaves of a zero."""
-    row = {beta: side.curve(beta, metric, "mean") for beta in betas}
+    row = {beta: side.at(beta, metric, "mean") for beta in betas}
     return measures([(Check(_range(row), floor), listed(row))], say("claims.centred", floor=floor))
 
 
 def run_is_the_one_with(side: LeverSide, *, beta: float, epoch: int, claimed: dict[str, str]) -> Measured:
     """Hold training metrics against those that another document prints of the same beta and epoch."""
     require_print(side)
-    rows = {metric: side.training(beta, epoch, metric) for metric in claimed}
+    rows = {metric: side.at(beta, metric, epoch) for metric in claimed}
     return measures([_is(row, printed(claimed[metric]), _metric(metric)) for metric, row in rows.items()])
 
 
@@ -188,29 +167,21 @@ def spread_over_seeds_is_smaller(side: LeverSide, *, metric: str, epoch: int, st
     return _spread(spread, f_test(plain[steadier], plain[than]), "sd_over_seeds")
 
 
-def metric_rises_over(side: LeverSide, *, epoch: int, metric: str, betas: Betas) -> Measured:
-    """Tell whether a metric rises in the claimed order of betas."""
-    row = _row(side, epoch, metric, betas)
-    checks: list[Part] = [(Check(b.value - a.value), None) for a, b in pairwise(row.values())]
-    return measures(checks, listed(row))
+def metrics_rise_over(
+    side: LeverSide, *, metrics: tuple[str, ...], places: tuple[Place, ...], betas: Betas
+) -> Measured:
+    """Tell whether metrics rise in the claimed order of betas."""
+    parts: list[Part] = []
+    for metric, place, row in _rows(side, metrics, places, betas):
+        parts += [(Check(after.value - before.value), None) for before, after in pairwise(row.values())]
+        parts.append((None, labelled(_where(metric, place, metrics, places), listed(row))))
+    return measures(parts)
 
 
 def metric_is_largest(side: LeverSide, *, epoch: int, metric: str, beta: float, others: Betas) -> Measured:
     """Tell whether one beta has the largest value of a metric."""
     row = _row(side, epoch, metric, (beta, *others))
     return measures([(Check(row[beta].value - max(row[other].value for other in others)), listed(row))])
-
-
-def metric_is_smallest(
-    side: LeverSide, *, epoch: int, metrics: tuple[str, ...], beta: float, others: Betas
-) -> Measured:
-    """Tell whether one beta has the smallest value of each metric."""
-    parts = []
-    for metric in metrics:
-        row = _row(side, epoch, metric, (beta, *others))
-        lead = min(row[other].value for other in others) - row[beta].value
-        parts.append((Check(lead), labelled(_metric(metric), listed(row))))
-    return measures(parts)
 
 
 def smallest_has_smallest(side: LeverSide, *, metric: str, follows: str, betas: dict[int, Betas]) -> Measured:
@@ -223,7 +194,7 @@ def smallest_has_smallest(side: LeverSide, *, metric: str, follows: str, betas: 
         told = say(
             "claims.smallest_at", what=_metric(metric), beta=chosen, then=_metric(follows), values=listed(second)
         )
-        parts.append((Check(rest - second[chosen].value), labelled(_epoch(epoch), told)))
+        parts.append((Check(rest - second[chosen].value), labelled(_place(epoch), told)))
     return measures(parts)
 
 
@@ -247,13 +218,6 @@ def range_is(side: LeverSide, *, epoch: int, metric: str, betas: Betas, low: str
     require_print(side)
     ordered = sorted(_row(side, epoch, metric, betas).values(), key=lambda each: each.value)
     return measures([_is(ordered[0], printed(low), None), _is(ordered[-1], printed(high), None)])
-
-
-def gap_in_percent_is(side: LeverSide, *, epoch: int, metric: str, left: float, right: float, claimed: str) -> Measured:
-    """Hold 100 (left - right) / left against a printed percentage."""
-    require_print(side)
-    a, b, said = side.training(left, epoch, metric), side.training(right, epoch, metric), printed(claimed)
-    return measures([held(percent(a - b, a), said, digits=said.digits + 1)])
 
 
 def row_is_its_own(side: LeverSide, *, epoch: int, beta: float, others: Betas, metrics: tuple[str, ...]) -> Measured:
@@ -280,7 +244,7 @@ def advantage_spread_tells_runs_apart(
         share = side.gradient_share(betas[0], epoch, n_groups)
         slack = math.fsum(each.rounding for each in row.values())
         told = say("claims.groups", values=listed(row), share=share.cell)
-        parts.append((Check(_range(row) - slack), labelled(_epoch(epoch), told)))
+        parts.append((Check(_range(row) - slack), labelled(_place(epoch), told)))
     return measures(parts)
 
 
@@ -289,20 +253,9 @@ def metric_falls_faster(
 ) -> Measured:
     """Tell whether a metric falls from one epoch to another, and by more than that of another beta."""
     values = side.together((faster, slower), (start, end), metric)
-    change = {beta: values[beta, end] - values[beta, start] for beta in (faster, slower)}
+    change = {beta: values[end][beta] - values[start][beta] for beta in (faster, slower)}
     lead = min(-change[faster].value, change[slower].value - change[faster].value)
     return measures([(Check(lead), listed({beta: _equation(of) for beta, of in change.items()}))])
-
-
-def metric_lies_below(
-    side: LeverSide, *, metric: str, lower: float, higher: float, epochs: tuple[int, ...]
-) -> Measured:
-    """Tell whether a metric of one beta lies below that of another in each epoch."""
-    values, parts = side.together((lower, higher), epochs, metric), []
-    for epoch in epochs:
-        row = {beta: values[beta, epoch] for beta in (lower, higher)}
-        parts.append((Check(row[higher].value - row[lower].value), labelled(_epoch(epoch), listed(row))))
-    return measures(parts)
 
 
 def metric_is_larger_over_seeds(side: LeverSide, *, metric: str, epoch: int, larger: float, than: float) -> Measured:
@@ -319,15 +272,14 @@ def metric_is_larger_over_seeds(side: LeverSide, *, metric: str, epoch: int, lar
     return measures([(Check(gap.value, p=p), listed([(what, gap)]))], p_value("paired_t", p))
 
 
-def equal_metrics(side: LeverSide, *, epochs: tuple[int, ...], metrics: tuple[str, ...], betas: Betas) -> Measured:
-    """Tell whether metrics agree over betas."""
+def metrics_are_equal(
+    side: LeverSide, *, metrics: tuple[str, ...], places: tuple[Place, ...], betas: Betas, floor: float
+) -> Measured:
+    """Tell whether metrics agree over betas up to their rounding, or to `floor`: what float errors leave of a zero."""
     parts = []
-    for metric in metrics:
-        rows = {epoch: _row(side, epoch, metric, betas) for epoch in epochs}
-        for epoch, row in rows.items():
-            what = say("claims.of_epoch", what=_metric(metric), epoch=epoch)
-            slack = math.fsum(each.rounding for each in row.values())
-            parts.append((Check(_range(row), slack), labelled(what, listed(row))))
+    for metric, place, row in _rows(side, metrics, places, betas):
+        slack = max(floor, math.fsum(each.rounding for each in row.values()))
+        parts.append((Check(_range(row), slack), labelled(_where(metric, place, metrics, places), listed(row))))
     return measures(parts)
 
 
@@ -498,11 +450,6 @@ def _is(found: Quantity, said: Quantity, what: Cell) -> Part:
     return Check(found.value - said.value, found.rounding + said.rounding), labelled(what, numbers)
 
 
-def _less(low: Quantity, high: Quantity, what: Cell, names: tuple[str, str]) -> Part:
-    row = {_statistic(name): value for name, value in zip(names, (low, high), strict=True)}
-    return Check(high.value - low.value), labelled(what, listed(row))
-
-
 def _within(share: Quantity, bound: float, what: Cell) -> Part:
     numbers = say("claims.bounded", value=share.cell, bound=bound)
     return Check(bound - share.value), labelled(what, numbers)
@@ -547,8 +494,23 @@ def _by_shot(rows: Mapping[float, Sequence[Quantity]]) -> Cell:
     return labelled(say("claims.shots"), listed(told))
 
 
-def _row(side: LeverSide, epoch: int, metric: str, betas: Betas) -> dict[float, Quantity]:
-    return {beta: value for (beta, _), value in side.together(betas, (epoch,), metric).items()}
+def _row(side: LeverSide, epoch: int, metric: str, betas: Betas) -> Row:
+    return side.together(betas, (epoch,), metric)[epoch]
+
+
+def _rows(
+    side: LeverSide, metrics: tuple[str, ...], places: tuple[Place, ...], betas: Betas
+) -> Iterator[tuple[str, Place, Row]]:
+    for metric in metrics:
+        for place, row in side.together(betas, places, metric).items():
+            yield metric, place, row
+
+
+def _where(metric: str, place: Place, metrics: Sequence[str], places: Sequence[Place]) -> Cell:
+    """Return what tells a row from the others of its claim."""
+    if len(metrics) > 1 and len(places) > 1:
+        return say("claims.of_place", what=_metric(metric), place=_place(place))
+    return _metric(metric) if len(metrics) > 1 else _place(place) if len(places) > 1 else None
 
 
 def _range(row: Mapping[float, Quantity]) -> float:
@@ -583,10 +545,6 @@ def _word(name: str) -> Cell:
     return say(f"claims.name.{name}")
 
 
-def _statistic(name: str) -> Cell:
-    return say(f"claims.statistic.{name}")
-
-
 def _metric(name: str) -> Cell:
     return say(f"claims.metric.{name}")
 
@@ -595,5 +553,5 @@ def _beta(beta: float) -> Cell:
     return Name(f"{beta:g}")
 
 
-def _epoch(epoch: int) -> Cell:
-    return say("claims.epoch", epoch=epoch)
+def _place(place: Place) -> Cell:
+    return say("claims.epoch", epoch=place) if isinstance(place, int) else say(f"claims.statistic.{place}")

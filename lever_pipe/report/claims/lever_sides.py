@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,17 @@ from lever_pipe.report.claims.quantities import (
     printed,
 )
 from lever_pipe.report.claims.verdicts import Check, lacking
-from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow, described
+from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, Evidence, EvidenceRow, described
 from lever_pipe.report.inference.families import near
 from lever_pipe.report.lineage import UNKNOWN, Lineages, published_key
 from lever_pipe.statistics.summary import standard_error_percent
 
 Statistic = Literal["mean", "first", "last", "minimum"]
 """Of a metric over the epochs of a training-curve run."""
+Place = int | Statistic
+"""A single epoch, or a statistic of a training-curve run."""
+Row = dict[float, Quantity]
+"""A number by KL_BETA."""
 Shots = int | Literal["mean"]
 SHOTS = (1, 2, 3, 4)
 FEWEST_EPOCHS = 5
@@ -70,10 +74,12 @@ class PublishedLever:
         """Return the document's sample count itself."""
         return samples
 
-    def curve(self, beta: float, metric: str, statistic: Statistic) -> Quantity:
-        """Return a printed statistic of a training-curve run."""
-        place = {"mean": {"at": "mean(1-50)"}, "first": {"epoch": 1}, "last": {"epoch": 50}}
-        return self._printed("grpo_balanced", beta, metric, **place.get(statistic, {"at": statistic}))  # type: ignore[arg-type]
+    def at(self, beta: float, metric: str, place: Place) -> Quantity:
+        """Return a printed training metric: of one epoch, or a statistic of a training-curve run."""
+        if isinstance(place, int):
+            return self._printed("grpo", beta, metric, epoch=place)
+        places: dict[str, dict[str, Any]] = {"mean": {"at": "mean(1-50)"}, "first": {"epoch": 1}, "last": {"epoch": 50}}
+        return self._printed("grpo_balanced", beta, metric, **places.get(place, {"at": place}))
 
     def minimum_epoch(self, beta: float, metric: str) -> Quantity:
         """Return the printed epoch of a minimum."""
@@ -84,21 +90,19 @@ class PublishedLever:
         """Raise: no epoch in between is printed."""
         raise lacking("no_epochs_between", what=_named(metric), beta=beta)
 
-    def training(self, beta: float, epoch: int, metric: str) -> Quantity:
-        """Return a printed training metric of one epoch."""
-        return self._printed("grpo", beta, metric, epoch=epoch)
-
-    def together(self, betas: Sequence[float], epochs: Sequence[int], metric: str) -> dict[tuple[float, int], Quantity]:
-        """Return a training metric of several betas and epochs from the first file that has them all.
+    def together(self, betas: Sequence[float], places: Sequence[Place], metric: str) -> dict[Place, Row]:
+        """Return a training metric by place and beta; single epochs from the first file that has them all.
 
         Two files print different runs of one beta, so their rows do not compare.
         """
+        if not all(isinstance(place, int) for place in places):
+            return {place: {beta: self.at(beta, metric, place) for beta in betas} for place in places}
         for file in FILES[self.document]:
-            rows = {(b, e): self._row("grpo", b, metric, (file,), epoch=e) for b in betas for e in epochs}
-            found = {at: self._quantity(row) for at, row in rows.items() if row is not None}
-            if len(found) == len(rows):
-                return found
-        raise lacking("not_together", what=_named(metric), betas=list(betas), epochs=list(epochs))
+            rows = {(e, b): self._row("grpo", b, metric, (file,), epoch=int(e)) for e in places for b in betas}
+            known = {at: self._quantity(row) for at, row in rows.items() if row is not None}
+            if len(known) == len(rows):
+                return {place: {beta: known[place, beta] for beta in betas} for place in places}
+        raise lacking("not_together", what=_named(metric), betas=list(betas), epochs=list(places))
 
     def by_seed(self, beta: float, epoch: int, metric: str) -> dict[int, Quantity]:
         """Raise: every published run is single."""
@@ -164,7 +168,7 @@ class PublishedLever:
 
     def gradient_share(self, beta: float, epoch: int, n_groups: int) -> Quantity:
         """Return the whole number of groups that lies nearest to the printed spread, as a share."""
-        spread = self.training(beta, epoch, "std_advantage")
+        spread = self.at(beta, "std_advantage", epoch)
         return replace(
             spread, value=round(spread.value * n_groups) / n_groups, digits=4, how=f"nearest share of {n_groups}"
         )
@@ -252,20 +256,19 @@ class OurLever:
             raise lacking("no_epoch")
         return near(self.samples, samples)
 
-    def curve(self, beta: float, metric: str, statistic: Statistic) -> Quantity:
-        """Return a statistic of our training-curve run."""
+    def at(self, beta: float, metric: str, place: Place) -> Quantity:
+        """Return a training metric of one epoch, or a statistic of our training-curve run."""
+        if isinstance(place, int):
+            row = self.evidence.find(self._name(beta, place), metric)
+            if row is None:
+                raise self._without(beta, place)
+            return measured(row.value, [row.key])
         rows = self._curve(beta, metric)
-        ends = [row.key for row in (rows[0], rows[-1])]
         values = [row.value for row in rows]
-        match statistic:
-            case "mean":
-                return measured(fmean(values), ends, "mean over epochs")
-            case "minimum":
-                return measured(min(values), [rows[int(np.argmin(values))].key])
-            case _:
-                return measured(
-                    values[0 if statistic == "first" else -1], ends[:1] if statistic == "first" else ends[1:]
-                )
+        if place == "mean":
+            return measured(fmean(values), [rows[0].key, rows[-1].key], "mean over epochs")
+        i = {"first": 0, "last": -1, "minimum": int(np.argmin(values))}[place]
+        return measured(values[i], [rows[i].key])
 
     def minimum_epoch(self, beta: float, metric: str) -> Quantity:
         """Return the epoch of the smallest value."""
@@ -277,16 +280,9 @@ class OurLever:
         """Return [E] the curve itself."""
         return np.array([row.value for row in self._curve(beta, metric)])
 
-    def training(self, beta: float, epoch: int, metric: str) -> Quantity:
-        """Return a training metric."""
-        row = self.evidence.find(self._name(beta, epoch), metric)
-        if row is None:
-            raise self._without(beta, epoch)
-        return measured(row.value, [row.key])
-
-    def together(self, betas: Sequence[float], epochs: Sequence[int], metric: str) -> dict[tuple[float, int], Quantity]:
-        """Return a training metric of several betas and epochs."""
-        return {(beta, epoch): self.training(beta, epoch, metric) for beta in betas for epoch in epochs}
+    def together(self, betas: Sequence[float], places: Sequence[Place], metric: str) -> dict[Place, Row]:
+        """Return a training metric by place and beta."""
+        return {place: {beta: self.at(beta, metric, place) for beta in betas} for place in places}
 
     def by_seed(self, beta: float, epoch: int, metric: str) -> dict[int, Quantity]:
         """Return a training metric of every seed; one seed has no spread."""
@@ -348,7 +344,7 @@ class OurLever:
 
     def gradient_share(self, beta: float, epoch: int, n_groups: int) -> Quantity:  # noqa: ARG002 - theirs
         """Return the logged share of groups with a gradient."""
-        return self.training(beta, epoch, "gradient_share")
+        return self.at(beta, "gradient_share", epoch)
 
     def lineage(self, beta: float, epoch: int) -> Mapping[str, str]:
         """Return the fields of our run cards."""
@@ -390,12 +386,15 @@ class OurLever:
 
     def _compared(self, left: float, right: float, epoch: int, samples: int, shots: Shots) -> tuple[EvidenceRow, bool]:
         pair = [self._group(beta, epoch) for beta in (left, right)]
+        place = {"study": "lever", "subset": "prefix", "samples": samples, "shots": shots}
         for document in (self.document, "001", "002"):
-            at = {"family": f"document-{document}/epoch~{epoch}", "samples": samples, "shots": shots}
             for one, other in (pair, pair[::-1]):
-                row = self.evidence.find(one, "accuracy", against=other, subset="prefix", **at)
-                if row is not None:
-                    return row, one != pair[0]
+                for row in self.evidence.where(one, "accuracy", against=other, **place):
+                    if (
+                        row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
+                        == f"document-{document}/epoch~{epoch}"
+                    ):
+                        return row, one != pair[0]
         missing = [beta for beta in (left, right) if (beta, epoch) not in self._evaluated]
         raise self._without(missing[0], epoch) if missing else lacking("no_comparison", betas=[left, right])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lever_pipe.report.cells import Cell, Name, derived, say
 from lever_pipe.report.claims.evaluate import JudgedClaim, read_json
 from lever_pipe.report.claims.verdicts import VERDICTS, Finding
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 if TYPE_CHECKING:
     from lever_pipe.report.material import Material
@@ -45,7 +45,8 @@ def place(of: JudgedClaim) -> Cell:
 
 def _decisive(judged: Sequence[JudgedClaim]) -> Table:
     lines = [
-        Line((Name(of.claim.document), sentence(of), of.published.word, of.ours.word, of.ours.numbers)) for of in judged
+        TableLine((Name(of.claim.document), sentence(of), of.published.word, of.ours.word, of.ours.numbers))
+        for of in judged
     ]
     return Table(
         "claims-decisive",
@@ -65,7 +66,7 @@ def _summary(judged: Sequence[JudgedClaim]) -> Table:
     rows |= {say("claims.name.all"): counted}
     heads = [say(f"claims.head.{side}_{name.replace(' ', '_')}") for side in SIDES for name in VERDICTS]
     columns = (*_columns("document"), Column(say("claims.head.claims")), *(Column(head) for head in heads))
-    lines = [Line((head, derived(len(of), 0, (), "claims"), *_counts(of))) for head, of in rows.items()]
+    lines = [TableLine((head, derived(len(of), 0, (), "claims"), *_counts(of))) for head, of in rows.items()]
     notes = (say("claims.note.verdicts"), say("claims.note.rules"), say("claims.note.load"))
     return Table("claims-summary", "decisive", say("claims.title.summary"), columns, tuple(lines), notes=notes)
 
@@ -82,11 +83,13 @@ def _of_document(name: str, judged: Sequence[JudgedClaim]) -> Iterator[Table]:
     asked = [of for of in judged if not of.is_about_print]
     printed = [of for of in judged if of.is_about_print]
     if asked:
-        lines = [Line((sentence(of), place(of), _rule(of), *_side(of.published), *_side(of.ours))) for of in asked]
+        lines = [TableLine((sentence(of), place(of), _rule(of), *_side(of.published), *_side(of.ours))) for of in asked]
         columns = _columns("claim", "place", "rule", "published", "published_numbers", "ours", "our_numbers")
-        yield Table(f"claims-{name}", f"claims-{name}", say("claims.title.document", document=name), columns, (*lines,))
+        title = say("claims.title.document", document=name)
+        note = say(f"claims.note.{'agents' if asked[0].claim.is_of_agents else 'lever'}")
+        yield Table(f"claims-{name}", f"claims-{name}", title, columns, (*lines,), notes=(note,))
     if printed:
-        lines = [Line((sentence(of), place(of), *_side(of.published))) for of in printed]
+        lines = [TableLine((sentence(of), place(of), *_side(of.published))) for of in printed]
         columns = _columns("claim", "place", "published", "published_numbers")
         title = say("claims.title.printed", document=name)
         yield Table(f"claims-{name}-printed", f"claims-{name}", title, columns, (*lines,))

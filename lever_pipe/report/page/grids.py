@@ -8,7 +8,7 @@ from markupsafe import escape
 
 from lever_pipe.report.catalogue import ABSENT, Voice
 from lever_pipe.report.cells import Cell, Number, PValue, numbers_in, say
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 LONG = 21
 """Lines from which on a table is folded."""
@@ -49,7 +49,7 @@ def _grid(table: Table, voice: Voice) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _cells(table: Table, line: Line, voice: Voice) -> Iterator[str]:
+def _cells(table: Table, line: TableLine, voice: Voice) -> Iterator[str]:
     for i, (column, cell) in enumerate(zip(table.columns, line.cells, strict=True)):
         text = voice.html(cell) or f'<span class="absent" aria-hidden="true">{ABSENT}</span>'
         value = value_of(cell)

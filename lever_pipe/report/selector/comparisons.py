@@ -9,7 +9,7 @@ from lever_pipe.report.cells import Cell, Code, Message, gap, holm, level, part,
 from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.labels import label, short
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 ALPHA = 0.05
 """A comparison whose Holm-adjusted p lies below counts as separated."""
@@ -41,7 +41,7 @@ def on_policy(material: Material) -> Table:
     main = material.main
     marks = [main.mark(name) for name in ("reinforce", "distil")]
     groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *marks] if main.drawn else []
-    lines = [Line(_run_cells(material, group), "ours", (group,)) for group in groups if group]
+    lines = [TableLine(_run_cells(material, group), "ours", (group,)) for group in groups if group]
     words = (
         "policy",
         "runs",
@@ -88,7 +88,7 @@ def other_presets(material: Material) -> Iterator[Table]:
         for group in [*arm.rce.values(), *arm.last_grpo.values(), *arm.drawn.values()]:
             cells = [*(level(material.accuracy(group, k)) for k in material.shots), level(material.accuracy(group))]
             gain = gap(material.compared(group, arm.rce.get(arm.base or 0, "")))
-            lines.append(Line((Code(arm.preset), label(group), *cells, gain), "ours", (group,)))
+            lines.append(TableLine((Code(arm.preset), label(group), *cells, gain), "ours", (group,)))
     heads = [Column(say("head.preset"), "name"), Column(say("head.policy"), "name")]
     heads += [Column(say("head.shot", shots=k)) for k in material.shots]
     heads += [Column(say("head.mean")), Column(say("head.gain"))]
@@ -101,7 +101,7 @@ def agreement(material: Material) -> Table:
     groups = _agreeing(material)
     shots = max(material.shots, default=0)
     lines = [
-        Line(
+        TableLine(
             (label(left, with_epoch=False), *(_share(material, left, right, shots) for right in groups)),
             "ours",
             (left,),
@@ -125,7 +125,7 @@ def parameters(material: Material) -> Table:
                 for (digits, scale), row in zip(_PARAMETERS.values(), rows.values(), strict=True)
             ]
             if any(cells):
-                lines.append(Line((Code(arm.preset), label(group), *cells), "ours", (group,)))
+                lines.append(TableLine((Code(arm.preset), label(group), *cells), "ours", (group,)))
     heads = [Column(say("head.preset"), "name"), Column(say("head.policy"), "name")]
     heads += [Column(say(f"head.{name}")) for name in _PARAMETERS]
     return Table("parameters", "agreement", say("agreement.parameters"), tuple(heads), tuple(lines))
@@ -163,7 +163,7 @@ def _family(row: EvidenceRow) -> str:
     return row.family.replace(BY_SHOTS, "").replace(ONE_RUN, "")
 
 
-def _family_lines(material: Material, name: str, rows: Sequence[EvidenceRow]) -> Iterator[Line]:
+def _family_lines(material: Material, name: str, rows: Sequence[EvidenceRow]) -> Iterator[TableLine]:
     of_family = [row for row in rows if _family(row) == name]
     for left, right in dict.fromkeys((row.subject, row.against) for row in of_family):
         pair = {row.shots: row for row in of_family if (row.subject, row.against) == (left, right)}
@@ -171,7 +171,7 @@ def _family_lines(material: Material, name: str, rows: Sequence[EvidenceRow]) ->
         by_shots = [gap(pair.get(str(k)), 1) for k in material.shots]
         tests = (gap(mean), holm(mean), part(mean, "detectable"), part(mean or next(iter(pair.values())), "runs", 0))
         names = (_family_label(name), label(left, with_epoch=False), label(right, with_epoch=False))
-        yield Line((*names, *by_shots, *tests), "ours", (left, right))
+        yield TableLine((*names, *by_shots, *tests), "ours", (left, right))
 
 
 def _family_label(name: str) -> Message:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lever_pipe.report.cells import Cell, Code, Number, Series, Verdict, level, say
 from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 RL_FILE = "rl_data_k64_v3.json"
 RL_FACTS = (
@@ -96,8 +96,8 @@ def _rl_data(material: Material) -> Table:
         theirs = next(iter(material.rl_data(metric, RL_FILE)), None)
         cells = (_plain(material.evidence.find("rl_data", metric)), _plain(theirs))
         if cells[0] is not None:
-            lines.append(Line((say(f"data.rl.{metric}"), *cells)))
-    lines += [Line((_other_fact(row.metric), _plain(row), None)) for row in others]
+            lines.append(TableLine((say(f"data.rl.{metric}"), *cells)))
+    lines += [TableLine((_other_fact(row.metric), _plain(row), None)) for row in others]
     columns = (
         Column(say("data.head.quantity"), "name"),
         Column(say("word.ours"), whose="ours"),
@@ -120,7 +120,7 @@ def _facts(material: Material, subject: str, metrics: Sequence[str]) -> Table:
     rows = {row.metric: row for row in material.evidence.where(subject)}
     names = [*(name for name in metrics if name in rows), *(name for name in rows if name not in metrics)]
     lines = [
-        Line(
+        TableLine(
             (
                 say(f"data.{subject}.{name}") if name in metrics else Code(name),
                 level(rows[name], 2, scale=1e-12) if name == "flop" else _plain(rows[name]),
@@ -140,7 +140,7 @@ def _probes(material: Material) -> Table:
     lines = []
     for probe in probes:
         cells = [level(found.get(f"probes.{probe}.{name}"), digits) for name, digits in (("accuracy", 2), ("truth", 2))]
-        lines.append(Line((Code(probe), *cells, _plain(found.get(f"probes.{probe}.n_queries")))))
+        lines.append(TableLine((Code(probe), *cells, _plain(found.get(f"probes.{probe}.n_queries")))))
     columns = (
         Column(say("data.head.probe"), "name"),
         *(Column(say(f"data.head.{name}")) for name in ("probe_accuracy", "probe_truth", "probe_queries")),
@@ -172,7 +172,7 @@ def _order(material: Material) -> Table:
         groups = [material.main.last_rce if name == RCE else name for name in target.policies]
         cells = [_target(target, [level(material.accuracy(g or "", at)) for g in groups]) for at in places]
         if any(cell is not None for cell in cells):
-            lines.append(Line((say(f"data.order.{target.id}", **_bounds(target)), *cells)))
+            lines.append(TableLine((say(f"data.order.{target.id}", **_bounds(target)), *cells)))
     columns = (
         Column(say("data.head.target"), "name"),
         *(Column(say("head.shot", shots=k)) for k in material.shots),

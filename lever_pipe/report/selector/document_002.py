@@ -25,7 +25,7 @@ from lever_pipe.report.cells import (
 from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.inference.families import HIGHEST
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Line, Table, beside
+from lever_pipe.report.table import Column, Table, TableLine, beside
 
 QUOTED = ("2025-12-20正确率.md", "2025-12-20正确率_KL012对比.md", "KL_BETA_0145_0155对比.md")
 """Files of the reference that the document quotes; the first that has a number counts."""
@@ -104,7 +104,7 @@ def separated(row: EvidenceRow) -> Verdict:
 
 def _differences(view: DocumentView) -> Table:
     last, others = view.betas[-1], view.betas[:-1]
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for epoch, shots in view.places:
         ours: list[Cell] = [view.accuracy(beta, epoch, shots) for beta in view.betas]
         rows = {beta: view.compared(last, beta, epoch, shots) for beta in others}
@@ -128,7 +128,7 @@ def _assessment(rows: Mapping[Cell, EvidenceRow | None]) -> Cell:
 
 
 def _summary(view: DocumentView) -> Table:
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     first = view.epochs[0]
     for beta in sorted(view.betas, reverse=True):
         rows = {epoch: view.compared(beta, REFERENCE, epoch, MEAN) for epoch in view.epochs}
@@ -171,7 +171,7 @@ def _best_shot(view: DocumentView, beta: float, epoch: int, *, is_ours: bool) ->
 
 
 def _by_shot(view: DocumentView) -> Table:
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for epoch, shots in view.places:
         ours = _trend_cells({beta: view.accuracy(beta, epoch, shots) for beta in view.betas})
         theirs = _trend_cells({beta: view.published(beta, epoch, shots) for beta in view.betas})
@@ -235,7 +235,7 @@ def _expectations(view: DocumentView) -> Table:
     return _table("expectations", view, columns, [*_observations(view), *shown, *_choice(view)])
 
 
-def _observations(view: DocumentView) -> Iterator[Line]:
+def _observations(view: DocumentView) -> Iterator[TableLine]:
     """Yield how the metrics go that the document names as its key observations, from its first to its last epoch."""
     for metric, digits in (("kl", 4), ("ppo_loss", 4), ("loss", 4), ("max_advantage", 3)):
         told: list[Cell] = []
@@ -245,10 +245,12 @@ def _observations(view: DocumentView) -> Iterator[Line]:
             if first is not None and last is not None:
                 told.append(say("doc.found.from_to", beta=beta, first=first, last=last, trend=trend([first, last])))
         if told:
-            yield Line((say(f"doc.expected.observed_{metric}"), Series(tuple(told), "parts"), None))
+            yield TableLine((say(f"doc.expected.observed_{metric}"), Series(tuple(told), "parts"), None))
 
 
-def _of_training(view: DocumentView, expected: str, metric: str, betas: tuple[float, float], sign: int) -> Line | None:
+def _of_training(
+    view: DocumentView, expected: str, metric: str, betas: tuple[float, float], sign: int
+) -> TableLine | None:
     """Return one expectation about training; `sign` of larger minus smaller beta is what is expected."""
     first, last = view.epochs[0], view.epochs[-1]
     cells = []
@@ -261,12 +263,12 @@ def _of_training(view: DocumentView, expected: str, metric: str, betas: tuple[fl
     is_so = sign * (large.value - small.value) > 0
     verdict = Verdict("doc.as_expected" if is_so else "doc.not_as_expected", "mute")
     found = say(f"doc.found.{metric}", epoch=last, small=betas[0], large=betas[1], at_small=small, at_large=large)
-    return Line((say(f"doc.expected.{expected}"), found, verdict))
+    return TableLine((say(f"doc.expected.{expected}"), found, verdict))
 
 
 def _of_accuracy(
     view: DocumentView, expected: str, pair: tuple[float, float], at: tuple[int, int | str]
-) -> Line | None:
+) -> TableLine | None:
     """Return one expectation that the accuracy of the first beta is the higher."""
     epoch, shots = at
     row = view.compared(*pair, epoch, shots)
@@ -277,10 +279,10 @@ def _of_accuracy(
         return None
     where = say("doc.mean_over_shots") if shots == MEAN else say("head.shot", shots=shots)
     found = say("doc.found.accuracy", left=pair[0], right=pair[1], gap=gap(row), epoch=epoch, where=where, p=holm(row))
-    return Line((say(f"doc.expected.{expected}"), found, separated(row)))
+    return TableLine((say(f"doc.expected.{expected}"), found, separated(row)))
 
 
-def _choice(view: DocumentView) -> list[Line]:
+def _choice(view: DocumentView) -> list[TableLine]:
     """Return which KL_BETA to choose: the highest accuracy, and whether any other is separated from it."""
     rows = view.material.evidence.where(metric="accuracy", family=HIGHEST, shots=MEAN)
     if not rows:
@@ -290,7 +292,7 @@ def _choice(view: DocumentView) -> list[Line]:
     top = max((row.value, beta) for beta, row in accuracies.items() if row is not None)[1]
     message = "doc.found.choice_apart" if best.p_holm < SIGNIFICANT else "doc.found.choice_open"
     found = say(message, beta=top, value=level(accuracies[top], 1), p=holm(best))
-    return [Line((say("doc.expected.choice"), found, separated(best)))]
+    return [TableLine((say("doc.expected.choice"), found, separated(best)))]
 
 
 def beta_text_cell(beta: float) -> Cell:
@@ -306,7 +308,7 @@ def _betas(view: DocumentView) -> tuple[Column, ...]:
     return tuple(Column(say("doc.head.beta", beta=beta)) for beta in view.betas)
 
 
-def _table(name: str, view: DocumentView, columns: Sequence[Column], lines: Sequence[Line]) -> Table:
+def _table(name: str, view: DocumentView, columns: Sequence[Column], lines: Sequence[TableLine]) -> Table:
     return Table(
         id=f"002-{name}",
         section="002",

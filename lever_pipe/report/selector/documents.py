@@ -15,7 +15,7 @@ from lever_pipe.report.cells import Cell, Code, Name, Number, Series, average, d
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector import data, document_002
 from lever_pipe.report.selector.printed import printed
-from lever_pipe.report.table import Column, Line, Table, beside
+from lever_pipe.report.table import Column, Table, TableLine, beside
 
 CURVES = "KL_BETA_012_vs_015_训练曲线分析报告.md"
 """File of the reference that document 000 quotes."""
@@ -67,7 +67,7 @@ def _document_000(material: Material) -> Iterator[Table]:
         return
     groups = tuple(material.grpo(beta, max(runs[beta])) for beta in betas)
     quoted = tuple(f"published/grpo_balanced/beta~{beta_text(b)}/epoch~{LAST_PUBLISHED_EPOCH}" for b in CURVE_BETAS)
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for metric in CURVE_METRICS:
         ours = [_statistics(metric, _curve(material, metric, runs[beta])) for beta in betas]
         theirs = [_published_statistics(material, metric, beta) for beta in betas]
@@ -214,7 +214,7 @@ def _configuration(material: Material, section: str, stated: Mapping[str, Mappin
     columns = {beta: {**common, "kl_beta": Name(beta), **values} for beta, values in stated.items()}
     wanted = [name for name in PARAMETERS if any(values[name] is not None for values in columns.values())]
     lines = [
-        Line((say(f"doc.parameter.{name}"), ours[name], *(values[name] for values in columns.values())))
+        TableLine((say(f"doc.parameter.{name}"), ours[name], *(values[name] for values in columns.values())))
         for name in wanted
     ]
     heads = [say("doc.head.document_beta", beta=beta) if beta else say("doc.head.document") for beta in columns]

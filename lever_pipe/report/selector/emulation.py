@@ -32,7 +32,7 @@ from lever_pipe.report.cells import (
 )
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 Run = tuple[float, int]
 """KL_BETA and epoch of a policy."""
@@ -94,11 +94,11 @@ def tables(material: Material) -> Iterator[Table]:
         return
     study = EmulatedStudy(material, material.config.emulate)
     found = patterns(study)
-    lines = tuple(Line(_cells(pattern), "emulated") for pattern in found)
+    lines = tuple(TableLine(_cells(pattern), "emulated") for pattern in found)
     words = ("statement", "published", "arm", "with_fault", "without", "verdict")
     heads = tuple(Column(say(f"pattern.head.{word}"), "words" if word == "statement" else "number") for word in words)
     criteria = tuple(
-        Line((pattern.statement, Code(pattern.arm), pattern.criterion, pattern.remark)) for pattern in found
+        TableLine((pattern.statement, Code(pattern.arm), pattern.criterion, pattern.remark)) for pattern in found
     )
     told = tuple(Column(say(f"pattern.head.{word}"), "words") for word in ("statement", "arm", "criterion", "remark"))
     yield Table("patterns", "why", say("pattern.title"), heads, lines, lead=tally(found), notes=_notes(study))
@@ -486,7 +486,7 @@ def arms_table(study: EmulatedStudy) -> Table:
         "beta": of.other_kl_beta,
         "other": of.other_base_rce_epoch,
     }
-    lines = tuple(Line((Code(arm), say(f"emulation.fault.{arm}", **given))) for arm in ARMS)
+    lines = tuple(TableLine((Code(arm), say(f"emulation.fault.{arm}", **given))) for arm in ARMS)
     heads = (Column(say("pattern.head.arm"), "name"), Column(say("emulation.head.fault"), "words"))
     return Table(
         "emulated-arms", "emulation", say("emulation.arms", preset=Code(of.preset), seed=of.seed), heads, lines
@@ -495,7 +495,7 @@ def arms_table(study: EmulatedStudy) -> Table:
 
 def accuracies(study: EmulatedStudy) -> Table:
     """Return the accuracies of every arm, beta and epoch at one sample count, below them what was published."""
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     alone = study.emulate.other_kl_beta
     for epoch in study.epochs:
         for source in ("published", *ARMS):
@@ -510,7 +510,7 @@ def accuracies(study: EmulatedStudy) -> Table:
                     Name(str(epoch)),
                     Name(beta_text(beta)),
                 )
-                line = Line((*names, *cells, mean, minus(mean, base)), "published" if is_published else "emulated")
+                line = TableLine((*names, *cells, mean, minus(mean, base)), "published" if is_published else "emulated")
                 lines += [line] if of else []
     heads = [Column(say(f"emulation.head.{word}"), "name") for word in ("arm", "epoch", "beta")]
     heads += [Column(say("head.shot", shots=k)) for k in study.shots]
@@ -523,7 +523,7 @@ def divergences(study: EmulatedStudy) -> Table:
     """Return the logged KL with and without dropout in the policy: without an update, then by epoch and beta."""
     arms = (DROPOUT, NONE)
     lines = [
-        Line(
+        TableLine(
             (
                 say("emulation.no_update"),
                 Name("1" if epoch == 1 else ">1"),
@@ -539,7 +539,7 @@ def divergences(study: EmulatedStudy) -> Table:
             printed = study.printed("kl", epoch, [beta])
             ours = [level(study.metric(arm, name, (beta, epoch)), 5) for arm in arms for name in ("kl", "kl_exact")]
             published = level(printed[0], 5) if printed else None
-            lines.append(Line((Name(beta_text(beta)), Name(str(epoch)), published, *ours), "emulated"))
+            lines.append(TableLine((Name(beta_text(beta)), Name(str(epoch)), published, *ours), "emulated"))
     words = ("beta", "epoch", "published_kl", "kl_dropout", "exact_dropout", "kl_none", "exact_none")
     heads = tuple(
         Column(say(f"emulation.head.{word}"), "name" if word in ("beta", "epoch") else "number") for word in words

@@ -9,8 +9,10 @@ from lever_pipe.report.cells import Cell, Code, Name, Series, numbers_in, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.lineage import REMARK, Fields
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
+STATISTICS = ("mean", "first", "last", "minimum")
+"""Notes that name a statistic over a run, which its line names already."""
 FIELDS = ("base_checkpoint", "rl_data", "kl_beta_applied", "kl_control", "learning_rate", "trained")
 """What differs between the published runs, and no file name tells."""
 
@@ -30,11 +32,9 @@ def printed(material: Material, tables: Sequence[Table], told: set[str]) -> Iter
         found.setdefault((row.quoted, *(fields.get(name, "") for name in FIELDS)), []).append(row)
     if not found:
         return
-    lines = [
-        Line((Name(file), *_what(of), *(_stated(value) for value in values))) for (file, *values), of in found.items()
-    ]
-    names = ("published.file", "head.kl_beta", "head.epoch", *(f"guard.field.{name}" for name in FIELDS))
-    yield Table(
+    lines = [TableLine((Name(file), *_what(of), _known(values), _noted(of))) for (file, *values), of in found.items()]
+    names = ("published.file", "head.kl_beta", "head.epoch", "published.known", "published.noted")
+    table = Table(
         id=f"{section}-published",
         section=section,
         title=say("published.title"),
@@ -42,6 +42,7 @@ def printed(material: Material, tables: Sequence[Table], told: set[str]) -> Iter
         lines=tuple(lines),
         notes=tuple(say(message) for message in dict.fromkeys(remarks) if message not in told),
     )
+    yield table.without_empty_columns()
     told.update(remarks)
 
 
@@ -67,7 +68,29 @@ def _what(rows: Sequence[EvidenceRow]) -> tuple[Cell, Cell]:
     return Series(tuple(Name(beta_text(beta)) for beta in betas)), Series(tuple(epochs))
 
 
+def _known(values: Sequence[str]) -> Cell:
+    """Return the stated fields of a run, each with its name."""
+    told = [
+        say("published.field", field=say(f"guard.field.{name}"), value=_stated(text))
+        for name, text in zip(FIELDS, values, strict=True)
+        if text
+    ]
+    return Series(tuple(told), "parts") if told else None
+
+
+def _noted(rows: Sequence[EvidenceRow]) -> Cell:
+    """Return what the reference notes of these numbers, as it stands there, with the betas and epochs it is about."""
+    notes: dict[str, list[EvidenceRow]] = {}
+    for row in rows:
+        if row.how and row.how not in STATISTICS:
+            notes.setdefault(row.how, []).append(row)
+    told = [
+        say("published.about", betas=_what(of)[0], epochs=_what(of)[1], note=Code(how)) for how, of in notes.items()
+    ]
+    return Series(tuple(told), "parts") if told else None
+
+
 def _stated(value: str) -> Cell:
     """Return a stated value as it stands in the file of published lineage, its common words in the page's language."""
     words = {"unknown": "published.unknown", "as labelled": "published.as_labelled"}
-    return say(words[value]) if value in words else Code(value) if value else None
+    return say(words[value]) if value in words else Code(value)

@@ -9,7 +9,7 @@ from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.answer import ORACLE, Mode, count_separated, modes
-from lever_pipe.report.table import Line, Table, heads
+from lever_pipe.report.table import Table, TableLine, heads
 
 
 def tables(material: Material) -> Iterator[Table]:
@@ -55,12 +55,12 @@ def _policies(material: Material, found: Sequence[Mode]) -> Iterator[str]:
     yield ORACLE
 
 
-def _line(material: Material, group: str, base: str) -> Line | None:
+def _line(material: Material, group: str, base: str) -> TableLine | None:
     row, difference = material.accuracy(group), _against(material, group, base)
     if row is None and difference is None:
         return None
     runs = part(row or difference, "runs", 0)
-    return Line(
+    return TableLine(
         (label(group, with_epoch=False), level(row, 1), gap(difference, 2), holm(difference), runs), groups=(group,)
     )
 

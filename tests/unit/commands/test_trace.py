@@ -18,10 +18,10 @@ from lever_pipe.base.errors import ConfigError, LeverPipeError, RecordError, Unk
 from lever_pipe.commands import trace, trace_tool, trace_values
 from lever_pipe.commands.trace_values import asked_for
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, Ledger, Name, average, gap, holm, level, minus, say
+from lever_pipe.report.cells import Cell, EvidenceLedger, Name, average, gap, holm, level, minus, say
 from lever_pipe.report.contents import Contents
 from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
-from lever_pipe.report.table import Column, Line, Table, as_csv
+from lever_pipe.report.table import Column, Table, TableLine, as_csv
 from lever_pipe.stages.build_report import index_of
 
 RESULTS = Path("results")
@@ -157,7 +157,7 @@ def measured() -> list[EvidenceRow]:
 
 def build() -> None:
     rows = measured()
-    ledger = Ledger(Evidence(rows))
+    ledger = EvidenceLedger(Evidence(rows))
     gain = minus(level(rows[1]), level(rows[0]))
     cells: dict[str, Sequence[Cell]] = {
         GROUPS[0]: (level(rows[0]), None, None, say("word.decided")),
@@ -167,7 +167,7 @@ def build() -> None:
         "mean": (level(rows[6]), average([level(rows[0]), average([gap(rows[3]), gap(rows[4])])]), None, None),
     }
     heads = ("Policy", "Shot 1", "Gain", "Holm p", "Verdict")
-    lines = tuple(Line((Name(name), *of)) for name, of in cells.items())
+    lines = tuple(TableLine((Name(name), *of)) for name, of in cells.items())
     table = Table("overview", "run", None, tuple(Column(Name(head)) for head in heads), lines).noted(ledger)
     keys = {row.key: line for line, row in enumerate(ledger.evidence, start=2)}
     voice = Voice("en", {"word.decided": "decided", "section.run.title": "The run"}, keys)

@@ -17,7 +17,7 @@ from lever_pipe.report.cells import Name
 from lever_pipe.report.comparability import FACTORS, NAMED, deviations, guard, named, read_lineages
 from lever_pipe.report.lineage import published_key
 from lever_pipe.report.selector import printed
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 FILE = Path(__file__).parents[3] / "resources" / "reference" / "lineage.yaml"
 VOICE = Voice("en", read_catalogue(sorted(Path("resources/messages/en").glob("*.yaml"))))
@@ -50,7 +50,7 @@ def ours() -> Lineages:
 
 def table(groups: Sequence[str], factor: str = "kl_beta", section: str = "001") -> Table:
     """Return a table with one line for each text of groups, separated by blanks."""
-    lines = tuple(Line((Name(f"line {i}"),), groups=tuple(names.split())) for i, names in enumerate(groups))
+    lines = tuple(TableLine((Name(f"line {i}"),), groups=tuple(names.split())) for i, names in enumerate(groups))
     return Table("t", section, Name("t"), (Column(Name("KL_BETA")),), lines, factor=factor)
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from lever_pipe.report.tables import frames
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName, beta_text, group_of
@@ -255,7 +254,7 @@ def collect_config(size: Size) -> CollectResultsConfig:
 
 def write_evidence(folder: Path, size: Size, outputs: dict[str, Path]) -> dict[str, Path]:
     """Write what `compare_policies` would make of the collected scores; return its files."""
-    scores = pd.concat([frames.read_scores(outputs["scores"]), frames.read_scores(outputs["arms"])])
+    scores = pd.concat([pd.read_csv(outputs[name]) for name in ("scores", "arms")])
     scores = scores[scores["subset"] == "prefix"]
     scores["policy"] = scores["policy"].where(scores["stage"] != "baseline", "baseline/" + scores["policy"])
     scores["group"] = scores["policy"].map(group_of)

@@ -19,7 +19,7 @@ from lever_pipe.report import contents
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, say
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 BOTH = ("lever", "intention")
 VOID = {"meta", "link", "img", "br", "rect", "circle", "line", "use", "path"}
@@ -119,7 +119,7 @@ def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: P
 
 def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Number(1.0, 1, "lever:gone:accuracy")
-    table = Table("t", "data", say("selector.published"), (Column(Name("x")),), (Line((gone,)),))
+    table = Table("t", "data", say("selector.published"), (Column(Name("x")),), (TableLine((gone,)),))
     monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
     inputs = small.write_inputs(tmp_path, small.of_lever())
     with pytest.raises(RecordError, match="expected the evidence row lever:gone:accuracy"):

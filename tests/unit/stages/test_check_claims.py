@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import agent_runs
 import claim_files
@@ -16,7 +17,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.stage_configs import CheckClaimsConfig
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.cells import Cell, Ledger
+from lever_pipe.report.cells import Cell, EvidenceLedger
 from lever_pipe.report.claims.tables import tables
 from lever_pipe.report.claims.verdicts import VERDICTS
 from lever_pipe.report.evidence import Evidence, read_evidence, write_evidence
@@ -29,8 +30,8 @@ SMALL = Study(arms=(ARMS[0], ARMS[4]), steps=30)
 class Run:
     """What the tables ask of a finished run."""
 
-    def __init__(self, *studies: str) -> None:
-        self.studies = studies
+    def __init__(self, findings: list[dict[str, Any]], *studies: str) -> None:
+        self.findings, self.studies = findings, studies
 
     def has(self, study: str) -> bool:
         return study in self.studies
@@ -76,7 +77,7 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 
 def tables_of(folder: Path, *studies: str) -> dict[str, Table]:
     findings = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
-    return {table.id: table for table in tables(Run(*studies), findings)}  # type: ignore[arg-type]
+    return {table.id: table for table in tables(Run(findings, *studies))}  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_the_tables_hold_every_claim_once_and_ten_on_the_main_page(folder: Path)
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_cell_is_said_in_both_languages_and_has_its_evidence(folder: Path, language: str) -> None:
     texts = read_catalogue(sorted((RESOURCES / "messages" / language).glob("*.yaml")))
-    ledger, voice = Ledger(Evidence(read_evidence(folder / "evidence.csv"))), Voice(language, texts)
+    ledger, voice = EvidenceLedger(Evidence(read_evidence(folder / "evidence.csv"))), Voice(language, texts)
 
     def said(cell: Cell) -> str:
         return voice.text(cell)

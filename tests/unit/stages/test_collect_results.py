@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import synthetic_results as synthetic
+from text_frames import read_text_columns
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, StepMetrics
 from lever_pipe.experiment.stage_configs import CollectResultsConfig
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.report.tables import frames
 from lever_pipe.runtime import plan
 from lever_pipe.stages.collect_results import collect_results
 
@@ -135,7 +135,7 @@ def test_steps_and_prompts_are_counted_over_the_epochs_of_a_run(outputs: dict[st
     assert {(row["mode"], row["base_rce_epoch"], row["seed"], row["preset"]) for row in rows} == {
         ("on_policy", "5", "0", "main")
     }
-    assert len(frames.read_steps(outputs["steps_csv"])) == len(rows)
+    assert len(read_text_columns(outputs["steps_csv"])) == len(rows)
 
 
 def test_ties_have_a_column_for_each_number_kept(outputs: dict[str, Path]) -> None:

@@ -15,7 +15,7 @@ import synthetic_results as synthetic
 from lever_pipe.experiment.config import Preset
 from lever_pipe.experiment.report_stage_configs import CollectEvidenceConfig, ReportedRun, ShownStudy
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.cells import Ledger
+from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
 from lever_pipe.report.evidence import Evidence, read_evidence
 from lever_pipe.report.material import Material
@@ -75,7 +75,7 @@ class DocumentTables:
         specs = read_specs(RESOURCES / "tables" / "documents_selector.yaml")
         self.material = Material(self.evidence, run, lineages, specs)
         found = guard(list(document_tables(self.material)), lineages, "footnote")
-        ledger = Ledger(self.evidence)
+        ledger = EvidenceLedger(self.evidence)
         self.tables = {table.id: table.noted(ledger) for table in found}
         assert len(self.tables) == len(found)
 
@@ -174,7 +174,8 @@ def test_document_001_published(built: DocumentTables) -> None:
     assert (other["Shot 1"], other["Average"], other["vs 0.15"]) == ("57.0", "55.85", "-0.28")
     assert built.row("001-accuracy-epoch~1", "0.15", "published")["vs 0.15"] == ""  # not compared with itself
     stored = built.row("001-published", "2025-12-20正确率.md", "0.15")
-    assert stored["KL_BETA as applied"] == "0.1, stored in the checkpoint"
+    assert stored["The reference notes"].startswith("0.15, epoch 1 and 2: labelled KL 0.15; checkpoint")
+    assert "KL_BETA as applied: 0.1, stored in the checkpoint; KL control: unknown;" in stored["Known of the run"]
 
 
 def test_every_published_number_of_the_documents_is_shown(built: DocumentTables) -> None:

@@ -23,7 +23,6 @@ from claim_files import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lever_pipe.report.tables.frames import read_text_columns
 
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.evaluate import judge_claims
@@ -53,9 +52,9 @@ def claims_of(documents: tuple[str, ...]) -> list[Claim]:
 def used_rows(documents: tuple[str, ...]) -> list[int]:
     """Return the rows of a reference that may decide a claim; of study `lever` those of the documents' files."""
     if documents == INTENTION:
-        return list(range(len(read_text_columns(REFERENCE_INTENTION))))
+        return list(range(len(pd.read_csv(REFERENCE_INTENTION))))
     names = {name for files in FILES.values() for name in files} | {COMPARED, FINAL}
-    files = read_text_columns(REFERENCE)["source_file"].str.rpartition(":")[2]
+    files = pd.read_csv(REFERENCE)["source_file"].str.rpartition(":")[2]
     return [at for at, name in enumerate(files) if name in names]
 
 

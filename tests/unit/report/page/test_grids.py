@@ -7,23 +7,23 @@ import re
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, Name, Number, Verdict, say
 from lever_pipe.report.page import grids
-from lever_pipe.report.table import Column, Line, Table
+from lever_pipe.report.table import Column, Table, TableLine
 
 TEXTS = {"t": "A <title>", "h": "Head", "w": "{n} of these", "yes": "holds", "note": "Differs", "page": "x"}
 VOICE = Voice("en", {**TEXTS, "page.lines": "All {n:line|lines}"}, {"row": 5})
 
 
-def table(*lines: Line, **more: Cell | tuple[Cell, ...]) -> Table:
+def table(*lines: TableLine, **more: Cell | tuple[Cell, ...]) -> Table:
     return Table("t1", "data", say("t"), (Column(say("h"), "name"), Column(say("h"))), lines, **more)  # type: ignore[arg-type]
 
 
-def html(*lines: Line, **more: tuple[Cell, ...]) -> str:
+def html(*lines: TableLine, **more: tuple[Cell, ...]) -> str:
     return grids.html(table(*lines, **more), VOICE, csv="tables/t1.csv")
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
     cells = (Number(1.234, 1, "row"), say("w", n=Number(7, 0, "row")), None, Verdict("yes", "yes"))
-    text = html(*(Line((Name("a"), cell)) for cell in cells))
+    text = html(*(TableLine((Name("a"), cell)) for cell in cells))
     assert re.findall(r'<td class="[^"]*"(?: data-v="([^"]*)")?>', text) == ["1.234", "7", "", ""]
     assert '<span data-e="5">1.2</span>' in text
     assert '<span class="verdict yes">holds</span>' in text
@@ -31,12 +31,12 @@ def test_cells_sort_by_their_number_and_name_its_row() -> None:
 
 
 def test_a_phrase_wraps_where_a_number_does_not() -> None:
-    text = html(Line((Name("a"), say("w", n=2))), Line((Name("b"), Number(1.0, 1, "row"))))
+    text = html(TableLine((Name("a"), say("w", n=2))), TableLine((Name("b"), Number(1.0, 1, "row"))))
     assert re.findall(r'<td class="([^"]*)"', text) == ["number phrase", "number"]
 
 
 def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
-    text = html(Line((Name("a"), None), "published", marks="a"), footnotes=(say("note"),))
+    text = html(TableLine((Name("a"), None), "published", marks="a"), footnotes=(say("note"),))
     assert '<tr class="published">' in text
     assert "a<sup>a</sup></th>" in text
     assert "<li><sup>a</sup> Differs</li>" in text
@@ -45,6 +45,6 @@ def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
 
 
 def test_a_long_table_is_folded() -> None:
-    few, many = ([Line((Name(str(i)), None)) for i in range(n)] for n in (grids.LONG - 1, grids.LONG))
+    few, many = ([TableLine((Name(str(i)), None)) for i in range(n)] for n in (grids.LONG - 1, grids.LONG))
     assert "<details" not in html(*few)
     assert f"<summary>All {grids.LONG} lines</summary>" in html(*many)

@@ -10,7 +10,7 @@ from emulated_study import study_of
 
 from lever_pipe.experiment.config import Emulate
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.cells import Ledger, say
+from lever_pipe.report.cells import EvidenceLedger, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.selector.emulation import Pattern, _percent, coincidences, patterns, tables, tally
 
@@ -296,7 +296,7 @@ def test_the_kl_table_puts_both_trainings_beside_the_published_one() -> None:
 
 def test_every_number_of_the_tables_is_found_in_the_evidence() -> None:
     material = study_of().material
-    ledger = Ledger(material.evidence)
+    ledger = EvidenceLedger(material.evidence)
     found = [table.noted(ledger) for table in tables(material)]
     assert {table.section for table in found} == {"why", "emulation"}
     assert {line.whose for table in found[:1] for line in table.lines} == {"emulated"}

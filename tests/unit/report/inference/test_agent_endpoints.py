@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import agent_runs
 import numpy as np
 import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
-from lever_pipe.report.tables.intention.found import Found, read_found
 from scipy import stats
 
 from lever_pipe.base.errors import RecordError
@@ -21,6 +21,48 @@ from lever_pipe.report.inference.agent_runs import read_agent_runs
 from lever_pipe.report.inference.task_values import read_episodes
 
 CEILING = 17.9 / 8
+Rows = list[Any]
+
+
+class Found(NamedTuple):
+    """The rows of `endpoints.csv`, `comparisons.csv` and `statistics.csv`."""
+
+    endpoints: Rows
+    comparisons: Rows
+    statistics: Rows
+
+    def mean(self, arm: str, endpoint: str, seed: str = "") -> Any:
+        return next(row for row in self.endpoints if (row.arm, row.endpoint, row.seed) == (arm, endpoint, seed))
+
+    def value(self, arm: str, endpoint: str) -> float:
+        return float(self.mean(arm, endpoint).value)
+
+    def by_seed(self, arm: str, endpoint: str, seeds: tuple[int, ...]) -> list[float]:
+        return [float(self.mean(arm, endpoint, str(seed)).value) for seed in seeds]
+
+    @property
+    def primary(self) -> str:
+        return next((row.endpoint for row in self.endpoints if row.role == "primary"), "")
+
+    def family(self, *, is_primary: bool) -> Rows:
+        return [row for row in self.comparisons if (row.role == "primary") == is_primary]
+
+    def curve(self, arm: str, against: str, seed: int, mode: str) -> dict[str, float]:
+        of = (arm, against, seed, mode)
+        rows = [row for row in self.statistics if (row.arm, row.against, row.seed, row.mode) == of]
+        return {row.statistic: row.value for row in rows}
+
+
+def read_found(paths: dict[str, Path]) -> Found:
+    plain: dict[str, Any] = {"keep_default_na": False}
+    read = [
+        pd.read_csv(paths["endpoints"], dtype={"seed": str}, na_values={"value": "", "low": "", "high": ""}, **plain),
+        pd.read_csv(paths["comparisons"]),
+        pd.read_csv(paths["statistics"], dtype={"against": str}, na_values={"value": ""}, **plain),
+    ]
+    return Found(*(list(frame.itertuples(index=False)) for frame in read))
+
+
 AT = {"baseline": 25, "bundle": 40}
 """The step from which an arm finds everything; seed 2 of the bundle never does."""
 
@@ -39,7 +81,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def found(paths: dict[str, Path]) -> Found:
-    return read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
+    return read_found(paths)
 
 
 @pytest.mark.parametrize("mode", ["greedy", "sampled"])
@@ -76,7 +118,6 @@ def test_seeds_that_differ(found: Found) -> None:
     assert found.value("bundle", "val_normalised_reward_sampled_last") == pytest.approx(2 / 3, rel=1e-8)
     assert found.value("bundle", "best_value_greedy") == pytest.approx(2 / 3 * CEILING, rel=1e-8)
     mean = found.mean("bundle", "val_normalised_reward_sampled_last")
-    assert mean is not None
     assert (mean.n_seeds, mean.n_tasks, mean.n_rollouts, mean.n_evaluations) == (3, 8, 4, 1)
     assert (mean.low, mean.high) == (0.0, 1.0)  # three seeds of which one never learns tell nothing
 
@@ -103,7 +144,7 @@ def test_drift_learning_rate_and_loss(found: Found) -> None:
 
 
 def test_comparisons_by_hand(found: Found) -> None:
-    (primary,) = [row for row in found.family(is_primary=True) if row.arm == "bundle"]
+    primary, _ = [row for row in found.family(is_primary=True) if row.arm == "bundle"]  # sampled, greedy
     # seed by seed 0, 0 and -1 on every task: t(2) = -1, and no p that exchanging eight tasks could not give
     assert (primary.difference, primary.n_seeds) == (pytest.approx(-1 / 3, rel=1e-8), 3)
     assert primary.p == primary.p_holm == pytest.approx(2 * stats.t.sf(1, 2), rel=1e-8)
@@ -120,19 +161,18 @@ def test_comparisons_by_hand(found: Found) -> None:
 
 
 def test_statistics_of_a_curve_and_of_a_pair(found: Found) -> None:
-    curve = found.curve("baseline", 1, "sampled")
-    assert curve is not None
-    assert (curve.n, curve.most, curve.best_step) == (9, pytest.approx(CEILING, rel=1e-8), 25)
-    assert curve.changes == pytest.approx([0, 0, 0, CEILING, 0, 0, 0, 0], abs=1e-8)
-    pair = found.pair("bundle", "baseline", 0, "greedy")
-    assert pair is not None
+    curve = found.curve("baseline", "", 1, "sampled")
+    assert (curve["n"], curve["most"], curve["best_step"]) == (9, pytest.approx(CEILING, rel=1e-8), 25)
+    changes = [value for name, value in curve.items() if name.startswith("change_to_step~")]
+    assert changes == pytest.approx([0, 0, 0, CEILING, 0, 0, 0, 0], abs=1e-8)
+    pair = found.curve("bundle", "baseline", 0, "greedy")
     # zero against the ceiling at steps 25, 30 and 35 of nine
-    assert (pair.mean, pair.above, pair.below) == (pytest.approx(-CEILING / 3, rel=1e-8), 0, 3)
-    assert found.curve("baseline", 7, "sampled") is None
+    assert (pair["mean"], pair["above"], pair["below"]) == (pytest.approx(-CEILING / 3, rel=1e-8), 0, 3)
+    assert found.curve("baseline", "", 7, "sampled") == {}
 
 
 def test_noise_is_not_known_of_runs_that_never_vary(found: Found) -> None:
-    assert math.isnan(found.statistic("baseline", "", 0, "sampled", "flat_sd"))
+    assert "flat_sd" not in found.curve("baseline", "", 0, "sampled")
 
 
 def test_other_primary_endpoints(tmp_path: Path) -> None:
@@ -145,7 +185,7 @@ def test_other_primary_endpoints(tmp_path: Path) -> None:
         primary = {"metric": metric, "modes": [mode], "split": split, "checkpoint": checkpoint}
         evaluation = small.evaluation.model_validate({**small.evaluation.model_dump(), "primary": primary})
         paths = agent_runs.compare(tmp_path / checkpoint / mode, small, evaluation=evaluation)
-        found = read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
+        found = read_found(paths)
         assert found.primary == f"{split}_{metric}_{mode}_{checkpoint}"
         assert [row.arm for row in found.family(is_primary=True)] == ["kl_strong"]
         assert found.family(is_primary=False)[0].endpoint == f"trapezoid_{mode}"
@@ -155,7 +195,7 @@ def test_a_converted_log_has_greedy_curves_only(tmp_path: Path) -> None:
     arms = tuple(arm.model_copy(update={"seeds": (0, 1)}) for arm in (ARMS[0], ARMS[4]))
     study = Study(arms=arms, engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",))
     paths = agent_runs.compare(tmp_path, study)
-    found = read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
+    found = read_found(paths)
     assert found.primary == ""
     assert not found.family(is_primary=True)
     (row,) = found.family(is_primary=False)
@@ -165,16 +205,16 @@ def test_a_converted_log_has_greedy_curves_only(tmp_path: Path) -> None:
     assert found.by_seed("baseline", "trapezoid_greedy", (0,)) == [
         pytest.approx(float((values[1:] + values[:-1]).mean() / 2), rel=1e-8)
     ]
-    assert math.isnan(found.value("baseline", "steps_to_0.5_greedy"))  # no ceiling is known
-    assert {mode for *_, mode in found.statistics} == {"greedy"}
+    assert "steps_to_0.5_greedy" not in {row.endpoint for row in found.endpoints}  # no ceiling is known
+    assert {row.mode for row in found.statistics} == {"greedy"}
 
 
 def test_arms_without_a_common_seed_are_compared_over_tasks(tmp_path: Path) -> None:
     other = ARMS[4].model_copy(update={"seeds": (7,)})
     paths = agent_runs.compare(tmp_path, Study(arms=(ARMS[0], other), steps=10))
-    found = read_found(paths["endpoints"], paths["comparisons"], paths["statistics"])
+    found = read_found(paths)
     assert {row.test for row in found.comparisons} == {"Student's t"}
-    assert not any(against for _, against, _, _ in found.statistics)
+    assert not any(row.against for row in found.statistics)
 
 
 def test_tasks_must_be_the_same_everywhere(paths: dict[str, Path], tmp_path: Path) -> None:

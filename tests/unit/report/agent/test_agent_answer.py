@@ -21,12 +21,12 @@ def card(found: Tabulated) -> Card:
 @pytest.mark.parametrize(
     ("sampled", "greedy", "headline"),
     [
-        ((-0.13, 0.0001), (0.08, 0.001), "It depends on decoding"),
-        ((-0.13, 0.0001), (-0.08, 0.001), "It lowers the score in both decodings"),
-        ((0.13, 0.0001), (0.08, 0.001), "It raises the score in both decodings"),
-        ((-0.13, 0.3), (0.08, 0.2), "No effect is told apart"),
-        ((-0.13, 0.0001), (0.08, 0.2), "With KL: sampled score lower; greedy score not told apart"),
-        ((-0.13, NAN), (0.08, NAN), "Its differences are not tested"),
+        ((-0.13, 0.0001), (0.08, 0.001), "It depends on decoding."),
+        ((-0.13, 0.0001), (-0.08, 0.001), "It lowers the score in both decodings."),
+        ((0.13, 0.0001), (0.08, 0.001), "It raises the score in both decodings."),
+        ((-0.13, 0.3), (0.08, 0.2), "No effect is told apart."),
+        ((-0.13, 0.0001), (0.08, 0.2), "With KL: sampled score lower; greedy score not told apart."),
+        ((-0.13, NAN), (0.08, NAN), "Its differences are not tested."),
     ],
 )
 def test_the_headline_is_what_the_tests_allow(
@@ -65,10 +65,10 @@ def test_each_lack_is_said(evidence: list[EvidenceRow]) -> None:
     def headline(rows: list[EvidenceRow], **changes: object) -> str:
         return SAY(card(tabulate(rows, Study(), **changes)).headline)
 
-    unfinished = "No run to compare has finished"
+    unfinished = "No run to compare has finished."
     assert headline([]) == unfinished
     assert headline([row for row in evidence if "baseline" not in row.subject]) == unfinished
     plain = tuple(arm for arm in ARMS if not arm.kl)
-    assert headline(evidence, arms=plain, document_arm="entropy_only") == "No arm has KL"
+    assert headline(evidence, arms=plain, document_arm="entropy_only") == "No arm has KL."
     greedy = [row for row in evidence if row.mode != "sampled"]
-    assert headline(greedy) == "With KL: greedy score not told apart"
+    assert headline(greedy) == "With KL: greedy score not told apart."

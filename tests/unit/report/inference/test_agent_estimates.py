@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from lever_pipe.report.tables.evidence import Interval
 from scipy import stats
 
 from lever_pipe.base import seeding
@@ -14,7 +13,7 @@ from lever_pipe.report.inference.arm_estimates import (
     paired_over_seeds,
     within_ceiling,
 )
-from lever_pipe.report.inference.estimates import STUDENT, Draws
+from lever_pipe.report.inference.estimates import STUDENT, Draws, Interval
 
 DRAWS = Draws(0, 2000, over="tasks")
 

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.report.inference.breakdown import REST, breakdown_rows, gaps, table, ways_of
-from lever_pipe.report.inference.estimates import HOW_ONE_RUN, UNADJUSTED, Draws
+from lever_pipe.report.inference.breakdown import REST, breakdown_rows, ways_of
+from lever_pipe.report.inference.estimates import Draws
 from lever_pipe.report.inference.per_question import GroupScores, with_mean
 
 DRAWS = Draws(seed=0, n_resamples=400)
@@ -66,50 +65,3 @@ def test_rows_hold_the_mean_of_their_kind() -> None:
     # x: 1 0 1 and 1 0 0; y: 1 0 0 and 1 1 0
     assert [row.accuracy for row in rows] == pytest.approx([50, 50, 50, 50], abs=1e-9)
     assert all(0 <= row.low < row.accuracy < row.high <= 100 for row in rows)
-
-
-def test_the_loss_is_shared_out_by_questions() -> None:
-    policy = group("preset~p/rce/epoch~1", [[0, 0, 1, 1, 1, 1, 1, 0]])
-    oracle = group("baseline/oracle", [[1, 1, 1, 1, 1, 1, 1, 1]])
-    found = {gap.kind: gap for gap in gaps(policy, oracle, "sort", ["x"] * 4 + ["y"] * 4, DRAWS)}
-    # of x 2 of 4 are lost, of y 1 of 4
-    assert [found[kind].difference for kind in "xy"] == pytest.approx([-50, -25], abs=1e-9)
-    assert [found[kind].share for kind in "xy"] == pytest.approx([2 / 3, 1 / 3], abs=1e-9)
-    # signs of two equal differences: p = 1/2; of one: 1; Holm doubles the smaller
-    assert [found[kind].p_holm for kind in "xy"] == pytest.approx([1.0, 1.0], abs=1e-9)
-
-
-def test_a_kind_on_which_nothing_differs_has_an_interval_with_a_width() -> None:
-    policy, oracle = group("preset~p/rce/epoch~1", [[1] * 8 + [0, 1]]), group("baseline/oracle", [[1] * 10])
-    found = {gap.kind: gap for gap in gaps(policy, oracle, "sort", ["x"] * 8 + ["y"] * 2, DRAWS)}
-    exact = 100 * (1 - 0.025 ** (1 / 8))
-    assert (found["x"].low, found["x"].high) == pytest.approx((-exact, exact), abs=1e-9)
-    assert found["y"].high > 0  # one of two questions lost does not exclude a gain
-    rows = breakdown_rows([policy, oracle], {"sort": ["x"] * 8 + ["y"] * 2}, DRAWS)
-    caption = table("sort", rows, list(found.values()), policy.name).caption
-    assert HOW_ONE_RUN in caption
-    assert UNADJUSTED in caption
-
-
-def test_the_table_begins_with_the_largest_loss() -> None:
-    policy = group("preset~p/rce/epoch~1", [[1, 1, 1, 0, 0, 0, 0, 1]])
-    oracle = group("baseline/oracle", [[1] * 8])
-    kinds = ["a"] * 4 + ["b"] * 4
-    rows = breakdown_rows([policy, oracle], {"sort": kinds}, DRAWS)
-    found = table("sort", rows, gaps(policy, oracle, "sort", kinds, DRAWS), policy.name)
-    assert list(found.frame["Sort"]) == ["b", "a"]
-    assert list(found.frame["Share of the loss (%)"]) == ["75", "25"]
-    assert "RCE epoch 1 minus the pool oracle over all questions: -50.00 points." in found.caption
-    assert "The largest share comes from sort `b`: 75 %." in found.caption
-
-
-def test_without_a_loss_nothing_is_shared() -> None:
-    policy, oracle = (group(name, [[1, 0, 1, 0]]) for name in ("preset~p/rce/epoch~1", "baseline/oracle"))
-    found = gaps(policy, oracle, "sort", ["x", "x", "y", "y"], DRAWS)
-    assert all(math.isnan(gap.share) for gap in found)
-    assert (
-        "The largest share"
-        not in table(
-            "sort", breakdown_rows([policy], {"sort": ["x", "x", "y", "y"]}, DRAWS), found, policy.name
-        ).caption
-    )
