@@ -97,6 +97,7 @@ def test_every_number_is_that_of_the_row_that_it_names(built: Path) -> None:
         for shown in read(page).traced:
             row = rows[shown.line - 2]
             known = [float(row[name]) for name in parts if row[name]]
+            known += [100 * value for value in known]  # shares are printed in percent
             text = shown.text.rpartition(": ")[2].replace("<0.001", "")  # a dot's text begins with its label
             for number in re.findall(r"[-+]?\d+(?:\.\d+)?", text):
                 step = 10.0 ** -len(number.partition(".")[2])
