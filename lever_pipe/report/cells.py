@@ -1,8 +1,8 @@
 """What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages, names, verdicts.
 
 Nothing here is formatted: `catalogue.Voice` writes each kind in a language, at the very end. A number is either a
-quantity of the evidence (`ref` is its row's key) or made of such (`of` are their keys); `EvidenceLedger.note` gives the latter
-rows of their own, so that everything printed is found in the evidence.
+quantity of the evidence (`ref` is its row's key) or made of such (`of` are their keys); `EvidenceLedger.note` gives the
+latter rows of their own, so that everything printed is found in the evidence.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class EvidenceLedger:
         of, how = (cell.of, cell.how) if isinstance(cell, Number) else ((), "p")
         for key in of:
             self.evidence.at(key)
-        row = EvidenceRow(DERIVED, subject, metric, cell.value, how=how, source=BETWEEN.join(of))
+        row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=how, source=BETWEEN.join(of))
         self.evidence.add([row])
         self.rows.append(row)
         return replace(cell, ref=row.key, part="value")
