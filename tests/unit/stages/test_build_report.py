@@ -130,7 +130,7 @@ def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_derived_count_of_nothing_has_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     none = Number(0, 0, of=(small.of_lever()[0].key,), how="count")
-    table = Table("t", "data", say("selector.published"), (Column(Name("x")),), (Line((none,)),))
+    table = Table("t", "data", say("selector.published"), (Column(Name("x")),), (TableLine((none,)),))
     monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
     small.build(small.write_inputs(tmp_path, small.of_lever()), tmp_path, small.config("lever"))
     rows = csv.DictReader((tmp_path / "report" / "evidence.csv").read_text(encoding="utf-8").splitlines())
