@@ -120,7 +120,7 @@ def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: P
 
 def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Number(1.0, 1, "lever:gone:accuracy")
-    table = Table("t", "data", say("selector.published"), (Column(Name("x")),), (TableLine((gone,)),))
+    table = Table("t", "data", say("run.presets"), (Column(Name("x")),), (TableLine((gone,)),))
     monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
     inputs = small.write_inputs(tmp_path, small.of_lever())
     with pytest.raises(RecordError, match="expected the evidence row lever:gone:accuracy"):
@@ -130,7 +130,7 @@ def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_derived_count_of_nothing_has_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     none = Number(0, 0, of=(small.of_lever()[0].key,), how="count")
-    table = Table("t", "data", say("selector.published"), (Column(Name("x")),), (TableLine((none,)),))
+    table = Table("t", "data", say("run.presets"), (Column(Name("x")),), (TableLine((none,)),))
     monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
     small.build(small.write_inputs(tmp_path, small.of_lever()), tmp_path, small.config("lever"))
     rows = csv.DictReader((tmp_path / "report" / "evidence.csv").read_text(encoding="utf-8").splitlines())
