@@ -225,7 +225,7 @@ class EvidenceLedger:
         of, how = (cell.of, cell.how) if isinstance(cell, Number) else ((), "p")
         for key in of:
             self.evidence.at(key)
-        row = EvidenceRow(DERIVED, subject, metric, cell.value, how=how, source=BETWEEN.join(of))
+        row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=how, source=BETWEEN.join(of))
         self.evidence.add([row])
         self.rows.append(row)
         return replace(cell, ref=row.key, part="value")

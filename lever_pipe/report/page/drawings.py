@@ -36,6 +36,10 @@ COLOURS = {
 }
 """Colours of the figures by the name that the style sheet gives them, in light and in dark."""
 REFERENCE = re.compile(r"#([\w-]+)")
+SIZE = re.compile(r"font(?:-size)?: ([\d.]+)px")
+READABLE = 11.0  # pixels
+WIDTHS = (560, 600, 640, 680, 720, 760)
+"""Least widths in pixels that the style sheet has a class for."""
 FRACTION = re.compile(r"\d+\.\d{3,}")
 ROUNDED = {"d", "x", "y", "width", "height", "transform"}
 IGNORED = {"font-family", "font", "id", "style", "href", "version", "stroke-linejoin"}
@@ -53,8 +57,15 @@ def inline(svg: str, *, source: str, name: str, title: str) -> Markup:
     used = {found for element in root.iter() for value in element.attrib.values() for found in REFERENCE.findall(value)}
     inner = "".join(_Writer(name, used, source).write(child) for child in root)
     box = root.get("viewBox", "")
-    head = f'<svg class="plot" viewBox="{escape(box)}" role="img" aria-label="{escape(title)}">'
+    head = f'<svg class="plot {_least_width(root)}" viewBox="{escape(box)}" role="img" aria-label="{escape(title)}">'
     return Markup(f"{head}{inner}</svg>")
+
+
+def _least_width(root: ElementTree.Element) -> str:
+    """Return the class of the width below which the smallest text would be less than readable."""
+    sizes = [float(found[1]) for text in root.iter(f"{SVG}text") if (found := SIZE.search(text.get("style", "")))]
+    pixels = READABLE / min(sizes, default=READABLE) * float(root.get("viewBox", "").split()[2])
+    return next((f"least-{width}" for width in WIDTHS if pixels <= width), f"least-{WIDTHS[-1]}")
 
 
 def _parse(svg: str, source: str) -> ElementTree.Element:

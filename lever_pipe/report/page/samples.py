@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from markupsafe import Markup, escape
 
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Name, say
+from lever_pipe.report.cells import say
 
 Json: TypeAlias = Mapping[str, Any]
 ROLES = ("rce", "grpo", "similarity", "oracle")
@@ -55,9 +55,8 @@ def dialogues(shown: Json | None, voice: Voice) -> Markup:
     """Return the dialogues of `dialogues.json`: of each task one of every arm, side by side."""
     if not shown or not shown["tasks"]:
         return Markup()
-    counts = {name: Name(str(n)) for name, n in shown["counts"].items()}
     parts = [f'<section class="dialogues" id="dialogues"><h3>{_say(voice, "dialogues.title")}</h3>']
-    parts.append(f'<p>{_say(voice, "dialogues.lead", **counts)}</p><div class="tasks">')
+    parts.append(f'<p>{_say(voice, "dialogues.lead")}</p><div class="tasks">')
     for task in shown["tasks"]:
         hidden = ", ".join(detail["text"] for detail in task["hidden"])
         parts.append(f'<article class="task"><header><p class="asked">{escape(task["request"])}</p>')

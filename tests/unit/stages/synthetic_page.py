@@ -47,11 +47,13 @@ def of_lever(betas: Sequence[str] = BETAS, *, drawn: bool = True, runs: int = 3)
 
 def of_agents() -> list[EvidenceRow]:
     """Return held-out rewards of two arms in both decodings, and their differences."""
-    rows = []
+    rows = [EvidenceRow("intention", f"arm~{arm}/seed~0", "executed_steps", 45.0, at="run") for arm in ("a", "b")]
     for mode, gain in (("sampled", -0.1), ("greedy", 0.08)):
         at: dict[str, Any] = {"subset": "test", "mode": mode, "at": "last", "n": 20, "runs": 1}
         for arm, value in (("a", 0.9), ("b", 0.9 + gain)):
-            rows.append(EvidenceRow("intention", f"arm~{arm}", "normalised_reward", value, **at))
+            rows += [
+                EvidenceRow("intention", f"arm~{arm}{s}", "normalised_reward", value, **at) for s in ("", "/seed~0")
+            ]
         ends = {"low": gain - 0.02, "high": gain + 0.02, "p_holm": 0.001, "family": "primary"}
         rows.append(EvidenceRow("intention", "arm~b", "normalised_reward", gain, against="arm~a", **at, **ends))
     return rows

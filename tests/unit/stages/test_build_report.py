@@ -55,7 +55,7 @@ class Reader(HTMLParser):
             inside = Shown(int(found["data-e"] or 0))
             self.traced.append(inside)
         is_hidden |= (
-            tag in ("style", "script", "head") or found.get("class") == "plot" or "soft" in str(found.get("class"))
+            tag in ("style", "script", "head") or "plot" in str(found.get("class")) or "soft" in str(found.get("class"))
         )
         self.open.append((tag, inside, is_hidden))
 
@@ -97,6 +97,7 @@ def test_every_number_is_that_of_the_row_that_it_names(built: Path) -> None:
         for shown in read(page).traced:
             row = rows[shown.line - 2]
             known = [float(row[name]) for name in parts if row[name]]
+            known += [100 * value for value in known]  # shares are printed in percent
             text = shown.text.rpartition(": ")[2].replace("<0.001", "")  # a dot's text begins with its label
             for number in re.findall(r"[-+]?\d+(?:\.\d+)?", text):
                 step = 10.0 ** -len(number.partition(".")[2])
@@ -119,12 +120,21 @@ def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: P
 
 def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Number(1.0, 1, "lever:gone:accuracy")
-    table = Table("t", "data", say("selector.published"), (Column(Name("x")),), (TableLine((gone,)),))
+    table = Table("t", "data", say("run.presets"), (Column(Name("x")),), (TableLine((gone,)),))
     monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
     inputs = small.write_inputs(tmp_path, small.of_lever())
     with pytest.raises(RecordError, match="expected the evidence row lever:gone:accuracy"):
         small.build(inputs, tmp_path, small.config("lever"))
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_derived_count_of_nothing_has_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    none = Number(0, 0, of=(small.of_lever()[0].key,), how="count")
+    table = Table("t", "data", say("run.presets"), (Column(Name("x")),), (TableLine((none,)),))
+    monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
+    small.build(small.write_inputs(tmp_path, small.of_lever()), tmp_path, small.config("lever"))
+    rows = csv.DictReader((tmp_path / "report" / "evidence.csv").read_text(encoding="utf-8").splitlines())
+    assert [row["value"] for row in rows if row["subject"] == "table/t"] == ["0"]
 
 
 class Blank(Voice):
