@@ -41,7 +41,9 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
         "tensors": ("selectors",),
     },
     "collect_samples": {"flips": ("per_question",)},
-    "build_report": {"report": ("evidence", "lineage", "english", "chinese", "declared")},
+    "build_report": {
+        "report": ("evidence", "reference_lineage", "lineage", "claims", "english", "chinese", "declared")
+    },
 }
 """Stage -> output -> the inputs that its content depends on; of what is not listed, all. Of `collect_evidence` and
 `build_report`, each row and cell tells its own."""
