@@ -1,8 +1,8 @@
 """What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages, names, verdicts.
 
 Nothing here is formatted: `catalogue.Voice` writes each kind in a language, at the very end. A number is either a
-quantity of the evidence (`ref` is its row's key) or made of such (`of` are their keys); `EvidenceLedger.note` gives the latter
-rows of their own, so that everything printed is found in the evidence.
+quantity of the evidence (`ref` is its row's key) or made of such (`of` are their keys); `EvidenceLedger.note` gives
+the latter rows of their own, so that everything printed is found in the evidence.
 """
 
 from __future__ import annotations
