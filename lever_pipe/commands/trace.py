@@ -41,7 +41,9 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
         "tensors": ("selectors",),
     },
     "collect_samples": {"flips": ("per_question",)},
-    "build_report": {"report": ("evidence", "lineage", "english", "chinese", "declared")},
+    "build_report": {
+        "report": ("evidence", "reference_lineage", "lineage", "claims", "english", "chinese", "declared")
+    },
 }
 """Stage -> output -> the inputs that its content depends on; of what is not listed, all. Of `collect_evidence` and
 `build_report`, each row and cell tells its own."""
@@ -137,6 +139,10 @@ def trace(asked: Asked, artefacts: Sequence[Artefact], digests: Digests) -> Trac
     way, sources, notes = _Way(makers, digests), tuple[FoundRow, ...](), []
     if asked.references:
         sources = tuple(way.follow_evidence(maker, asked.references))
+        untold = [each.row.key for of in asked.references for each in of.measured if not each.row.source]
+        notes = [f"{key} names nothing that it is made of: all of the evidence is listed." for key in untold]
+        if untold:
+            way.follow(maker, frozenset())
     elif asked.column and not asked.table:
         sources = (_found(asked.file, (asked.row + 1,), asked.column == FAMILY_WIDE),)
         way.follow(maker, sources[0].names)

@@ -19,7 +19,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lever_pipe.base import contents
 from lever_pipe.base.policy_names import group_of, values_in
@@ -38,11 +38,8 @@ IN_NAMES = frozenset(("preset", "seed", "epoch", "kl_beta", "base_rce_epoch", "o
 """Config keys that a branch's name states already."""
 
 
-class Branch(NamedTuple):
-    """Steps of one stage that differ in their seed or draw alone; `inputs` maps names to branches or raw files."""
-
-    steps: tuple[TracedJob, ...]
-    places: tuple[int, ...]
+Branch = tuple[TracedJob, ...]
+"""Steps of one stage that differ in their seed or draw alone."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -134,13 +131,9 @@ def _step_object(step: TracedJob) -> dict[str, Any]:
 
 def text(traced: Traced) -> str:
     """Return the tree: the value, then each artefact once below what was made from it."""
-    branches = _entries(traced.steps)
-    branch_of = {place: i for i, branch in enumerate(branches) for place in branch.places}
-    common = _common(traced.steps)
-    lines = [*_head(traced), *([f"All of it: {common}"] if common else []), ""]
-    printed: dict[int, int] = {}
-    lines += _tree(0, "", branches, branch_of, printed, common)
-    return "\n".join(lines) + "\n"
+    tree = _Tree(traced.steps)
+    common = [f"All of it: {tree.common}"] if tree.common else []
+    return "\n".join([*_head(traced), *common, "", *tree.lines(0, "")]) + "\n"
 
 
 def _head(traced: Traced) -> Iterator[str]:
@@ -179,59 +172,59 @@ def _source_text(source: FoundRow) -> str:
     return f"  in {source.path}" + (f", line {lines}: {cells}" if lines else "")
 
 
-def _entries(steps: Sequence[TracedJob]) -> list[Branch]:
-    alike: dict[str, list[int]] = {}
-    for place, step in enumerate(steps):
-        alike.setdefault(_kind(step), []).append(place)
-    return [Branch(tuple(steps[place] for place in places), tuple(places)) for places in alike.values()]
+class _Tree:
+    """Steps as text, those of one stage that differ in their seed or draw alone as one branch."""
+
+    def __init__(self, steps: Sequence[TracedJob]) -> None:
+        alike: dict[str, list[int]] = {}
+        for place, step in enumerate(steps):
+            alike.setdefault(_kind(step), []).append(place)
+        self._branches = [tuple(steps[place] for place in places) for places in alike.values()]
+        self._branch_of = {place: i for i, places in enumerate(alike.values()) for place in places}
+        told = [_made_by(step) for step in steps]
+        self.common = max(dict.fromkeys(told), key=told.count, default="")
+        self._printed: dict[int, int] = {}
+
+    def lines(self, index: int, indent: str) -> Iterator[str]:
+        """Yield a branch and all below it; what was printed before by its number."""
+        branch = self._branches[index]
+        self._printed[index] = number = len(self._printed) + 1
+        yield f"{indent}[{number}] {_name(branch)}"
+        yield from (f"{indent}    {line}" for line in _facts(branch, self.common))
+        for names, target in self._below(branch):
+            if isinstance(target, str):
+                yield f"{indent}    {names}: {target}"
+            elif target in self._printed:
+                yield f"{indent}    {names}: see [{self._printed[target]}]"
+            else:
+                yield f"{indent}    {names}:"
+                yield from self.lines(target, indent + "    ")
+
+    def _below(self, branch: Branch) -> list[tuple[str, int | str]]:
+        """Return what a branch was made from: names of inputs with the branch that made them, or with the raw file."""
+        targets: dict[int | str, dict[str, None]] = {}
+        for step in branch:
+            for name, path in sorted(step.inputs.items()):
+                maker, state = step.makers.get(name), step.states[name]
+                raw = f"{path} {step.made.inputs[name][:DIGITS]} ({state})"
+                base = name.partition("[")[0] + (f" ({state})" if maker is not None and state != AS_READ else "")
+                targets.setdefault(raw if maker is None else self._branch_of[maker], {})[base] = None
+        return [(", ".join(names), target) for target, names in targets.items()]
 
 
 def _kind(step: TracedJob) -> str:
-    made, card = step.made, str(step.artefact.card)
-    config = {
-        key: value for key, value in flat(made.config).items() if key not in ("seed", "policy.seed", "policy.name")
-    }
-    kept = [
-        made.stage,
-        group_of(card),
-        config,
-        made.code,
-        made.commit,
-        made.dirty,
-        made.versions,
-        made.device,
-        step.outputs,
-    ]
-    return canonical_json(kept)
-
-
-def _tree(
-    index: int,
-    indent: str,
-    branches: Sequence[Branch],
-    branch_of: Mapping[int, int],
-    printed: dict[int, int],
-    common: str,
-) -> Iterator[str]:
-    branch = branches[index]
-    printed[index] = number = len(printed) + 1
-    yield f"{indent}[{number}] {_name(branch)}"
-    yield from (f"{indent}    {line}" for line in _facts(branch, common))
-    for names, target in _below(branch, branch_of):
-        if isinstance(target, str):
-            yield f"{indent}    {names}: {target}"
-        elif target in printed:
-            yield f"{indent}    {names}: see [{printed[target]}]"
-        else:
-            yield f"{indent}    {names}:"
-            yield from _tree(target, indent + "    ", branches, branch_of, printed, common)
+    made = step.made
+    named = ("seed", "policy.seed", "policy.name")
+    config = {key: value for key, value in flat(made.config).items() if key not in named}
+    told = [getattr(made, name) for name in ("stage", "code", "commit", "dirty", "versions", "device")]
+    return canonical_json([*told, group_of(str(step.artefact.card)), config, step.outputs])
 
 
 def _name(branch: Branch) -> str:
-    head = branch.steps[0]
-    if len(branch.steps) == 1:
+    head = branch[0]
+    if len(branch) == 1:
         return head.name if head.made.stage in head.name else f"{head.name} ({head.made.stage})"
-    seeds = [values_in(str(step.artefact.card)).get("seed", "") for step in branch.steps]
+    seeds = [values_in(str(step.artefact.card)).get("seed", "") for step in branch]
     what = f"seeds {', '.join(sorted(seeds))}" if all(seeds) else f"{len(seeds)} draws"
     seed = f" of seed {values_in(str(head.artefact.card)).get('seed')}"
     name = head.name.replace(seed, "").replace(seed.replace(" of ", ", "), "")
@@ -239,17 +232,17 @@ def _name(branch: Branch) -> str:
 
 
 def _facts(branch: Branch, common: str) -> Iterator[str]:
-    head = branch.steps[0]
+    head = branch[0]
     settings = _settings(head.made.config)
     if settings:
         yield settings
     own = f", {_made_by(head)}" if _made_by(head) != common else ""
-    seconds = " + ".join(f"{step.made.seconds:g}" for step in branch.steps[:SHOWN_DIGESTS])
-    more = " + ..." if len(branch.steps) > SHOWN_DIGESTS else ""
+    seconds = " + ".join(f"{step.made.seconds:g}" for step in branch[:SHOWN_DIGESTS])
+    more = " + ..." if len(branch) > SHOWN_DIGESTS else ""
     yield f"code {head.made.code}, {seconds}{more} s{own}"
     for name in head.outputs:
-        digests = [step.made.outputs[name][:DIGITS] for step in branch.steps]
-        states = sorted({step.states[name] for step in branch.steps})
+        digests = [step.made.outputs[name][:DIGITS] for step in branch]
+        states = sorted({step.states[name] for step in branch})
         shown = f"{', '.join(digests[:SHOWN_DIGESTS])}{', ...' if len(digests) > SHOWN_DIGESTS else ''}"
         yield f"{head.artefact.paths[name].name} {shown} ({' or '.join(states)})"
     yield from (
@@ -257,29 +250,12 @@ def _facts(branch: Branch, common: str) -> Iterator[str]:
     )
 
 
-def _below(branch: Branch, branch_of: Mapping[int, int]) -> list[tuple[str, int | str]]:
-    """Return what an branch was made from: names of inputs with the branch that made them, or with the raw file."""
-    targets: dict[int | str, dict[str, None]] = {}
-    for step in branch.steps:
-        for name, path in sorted(step.inputs.items()):
-            maker = step.makers.get(name)
-            state = "" if step.states[name] == AS_READ else f" ({step.states[name]})"
-            raw = f"{path} {step.made.inputs[name][:DIGITS]}{state or ' (as read)'}"
-            target: int | str = raw if maker is None else branch_of[maker]
-            base = name.partition("[")[0]
-            targets.setdefault(target, {})[base if maker is None else base + state] = None
-    return [(", ".join(names), target) for target, names in targets.items()]
-
-
 def _settings(config: Mapping[str, Any]) -> str:
     """Return the settings that matter: the outer ones first, no long lists, and none that the name states."""
-    leaves = {key: value for key, value in flat(config).items() if _is_telling(key, value)}
-    keys = sorted(leaves, key=lambda key: (key.count("."), list(leaves).index(key)))
-    shown = [
-        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in ((key, leaves[key]) for key in keys[:SHOWN_KEYS])
-    ]
-    more = [f"and {len(keys) - SHOWN_KEYS} more settings"] if len(keys) > SHOWN_KEYS else []
+    leaves = [(key, value) for key, value in flat(config).items() if _is_telling(key, value)]
+    leaves.sort(key=lambda leaf: leaf[0].count("."))
+    shown = [f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in leaves[:SHOWN_KEYS]]
+    more = [f"and {len(leaves) - SHOWN_KEYS} more settings"] if len(leaves) > SHOWN_KEYS else []
     return ", ".join([*shown, *more])
 
 
@@ -289,12 +265,6 @@ def _is_telling(key: str, value: Any) -> bool:
     return not isinstance(value, list) or (
         len(value) <= SHOWN_LIST and not any(isinstance(v, dict | list) for v in value)
     )
-
-
-def _common(steps: Sequence[TracedJob]) -> str:
-    """Return what made most of the steps: commit, versions and device."""
-    told = [_made_by(step) for step in steps]
-    return max(dict.fromkeys(told), key=told.count) if told else ""
 
 
 def _made_by(step: TracedJob) -> str:

@@ -94,7 +94,7 @@ class EvidenceFile:
         line = int(found["line"]) if found else self._lines.get(text, 0)
         part = (found and found["part"]) or "value"
         if not 2 <= line < len(self._rows) + 2 or part not in EvidenceRow._fields:
-            near = "" if found else nearest(text, self._near(text))
+            near = None if found else self._near(text)
             do = f"Did you mean '{near}'?" if near else f"Its lines are e2 to e{len(self._rows) + 1}."
             raise UnknownMemberError(f"trace: expected a row of {self.path}", found=f"'{text}'", do=do)
         return self._at(line, part, frozenset())
@@ -112,10 +112,13 @@ class EvidenceFile:
             raise RecordError(what, found=f"no {missing}", do="Run the workflow again.")
         return Reference(line, row, part, tuple(self._at(each, "value", above | {line}) for each in lines))
 
-    def _near(self, text: str) -> list[str]:
-        """Return the keys that begin as this one."""
-        head = ":".join(text.split(":")[:2])
-        return [key for key in self._lines if key.startswith(head)] or list(dict.fromkeys(self._lines))[:SHOWN_ROWS]
+    def _near(self, text: str) -> str | None:
+        """Return the nearest key among those of the nearest subject."""
+        heads: dict[str, list[str]] = {}
+        for key in self._lines:
+            heads.setdefault(":".join(key.split(":")[:2]), []).append(key)
+        head = nearest(":".join(text.split(":")[:2]), heads)
+        return nearest(text, heads[head]) if head else None
 
 
 def asked_for(what: str, results: Path) -> Asked:

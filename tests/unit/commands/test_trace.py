@@ -402,6 +402,12 @@ class TestAsked:
             with pytest.raises(RecordError, match="expected rows that it is made of"):
                 back("e2")
 
+    def test_a_row_that_names_nothing_leads_everywhere(self) -> None:
+        write_rows("results/report/evidence.csv", [EvidenceRow("report", "table/x", "y", 1.0)])
+        traced = back("e2")
+        assert traced.notes == ("report:table/x:y names nothing that it is made of: all of the evidence is listed.",)
+        assert trained(traced) == set(POLICIES)
+
     def test_a_csv_file_with_short_and_long_rows_is_read(self) -> None:
         tree.write(f"{TABLES}/scores.csv", "policy,accuracy\na\nb,1,2,3\n", now=True)
         assert back(f"{TABLES}/scores.csv:2:accuracy").asked.value == "1"
