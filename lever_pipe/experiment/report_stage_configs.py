@@ -9,7 +9,7 @@ from pydantic import Field
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import AgentGrpo, Environment
 from lever_pipe.experiment.agent_stage_configs import ComparedArms
-from lever_pipe.experiment.config import ArmSettings, Emulate, EvaluationSettings, Preset
+from lever_pipe.experiment.config import ArmSettings, Emulate, Preset
 from lever_pipe.experiment.stage_configs import Guard, MainPreset, Planned, Setting, identity_of
 
 
@@ -38,23 +38,24 @@ class CollectEvidenceConfig(Section):
     """Identity of `collect_evidence`."""
 
 
-class ReportedRun(Section):
-    """What tables, figures and sentences say about how the numbers came to be."""
+@identity_of("plot_figures")
+class PlotFiguresConfig(Section):
+    """Identity of `plot_figures`."""
 
-    guard: Guard = "footnote"
     studies: Annotated[tuple[ShownStudy, ...], Planned("studies")]
     main_preset: MainPreset
-    presets: Annotated[dict[str, Preset], Setting("presets")] = Field({})
     arms: Annotated[tuple[ArmSettings, ...], Setting("arms")] = ()
-    evaluation: Annotated[EvaluationSettings, Setting("evaluation")] = EvaluationSettings()
-    emulate: Annotated[Emulate | None, Planned("emulate")] = None
     agents: Annotated[ShownAgents | None, Planned("shown_agents")] = None
     """None where the configuration holds no run of study `intention`."""
 
 
-@identity_of("plot_figures")
-class PlotFiguresConfig(ReportedRun):
-    """Identity of `plot_figures`."""
+class ReportedRun(PlotFiguresConfig):
+    """What tables and sentences say about how the numbers came to be."""
+
+    guard: Guard = "footnote"
+    presets: Annotated[dict[str, Preset], Planned("shown_presets")] = Field({})
+    """Those of the arms."""
+    emulate: Annotated[Emulate | None, Planned("emulate")] = None
 
 
 @identity_of("build_report", of="report")

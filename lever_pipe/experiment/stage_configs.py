@@ -346,16 +346,6 @@ class CollectSamplesConfig(Section):
     """None where data are read."""
 
 
-class Captioned(Section):
-    """What a reader needs to know about our numbers."""
-
-    main_preset: MainPreset
-    data: Annotated[str, Setting("data.source")]
-    """`world` or `files`."""
-    lvlm: Annotated[str, Planned("lvlm_name")]
-    """Name of the LVLM, as the captions print it."""
-
-
 @identity_of("collect_lineage")
 class CollectLineageConfig(Section):
     """Identity of `collect_lineage`."""
@@ -369,7 +359,7 @@ class CollectLineageConfig(Section):
 
 
 @identity_of("measure_agreement", of="evaluation")
-class MeasureAgreementConfig(Captioned):
+class MeasureAgreementConfig(Section):
     """Identity of `measure_agreement`."""
 
     policies: Evaluated
@@ -377,13 +367,15 @@ class MeasureAgreementConfig(Captioned):
     starts: Annotated[Names, Planned("starts")]
     """Selectors that a policy starts from and that are none of the policies themselves."""
     shots: Counts
-    guard: Guard
 
 
 @identity_of("compare_policies", of="evaluation")
-class ComparePoliciesConfig(Captioned):
+class ComparePoliciesConfig(Section):
     """Identity of `compare_policies`."""
 
+    main_preset: MainPreset
+    data: Annotated[str, Setting("data.source")]
+    """`world` or `files`."""
     policies: Evaluated
     """Whose scores are compared, in the order of their files."""
     samples: Counts
@@ -392,7 +384,6 @@ class ComparePoliciesConfig(Captioned):
     primary: PrimaryCells = PrimaryCells()
     n_resamples: int = 10_000
     """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""
-    guard: Guard = "footnote"
 
 
 class ClaimArm(Section):

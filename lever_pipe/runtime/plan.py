@@ -391,6 +391,7 @@ PLANNED: Mapping[str, Planner] = {
     "batch_sizes": lambda experiment, _: [len(policies_of(experiment, batch)) for batch in batches(experiment)],
     "studies": lambda experiment, _: shown_studies(experiment),
     "emulate": lambda experiment, _: experiment.emulate if "lever" in experiment.studies else None,
+    "shown_presets": lambda experiment, _: {arm.preset: experiment.presets[arm.preset] for arm in experiment.arms},
     "shown_agents": lambda experiment, _: shown_agents(experiment),
     "emulated_training": emulated_training,
     "emulated_policies": lambda experiment, _: faults.policies(_emulate(experiment)),

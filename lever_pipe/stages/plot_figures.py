@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_folder
-from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig
+from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.evidence import Evidence, read_evidence
@@ -31,7 +31,7 @@ def plot_figures(
     Raises:
         RecordError: a malformed file, or a message that is missing.
     """
-    material = Material(Evidence(read_evidence(evidence)), config)
+    material = Material(Evidence(read_evidence(evidence)), ReportedRun.model_validate(dict(config)))
     voices = [Voice("en", read_catalogue(english)), Voice("zh", read_catalogue(chinese))]
 
     def draw(folder: Path) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,10 @@ import pytest
 from builders import example, ids
 
 from lever_pipe.base import contents, storage
-from lever_pipe.base.errors import ComparisonError, RecordError
+from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, Selection
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
-from lever_pipe.report.lineage import COLUMNS
-from lever_pipe.report.long_format import csv_text
 from lever_pipe.stages.measure_agreement import measure_agreement
 
 RCE = "preset~p/rce/seed~{}/epoch~1"
@@ -41,12 +38,12 @@ WEIGHTS = {
     STARTS[0]: [0.0, 0.0, 0.0, 0.0],
     STARTS[1]: [2.0, 2.0, 2.0, 1.0],
 }
-OUTPUTS = ("agreement", "parameters", "tensors", "prompts", "tables", "csv")
+OUTPUTS = ("agreement", "parameters", "tensors", "prompts")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Any]:
-    paths: dict[str, Any] = {name: tmp_path / name for name in (*OUTPUTS, "eval_examples", "lineage")}
+    paths: dict[str, Any] = {name: tmp_path / name for name in (*OUTPUTS, "eval_examples")}
     same = {"image_digest": "one", "question": "which?"}
     storage.write_rows(paths["eval_examples"], [example(i, **(same if i < 2 else {})) for i in range(4)])
     paths["selections"] = tuple(tmp_path / f"{i}.jsonl" for i in range(len(POLICIES)))
@@ -57,19 +54,12 @@ def files(tmp_path: Path) -> dict[str, Any]:
     for path, name in zip(paths["selectors"], [*trained, *STARTS], strict=True):
         values = np.array(WEIGHTS[name], dtype=np.float32)
         storage.write_arrays(path, {"a": values[:2], "b": values[2:]})
-    write_lineage(paths["lineage"])
     return paths
 
 
 def write_selections(path: Path, chosen: list[list[int]]) -> None:
     rows = [Selection(query_id=ExampleId(i), demonstrations=ids(row)) for i, row in enumerate(chosen)]
     storage.write_rows(path, rows)
-
-
-def write_lineage(path: Path, **odd: str) -> None:
-    groups = ("baseline/zero_shot", "baseline/oracle", "preset~p/rce/epoch~1", "preset~p/grpo/base~1/beta~0.1/epoch~1")
-    lines = [(group, "pool", odd.get("pool", "x") if "grpo" in group else "x") for group in groups]
-    storage.write_text(path, csv_text(COLUMNS, lines))
 
 
 def with_on_policy(files: dict[str, Any], folder: Path) -> tuple[str, ...]:
@@ -88,12 +78,11 @@ def with_on_policy(files: dict[str, Any], folder: Path) -> tuple[str, ...]:
     return (*POLICIES, *drawn)
 
 
-def test_on_policy_runs_are_measured_and_shown_elsewhere(files: dict[str, Any], tmp_path: Path) -> None:
+def test_on_policy_runs_are_measured(files: dict[str, Any], tmp_path: Path) -> None:
     run(files)
-    before = {name: files[name].read_text().splitlines() for name in ("agreement", "parameters", "tables")}
+    before = {name: files[name].read_text().splitlines() for name in ("agreement", "parameters")}
     policies = with_on_policy(files, tmp_path)
     run(files, policies=policies)
-    assert files["tables"].read_text().splitlines() == before["tables"]
     with files["agreement"].open() as handle:
         found = {(r["left"], r["right"], r["shots"]): r for r in csv.DictReader(handle)}
     base = RCE.format(0)
@@ -110,8 +99,8 @@ def test_on_policy_runs_are_measured_and_shown_elsewhere(files: dict[str, Any], 
 
 
 def run(files: dict[str, Any], **changed: Any) -> None:
-    values = {"main_preset": "p", "data": "world", "lvlm": "tiny", "policies": POLICIES, "starts": STARTS}
-    config = MeasureAgreementConfig(**{**values, "shots": (1, 2), "guard": "strict", **changed})
+    values = {"policies": POLICIES, "starts": STARTS}
+    config = MeasureAgreementConfig(**{**values, "shots": (1, 2), **changed})
     measure_agreement(**files, config=config)
 
 
@@ -182,26 +171,6 @@ def test_prompts_are_told_apart_by_image_question_and_order(files: dict[str, Any
     assert (found[GRPO.format(1), "1"], found[GRPO.format(1), "2"]) == ("3", "4")
 
 
-def test_the_tables_come_from_the_files(files: dict[str, Any]) -> None:
-    run(files)
-    tables = {table["id"]: table for table in json.loads(files["tables"].read_text())}
-    assert set(tables) == {
-        "agreement-sequences",
-        "agreement-sets",
-        "agreement-positions",
-        "agreement-parameters-p",
-        "agreement-prompts",
-    }
-    assert {path.name for path in files["csv"].iterdir()} == {
-        f"{name}.{end}" for name in tables for end in ("csv", "md")
-    }
-    # RCE against GRPO: 0.5 with seed 0 and 2 of 4 queries with seed 1; RCE of the two seeds: 0.75.
-    sequences = {row[0]: row for row in tables["agreement-sequences"]["rows"]}
-    assert sequences["RCE epoch 1"] == ["RCE epoch 1", "37.5", "75.0", "50.0"]
-    assert all(table["caption"].startswith("Ours: preset `p`, embedded world.") for table in tables.values())
-    assert all(table["footnotes"] == [] for table in tables.values())
-
-
 def test_a_run_writes_the_same_bytes_again(files: dict[str, Any]) -> None:
     run(files)
     before = {name: contents.digest(files[name]) for name in OUTPUTS}
@@ -221,23 +190,10 @@ def test_a_selector_of_another_architecture_is_refused(files: dict[str, Any]) ->
         run(files)
 
 
-def test_policies_of_another_pool_are_marked_or_refused(files: dict[str, Any]) -> None:
-    write_lineage(files["lineage"], pool="y")
-    run(files, guard="footnote")
-    tables = {table["id"]: table for table in json.loads(files["tables"].read_text())}
-    assert tables["agreement-sets"]["marks"] == ["", "", "a"]
-    assert tables["agreement-sets"]["footnotes"] == ["a: Test pool: y, the other rows: x."]
-    with pytest.raises(ComparisonError, match="Test pool is y"):
-        run(files, guard="strict")
-
-
 def test_baselines_alone_have_agreement_too(files: dict[str, Any]) -> None:
     names = ("baseline/oracle", "baseline/random-0")
     files["selections"] = (files["selections"][1], files["selections"][2])
     files["selectors"] = ()
-    storage.write_text(
-        files["lineage"], csv_text(COLUMNS, [(n, "pool", "x") for n in ("baseline/oracle", "baseline/random")])
-    )
     run(files, policies=names, starts=())
     assert shares(files, *names, 2) == (0.25, 0.5, 0.25)
     assert read(files["parameters"]) == []
