@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check format schema world gpu bench bench-run size picture lock
+.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check format schema world gpu bench bench-run size findings picture lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,6 +78,9 @@ bench-run: setup ## whole commands on a fresh clone; writes docs/pace.md
 
 size: setup ## how much there is to read, by room
 	$(BIN)/python -m benchmarks.size
+
+findings: setup ## docs/findings.md from a finished run of config/findings.yaml
+	$(BIN)/python -m benchmarks.findings
 
 picture: setup ## the README's picture, from the default run's report (Debian's chromium)
 	$(BIN)/python -m benchmarks.picture results

@@ -1,0 +1,173 @@
+"""`docs/findings.md` from a finished run of `config/findings.yaml`: `make findings`.
+
+Sentences stand in `findings.md.j2` and are written by hand; every number in them, tables and figures come from the
+run's evidence.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from lever_pipe.report.catalogue import number_text, parts_of
+from lever_pipe.report.cells import PValue
+from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow, read_evidence
+from lever_pipe.report.figures import style
+
+PAGE, FIGURES = Path("docs/findings.md"), Path("docs")
+TEMPLATE = "findings.md.j2"
+RATES = {"1e4": 1e-4, "5e4": 5e-4, "25e4": 2.5e-3}
+REWARDS = {"hard_soft": "hard and soft", "expected": "expected"}
+MODES = {"grpo": "offline", "on_policy": "on-policy", "continued": "RCE continued"}
+BETAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+KL_ARMS = {"kl_only": 0.01, "kl_0p03": 0.03, "kl_0p1": 0.1, "kl_0p3": 0.3, "kl_strong": 0.5}
+OTHER_ARMS = ("entropy_only", "schedule_only", "schedule_matched", "bundle")
+DECODINGS = ("sampled", "greedy")
+LONG = (10, 25, 50)
+
+
+@dataclass(frozen=True)
+class FindingsRun:
+    """The evidence of a run, with the questions that the page asks."""
+
+    evidence: Evidence
+
+    def policy(self, preset: str, mode: str, beta: float = 0.0, epoch: int = 3) -> str:
+        """Return the group of a run's last epoch."""
+        which = "" if mode == "continued" else f"/beta~{beta:g}"
+        return f"preset~{preset}/{mode}/base~5{which}/epoch~{epoch}"
+
+    def accuracy(self, group: str) -> EvidenceRow:
+        """Return an accuracy over all questions, mean over shots."""
+        return self.evidence.get(group, "accuracy", subset="prefix", samples=800, shots=MEAN)
+
+    def against(self, left: str, right: str) -> EvidenceRow:
+        """Return a comparison of accuracies over all questions, mean over shots."""
+        at = {"study": "lever", "against": right, "samples": 800, "shots": MEAN}
+        (row, *_) = self.evidence.where(left, "accuracy", **at)
+        return row
+
+    def over_rce(self, preset: str, mode: str, beta: float = 0.0, epoch: int = 3) -> EvidenceRow:
+        """Return what a run adds to its RCE base."""
+        return self.against(self.policy(preset, mode, beta, epoch), f"preset~{preset}/rce/epoch~5")
+
+    def held_out(self, arm: str, decoding: str) -> EvidenceRow:
+        """Return an arm's held-out share of the ceiling after its last step."""
+        at = {"study": "intention", "subset": "test", "mode": decoding, "at": "last"}
+        return self.evidence.get(f"arm~{arm}", "normalised_reward", **at)
+
+    def over_baseline(self, arm: str, decoding: str) -> EvidenceRow:
+        """Return an arm's held-out difference to the baseline."""
+        at = {"study": "intention", "against": "arm~baseline", "subset": "test", "mode": decoding, "at": "last"}
+        (row, *_) = self.evidence.where(f"arm~{arm}", "normalised_reward", **at)
+        return row
+
+    def metric(self, subject: str, name: str, study: str = "lever") -> float:
+        """Return a metric; NaN where there is none."""
+        row = self.evidence.find(subject, name, study=study)
+        return math.nan if row is None else row.value
+
+
+def shown(row: EvidenceRow, digits: int = 1, scale: float = 1.0, *, sign: bool = True) -> str:
+    """Return a value with its interval, as `+0.8 [0.2, 1.4]`."""
+    ends = ", ".join(number_text(scale * end, digits) for end in (row.low, row.high))
+    return f"{number_text(scale * row.value, digits, sign=sign)} [{ends}]"
+
+
+def p_of(row: EvidenceRow) -> str:
+    """Return the adjusted p value of a comparison."""
+    return parts_of(PValue(row.p_holm))[0]
+
+
+def figures(run: FindingsRun) -> Iterator[tuple[str, Figure]]:
+    """Yield the page's figures by name."""
+    yield "findings-agent", _agent(run)
+    yield "findings-recipe", _recipe(run)
+    yield "findings-betas", _betas(run)
+
+
+def main(results: str = "results/findings") -> int:
+    """Write page and figures and return 0."""
+    run = FindingsRun(Evidence(read_evidence(Path(results) / "evidence.csv")))
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    constants = {"RATES": RATES, "REWARDS": REWARDS, "BETAS": BETAS, "KL_ARMS": KL_ARMS, "OTHER_ARMS": OTHER_ARMS}
+    values = {"run": run, "shown": shown, "p": p_of, "number": number_text, "LONG": LONG, **constants}
+    PAGE.write_text(environment.get_template(TEMPLATE).render(**values), encoding="utf-8")
+    with style.styled():
+        for name, figure in figures(run):
+            figure.savefig(FIGURES / f"{name}.png", format="png", metadata={"Software": None})
+    sys.stdout.write(f"{PAGE}\n")
+    return 0
+
+
+def _agent(run: FindingsRun) -> Figure:
+    """Draw the KL grid in both decodings: difference to the baseline, and the KL that the coefficient leaves."""
+    figure, (left, right) = style.panels(1, 2, height=3.6)
+    for index, decoding in enumerate(DECODINGS):
+        rows = {kl: run.over_baseline(arm, decoding) for arm, kl in KL_ARMS.items()}
+        points = {
+            kl: row._replace(value=100 * row.value, low=100 * row.low, high=100 * row.high) for kl, row in rows.items()
+        }
+        style.with_bars(left, points, style.look(index), name=decoding)
+    left.axhline(0.0, color=style.GREY, linewidth=0.9)
+    left.set_xscale("log")
+    ends = {
+        0.0 if arm == "baseline" else KL_ARMS[arm]: run.metric(f"arm~{arm}", "kl_end", "intention")
+        for arm in ("baseline", *KL_ARMS)
+    }
+    right.plot(list(ends), list(ends.values()), color=style.INK, marker="o")
+    right.set_xscale("symlog", linthresh=0.01)
+    style.label(left, title="Held-out reward against no KL", x="KL coefficient", y="points of the ceiling")
+    style.label(right, title="KL at the end of training", x="KL coefficient", y="nats a token")
+    left.legend()
+    return figure
+
+
+def _recipe(run: FindingsRun) -> Figure:
+    """Draw what three epochs add to RCE, by reward, learning rate and mode."""
+    figure, axes = style.panels(1, len(REWARDS), height=3.6)
+    for panel, (reward, name) in zip(axes, REWARDS.items(), strict=True):
+        for index, (mode, said) in enumerate(MODES.items()):
+            rows = {
+                rate * (1 + 0.08 * (index - 1)): run.over_rce(f"{reward}_{key}", mode) for key, rate in RATES.items()
+            }
+            style.with_bars(panel, rows, style.look(index), name=said)
+        panel.axhline(0.0, color=style.GREY, linewidth=0.9)
+        panel.set_xscale("log")
+        style.label(panel, title=f"Reward: {name}", x="Learning rate", y="Points over RCE" if panel is axes[0] else "")
+    low, high = min(panel.get_ylim()[0] for panel in axes), max(panel.get_ylim()[1] for panel in axes)
+    for panel in axes:
+        panel.set_ylim(low, high)
+    axes[0].legend()
+    return figure
+
+
+def _betas(run: FindingsRun) -> Figure:
+    """Draw what three epochs add to RCE by KL_BETA, and against the divergence that each allows."""
+    figure, (left, right) = style.panels(1, 2, height=3.6)
+    for index, mode in enumerate(("grpo", "on_policy")):
+        rows = {beta: run.over_rce("world", mode, beta) for beta in BETAS}
+        style.with_bars(left, rows, style.look(index), name=MODES[mode])
+        kl = {run.metric(run.policy("world", mode, beta), "kl_exact"): row for beta, row in rows.items()}
+        style.with_bars(right, kl, style.Look(style.look(index).color, style.look(index).marker, ""), name=MODES[mode])
+    left.set_xscale("symlog", linthresh=0.03, linscale=0.5)
+    left.set_xticks(BETAS, [f"{beta:g}" for beta in BETAS])
+    left.minorticks_off()
+    right.set_xscale("log")
+    for panel in (left, right):
+        panel.axhline(0.0, color=style.GREY, linewidth=0.9)
+    style.label(left, x="KL_BETA", y="Points over RCE")
+    style.label(right, x="Exact KL from RCE (nats a pick)")
+    left.legend()
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
