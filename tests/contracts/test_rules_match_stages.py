@@ -31,10 +31,10 @@ def test_a_rule_names_the_files_of_its_stage_and_no_others(stage: str) -> None:
     by_role = {role: {name for name, of in said.items() if of.role is role} for role in Role}
     assert set(rule.input.keys()) == by_role[Role.INPUT]
     assert set(rule.output.keys()) == by_role[Role.OUTPUT] | {"card"}
-    # The name of an output in the run card and in the store says whether it is a member of a list.
-    assert {name: not isinstance(path, str) for name, path in rule.output.items() if name != "card"} == {
-        name: said[name].several for name in by_role[Role.OUTPUT]
-    }
+    # The name of a file in the run card and in the store says whether it is a member of a list.
+    named = [*rule.input.items(), *((name, path) for name, path in rule.output.items() if name != "card")]
+    members = {name: not isinstance(path, str) for name, path in named if not callable(path)}
+    assert members == {name: said[name].several for name in members}
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -44,5 +44,5 @@ def rules() -> dict[str, Any]:
                     storage_settings=StorageSettings(),
                     snakefile=ROOT / "Snakefile",
                 )
-                found |= {rule.name: rule for rule in workflow._workflow.rules}
+                found = {rule.name: rule for rule in workflow._workflow.rules} | found
     return found

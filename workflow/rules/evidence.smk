@@ -91,7 +91,7 @@ use rule stage as build_report with:
         evidence=EVIDENCE,
         reference_lineage="resources/reference/lineage.yaml",
         lineage=of_lever("lineage.csv"),
-        claims=f"{TABLES}/claims.json",
+        claims=[f"{TABLES}/claims.json"],
         declared=sorted(map(str, Path("resources/tables").glob("*.yaml"))),
         gallery=of_lever("gallery.json"),
         dialogues=of_agents("dialogues.json"),

@@ -22,10 +22,7 @@ AS_AGENT = ["--agent", agent_plan.execution_of(INTENTION)]
 # The content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
 STATE = {"state": f"{RUN}/state"}
 START_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
-START_TEST = {
-    "start_evaluations": f"{AGENTS}/start/evaluations.jsonl",
-    "start_episodes": f"{AGENTS}/start/episodes.jsonl",
-}
+START_TEST = f"{AGENTS}/start"
 
 
 use rule stage as prepare_tasks with:
@@ -124,11 +121,11 @@ if IS_NATIVE:
             start=START,
             cassette=CASSETTE,
         output:
-            evaluations=START_TEST["start_evaluations"],
-            episodes=START_TEST["start_episodes"],
-            card=f"{AGENTS}/start/run.json",
+            evaluations=f"{START_TEST}/evaluations.jsonl",
+            episodes=f"{START_TEST}/episodes.jsonl",
+            card=f"{START_TEST}/run.json",
         pathvars:
-            beside=f"{AGENTS}/start/",
+            beside=f"{START_TEST}/",
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
@@ -154,7 +151,7 @@ else:
 
     use rule stage as convert_verl with:
         input:
-            log=f"{INTENTION.verl.logs}/{{arm}}/seed-{{seed}}/console.log",
+            log=[f"{INTENTION.verl.logs}/{{arm}}/seed-{{seed}}/console.log"],
         output:
             metrics=f"{RUN}/metrics.jsonl",
             evaluations=f"{RUN}/evaluations.jsonl",
@@ -175,7 +172,6 @@ else:
 
 use rule stage as collect_agents with:
     input:
-        **(START_TEST if IS_NATIVE else dict.fromkeys(START_TEST, [])),
         metrics=of_each_run("metrics.jsonl"),
         evaluations=of_each_run("evaluations.jsonl"),
         episodes=of_each_run("episodes.jsonl"),
@@ -183,6 +179,8 @@ use rule stage as collect_agents with:
         cards=of_each_run("run.json"),
         test_evaluations=of_each_run("test/evaluations.jsonl") if IS_NATIVE else [],
         test_episodes=of_each_run("test/episodes.jsonl") if IS_NATIVE else [],
+        start_evaluations=[f"{START_TEST}/evaluations.jsonl"] if IS_NATIVE else [],
+        start_episodes=[f"{START_TEST}/episodes.jsonl"] if IS_NATIVE else [],
     output:
         curves=f"{AGENT_TABLES}/curves.csv",
         episodes_table=f"{AGENT_TABLES}/episodes.csv",
