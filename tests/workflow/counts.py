@@ -9,10 +9,11 @@ ON_POLICY_EPOCHS, DISTIL_EPOCHS = 6, 2
 MARKS = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
 # Emulated: 2 RCE epochs; three betas from base 2 and 0.15 from base 1, right and with dropout; six arms.
 EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 4, 6
-REPORT = dict.fromkeys(
-    ("collect_results", "collect_lineage", "compare_policies", "measure_agreement", "check_claims"), 1
-) | dict.fromkeys(("tabulate_on_policy", "plot_curves", "build_report"), 1)
-EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, "explain_patterns": 1}
+# Every number of the report comes from the evidence: what changes one rewrites the figures, the claims and the pages.
+FROM_EVIDENCE = dict.fromkeys(("collect_evidence", "plot_figures", "check_claims", "build_report"), 1)
+OF_SELECTORS = ("collect_results", "collect_lineage", "collect_samples", "compare_policies", "measure_agreement")
+REPORT = dict.fromkeys(OF_SELECTORS, 1) | FROM_EVIDENCE
+EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, **FROM_EVIDENCE}
 EMULATED_GRPO_AND_BELOW = {
     "emulate_grpo_epoch": EMULATED_GRPO,
     "emulate_untouched": 1,
@@ -38,8 +39,7 @@ ALL_GRPO_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO,
     "answer_prompts": 2,
 }
-AGENT_REPORT = dict.fromkeys(("collect_agents", "compare_arms", "plot_agents"), 1)
-AGENT_REPORT |= {"check_claims": 1, "build_report": 1}
+AGENT_REPORT = dict.fromkeys(("collect_agents", "collect_dialogues", "compare_arms"), 1) | FROM_EVIDENCE
 TRAINED_AGENTS = {"train_agent": 2, "evaluate_agent": 2, **AGENT_REPORT}
 AGENTS_AND_BELOW = {**TRAINED_AGENTS, "evaluate_start": 1}
 BELOW_RL_DATA = {

@@ -255,13 +255,13 @@ class TestRecords:
             {
                 "select_demonstrations": SEED_SCORES, "select_baseline": BASELINES, "emulate_selections": ARMS,
                 "answer_prompts": 3, "score_answers": SEED_SCORES + BASELINES, "score_emulation": 1,
-                "explain_patterns": 1, "measure_pools": 1, **REPORT,
+                "measure_pools": 1, **REPORT,
             },
             id="a shot more trains nothing",
         ),
         pytest.param(
             "config/smoke.yaml", "samples: [20, 40]", "samples: [20, 30, 40]",
-            {"score_answers": SEED_SCORES + BASELINES, "score_emulation": 1, "explain_patterns": 1, "measure_pools": 1,
+            {"score_answers": SEED_SCORES + BASELINES, "score_emulation": 1, "measure_pools": 1,
              **REPORT},
             id="a sample count more asks nothing",
         ),

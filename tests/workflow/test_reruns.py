@@ -23,6 +23,7 @@ from .counts import (
     DISTIL_EPOCHS,
     EMULATED_GRPO,
     EMULATED_RCE,
+    FROM_EVIDENCE,
     GRPO_EPOCHS,
     LONG_ONLY,
     ON_POLICY_EPOCHS,
@@ -133,10 +134,10 @@ def test_another_language_rewrites_the_page_only(smoke: Project) -> None:
     assert smoke.planned("--config", "report={language: zh}") == {"build_report": 1}
 
 
-def test_without_emulation_the_page_is_all_that_changes(smoke: Project) -> None:
+def test_without_emulation_nothing_is_computed_but_the_report(smoke: Project) -> None:
     emulate = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2, other_base_rce_epoch: 1}"
     with smoke.edited("config/smoke.yaml", emulate, "emulate: null"):
-        assert smoke.planned() == {"build_report": 1}
+        assert smoke.planned() == FROM_EVIDENCE
 
 
 def test_the_head_seed_of_the_emulation_stays_within_it(smoke: Project) -> None:
@@ -146,13 +147,12 @@ def test_the_head_seed_of_the_emulation_stays_within_it(smoke: Project) -> None:
         "emulate_selections": 2,  # the arms `head` and `all`
         "answer_prompts": 1,
         "score_emulation": 1,
-        "explain_patterns": 1,
-        "build_report": 1,
+        **FROM_EVIDENCE,
     }
 
 
 def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
-    """All at once: times of files, how jobs are run and reached, a remark, a member that nobody names."""
+    """All at once: times of files, how jobs are run and reached, a remark, a member that nobody names, a preset of no arm."""
     touched = (
         "world/mscoco_val2014_annotations.json",
         "lever/embeddings/embeddings.safetensors",
@@ -167,6 +167,7 @@ def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
             changes.enter_context(another_time(smoke.folder / "results/smoke" / name))
         changes.enter_context(smoke.edited("profiles/default/profile.yaml", "cores: all", "cores: 1"))
         changes.enter_context(smoke.edited("config/smoke.yaml", "intention:\n", execution))
+        changes.enter_context(smoke.edited("config.yaml", "  published: {}", "  published: {train_share: 0.8}"))
         changes.enter_context(consent(smoke))
         changes.enter_context(smoke.edited("lever_pipe/losses/kl.py", "import torch\n", "# A remark.\nimport torch\n"))
         changes.enter_context(
@@ -277,7 +278,7 @@ def test_the_kl_coefficient_of_an_arm_trains_that_arm_only(smoke: Project) -> No
 
 def test_an_arm_and_a_seed_more_keep_the_finished_runs(smoke: Project) -> None:
     with smoke.edited("config/smoke.yaml", "{name: baseline}", "{name: baseline, seeds: [0, 1]}\n    - {name: other}"):
-        assert smoke.planned() == TRAINED_AGENTS | {"plot_agents": 1}
+        assert smoke.planned() == TRAINED_AGENTS
 
 
 def test_the_agents_surrogate_retrains_no_selector(smoke: Project) -> None:
@@ -294,7 +295,7 @@ def test_one_study_alone_is_planned_without_the_other(smoke: Project) -> None:
     planned = smoke.planned("--config", "studies=[intention]", "results=results/agents")
     assert planned == AGENTS_AND_BELOW | {"prepare_tasks": 1, "warm_start_agent": 1}
     planned = smoke.planned("--config", "studies=[lever]", "results=results/selectors")
-    assert not planned.keys() & {"prepare_tasks", *AGENTS_AND_BELOW} - {"check_claims", "build_report"}
+    assert not planned.keys() & {"prepare_tasks", *AGENTS_AND_BELOW} - FROM_EVIDENCE.keys()
 
 
 def test_exported_rl_data_import_to_the_same_selector(smoke: Project, tmp_path: Path) -> None:
