@@ -23,11 +23,13 @@ PLACEHOLDERS = {"preset~P": "preset~*", "arm~A/seed~S": "arm~*/seed~*", "NAME": 
 DELETED = {
     "lever/tables": "collect_results",
     "lever/tables/ties.csv": "collect_results",
-    "lever/figures/accuracy_by_shots.svg": "plot_curves",
+    "evidence.csv": "collect_evidence",
+    "figures/en/shots.svg": "plot_figures",
+    "report/tables": "build_report",
     "lever/preset~world/rce/seed~0/epoch~1/optimiser.safetensors": "train_rce_epoch",
     "lever/baseline/oracle/scores/samples~20/shots~1.json": "score_answers",
     "lever/answers/baseline/policies/baseline/oracle.jsonl": "answer_prompts",
-    "lever/emulation/patterns.csv": "explain_patterns",
+    "lever/emulation/scores.csv": "score_emulation",
     "lever/world_check/run.json": "check_world",
     "intention/arm~baseline/seed~0/best": "train_agent",
 }

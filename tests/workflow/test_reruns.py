@@ -152,7 +152,7 @@ def test_the_head_seed_of_the_emulation_stays_within_it(smoke: Project) -> None:
 
 
 def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
-    """All at once: times of files, how jobs are run and reached, a remark, a member that nobody names, a preset of no arm."""
+    """All at once: times of files, how jobs are run and reached, a remark, a member and a preset that nobody names."""
     touched = (
         "world/mscoco_val2014_annotations.json",
         "lever/embeddings/embeddings.safetensors",
