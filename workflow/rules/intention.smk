@@ -2,7 +2,6 @@ INTENTION = EXPERIMENT.intention
 AGENTS = f"{RESULTS}/intention"
 RUN = f"{AGENTS}/arm~{{arm}}/seed~{{seed}}"
 AGENT_TABLES = f"{AGENTS}/tables"
-AGENT_FIGURES = f"{AGENTS}/figures"
 AGENT_RUNS = [
     f"{AGENTS}/{agent_plan.folder_of(run)}" for run in agent_plan.runs(INTENTION)
 ]
