@@ -30,7 +30,7 @@ class Number:
         low: lower end of the 95 % interval; NaN without one.
         high: upper end.
         interval_digits: decimals of the ends.
-        unit: printed behind it, such as `%`.
+        unit: printed behind it, such as ` %`.
         printed: the text of a published number, which replaces the formatted one.
         part: the column of the row that the value is: `value`, `p_holm`, ...
         of: keys of the rows that a derived number is made of.

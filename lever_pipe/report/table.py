@@ -49,7 +49,7 @@ class Table:
 
     Attributes:
         id: unique; the stem of its CSV file, and its anchor on a page.
-        section: the section of the page it stands in, as `pages.SECTIONS` names it.
+        section: the section of the page it stands in, as `contents.PAGES` names it.
         title: what it shows.
         columns: of every line.
         lines: the rows.

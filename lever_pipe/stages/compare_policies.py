@@ -51,8 +51,8 @@ def compare_policies(
     * `highest-beta`: each beta against the highest one after the last common GRPO epoch, at the largest count, and
       `other-betas`: all pairs without it. Both are adjusted as one family, since the same data chose the highest;
     * `learning`: the last RCE epoch against each baseline;
-    * `marks`: REINFORCE and oracle distillation after the last epoch that all on-policy runs have against what they
-      mark;
+    * `marks`: REINFORCE, oracle distillation, continued RCE after the last epoch that all on-policy runs have against
+      what they mark;
     * `NAME-by-shots`: four of the primary families at the other shot counts.
 
     Comparisons of one run infer to further questions only; beside others they are a family `NAME-one-run`.

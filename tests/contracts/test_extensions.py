@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +33,7 @@ from lever_pipe.runtime.snapshot import package_digest
 from lever_pipe.stages.prepare_examples import prepare_examples
 from lever_pipe.stages.reward_groups import reward_groups
 from lever_pipe.stages.sample_pools import sample_pools
+from tests.unit.stages import synthetic_page as small
 
 ROOT = Path(__file__).parents[2]
 
@@ -194,3 +197,21 @@ def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
     assert prepare_examples(**raw, **made, image_listing=(), config=config) == (1, 1)
     (read,) = storage.read_examples(made["eval_examples"])
     assert (read.question_id, read.image_digest) == (1, hashlib.sha256((tmp_path / "0.png").read_bytes()).hexdigest())
+
+
+def test_a_table_is_one_entry(tmp_path: Path) -> None:
+    """The entry and its message stand in CONTRIBUTING.md; the page has the table, and its numbers those of the rows."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    table, message = (tmp_path / name for name in ("mine.yaml", "said.yaml"))
+    table.write_text(blocks[0])
+    message.write_text(blocks[1])
+    inputs = small.write_inputs(tmp_path, small.of_lever())
+    inputs |= {name: (*inputs[name], message) for name in ("english", "chinese")}
+    folder = small.build(inputs | {"declared": (table,)}, tmp_path, small.config("lever"))
+    (entry,), (title,) = yaml.safe_load(blocks[0]), yaml.safe_load(blocks[1])["mine"].values()
+    page = (folder / "report" / f"{entry['section']}.html").read_text(encoding="utf-8")
+    assert f"{title} <a" in page
+    assert f"tables/{entry['id']}.csv" in page
+    head, *lines = csv.reader((folder / "report" / "tables" / f"{entry['id']}.csv").read_text().splitlines())
+    assert [line[0] for line in lines] == list(small.BETAS)
+    assert lines[0][head.index("Shot 1")] == "60.86"

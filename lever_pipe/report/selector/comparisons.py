@@ -68,7 +68,7 @@ def comparisons(material: Material) -> Iterator[Table]:
     compared = [row for row in rows if row.against and row.family]
     names = list(dict.fromkeys(_family(row) for row in compared))
     names.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
-    for role, chosen in groupby(names, key=lambda name: "primary" if name in FIRST else "secondary"):
+    for i, (role, chosen) in enumerate(groupby(names, key=lambda name: "primary" if name in FIRST else "secondary")):
         lines = [line for name in chosen for line in _family_lines(material, name, compared)]
         heads = [
             Column(say("head.family"), "name"),
@@ -77,7 +77,7 @@ def comparisons(material: Material) -> Iterator[Table]:
         ]
         heads += [Column(say("head.shot", shots=k)) for k in material.shots]
         heads += [Column(say(f"head.{word}")) for word in ("mean", "holm_p", "detectable", "runs")]
-        title, notes = say(f"comparisons.{role}"), (say("note.differences"),)
+        title, notes = say(f"comparisons.{role}"), () if i else (say("note.differences"),)
         yield Table(f"comparisons-{role}", "comparisons", title, tuple(heads), tuple(lines), notes=notes)
 
 

@@ -140,7 +140,7 @@ def _change(first: Number | None, last: Number | None) -> Number | None:
         return None
     value = 100 * (last.value - first.value) / first.value
     found = derived(value, 2, [first, last], "percent of the first", sign=True)
-    return found and replace(found, unit="%")
+    return found and replace(found, unit=" %")
 
 
 def _published_statistics(material: Material, metric: CurveMetric, beta: float) -> dict[str, Cell]:
@@ -248,7 +248,7 @@ def _our_settings(material: Material) -> dict[str, Cell]:
         "lr": Name(f"{preset.grpo.learning_rate:g}"),
         "kl_beta": Series(tuple(Name(beta_text(beta)) for beta in main.betas())),
         "batch": preset.grpo.batch_queries,
-        "frozen": say("doc.config.trained", which=frozen, share=share and replace(share, unit="%")),
+        "frozen": say("doc.config.trained", which=frozen, share=share and replace(share, unit=" %")),
         "reward": Code(preset.reward.mode),
     }
 

@@ -287,7 +287,7 @@ def test_published_lines_are_compared_with_published_lines_and_never_refused() -
     assert [mark for mark, name in zip(marks, groups, strict=True) if name in BY_BETA] == [""] * 4
     assert [mark for mark, name in zip(marks, groups, strict=True) if name in PUBLISHED] == ["", "", "a", ""]
     (note,) = notes
-    assert note.startswith("Published 0.15 differs in Base checkpoint, Base RCE epoch, ")
+    assert note.startswith("Published 0.15 differs: Base checkpoint, Base RCE epoch, ")
     assert "KL_BETA as applied" in note
 
 
@@ -304,7 +304,7 @@ def test_a_document_that_quotes_other_files_has_their_lineage() -> None:
     groups = [published_key(beta, 1) for beta in (0.18, 0.15, 0.12)]
     marks, notes = zip(*(guarded(table(groups, section=section), both()) for section in ("001", "002")), strict=True)
     assert marks == (("", "a", ""), ("", "a", "b"))
-    assert notes[1][1] == "Published 0.12 differs in RL data."
+    assert notes[1][1] == "Published 0.12 differs: RL data."
 
 
 def test_two_unknowns_are_no_difference_and_one_is_named() -> None:
@@ -312,7 +312,7 @@ def test_two_unknowns_are_no_difference_and_one_is_named() -> None:
     assert guard([table(PUBLISHED)], lineages, "footnote")[0].footnotes == ()
     lineages[PUBLISHED[0]]["device"] = "cuda"
     _, (note,) = guarded(table(PUBLISHED), lineages)
-    assert note == "Published 0.12 differs in Device."
+    assert note == "Published 0.12 differs: Device."
 
 
 def test_lineages_of_both_kinds_are_read_together(tmp_path: Path) -> None:

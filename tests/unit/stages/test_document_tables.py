@@ -123,7 +123,7 @@ def test_document_000_statistics(built: DocumentTables) -> None:
     assert (mean["KL_BETA=0.12"], mean["KL_BETA=0.15"], mean["Difference"]) == ("0.084400", "0.104400", "-0.020000")
     assert built.row("000-curves", "KL divergence", "First", "ours")["KL_BETA=0.12"] == "0.108900"
     # (0.0599 - 0.1089) / 0.1089 = -44.995 %
-    assert built.row("000-curves", "KL divergence", "Change", "ours")["KL_BETA=0.12"] == "-45.00%"
+    assert built.row("000-curves", "KL divergence", "Change", "ours")["KL_BETA=0.12"] == "-45.00 %"
     # 8 + 0.001 (e - 30 - i)^2 is least at e = 31 and 33
     least = built.row("000-curves", "Validation loss", "Minimum", "ours")
     assert (least["KL_BETA=0.12"], least["KL_BETA=0.15"]) == ("8.000000 (epoch 31)", "8.000000 (epoch 33)")
@@ -137,8 +137,8 @@ def test_document_000_says_that_it_rests_on_one_seed(built: DocumentTables, tmp_
 
 def test_document_000_published(built: DocumentTables) -> None:
     change = built.row("000-curves", "KL divergence", "Change", "published")
-    # the document prints -32.24%, -32.01% and -0.23%
-    assert (change["KL_BETA=0.12"], change["KL_BETA=0.15"], change["Difference"]) == ("-32.24%", "-32.01%", "-0.23%")
+    # the document prints -32.24 %, -32.01 % and -0.23 %
+    assert (change["KL_BETA=0.12"], change["KL_BETA=0.15"], change["Difference"]) == ("-32.24 %", "-32.01 %", "-0.23 %")
     least = built.row("000-curves", "Validation loss", "Minimum", "published")
     assert (least["KL_BETA=0.12"], least["KL_BETA=0.15"]) == ("7.972695 (epoch 47)", "7.977539 (epoch 41)")
     assert built.row("000-curves", "Mean advantage", "Last", "published")["KL_BETA=0.15"] == "-0.00000009"

@@ -24,8 +24,8 @@ def card(found: Tabulated) -> Card:
         ((-0.13, 0.0001), (0.08, 0.001), "It depends on decoding."),
         ((-0.13, 0.0001), (-0.08, 0.001), "It lowers the score in both decodings."),
         ((0.13, 0.0001), (0.08, 0.001), "It raises the score in both decodings."),
-        ((-0.13, 0.3), (0.08, 0.2), "No effect is told apart."),
-        ((-0.13, 0.0001), (0.08, 0.2), "With KL: sampled score lower; greedy score not told apart."),
+        ((-0.13, 0.3), (0.08, 0.2), "No effect is shown."),
+        ((-0.13, 0.0001), (0.08, 0.2), "With KL: sampled score lower; greedy score not shown to differ."),
         ((-0.13, NAN), (0.08, NAN), "Its differences are not tested."),
     ],
 )
@@ -71,4 +71,4 @@ def test_each_lack_is_said(evidence: list[EvidenceRow]) -> None:
     plain = tuple(arm for arm in ARMS if not arm.kl)
     assert headline(evidence, arms=plain, document_arm="entropy_only") == "No arm has KL."
     greedy = [row for row in evidence if row.mode != "sampled"]
-    assert headline(greedy) == "With KL: greedy score not told apart."
+    assert headline(greedy) == "With KL: greedy score not shown to differ."
