@@ -48,22 +48,12 @@ def collect_evidence(
         RecordError: a file is malformed, or a quantity stands twice.
     """
     kinds = (
-        (sources.intervals, intervals),
-        (sources.comparisons, comparisons),
-        (sources.scores, scores),
-        (sources.training, training),
-        (sources.agreement, agreement),
-        (sources.parameters, parameters),
-        (sources.breakdown, breakdown),
-        (sources.costs, costs),
-        (sources.flips, flips),
-        (sources.selections, selections),
-        (sources.rewards, rewards),
-        (sources.endpoints, endpoints),
-        (sources.arm_comparisons, arm_comparisons),
-        (sources.curve_statistics, statistics),
-        (sources.curves, curves),
-        (sources.runs, runs),
+        *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),
+        *((sources.training, training), (sources.agreement, agreement), (sources.parameters, parameters)),
+        *((sources.breakdown, breakdown), (sources.costs, costs), (sources.flips, flips)),
+        *((sources.selections, selections), (sources.rewards, rewards), (sources.endpoints, endpoints)),
+        *((sources.arm_comparisons, arm_comparisons), (sources.curve_statistics, statistics)),
+        *((sources.curves, curves), (sources.runs, runs)),
     )
     facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("world", world))
     found = [read(path) for read, paths in kinds for path in paths]

@@ -89,10 +89,6 @@ class AgentRuns:
         """Return a training metric by step, mean over the seeds, at the steps of all of them."""
         return mean_series([self.training(arm, seed, metric) for seed in self.seeds(arm)])
 
-    def mean_validation(self, arm: str, mode: str, metric: str = "reward") -> Series:
-        """Return a validation metric by step, mean over the seeds, at the steps of all of them."""
-        return mean_series([self.validation(arm, seed, mode, metric) for seed in self.seeds(arm)])
-
     def mean_of(self, arm: str, mode: str, metric: str) -> float:
         """Return the mean of a validation metric over the seeds and evaluations after the start; NaN without any."""
         values = [

@@ -38,18 +38,6 @@ Groups = Mapping[str, GroupScores]
 
 SIGN_FLIP, STUDENT = "sign flip", "Student's t"
 """The two tests, as `comparisons.csv` names them: of one run against one run, and wherever there are several."""
-HOW_ONE_RUN = "p: exact sign flips over questions (permutation test); interval: bootstrap over questions."
-HOW_SEVERAL_RUNS = (
-    "p: Student's t on crossed runs and questions (Clark 1973, Satterthwaite); "
-    "interval: bootstrap over questions, expanded for runs."
-)
-HOW_MIXED = (
-    "p: Student's t on crossed runs and questions (Clark 1973, Satterthwaite) where a side has several runs, else "
-    "exact sign flips over questions (permutation test); interval: bootstrap over questions, expanded for runs."
-)
-HOW_FEW_DIFFER = "Where 5 questions or fewer differ, the interval is widened to the exact binomial bound."
-HOW_POOLED = "Comparisons of one family that differ in KL_BETA only share their seed variance."
-UNADJUSTED = "Intervals are not adjusted for the number of comparisons."
 
 
 @dataclass(frozen=True, slots=True)
