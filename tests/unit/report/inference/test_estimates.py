@@ -95,10 +95,6 @@ def test_groups_with_other_seeds_are_compared_over_those_of_both() -> None:
     assert (row.p, row.n_runs) == (pytest.approx(paired, rel=1e-9), 2)
 
 
-def test_the_sentence_on_few_differences_says_their_number() -> None:
-    few = [k for k in range(20) if 2.0 ** (1 - k) > 0.05]
-
-
 def test_equal_answers_have_an_interval_with_a_width() -> None:
     one = group("rce", 0)
     rows = comparisons({"a": one, "b": one}, [ComparisonFamily("f", 60, (("a", "b"),), "f")], DRAWS)
