@@ -17,11 +17,14 @@ from lever_pipe.report.agent.runs import (
     table_of,
 )
 from lever_pipe.report.cells import Cell, Code, Name, Series, holm, level, minus, say
+from lever_pipe.report.inference.estimates import SIGN_FLIP, STUDENT
 from lever_pipe.report.table import Table, TableLine
 
 SETTINGS = ("kl_coefficient", "entropy", "schedule", "learning_rate", "trajectory_score")
 SCORES = ("score", "difference", "holm", "gain")
 AFTER = ("kl_end", "entropy_end", "malformed")
+TESTS = {SIGN_FLIP: "agent.test.sign_flip", STUDENT: "agent.test.student"}
+"""Message by the name that `comparisons.csv` gives a test."""
 
 
 def tables(view: AgentView) -> Iterator[Table]:
@@ -30,11 +33,12 @@ def tables(view: AgentView) -> Iterator[Table]:
     start = [view.score(view.held_out(START, mode)) for mode in MODES]
     lines += [_scored(say("agent.start"), None, start)] if any(start) else []
     heads = ("arm", *SETTINGS, "seeds", *(f"{name}_{mode}" for mode in MODES for name in SCORES), *AFTER)
-    tests = [row.how for arm in view.arms for mode in MODES if (row := view.compared(arm.name, mode)) is not None]
+    compared = (view.compared(arm.name, mode) for arm in view.arms for mode in MODES)
+    tests = dict.fromkeys(TESTS[row.how] for row in compared if row is not None and row.how in TESTS)
     reference = Code(view.reference)
     notes = (
         say("agent.arms_note", reference=reference),
-        say("agent.tests", tests=[Code(test) for test in dict.fromkeys(tests)]) if any(tests) else None,
+        say("agent.tests", tests=[say(test) for test in tests]) if tests else None,
         say("agent.levels", reference=reference) if _fewer(view) else None,
         *_overlap(view),
     )

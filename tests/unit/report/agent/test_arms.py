@@ -73,7 +73,10 @@ def test_arms_over_seeds_lead_and_single_runs_stand_apart(evidence: list[Evidenc
 def test_the_tests_are_those_that_the_evidence_names(evidence: list[EvidenceRow]) -> None:
     rows = [compared("bundle", "sampled", -0.02, 0.01, 3), compared("kl_only", "sampled", -0.02, 0.01, 1)]
     found = judged(evidence, *rows)
-    assert "Tests: sign flip and Student's t." in found.told("agent-arms")
+    assert (
+        "Tests: between single runs sign flips over tasks and between several seeds Student's t on crossed"
+        in found.told("agent-arms")
+    )
     assert "undecidable" not in found.told("agent-arms")
 
 
