@@ -35,7 +35,8 @@ REFERENCE_INTENTION = RESOURCES / "reference" / "userrl-published.csv"
 REFERENCE_LINEAGE = RESOURCES / "reference" / "lineage.yaml"
 PRESET = "main"
 DOCUMENTS = ("003", "004")
-ENGLISH = Voice("en", read_catalogue([RESOURCES / "messages" / "en" / "claims.yaml"]))
+MESSAGES = tuple(RESOURCES / "messages" / "en" / f"{area}.yaml" for area in ("claims", "guard"))
+ENGLISH = Voice("en", read_catalogue(MESSAGES))
 COMPARISONS = [
     *("family", "left", "right", "samples", "shots", "difference", "low", "high", "test"),
     *("p", "p_holm", "detectable", "n_runs", "n_questions"),

@@ -12,7 +12,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from lever_pipe.report.cells import Cell, Code, Name, say
+from lever_pipe.report import comparability
+from lever_pipe.report.cells import Cell, Name, say
 from lever_pipe.report.claims.lever_sides import SHOTS, LeverSide, Place, Row, Shots, Statistic
 from lever_pipe.report.claims.quantities import (
     Part,
@@ -414,7 +415,7 @@ def selections_stay_though_weights_move(side: LeverSide, *, left: float, right: 
     moved, base = side.differing_parameters(left)
     if not moved.value:
         raise lacking("no_weights")
-    lost = (Code(EVALUATED),) if EVALUATED in side.lineage(left, epoch) else ()
+    lost = (comparability.named(EVALUATED),) if EVALUATED in side.lineage(left, epoch) else ()
     same = labelled(counted, share.cell)
     return measures([(Check(1.0 if share.value >= 100 else -1.0), same)], labelled(base, moved.cell), differs=lost)
 
@@ -538,7 +539,8 @@ def _counts(side: LeverSide, samples: tuple[int, ...]) -> list[int]:
 def _differing(lineages: Sequence[Mapping[str, str]]) -> tuple[Cell, ...]:
     """Return each field beside KL_BETA that is known to differ."""
     fields = dict.fromkeys(field for known in lineages for field in known if field not in IDENTITY)
-    return tuple(Code(name) for name in fields if len({known[name] for known in lineages if name in known}) > 1)
+    found = (name for name in fields if len({known[name] for known in lineages if name in known}) > 1)
+    return tuple(map(comparability.named, found))
 
 
 def _word(name: str) -> Cell:

@@ -53,7 +53,7 @@ def check(
     write_evidence(folder / "evidence.csv", Evidence(rows))
     check_claims(
         claims=claims,
-        messages=(RESOURCES / "messages" / "en" / "claims.yaml",),
+        messages=claim_files.MESSAGES,
         evidence=folder / "evidence.csv",
         reference_lineage=claim_files.REFERENCE_LINEAGE,
         lineage=lineage,

@@ -116,7 +116,7 @@ def test_another_factor_makes_the_cause_untestable(tmp_path: Path) -> None:
     changed = {name: replace(side, lineages=read_lineage(files["lineage"])) for name, side in sides.items()}  # type: ignore[type-var]
     found = judge(published(), changed)
     assert found["001-015-because-of-beta"].ours.verdict == UNTESTABLE
-    assert said(found["001-015-because-of-beta"].ours).endswith("also different: base_checkpoint")
+    assert said(found["001-015-because-of-beta"].ours).endswith("also different: Base checkpoint")
     assert found["001-015-best"].ours.verdict == SUPPORTED
     assert found["001-one-setup"].ours.verdict == CONTRADICTED
 
