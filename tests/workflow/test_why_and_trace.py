@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,14 +80,18 @@ def test_a_setting_and_an_edit_are_named(smoke: Project) -> None:
 
 
 def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project) -> None:
-    tables = json.loads((smoke.folder / LEVER / "tables/on_policy.json").read_text())
-    table = next(table for table in tables if table["id"] == "on-policy-gains")
-    row = next(i for i, group in enumerate(table["groups"]) if "/on_policy/" in group and "beta~1/" in group)
-    found = json.loads(smoke.tool("trace", f"on-policy-gains:{row + 1}:Accuracy", "--results", RESULTS, "--json"))
-    assert [source["input"] for source in found["sources"]] == ["intervals"]
-    printed = re.match(r"[0-9.]+", found["value"])
-    assert printed is not None
-    assert abs(float(found["sources"][0]["value"]) - float(printed[0])) <= 0.005, "two digits are printed"
+    shown = json.loads((smoke.folder / RESULTS / "report/index.json").read_text())["tables"]["modes"]
+    evidence = (smoke.folder / RESULTS / "report/evidence.csv").read_text().splitlines()
+    column = shown["columns"].index("Accuracy (%)")
+    printed = [int(cells[column][0].removeprefix("e")) for cells in shown["cells"]]
+    row, line = next(
+        (row, n) for row, n in enumerate(printed, start=1) if "/on_policy/base~2/beta~1/" in evidence[n - 1]
+    )
+    found = json.loads(smoke.tool("trace", f"modes:{row}:Accuracy (%)", "--results", RESULTS, "--json"))
+    assert [each["line"] for each in found["evidence"]] == [line]
+    (source,) = found["sources"]
+    assert source["path"] == f"{LEVER}/tables/intervals.csv"
+    assert abs(float(source["cells"]["accuracy"]) - float(found["value"])) <= 0.005, "two digits are printed"
     trained = [step["card"] for step in found["steps"] if step["stage"].startswith("train_")]
     folder = f"{LEVER}/preset~world"
     own = [f"{folder}/on_policy/base~2/beta~1/seed~0/epoch~{epoch}/run.json" for epoch in (1, 2)]
