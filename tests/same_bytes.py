@@ -16,28 +16,22 @@ WORK = (
     r"\"?(flop|forwards|images_encoded|prompt_tokens|prompts_from_ledger|seconds|tokens_padded|tokens_prefilled"
     r"|trie_tokens_distinct)\b"
 )
-SPEED = r"(Seconds a step|Tokens a second|Agent tokens a second|\(% of the step\)|The throughput is slightly lower)"
-MINUTES = r"\bnative\b.*\bfinished\b"  # the row of an arm, which tells its minutes
-# How many claims hold, the one on throughput among them.
-VERDICTS = r"^((003|all),|\| (003|all) \| \d|\[\"(003|all)\", \"\d)|>(003|all)</th>"
-WORK_TABLE = (
-    r"[>|\"^]? ?(Flop|Forwards|Images encoded|Prompt tokens|Prompts from ledger|Seconds|Tokens padded|Tokens prefilled"
-    r"|Trie tokens distinct)[,<\"| ]"
-)
+LOAD = r"seconds\w*|\w*tokens_per_second\w*"
+"""Metrics that depend on a machine's load."""
+TABLES = "003-efficiency|agent-runs|work"
+"""Tables that show such metrics, or what a run's work was."""
 MAY_DIFFER = (
     # A run card says how long its stage took, and holds digests of files that say the same.
     (r"run\.json$", r"^(seconds|inputs|outputs)\b"),
     # The later of two jobs finds the answers that both need in the ledger.
     (r"counters\.json$", rf"^{WORK}"),
     (r"^intention/arm~.*metrics\.jsonl$", r"^\d+ \w*(seconds_|tokens_per_second)"),
-    (r"^intention/tables/curves\.csv$", r",(seconds_\w+|\w*tokens_per_second\w*),"),
-    (r"^intention/tables/documents(\.json$|/(003-efficiency|arms-runs)\.)", rf"{SPEED}|{MINUTES}"),
-    (r"^lever/tables/claims(\.csv|/claims-003\.)", SPEED),
-    (r"^lever/tables/claims(\.json|/claims-summary\.)", rf"{SPEED}|{VERDICTS}"),
-    (r"^lever/tables/documents(\.json|/work\.)", WORK_TABLE),
-    (r"^report\.(md|html)$", rf"{SPEED}|{MINUTES}|{VERDICTS}|{WORK_TABLE}|Built on "),
+    (r"^intention/tables/curves\.csv$", rf",({LOAD}),"),
+    (r"(^|/)evidence\.csv$", rf",({LOAD}),|^lever,work,|^report,table/({TABLES}),"),
+    (rf"^report/tables/({TABLES})\.csv$", ""),
 )
 SECONDS_COLUMN = re.compile(r",[\d.]+(,\w+)$", re.MULTILINE)  # of runs.csv, the last but one
+SECTION = re.compile(rf'<section class="table" id="table-({TABLES})">.*?</section>', re.DOTALL)
 
 
 def units(path: Path) -> Iterator[str]:
@@ -46,7 +40,7 @@ def units(path: Path) -> Iterator[str]:
     if path.name == "runs.csv":
         yield SECONDS_COLUMN.sub(r",\1", text)
     elif path.suffix == ".html":
-        yield from re.split(r"(?=<tr|<footer)|(?<=</tr>)", text)
+        yield SECTION.sub("", text)
     elif path.suffix == ".jsonl" and path.name == "metrics.jsonl":
         for line in map(json.loads, text.splitlines()):
             yield from (f"{line['step']} {name} {value}" for name, value in line["values"].items())
@@ -59,11 +53,8 @@ def units(path: Path) -> Iterator[str]:
 def _values(content: Any) -> Iterator[str]:
     if isinstance(content, dict):
         yield from (f"{name} {json.dumps(value)}" for name, value in content.items())
-        return
-    for table in content:
-        rows = table.pop("rows", ()) if isinstance(table, dict) else ()
-        yield json.dumps(table)
-        yield from map(json.dumps, rows)
+    else:
+        yield from map(json.dumps, content)
 
 
 def differences(mine: Path, theirs: Path) -> list[str]:
@@ -79,7 +70,7 @@ def differences(mine: Path, theirs: Path) -> list[str]:
 
 def _difference(name: str, mine: Path, theirs: Path) -> list[str]:
     allowed = [re.compile(what) for where, what in MAY_DIFFER if re.search(where, name)]
-    if not allowed and mine.name != "runs.csv":
+    if not allowed and mine.name != "runs.csv" and mine.suffix != ".html":
         return [f"{name}: other bytes"]
     one, other = (
         [unit for unit in units(path) if not any(what.search(unit) for what in allowed)] for path in (mine, theirs)
