@@ -6,55 +6,59 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 # Logs and benchmark records hold times and process numbers throughout. Ledger files are named after their processes,
 # and which of two jobs asks a shared prompt is up to the scheduler: their rows are compared as one set.
 NOT_COMPARED = re.compile(r"log\.txt$|benchmark\.jsonl$|^ledger/")
-# What an artefact cost, in units of `units`: only this may differ.
+# What an artefact cost, in units of `units`: only this may differ, and what the report prints of it.
 WORK = (
-    r"\"?(flop|forwards|images_encoded|prompt_tokens|prompts_from_ledger|seconds|tokens_padded|tokens_prefilled"
-    r"|trie_tokens_distinct)\b"
+    "flop|forwards|images_encoded|prompt_tokens|prompts_from_ledger|seconds|tokens_padded|tokens_prefilled"
+    "|trie_tokens_distinct"
 )
-LOAD = r"seconds\w*|\w*tokens_per_second\w*"
-"""Metrics that depend on a machine's load."""
-TABLES = "003-efficiency|agent-runs|work"
-"""Tables that show such metrics, or what a run's work was."""
+TIMED = r"seconds\w*|\w*tokens_per_second\w*"
+EVIDENCE = rf"^lever,work,({WORK}),|^intention,[^,]*,({TIMED}),|^report,.*intention:[^:]*:({TIMED})\b"
 MAY_DIFFER = (
     # A run card says how long its stage took, and holds digests of files that say the same.
     (r"run\.json$", r"^(seconds|inputs|outputs)\b"),
     # The later of two jobs finds the answers that both need in the ledger.
-    (r"counters\.json$", rf"^{WORK}"),
-    (r"^intention/arm~.*metrics\.jsonl$", r"^\d+ \w*(seconds_|tokens_per_second)"),
-    (r"^intention/tables/curves\.csv$", rf",({LOAD}),"),
-    (r"(^|/)evidence\.csv$", rf",({LOAD}),|^lever,work,|^report,table/({TABLES}),"),
-    (rf"^report/tables/({TABLES})\.csv$", ""),
+    (r"counters\.json$", rf"^({WORK})\b"),
+    (r"^intention/arm~.*metrics\.jsonl$", rf"^\d+ ({TIMED}) "),
+    (r"^intention/tables/curves\.csv$", rf",({TIMED}),"),
+    (r"^(report/)?evidence\.csv$", EVIDENCE),
 )
+PRINTED = re.compile(r"(^|/)report(\.html|/[^/]*\.html|/tables/[^/]*\.csv)$")
+"""Files of which each part names the lines of the evidence that it prints."""
 SECONDS_COLUMN = re.compile(r",[\d.]+(,\w+)$", re.MULTILINE)  # of runs.csv, the last but one
-SECTION = re.compile(rf'<section class="table" id="table-({TABLES})">.*?</section>', re.DOTALL)
 
 
 def units(path: Path) -> Iterator[str]:
-    """Yield what a text file is made of: lines, rows of tables, values of a record."""
+    """Yield what a text file is made of: lines, rows of tables, values of a record; not what prints a cost."""
     text = path.read_text()
     if path.name == "runs.csv":
         yield SECONDS_COLUMN.sub(r",\1", text)
-    elif path.suffix == ".html":
-        yield SECTION.sub("", text)
+    elif PRINTED.search(path.as_posix()):
+        yield from _printed(path, text)
     elif path.suffix == ".jsonl" and path.name == "metrics.jsonl":
         for line in map(json.loads, text.splitlines()):
             yield from (f"{line['step']} {name} {value}" for name, value in line["values"].items())
     elif path.suffix == ".json":
-        yield from _values(json.loads(text))
+        yield from (f"{name} {json.dumps(value)}" for name, value in json.loads(text).items())
     else:
         yield from text.splitlines()
 
 
-def _values(content: Any) -> Iterator[str]:
-    if isinstance(content, dict):
-        yield from (f"{name} {json.dumps(value)}" for name, value in content.items())
+def _printed(path: Path, text: str) -> Iterator[str]:
+    """Yield the parts of a page, or the lines of a table of the report, that print nothing of what the run cost."""
+    top = path.parents[1] if path.suffix == ".csv" else path.parent / ("report" if path.name == "report.html" else "")
+    evidence = (top / "evidence.csv").read_text().splitlines()
+    costs = {str(number) for number, line in enumerate(evidence, start=1) if re.search(EVIDENCE, line)}
+    if path.suffix == ".html":
+        parts = re.split(r"(?=<tr|<footer)|(?<=</tr>)", text)
+        shown = [re.findall(r'data-e="(\d+)"', part) for part in parts]
     else:
-        yield from map(json.dumps, content)
+        parts, cells = text.splitlines(), json.loads((top / "index.json").read_text())["tables"][path.stem]["cells"]
+        shown = [[], *(re.findall(r"\be(\d+)", json.dumps(row)) for row in cells)]
+    yield from (part for part, lines in zip(parts, shown, strict=True) if costs.isdisjoint(lines))
 
 
 def differences(mine: Path, theirs: Path) -> list[str]:
@@ -70,7 +74,7 @@ def differences(mine: Path, theirs: Path) -> list[str]:
 
 def _difference(name: str, mine: Path, theirs: Path) -> list[str]:
     allowed = [re.compile(what) for where, what in MAY_DIFFER if re.search(where, name)]
-    if not allowed and mine.name != "runs.csv" and mine.suffix != ".html":
+    if not allowed and mine.name != "runs.csv" and not PRINTED.search(name):
         return [f"{name}: other bytes"]
     one, other = (
         [unit for unit in units(path) if not any(what.search(unit) for what in allowed)] for path in (mine, theirs)

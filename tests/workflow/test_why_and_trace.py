@@ -84,10 +84,9 @@ def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project) -> None:
     evidence = (smoke.folder / RESULTS / "report/evidence.csv").read_text().splitlines()
     column = shown["columns"].index("Accuracy (%)")
     printed = [int(cells[column][0].removeprefix("e")) for cells in shown["cells"]]
-    row, line = next(
-        (row, n) for row, n in enumerate(printed, start=1) if "/on_policy/base~2/beta~1/" in evidence[n - 1]
-    )
-    found = json.loads(smoke.tool("trace", f"modes:{row}:Accuracy (%)", "--results", RESULTS, "--json"))
+    line = next(line for line in printed if "/on_policy/base~2/beta~1/" in evidence[line - 1])
+    place = f"modes:{printed.index(line) + 1}:Accuracy (%)"
+    found = json.loads(smoke.tool("trace", place, "--results", RESULTS, "--json"))
     assert [each["line"] for each in found["evidence"]] == [line]
     (source,) = found["sources"]
     assert source["path"] == f"{LEVER}/tables/intervals.csv"

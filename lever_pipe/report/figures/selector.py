@@ -224,8 +224,7 @@ def by_epoch(material: Material, voice: Voice) -> Figure | None:
 
 def _learned(material: Material) -> list[str]:
     main = material.main
-    marks = [main.mark(name) for name in ("reinforce", "distil")]
-    groups = [main.last_rce, *main.last_grpo.values(), *main.drawn.values(), *marks]
+    groups = [main.last_rce, *main.last_grpo.values(), *main.drawn.values(), *main.beside]
     return [group for group in groups if group]
 
 

@@ -117,6 +117,11 @@ class Arm:
         return None if base is None or epoch is None else self.marks.get((base, name, epoch))
 
     @property
+    def beside(self) -> list[str]:
+        """Return the groups of all marks at the same epoch, from the same base."""
+        return [name for mark in ("reinforce", "continued", "distil") if (name := self.mark(mark))]
+
+    @property
     def last_rce(self) -> str | None:
         """Return the group of the last RCE epoch."""
         return self.rce[max(self.rce)] if self.rce else None

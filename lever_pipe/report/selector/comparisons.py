@@ -39,8 +39,7 @@ def tables(material: Material) -> Iterator[Table]:
 def on_policy(material: Material) -> Table:
     """Return RCE, both modes of GRPO and the marks beside them: accuracy, gain, divergence and cost."""
     main = material.main
-    marks = [main.mark(name) for name in ("reinforce", "distil")]
-    groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *marks] if main.drawn else []
+    groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *main.beside] if main.drawn else []
     lines = [TableLine(_run_cells(material, group), "ours", (group,)) for group in groups if group]
     words = (
         "policy",

@@ -51,7 +51,7 @@ def _policies(material: Material, found: Sequence[Mode]) -> Iterator[str]:
     yield material.main.last_rce or ""
     for mode in found:
         yield from (mode.over, *mode.groups.values())
-    yield from (material.main.mark(mark) or "" for mark in ("reinforce", "distil"))
+    yield from material.main.beside
     yield ORACLE
 
 

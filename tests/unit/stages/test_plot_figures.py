@@ -116,7 +116,7 @@ def test_every_figure_is_drawn_in_both_languages_and_twice_alike(tmp_path: Path)
     files = sorted(path.relative_to(first) for path in first.rglob("*.*"))
     assert len(files) == 3 * len(FIGURES) + 1  # SVG twice, PNG in English, and their sections
     assert all((first / file).read_bytes() == (second / file).read_bytes() for file in files)
-    assert "准确率" in (first / "zh/ladder.svg").read_text(encoding="utf-8")
+    assert "正确率" in (first / "zh/ladder.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

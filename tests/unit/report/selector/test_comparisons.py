@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
+from lever_pipe.experiment.config import Mark
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.evidence import Evidence, EvidenceRow
@@ -77,3 +79,11 @@ def test_modes_stand_beside_each_other_only_where_both_ran() -> None:
         "Offline GRPO, KL_BETA 0.15",
     ]
     assert shown[1][3:5] == ["+5.00 [-1.0, 9.0]", "<0.001"]
+
+
+def test_every_mark_beside_on_policy_runs_has_its_line_and_name() -> None:
+    of_marks = {"reinforce": "reinforce/base~5/beta~0", "continued": "continued/base~5", "distil": "distil/base~5"}
+    assert set(of_marks) == set(get_args(Mark))
+    rows = [row for name in of_marks.values() for row in level_rows(f"preset~main/{name}/epoch~3", 75.0)]
+    shown = [line[0] for line in texts(built(*level_rows(DRAWN, 75.0), *rows)["modes"])]
+    assert shown[-3:] == ["REINFORCE", "RCE continued", "Oracle distillation"]
