@@ -39,10 +39,9 @@ def test_batch_sizes_follow_the_batches() -> None:
         assert plan.evaluated(given)[end - size : end] == plan.policies_of(given, batch)
 
 
-def test_agreement_knows_its_policies_and_the_guard() -> None:
-    config = plan.stage_config(experiment(report={"guard": "strict"}), "measure_agreement", {})
+def test_agreement_knows_its_policies() -> None:
+    config = plan.stage_config(experiment(), "measure_agreement", {})
     assert isinstance(config, MeasureAgreementConfig)
-    assert config.guard == "strict"
     assert list(config.policies) == plan.evaluated(experiment())
     assert config.shots == (1, 2, 3, 4)
 
