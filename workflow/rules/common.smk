@@ -260,3 +260,17 @@ def failure_summary():
     """Return the lines that end a failed run: what failed and why, what remains, and how to go on."""
     end_invocation()
     return f"\n{JOBS.summary_of_failures()}{SPARING.summary()}\n"
+
+
+def of_lever(*names):
+    """Return these tables of study `lever`, none in a configuration without it."""
+    return [path for name in names for path in of_study("lever", f"{TABLES}/{name}")]
+
+
+def of_agents(*names):
+    """Return these tables of study `intention`, likewise."""
+    return [
+        path
+        for name in names
+        for path in of_study("intention", f"{AGENT_TABLES}/{name}")
+    ]

@@ -1,20 +1,6 @@
 EVIDENCE = f"{RESULTS}/evidence.csv"
 
 
-def of_lever(*names):
-    """Return these tables of study `lever`, none in a configuration without it."""
-    return [path for name in names for path in of_study("lever", f"{TABLES}/{name}")]
-
-
-def of_agents(*names):
-    """Return these tables of study `intention`, likewise."""
-    return [
-        path
-        for name in names
-        for path in of_study("intention", f"{AGENT_TABLES}/{name}")
-    ]
-
-
 use rule stage as collect_evidence with:
     input:
         reference=REFERENCE,
