@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.workflow.conftest import Project
-from tests.workflow.counts import OFFLINE_AND_BELOW
+from tests.workflow.counts import OFFLINE_RATE_AND_BELOW
 
 from .conftest import ENDED, Cluster, ClusterProject, Fault, on, wait_until
 from .test_failures import STAGE, epoch, whole
@@ -189,7 +189,7 @@ def test_an_edited_config_waits_for_the_next_run(project: ClusterProject, finish
             cluster.ask("scancel", full.strip())
             run.succeed()
         require_recovered(project, finished)
-        assert project.planned() == OFFLINE_AND_BELOW
+        assert project.planned() == OFFLINE_RATE_AND_BELOW
     # Run cards say how long a stage took, so the lineage of all runs is collected again; nothing is computed again.
     assert not project.planned().keys() & {"train_grpo_epoch", "select_demonstrations", "answer_prompts"}
 

@@ -28,6 +28,12 @@ OFFLINE_AND_BELOW = {
     "score_answers": GRPO_EPOCHS,
     **REPORT,
 }
+# RCE that goes on beside GRPO takes GRPO's learning rate.
+OFFLINE_RATE_AND_BELOW = {
+    **OFFLINE_AND_BELOW,
+    "train_continued_epoch": MARKS["train_continued_epoch"],
+    **dict.fromkeys(("select_demonstrations", "score_answers"), GRPO_EPOCHS + MARKS["train_continued_epoch"]),
+}
 GRPO_AND_BELOW = {
     **OFFLINE_AND_BELOW,
     "train_on_policy_epoch": ON_POLICY_EPOCHS,
