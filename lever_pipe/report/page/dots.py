@@ -83,9 +83,8 @@ def _grid(axis: PlotAxis) -> Iterator[str]:
 
 def _row(row: CardRow, label: str, axis: PlotAxis, y: float, voice: Voice) -> Iterator[str]:
     yield _text(axis.left - 9, y + 4, label, "end")
-    shifts = (0.0,) if len(row.marks) == 1 else (-SPREAD, SPREAD)
-    for (kind, number), shift in zip(row.marks, shifts, strict=False):
-        x, at = axis.at(number.value), y + shift
+    for index, (kind, number) in enumerate(row.marks):
+        x, at = axis.at(number.value), y + SPREAD * (2 * index - len(row.marks) + 1)
         line = voice.lines.get(number.ref)
         told = f"{label}: {voice.text(number)}"
         trace = "" if line is None else f' data-e="{line}"'
