@@ -11,7 +11,8 @@ from lever_pipe.base.errors import WorldError
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import CheckWorldConfig, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Output
-from lever_pipe.lvlms.asking.answering import load_lvlm, wording_of
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.world.models.probes import Probe, build_probes, check_bounds, summarise
@@ -64,7 +65,7 @@ def check_world(
 
 
 def _requests(probes: Mapping[str, Sequence[Probe]], config: CheckWorldConfig) -> Requests:
-    wording = wording_of(config.lvlm)
+    wording = Wording(config.lvlm.prompt)
     return {
         name: [LvlmRequest(wording.prompt(p.query, p.demonstrations)) for p in rows] for name, rows in probes.items()
     }

@@ -20,10 +20,11 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import Engine, build_engine
+from lever_pipe.lvlms._family import Family
 from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms.protocol import ImageSource
-from lever_pipe.lvlms.qwen2_5_vl import Qwen25Vl, load
+from lever_pipe.lvlms.qwen2_5_vl import load
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 WORDS = (
@@ -107,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def parts(folder: Path) -> Qwen25Vl:
+def parts(folder: Path) -> Family:
     return load(folder, dtype="float32", device="cpu")
 
 
@@ -128,7 +129,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 class Bench:
     """Builds prompts and engines over the tiny model."""
 
-    parts: Qwen25Vl
+    parts: Family
     paths: dict[str, Path]
 
     def ids(self, text: str) -> tuple[int, ...]:
@@ -161,8 +162,7 @@ class Bench:
     def vision(self, capacity: int = 2**30) -> tuple[VisionStore, Counter[str]]:
         counters: Counter[str] = Counter()
         source = ImageSource(self.paths)
-        store = VisionStore(self.parts.model, self.parts.image_processor, source, capacity=capacity, counters=counters)
-        return store, counters
+        return self.parts.vision(source, capacity=capacity, counters=counters), counters
 
     def engine(
         self,
@@ -177,7 +177,7 @@ class Bench:
     ) -> tuple[Engine, Counter[str]]:
         store, counters = self.vision()
         engine = build_engine(
-            self.parts.model,
+            self.parts.language,
             store,
             executor=executor,
             options=self.options(beams=beams, eos=eos, tokens=tokens, **kw),
@@ -188,9 +188,15 @@ class Bench:
         return engine, counters
 
     def options(
-        self, *, beams: int = 1, eos: tuple[int, ...] | None = None, tokens: int = 6, length_penalty: float = 0.0
+        self,
+        *,
+        beams: int = 1,
+        eos: tuple[int, ...] | None = None,
+        tokens: int = 6,
+        length_penalty: float = 0.0,
+        repetition_penalty: float = 1.0,
     ) -> DecodeOptions:
-        return DecodeOptions(eos or (self.parts.eos,), tokens, beams, length_penalty)
+        return DecodeOptions(eos or (self.parts.eos,), tokens, beams, length_penalty, repetition_penalty)
 
     def requests(self) -> list[TokenRequest]:
         return [TokenRequest(prompt, self.answers()) for prompt in self.prompts()]
@@ -201,5 +207,5 @@ class Bench:
 
 
 @pytest.fixture(scope="session")
-def bench(parts: Qwen25Vl, paths: dict[str, Path]) -> Bench:
+def bench(parts: Family, paths: dict[str, Path]) -> Bench:
     return Bench(parts, paths)
