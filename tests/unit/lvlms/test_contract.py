@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from families import FOLDERS
 
 from lever_pipe.base.members import available
 from lever_pipe.base.records import Example, ExampleId
@@ -17,8 +18,6 @@ from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, Lvlm, LvlmFamily, LvlmOptions, LvlmReply, LvlmRequest
 
 MEMBERS = available("lvlms")
-FOLDERS = {"qwen2_5_vl": "folder"}
-"""Member -> the fixture that makes a tiny folder of its family; a family without one cannot be tested."""
 QUERY = Example(
     example_id=ExampleId(0),
     question_id=0,
@@ -37,8 +36,9 @@ def test_every_member_has_a_folder_and_the_published_model_is_one() -> None:
 
 
 @pytest.fixture(params=MEMBERS)
-def member(request: pytest.FixtureRequest, paths: dict[str, Path]) -> LedgerLvlm:
-    folder = request.getfixturevalue(FOLDERS[request.param])
+def member(request: pytest.FixtureRequest, paths: dict[str, Path], tmp_path: Path) -> LedgerLvlm:
+    folder = tmp_path / "model"
+    FOLDERS[request.param](folder)
     return open_lvlm(request.param, folder, options=LvlmOptions(), images=ImageSource(paths))
 
 
