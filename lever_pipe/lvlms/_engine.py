@@ -14,7 +14,7 @@ from lever_pipe.lvlms._packed import Memory, PackedExecutor
 from lever_pipe.lvlms._padded import PaddedExecutor
 from lever_pipe.lvlms._planner import Budget
 from lever_pipe.lvlms._positions import SegmentLayout
-from lever_pipe.lvlms._requests import Answer, Result, Scores, Segment, TokenPrompt, TokenRequest, merge_requests
+from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests, share_of
 from lever_pipe.lvlms._vision import VisionStore
 
 
@@ -63,12 +63,12 @@ class Engine:
         """
         ordered = _planner.trie_order(merge_requests(requests))
         self._measure(ordered)
-        done: dict[TokenPrompt, tuple[Result, dict[Answer, Scores]]] = {}
+        done: dict[TokenPrompt, tuple[TokenRequest, Result]] = {}
         for request, result in self._run(ordered):
-            done[request.prompt] = result, dict(zip(request.answers, result.scores, strict=True))
+            done[request.prompt] = request, result
             if on_result is not None:
                 on_result(request, result)
-        return [_share_of(request, *done[request.prompt]) for request in requests]
+        return [share_of(request, *done[request.prompt]) for request in requests]
 
     def _run(self, ordered: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
         try:
@@ -101,14 +101,6 @@ class Engine:
             _planner.require_fit(request, length, self._budget)
             self._counters["prompt_tokens"] += length
         self._counters["trie_tokens_distinct"] += _planner.distinct_tokens(ordered, size)
-
-
-def _share_of(request: TokenRequest, result: Result, scores: dict[Answer, Scores]) -> Result:
-    """Return what one of several requests for the same prompt asked for."""
-    asked = tuple(scores[answer] for answer in request.answers)
-    if not request.generate:
-        return Result((), (), None, asked)
-    return Result(result.tokens, result.token_log_probs, result.beam_score, asked)
 
 
 def build_engine(

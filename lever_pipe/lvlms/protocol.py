@@ -180,10 +180,15 @@ class Lvlm(Protocol):
 
 
 class ImageSource:
-    """Image files by digest."""
+    """Image files by digest.
+
+    Attributes:
+        opened: how many were decoded so far.
+    """
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self._paths = dict(paths)
+        self.opened = 0
 
     def open(self, digest: str) -> Image:
         """Return the decoded image in RGB.
@@ -191,6 +196,7 @@ class ImageSource:
         Raises:
             ImageError: no file has this digest, its file cannot be decoded, or its bytes are others by now.
         """
+        self.opened += 1
         return images.rgb(*self._read(digest))
 
     def size(self, digest: str) -> tuple[int, int]:

@@ -13,7 +13,7 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "internvl": tiny_internvl.save,
     "qwen2_5_vl": tiny_qwen2_5_vl.save,
 }
-"""Member -> what writes its folder."""
+"""Fast member -> what writes its folder."""
 VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
     **{member: (member, save) for member, save in FOLDERS.items()},
     "internvl with qwen3": ("internvl", partial(tiny_internvl.save, text="qwen3")),

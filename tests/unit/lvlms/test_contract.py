@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from families import FOLDERS
+from families import FOLDERS as FAST
 
 from lever_pipe.base.members import available
 from lever_pipe.base.records import Example, ExampleId
@@ -18,6 +18,7 @@ from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, Lvlm, LvlmFamily, LvlmOptions, LvlmReply, LvlmRequest
 
 MEMBERS = available("lvlms")
+FOLDERS = {**FAST, "hf": FAST["qwen2_5_vl"]}
 QUERY = Example(
     example_id=ExampleId(0),
     question_id=0,
@@ -44,7 +45,7 @@ def member(request: pytest.FixtureRequest, paths: dict[str, Path], tmp_path: Pat
 
 @pytest.fixture
 def prompts(paths: dict[str, Path]) -> list[Prompt]:
-    wording = Wording(PromptSettings(system=""))
+    wording = Wording(PromptSettings(system="answer with one word"))  # every template can write that
     return [wording.prompt(QUERY.model_copy(update={"image_digest": digest}), []) for digest in list(paths)[:3]]
 
 

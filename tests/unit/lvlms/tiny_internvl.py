@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tiny_parts import loud, make_tokenizer
@@ -9,6 +10,12 @@ from transformers import InternVLConfig, InternVLForConditionalGeneration
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>")
+NAMED = {
+    "start_image_token": "<img>",
+    "end_image_token": "</img>",
+    "context_image_token": "<IMG_CONTEXT>",
+    "video_token": "<video>",
+}
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}"
     "{% if message['content'] is string %}{{ message['content'] }}"
@@ -23,7 +30,7 @@ CHAT_TEMPLATE = (
 
 def save(folder: Path, text: str = "qwen2") -> None:
     """Write the model, its tokenizer and its image processor."""
-    tokenizer = make_tokenizer(SPECIALS, end="<|im_end|>", pad="<|endoftext|>", template=CHAT_TEMPLATE)
+    tokenizer = make_tokenizer(SPECIALS, end="<|im_end|>", pad="<|endoftext|>", template=CHAT_TEMPLATE, **NAMED)
     pad, _, end, _, _, context = tokenizer.convert_tokens_to_ids(list(SPECIALS))
     config = InternVLConfig(
         text_config={
@@ -56,3 +63,5 @@ def save(folder: Path, text: str = "qwen2") -> None:
     tokenizer.save_pretrained(folder)
     size = {"height": 56, "width": 56}
     GotOcr2ImageProcessorPil(size=size, min_patches=1, max_patches=6).save_pretrained(folder)
+    processor = {"processor_class": "InternVLProcessor", "image_seq_length": 4}  # 4 x 4 patches, of which 4 are merged
+    (folder / "processor_config.json").write_text(json.dumps(processor))

@@ -17,8 +17,10 @@ WORDS = (
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def make_tokenizer(specials: Sequence[str], *, end: str, pad: str, template: str) -> PreTrainedTokenizerFast:
-    """Return a byte-level tokenizer of few words with a family's special tokens and chat template."""
+def make_tokenizer(
+    specials: Sequence[str], *, end: str, pad: str, template: str, **named: str
+) -> PreTrainedTokenizerFast:
+    """Return a byte-level tokenizer of few words with a family's special tokens, some by name, and chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -26,14 +28,16 @@ def make_tokenizer(specials: Sequence[str], *, end: str, pad: str, template: str
         [" ".join(WORDS), "\n".join(WORDS)],
         trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
     )
-    return PreTrainedTokenizerFast(
+    made = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=end,
         pad_token=pad,
-        additional_special_tokens=list(specials),
         padding_side="left",
         chat_template=template,
+        extra_special_tokens=named or list(specials),
     )
+    made.add_tokens(list(specials), special_tokens=True)
+    return made
 
 
 def loud(model: Model) -> Model:
