@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import tiny_idefics3
 import tiny_qwen2_5_vl
+import tiny_smolvlm
 
 FOLDERS: dict[str, Callable[[Path], None]] = {
+    "idefics3": tiny_idefics3.save,
     "qwen2_5_vl": tiny_qwen2_5_vl.save,
+    "smolvlm": tiny_smolvlm.save,
 }

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from families import FOLDERS
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
+from lever_pipe.base import rowwise
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.config import PromptSettings
 from lever_pipe.lvlms._decoding import DecodeOptions
@@ -24,6 +27,8 @@ QUESTIONS = ("what color is the cat", "where is the bus", "two dog", "what kind 
 ANSWERS = ("red", "red cat", "two", "table", "train")
 SHOWN = ((), (0,), (1, 0), (0, 1, 2), (3, 2, 1, 0), (0, 1))
 NEW_TOKENS = 6
+# Norms and biases are counted with the matrices that they stand beside, and are no matrix product.
+RTOL = 0.02
 
 
 @pytest.fixture(params=sorted(FOLDERS), scope="module")
@@ -140,3 +145,16 @@ def test_prompts_are_those_of_the_folders_chat_template(
         whole = family.tokenizer(written.text, add_special_tokens=False).input_ids
         pieces = family.tokenizer([s.text for s in written.segments], add_special_tokens=False).input_ids
         assert [token for piece in pieces for token in piece] == whole
+
+
+def test_the_towers_work_is_what_torch_counts(
+    family: Family, paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rowwise, "LEAST_ROWS", 1)  # no rows of zeros, no self-test of a shape
+    monkeypatch.setattr(rowwise, "keeps_rows", lambda *_: True)
+    images = ImageSource(paths)
+    for grid, pixels in family.encoder.pixels([images.open(digest) for digest in paths]):
+        # Torch counts attention on a CPU only where it is written out as products.
+        with FlopCounterMode(display=False) as measured, torch.inference_mode(), sdpa_kernel(SDPBackend.MATH):
+            family.encoder.encode(pixels, grid)
+        assert family.encoder.flop(grid) == pytest.approx(measured.get_total_flops(), rel=RTOL)
