@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,15 @@ from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import strict_json
 
 ATTENTION = "sdpa"
+LENGTHS = ("dynamic", "longrope")
+"""Rotary positions whose frequencies follow the longest prompt of a pass."""
 
 
-def read_config(folder: Path, model_type: str, *, title: str, files: Iterable[str]) -> Any:
+Faults = Callable[[Any], Iterable[str]]
+"""What of settings that were read fits nothing, a text a fault."""
+
+
+def read_config(folder: Path, model_type: str, *, title: str, files: Iterable[str], faults: Faults) -> Any:
     """Return the configuration of a whole folder.
 
     Args:
@@ -35,9 +41,10 @@ def read_config(folder: Path, model_type: str, *, title: str, files: Iterable[st
         model_type: that its `config.json` must name.
         title: what errors call the model, with its article.
         files: JSON files that must be there.
+        faults: of numbers that no shape of a tensor contradicts.
 
     Raises:
-        CheckpointError: missing files, another architecture, or settings of a larger model than the weights.
+        CheckpointError: missing files, another architecture, settings of a larger model than the weights, or faults.
     """
     require_whole(folder, f"{title} model folder", files=files)
     transformers_logging.disable_progress_bar()
@@ -51,33 +58,27 @@ def read_config(folder: Path, model_type: str, *, title: str, files: Iterable[st
             )
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         require_size(folder, config)
+        if found := "; ".join(faults(config)):
+            where = f"{folder}/config.json: expected heads, positions and windows that fit each other"
+            raise CheckpointError(where, found=found, do=MAKE)
     return config
 
 
-def faults_of_heads(text: Any) -> list[str]:
-    """Return what of a language model's heads and rotary positions fits nothing, though no tensor contradicts it."""
-    faults = []
+def faults_of_heads(text: Any) -> Iterator[str]:
+    """Yield what of a language model's heads and rotary positions fits nothing, though no tensor contradicts it."""
     divided = getattr(text, "head_dim", None) or text.hidden_size % text.num_attention_heads == 0
     if not divided or text.num_attention_heads % text.num_key_value_heads:
-        faults.append(f"{text.num_attention_heads} heads, {text.num_key_value_heads} of keys, on {text.hidden_size}")
+        yield f"{text.num_attention_heads} heads, {text.num_key_value_heads} of keys, on {text.hidden_size}"
     rotary = text.rope_parameters or {}
     if not rotary.get("rope_theta", 1) > 0:
-        faults.append(f"rope_theta {rotary['rope_theta']}")
-    return faults
+        yield f"rope_theta {rotary['rope_theta']}"
+    if (kind := rotary.get("rope_type")) in LENGTHS:
+        yield f"rope_type {kind}, by which a prompt's answer depends on the length of others"
 
 
-def require_shapes_fit(folder: Path, faults: Iterable[str]) -> None:
-    """Refuse numbers that no shape of a tensor contradicts and that fit nothing.
-
-    Raises:
-        CheckpointError: there are faults.
-    """
-    if listed := "; ".join(faults):
-        where = f"{folder}/config.json: expected heads, positions and windows that fit each other"
-        raise CheckpointError(where, found=listed, do=MAKE)
-
-
-def read_tokenizer(folder: Path, wanted: Mapping[str, int | None], *, end: str, vocabulary: int) -> Any:
+def read_tokenizer(
+    folder: Path, wanted: Mapping[str, int | None], *, end: str, vocabulary: int, ends_all: bool = False
+) -> Any:
     """Return the tokenizer of a folder.
 
     Args:
@@ -85,6 +86,7 @@ def read_tokenizer(folder: Path, wanted: Mapping[str, int | None], *, end: str, 
         wanted: texts that are one token each, with its id or None for any.
         end: the text among them that ends a turn.
         vocabulary: tokens that the model embeds.
+        ends_all: whether `end` is the family's `eos_token` too.
 
     Raises:
         CheckpointError: an unreadable tokenizer, or another model's, whose ids would be read as other words.
@@ -97,6 +99,8 @@ def read_tokenizer(folder: Path, wanted: Mapping[str, int | None], *, end: str, 
             for text, number in wanted.items()
             if len(found[text]) != 1 or number not in (None, found[text][0])
         ]
+        if ends_all and tokenizer.eos_token != end:
+            faults.append(f"eos_token {tokenizer.eos_token!r}")
         if tokenizer.pad_token_id is None:
             faults.append("no pad_token")
         faults += faults_of_vocabulary(tokenizer.get_vocab(), vocabulary)
@@ -106,39 +110,33 @@ def read_tokenizer(folder: Path, wanted: Mapping[str, int | None], *, end: str, 
     return tokenizer
 
 
-def read_processor(kind: Any, folder: Path, *keys: str) -> Any:
+def read_processor(kind: Any, folder: Path, *keys: str, faults: Faults) -> Any:
     """Return the image processor of a folder.
 
     Args:
         kind: the class by name: the automatic one needs torchvision, and the two resize slightly differently.
         folder: a whole one.
         keys: settings that its file must have, beside mean and deviation.
+        faults: what tells another model's image processor.
 
     Raises:
-        CheckpointError: an unreadable file, or settings that would not take pixels to around 0.
+        CheckpointError: an unreadable file, settings that would not take pixels to around 0, or faults.
     """
     with readable(folder, "image processor"):
         require_keys(folder / "preprocessor_config.json", "image_mean", "image_std", *keys)
         processor = kind.from_pretrained(folder, local_files_only=True)
         require_pixel_settings(folder, processor)
+        if found := "; ".join(faults(processor)):
+            where = f"{folder}/preprocessor_config.json: expected the image processor of the model in config.json"
+            raise CheckpointError(where, found=found, do=MAKE)
     return processor
 
 
-def require_fitting_pixels(folder: Path, pairs: Mapping[str, tuple[object, object]], others: Iterable[str]) -> None:
-    """Refuse another model's image processor.
-
-    Args:
-        folder: a whole one.
-        pairs: settings as they are found and as the model wants them.
-        others: further faults.
-
-    Raises:
-        CheckpointError: a pair differs, or there are further faults.
-    """
-    faults = [f"{name} {found} for {wanted}" for name, (found, wanted) in pairs.items() if found != wanted]
-    if faults := [*faults, *others]:
-        where = f"{folder}/preprocessor_config.json: expected the image processor of the model in config.json"
-        raise CheckpointError(where, found="; ".join(faults), do=MAKE)
+def differing(pairs: Mapping[str, tuple[object, object]]) -> Iterator[str]:
+    """Yield a fault for each name whose two values, found and wanted, differ."""
+    for name, (found, wanted) in pairs.items():
+        if found != wanted:
+            yield f"{name} {found} for {wanted}"
 
 
 def load_model(kind: Any, folder: Path, tokenizer: Any, *, dtype: str, device: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from transformers.models.idefics3.image_processing_pil_idefics3 import get_resize_output_image_size
 
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.model_folders import MAKE
 from lever_pipe.lvlms._family import Family
 from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._loading import (
+    differing,
     faults_of_heads,
     load_model,
     read_config,
     read_processor,
     read_tokenizer,
-    require_fitting_pixels,
-    require_shapes_fit,
 )
 from lever_pipe.lvlms._positions import Grid, SegmentLayout, line_layout
 from lever_pipe.lvlms.asking.prompts import ChatTemplate
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 TEXT = "llama"
+STARTS = ("<|begin_of_text|>", "<|im_start|>")
+"""Of Llama 3's tokenizer and of SmolLM2's; the one that a tokenizer has stands before everything."""
 IMAGE, AROUND, WHOLE, END = "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"
 # A CPU is fastest while a batch's activations stay in its cache; a GPU needs enough of them to be busy.
 TILES_PER_BATCH = {"cpu": 4}
@@ -135,9 +138,7 @@ def tokens_of_tile(config: Any) -> int:
     return (_side(config.vision_config) // int(config.scale_factor)) ** 2
 
 
-def load_tiled(
-    member: str, folder: Path, *, title: str, model: Any, processor: Any, start: str, dtype: str, device: str
-) -> Family:
+def load_tiled(member: str, folder: Path, *, title: str, model: Any, processor: Any, dtype: str, device: str) -> Family:
     """Return a family of tiles from a folder as `save_pretrained` writes it.
 
     Args:
@@ -146,7 +147,6 @@ def load_tiled(
         title: what errors call the model, with its article.
         model: its class.
         processor: the class of its image processor.
-        start: the token before everything.
         dtype: of the weights.
         device: a torch device.
 
@@ -155,16 +155,16 @@ def load_tiled(
             tokenizer or image processor of another model.
     """
     files = ("config.json", "tokenizer.json", "preprocessor_config.json")
-    config = read_config(folder, member.rpartition(".")[2], title=title, files=files)
-    require_shapes_fit(folder, _faults_of_shapes(config))
-    wanted = {IMAGE: config.image_token_id, AROUND: None, END: None, start: None}
+    config = read_config(folder, member.rpartition(".")[2], title=title, files=files, faults=_faults_of_shapes)
+    wanted = {IMAGE: config.image_token_id, AROUND: None, END: None}
     tokenizer = read_tokenizer(folder, wanted, end=END, vocabulary=config.text_config.vocab_size)
-    pictures = read_processor(processor, folder, "size", "max_image_size")
-    _require_fitting_tiles(folder, pictures, config)
+    template = chat_template(_start_of(folder, tokenizer))
+    faults = partial(_faults_of_tiles, config.vision_config)
+    pictures = read_processor(processor, folder, "size", "max_image_size", faults=faults)
     loaded = load_model(model, folder, tokenizer, dtype=dtype, device=device)
     language = LanguageModel(loaded.model.text_model, loaded.lm_head, axes=1, image_token=config.image_token_id)
     encoder = Tiles(loaded, pictures, tokenizer)
-    return Family(member, folder, loaded, tokenizer, pictures, chat_template(start), language, encoder)
+    return Family(member, folder, loaded, tokenizer, pictures, template, language, encoder)
 
 
 def _faults_of_shapes(config: Any) -> Iterator[str]:
@@ -181,12 +181,20 @@ def _faults_of_shapes(config: Any) -> Iterator[str]:
         yield f"scale_factor {config.scale_factor} for {_side(vision)} patches a side"
 
 
-def _require_fitting_tiles(folder: Path, processor: Any, config: Any) -> None:
-    side, longest = processor.max_image_size.get("longest_edge"), processor.size.get("longest_edge")
-    others = [] if isinstance(longest, int) and longest > 0 else [f"size {dict(processor.size)}"]
-    if not processor.do_pad:
-        others.append("do_pad False")
-    require_fitting_pixels(folder, {"max_image_size": (side, config.vision_config.image_size)}, others)
+def _start_of(folder: Path, tokenizer: Any) -> str:
+    known = tokenizer.get_vocab()
+    if not (starts := [text for text in STARTS if text in known]):
+        where = f"{folder}: expected a tokenizer with {' or '.join(STARTS)}, before which nothing is written"
+        raise CheckpointError(where, found="neither", do=MAKE)
+    return starts[0]
+
+
+def _faults_of_tiles(vision: Any, processor: Any) -> Iterator[str]:
+    sides = {"max_image_size": (processor.max_image_size.get("longest_edge"), vision.image_size)}
+    yield from differing({**sides, "do_pad": (processor.do_pad, True)})
+    longest = processor.size.get("longest_edge")
+    if not isinstance(longest, int) or longest < 1:
+        yield f"size {dict(processor.size)}"
 
 
 def _whole_tiles(height: int, width: int, side: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Idefics3: a Llama that sees tiles."""
+"""Idefics3, of which SmolVLM is one as long as it sees no videos: a Llama that sees tiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def load(folder: Path, *, dtype: str, device: str) -> Family:
         title="an Idefics3",
         model=Idefics3ForConditionalGeneration,
         processor=Idefics3ImageProcessorPil,
-        start="<|begin_of_text|>",
         dtype=dtype,
         device=device,
     )

@@ -1,4 +1,4 @@
-"""SmolVLM2: as Idefics3, with class, image processor and first token of its own."""
+"""SmolVLM2: as Idefics3, with class and image processor of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def load(folder: Path, *, dtype: str, device: str) -> Family:
         title="a SmolVLM",
         model=SmolVLMForConditionalGeneration,
         processor=SmolVLMImageProcessorPil,
-        start="<|im_start|>",
         dtype=dtype,
         device=device,
     )

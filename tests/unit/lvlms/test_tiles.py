@@ -1,17 +1,17 @@
-"""Images as tiles: their number, their names, their features, and folders whose parts do not fit each other."""
+"""Images as tiles: their number, their names and their features."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections import Counter
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_idefics3
+import tiny_smolvlm
+import tiny_tiles
 import torch
 from families import FOLDERS
 from hypothesis import given
@@ -20,10 +20,10 @@ from PIL import Image
 from transformers import Idefics3Processor
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
-from lever_pipe.base.errors import CheckpointError
 from lever_pipe.lvlms import _tiles
 from lever_pipe.lvlms._family import Family
 from lever_pipe.lvlms._tiles import Tiles, written
+from lever_pipe.lvlms.asking.prompts import Prompt, Shown, Turn
 from lever_pipe.lvlms.protocol import ImageSource
 
 MEMBERS = ("idefics3", "smolvlm")
@@ -91,6 +91,17 @@ def test_the_ids_of_a_prompt_are_those_of_the_published_processor(family: Family
         assert block.positions.tolist() == [list(range(block.advance))]
 
 
+def test_the_first_smolvlm_is_an_idefics3(tmp_path: Path) -> None:
+    """Its tokenizer is SmolLM2's, and its chat template begins as that of the later ones."""
+    folder = tmp_path / "idefics3"
+    tiny_tiles.save(folder, kinds=tiny_idefics3.KINDS, specials=tiny_smolvlm.SPECIALS, side=28, scale=2, longest=56)
+    family = load(folder)
+    prompt = Prompt(((Turn("user", (Shown("a"), "two dog")),), (Turn("user", (Shown("b"), "is")),)))
+    told = family.tokenizer.apply_chat_template(prompt.messages(), tokenize=False, add_generation_prompt=True)
+    assert family.render(prompt).text == told
+    assert told.startswith("<|im_start|>User:<image>")
+
+
 @torch.inference_mode()
 def test_features_are_those_of_the_model_and_of_no_company(family: Family, paths: dict[str, Path]) -> None:
     images = [ImageSource(paths).open(digest) for digest in paths]
@@ -110,64 +121,6 @@ def test_a_tile_of_zeros_is_a_tile(family: Family) -> None:
     """The model's own function takes it for padding and gives too few features."""
     side = family.image_processor.max_image_size["longest_edge"]
     assert family.encoder.encode(torch.zeros(3, 3, side, side), (1, 2)).shape == (1, 3 * 4, 64)
-
-
-def config(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    return _edited("config.json", change)
-
-
-def pixels(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    return _edited("preprocessor_config.json", change)
-
-
-def _edited(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        settings = json.loads((folder / name).read_text())
-        change(settings)
-        (folder / name).write_text(json.dumps(settings))
-
-    return apply
-
-
-def without_a_token(folder: Path) -> None:
-    for path in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
-        path.write_text(path.read_text().replace("<fake_token_around_image>", "<real_token_around_image>"))
-
-
-FAULTS = {
-    "another family": (config(lambda c: c.update(model_type="llama")), "expected model_type .*; found 'llama'"),
-    "another text part": (
-        config(lambda c: c["text_config"].update(model_type="qwen2", layer_types=None)),
-        "a text part 'qwen2', not 'llama'",
-    ),
-    "heads": (config(lambda c: c["text_config"].update(num_key_value_heads=3)), "4 heads, 3 of keys"),
-    "vision heads": (config(lambda c: c["vision_config"].update(num_attention_heads=3)), "3 vision heads on 32"),
-    "a square that does not fit": (config(lambda c: c.update(scale_factor=5)), "scale_factor 5 for . patches a side"),
-    "another image token": (config(lambda c: c.update(image_token_id=7)), r"<image> is \[\d+\] for 7"),
-    "no token around images": (without_a_token, r"<fake_token_around_image> is \[.*\] for a token"),
-    "tiles of another size": (
-        pixels(lambda p: p.update(max_image_size={"longest_edge": 35})),
-        r"preprocessor_config\.json: .*max_image_size 35 for \d+",
-    ),
-    "no size": (pixels(lambda p: p.update(size={"height": 9, "width": 9})), "found size"),
-    "missing settings": (pixels(lambda p: p.pop("max_image_size")), "no max_image_size"),
-    "no padding": (pixels(lambda p: p.update(do_pad=False)), "do_pad False"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_parts_that_do_not_fit_are_named(folder: Path, tmp_path: Path, fault: str) -> None:
-    change, message = FAULTS[fault]
-    copy = tmp_path / folder.name
-    shutil.copytree(folder, copy)
-    change(copy)
-    with pytest.raises(CheckpointError, match=message):
-        load(copy)
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="absent/idefics3: expected an Idefics3 model folder"):
-        load(tmp_path / "absent" / "idefics3")
 
 
 def test_batches_are_of_whole_images(family: Family, paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
