@@ -46,7 +46,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Change it, or ask for {fitting}: --set-resources train_agent:processes={fitting} train_agent:gpu={fitting}",
     ),
     "shared CPU": (
-        "one process on the CPU: the launcher starts several for GPUs alone",
+        "one process on the CPU, where several that share a model only wait for each other",
         "--set-resources {rule}:device=cpu {rule}:processes=1",
     ),
     "chat template": ("a chat template that the agent's codec can use", "{do}"),

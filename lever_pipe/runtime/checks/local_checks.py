@@ -210,9 +210,9 @@ def shares(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[Outcome]:
     prompts = grpo.prompts // grpo.minibatches
     told = {(str(job["rule"]), whole(job.get("processes"))): job for job in jobs}
     for (rule, processes), job in told.items():
-        if processes > 1 and job.get("device") == "cpu" and job.get("launcher", "") in ("", sizing.FSDP):
-            yield fault(f"processes of {rule}", "shared CPU", str(processes), rule=rule)
-        elif rule == "train_agent" and processes > 1 and prompts % processes:
+        if processes > 1 and job.get("device") == "cpu" and job.get("launcher") == sizing.FSDP:
+            yield warning(f"processes of {rule}", "shared CPU", str(processes), rule=rule)
+        if rule == "train_agent" and processes > 1 and prompts % processes:
             fitting = sizing.dividing(prompts, processes)
             yield fault(f"processes of {rule}", "shares", str(processes), prompts=prompts, fitting=fitting)
 

@@ -24,7 +24,7 @@ from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.config import StoreSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import sizing, snakemake_adapter
-from lever_pipe.runtime.checks import compute, doctor, findings, local_checks, orphans, slurm_checks
+from lever_pipe.runtime.checks import compute, doctor, findings, local_checks, obtain, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.slurm import requests
@@ -403,6 +403,13 @@ def test_an_absent_model_is_told_with_the_command_that_brings_it(folder: Path, n
     assert command in again.do
 
 
+def test_the_page_of_production_has_the_command_of_each_published_folder() -> None:
+    page = (REPOSITORY / "docs/production.md").read_text(encoding="utf-8")
+    for name in obtain.PUBLISHED:
+        assert f".venv/bin/{obtain.command(f'models/{name}')}\n" in page
+    assert "python -m lever_pipe convert models/clip-vit-base-patch32" in page
+
+
 def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Experiment, folder: Path) -> None:
     place = folder / "resources/world/lvlm"
     for path in place.glob("*.safetensors*"):
@@ -470,6 +477,7 @@ def test_the_agents_chat_template_is_looked_at(folder: Path, template: str | Non
         ({"processes": 3, "device": "cpu", "launcher": sizing.FSDP}, "train_agent:device=cpu train_agent:processes=1"),
         ({"processes": 1, "device": "cpu", "launcher": sizing.FSDP}, ""),
         ({"processes": 3, "device": "cpu", "launcher": "mine.yaml"}, ""),
+        ({"rule": "generate_rl_data", "processes": 2, "device": "cpu", "launcher": ""}, ""),
     ],
 )
 def test_processes_must_share_the_prompts_of_a_mini_batch(changes: dict[str, Any], told: str) -> None:
