@@ -14,7 +14,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     # This machine.
     "CUDA": (
         "{devices}",
-        "Run on such a machine or with profiles/slurm, or set device=cpu with --set-resources RULE:device=cpu.",
+        "Run on such a machine or with profiles/slurm, or on the CPU: --set-resources RULE:device=cpu RULE:processes=1",
     ),
     "unwritable": (
         "a folder to write to",
@@ -26,8 +26,30 @@ TEXTS: dict[str, tuple[str, str]] = {
         "The run goes on and keeps nothing there. Make room, or lay `store.folder` elsewhere.",
     ),
     "inodes": ("{needed} free inodes", "Remove files, or lay `results` or `store.folder` elsewhere."),
-    "model": ("a whole model folder", "Download it again, or name the right folder in {key}."),
-    "raw files": ("raw files and folders with images", "Put them there, or name their places in {key}."),
+    "no model": ("a model folder", "Bring it (docs/production.md): {command}\n    Or name another in {key}."),
+    "bin weights": ("weights as safetensors", "Make them: python -m lever_pipe convert {folder}"),
+    "model": ("a whole model folder", "Bring it again: {command}\n    Or name the right folder in {key}."),
+    "no family": (
+        "a family with an adapter of its own: {members}",
+        "lvlm.member: hf answers for any family, slowly, by the model library's own `generate`.",
+    ),
+    "other family": (
+        "model_type {member}, which lvlm.member names",
+        "Set lvlm.member: auto, or hf, which answers for any family, slowly.",
+    ),
+    "raw files": (
+        "raw files and folders with images",
+        "Put them there (docs/production.md says from where), or name their places in {key}.",
+    ),
+    "shares": (
+        "a number that divides intention.grpo.prompts / minibatches = {prompts}",
+        "Change it, or ask for {fitting}: --set-resources train_agent:processes={fitting} train_agent:gpu={fitting}",
+    ),
+    "shared CPU": (
+        "one process on the CPU, where several that share a model only wait for each other",
+        "--set-resources {rule}:device=cpu {rule}:processes=1",
+    ),
+    "chat template": ("a chat template that the agent's codec can use", "{do}"),
     "no questions": ("an official VQA question file", "Mend it."),
     "few questions": ("at least {wanted}", "Lower {keys}, or add train questions."),
     "unknown version": (

@@ -6,18 +6,23 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base import model_folders, os_faults
 from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base.members import available
+from lever_pipe.experiment.config import AUTO
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets.okvqa import read_questions
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
+from lever_pipe.runtime.checks import obtain
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.slurm.requests import whole
 
 SNAKEMAKE = Path(".snakemake")
+LVLM, AGENT = "lvlm.model", "intention.model.folder"
 ROOM_OF_A_RUN = 1_000_000_000
 """Bytes: the default run takes 0.4 GB."""
 ROOM_PER_MODEL_BYTE = 2
@@ -29,6 +34,8 @@ INODES = 20_000
 DATA_RULES = {"generate_world", "prepare_examples", "embed_examples", "generate_rl_data", "answer_prompts"}
 DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
+ANY_FAMILY = "hf"
+"""The member that takes any model by its library: of `lever_pipe/lvlms`, and of the agent's codecs."""
 TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
 """Of each member of `lever_pipe/intention/codecs`, the files of which it reads one."""
 
@@ -49,7 +56,7 @@ class Model(NamedTuple):
     folder: str
     rules: frozenset[str]
     files: tuple[str, ...]
-    any_of: tuple[str, ...] = ()
+    any_of: tuple[model_folders.AnyOf, ...] = ()
 
 
 def models(experiment: Experiment) -> list[Model]:
@@ -59,13 +66,15 @@ def models(experiment: Experiment) -> list[Model]:
         of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
         of_lvlm = ("config.json", "preprocessor_config.json", "tokenizer.json")
         asking = frozenset({"generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"})
-        found.append(Model("encoder.model", experiment.encoder.model, frozenset({"embed_examples"}), of_encoder))
-        found.append(Model("lvlm.model", experiment.lvlm.model, asking, of_lvlm))
+        embedding = frozenset({"embed_examples"})
+        vocabulary = model_folders.VOCABULARY
+        found.append(Model("encoder.model", experiment.encoder.model, embedding, of_encoder, vocabulary))
+        found.append(Model(LVLM, experiment.lvlm.model, asking, of_lvlm))
     intention = experiment.intention
     if "intention" in experiment.studies and intention.engine == "native" and intention.model.folder:
         playing = frozenset({"train_agent", "evaluate_agent", "evaluate_start"})
         of_codec = TOKENIZERS.get(intention.model.codec, ())
-        found.append(Model("intention.model.folder", intention.model.folder, playing, ("config.json",), of_codec))
+        found.append(Model(AGENT, intention.model.folder, playing, ("config.json",), of_codec))
     return found
 
 
@@ -84,6 +93,10 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     yield from disks(*written, kept=ledger, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
     for model in needed:
         yield model_folder(model, folder)
+        if model.key == LVLM:
+            yield from family(experiment, folder)
+        if model.key == AGENT and rules is None:
+            yield from chat_template(experiment, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
     for package, version in snakemake_adapter.unknown_versions().items():
         yield warning(package, "unknown version", version, known=snakemake_adapter.WRITTEN_FOR[package])
@@ -155,8 +168,53 @@ def model_folder(model: Model, folder: Path) -> Outcome:
     check = f"{model.key} {model.folder}"
     faults = model_folders.faults_of(folder / model.folder, files=model.files, any_of=model.any_of)
     if faults:
-        return fault(check, "model", "; ".join(faults), key=model.key)
+        known = {"key": model.key, "command": obtain.command(model.folder), "folder": model.folder}
+        is_there, is_bin = (folder / model.folder).is_dir(), model_folders.has_bin_only(folder / model.folder)
+        return fault(
+            check, "bin weights" if is_bin else "model" if is_there else "no model", "; ".join(faults), **known
+        )
     return ok(check, f"whole, {_bytes(model_folders.bytes_of(folder / model.folder))}")
+
+
+def family(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
+    """Yield whether the LVLM's folder is of a family that the configured member answers for."""
+    named, kind = experiment.lvlm.member, model_folders.model_type(folder / experiment.lvlm.model)
+    check, members = f"lvlm.member {named}", [name for name in available("lvlms") if name != ANY_FAMILY]
+    if not kind or named == ANY_FAMILY:
+        return
+    if named != AUTO and kind in members and kind != named:
+        yield warning(check, "other family", kind, member=named)
+    elif kind not in members and named in (AUTO, *members):
+        yield warning(check, "no family", f"model_type {kind!r}", members=", ".join(members))
+
+
+def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
+    """Yield whether the agent's codec can use the chat template of its folder, before a policy is loaded."""
+    model = experiment.intention.model
+    if model.codec != ANY_FAMILY or not (folder / model.folder).is_dir() or find_spec("transformers") is None:
+        return  # the folder is missed elsewhere; on a login node there may be no tokenizers
+    from lever_pipe.intention.codecs import hf
+
+    check = f"chat template of {model.folder}"
+    try:
+        hf.load(folder / model.folder)
+    except LeverPipeError as refusal:
+        yield fault(check, "chat template", refusal.found, do=refusal.do)
+    else:
+        yield ok(check, "shows and calls the tool")
+
+
+def shares(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[Outcome]:
+    """Yield whether the processes of each planned job can share it."""
+    grpo = experiment.intention.grpo
+    prompts = grpo.prompts // grpo.minibatches
+    told = {(str(job["rule"]), whole(job.get("processes"))): job for job in jobs}
+    for (rule, processes), job in told.items():
+        if processes > 1 and job.get("device") == "cpu" and job.get("launcher") == sizing.FSDP:
+            yield warning(f"processes of {rule}", "shared CPU", str(processes), rule=rule)
+        if rule == "train_agent" and processes > 1 and prompts % processes:
+            fitting = sizing.dividing(prompts, processes)
+            yield fault(f"processes of {rule}", "shares", str(processes), prompts=prompts, fitting=fitting)
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
