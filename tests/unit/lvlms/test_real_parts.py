@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from families import FOLDERS
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -16,6 +18,7 @@ from lever_pipe.experiment.config import PromptSettings
 from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, Wording
 
 Parts = Callable[[str], Path]
+Templates = Callable[[str], ChatTemplate]
 TOKENIZERS = {"qwen2_5_vl": "tokenizer-qwen2_5", "qwen3_vl": "tokenizer-qwen3"}
 """Of each member that has a template and a tokenizer here."""
 TEMPLATES = (*TOKENIZERS, "idefics3", "smolvlm")
@@ -47,9 +50,23 @@ def of_package(member: str) -> str:
     return member
 
 
-def template_of(member: str) -> ChatTemplate:
-    found: ChatTemplate = members.member("lvlms", member).TEMPLATE
+@pytest.fixture(scope="session")
+def template_of(tmp_path_factory: pytest.TempPathFactory, real_parts: Parts) -> Callable[[str], ChatTemplate]:
+    """What writes prompts for a tiny folder of a member whose chat template is the published one."""
+
+    @cache
+    def found(member: str) -> ChatTemplate:
+        folder = tmp_path_factory.mktemp(member) / "model"
+        FOLDERS[member](folder)
+        (folder / "chat_template.jinja").write_text(published(member, real_parts), encoding="utf-8")
+        template: ChatTemplate = members.member("lvlms", member).load(folder, dtype="float32", device="cpu").template
+        return template
+
     return found
+
+
+def published(member: str, parts: Parts) -> str:
+    return (parts("chat-templates") / f"{member}.jinja").read_text(encoding="utf-8")
 
 
 def tokenizer_of(member: str, parts: Parts) -> Any:
@@ -69,15 +86,15 @@ def prompts(layout: str, system: str | None) -> list[Prompt]:
 
 
 def by_published(member: str, prompt: Prompt, parts: Parts) -> str:
-    published = (parts("chat-templates") / f"{member}.jinja").read_text(encoding="utf-8")
-    (text,), _ = render_jinja_template([prompt.messages()], chat_template=published, add_generation_prompt=True)
+    chat = published(member, parts)
+    (text,), _ = render_jinja_template([prompt.messages()], chat_template=chat, add_generation_prompt=True)
     return str(text)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("layout", ["single_turn", "turns"])
 def test_prompts_are_those_of_the_published_template(
-    member: str, real_parts: Parts, layout: str, system: str | None
+    member: str, template_of: Templates, real_parts: Parts, layout: str, system: str | None
 ) -> None:
     template = template_of(member)
     for prompt in prompts(layout, system):
@@ -100,7 +117,7 @@ def test_the_published_qwen2_5_vl_template_has_a_system_text_of_its_own(real_par
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("layout", ["single_turn", "turns"])
 def test_segments_tokenised_apart_are_the_whole(
-    tokenized: str, real_parts: Parts, layout: str, system: str | None
+    tokenized: str, template_of: Templates, real_parts: Parts, layout: str, system: str | None
 ) -> None:
     """The answer that is scored behind a prompt is a piece of its own, too."""
     template, tokenizer = template_of(tokenized), tokenizer_of(tokenized, real_parts)
@@ -113,7 +130,9 @@ def test_segments_tokenised_apart_are_the_whole(
             assert [token for piece in apart for token in piece] == whole
 
 
-def test_special_tokens_of_the_template_are_single_tokens(tokenized: str, real_parts: Parts) -> None:
+def test_special_tokens_of_the_template_are_single_tokens(
+    tokenized: str, template_of: Templates, real_parts: Parts
+) -> None:
     template, tokenizer = template_of(tokenized), tokenizer_of(tokenized, real_parts)
     for word in ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"):
         assert len(tokenizer(word, add_special_tokens=False).input_ids) == 1

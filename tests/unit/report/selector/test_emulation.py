@@ -251,6 +251,17 @@ def test_advantages_are_not_defined_where_no_query_has_a_gradient() -> None:
     assert named(found, "not reproduced") == NOT_REPRODUCED
 
 
+def test_a_model_that_answers_all_alike_still_gets_its_tables() -> None:
+    """A wrong model or prompt leaves no spread in any epoch."""
+    of: dict[str, Any] = {"std": lambda arm, beta, epoch: 0.0, "share": lambda arm, spread: 0.0}
+    assert named(judged(**of), "not defined here") == WITHOUT_TOO
+    material = study_of(**of).material
+    ledger = EvidenceLedger(material.evidence)
+    texts = [ENGLISH.text(c) for table in tables(material) for line in table.noted(ledger).lines for c in line.cells]
+    assert len(texts) > 500
+    assert not [text for text in texts if "nan" in text.split()]
+
+
 def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     def row(statement: str, published: int | None, holds: bool, without: bool = False) -> Pattern:
         return Pattern("id", say(statement), published, "head", None, None, holds, without, say("c"))
