@@ -19,7 +19,7 @@ from lever_pipe.base.errors import RecordError
 if TYPE_CHECKING:
     import numpy as np
 
-    from lever_pipe.base.records import Example
+    from lever_pipe.base.records import Example, ExampleId
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -167,6 +167,17 @@ def read_examples(path: Path) -> list[Example]:
     if not examples:
         raise RecordError(f"{path}: expected examples", found="none", do="Rerun prepare_examples.")
     return examples
+
+
+def read_selections(path: Path) -> dict[ExampleId, tuple[ExampleId, ...]]:
+    """Return the ordered demonstrations that one policy gives each query.
+
+    Raises:
+        RecordError: as `read_rows`.
+    """
+    from lever_pipe.base.records import Selection
+
+    return {row.query_id: row.demonstrations for row in read_rows(path, Selection)}
 
 
 def write_row(path: Path, row: BaseModel) -> None:

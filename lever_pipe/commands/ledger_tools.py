@@ -19,6 +19,7 @@ from typing import Any
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import DataError, LeverPipeError, RecordError
 from lever_pipe.base.provenance import canonical_json
+from lever_pipe.commands.telling import as_json, counted, in_columns
 from lever_pipe.lvlms.asking.ledger import (
     DELETE_LINE,
     DIGEST,
@@ -295,7 +296,7 @@ def _require_readable(faults: Sequence[LeverPipeError], folder: Path) -> None:
     if faults:
         raise DataError(
             f"{folder}: expected rows that can be merged",
-            found=f"{_n(len(faults), 'fault')}, the first: {faults[0].expected}; found {faults[0].found}",
+            found=f"{counted(len(faults), 'fault')}, the first: {faults[0].expected}; found {faults[0].found}",
             do=f"List them: python -m lever_pipe ledger verify {folder}; or leave their lines out: ledger merge --drop",
         )
 
@@ -311,7 +312,7 @@ def _digest(rows: dict[str, Row], folder: Path) -> str:
     if refused:
         raise DataError(
             f"{folder}: expected finite numbers",
-            found=f"others in {_n(len(refused), 'key')}: {', '.join(refused[:SHOWN])}",
+            found=f"others in {counted(len(refused), 'key')}: {', '.join(refused[:SHOWN])}",
             do="Delete the rows of each key; its prompt is answered again.",
         )
     return digest.hexdigest()
@@ -361,13 +362,8 @@ def _remove_unless_grown(path: Path, size: int) -> bool:
 
 def _run_stats(options: argparse.Namespace) -> int:
     counts = read_ledgers([options.folder]).counts()
-    if options.json:
-        sys.stdout.write(json.dumps(counts, indent=2) + "\n")
-        return 0
-    width = max(map(len, counts))
-    values = {name.replace("_", " "): f"{value:,}" for name, value in counts.items()}
-    right = max(map(len, values.values()))
-    sys.stdout.writelines(f"{name:<{width}}  {value:>{right}}\n" for name, value in values.items())
+    named = {name.replace("_", " "): count for name, count in counts.items()}
+    sys.stdout.write(as_json(counts) if options.json else in_columns(named))
     return 0
 
 
@@ -379,8 +375,9 @@ def _run_verify(options: argparse.Namespace) -> int:
         f"note: {place}: the last line is torn, its writer was killed or writes on; its prompt is answered again\n"
         for place in survey.torn
     )
-    verdict = _n(survey.n_faults, "fault") if survey.n_faults else "sound"
-    sys.stdout.write(f"{options.folder}: {verdict}; {_n(survey.lines, 'row')} in {_n(len(survey.sizes), 'file')}\n")
+    verdict = counted(survey.n_faults, "fault") if survey.n_faults else "sound"
+    held = f"{counted(survey.lines, 'row')} in {counted(len(survey.sizes), 'file')}"
+    sys.stdout.write(f"{options.folder}: {verdict}; {held}\n")
     return 1 if survey.n_faults else 0
 
 
@@ -391,10 +388,10 @@ def _run_merge(options: argparse.Namespace) -> int:
     sys.stdout.writelines(f"{fault}\n" for fault in survey.told)
     _tell_untold(survey)
     sys.stdout.write(
-        f"read {_n(survey.lines, 'row')} in {_n(len(survey.sizes), 'file')}: "
-        f"{_n(survey.disagreements, 'disagreement')}, {_n(len(survey.torn), 'torn line')}\n"
-        f"{'wrote' if merged.written else 'unchanged'} {merged.target}: {_n(len(survey.rows), 'row')}\n"
-        f"removed {_n(len(merged.removed), 'file')}; grown meanwhile, so kept: {len(merged.stayed):,}\n"
+        f"read {counted(survey.lines, 'row')} in {counted(len(survey.sizes), 'file')}: "
+        f"{counted(survey.disagreements, 'disagreement')}, {counted(len(survey.torn), 'torn line')}\n"
+        f"{'wrote' if merged.written else 'unchanged'} {merged.target}: {counted(len(survey.rows), 'row')}\n"
+        f"removed {counted(len(merged.removed), 'file')}; grown meanwhile, so kept: {len(merged.stayed):,}\n"
     )
     return 0
 
@@ -454,10 +451,6 @@ def _is_log_prob(value: Any) -> bool:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _n(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _name(name: Field) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.config import (
@@ -197,6 +198,11 @@ class TrainingConfig(InitialiseSelectorConfig):
     train_share: float
     max_gradient_norm: float
     epoch: OfEpoch
+
+    def policy(self, kind: str, *, base: int | None = None, beta: float | None = None) -> PolicyRef:
+        """Return the policy that this epoch of a run makes; `kind` is a key of `policy_names.TRAINED`."""
+        run = PolicyName(kind=kind, preset=self.preset, base=base, beta=beta, seed=self.seed)
+        return PolicyRef.of(run.at(self.epoch))
 
 
 class TrainingFromBaseConfig(TrainingConfig):

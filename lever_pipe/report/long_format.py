@@ -14,9 +14,9 @@ def decimal(value: float) -> str:
 
 
 def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Return a header and the lines as CSV; None becomes an empty field."""
+    """Return a header and the lines as CSV; None becomes an empty field, a float its `decimal`."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(lines)
+    writer.writerows([decimal(cell) if isinstance(cell, float) else cell for cell in line] for line in lines)
     return buffer.getvalue()

@@ -10,23 +10,18 @@ import numpy as np
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import Example, ExampleId, Selection
+from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.metrics.agreement import ParameterDifference, agreement_matrices, parameter_differences
-from lever_pipe.report.inference.choices import (
-    AgreementRows,
-    PairRow,
-    ParameterRow,
-    PromptRow,
-    pairs_of,
-)
-from lever_pipe.report.long_format import csv_text, decimal
+from lever_pipe.report.inference.choices import PairRow, PromptRow, pairs_of
+from lever_pipe.report.long_format import csv_text
 
 Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
 """The demonstrations of each query."""
 Differences = Mapping[str, ParameterDifference]
 """By tensor."""
+SIZES = ("n_parameters", "share_differing", "norm", "relative_norm")
 
 
 def measure_agreement(
@@ -51,15 +46,18 @@ def measure_agreement(
     queries = storage.read_examples(eval_examples)
     chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
     compared = list(_compare_parameters(config, selectors))
-    totals = [ParameterRow(policy, base, _sum(found)) for policy, base, found in compared]
-    measured = AgreementRows(
-        list(_compare_selections(chosen, config.shots)), totals, list(_count_prompts(chosen, queries, config.shots))
-    )
-    _write_long(measured, compared, agreement=agreement, parameters=parameters, tensors=tensors, prompts=prompts)
+    each = [(policy, base, name, *_sizes(of)) for policy, base, found in compared for name, of in found.items()]
+    for path, columns, rows in (
+        (agreement, PairRow._fields, _compare_selections(chosen, config.shots)),
+        (parameters, ("policy", "base", *SIZES), [(policy, base, *_sizes(_sum(of))) for policy, base, of in compared]),
+        (tensors, ("policy", "base", "tensor", *SIZES), each),
+        (prompts, PromptRow._fields, _count_prompts(chosen, queries, config.shots)),
+    ):
+        storage.write_text(path, csv_text(columns, rows))
 
 
 def _read_selections(path: Path, queries: Sequence[Example]) -> Chosen:
-    chosen = {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
+    chosen = storage.read_selections(path)
     wanted = {query.example_id for query in queries}
     if chosen.keys() != wanted:
         raise RecordError(
@@ -112,25 +110,5 @@ def _count_prompts(
             yield PromptRow(name, k, len(queries), len(keys))
 
 
-def _write_long(
-    measured: AgreementRows,
-    compared: Sequence[tuple[str, str, Differences]],
-    *,
-    agreement: Path,
-    parameters: Path,
-    tensors: Path,
-    prompts: Path,
-) -> None:
-    pairs = [(row.left, row.right, row.shots, *map(decimal, row[3:])) for row in measured.pairs]
-    storage.write_text(agreement, csv_text(PairRow._fields, pairs))
-    sizes = ("n_parameters", "share_differing", "norm", "relative_norm")
-    totals = [(row.policy, row.base, *_sizes(row.difference)) for row in measured.parameters]
-    storage.write_text(parameters, csv_text(("policy", "base", *sizes), totals))
-    each = [(policy, base, name, *_sizes(of)) for policy, base, found in compared for name, of in found.items()]
-    storage.write_text(tensors, csv_text(("policy", "base", "tensor", *sizes), each))
-    storage.write_text(prompts, csv_text(PromptRow._fields, measured.prompts))
-
-
 def _sizes(difference: ParameterDifference) -> tuple[object, ...]:
-    numbers = (difference.share_differing, difference.norm, difference.relative_norm)
-    return difference.n_parameters, *map(decimal, numbers)
+    return tuple(getattr(difference, name) for name in SIZES)

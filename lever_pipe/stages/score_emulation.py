@@ -10,7 +10,7 @@ import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef, Selection
+from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef
 from lever_pipe.experiment.faults import CONTROL, EmulatedPolicy
 from lever_pipe.experiment.stage_configs import ScoreEmulationConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
@@ -22,7 +22,7 @@ from lever_pipe.report.columns import (
     EMULATED_SCORES_COLUMNS,
     EMULATED_TRAINING_COLUMNS,
 )
-from lever_pipe.report.long_format import csv_text, decimal
+from lever_pipe.report.long_format import csv_text
 
 Line = tuple[object, ...]
 Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]
@@ -47,8 +47,7 @@ def score_emulation(
         RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
     """
     selected: Selected = {
-        policy: {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
-        for policy, path in zip(config.policies, selections, strict=True)
+        policy: storage.read_selections(path) for policy, path in zip(config.policies, selections, strict=True)
     }
     score_lines = list(_score_lines(selected, storage.read_examples(eval_examples), answers, config))
     rows = [storage.read_row(path, EpochMetrics) for path in metrics] + storage.read_rows(untouched, EpochMetrics)
@@ -72,7 +71,7 @@ def _score_lines(
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
             (prefix,) = cell.subsets
             counts = (prefix.n_questions, prefix.n_distinct_prompts)
-            yield (*_identity(policy), cell.samples, cell.shots, decimal(prefix.accuracy), *counts)
+            yield (*_identity(policy), cell.samples, cell.shots, prefix.accuracy, *counts)
 
 
 def _identity(policy: EmulatedPolicy) -> Line:
@@ -95,16 +94,16 @@ def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
         by_shots = [prompts_a_query(chosen, k) for k in shots]
         for k, distinct in zip(shots, by_shots, strict=True):
             repeated = float(np.mean([repeated_share(one, k) for one in chosen]))
-            yield arm, k, decimal(repeated), decimal(float(distinct.mean())), int(distinct.max())
+            yield arm, k, repeated, float(distinct.mean()), int(distinct.max())
         together = np.sum(by_shots, axis=0)
-        yield arm, None, None, decimal(float(together.mean())), int(together.max())
+        yield arm, None, None, float(together.mean()), int(together.max())
 
 
 def _agreement_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
     for arm, policies in _arms(selected):
         for k in shots:
             for one, other, identical in identical_prompts(policies, k):
-                yield arm, *_identity(one)[1:], *_identity(other)[1:], k, decimal(identical)
+                yield arm, *_identity(one)[1:], *_identity(other)[1:], k, identical
 
 
 def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
@@ -114,4 +113,4 @@ def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
         arm = PolicyName.parse(policy.name).member or CONTROL
         beta = None if policy.kl_beta is None else f"{policy.kl_beta:g}"
         for name in sorted(row.values):
-            yield arm, policy.base_rce_epoch, beta, policy.epoch, name, decimal(row.values[name])
+            yield arm, policy.base_rce_epoch, beta, policy.epoch, name, row.values[name]
