@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn, get_type_hints
 from lever_pipe.base import contents, os_faults, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, SnapshotError
 from lever_pipe.base.members import available
-from lever_pipe.base.parsing import nearest, parse_model
+from lever_pipe.base.parsing import did_you_mean, parse_model
 from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment import run_card
@@ -253,11 +253,10 @@ def _require_stage(name: str) -> None:
     """Refuse a name that is no stage's; tools have been looked for before."""
     stages = available("stages")
     if name not in stages:
-        near = nearest(name, [*TOOLS, *stages])
         raise ConfigError(
             f"expected a tool ({', '.join(TOOLS)}) or a stage",
             found=f"'{name}'",
-            do=f"Did you mean '{near}'?" if near else "List them all: python -m lever_pipe --help",
+            do=did_you_mean(name, [*TOOLS, *stages], "List them all: python -m lever_pipe --help"),
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lever_pipe.base.errors import ComparisonError, UnknownMemberError
-from lever_pipe.base.parsing import nearest
+from lever_pipe.base.parsing import did_you_mean
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import EpochMetrics, Example, RunCard
 from lever_pipe.base.storage import read_row, read_rows, read_selections
@@ -98,12 +98,9 @@ def find_side(name: str, study: Path) -> Side:
     known = policies_in(study)
     runs = [policy for policy in known if wanted in (policy, group_of(policy))]
     if not runs:
-        near = nearest(wanted, {*known, *map(group_of, known)})
-        raise UnknownMemberError(
-            f"compare: expected a policy of {study}",
-            found=f"'{wanted}'",
-            do=f"Did you mean '{near}'?" if near else "Name one of its folders, or give --results.",
-        )
+        names, otherwise = {*known, *map(group_of, known)}, "Name one of its folders, or give --results."
+        do = did_you_mean(wanted, names, otherwise)
+        raise UnknownMemberError(f"compare: expected a policy of {study}", found=f"'{wanted}'", do=do)
     missing = [f"{study}/{run}/{SCORES}" for run in runs if not (study / run / SCORES).is_file()]
     if missing:
         raise ComparisonError(

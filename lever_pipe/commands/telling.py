@@ -39,17 +39,17 @@ def in_columns(counts: Mapping[str, Any]) -> str:
     return "".join(f"{name:<{left}}  {value:>{right}}\n" for name, value in shown.items())
 
 
-class Asked(NamedTuple):
+class WordsForSnakemake(NamedTuple):
     """What a command is asked for that hands words on to Snakemake."""
 
     words: list[str]
     as_json: bool
 
 
-def words_for_snakemake(words: Sequence[str], about: str | None) -> Asked | None:
+def words_for_snakemake(words: Sequence[str], about: str | None) -> WordsForSnakemake | None:
     """Return the words behind a command's name; None where help was wanted, which is told."""
     rest = [word for word in words[1:] if word != "--json"]
     if not {"-h", "--help"} & set(rest):
-        return Asked(rest, "--json" in words[1:])
+        return WordsForSnakemake(rest, "--json" in words[1:])
     sys.stdout.write(about or "")
     return None

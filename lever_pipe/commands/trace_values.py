@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError, UnknownMemberError
-from lever_pipe.base.parsing import nearest
+from lever_pipe.base.parsing import did_you_mean, nearest
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, read_evidence
 from lever_pipe.runtime.rerun.why_names import STUDIES
@@ -94,8 +94,7 @@ class EvidenceFile:
         line = int(found["line"]) if found else self._lines.get(text, 0)
         part = (found and found["part"]) or "value"
         if line not in self._rows or part not in EvidenceRow._fields:
-            near = None if found else self._near(text)
-            do = f"Did you mean '{near}'?" if near else f"Its lines are e2 to e{len(self._rows) + 1}."
+            do = did_you_mean(text, () if found else self._near(text), f"Its lines are e2 to e{len(self._rows) + 1}.")
             raise UnknownMemberError(f"trace: expected a row of {self.path}", found=f"'{text}'", do=do)
         return self._at(line, part, frozenset())
 
@@ -111,10 +110,10 @@ class EvidenceFile:
         of = (self._at(self._lines[key], "value", above | {line}) for key in row.operands)
         return Reference(line, row, part, tuple(of))
 
-    def _near(self, text: str) -> str | None:
-        """Return the nearest key among those of the nearest subject."""
+    def _near(self, text: str) -> list[str]:
+        """Return the keys of the nearest subject: all keys are too many to compare with."""
         head = nearest(_head(text), set(map(_head, self._lines)))
-        return nearest(text, [key for key in self._lines if _head(key) == head])
+        return [key for key in self._lines if _head(key) == head]
 
 
 def _head(key: str) -> str:
@@ -242,8 +241,7 @@ def _table(name: str, results: Path) -> Mapping[str, Any]:
     if not isinstance(tables, dict):
         raise _no_index(results, "no tables")
     if name not in tables:
-        near = nearest(name, tables)
-        do = f"Did you mean '{near}'?" if near else f"One of: {', '.join(list(tables)[:SHOWN_TABLES])}, ..."
+        do = did_you_mean(name, tables, f"One of: {', '.join(list(tables)[:SHOWN_TABLES])}, ...")
         raise UnknownMemberError(f"trace: expected a file, or a table of {path.parent}", found=f"'{name}'", do=do)
     return tables[name] if isinstance(tables[name], dict) else {"columns": ()}
 
@@ -287,8 +285,7 @@ def _column_place(names: Sequence[str], column: str) -> int:
         return lower.index(column.lower())
     if _is_place(column, len(names)):
         return int(column) - 1
-    near = nearest(column, names)
-    do = f"Did you mean '{near}'?" if near else f"One of: {', '.join(names)}."
+    do = did_you_mean(column, names, f"One of: {', '.join(names)}.")
     raise UnknownMemberError("trace: expected a column", found=f"'{column}'", do=do)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.parsing import nearest
+from lever_pipe.base.parsing import did_you_mean
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.commands.telling import as_json, plain, words_for_snakemake
@@ -128,11 +128,10 @@ def _planned_for(target: str, words: Sequence[str], *, known: set[str]) -> list[
     except UnplannableError as fault:
         if "MissingRule" not in fault.found:
             raise
-        near = nearest(target, known)
         raise UnknownMemberError(
             "why: expected an output, an artefact's folder, a policy or a rule",
             found=f"'{target}'",
-            do=f"Did you mean '{near}'?" if near else "Name a file below the results, or a rule.",
+            do=did_you_mean(target, known, "Name a file below the results, or a rule."),
         ) from None
 
 

@@ -164,8 +164,10 @@ class GenerateRlDataConfig(Section):
 
 
 @identity_of("merge_rl_data")
-class MergeRlDataConfig(Section):
-    """Identity of `merge_rl_data`: none beyond its inputs."""
+@identity_of("measure_pools")
+@identity_of("collect_evidence")
+class InputsAlone(Section):
+    """Identity of stages whose inputs say all."""
 
 
 @identity_of("import_rl_data")
@@ -306,11 +308,6 @@ class CheckWorldConfig(Section):
     """Prompts that the stock classes answer too."""
     n_judged: int = 400
     """Probed queries from which on the bounds are judged; fewer are too noisy."""
-
-
-@identity_of("measure_pools")
-class MeasurePoolsConfig(Section):
-    """Identity of `measure_pools`: none beyond its inputs."""
 
 
 @identity_of("score_answers", of="evaluation")

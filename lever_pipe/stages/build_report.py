@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe.base import storage
-from lever_pipe.base.atomic import write_folder
+from lever_pipe.base.atomic import write_texts
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
@@ -80,7 +80,7 @@ def build_report(
     beside["answers.txt"] = answers(contents, voice)
     storage.write_text(page, main)
     storage.write_text(report, markdown(contents, voice, title=_title(config), lead=_lead(config)))
-    write_folder(appendix, lambda folder: _write_all(folder, beside))
+    write_texts(appendix, beside)
 
 
 def _title(config: BuildReportConfig) -> Cell:
@@ -146,9 +146,3 @@ def _references(cell: Cell, voice: Voice) -> list[str]:
     """Return the line of each number in a cell, as `e12`, or `e12:p_holm` of another column than the value."""
     parts = [(voice.lines[number.ref], number.part) for number in numbers_in(cell)]
     return [f"e{line}" if part == "value" else f"e{line}:{part}" for line, part in parts]
-
-
-def _write_all(folder: Path, files: Mapping[str, str]) -> None:
-    (folder / "tables").mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8", newline="")

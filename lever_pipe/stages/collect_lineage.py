@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from lever_pipe.base import storage
@@ -64,21 +65,12 @@ def _add(found: Found, group: str, values: Mapping[str, str]) -> None:
 
 
 def _lines(found: Found) -> Iterable[tuple[str, str, str]]:
-    for group in sorted(found, key=_by_decimals):
+    """Yield lines by group, `beta~0.145` before `beta~0.15`, with values in order, version `2.9` before `2.12`."""
+    for group in sorted(found, key=partial(_natural, number=r"(\d+(?:\.\d+)?)")):
         for field, values in found[group].items():
-            yield group, field, ", ".join(sorted(values, key=_by_integers))
+            yield group, field, ", ".join(sorted(values, key=partial(_natural, number=r"(\d+)")))
 
 
-def _by_decimals(name: str) -> list[tuple[float, str]]:
-    """Return a key that puts `beta~0.145` before `beta~0.15`."""
-    return _natural(name, r"(\d+(?:\.\d+)?)")
-
-
-def _by_integers(value: str) -> list[tuple[float, str]]:
-    """Return a key that puts version `2.9` before `2.12`."""
-    return _natural(value, r"(\d+)")
-
-
-def _natural(text: str, number: str) -> list[tuple[float, str]]:
+def _natural(text: str, *, number: str) -> list[tuple[float, str]]:
     parts = re.split(number, text)
     return [(float(part), "") if i % 2 else (-1.0, part) for i, part in enumerate(parts)]

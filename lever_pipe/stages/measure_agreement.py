@@ -46,10 +46,12 @@ def measure_agreement(
     queries = storage.read_examples(eval_examples)
     chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
     compared = list(_compare_parameters(config, selectors))
+    nothing = ParameterDifference(0, 0, 0.0, 0.0)
+    totals = [(policy, base, *_sizes(sum(of.values(), start=nothing))) for policy, base, of in compared]
     each = [(policy, base, name, *_sizes(of)) for policy, base, found in compared for name, of in found.items()]
     for path, columns, rows in (
         (agreement, PairRow._fields, _compare_selections(chosen, config.shots)),
-        (parameters, ("policy", "base", *SIZES), [(policy, base, *_sizes(_sum(of))) for policy, base, of in compared]),
+        (parameters, ("policy", "base", *SIZES), totals),
         (tensors, ("policy", "base", "tensor", *SIZES), each),
         (prompts, PromptRow._fields, _count_prompts(chosen, queries, config.shots)),
     ):
@@ -93,10 +95,6 @@ def _compare_parameters(
         base = str(PolicyName.parse(policy).start)
         values, start = (storage.read_arrays(paths[name]) for name in (policy, base))
         yield policy, base, parameter_differences(values, start)
-
-
-def _sum(differences: Differences) -> ParameterDifference:
-    return sum(differences.values(), start=ParameterDifference(0, 0, 0.0, 0.0))
 
 
 def _count_prompts(

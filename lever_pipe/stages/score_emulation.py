@@ -80,11 +80,8 @@ def _identity(policy: EmulatedPolicy) -> Line:
 
 def _arms(selected: Selected) -> Iterable[tuple[str, dict[EmulatedPolicy, Chosen]]]:
     for arm, policies in groupby(selected, key=lambda policy: policy.arm):
-        yield arm, {policy: _in_query_order(selected[policy]) for policy in policies}
-
-
-def _in_query_order(chosen: Mapping[ExampleId, Demonstrations]) -> Chosen:
-    return np.array([chosen[query] for query in sorted(chosen)], dtype=np.int64)
+        chosen = {policy: sorted(selected[policy].items()) for policy in policies}
+        yield arm, {policy: np.array([of for _, of in rows], dtype=np.int64) for policy, rows in chosen.items()}
 
 
 def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
