@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import DataError, LeverPipeError, RecordError
@@ -75,7 +75,7 @@ class Survey:
     ill: list[LeverPipeError] = field(default_factory=list)
     disagreements: int = 0
     told: list[LeverPipeError] = field(default_factory=list)
-    _stated: dict[tuple[str, Field], tuple[Path, int]] = field(default_factory=dict)  # where a field was met first
+    _stated: dict[tuple[str, Field], str] = field(default_factory=dict)  # where a field was met first
 
     @property
     def faults(self) -> list[LeverPipeError]:
@@ -112,38 +112,41 @@ class Survey:
                 self.torn.append(f"{path}:{number}")
                 continue
             try:
-                key, row = parse_row(line, path, number) if sealed else _unsealed_row(line, path, number)
+                if not sealed:
+                    storage.strict_json(line)  # can be read in one way only
+                key, row = parse_row(line, path, number, sealed=sealed)
             except RecordError as fault:
                 self.unreadable.append(fault)
                 continue
+            except ValueError as fault:
+                what, found = f"{path}:{number}: expected a ledger row", storage.shortened(str(fault))
+                self.unreadable.append(RecordError(what, found=found, do=DELETE_LINE))
+                continue
             self.lines += 1
-            ill = list(ill_values(key, row, f"{path}:{number}"))
+            place = f"{path}:{number}"
+            ill = list(ill_values(key, row, place))
             self.ill += ill
             if not ill:
-                self._add(key, row, (path, number))
+                added = merge_into(self.rows, key, row, disagree=partial(self._disagree, key, place))
+                self.duplicates += not added
+                self._stated.update(dict.fromkeys(((key, name) for name in added), place))
 
-    def _add(self, key: str, row: Row, place: tuple[Path, int]) -> None:
-        added = merge_into(self.rows, key, row, disagree=partial(self._disagree, key, place))
-        self.duplicates += not added
-        self._stated.update(dict.fromkeys(((key, name) for name in added), place))
-
-    def _disagree(self, key: str, place: tuple[Path, int], name: Field, kept: Any, other: Any) -> None:
+    def _disagree(self, key: str, place: str, name: Field, kept: Any, other: Any) -> None:
         self.disagreements += 1
         if self.disagreements <= SHOWN:
             outer = (name[:depth] for depth in range(len(name), -1, -1))  # it came alone, in a mapping or in a new row
             first = next(self._stated[key, part] for part in outer if (key, part) in self._stated)
             self.told.append(
                 RecordError(
-                    f"{_where(place)}: key {storage.shortened(key)}: "
-                    f"expected {_name(name)} {storage.shortened(json.dumps(kept))} as in {_where(first)}",
+                    f"{place}: key {storage.shortened(key)}: "
+                    f"expected {_name(name)} {storage.shortened(json.dumps(kept))} as in {first}",
                     found=storage.shortened(json.dumps(other)),
                     do="The first is used. Delete all rows of the key to have its prompt answered again.",
                 )
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(NamedTuple):
     """What a merge did.
 
     Attributes:
@@ -176,17 +179,6 @@ def main(words: Sequence[str]) -> int:
             found=str(fault),
             do="Mend its permissions or make room; no answer is lost.",
         ) from None
-
-
-def _unsealed_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
-    """Return what a line without digest says, if it can be read in one way only."""
-    try:
-        storage.strict_json(line)
-    except ValueError as fault:
-        raise RecordError(
-            f"{path}:{number}: expected a ledger row", found=storage.shortened(str(fault)), do=DELETE_LINE
-        ) from None
-    return parse_row(line, path, number, sealed=False)
 
 
 def read_ledgers(folders: Iterable[Path], *, seal: bool = False) -> Survey:
@@ -271,7 +263,11 @@ def merge(
     if not drop:
         _require_readable([*survey.unreadable, *survey.ill], folder)
     digest = _digest(survey.rows, folder)
-    target = _target(into or folder, digest)
+    # What was met first stays first beside the file of a running job: the name sorts before every host's. By content,
+    # it is never written twice with different rows.
+    place = into or folder
+    is_file = place.suffix == ".jsonl" and not place.is_dir()
+    target = place if is_file else place / f"0-merged-{digest[:16]}.jsonl"
     written = not target.exists() or storage.digest(target) != digest
     if written:
         lines = (_line(key, survey.rows[key]) for key in sorted(survey.rows))
@@ -320,16 +316,6 @@ def _digest(rows: dict[str, Row], folder: Path) -> str:
 
 def _line(key: str, row: Row) -> bytes:
     return sealed_line(canonical_json({"key": key, **row}))
-
-
-def _target(place: Path, digest: str) -> Path:
-    """Return the merged file; a name by content is never written twice with different rows.
-
-    The name sorts before every host's, so what was met first stays first beside the file of a running job.
-    """
-    if place.suffix == ".jsonl" and not place.is_dir():
-        return place
-    return place / f"0-merged-{digest[:16]}.jsonl"
 
 
 def _remove_merged(folder: Path, target: Path, sizes: dict[Path, int]) -> tuple[list[Path], list[Path]]:
@@ -455,7 +441,3 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _name(name: Field) -> str:
     return storage.shortened(".".join(f"'{part}'" for part in name))
-
-
-def _where(place: tuple[Path, int]) -> str:
-    return f"{place[0]}:{place[1]}"

@@ -154,7 +154,7 @@ def _step_lines(runs: Mapping[PolicyName, Run]) -> list[Line]:
             rows = [row for _, row in sorted(epochs[epoch].items())]
             for row in rows:
                 head = (*_identity(row.policy), epoch, n_steps + row.step, n_prompts + row.prompts)
-                lines += [(*head, name, decimal(row.values[name]), row.policy.preset) for name in sorted(row.values)]
+                lines += [(*head, name, row.values[name], row.policy.preset) for name in sorted(row.values)]
             n_steps, n_prompts = n_steps + len(rows), n_prompts + rows[-1].prompts
     return lines
 
@@ -205,7 +205,7 @@ def _summary_lines(path: Path) -> list[Line]:
     summary = storage.read_json(path)
     if not isinstance(summary, dict) or any(isinstance(value, dict | list) for value in summary.values()):
         raise RecordError(f"{path}: expected a flat JSON object", found="nested values", do="Rebuild the RL data.")
-    return [(name, _plain(summary[name])) for name in sorted(summary)]
+    return [(name, of if isinstance(of, str | float) else json.dumps(of)) for name, of in sorted(summary.items())]
 
 
 def _ties_text(rows: Sequence[RewardTies]) -> str:
@@ -220,21 +220,9 @@ def _ties_text(rows: Sequence[RewardTies]) -> str:
                 found=f"{row.mode} with {', '.join(row.best_differ) or 'none'}",
                 do="Rebuild it: remove the file and run measure_rewards again.",
             )
-    lines = [
-        (
-            row.mode,
-            *(_plain(row.weights[name]) for name in ("hard", "soft", "relevance")),
-            row.queries,
-            decimal(row.differ),
-            decimal(row.differ_clearly),
-            *(decimal(row.best_differ[str(k)]) for k in kept),
-        )
-        for row in seen.values()
-    ]
+    lines = []
+    for row in seen.values():
+        weights = [row.weights[name] for name in ("hard", "soft", "relevance")]
+        best = [row.best_differ[str(k)] for k in kept]
+        lines.append((row.mode, *weights, row.queries, row.differ, row.differ_clearly, *best))
     return csv_text((*TIES_COLUMNS, *(f"best_{k}" for k in kept)), lines)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return decimal(value) if isinstance(value, float) else json.dumps(value)
