@@ -56,7 +56,7 @@ def strict_json(content: bytes, *, halves: bool = False) -> Any:
     """
     text = content.decode()
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_number)
+        value = json.loads(text, object_pairs_hook=distinct_keys, parse_float=_finite, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("values nested too deeply") from None
     except _NoNumberError as fault:
@@ -66,7 +66,12 @@ def strict_json(content: bytes, *, halves: bool = False) -> Any:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of a JSON text; a hook of the library's reader.
+
+    Raises:
+        ValueError: a key stands in it twice.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
         counts = Counter(key for key, _ in pairs)

@@ -78,17 +78,11 @@ def as_object(traced: Traced) -> dict[str, Any]:
     `steps` refer to each other by their place in the list: `inputs.NAME.made_by`. A file's `state` says whether it has
     the content of its digest still.
     """
-    asked = traced.asked
+    asked = {name: value for name, value in traced.asked._asdict().items() if name not in ("results", "references")}
     return {
         "format": FORMAT,
-        "what": asked.what,
-        "file": asked.file,
-        "table": asked.table,
-        "row": asked.row,
-        "column": asked.column,
-        "value": asked.value,
-        "cells": asked.cells,
-        "evidence": [_reference_object(reference) for reference in asked.references],
+        **asked,
+        "evidence": [_reference_object(reference) for reference in traced.asked.references],
         "policies": traced.names,
         "sources": traced.sources,
         "notes": traced.notes,
@@ -101,26 +95,19 @@ def _reference_object(reference: Reference) -> dict[str, Any]:
 
 
 def _step_object(step: TracedJob) -> dict[str, Any]:
-    made, paths = step.made, step.artefact.paths
-    kept = ("stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds")
+    made, kept = step.made, ("stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds")
+    digests = made.inputs | made.outputs
+    files = {
+        name: {"path": step.artefact.paths[name], "digest": digests[name], "state": state}
+        for name, state in step.states.items()
+    }
     return {
         "name": step.name,
         "card": step.artefact.card,
         **{key: getattr(made, key) for key in kept},
         "models": step.models,
-        "outputs": {
-            name: {"path": paths[name], "digest": made.outputs[name], "state": step.states[name]}
-            for name in step.outputs
-        },
-        "inputs": {
-            name: {
-                "path": path,
-                "digest": made.inputs[name],
-                "state": step.states[name],
-                "made_by": step.makers.get(name),
-            }
-            for name, path in step.inputs.items()
-        },
+        "outputs": {name: files[name] for name in step.outputs},
+        "inputs": {name: files[name] | {"made_by": step.makers.get(name)} for name in step.inputs},
     }
 
 
