@@ -112,7 +112,7 @@ def largest_difference(
     """
     largest = 0.0
     for number, (request, one, other) in enumerate(zip(requests, expected, found, strict=True)):
-        where = f"{name}, prompt {number} of {len(requests)}, which ends with {request.prompt.text[-80:]!r}"
+        where = f"{name}, prompt {number} of {len(requests)}, which ends with {request.prompt.texts[-1][-80:]!r}"
         if one.tokens != other.tokens:
             raise DifferentAnswersError(f"{where}: expected the tokens {one.tokens}; found {other.tokens}")
         pairs = zip(

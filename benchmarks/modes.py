@@ -14,7 +14,7 @@ from benchmarks.subjects import Subject
 from lever_pipe.lvlms._requests import Segment, TokenPrompt
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, SingleProcess
 from lever_pipe.lvlms.asking.ledger import Ledger
-from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
+from lever_pipe.lvlms.asking.prompts import Prompt
 from lever_pipe.lvlms.protocol import LvlmOptions, LvlmReply, LvlmRequest
 
 IMAGE_TOKEN = "<|image_pad|>"
@@ -108,7 +108,7 @@ class Plain:
             scores = tuple(self._score(request.prompt, answer) for answer in request.answers)
             self._outcomes.append(Outcome(tokens, log_probs, scores))
 
-    def _generate(self, prompt: TextPrompt) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def _generate(self, prompt: Prompt) -> tuple[tuple[int, ...], tuple[float, ...]]:
         inputs = self._inputs(prompt)
         length = inputs["input_ids"].shape[1]
         found = self._parts.model.generate(
@@ -123,7 +123,7 @@ class Plain:
         self._count(prompt, length, forwards=len(tokens))
         return tuple(tokens), tuple(lines[range(len(tokens)), tokens].tolist())
 
-    def _score(self, prompt: TextPrompt, answer: str) -> float:
+    def _score(self, prompt: Prompt, answer: str) -> float:
         inputs = self._inputs(prompt)
         length = inputs["input_ids"].shape[1]
         tokens = [*self._ids(answer), self._parts.eos]
@@ -134,25 +134,26 @@ class Plain:
         self._count(prompt, length, forwards=1)
         return float(lines[range(len(tokens)), tokens].sum())
 
-    def _inputs(self, prompt: TextPrompt) -> dict[str, Tensor]:
+    def _inputs(self, prompt: Prompt) -> dict[str, Tensor]:
         """Return what the model's own processor makes: pixels, and the text with every image's tokens written out."""
         images = [self._images.open(digest) for digest in prompt.images]
         pixels = dict(self._parts.image_processor(images=images, return_tensors="pt"))
         counts = iter((pixels["image_grid_thw"].prod(-1) // self._merge).tolist())
-        ids = torch.tensor([self._ids(re.sub(re.escape(IMAGE_TOKEN), lambda m: m[0] * next(counts), prompt.text))])
+        text = self._parts.render(prompt).text
+        ids = torch.tensor([self._ids(re.sub(re.escape(IMAGE_TOKEN), lambda m: m[0] * next(counts), text))])
         image_token = self._parts.model.config.image_token_id
-        text = {
+        return {
             "input_ids": ids,
             "attention_mask": torch.ones_like(ids),
             "mm_token_type_ids": (ids == image_token).long(),
+            **pixels,
         }
-        return {**text, **pixels}
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._parts.tokenizer(text, add_special_tokens=False).input_ids
         return ids
 
-    def _count(self, prompt: TextPrompt, length: int, forwards: int) -> None:
+    def _count(self, prompt: Prompt, length: int, forwards: int) -> None:
         done = self._work
         self._work = Work(
             images=done.images + len(prompt.images),
@@ -176,7 +177,7 @@ class ByEngine:
         self._tokenizer = subject.parts.tokenizer
         self._ledger = Ledger(None)
         self._replies: list[LvlmReply] = []
-        self._prompts: list[TextPrompt] = []
+        self._prompts: list[Prompt] = []
         self._member = LedgerLvlm(
             subject.parts,
             options=options,
@@ -206,17 +207,18 @@ class ByEngine:
             found.append(Outcome(tuple(row["tokens"]), tuple(row["token_log_probs"]), reply.answer_log_probs))
         return found
 
-    def _row(self, prompt: TextPrompt) -> dict[str, Any]:
-        encoded = self._tokenizer([s.text for s in prompt.segments], add_special_tokens=False).input_ids
-        pairs = zip(encoded, prompt.segments, strict=True)
+    def _row(self, prompt: Prompt) -> dict[str, Any]:
+        segments = self._member.family.render(prompt).segments
+        encoded = self._tokenizer([s.text for s in segments], add_special_tokens=False).input_ids
+        pairs = zip(encoded, segments, strict=True)
         key = self._member.key(TokenPrompt(tuple(Segment(tuple(ids), segment.images) for ids, segment in pairs)))
         row = self._ledger.get(key)
         assert row is not None
         return row
 
 
-def _in_one_segment(prompt: TextPrompt) -> TextPrompt:
-    return TextPrompt((TextSegment(prompt.text, prompt.images),))
+def _in_one_segment(prompt: Prompt) -> Prompt:
+    return replace(prompt, blocks=(tuple(turn for block in prompt.blocks for turn in block),))
 
 
 PLAIN = Mode(

@@ -16,10 +16,10 @@ from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import PromptSettings
 from lever_pipe.experiment.stage_configs import CheckWorldConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lvlms.asking.answering import wording_of
+from lever_pipe.lvlms._family import Family
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
-from lever_pipe.lvlms.qwen2_5_vl import TEMPLATE, Qwen25Vl, load
+from lever_pipe.lvlms.qwen2_5_vl import load
 from lever_pipe.runtime import plan
 from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.prepare_examples import prepare_examples
@@ -74,7 +74,7 @@ class Subject:
 
     name: str
     title: str
-    parts: Qwen25Vl
+    parts: Family
     options: LvlmOptions
     wording: Wording
     pool: Sequence[Example]
@@ -103,8 +103,7 @@ def random_subject(folder: Path) -> Subject:
         parts=load(folder, dtype="float32", device="cpu"),
         options=LvlmOptions(max_new_tokens=5, wave_tokens=2048),
         wording=Wording(
-            PromptSettings(layout="turns", system=SYSTEM, demonstration="{question}\n{answer}", query="{question}"),
-            TEMPLATE,
+            PromptSettings(layout="turns", system=SYSTEM, demonstration="{question}\n{answer}", query="{question}")
         ),
         pool=examples[:N_POOL],
         queries=examples[N_POOL:],
@@ -131,7 +130,7 @@ def world_subject(folder: Path) -> Subject:
         options=LvlmOptions(
             dtype=lvlm.dtype, wave_tokens=lvlm.wave_tokens, kv_tokens=lvlm.kv_tokens, **lvlm.decode.model_dump()
         ),
-        wording=wording_of(lvlm),
+        wording=Wording(lvlm.prompt),
         pool=pool,
         queries=asked,
         answers=sorted({example.answer for example in train}),

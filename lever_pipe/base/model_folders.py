@@ -42,6 +42,15 @@ def faults_of(folder: Path, *, files: Iterable[str], any_of: Iterable[str] = ())
     return [*missing, *(broken or _size_faults(folder, _settings(folder)))]
 
 
+def model_type(folder: Path) -> str:
+    """Return the family that a model folder's `config.json` names; empty where it names none or is not there."""
+    try:
+        kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return kind if isinstance(kind, str) else ""
+
+
 def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iterable[str] = ()) -> None:
     """Refuse a folder that lacks something; see `faults_of`.
 

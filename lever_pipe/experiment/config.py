@@ -50,6 +50,7 @@ RewardModeName = Literal[
 ]
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
 Mark = Literal["reinforce", "distil", "continued"]
+AUTO = "auto"
 
 
 class WorldData(Section):
@@ -160,13 +161,13 @@ class PromptSettings(Section):
 
     layout: Literal["single_turn", "turns"] = "single_turn"
     """`single_turn`: all images and texts in one user turn (published); `turns`: a turn a demonstration."""
-    system: str = (
+    system: str | None = (
         "In the following, you are given four earlier user and assistant dialogues, and then an image and a "
         "question. Act as the assistant: use these examples and your own knowledge to answer. Be as brief as "
         "the examples: one or two keywords where they use one or two, never more than three tokens where they "
         "stay within three."
     )
-    """System turn; empty for none."""
+    """System turn; empty for none, null for that which the model's template writes where none is given."""
     demonstration: str = "Question:{question} Short answer:{answer}"
     query: str = "Question:{question} Short answer:"
 
@@ -192,13 +193,18 @@ class Decode(Section):
     """1 is greedy."""
     max_new_tokens: int = Field(5, ge=1, le=256)
     length_penalty: float = Field(0.0, ge=-5, le=5)
+    repetition_penalty: float = Field(1.05, gt=0, le=10)
+    """What makes tokens of prompt and answer less likely to be said again; 1 for none. Published: that of the model's
+    `generation_config.json`."""
+    ends: Distinct[str] = ()
+    """Tokens that end an answer besides the end of a turn; empty for those of the model's `generation_config.json`."""
 
 
 class AnswerSettings(Section):
     """How a vision-language model answers."""
 
-    member: str = "qwen2_5_vl"
-    """A member of `lever_pipe/lvlms`."""
+    member: str = AUTO
+    """A member of `lever_pipe/lvlms`; `auto` for that of the folder's `model_type`, or `hf` where none is."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     executor: Literal["packed", "padded"] = "packed"
     """How prompts share a forward: side by side without padding, or as the rows of a padded batch."""

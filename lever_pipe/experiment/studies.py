@@ -23,6 +23,7 @@ from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.config import (
+    AUTO,
     ArmSettings,
     Baselines,
     Data,
@@ -47,6 +48,8 @@ MEMBERS: Mapping[tuple[str, ...], str] = {
     ("intention", "model", "codec"): "intention/codecs",
 }
 """Keys that name a module, and the folder that holds it."""
+OTHER_NAMES: Mapping[tuple[str, ...], tuple[str, ...]] = {("lvlm", "member"): (AUTO,)}
+"""What a key may say besides."""
 PROJECT = Path(__file__).resolve().parents[2]
 OWN = (
     *(".ci", ".git", ".snakemake", ".venv", "benchmarks", "config", "docs", "envs", "lever_pipe", "profiles"),
@@ -205,7 +208,7 @@ def _unknown_members(experiment: Experiment) -> list[str]:
         name: Any = experiment
         for key in path:
             name = getattr(name, key, None)
-        if isinstance(name, str) and name not in available(kind):
+        if isinstance(name, str) and name not in (*available(kind), *OTHER_NAMES.get(path, ())):
             seen = unknown_member(kind, name)
             lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
     return lines

@@ -20,6 +20,7 @@ class DecodeOptions:
     max_new_tokens: int
     num_beams: int = 1
     length_penalty: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,12 @@ class Decoded:
 class Continuation(Protocol):
     """Prefilled rows that can be fed further tokens."""
 
+    def shown(self, vocabulary: int) -> Tensor:
+        """Return which tokens stand in each row's prompt, bool [B, V]."""
+        ...
+
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
-        """Return the log-probabilities [B, n, V] after feeding `ids` [B, n] side by side at one position.
+        """Return the logits [B, n, V] after feeding `ids` [B, n] side by side at one position.
 
         `visible` [B, n, generated columns + n] says which generated columns each of them sees.
         """
@@ -47,32 +52,48 @@ class Continuation(Protocol):
 
 
 def decode(rows: Continuation, first: Tensor, options: DecodeOptions) -> list[Decoded]:
-    """Return an answer a row, given the log-probabilities of its first token [B, V]."""
-    search: Callable[[Continuation, Tensor, DecodeOptions], list[Decoded]]
+    """Return an answer a row, given the logits of its first token [B, V]."""
+    search: Callable[[Continuation, Tensor, Tensor | None, DecodeOptions], list[Decoded]]
     search = _greedy if options.num_beams == 1 else _beam
-    return search(rows, first, options)
+    seen = rows.shown(first.shape[-1]) if options.repetition_penalty != 1 else None
+    return search(rows, first, seen, options)
 
 
-def _greedy(rows: Continuation, first: Tensor, options: DecodeOptions) -> list[Decoded]:
+def penalised(scores: Tensor, seen: Tensor | None, penalty: float) -> Tensor:
+    """Return scores that make tokens which already stand in prompt or answer less likely.
+
+    A positive score is divided by the penalty, a negative one multiplied (source: Keskar 2019). `generate` penalises
+    logits where it searches greedily and log-probabilities where it searches by beams.
+    """
+    if seen is None:
+        return scores
+    return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+
+def _greedy(rows: Continuation, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Decoded]:
     shape = (first.shape[0], options.max_new_tokens)
     tokens = torch.full(shape, -1, dtype=torch.long, device=first.device)
     scores = torch.zeros(shape, device=first.device)
     eos = torch.tensor(options.eos, device=first.device)
     active = torch.arange(shape[0], device=first.device)
-    log_probs = first
+    logits = first
     for step in range(options.max_new_tokens):
-        best, chosen = log_probs.max(-1)
-        tokens[active, step], scores[active, step] = chosen, best
+        chosen = penalised(logits, seen, options.repetition_penalty).argmax(-1)
+        tokens[active, step] = chosen
+        scores[active, step] = logits.log_softmax(-1).gather(-1, chosen[:, None])[:, 0]
         going = ~torch.isin(chosen, eos)
         if step + 1 == options.max_new_tokens or not going.any():
             break
+        if seen is not None:
+            seen.scatter_(-1, chosen[:, None], True)
         # Ended rows leave once they are half of the batch: copying the buffer for fewer costs more than it saves.
         if 2 * int(going.sum()) <= going.numel():
             keep = going.nonzero()[:, 0]
             rows.select(keep)
             active, chosen = active[keep], chosen[keep]
+            seen = None if seen is None else seen[keep]
         visible = torch.ones(chosen.numel(), 1, step + 1, dtype=torch.bool, device=first.device)
-        log_probs = rows.feed(chosen[:, None], step, visible)[:, 0]
+        logits = rows.feed(chosen[:, None], step, visible)[:, 0]
     return _cut(tokens, scores, None, options)
 
 
@@ -113,7 +134,7 @@ def _empty(rows: int, beams: int, options: DecodeOptions, score: float, device: 
     )
 
 
-def _beam(rows: Continuation, first: Tensor, options: DecodeOptions) -> list[Decoded]:
+def _beam(rows: Continuation, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Decoded]:
     """Beam search whose beams lie side by side in their row's buffer.
 
     A beam's mask holds the columns of its own ancestors, so keys and values are neither repeated nor reordered.
@@ -122,10 +143,10 @@ def _beam(rows: Continuation, first: Tensor, options: DecodeOptions) -> list[Dec
     running = _empty(n_rows, 1, options, 0.0, device)
     finished = _empty(n_rows, beams, options, NEVER, device)
     improvable = torch.ones(n_rows, 1, dtype=torch.bool, device=device)
-    log_probs = first[:, None]
+    log_probs = first[:, None].log_softmax(-1)
     for step in range(options.max_new_tokens):
         last = step + 1 == options.max_new_tokens
-        candidates = _extend(running, log_probs, step, options)
+        candidates = _extend(running, log_probs, seen, step, options)
         running = _best_running(candidates, beams)
         norm = float(step + 1) ** options.length_penalty
         finished = _finish(finished, candidates, improvable, norm)
@@ -136,15 +157,19 @@ def _beam(rows: Continuation, first: Tensor, options: DecodeOptions) -> list[Dec
         width = (step + 1) * beams
         own = torch.arange(step * beams, width, device=device)
         running.columns[:, torch.arange(beams, device=device), own] = True
-        log_probs = rows.feed(running.tokens[:, :, step], step, running.columns[:, :, :width])
+        log_probs = rows.feed(running.tokens[:, :, step], step, running.columns[:, :, :width]).log_softmax(-1)
     best = finished.take(torch.zeros(n_rows, 1, dtype=torch.long, device=device))
     return _cut(best.tokens[:, 0], best.log_probs[:, 0], best.scores[:, 0], options)
 
 
-def _extend(running: _Beams, log_probs: Tensor, step: int, options: DecodeOptions) -> _Beams:
+def _extend(running: _Beams, log_probs: Tensor, seen: Tensor | None, step: int, options: DecodeOptions) -> _Beams:
     """Return the best continuations, enough that as many beams as needed go on even if all others end."""
     vocabulary = log_probs.shape[-1]
-    total = (log_probs + running.scores[:, :, None]).flatten(1)
+    if seen is not None:
+        seen = seen[:, None].repeat(1, log_probs.shape[1], 1)
+        seen.scatter_(-1, running.tokens[:, :, :step], True)
+    ranked = penalised(log_probs, seen, options.repetition_penalty)
+    total = (ranked + running.scores[:, :, None]).flatten(1)
     scores, flat = total.topk(max(2, 1 + len(options.eos)) * options.num_beams)
     candidates = running.take(flat // vocabulary)
     token = flat % vocabulary

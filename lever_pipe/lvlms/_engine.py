@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from lever_pipe.lvlms import _planner, _positions
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._executor import Executor
+from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._memory import SlotMemory
 from lever_pipe.lvlms._packed import Memory, PackedExecutor
 from lever_pipe.lvlms._padded import PaddedExecutor
 from lever_pipe.lvlms._planner import Budget
 from lever_pipe.lvlms._positions import SegmentLayout
-from lever_pipe.lvlms._requests import Answer, Result, Scores, Segment, TokenPrompt, TokenRequest, merge_requests
+from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests, share_of
 from lever_pipe.lvlms._vision import VisionStore
 
 
 class Engine:
-    """Runs requests through a `Qwen2_5_VLForConditionalGeneration` and leaves the model as it was.
+    """Runs requests through a language model and leaves it as it was.
 
     Args:
-        model: in evaluation mode.
+        language: in evaluation mode.
         vision: its image features.
         executor: computes the waves of the plan.
         budget: bounds of the plan.
@@ -32,7 +32,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Any,
+        language: LanguageModel,
         vision: VisionStore,
         *,
         executor: Executor,
@@ -45,8 +45,7 @@ class Engine:
         self._executor = executor
         self._budget = budget
         self._counters = counters
-        self._image_token = model.config.image_token_id
-        self._merge = model.config.vision_config.spatial_merge_size
+        self._language = language
         self._layouts: dict[Segment, SegmentLayout] = {}
 
     def run(
@@ -64,12 +63,12 @@ class Engine:
         """
         ordered = _planner.trie_order(merge_requests(requests))
         self._measure(ordered)
-        done: dict[TokenPrompt, tuple[Result, dict[Answer, Scores]]] = {}
+        done: dict[TokenPrompt, tuple[TokenRequest, Result]] = {}
         for request, result in self._run(ordered):
-            done[request.prompt] = result, dict(zip(request.answers, result.scores, strict=True))
+            done[request.prompt] = request, result
             if on_result is not None:
                 on_result(request, result)
-        return [_share_of(request, *done[request.prompt]) for request in requests]
+        return [share_of(request, *done[request.prompt]) for request in requests]
 
     def _run(self, ordered: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
         try:
@@ -85,9 +84,9 @@ class Engine:
         if segment not in self._layouts:
             self._layouts[segment] = _positions.segment_layout(
                 segment.ids,
-                [self._vision.grid(digest) for digest in segment.images],
-                image_token=self._image_token,
-                merge=self._merge,
+                [self._vision.block(digest) for digest in segment.images],
+                image_token=self._language.image_token,
+                axes=self._language.axes,
             )
         return self._layouts[segment]
 
@@ -104,16 +103,8 @@ class Engine:
         self._counters["trie_tokens_distinct"] += _planner.distinct_tokens(ordered, size)
 
 
-def _share_of(request: TokenRequest, result: Result, scores: dict[Answer, Scores]) -> Result:
-    """Return what one of several requests for the same prompt asked for."""
-    asked = tuple(scores[answer] for answer in request.answers)
-    if not request.generate:
-        return Result((), (), None, asked)
-    return Result(result.tokens, result.token_log_probs, result.beam_score, asked)
-
-
 def build_engine(
-    model: Any,
+    language: LanguageModel,
     vision: VisionStore,
     *,
     executor: str,
@@ -125,7 +116,7 @@ def build_engine(
     """Return an engine over a model.
 
     Args:
-        model: a `Qwen2_5_VLForConditionalGeneration` in evaluation mode.
+        language: in evaluation mode.
         vision: its image features.
         executor: `packed` or `padded`.
         options: how answers are searched.
@@ -136,22 +127,22 @@ def build_engine(
     budget = Budget(
         wave=wave_tokens,
         stored=kv_tokens,
-        context=model.config.text_config.max_position_embeddings,
+        context=language.config.max_position_embeddings,
         new_tokens=options.max_new_tokens,
         beams=options.num_beams,
     )
     if executor == "padded":
-        run = PaddedExecutor(model, vision, options=options, counters=counters)
-        return Engine(model, vision, executor=run, budget=budget, counters=counters, backend="padded")
-    memory = _memory(model, budget)
-    packed = PackedExecutor(model, vision, memory=memory, options=options, counters=counters)
-    return Engine(model, vision, executor=packed, budget=budget, counters=counters, backend=f"packed, {memory.kind}")
+        run = PaddedExecutor(language, vision, options=options, counters=counters)
+        return Engine(language, vision, executor=run, budget=budget, counters=counters, backend="padded")
+    memory = _memory(language, budget)
+    packed = PackedExecutor(language, vision, memory=memory, options=options, counters=counters)
+    return Engine(language, vision, executor=packed, budget=budget, counters=counters, backend=f"packed, {memory.kind}")
 
 
-def _memory(model: Any, budget: Budget) -> Memory:
+def _memory(language: LanguageModel, budget: Budget) -> Memory:
     """Return pages where a kernel of the model's device reads them rightly, else slots."""
-    if model.device.type == "cpu":
-        return SlotMemory(model, stored=budget.stored, spare=budget.spare)
+    if language.device.type == "cpu":
+        return SlotMemory(language, stored=budget.stored, spare=budget.spare)
     from lever_pipe.lvlms._paged_choice import choose_memory
 
-    return choose_memory(model, stored=budget.stored, spare=budget.spare)
+    return choose_memory(language, stored=budget.stored, spare=budget.spare)

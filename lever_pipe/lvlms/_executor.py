@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lever_pipe.lvlms._decoding import Decoded
+from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._requests import Result, Scores, TokenRequest
 
@@ -37,36 +38,42 @@ def with_requests(wave: Sequence[TrieNode]) -> list[tuple[TrieNode, TokenRequest
     return [(node, node.request) for node in wave if node.request is not None]
 
 
-def log_probs(model: Any, hidden: Tensor) -> Tensor:
-    """Return natural log-probabilities [..., V] in single precision."""
-    return torch.log_softmax(model.lm_head(hidden).float(), dim=-1)
+def shown(nodes: Sequence[TrieNode], vocabulary: int, device: torch.device) -> Tensor:
+    """Return which tokens stand in the prompts that end in the nodes, bool [nodes, V]."""
+    found = torch.zeros(len(nodes), vocabulary, dtype=torch.bool)
+    for row, node in zip(found, nodes, strict=True):
+        for part in node.path():
+            row[torch.from_numpy(part.layout.ids)] = True
+    return found.to(device)
 
 
-def read_out(model: Any, hidden: Tensor, asked: Sequence[TokenRequest]) -> tuple[list[tuple[Scores, ...]], Tensor]:
+def read_out(
+    language: LanguageModel, hidden: Tensor, asked: Sequence[TokenRequest]
+) -> tuple[list[tuple[Scores, ...]], Tensor]:
     """Return the token log-probabilities of the given answers, and the line that each generated answer begins with.
 
     A large vocabulary makes a line dear, so the lines are made in blocks and only what is asked of them is kept.
 
     Args:
-        model: with `lm_head`.
+        language: reads the states.
         hidden: states [n, H]: request by request one behind the prompt, then one behind each fed answer token. An
             answer's first token is predicted behind the prompt, the others behind the token before them.
         asked: the requests.
 
     Returns:
-        For each request its answers' token log-probabilities; for each request that generates the log-probabilities of
-        its first token [requests, V].
+        For each request its answers' token log-probabilities; for each request that generates the logits of its
+        first token [requests, V].
     """
     places = _places(asked)
-    block = max(1, VALUES_PER_BLOCK // model.lm_head.weight.shape[0])
+    block = max(1, VALUES_PER_BLOCK // language.vocabulary)
     values = torch.empty(len(places.lines), device=hidden.device)
     begins = []
     for start in range(0, len(hidden), block):
-        lines = log_probs(model, hidden[start : start + block])
+        logits = language.logits(hidden[start : start + block])
         inside = _within(places.lines, start, start + block)
         rows = [places.lines[i] - start for i in inside]
-        values[inside] = lines[rows, [places.tokens[i] for i in inside]]
-        begins.append(lines[[places.begins[i] - start for i in _within(places.begins, start, start + block)]])
+        values[inside] = logits.log_softmax(-1)[rows, [places.tokens[i] for i in inside]]
+        begins.append(logits[[places.begins[i] - start for i in _within(places.begins, start, start + block)]])
     found = iter(values.tolist())
     scores = [tuple(tuple(next(found) for _ in answer) for answer in request.answers) for request in asked]
     return scores, torch.cat(begins)

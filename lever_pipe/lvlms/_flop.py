@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
 
+from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._planner import TrieNode
-from lever_pipe.lvlms._positions import Grid
 
 
 def flop_per_second(device: torch.device, dtype: torch.dtype, *, size: int = 8192, repeats: int = 10) -> float:
@@ -31,42 +30,20 @@ def flop_per_second(device: torch.device, dtype: torch.dtype, *, size: int = 819
     return 2 * size**3 * repeats / (time.perf_counter() - begin)
 
 
-class VisionFlop:
-    """Multiply-adds times two of one image in the vision tower, window attention counted by its window."""
-
-    def __init__(self, model: Any) -> None:
-        visual, config = model.model.visual, model.config.vision_config
-        self._merge = config.spatial_merge_size**2
-        self._patch = 2 * sum(p.numel() for p in visual.blocks.parameters()) + 2 * sum(
-            p.numel() for p in visual.patch_embed.parameters()
-        )
-        self._merged = 2 * sum(p.numel() for p in visual.merger.parameters())
-        self._attention = 4 * config.hidden_size
-        self._full = len(config.fullatt_block_indexes)
-        self._windowed = config.depth - self._full
-        self._window = (config.window_size // config.patch_size) ** 2
-
-    def __call__(self, grid: Grid) -> int:
-        patches = grid[0] * grid[1] * grid[2]
-        keys = self._full * patches + self._windowed * min(self._window, patches)
-        linear = patches * self._patch + patches // self._merge * self._merged
-        return int(linear + self._attention * patches * keys)
-
-
 class TextFlop:
     """Multiply-adds times two of the language model on real tokens, padding excluded.
 
     The last layer computes keys and values of every token, and the rest for those whose output somebody reads.
     """
 
-    def __init__(self, model: Any) -> None:
-        config, layers = model.config.text_config, model.model.language_model.layers
+    def __init__(self, language: LanguageModel) -> None:
+        config, layers = language.config, language.decoder.layers
         attention = layers[-1].self_attn
         self._layer = 2 * sum(p.numel() for p in layers[-1].parameters())
         self._store = 2 * sum(p.numel() for part in (attention.k_proj, attention.v_proj) for p in part.parameters())
-        self._pair = 4 * config.hidden_size
+        self._pair = 4 * config.num_attention_heads * language.head_width
         self._before = len(layers) - 1
-        self._logits = 2 * model.lm_head.weight.numel()
+        self._logits = 2 * language.head.weight.numel()
 
     def of_node(self, node: TrieNode) -> int:
         """Return the work of a node's prompt tokens and of the answers given behind it."""

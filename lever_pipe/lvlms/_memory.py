@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._planner import TrieNode
 
 
@@ -20,16 +21,16 @@ class SlotMemory:
     """Keys and values by slot; works on every device (`_packed.Memory`).
 
     Args:
-        model: a `Qwen2_5_VLForConditionalGeneration`.
+        language: whose keys and values.
         stored: tokens to have room for.
         spare: generated tokens a prompt that are stored.
     """
 
     kind = "slots"
 
-    def __init__(self, model: Any, *, stored: int, spare: int) -> None:
-        config = model.config.text_config
-        self.pool = SlotPool(config, stored, like=model.model.language_model.embed_tokens.weight)
+    def __init__(self, language: LanguageModel, *, stored: int, spare: int) -> None:
+        config = language.config
+        self.pool = SlotPool(language, stored)
         self.spare = spare
         self.shared = config.num_attention_heads // config.num_key_value_heads
         self.paths: dict[TrieNode, Slots] = {}  # of kept nodes: the slots of all tokens up to their end
@@ -221,9 +222,8 @@ class SlotPool:
     It begins small and doubles up to its limit: a small plan pays for no memory that it does not touch.
 
     Args:
-        config: of the text model.
+        language: whose keys and values.
         limit: the most slots.
-        like: a tensor of the device and dtype.
 
     Attributes:
         keys: [layers, slots, kv heads, width].
@@ -231,11 +231,11 @@ class SlotPool:
         peak: the most slots ever in use at one time.
     """
 
-    def __init__(self, config: Any, limit: int, *, like: Tensor) -> None:
-        width = config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, 0, config.num_key_value_heads, width)
-        self.keys = like.new_empty(shape)
-        self.values = like.new_empty(shape)
+    def __init__(self, language: LanguageModel, limit: int) -> None:
+        config = language.config
+        shape = (config.num_hidden_layers, 0, config.num_key_value_heads, language.head_width)
+        self.keys = torch.empty(shape, dtype=language.dtype, device=language.device)
+        self.values = torch.empty_like(self.keys)
         self.limit = limit
         self.peak = 0
         # A stack: the slots that were given back last are still in the processor's cache.

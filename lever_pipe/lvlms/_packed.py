@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from lever_pipe.lvlms import _executor, _positions
 from lever_pipe.lvlms._decoding import DecodeOptions, decode
 from lever_pipe.lvlms._flop import TextFlop
-from lever_pipe.lvlms._layers import PassAttention, run_layers
+from lever_pipe.lvlms._layers import Embedded, LanguageModel, PassAttention, run_layers
 from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._requests import Result, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
@@ -72,7 +72,7 @@ class PackedExecutor:
     """Runs waves as packed rows (`_executor.Executor`).
 
     Args:
-        model: a `Qwen2_5_VLForConditionalGeneration` in evaluation mode.
+        language: in evaluation mode.
         vision: its image features.
         memory: keys, values and attention.
         options: how answers are searched.
@@ -80,16 +80,21 @@ class PackedExecutor:
     """
 
     def __init__(
-        self, model: Any, vision: VisionStore, *, memory: Memory, options: DecodeOptions, counters: Counter[str]
+        self,
+        language: LanguageModel,
+        vision: VisionStore,
+        *,
+        memory: Memory,
+        options: DecodeOptions,
+        counters: Counter[str],
     ) -> None:
-        self._model = model
-        self._text = model.model.language_model
+        self._language = language
         self._vision = vision
         self._memory = memory
         self._options = options
         self._counters = counters
-        self._flop = TextFlop(model)
-        self._branches = lru_cache(maxsize=4096)(_branch_positions)
+        self._flop = TextFlop(language)
+        self._branches = lru_cache(maxsize=4096)(partial(_branch_positions, axes=language.axes))
 
     @torch.inference_mode()
     def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
@@ -99,6 +104,11 @@ class PackedExecutor:
             return self._run(wave, placed)
         finally:
             placed.leave()
+
+    @property
+    def device(self) -> torch.device:
+        """Return where it computes."""
+        return self._language.device
 
     def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
@@ -113,7 +123,7 @@ class PackedExecutor:
         asked = [request for _, request in ended]
         wanted = _wanted(wave)
         hidden = run_layers(
-            self._text,
+            self._language,
             self._embed(wave),
             self._tensor(self._rotary_positions(wave)),
             placed.attention,
@@ -122,42 +132,39 @@ class PackedExecutor:
         self._count(wave)
         if hidden is None:
             return []
-        scores, first = _executor.read_out(self._model, hidden, asked)
+        scores, first = _executor.read_out(self._language, hidden, asked)
         nodes = [node for node, request in ended if request.generate]
         if not nodes:
             return _executor.join(asked, scores, ())
         return _executor.join(asked, scores, decode(_PackedRows(self, placed, nodes), first, self._options))
 
     def _rotary_positions(self, wave: Sequence[TrieNode]) -> _positions.Array:
-        """Return the rotary positions of a packed row [3, tokens]."""
+        """Return the rotary positions of a packed row [axes, tokens]."""
         relative = [part for node in wave for part in (node.layout.positions, self._branches(node.branches))]
         starts = [start for node in wave for start in (node.start, node.end)]
         moved: _positions.Array = np.concatenate(relative, axis=1)
         moved += np.repeat(starts, [part.shape[1] for part in relative])
         return moved
 
-    def _embed(self, wave: Sequence[TrieNode]) -> Tensor:
+    def _embed(self, wave: Sequence[TrieNode]) -> Embedded:
         ids = self._tensor(np.concatenate([part for node in wave for part in _node_ids(node)]))
-        embeddings: Tensor = self._text.embed_tokens(ids)
         digests = [digest for node in wave for digest in node.images]
-        if digests:
-            embeddings[ids == self._model.config.image_token_id] = torch.cat(self._vision.features(digests))
-        return embeddings
+        return self._language.embed(ids, self._vision.features(digests) if digests else ())
 
     def feed(self, ids: Tensor, starts: Tensor, step: int, attention: PassAttention) -> Tensor:
-        """Return the log-probabilities [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
+        """Return the logits [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
         rows, width = ids.shape
         positions = _positions.decode_positions(starts, step)
         flat = ids.flatten()
         hidden = run_layers(
-            self._text,
-            self._text.embed_tokens(flat),
-            positions[None, :, None].expand(3, rows, width).reshape(3, -1),
+            self._language,
+            self._language.embed(flat),
+            positions[None, :, None].expand(self._language.axes, rows, width).flatten(1),
             attention,
             (torch.arange(flat.numel(), device=flat.device),),
         )
         assert hidden is not None
-        return _executor.log_probs(self._model, hidden).view(rows, width, -1)
+        return self._language.logits(hidden).view(rows, width, -1)
 
     def count_step(self, lengths: Iterable[int], width: int, step: int) -> None:
         """Count a decoding pass of `width` tokens a row behind prompts of these lengths."""
@@ -170,7 +177,7 @@ class PackedExecutor:
         self._counters["flop"] += sum(self._flop.of_node(node) for node in wave)
 
     def _tensor(self, array: Any) -> Tensor:
-        return torch.from_numpy(array).to(self._model.device)
+        return torch.from_numpy(array).to(self._language.device)
 
 
 class _PackedRows:
@@ -183,8 +190,12 @@ class _PackedRows:
         self._alive = list(range(len(nodes)))
         self._ends: Tensor | None = None
 
+    def shown(self, vocabulary: int) -> Tensor:
+        """Return which tokens stand in each row's prompt."""
+        return _executor.shown([self._nodes[index] for index in self._alive], vocabulary, self._executor.device)
+
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
-        """Return the log-probabilities behind one token more."""
+        """Return the logits behind one token more."""
         alive = [self._nodes[index] for index in self._alive]
         if self._ends is None:
             self._ends = torch.tensor([node.end for node in alive], device=ids.device)
@@ -204,10 +215,10 @@ def _node_ids(node: TrieNode) -> list[_positions.Array]:
     return [node.layout.ids, np.asarray(branches, dtype=np.int64)] if branches else [node.layout.ids]
 
 
-def _branch_positions(branches: tuple[int, ...]) -> _positions.Array:
-    """Return the positions of answer tokens behind a prompt, relative to its end [3, answer tokens]."""
+def _branch_positions(branches: tuple[int, ...], *, axes: int) -> _positions.Array:
+    """Return the positions of answer tokens behind a prompt, relative to its end [axes, answer tokens]."""
     counted = [_positions.answer_positions(0, count) for count in (0, *branches)]
-    return np.broadcast_to(np.concatenate(counted), (3, sum(branches)))
+    return np.broadcast_to(np.concatenate(counted), (axes, sum(branches)))
 
 
 def _wanted(wave: Sequence[TrieNode]) -> _positions.Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from lever_pipe.lvlms import _executor, _positions
 from lever_pipe.lvlms._decoding import DecodeOptions, decode
 from lever_pipe.lvlms._flop import TextFlop
-from lever_pipe.lvlms._layers import run_layers
+from lever_pipe.lvlms._layers import Embedded, LanguageModel, run_layers
 from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._requests import Result, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
@@ -31,27 +30,28 @@ class PaddedExecutor:
     """Runs waves as padded batches (`_executor.Executor`).
 
     Args:
-        model: a `Qwen2_5_VLForConditionalGeneration` in evaluation mode.
+        language: in evaluation mode.
         vision: its image features.
         options: how answers are searched.
         counters: receives `forwards`, `tokens_prefilled`, `tokens_padded` and the language model's share of `flop`.
     """
 
-    def __init__(self, model: Any, vision: VisionStore, *, options: DecodeOptions, counters: Counter[str]) -> None:
-        self._model = model
-        self._text = model.model.language_model
+    def __init__(
+        self, language: LanguageModel, vision: VisionStore, *, options: DecodeOptions, counters: Counter[str]
+    ) -> None:
+        self._language = language
         self._vision = vision
         self._options = options
         self._counters = counters
-        self._flop = TextFlop(model)
+        self._flop = TextFlop(language)
         self._stored: dict[TrieNode, tuple[Tensor, Tensor]] = {}  # of kept nodes, [layers, kv heads, tokens, width]
 
     @torch.inference_mode()
     def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
         """Return the results of the requests that end in the wave's nodes."""
-        batch = _Batch(wave, self._model.device)
+        batch = _Batch(wave, self._language.device, self._language.axes)
         buffer = self._buffer(wave, batch)
-        hidden = run_layers(self._text, self._embed(wave, batch), batch.positions, buffer, batch.tail)
+        hidden = run_layers(self._language, self._embed(wave, batch), batch.positions, buffer, batch.tail)
         assert hidden is not None
         self._count(wave, batch)
         self._keep(wave, buffer)
@@ -60,7 +60,7 @@ class PaddedExecutor:
             return []
         asked = [request for _, _, request in ended]
         read = torch.cat([hidden[row, : 1 + node.n_branches] for row, node, _ in ended])
-        scores, first = _executor.read_out(self._model, read, asked)
+        scores, first = _executor.read_out(self._language, read, asked)
         rows = [row for row, _, request in ended if request.generate]
         if not rows:
             return _executor.join(asked, scores, ())
@@ -78,13 +78,13 @@ class PaddedExecutor:
         self._stored.clear()
 
     def feed(self, ids: Tensor, starts: Tensor, step: int, buffer: _Buffer) -> Tensor:
-        """Return the log-probabilities [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
+        """Return the logits [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
         rows, width = ids.shape
-        positions = _positions.decode_positions(starts, step)[None, :, None].expand(3, rows, width)
+        positions = _positions.decode_positions(starts, step)[None, :, None].expand(self._language.axes, rows, width)
         everything = torch.arange(rows, device=ids.device)[:, None], torch.arange(width, device=ids.device)[None]
-        hidden = run_layers(self._text, self._text.embed_tokens(ids), positions, buffer, everything)
+        hidden = run_layers(self._language, self._language.embed(ids), positions, buffer, everything)
         assert hidden is not None
-        return _executor.log_probs(self._model, hidden)
+        return self._language.logits(hidden)
 
     def count_step(self, lengths: Iterable[int], width: int, step: int) -> None:
         """Count a decoding pass of `width` tokens a row behind prompts of these lengths."""
@@ -93,19 +93,18 @@ class PaddedExecutor:
 
     def _buffer(self, wave: Sequence[TrieNode], batch: _Batch) -> _Buffer:
         spare = (self._options.max_new_tokens - 1) * self._options.num_beams
-        weight = self._text.embed_tokens.weight
-        config = self._text.config
-        width = config.hidden_size // config.num_attention_heads
+        language, config = self._language, self._language.config
         columns = batch.past + batch.ids.shape[1]
-        shape = (config.num_hidden_layers, len(wave), config.num_key_value_heads, columns + spare, width)
+        shape = (config.num_hidden_layers, len(wave), config.num_key_value_heads, columns + spare, language.head_width)
         # Zeros, because a masked column still enters the product with weight zero, and zero times a NaN is NaN.
-        buffer = _Buffer(weight.new_zeros(shape), weight.new_zeros(shape), batch.past, columns, batch.mask)
+        keys, values = (torch.zeros(shape, dtype=language.dtype, device=language.device) for _ in range(2))
+        buffer = _Buffer(keys, values, batch.past, columns, batch.mask)
         for row, node in enumerate(wave):
             end = batch.past
             for ancestor in reversed(node.path()[:-1]):
-                keys, values = self._stored[ancestor]
-                buffer.keys[:, row, :, end - ancestor.size : end] = keys
-                buffer.values[:, row, :, end - ancestor.size : end] = values
+                stored = self._stored[ancestor]
+                buffer.keys[:, row, :, end - ancestor.size : end] = stored[0]
+                buffer.values[:, row, :, end - ancestor.size : end] = stored[1]
                 end -= ancestor.size
         return buffer
 
@@ -116,13 +115,10 @@ class PaddedExecutor:
                 own = slice(end - node.size, end)
                 self._stored[node] = buffer.keys[:, row, :, own].clone(), buffer.values[:, row, :, own].clone()
 
-    def _embed(self, wave: Sequence[TrieNode], batch: _Batch) -> Tensor:
-        embeddings: Tensor = self._text.embed_tokens(batch.ids)
+    def _embed(self, wave: Sequence[TrieNode], batch: _Batch) -> Embedded:
         digests = [digest for node in wave for digest in node.images]
-        if digests:
-            images = batch.prompt[:, batch.past :] & (batch.ids == self._model.config.image_token_id)
-            embeddings[images] = torch.cat(self._vision.features(digests))
-        return embeddings
+        features = self._vision.features(digests) if digests else ()
+        return self._language.embed(batch.ids, features, batch.prompt[:, batch.past :])
 
     def _count(self, wave: Sequence[TrieNode], batch: _Batch) -> None:
         self._counters["forwards"] += 1
@@ -136,20 +132,20 @@ class _Batch:
 
     Attributes:
         ids: token ids of the new columns [B, n].
-        positions: their rotary positions [3, B, n].
+        positions: their rotary positions [axes, B, n].
         prompt: which columns are prompt tokens, bool [B, past + n].
         mask: who sees whom, bool [B, 1, n, past + n].
         tail: index of the last prompt column and the answer columns.
         past: columns of stored tokens.
     """
 
-    def __init__(self, wave: Sequence[TrieNode], device: torch.device) -> None:
+    def __init__(self, wave: Sequence[TrieNode], device: torch.device, axes: int) -> None:
         self.past = max(node.past for node in wave)
         n_prompt = max(node.size for node in wave)
         columns = n_prompt + max(node.n_branches for node in wave)
         shape = (len(wave), columns)
         ids = np.zeros(shape, dtype=np.int64)
-        positions = np.zeros((3, *shape), dtype=np.int64)
+        positions = np.zeros((axes, *shape), dtype=np.int64)
         branch = np.full((len(wave), self.past + columns), PADDING, dtype=np.int64)
         for row, node in enumerate(wave):
             begin = n_prompt - node.size
@@ -238,8 +234,12 @@ class _PaddedRows:
         self._nodes = list(nodes)
         self._prompt = prompt
 
+    def shown(self, vocabulary: int) -> Tensor:
+        """Return which tokens stand in each row's prompt."""
+        return _executor.shown(self._nodes, vocabulary, self._prompt.device)
+
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
-        """Return the log-probabilities behind one token more."""
+        """Return the logits behind one token more."""
         width = ids.shape[1]
         buffer = self._buffer
         buffer.begin, buffer.end = buffer.end, buffer.end + width

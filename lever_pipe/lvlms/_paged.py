@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._pages import SCRATCH, STORED, Indices, PagePool
 from lever_pipe.lvlms._planner import TrieNode
 
@@ -29,7 +30,7 @@ class PagedMemory:
     wave takes goes back when it leaves.
 
     Args:
-        model: a `Qwen2_5_VLForConditionalGeneration`.
+        language: whose keys and values.
         stored: tokens that the plan keeps at one time; partly filled pages come on top (`PagePool`).
         spare: generated tokens a prompt that are stored, of all its beams together.
         page: tokens of a page.
@@ -38,11 +39,9 @@ class PagedMemory:
     """
 
     def __init__(
-        self, model: Any, *, stored: int, spare: int, page: int, kernel: Kernel, name: str = "varlen_attn"
+        self, language: LanguageModel, *, stored: int, spare: int, page: int, kernel: Kernel, name: str = "varlen_attn"
     ) -> None:
-        config = model.config.text_config
-        weight = model.model.language_model.embed_tokens.weight
-        self.pool = PagePool(config, -(-stored // page), page, like=weight)
+        self.pool = PagePool(language, -(-stored // page), page)
         self.kind = f"pages of {page}, {name}"
         self.spare = spare
         self.kernel = kernel

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lever_pipe.lvlms._layers import LanguageModel
+
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 STORED, SCRATCH = 1, 0  # what the number of a frame grows by from layer to layer
 
@@ -34,12 +36,16 @@ class PagePool:
         peak: the most pages ever in use at one time.
     """
 
-    def __init__(self, config: Any, n_pages: int, page: int, *, like: Tensor) -> None:
-        width = config.hidden_size // config.num_attention_heads
+    def __init__(self, language: LanguageModel, n_pages: int, page: int) -> None:
+        config = language.config
         self.page = page
         self.layers: int = config.num_hidden_layers
         # Zeros, because a kernel may read a page behind its sequence's end with weight zero, and zero times NaN is NaN.
-        self.keys = like.new_zeros(n_pages * self.layers, page, config.num_key_value_heads, width)
+        self.keys = torch.zeros(
+            *(n_pages * self.layers, page, config.num_key_value_heads, language.head_width),
+            dtype=language.dtype,
+            device=language.device,
+        )
         self.values = torch.zeros_like(self.keys)
         self.peak = 0
         self._free = list(range(n_pages - 1, -1, -1))

@@ -1,8 +1,8 @@
-"""Rotary positions of Qwen2.5-VL prompts, segment by segment.
+"""Rotary positions of prompts, segment by segment.
 
-A position depends only on what comes before: text advances by one a token, an image by the longer side of its merged
-grid, whose tokens get (start, start + row, start + column). So a segment's positions are known up to its start, and
-nothing has to be remembered between calls of the model.
+A position depends only on what comes before: text advances by one a token, an image as its family says
+(`_vision.ImageEncoder.block`). So a segment's positions are known up to its start, and nothing has to be remembered
+between calls of the model.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
-Grid = tuple[int, int, int]  # frames, rows and columns of patches
+Grid = tuple[int, ...]
+"""What of an image's size its tokens depend on, as its family counts: frames, rows and columns of patches, or tiles."""
 
 
 @dataclass(frozen=True)
 class SegmentLayout:
-    """A segment with its images expanded.
+    """A segment with its images expanded, or one image alone.
 
     Attributes:
-        ids: token ids, an image placeholder repeated for each of its tokens [n].
-        positions: temporal, row and column position relative to the segment's start [3, n].
+        ids: token ids, an image's placeholder repeated for each of its tokens [n].
+        positions: relative to the start, on each axis [axes, n].
         advance: how far the next segment's start lies behind this one's.
     """
 
@@ -35,34 +36,46 @@ class SegmentLayout:
     advance: int
 
 
-def segment_layout(ids: Sequence[int], grids: Sequence[Grid], *, image_token: int, merge: int) -> SegmentLayout:
+def segment_layout(
+    ids: Sequence[int], images: Sequence[SegmentLayout], *, image_token: int, axes: int
+) -> SegmentLayout:
     """Return the expanded layout of one segment.
 
     Args:
         ids: token ids with one `image_token` an image.
-        grids: patch grid of each image in order.
+        images: layout of each image in order.
         image_token: the placeholder's id.
-        merge: patches merged along each side into one token.
+        axes: rotary positions of a token.
     """
     tokens: list[Array] = []
     positions: list[Array] = []
-    start, at, remaining = 0, 0, iter(grids)
+    start, at, remaining = 0, 0, iter(images)
     for end in [i for i, token in enumerate(ids) if token == image_token] + [len(ids)]:
         tokens.append(np.asarray(ids[at:end], dtype=np.int64))
-        positions.append(np.broadcast_to(start + np.arange(end - at), (3, end - at)))
+        positions.append(np.broadcast_to(start + np.arange(end - at), (axes, end - at)))
         start, at = start + end - at, end + 1
         if end < len(ids):
-            block, advance = image_positions(next(remaining), merge)
-            tokens.append(np.full(block.shape[1], image_token, dtype=np.int64))
-            positions.append(start + block)
-            start += advance
+            image = next(remaining)
+            tokens.append(image.ids)
+            positions.append(start + image.positions)
+            start += image.advance
     return SegmentLayout(np.concatenate(tokens), np.concatenate(positions, axis=1), start)
 
 
-def image_positions(grid: Grid, merge: int) -> tuple[Array, int]:
-    """Return the positions of an image's tokens relative to its start [3, n], and its advance."""
+def grid_layout(grid: Grid, merge: int, image_token: int) -> SegmentLayout:
+    """Return an image whose tokens stand at their place in the merged grid: (start, start + row, start + column).
+
+    What follows stands behind the longer side (source: Qwen2-VL).
+    """
     frames, rows, columns = grid[0], grid[1] // merge, grid[2] // merge
-    return np.indices((frames, rows, columns)).reshape(3, -1), max(rows, columns)
+    positions = np.indices((frames, rows, columns)).reshape(3, -1)
+    ids = np.full(positions.shape[1], image_token, dtype=np.int64)
+    return SegmentLayout(ids, positions, max(rows, columns))
+
+
+def line_layout(ids: Sequence[int]) -> SegmentLayout:
+    """Return an image whose tokens, with those around them, stand one behind another as text does."""
+    return SegmentLayout(np.asarray(ids, dtype=np.int64), np.arange(len(ids))[None], len(ids))
 
 
 def answer_positions(start: int, count: int) -> Array:

@@ -81,3 +81,12 @@ def merge_requests(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
         answers.setdefault(request.prompt, set()).update(request.answers)
         generate[request.prompt] = generate.get(request.prompt, False) or request.generate
     return [TokenRequest(prompt, tuple(sorted(answers[prompt])), generate[prompt]) for prompt in answers]
+
+
+def share_of(request: TokenRequest, merged: TokenRequest, result: Result) -> Result:
+    """Return what one of several requests for the same prompt asked for, of the result of all of them together."""
+    scores = dict(zip(merged.answers, result.scores, strict=True))
+    asked = tuple(scores[answer] for answer in request.answers)
+    if not request.generate:
+        return Result((), (), None, asked)
+    return Result(result.tokens, result.token_log_probs, result.beam_score, asked)

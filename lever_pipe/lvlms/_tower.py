@@ -107,3 +107,25 @@ def _windowed(heads: Tensor, window: Tensor) -> Tensor:
     if window.numel() == heads.shape[1] and len(window) == 1:
         return heads.transpose(1, 2)
     return heads[:, window].flatten(0, 1).transpose(1, 2)
+
+
+class VisionFlop:
+    """Multiply-adds times two of one image in the vision tower, window attention counted by its window."""
+
+    def __init__(self, visual: Any) -> None:
+        config = visual.config
+        self._merge = config.spatial_merge_size**2
+        self._patch = 2 * sum(p.numel() for p in visual.blocks.parameters()) + 2 * sum(
+            p.numel() for p in visual.patch_embed.parameters()
+        )
+        self._merged = 2 * sum(p.numel() for p in visual.merger.parameters())
+        self._attention = 4 * config.hidden_size
+        self._full = len(config.fullatt_block_indexes)
+        self._windowed = config.depth - self._full
+        self._window = (config.window_size // config.patch_size) ** 2
+
+    def __call__(self, grid: Grid) -> int:
+        patches = grid[0] * grid[1] * grid[2]
+        keys = self._full * patches + self._windowed * min(self._window, patches)
+        linear = patches * self._patch + patches // self._merge * self._merged
+        return int(linear + self._attention * patches * keys)

@@ -3,24 +3,56 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from lever_pipe.lvlms._flop import VisionFlop
-from lever_pipe.lvlms._positions import Grid
-from lever_pipe.lvlms._tower import VisionTower
+from lever_pipe.lvlms._positions import Grid, SegmentLayout
 from lever_pipe.lvlms.protocol import ImageSource
 
-# A CPU is fastest while a batch's activations stay in its cache; a GPU needs enough of them to be busy.
-PATCHES_PER_BATCH = {"cpu": 2048}
-PATCHES_PER_BATCH_ELSEWHERE = 16_384
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 IMAGES_PER_CALL = 16
+
+
+class ImageEncoder(Protocol):
+    """How a family makes features and tokens of images; images of one grid are alike in all but their pixels."""
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Rows of pixels (patches or tiles) of one pass of the tower."""
+        ...
+
+    def grid(self, width: int, height: int) -> Grid:
+        """Return what of an image's size its tokens depend on."""
+        ...
+
+    def block(self, grid: Grid) -> SegmentLayout:
+        """Return the tokens of an image, with those that the family writes around them."""
+        ...
+
+    def pixels(self, images: Sequence[Image]) -> list[tuple[Grid, Tensor]]:
+        """Return the grid and the pixels [rows, ...] of each image."""
+        ...
+
+    def encode(self, pixels: Tensor, grid: Grid) -> Tensor:
+        """Return the features [B, image tokens, H] of images of one grid, pixels [B rows, ...] one behind the other.
+
+        Of a family that adds features behind its first layers too they are [B, image tokens, (1 + layers) H].
+        """
+        ...
+
+    def flop(self, grid: Grid) -> int:
+        """Return the work of one image in the tower: multiply-adds times two."""
+        ...
+
+    def stock_pixels(self, images: Sequence[Sequence[Image]]) -> dict[str, Tensor]:
+        """Return what the model's own forward takes of the images of several prompts."""
+        ...
 
 
 class VisionStore:
@@ -30,55 +62,52 @@ class VisionStore:
     does not depend on the order in which it is asked for.
 
     Args:
-        model: a `Qwen2_5_VLForConditionalGeneration`.
-        processor: its image processor.
+        encoder: of the family.
         images: returns the decoded image of a digest, and its size without decoding it.
+        device: where the tower is.
+        dtype: of the features.
         capacity: bytes of features to keep.
         counters: receives `images_encoded` and the vision tower's share of `flop`.
     """
 
     def __init__(
         self,
-        model: Any,
-        processor: Any,
+        encoder: ImageEncoder,
         images: ImageSource,
         *,
+        device: torch.device,
+        dtype: torch.dtype,
         capacity: int,
         counters: Counter[str],
     ) -> None:
-        self._model = model
-        self._processor = processor
+        self._encoder = encoder
         self._images = images
+        self._device = device
+        self._dtype = dtype
         self._capacity = capacity
         self._counters = counters
         self._grids: dict[str, Grid] = {}
+        self._blocks: dict[Grid, SegmentLayout] = {}
         self._features: OrderedDict[str, Tensor] = OrderedDict()
         self._bytes = 0
-        self._batch = PATCHES_PER_BATCH.get(model.device.type, PATCHES_PER_BATCH_ELSEWHERE)
-        self._flop = VisionFlop(model)
-        self._tower = VisionTower(model.model.visual)
 
     def prepare(self, digests: Iterable[str]) -> None:
         """Encode all images whose features are not there, in batches."""
         for digest, features in self._encode(sorted({digest for digest in digests if digest not in self._features})):
             self._keep(digest, features)
 
-    def grid(self, digest: str) -> Grid:
-        """Return the patch grid of an image, by its size."""
-        if digest not in self._grids:
-            self._grids[digest] = self._grid_of(*self._images.size(digest))
-        return self._grids[digest]
+    def block(self, digest: str) -> SegmentLayout:
+        """Return the tokens of an image, by its size."""
+        grid = self.grid(digest)
+        if grid not in self._blocks:
+            self._blocks[grid] = self._encoder.block(grid)
+        return self._blocks[grid]
 
-    def _grid_of(self, width: int, height: int) -> Grid:
-        processor = self._processor
-        rows, columns = smart_resize(
-            height,
-            width,
-            factor=processor.patch_size * processor.merge_size,
-            min_pixels=processor.size["shortest_edge"],
-            max_pixels=processor.size["longest_edge"],
-        )
-        return 1, rows // processor.patch_size, columns // processor.patch_size
+    def grid(self, digest: str) -> Grid:
+        """Return the grid of an image, by its size."""
+        if digest not in self._grids:
+            self._grids[digest] = self._encoder.grid(*self._images.size(digest))
+        return self._grids[digest]
 
     def features(self, digests: Sequence[str]) -> list[Tensor]:
         """Return the features [n, H] of each image, encoding again what was dropped."""
@@ -104,26 +133,25 @@ class VisionStore:
         for digest, grid, pixels in self._process(digests):
             group = waiting.setdefault(grid, [])
             group.append((digest, pixels))
-            if sum(len(pixels) for _, pixels in group) >= self._batch:
+            if sum(len(pixels) for _, pixels in group) >= self._encoder.rows_per_batch:
                 yield from self._forward(grid, waiting.pop(grid))
         for grid, group in waiting.items():
             yield from self._forward(grid, group)
 
     def _process(self, digests: Sequence[str]) -> Iterator[tuple[str, Grid, Tensor]]:
-        """Yield digest, grid and pixel patches; several images a call, because the call itself is dear."""
+        """Yield digest, grid and pixels; several images a call, because the call itself is dear."""
         for start in range(0, len(digests), IMAGES_PER_CALL):
             part = digests[start : start + IMAGES_PER_CALL]
-            batch = self._processor(images=[self._images.open(digest) for digest in part], return_tensors="pt")
-            grids = [(frames, rows, columns) for frames, rows, columns in batch["image_grid_thw"].tolist()]
-            patches = batch["pixel_values"].split([math.prod(grid) for grid in grids])
-            yield from zip(part, grids, patches, strict=True)
+            found = self._encoder.pixels([self._images.open(digest) for digest in part])
+            for digest, (grid, pixels) in zip(part, found, strict=True):
+                yield digest, grid, pixels
 
     @torch.inference_mode()
     def _forward(self, grid: Grid, group: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-        pixels = torch.cat([pixels for _, pixels in group]).to(self._model.device)
-        encoded = self._tower(pixels, grid).to(self._model.dtype)
+        pixels = torch.cat([pixels for _, pixels in group]).to(self._device)
+        encoded = self._encoder.encode(pixels, grid).to(self._dtype)
         self._counters["images_encoded"] += len(group)
-        self._counters["flop"] += len(group) * self._flop(grid)
+        self._counters["flop"] += len(group) * self._encoder.flop(grid)
         # A clone, because a slice would keep its whole batch alive after the others are dropped.
         features = [part.clone() for part in encoded]
         return [(digest, feature) for (digest, _), feature in zip(group, features, strict=True)]

@@ -1,12 +1,10 @@
 """What a member of `lvlms` must offer.
 
-A member is a module of this package without a leading underscore: a family of models. It has one value and one
-function,
+A member is a module of this package without a leading underscore: a family of models. It has one function,
 
-    TEMPLATE: ChatTemplate
     load(folder, *, dtype, device) -> LvlmFamily
 
-of which the second reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the
+which reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the
 architecture is a `CheckpointError`) and never reaches for the network. Ledger, merging, counters and the processes
 of a job are the same for all families (`asking.answering`).
 """
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import ImageError
-from lever_pipe.lvlms.asking.prompts import TextPrompt
+from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, TextPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,6 +55,8 @@ class LvlmOptions:
     num_beams: int = 1  # 1 is greedy
     max_new_tokens: int = 5
     length_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    ends: tuple[str, ...] = ()  # tokens that end an answer beside the end of a turn; those of the folder if empty
     executor: Literal["packed", "padded"] = "packed"
     wave_tokens: int = 8192  # tokens of one forward
     kv_tokens: int = 65_536  # tokens whose keys and values are kept at one time
@@ -67,7 +67,7 @@ class LvlmOptions:
 class LvlmRequest:
     """One prompt: to be answered, and with given answers to be scored as its continuation."""
 
-    prompt: TextPrompt
+    prompt: Prompt
     answers: tuple[str, ...] = ()
     generate: bool = True
 
@@ -92,6 +92,11 @@ class LvlmFamily(Protocol):
     """A loaded model of one architecture: its layers, its images, its tokens."""
 
     @property
+    def member(self) -> str:
+        """The module that loaded it."""
+        ...
+
+    @property
     def model(self) -> Any:
         """A torch module in evaluation mode."""
         ...
@@ -104,6 +109,15 @@ class LvlmFamily(Protocol):
     @property
     def folder(self) -> Path:
         """Where it was loaded from."""
+        ...
+
+    @property
+    def template(self) -> ChatTemplate:
+        """How it writes turns."""
+        ...
+
+    def render(self, prompt: Prompt) -> TextPrompt:
+        """Return a prompt as it writes it."""
         ...
 
     @property
@@ -166,10 +180,15 @@ class Lvlm(Protocol):
 
 
 class ImageSource:
-    """Image files by digest."""
+    """Image files by digest.
+
+    Attributes:
+        opened: how many were decoded so far.
+    """
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self._paths = dict(paths)
+        self.opened = 0
 
     def open(self, digest: str) -> Image:
         """Return the decoded image in RGB.
@@ -177,6 +196,7 @@ class ImageSource:
         Raises:
             ImageError: no file has this digest, its file cannot be decoded, or its bytes are others by now.
         """
+        self.opened += 1
         return images.rgb(*self._read(digest))
 
     def size(self, digest: str) -> tuple[int, int]:

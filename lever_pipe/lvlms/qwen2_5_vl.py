@@ -1,164 +1,116 @@
-"""Qwen2.5-VL: a local folder read strictly, its template, its engine, and the stock `generate` as a cross-check."""
+"""Qwen2.5-VL: its template, its images, and its folder read strictly."""
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Qwen2_5_VLForConditionalGeneration
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 from transformers.utils import logging as transformers_logging
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import (
     MAKE,
     faults_of_vocabulary,
+    load_strictly,
     readable,
     require_keys,
-    require_loaded,
     require_pixel_settings,
     require_size,
     require_whole,
 )
 from lever_pipe.base.rowwise import rowwise
-from lever_pipe.base.storage import digest, strict_json
-from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._engine import Engine, build_engine
-from lever_pipe.lvlms._requests import TokenPrompt
-from lever_pipe.lvlms._vision import VisionStore, settings_of
+from lever_pipe.base.storage import strict_json
+from lever_pipe.lvlms._family import Family
+from lever_pipe.lvlms._layers import LanguageModel
+from lever_pipe.lvlms._positions import Grid, SegmentLayout, grid_layout
+from lever_pipe.lvlms._tower import VisionFlop, VisionTower
 from lever_pipe.lvlms.asking.prompts import ChatTemplate
-from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 ATTENTION = "sdpa"
 REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
-PROMPTS_PER_BATCH = 32
 TEMPLATE = ChatTemplate(
     begin="<|im_start|>{role}\n",
     end="<|im_end|>\n",
     image="<|vision_start|><|image_pad|><|vision_end|>",
-    control=r"<\|[a-z_]+\|>",
+    system="You are a helpful assistant.",
 )
 """ChatML, as the published model's own chat template writes it."""
+# A CPU is fastest while a batch's activations stay in its cache; a GPU needs enough of them to be busy.
+PATCHES_PER_BATCH = {"cpu": 2048}
+PATCHES_PER_BATCH_ELSEWHERE = 16_384
 
 
 @dataclass(frozen=True)
-class Qwen25Vl:
-    """A loaded Qwen2.5-VL in evaluation mode (`protocol.LvlmFamily`)."""
+class Patches:
+    """Images as grids of patches, of which a square is merged into a token (`_vision.ImageEncoder`).
+
+    Attributes:
+        model: whose vision tower.
+        processor: its image processor.
+    """
 
     model: Any
-    tokenizer: Any
-    image_processor: Any
-    folder: Path = Path()
+    processor: Any
 
     @property
-    def eos(self) -> int:
-        """The token that ends a turn."""
-        return int(self.tokenizer.eos_token_id)
+    def rows_per_batch(self) -> int:
+        """Return the patches of one pass of the tower."""
+        return PATCHES_PER_BATCH.get(self.model.device.type, PATCHES_PER_BATCH_ELSEWHERE)
 
-    @property
-    def image_token(self) -> int:
-        """The placeholder that stands for an image."""
-        return int(self.model.config.image_token_id)
-
-    @property
-    def context(self) -> int:
-        """The most tokens of a prompt with its answer."""
-        return int(self.model.config.text_config.max_position_embeddings)
-
-    def identity(self) -> dict[str, str]:
-        """Return what of the folder an answer depends on."""
-        paths = sorted([*self.folder.glob("*.safetensors"), self.folder / "config.json"])
-        listing = "\n".join(f"{path.name} {digest(path)}" for path in paths)
-        return {
-            "weights": hashlib.sha256(listing.encode()).hexdigest(),
-            "tokenizer": digest(self.folder / "tokenizer.json"),
-            "image_processor": settings_of(self.image_processor),
-        }
-
-    def engine(
-        self, images: ImageSource, *, options: LvlmOptions, decode: DecodeOptions, counters: Counter[str]
-    ) -> Engine:
-        """Return an engine over this model whose work is counted."""
-        vision = VisionStore(self.model, self.image_processor, images, capacity=options.vision_bytes, counters=counters)
-        return build_engine(
-            self.model,
-            vision,
-            executor=options.executor,
-            options=decode,
-            wave_tokens=options.wave_tokens,
-            kv_tokens=options.kv_tokens,
-            counters=counters,
+    def grid(self, width: int, height: int) -> Grid:
+        """Return frames, rows and columns of patches."""
+        processor = self.processor
+        rows, columns = smart_resize(
+            height,
+            width,
+            factor=processor.patch_size * processor.merge_size,
+            min_pixels=processor.size["shortest_edge"],
+            max_pixels=processor.size["longest_edge"],
         )
+        return 1, rows // processor.patch_size, columns // processor.patch_size
 
-    @torch.inference_mode()
-    def stock_tokens(
-        self,
-        prompts: Sequence[TokenPrompt],
-        *,
-        open_image: Callable[[str], Image],
-        options: DecodeOptions,
-        batch_size: int = PROMPTS_PER_BATCH,
-    ) -> list[tuple[int, ...]]:
-        """Return the tokens of each prompt by `generate` on pixels, up to and with the end of the turn.
+    def block(self, grid: Grid) -> SegmentLayout:
+        """Return the tokens of an image."""
+        return grid_layout(grid, self.processor.merge_size, self.model.config.image_token_id)
 
-        Slow and independent of engine and shared images, for cross-checks.
-        """
-        answers: list[tuple[int, ...]] = []
-        for start in range(0, len(prompts), batch_size):
-            inputs = self.stock_inputs(prompts[start : start + batch_size], open_image)
-            # A length penalty without beams is refused with a warning.
-            beams = {"length_penalty": options.length_penalty} if options.num_beams > 1 else {}
-            generated = self.model.generate(
-                **inputs,
-                **beams,
-                do_sample=False,
-                num_beams=options.num_beams,
-                max_new_tokens=options.max_new_tokens,
-                eos_token_id=list(options.eos),
-                pad_token_id=self.tokenizer.pad_token_id,
-            )
-            new = generated[:, inputs["input_ids"].shape[1] :].tolist()
-            answers += [_until_end(tokens, options.eos) for tokens in new]
-        return answers
+    def pixels(self, images: Sequence[Image]) -> list[tuple[Grid, torch.Tensor]]:
+        """Return the grid and the patches [patches, values] of each image."""
+        batch = self.processor(images=list(images), return_tensors="pt")
+        grids = [tuple(grid) for grid in batch["image_grid_thw"].tolist()]
+        return list(zip(grids, batch["pixel_values"].split([math.prod(grid) for grid in grids]), strict=True))
 
-    def stock_inputs(
-        self, prompts: Sequence[TokenPrompt], open_image: Callable[[str], Image]
-    ) -> dict[str, torch.Tensor]:
-        """Return what the model's own forward takes of prompts, padded on the left."""
-        images = [open_image(digest) for prompt in prompts for digest in prompt.images]
-        pixels = dict(self.image_processor(images=images, return_tensors="pt")) if images else {}
-        merge = self.model.config.vision_config.spatial_merge_size**2
-        counts = iter((pixels["image_grid_thw"].prod(-1) // merge).tolist() if images else [])
-        rows = []
-        for prompt in prompts:
-            ids = [token for segment in prompt.segments for token in segment.ids]
-            rows.append([t for token in ids for t in [token] * (next(counts) if token == self.image_token else 1)])
-        width = max(map(len, rows))
-        pad = self.tokenizer.pad_token_id
-        tokens = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
-        alive = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-        text = {
-            "input_ids": tokens,
-            "attention_mask": alive,
-            "mm_token_type_ids": (tokens == self.image_token).int() * alive.int(),
-        }
-        return {name: tensor.to(self.model.device) for name, tensor in {**text, **pixels}.items()}
+    def encode(self, pixels: torch.Tensor, grid: Grid) -> torch.Tensor:
+        """Return the features [B, tokens, H]."""
+        return self._tower(pixels, grid)
+
+    def flop(self, grid: Grid) -> int:
+        """Return the work of one image in the tower."""
+        return self._flop(grid)
+
+    def stock_pixels(self, images: Sequence[Sequence[Image]]) -> dict[str, torch.Tensor]:
+        """Return what the model's own forward takes of the images of several prompts."""
+        return dict(self.processor(images=[image for shown in images for image in shown], return_tensors="pt"))
+
+    @cached_property
+    def _tower(self) -> VisionTower:
+        return VisionTower(self.model.model.visual)
+
+    @cached_property
+    def _flop(self) -> VisionFlop:
+        return VisionFlop(self.model.model.visual)
 
 
-def _until_end(tokens: list[int], eos: tuple[int, ...]) -> tuple[int, ...]:
-    length = next((i + 1 for i, token in enumerate(tokens) if token in eos), len(tokens))
-    return tuple(tokens[:length])
-
-
-def load(folder: Path, *, dtype: str, device: str) -> Qwen25Vl:
+def load(folder: Path, *, dtype: str, device: str) -> Family:
     """Return model, tokenizer and image processor of a folder as `save_pretrained` writes it.
 
     Raises:
@@ -184,7 +136,9 @@ def load(folder: Path, *, dtype: str, device: str) -> Qwen25Vl:
     model.eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    return Qwen25Vl(rowwise(model), tokenizer, processor, folder)
+    language = LanguageModel(model.model.language_model, model.lm_head, axes=3, image_token=config.image_token_id)
+    encoder = Patches(model, processor)
+    return Family(__name__, folder, rowwise(model), tokenizer, processor, TEMPLATE, language, encoder)
 
 
 def _require_own_settings(folder: Path, kind: object) -> None:
@@ -257,17 +211,13 @@ def _require_shapes_fit(folder: Path, config: Any) -> None:
 
 
 def _load_model(folder: Path, dtype: str) -> Any:
-    with readable(folder, "set of weights for its own config.json"):
-        model, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            folder,
-            dtype=getattr(torch, dtype),
-            attn_implementation=ATTENTION,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below by name, as every other difference
-        )
-    require_loaded(folder, model, info)
+    model = load_strictly(
+        Qwen2_5_VLForConditionalGeneration,
+        folder,
+        "set of weights for its own config.json",
+        dtype=getattr(torch, dtype),
+        attn_implementation=ATTENTION,
+    )
     if set(model.config.text_config.layer_types) != {"full_attention"}:
         raise CheckpointError(
             f"{folder}: expected full attention in every layer",

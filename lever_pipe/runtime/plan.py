@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe.base.members import available
+from lever_pipe.base.model_folders import model_type
 from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.provenance import canonical_json, code_of
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
-from lever_pipe.experiment.config import ArmSettings, Emulate, OnPolicy, Reward
+from lever_pipe.experiment.config import AUTO, ArmSettings, Emulate, OnPolicy, Reward
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import IDENTITIES, ContinuedRce, LvlmConfig, Planned, Setting, Wildcard
 from lever_pipe.experiment.studies import Experiment
@@ -250,7 +251,17 @@ def members_of(config: Section) -> tuple[str, ...]:
 def lvlm_config(experiment: Experiment) -> LvlmConfig:
     """Return what the LVLM's answers depend on."""
     values = experiment.lvlm.model_dump(exclude={"model", "ask_again"})
+    values["member"] = lvlm_member(experiment)
     return LvlmConfig(model_identity=agent_plan.identity_of_model(experiment.lvlm.model), **values)
+
+
+def lvlm_member(experiment: Experiment) -> str:
+    """Return the family that answers: the named one, or that of the folder's `model_type`; `hf` takes every other."""
+    named = experiment.lvlm.member
+    if named != AUTO:
+        return named
+    kind = model_type(Path(experiment.lvlm.model))
+    return kind if kind in available("lvlms") else "hf"
 
 
 def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy:

@@ -10,8 +10,8 @@ from lever_pipe.base.records import AnswerRow, ExampleId, Selection
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import AnswerPromptsConfig, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
-from lever_pipe.lvlms.asking.answering import load_lvlm, wording_of
-from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
 
@@ -42,7 +42,7 @@ def answer_prompts(
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
-    prompter = Prompter(wording_of(config.lvlm), train)
+    prompter = Prompter(Wording(config.lvlm.prompt), train)
     wanted = distinct_prompts(selections, config.shots)
     replies = model.run([LvlmRequest(prompter(queries[query], chosen)) for query, chosen in wanted])
     if not model.leads:

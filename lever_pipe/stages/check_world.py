@@ -11,7 +11,8 @@ from lever_pipe.base.errors import WorldError
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import CheckWorldConfig, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Output
-from lever_pipe.lvlms.asking.answering import load_lvlm, wording_of
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.world.models.probes import build_probes, check_bounds, summarise
@@ -38,7 +39,7 @@ def check_world(
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
     probes = build_probes(queries, train, seed=config.seed)
-    wording = wording_of(config.lvlm)
+    wording = Wording(config.lvlm.prompt)
     requests = {
         name: [LvlmRequest(wording.prompt(of.query, of.demonstrations)) for of in rows] for name, rows in probes.items()
     }

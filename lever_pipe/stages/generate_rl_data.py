@@ -12,8 +12,8 @@ from lever_pipe.experiment.stage_configs import GenerateRlDataConfig, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Output
 from lever_pipe.lever.judging import trajectories_of
 from lever_pipe.lever.proposers import diversity_fill
-from lever_pipe.lvlms.asking.answering import load_lvlm, wording_of
-from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 
 
 def generate_rl_data(
@@ -40,7 +40,7 @@ def generate_rl_data(
     mine = {pool.query_id for pool in pools}
     wanted = [p for p in storage.read_rows(proposals, Proposal) if p.query_id in mine]
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
-    prompter = Prompter(wording_of(config.lvlm), train)
+    prompter = Prompter(Wording(config.lvlm.prompt), train)
     rows = trajectories_of(wanted, train, model, prompter)
     if config.diversity_budget:
         rows += trajectories_of(_fill(rows, pools, config), train, model, prompter)

@@ -13,8 +13,8 @@ from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
 from lever_pipe.lever.training.judge import LvlmJudge
 from lever_pipe.lever.training.on_policy import Spent, plan_on_policy_epoch
 from lever_pipe.lever.training.policies import Policies, trained_share
-from lever_pipe.lvlms.asking.answering import load_lvlm, wording_of
-from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 
 
 def train_on_policy_epoch(
@@ -51,7 +51,7 @@ def train_on_policy_epoch(
     policies = Policies(epoch.module, epoch.anchor(reference))
     train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
-    judge = LvlmJudge(train, model, Prompter(wording_of(config.lvlm), train), config.on_policy.reward)
+    judge = LvlmJudge(train, model, Prompter(Wording(config.lvlm.prompt), train), config.on_policy.reward)
     values, spent = _run(epoch, policies, judge, config)
     values |= {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
     values |= {"lvlm_prompts": float(judge.prompts)}

@@ -33,8 +33,9 @@ from lever_pipe.lever.rl_data_io import write_original
 from lever_pipe.lever.selector.network import Architecture, build_selector
 from lever_pipe.lever.training.state import load_selector, resume_optimiser, save_optimiser, save_selector
 from lever_pipe.lever.trajectories import make_group, references_of, score_trajectory
-from lever_pipe.lvlms.asking.answering import open_lvlm, wording_of
+from lever_pipe.lvlms.asking.answering import open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
 from lever_pipe.runtime import plan
 from lever_pipe.stages.generate_world import generate_world
@@ -166,7 +167,7 @@ def _lvlm(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], A
 
     def read(copy: Path) -> Any:
         model = open_lvlm(config.member, copy, options=options, images=source)
-        prompt = wording_of(config).prompt(train[0], train[1:3])
+        prompt = Wording(config.prompt).prompt(train[0], train[1:3])
         return model.run([LvlmRequest(prompt, (train[0].answer,))])
 
     return read

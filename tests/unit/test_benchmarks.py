@@ -15,7 +15,7 @@ from benchmarks.document import gate_faults
 from benchmarks.modes import ENGINE, MODES, PLAIN, ByEngine, Mode, Outcome, Work
 from benchmarks.subjects import SIZES, Subject, random_subject
 from benchmarks.workloads import Workload, evaluation, rl_data
-from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
+from lever_pipe.lvlms.asking.prompts import Prompt, Shown, TextSegment, Turn
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ def segment_tokens(subject: Subject, segment: TextSegment) -> int:
     return len(subject.parts.tokenizer(segment.text).input_ids) - len(images) + merged
 
 
-def prompt_tokens(subject: Subject, prompt: TextPrompt) -> int:
-    return sum(segment_tokens(subject, segment) for segment in prompt.segments)
+def prompt_tokens(subject: Subject, prompt: Prompt) -> int:
+    return sum(segment_tokens(subject, segment) for segment in subject.parts.render(prompt).segments)
 
 
 def test_every_mode_answers_alike(comparison: Comparison) -> None:
@@ -57,7 +57,8 @@ def test_every_mode_answers_alike(comparison: Comparison) -> None:
 def test_work_is_what_the_workload_implies(subject: Subject, workload: Workload, comparison: Comparison) -> None:
     requests = workload.requests
     lengths = {request.prompt: prompt_tokens(subject, request.prompt) for request in requests}
-    beginnings = {p.segments[: n + 1] for p in lengths for n in range(len(p.segments))}
+    written = {prompt: subject.parts.render(prompt).segments for prompt in lengths}
+    beginnings = {segments[: n + 1] for segments in written.values() for n in range(len(segments))}
     shared = sum(segment_tokens(subject, beginning[-1]) for beginning in beginnings)
     plain = sum((1 + len(request.answers)) * lengths[request.prompt] for request in requests)
     tokens = {name: measured.work.tokens for name, measured in comparison.measured.items()}
@@ -110,9 +111,15 @@ def test_plain_counts_are_calls_of_the_model(subject: Subject, workload: Workloa
 
 def test_the_random_model_reacts_to_images_and_their_order(subject: Subject) -> None:
     request = rl_data(subject, n_queries=1, n_sequences=4).requests[0]
-    first, second, query = request.prompt.segments[1:]
-    other = [replace(first, images=second.images), replace(second, images=first.images)]
-    swapped = replace(request, prompt=TextPrompt((request.prompt.segments[0], *other, query)))
+    first, second = request.prompt.images[:2]
+    exchanged = {first: second, second: first}
+
+    def exchange(turn: Turn) -> Turn:
+        shown = (Shown(exchanged.get(p.digest, p.digest)) if isinstance(p, Shown) else p for p in turn.parts)
+        return replace(turn, parts=tuple(shown))
+
+    blocks = tuple(tuple(map(exchange, block)) for block in request.prompt.blocks)
+    swapped = replace(request, prompt=replace(request.prompt, blocks=blocks))
     answerer = ENGINE.make(subject)
     answerer.run([request, swapped])
     one, two = (outcome.answer_log_probs for outcome in answerer.outcomes())
@@ -128,7 +135,7 @@ def test_workloads_have_their_shapes(subject: Subject) -> None:
     for start in range(0, len(evaluated), 4):
         prompts = [request.prompt for request in evaluated[start : start + 4]]
         assert [len(prompt.images) for prompt in prompts] == [2, 3, 4, 5]
-        assert all(prompt.segments[:-1] == prompts[-1].segments[: len(prompt.segments) - 1] for prompt in prompts)
+        assert all(prompt.blocks[:-1] == prompts[-1].blocks[: len(prompt.blocks) - 1] for prompt in prompts)
     assert len({request.prompt for request in evaluated}) < len(evaluated)
     assert rl_data(subject).requests == asked
     assert {image.size for image in map(subject.images.open, asked[0].prompt.images)} <= set(SIZES)

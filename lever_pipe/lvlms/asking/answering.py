@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import time
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from functools import lru_cache
 from itertools import chain
@@ -22,13 +24,15 @@ from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
 from lever_pipe.base.records import Example
+from lever_pipe.base.storage import shortened
 from lever_pipe.experiment.stage_configs import LvlmConfig, Runtime
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._flop import flop_per_second
 from lever_pipe.lvlms._planner import PromptTooLongError, cut_shards
 from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests
+from lever_pipe.lvlms.asking.defaults import ends_of
 from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce, require_consent
-from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment, Wording
+from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmFamily, LvlmOptions, LvlmReply, LvlmRequest
 
 
@@ -52,11 +56,6 @@ def load_lvlm(
         ledger=Path(runtime.ledger) if runtime.ledger else None,
         ask_again=runtime.ask_again,
     )
-
-
-def wording_of(config: LvlmConfig) -> Wording:
-    """Return how the configured LVLM is asked."""
-    return Wording(config.prompt, _family(config.member).TEMPLATE)
 
 
 def open_lvlm(
@@ -136,13 +135,15 @@ class LedgerLvlm:
         self._ids: dict[str, tuple[int, ...]] = {}
         self._texts: dict[tuple[int, ...], str] = {}
         self._decode = DecodeOptions(
-            eos=(family.eos,),
+            eos=ends_of(family.folder, family.tokenizer, family.eos, options.ends),
             max_new_tokens=options.max_new_tokens,
             num_beams=options.num_beams,
             length_penalty=options.length_penalty,
+            repetition_penalty=options.repetition_penalty,
         )
+        self._control = control_of(family.tokenizer)
         self._engine = family.engine(images, options=options, decode=self._decode, counters=self._work)
-        self._identity = _identity_of(family, options) | {"backend": self._engine.backend}
+        self._identity = _identity_of(family, options, self._decode) | {"backend": self._engine.backend}
         self._engine_digest = hashlib.sha256(canonical_json(self._identity).encode()).hexdigest()[:ENGINE_DIGITS]
         self._ask_again = ask_again
         self._has_begun = False
@@ -292,11 +293,14 @@ class LedgerLvlm:
         return LvlmReply(row["text"], len(row["tokens"]), sums)
 
     def _to_request(self, request: LvlmRequest) -> TokenRequest:
-        answers = tuple((*self._ids[answer], self.family.eos) for answer in request.answers)
+        answers = tuple((*self._ids[self._answer(answer)], self.family.eos) for answer in request.answers)
         return TokenRequest(self._to_prompt(request.prompt), answers, request.generate)
 
-    def _to_prompt(self, prompt: TextPrompt) -> TokenPrompt:
-        return TokenPrompt(tuple(self._to_segment(segment) for segment in prompt.segments))
+    def _to_prompt(self, prompt: Prompt) -> TokenPrompt:
+        return TokenPrompt(tuple(self._to_segment(segment) for segment in self.family.render(prompt).segments))
+
+    def _answer(self, text: str) -> str:
+        return self.family.template.answer(text)
 
     def _to_segment(self, segment: TextSegment) -> Segment:
         if segment not in self._segments:
@@ -313,12 +317,25 @@ class LedgerLvlm:
 
     def _tokenize(self, requests: Sequence[LvlmRequest]) -> None:
         """Tokenize all texts that were never met, in one call."""
-        texts = {segment.text for request in requests for segment in request.prompt.segments}
-        texts.update(answer for request in requests for answer in request.answers)
+        segments = (segment for request in requests for segment in self.family.render(request.prompt).segments)
+        texts = {segment.text for segment in segments}
+        texts.update(self._answer(answer) for request in requests for answer in request.answers)
         unmet = sorted(texts - self._ids.keys())
         if unmet:
+            said = {text for request in requests for text in (*request.prompt.texts, *request.answers)}
+            self._require_plain(said)
             encoded = self.family.tokenizer(unmet, add_special_tokens=False).input_ids
             self._ids.update(zip(unmet, map(tuple, encoded), strict=True))
+
+    def _require_plain(self, texts: Iterable[str]) -> None:
+        """Refuse texts that the tokenizer would read as the end of a turn or as an image."""
+        for text in texts:
+            if token := self._control.search(text):
+                raise DataError(
+                    f"{shortened(text)!r}: expected a question or an answer of plain text",
+                    found=f"the control token {token.group()}",
+                    do="Remove it from the data; it would cut the prompt.",
+                )
 
     def _text(self, tokens: tuple[int, ...]) -> str:
         if tokens not in self._texts:
@@ -334,20 +351,23 @@ class LedgerLvlm:
         self._asked["prompts_from_ledger"] += len(merged) - n_missing
 
 
-def _identity_of(family: LvlmFamily, options: LvlmOptions) -> dict[str, Any]:
+def control_of(tokenizer: Any) -> re.Pattern[str]:
+    """Return the pattern of all texts that a tokenizer reads as special tokens."""
+    special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
+
+
+def _identity_of(family: LvlmFamily, options: LvlmOptions, decode: DecodeOptions) -> dict[str, Any]:
     """Return all that an answer depends on besides its prompt and the engine's backend."""
     device, versions = family.model.device.type, installed_versions()
     return {
         **family.identity(),
-        "code": engine_code(type(family).__module__, __name__),
+        "code": engine_code(family.member, __name__),
         "libraries": {name: versions[name] for name in ("torch", "transformers", "tokenizers")},
         "dtype": options.dtype,
         "device": device,
         "numerics": numerics.path() if device == "cpu" else "",
-        "eos": family.eos,
-        "num_beams": options.num_beams,
-        "max_new_tokens": options.max_new_tokens,
-        "length_penalty": options.length_penalty,
+        **asdict(decode),
     }
 
 

@@ -1,23 +1,87 @@
-"""The text that a question with its demonstrations becomes, cut into segments at special tokens.
+"""A question with its demonstrations as turns of texts and images, and how a family of LVLMs writes them.
 
-Every segment begins with a special token, which a tokenizer never merges over, so segments may be tokenized one by one
-and shared between prompts.
+A prompt is neutral: it names no token of any model. A family's template makes of it a text in segments, each of which
+begins or ends at a special token, over which a tokenizer never merges; so segments may be tokenized one by one and
+shared between prompts.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, Literal
 
-from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.config import PromptSettings
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image in a prompt, by its digest."""
+
+    digest: str
+
+
+Part = str | Shown
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one side says, or goes on to say: texts and images in order."""
+
+    role: Role
+    parts: tuple[Part, ...]
+
+
+Block = tuple[Turn, ...]
+"""Turns that prompts share as a whole: what is said at first, a demonstration, what is asked."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Blocks in order, ending where the assistant answers; a turn of the role of the one before goes on in it.
+
+    Attributes:
+        blocks: none of them empty.
+        default_system: whether a template may put its own system turn before a prompt that has none.
+    """
+
+    blocks: tuple[Block, ...]
+    default_system: bool = False
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Return whole turns, no two neighbours of one role."""
+        said = groupby((turn for block in self.blocks for turn in block), key=lambda turn: turn.role)
+        return tuple(Turn(role, tuple(part for turn in turns for part in turn.parts)) for role, turns in said)
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Return the image digests in the order in which the prompt shows them."""
+        parts = (part for block in self.blocks for turn in block for part in turn.parts)
+        return tuple(part.digest for part in parts if isinstance(part, Shown))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the texts in order."""
+        return tuple(p for block in self.blocks for turn in block for p in turn.parts if isinstance(p, str))
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the turns as a model folder's own chat template takes them."""
+        return [{"role": turn.role, "content": list(map(_content, turn.parts))} for turn in self.turns]
+
+
+def _content(part: Part) -> dict[str, str]:
+    return {"type": "image"} if isinstance(part, Shown) else {"type": "text", "text": part}
 
 
 @dataclass(frozen=True)
 class TextSegment:
-    """A run of the prompt that begins at a special token; one image digest for each image placeholder in the text."""
+    """A run of the prompt that begins at a special token or behind one; a digest for each image placeholder in it."""
 
     text: str
     images: tuple[str, ...] = ()
@@ -25,7 +89,7 @@ class TextSegment:
 
 @dataclass(frozen=True)
 class TextPrompt:
-    """A whole prompt, ending where the answer begins."""
+    """A whole prompt as a family writes it, ending where the answer begins."""
 
     segments: tuple[TextSegment, ...]
 
@@ -34,113 +98,134 @@ class TextPrompt:
         """The prompt as one string, an image as one placeholder."""
         return "".join(segment.text for segment in self.segments)
 
-    @property
-    def images(self) -> tuple[str, ...]:
-        """The image digests in the order in which the prompt shows them."""
-        return tuple(digest for segment in self.segments for digest in segment.images)
-
 
 @dataclass(frozen=True)
 class ChatTemplate:
     """How a family of LVLMs writes turns and images.
 
     Attributes:
-        begin: of a turn, with `{role}`; it begins with a special token.
-        end: of a turn.
+        begin: of a turn, with `{role}`.
+        end: of a turn; it begins with the special token that ends an answer.
         image: what stands for an image; it begins with a special token.
-        control: pattern of texts that the tokenizer reads as special tokens.
+        start: what stands before everything.
+        between: what stands between the end of a turn and the next one's beginning.
+        before_text: what stands between the beginning of a turn and a text that it begins with.
+        behind_image: what stands behind an image.
+        system: what a prompt without a system turn begins with; empty where the template adds none.
+        roles: what it calls a role, where that is another word.
     """
 
     begin: str
     end: str
     image: str
-    control: str
+    start: str = ""
+    between: str = ""
+    before_text: str = ""
+    behind_image: str = ""
+    system: str = ""
+    roles: Mapping[Role, str] = field(default_factory=dict)
 
-    def turn(self, role: str, text: str = "", *, is_open: bool = False) -> str:
-        """Return a turn, without its end where it goes on."""
-        return self.begin.format(role=role) + text + ("" if is_open else self.end)
+    def render(self, prompt: Prompt) -> TextPrompt:
+        """Return a prompt as text, a segment a block."""
+        blocks = prompt.blocks
+        if self.system and prompt.default_system and blocks[0][0].role != "system":
+            blocks = ((Turn("system", (self.system,)),), *blocks)
+        before: list[Role | None] = [None, *(block[-1].role for block in blocks)]
+        after: list[Role | None] = [*(block[0].role for block in blocks[1:]), None]
+        write = _writer(self)
+        return TextPrompt(tuple(map(write, before, blocks, after)))
+
+    def answer(self, text: str) -> str:
+        """Return an answer as it continues a prompt."""
+        return self.before_text + text
+
+    def __hash__(self) -> int:
+        return hash((self.begin, self.end, self.image, self.start, self.between, self.before_text))
+
+
+@lru_cache(maxsize=8)
+def _writer(template: ChatTemplate) -> Any:
+    """Return the function that writes a block between the roles before and after it; blocks recur."""
+
+    @lru_cache(maxsize=65_536)
+    def write(before: Role | None, block: Block, after: Role | None) -> TextSegment:
+        text = "".join(_written(template, before, block, after))
+        shown = tuple(part.digest for turn in block for part in turn.parts if isinstance(part, Shown))
+        return TextSegment(text, shown)
+
+    return write
+
+
+def _written(template: ChatTemplate, before: Role | None, block: Block, after: Role | None) -> Iterator[str]:
+    if before is None:
+        yield template.start
+    following = [*(turn.role for turn in block[1:]), after]
+    for turn, next_role in zip(block, following, strict=True):
+        goes_on = turn.role == before
+        if not goes_on:
+            yield template.between if before is not None else ""
+            yield template.begin.format(role=template.roles.get(turn.role, turn.role))
+        for place, part in enumerate(turn.parts):
+            if isinstance(part, Shown):
+                yield template.image + template.behind_image
+            else:
+                yield part if place or goes_on else template.before_text + part
+        if turn.role != next_role:
+            yield template.end
+        before = turn.role
+    if after is None:
+        yield template.between + template.begin.format(role=template.roles.get("assistant", "assistant"))
 
 
 @dataclass(frozen=True)
 class Wording:
-    """How examples become text: the configured style in the template of a family.
+    """How examples become turns in the configured style.
 
     The layout `single_turn` puts all images and texts into one user turn and words a demonstration by `demonstration`;
     `turns` gives each demonstration a user turn worded by `query` and an assistant turn that holds the answer alone.
     """
 
     style: PromptSettings
-    template: ChatTemplate
 
-    def prompt(self, query: Example, demonstrations: Sequence[Example]) -> TextPrompt:
-        """Return the prompt that shows `demonstrations` in their order and then asks `query`.
+    def prompt(self, query: Example, demonstrations: Sequence[Example]) -> Prompt:
+        """Return the prompt that shows `demonstrations` in their order and then asks `query`."""
+        return self.joined([self.shown(example) for example in demonstrations], self.asked(query))
 
-        Raises:
-            DataError: a question or an answer contains a control token such as `<|im_end|>`.
-        """
-        return TextPrompt((*self.opening(), *map(self.shown, demonstrations), self.asked(query)))
+    def joined(self, shown: Sequence[Block], asked: Block) -> Prompt:
+        """Return the prompt of these demonstrations and this question."""
+        opening: tuple[Block, ...] = ((Turn("system", (self.style.system,)),),) if self.style.system else ()
+        return Prompt((*opening, *shown, asked), default_system=self.style.system is None)
 
-    def opening(self) -> tuple[TextSegment, ...]:
-        """Return what stands before the first demonstration: one segment or none."""
-        text = self.template.turn("system", self.style.system) if self.style.system else ""
-        text += self.template.turn("user", is_open=True) if self._in_one_turn else ""
-        return (TextSegment(text),) if text else ()
+    def shown(self, demonstration: Example) -> Block:
+        """Return a demonstration with its answer."""
+        if self.style.layout == "single_turn":
+            return (_says("user", demonstration, self.style.demonstration),)
+        answer = Turn("assistant", (_filled("{answer}", demonstration),))
+        return _says("user", demonstration, self.style.query), answer
 
-    def shown(self, demonstration: Example) -> TextSegment:
-        """Return a demonstration with its answer.
+    def asked(self, query: Example) -> Block:
+        """Return what is asked."""
+        return (_says("user", query, self.style.query),)
 
-        Raises:
-            DataError: its question or answer contains a control token.
-        """
-        if self._in_one_turn:
-            text = self.template.image + self._fill(self.style.demonstration, demonstration)
-        else:
-            answer = self._fill("{answer}", demonstration)
-            text = self._question_turn(demonstration) + self.template.turn("assistant", answer)
-        return TextSegment(text, (demonstration.image_digest,))
 
-    def asked(self, query: Example) -> TextSegment:
-        """Return what is asked, up to where the answer begins.
+def _says(role: Role, example: Example, template: str) -> Turn:
+    return Turn(role, (Shown(example.image_digest), _filled(template, example)))
 
-        Raises:
-            DataError: its question or answer contains a control token.
-        """
-        if self._in_one_turn:
-            text = self.template.image + self._fill(self.style.query, query) + self.template.end
-        else:
-            text = self._question_turn(query)
-        return TextSegment(text + self.template.turn("assistant", is_open=True), (query.image_digest,))
 
-    @property
-    def _in_one_turn(self) -> bool:
-        return self.style.layout == "single_turn"
-
-    def _question_turn(self, example: Example) -> str:
-        return self.template.turn("user", self.template.image + self._fill(self.style.query, example))
-
-    def _fill(self, template: str, example: Example) -> str:
-        for key, value in (("question", example.question), ("answer", example.answer)):
-            token = re.search(self.template.control, value)
-            if token:
-                raise DataError(
-                    f"question {example.question_id}: expected a {key} of plain text",
-                    found=f"the control token {token.group()}",
-                    do="Remove it from the data; it would cut the prompt.",
-                )
-        return template.format(question=example.question, answer=example.answer).strip()
+def _filled(template: str, example: Example) -> str:
+    return template.format(question=example.question, answer=example.answer).strip()
 
 
 class Prompter:
-    """Prompts of queries with demonstrations from the train split; each example becomes text once in a role."""
+    """Prompts of queries with demonstrations from the train split; each example becomes a block once in a role."""
 
     def __init__(self, wording: Wording, train: Sequence[Example]) -> None:
         self._wording = wording
         self._train = train
-        self._opening = wording.opening()
-        self._shown: dict[ExampleId, TextSegment] = {}
-        self._asked: dict[tuple[str, str, str], TextSegment] = {}  # by all that a query's segment is made of
+        self._shown: dict[ExampleId, Block] = {}
+        self._asked: dict[tuple[str, str, str], Block] = {}  # by all that a query's block is made of
 
-    def __call__(self, query: Example, demonstrations: Sequence[ExampleId]) -> TextPrompt:
+    def __call__(self, query: Example, demonstrations: Sequence[ExampleId]) -> Prompt:
         """Return the prompt with the demonstrations in the given order, the first one farthest from the query."""
         for i in demonstrations:
             if i not in self._shown:
@@ -148,4 +233,4 @@ class Prompter:
         made_of = (query.question, query.answer, query.image_digest)
         if made_of not in self._asked:
             self._asked[made_of] = self._wording.asked(query)
-        return TextPrompt((*self._opening, *(self._shown[i] for i in demonstrations), self._asked[made_of]))
+        return self._wording.joined([self._shown[i] for i in demonstrations], self._asked[made_of])

@@ -12,102 +12,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+import tiny_qwen2_5_vl
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from tiny_parts import WORDS
 
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import Engine, build_engine
+from lever_pipe.lvlms._family import Family
 from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms.protocol import ImageSource
-from lever_pipe.lvlms.qwen2_5_vl import Qwen25Vl, load
+from lever_pipe.lvlms.qwen2_5_vl import load
 
-SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-WORDS = (
-    *("what", "color", "is", "the", "cat", "dog", "bus", "train", "man", "table", "red", "blue", "green"),
-    *("two", "one", "kind", "of", "food", "sport", "where"),
-)
 SIZES = ((112, 84), (84, 112), (112, 112), (168, 56), (56, 140))  # width, height
 SYSTEM = "<|im_start|>system\nAnswer with one or two words.<|im_end|>\n"
-
-
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(
-        [" ".join(WORDS), "\n".join(WORDS)],
-        trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=list(SPECIALS),
-        padding_side="left",
-    )
-
-
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5_VLForConditionalGeneration:
-    pad, _, end, start, stop, image = tokenizer.convert_tokens_to_ids(list(SPECIALS))
-    rotary = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
-    config = Qwen2_5_VLConfig(
-        text_config={
-            "hidden_size": 64,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "intermediate_size": 96,
-            "vocab_size": len(tokenizer),
-            "max_position_embeddings": 4096,
-            "rope_parameters": rotary,
-            "bos_token_id": pad,
-            "eos_token_id": end,
-            "pad_token_id": pad,
-            "tie_word_embeddings": True,
-        },
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_heads": 2,
-            "out_hidden_size": 64,
-            "fullatt_block_indexes": [1],
-            "window_size": 56,
-        },
-        image_token_id=image,
-        video_token_id=pad,
-        vision_start_token_id=start,
-        vision_end_token_id=stop,
-        tie_word_embeddings=True,
-    )
-    model = Qwen2_5_VLForConditionalGeneration(config)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                parameter.normal_(0, 0.05, generator=generator)
-            elif parameter.ndim >= 2:
-                # Far above the usual 0.02, else no output would react to an image or a position.
-                parameter.normal_(0, 0.15 if "embed_tokens" in name else 0.25, generator=generator)
-    return model
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny") / "model"
-    tokenizer = make_tokenizer()
-    make_model(tokenizer).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=112 * 112).save_pretrained(path)
+    tiny_qwen2_5_vl.save(path)
     return path
 
 
 @pytest.fixture(scope="session")
-def parts(folder: Path) -> Qwen25Vl:
+def parts(folder: Path) -> Family:
     return load(folder, dtype="float32", device="cpu")
 
 
@@ -128,7 +57,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 class Bench:
     """Builds prompts and engines over the tiny model."""
 
-    parts: Qwen25Vl
+    parts: Family
     paths: dict[str, Path]
 
     def ids(self, text: str) -> tuple[int, ...]:
@@ -161,8 +90,7 @@ class Bench:
     def vision(self, capacity: int = 2**30) -> tuple[VisionStore, Counter[str]]:
         counters: Counter[str] = Counter()
         source = ImageSource(self.paths)
-        store = VisionStore(self.parts.model, self.parts.image_processor, source, capacity=capacity, counters=counters)
-        return store, counters
+        return self.parts.vision(source, capacity=capacity, counters=counters), counters
 
     def engine(
         self,
@@ -177,7 +105,7 @@ class Bench:
     ) -> tuple[Engine, Counter[str]]:
         store, counters = self.vision()
         engine = build_engine(
-            self.parts.model,
+            self.parts.language,
             store,
             executor=executor,
             options=self.options(beams=beams, eos=eos, tokens=tokens, **kw),
@@ -188,9 +116,15 @@ class Bench:
         return engine, counters
 
     def options(
-        self, *, beams: int = 1, eos: tuple[int, ...] | None = None, tokens: int = 6, length_penalty: float = 0.0
+        self,
+        *,
+        beams: int = 1,
+        eos: tuple[int, ...] | None = None,
+        tokens: int = 6,
+        length_penalty: float = 0.0,
+        repetition_penalty: float = 1.0,
     ) -> DecodeOptions:
-        return DecodeOptions(eos or (self.parts.eos,), tokens, beams, length_penalty)
+        return DecodeOptions(eos or (self.parts.eos,), tokens, beams, length_penalty, repetition_penalty)
 
     def requests(self) -> list[TokenRequest]:
         return [TokenRequest(prompt, self.answers()) for prompt in self.prompts()]
@@ -201,5 +135,5 @@ class Bench:
 
 
 @pytest.fixture(scope="session")
-def bench(parts: Qwen25Vl, paths: dict[str, Path]) -> Bench:
+def bench(parts: Family, paths: dict[str, Path]) -> Bench:
     return Bench(parts, paths)

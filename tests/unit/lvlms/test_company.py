@@ -22,8 +22,8 @@ from lever_pipe.base.records import Example
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lever.trajectories import references_of
-from lever_pipe.lvlms.asking.answering import load_lvlm, wording_of
-from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
@@ -48,7 +48,7 @@ def examples() -> tuple[list[Example], Path]:
 def requests() -> list[LvlmRequest]:
     """Return 40 prompts of ten queries with 1 to 4 demonstrations, among them images of other sizes."""
     train, _ = examples()
-    prompter, draw = Prompter(wording_of(lvlm_config()), train), random.Random(0)
+    prompter, draw = Prompter(Wording(lvlm_config().prompt), train), random.Random(0)
     chosen = [(q, draw.sample([j for j in range(24) if j != q], 1 + i)) for q in range(10) for i in range(4)]
     return [LvlmRequest(prompter(train[q], ids), references_of(train[q])) for q, ids in chosen]
 

@@ -8,17 +8,17 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from families import FOLDERS as FAST
 
 from lever_pipe.base.members import available
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.config import PromptSettings
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
-from lever_pipe.lvlms.asking.prompts import ChatTemplate, TextPrompt, Wording
+from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, Lvlm, LvlmFamily, LvlmOptions, LvlmReply, LvlmRequest
 
 MEMBERS = available("lvlms")
-FOLDERS = {"qwen2_5_vl": "folder"}
-"""Member -> the fixture that makes a tiny folder of its family; a family without one cannot be tested."""
+FOLDERS = {**FAST, "hf": FAST["qwen2_5_vl"]}
 QUERY = Example(
     example_id=ExampleId(0),
     question_id=0,
@@ -37,38 +37,37 @@ def test_every_member_has_a_folder_and_the_published_model_is_one() -> None:
 
 
 @pytest.fixture(params=MEMBERS)
-def member(request: pytest.FixtureRequest, paths: dict[str, Path]) -> LedgerLvlm:
-    folder = request.getfixturevalue(FOLDERS[request.param])
+def member(request: pytest.FixtureRequest, paths: dict[str, Path], tmp_path: Path) -> LedgerLvlm:
+    folder = tmp_path / "model"
+    FOLDERS[request.param](folder)
     return open_lvlm(request.param, folder, options=LvlmOptions(), images=ImageSource(paths))
 
 
 @pytest.fixture
-def prompts(member: LedgerLvlm, paths: dict[str, Path]) -> list[TextPrompt]:
-    wording = Wording(PromptSettings(system=""), import_module(type(member.family).__module__).TEMPLATE)
+def prompts(paths: dict[str, Path]) -> list[Prompt]:
+    wording = Wording(PromptSettings(system="answer with one word"))  # every template can write that
     return [wording.prompt(QUERY.model_copy(update={"image_digest": digest}), []) for digest in list(paths)[:3]]
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_a_member_has_a_template_and_a_loader_of_the_agreed_signature(name: str) -> None:
-    module = import_module(f"lever_pipe.lvlms.{name}")
-    assert isinstance(module.TEMPLATE, ChatTemplate)
-    parameters = inspect.signature(module.load).parameters
+def test_a_member_has_a_loader_of_the_agreed_signature(name: str) -> None:
+    parameters = inspect.signature(import_module(f"lever_pipe.lvlms.{name}").load).parameters
     assert list(parameters) == ["folder", "dtype", "device"]
     assert [p.name for p in parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY] == ["dtype", "device"]
 
 
-def test_the_template_fits_the_tokenizer(member: LedgerLvlm, prompts: list[TextPrompt]) -> None:
+def test_the_template_fits_the_tokenizer(member: LedgerLvlm, prompts: list[Prompt]) -> None:
     """Segments may be tokenized apart, an image is one placeholder, and a turn ends in the token that ends answers."""
     family = member.family
-    template = import_module(type(family).__module__).TEMPLATE
+    template = family.template
 
     def ids(text: str) -> list[int]:
         return list(family.tokenizer(text, add_special_tokens=False).input_ids)
 
     assert ids(template.image).count(family.image_token) == 1
     assert ids(template.end)[0] == family.eos
-    for prompt in prompts:
-        assert [token for segment in prompt.segments for token in ids(segment.text)] == ids(prompt.text)
+    for written in map(family.render, prompts):
+        assert [token for segment in written.segments for token in ids(segment.text)] == ids(written.text)
 
 
 def test_a_member_is_a_family(member: LedgerLvlm) -> None:
@@ -83,7 +82,7 @@ def test_a_member_is_an_lvlm(member: LedgerLvlm) -> None:
     assert set(member.counters.values()) == {0}
 
 
-def test_replies_come_in_order_and_duplicates_fan_out(member: LedgerLvlm, prompts: list[TextPrompt]) -> None:
+def test_replies_come_in_order_and_duplicates_fan_out(member: LedgerLvlm, prompts: list[Prompt]) -> None:
     requests = [LvlmRequest(p, ("red", "two dog")) for p in prompts]
     replies = member.run([*requests, requests[0]])
     assert all(isinstance(r, LvlmReply) for r in replies)
@@ -91,7 +90,7 @@ def test_replies_come_in_order_and_duplicates_fan_out(member: LedgerLvlm, prompt
     assert [member.run([r])[0] for r in requests] == replies[:3]
 
 
-def test_given_answers_get_a_log_probability_each_in_asked_order(member: LedgerLvlm, prompts: list[TextPrompt]) -> None:
+def test_given_answers_get_a_log_probability_each_in_asked_order(member: LedgerLvlm, prompts: list[Prompt]) -> None:
     one = member.run([LvlmRequest(prompts[0], ("red", "two dog", "blue"))])[0].answer_log_probs
     other = member.run([LvlmRequest(prompts[0], ("blue", "two dog", "red"), generate=False)])[0].answer_log_probs
     assert one == other[::-1]
@@ -99,12 +98,12 @@ def test_given_answers_get_a_log_probability_each_in_asked_order(member: LedgerL
     assert all(math.isfinite(value) and value < 0 for value in one)
 
 
-def test_a_request_may_ask_for_scores_only(member: LedgerLvlm, prompts: list[TextPrompt]) -> None:
+def test_a_request_may_ask_for_scores_only(member: LedgerLvlm, prompts: list[Prompt]) -> None:
     reply = member.run([LvlmRequest(prompts[0], ("red",), generate=False)])[0]
     assert (reply.text, reply.n_tokens, len(reply.answer_log_probs)) == ("", 0, 1)
     assert member.run([]) == []
 
 
-def test_the_stock_path_agrees(member: LedgerLvlm, prompts: list[TextPrompt]) -> None:
+def test_the_stock_path_agrees(member: LedgerLvlm, prompts: list[Prompt]) -> None:
     requests = [LvlmRequest(p) for p in prompts]
     assert member.stock_answers(requests) == [reply.text for reply in member.run(requests)]

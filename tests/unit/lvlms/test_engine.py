@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lever_pipe.lvlms import _executor, _positions
+from lever_pipe.lvlms import _executor, _positions, qwen2_5_vl
+from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._planner import cut_shards
 from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests
 from lever_pipe.lvlms.qwen2_5_vl import load
@@ -127,6 +128,18 @@ def test_several_end_tokens_in_beam_search(bench, frequent: list[int], executor:
     assert [r.tokens for r in engine.run([TokenRequest(p) for p in prompts])] == stock(bench, prompts, beams=3, eos=eos)
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("penalty", [0.7, 1.05, 3.0])
+def test_a_repetition_penalty_equals_the_stock_one(bench, penalty: float, beams: int, executor: str) -> None:
+    prompts = bench.prompts()[:8]
+    engine, _ = bench.engine(executor=executor, beams=beams, repetition_penalty=penalty)
+    tokens = [r.tokens for r in engine.run([TokenRequest(p) for p in prompts])]
+    assert tokens == stock(bench, prompts, beams=beams, repetition_penalty=penalty)
+    # Else the penalty could be left out unseen.
+    assert penalty == 1.05 or tokens != stock(bench, prompts, beams=beams)
+
+
 def test_generated_log_probs_are_those_of_scoring_the_same_tokens(bench) -> None:
     prompts = bench.prompts()[:5]
     engine, _ = bench.engine()
@@ -134,16 +147,22 @@ def test_generated_log_probs_are_those_of_scoring_the_same_tokens(bench) -> None
         assert result.token_log_probs == pytest.approx(naive_scores(bench, prompt, result.tokens), abs=ATOL)
 
 
+def on_three_axes(line: _positions.SegmentLayout) -> _positions.SegmentLayout:
+    return replace(line, positions=line.positions.repeat(3, axis=0))
+
+
 FAULTS = {
-    "generated tokens three too far": ("decode_positions", lambda starts, step: starts + step + 3),
+    "generated tokens three too far": (_positions, "decode_positions", lambda starts, step: starts + step + 3),
     "images at text positions": (
-        "image_positions",
-        lambda grid, merge: (
-            torch.arange(grid[1] * grid[2] // merge**2).expand(3, -1).numpy(),
-            grid[1] * grid[2] // merge**2,
-        ),
+        qwen2_5_vl,
+        "grid_layout",
+        lambda grid, merge, token: on_three_axes(_positions.line_layout([token] * (grid[1] * grid[2] // merge**2))),
     ),
-    "answers one too far": ("answer_positions", lambda start, count: start + 1 + torch.arange(count).numpy()),
+    "answers one too far": (
+        _positions,
+        "answer_positions",
+        lambda start, count: start + 1 + torch.arange(count).numpy(),
+    ),
 }
 
 
@@ -152,8 +171,8 @@ FAULTS = {
 def test_a_wrong_position_would_be_noticed(
     bench, reference, monkeypatch: pytest.MonkeyPatch, fault: str, executor: str
 ) -> None:
-    name, wrong = FAULTS[fault]
-    monkeypatch.setattr(_positions, name, wrong)
+    where, name, wrong = FAULTS[fault]
+    monkeypatch.setattr(where, name, wrong)
     engine, _ = bench.engine(executor=executor)
     assert largest_gap(engine.run(bench.requests()), reference) > 100 * ATOL
 
@@ -301,8 +320,8 @@ def test_log_probabilities_in_blocks_are_the_same(
 ) -> None:
     monkeypatch.setattr(_executor, "VALUES_PER_BLOCK", lines * bench.parts.model.lm_head.weight.shape[0])
     most = []
-    plain = _executor.log_probs
-    monkeypatch.setattr(_executor, "log_probs", lambda m, hidden: most.append(hidden.shape[:-1]) or plain(m, hidden))
+    plain = LanguageModel.logits
+    monkeypatch.setattr(LanguageModel, "logits", lambda of, hidden: most.append(hidden.shape[:-1]) or plain(of, hidden))
     engine, _ = bench.engine(executor=executor, wave_tokens=100_000)
     results = engine.run([TokenRequest(prompt, bench.answers(), False) for prompt in bench.prompts()])
     scored = [list(scores) for result in results for scores in result.scores]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from lever_pipe.base import rowwise
-from lever_pipe.lvlms._flop import TextFlop, VisionFlop, chain_pairs
+from lever_pipe.lvlms._flop import TextFlop, chain_pairs
 from lever_pipe.lvlms._memory import prompt_mask
 from lever_pipe.lvlms._requests import TokenRequest
+from lever_pipe.lvlms._tower import VisionFlop
 
 # Norms and biases are counted with the matrices that they stand beside, and are no matrix product.
 RTOL = 0.02
@@ -47,22 +49,23 @@ def test_pairs_are_the_entries_of_the_mask(size: int, past: int, branches: tuple
 
 
 def test_a_vision_pass_is_what_torch_counts(bench, only_the_work: None) -> None:
-    flop = VisionFlop(bench.parts.model)
+    flop = VisionFlop(bench.parts.model.model.visual)
     flop._attention = 0
     store, counters = bench.vision()
-    store._flop = flop
+    store._encoder = replace(bench.parts.encoder)
+    store._encoder.__dict__["_flop"] = flop
     with FlopCounterMode(display=False) as measured, torch.inference_mode():
         store.prepare(bench.paths)
     assert counters["flop"] == pytest.approx(measured.get_total_flops(), rel=RTOL)
 
 
 def test_vision_pairs_are_those_of_windows_and_full_attention(bench) -> None:
-    flop = VisionFlop(bench.parts.model)
+    flop = VisionFlop(bench.parts.model.model.visual)
     config = bench.parts.model.config.vision_config
     grid = (1, 8, 8)  # four windows of 4 x 4 patches
     window = (config.window_size // config.patch_size) ** 2
     pairs = [4 * window**2, (8 * 8) ** 2]  # one windowed layer, one full
-    linear = VisionFlop(bench.parts.model)
+    linear = VisionFlop(bench.parts.model.model.visual)
     linear._attention = 0
     assert (config.depth, window) == (2, 16)
     assert flop(grid) - linear(grid) == 4 * config.hidden_size * sum(pairs)
@@ -71,7 +74,7 @@ def test_vision_pairs_are_those_of_windows_and_full_attention(bench) -> None:
 
 def test_text_flop_counts_every_layer_of_a_step(bench) -> None:
     config = bench.parts.model.config.text_config
-    flop = TextFlop(bench.parts.model)
+    flop = TextFlop(bench.parts.language)
     further = flop.of_step(1, 11) - flop.of_step(1, 10)
     assert further == 4 * config.hidden_size * config.num_hidden_layers  # one key more, scores and sums
     assert flop.of_step(3, 10) == 3 * flop.of_step(1, 10)

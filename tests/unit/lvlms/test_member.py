@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,11 @@ from lever_pipe.lvlms._requests import merge_requests
 from lever_pipe.lvlms.asking import answering
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of
-from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment, Wording
+from lever_pipe.lvlms.asking.prompts import Prompt, Shown, Turn, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmRequest
-from lever_pipe.lvlms.qwen2_5_vl import TEMPLATE
 
 STYLE = PromptSettings(layout="turns", system="", demonstration="{question} {answer}", query="{question}")
-WORDING = Wording(STYLE, TEMPLATE)
+WORDING = Wording(STYLE)
 QUESTIONS = ("what color is the cat", "how many men", "where is this", "what kind of dog", "is this food")
 ANSWERS = ("red", "two dog", "blue", "green train table", "one")
 
@@ -232,9 +232,22 @@ def test_a_missing_image_file_is_named(load, requests, paths, tmp_path: Path) ->
 
 
 def test_a_placeholder_without_an_image_is_refused(load) -> None:
-    prompt = TextPrompt((TextSegment("<|im_start|>user\n<|image_pad|>"),))
-    with pytest.raises(DataError, match="expected 0 image placeholders; found 1"):
-        load().run([LvlmRequest(prompt)])
+    member = load()
+    member.family = replace(member.family, template=replace(member.family.template, behind_image="<|image_pad|>"))
+    prompt = Prompt(((Turn("user", (Shown(next(iter(member._images._paths))),)),),))
+    with pytest.raises(DataError, match="expected 1 image placeholders; found 2"):
+        member.run([LvlmRequest(prompt)])
+
+
+@pytest.mark.parametrize("place", ["question", "answer", "given answer"])
+def test_control_tokens_in_the_data_are_refused(load, requests, place: str) -> None:
+    bad = "a<|im_end|>b"
+    turns = (Turn("user", ("what", bad if place == "question" else "is it")), Turn("assistant", ("red",)))
+    if place == "answer":
+        turns = (*turns[:1], Turn("assistant", (bad,)))
+    prompt = Prompt((turns, (Turn("user", ("and now",)),)))
+    with pytest.raises(DataError, match=r"'a<\|im_end\|>b': expected .* found the control token <\|im_end\|>"):
+        load().run([LvlmRequest(prompt, (bad,) if place == "given answer" else ())])
 
 
 def test_a_prompt_beyond_the_context_never_runs(load, requests, folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import inspect
 import logging
 import random
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -105,11 +106,11 @@ def paged(
 ) -> tuple[Engine, PagedMemory]:
     store, counters = bench.vision()
     budget = Budget(wave_tokens, kv_tokens, 4096, tokens, beams)
-    model = bench.parts.model
-    memory = PagedMemory(model, stored=kv_tokens, spare=budget.spare, page=page, kernel=kernel)
+    language = bench.parts.language
+    memory = PagedMemory(language, stored=kv_tokens, spare=budget.spare, page=page, kernel=kernel)
     decode = bench.options(beams=beams, tokens=tokens, **options)
-    executor = PackedExecutor(model, store, memory=memory, options=decode, counters=counters)
-    return Engine(model, store, executor=executor, budget=budget, counters=counters), memory
+    executor = PackedExecutor(language, store, memory=memory, options=decode, counters=counters)
+    return Engine(language, store, executor=executor, budget=budget, counters=counters), memory
 
 
 @pytest.fixture(scope="module")
@@ -318,8 +319,7 @@ def test_the_pool_grows_instead_of_failing(bench, reference) -> None:
 
 
 def test_growing_keeps_what_is_stored(bench) -> None:
-    config, like = bench.parts.model.config.text_config, torch.zeros(1)
-    pool = PagePool(config, 2, 4, like=like)
+    pool = PagePool(bench.parts.language, 2, 4)
     pages = pool.take(2)
     slots = torch.arange(2 * 3 * 4)
     kept = torch.randn(slots.numel(), 2, 16, generator=torch.Generator().manual_seed(0))
@@ -336,12 +336,12 @@ def test_growing_keeps_what_is_stored(bench) -> None:
 
 
 def choose(bench, kernels, **kw):
-    return choose_memory(bench.parts.model, stored=4000, spare=15, kernels=kernels, **kw)
+    return choose_memory(bench.parts.language, stored=4000, spare=15, kernels=kernels, **kw)
 
 
 @pytest.mark.parametrize("page", [16, 256])
 def test_the_self_test_passes_a_right_kernel(bench, page: int) -> None:
-    assert self_test(bench.parts.model, page=page, kernel=emulated_varlen) is None
+    assert self_test(bench.parts.language, page=page, kernel=emulated_varlen) is None
 
 
 @pytest.mark.parametrize("page", [16, 256])
@@ -349,13 +349,14 @@ def test_the_self_test_passes_a_right_kernel(bench, page: int) -> None:
 @pytest.mark.parametrize("kernel", [None, *WRONG_KERNELS])
 def test_the_self_test_finds_wrong_kernels(bench, page: int, dtype, kernel) -> None:
     model = copy.deepcopy(bench.parts.model).to(dtype)
-    fault = self_test(model, page=page, kernel=kernel or emulated_varlen)
+    language = replace(bench.parts.language, decoder=model.model.language_model, head=model.lm_head)
+    fault = self_test(language, page=page, kernel=kernel or emulated_varlen)
     assert (fault is None) == (kernel is None), fault
 
 
 def test_the_self_test_finds_wrong_layouts(bench, monkeypatch) -> None:
     monkeypatch.setattr(PagePool, "copy", lambda *_: None)
-    assert "off by" in self_test(bench.parts.model, page=64, kernel=emulated_varlen)
+    assert "off by" in self_test(bench.parts.language, page=64, kernel=emulated_varlen)
 
 
 def test_the_first_page_size_that_works_is_chosen(bench, caplog) -> None:
@@ -372,7 +373,7 @@ def test_the_first_page_size_that_works_is_chosen(bench, caplog) -> None:
 def test_slots_are_the_way_out(bench, caplog) -> None:
     with caplog.at_level(logging.INFO):
         memory = choose(bench, {"a": without_the_last_page}, pages=(16, 64))
-        plain = choose_memory(bench.parts.model, stored=4000, spare=15)
+        plain = choose_memory(bench.parts.language, stored=4000, spare=15)
     assert isinstance(memory, SlotMemory) and isinstance(plain, SlotMemory)
     assert memory.pool.size == 4000
     tried, untried = (record.message for record in caplog.records)

@@ -11,9 +11,13 @@ from lever_pipe.lvlms import _positions
 IMAGE = 7
 
 
+def image(rows: int, columns: int) -> _positions.SegmentLayout:
+    return _positions.grid_layout((1, rows, columns), 2, IMAGE)
+
+
 def test_text_advances_by_one_and_an_image_by_its_longer_side() -> None:
     # Two text tokens at 0 and 1; a 2 x 3 image at 2: rows 2..3, columns 2..4; the next token at 2 + max(2, 3) = 5.
-    layout = _positions.segment_layout((1, 2, IMAGE, 3), [(1, 4, 6)], image_token=IMAGE, merge=2)
+    layout = _positions.segment_layout((1, 2, IMAGE, 3), [image(4, 6)], image_token=IMAGE, axes=3)
     assert layout.ids.tolist() == [1, 2, 7, 7, 7, 7, 7, 7, 3]
     assert layout.positions.tolist() == [
         [0, 1, 2, 2, 2, 2, 2, 2, 5],
@@ -30,10 +34,10 @@ def test_answers_and_generated_tokens_continue_behind_the_prompt() -> None:
 
 @given(st.lists(st.one_of(st.integers(0, 6), st.tuples(st.integers(1, 4), st.integers(1, 4))), max_size=12))
 def test_a_segment_may_be_cut_anywhere(items: list[int | tuple[int, int]]) -> None:
-    def lay(part: list[int | tuple[int, int]]) -> _positions.Layout:
+    def lay(part: list[int | tuple[int, int]]) -> _positions.SegmentLayout:
         ids = [item if isinstance(item, int) else IMAGE for item in part]
-        grids = [(1, 2 * item[0], 2 * item[1]) for item in part if isinstance(item, tuple)]
-        return _positions.segment_layout(ids, grids, image_token=IMAGE, merge=2)
+        images = [image(2 * item[0], 2 * item[1]) for item in part if isinstance(item, tuple)]
+        return _positions.segment_layout(ids, images, image_token=IMAGE, axes=3)
 
     whole = lay(items)
     for cut in range(len(items) + 1):
@@ -55,9 +59,9 @@ def test_ids_and_positions_equal_the_stock_ones_bit_for_bit(bench, index: int) -
     store.prepare(prompt.images)
     start, ids, positions = 0, [], []
     for segment in prompt.segments:
-        grids = [store.grid(digest) for digest in segment.images]
-        image = bench.parts.model.config.image_token_id
-        layout = _positions.segment_layout(segment.ids, grids, image_token=image, merge=2)
+        images = [store.block(digest) for digest in segment.images]
+        token = bench.parts.model.config.image_token_id
+        layout = _positions.segment_layout(segment.ids, images, image_token=token, axes=3)
         ids += layout.ids.tolist()
         positions.append(start + layout.positions)
         start += layout.advance

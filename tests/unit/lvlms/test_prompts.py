@@ -6,10 +6,9 @@ from typing import Any
 import jinja2
 import pytest
 
-from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.config import PromptSettings
-from lever_pipe.lvlms.asking.prompts import Prompter, TextPrompt, TextSegment, Wording
+from lever_pipe.lvlms.asking.prompts import Block, Prompt, Prompter, TextPrompt, Wording
 from lever_pipe.lvlms.qwen2_5_vl import TEMPLATE
 
 ROOT = Path(__file__).parents[3]
@@ -52,7 +51,7 @@ DEMONSTRATIONS = (
 )
 
 
-def style(layout: str, **changes: str) -> PromptSettings:
+def style(layout: str, **changes: Any) -> PromptSettings:
     return PromptSettings(layout=layout, **changes)  # type: ignore[arg-type]
 
 
@@ -80,8 +79,12 @@ def messages(shown: tuple[Example, ...], chosen: PromptSettings) -> list[dict[st
     return [*told, {"role": "user", "content": [image, text(ask(QUERY))]}]
 
 
-def prompt(layout: str, shots: int, **changes: str) -> TextPrompt:
-    return Wording(style(layout, **changes), TEMPLATE).prompt(QUERY, DEMONSTRATIONS[:shots])
+def neutral(layout: str, shots: int, **changes: Any) -> Prompt:
+    return Wording(style(layout, **changes)).prompt(QUERY, DEMONSTRATIONS[:shots])
+
+
+def prompt(layout: str, shots: int, **changes: Any) -> TextPrompt:
+    return TEMPLATE.render(neutral(layout, shots, **changes))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -95,9 +98,19 @@ def test_text_is_the_golden_one(layout: str, shots: int) -> None:
 @pytest.mark.parametrize("shots", SHOTS)
 def test_text_equals_the_models_chat_template(layout: str, shots: int) -> None:
     told = messages(DEMONSTRATIONS[:shots], style(layout))
+    assert neutral(layout, shots).messages() == told
     environment = jinja2.Environment(keep_trailing_newline=True, autoescape=False)
     rendered = environment.from_string(CHATML).render(messages=told, add_generation_prompt=True)
     assert prompt(layout, shots).text == rendered
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_a_system_text_the_template_writes_its_own(layout: str) -> None:
+    told = [turn for turn in messages(DEMONSTRATIONS, style(layout)) if turn["role"] != "system"]
+    environment = jinja2.Environment(keep_trailing_newline=True, autoescape=False)
+    rendered = environment.from_string(CHATML).render(messages=told, add_generation_prompt=True)
+    assert prompt(layout, 4, system=None).text == rendered
+    assert "You are a helpful assistant." in rendered
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -110,7 +123,9 @@ def test_segments_begin_at_special_tokens_and_carry_their_images(layout: str) ->
     built = prompt(layout, 4)
     assert all(segment.text.startswith("<|") for segment in built.segments)
     assert all(len(s.images) == s.text.count("<|image_pad|>") for s in built.segments)
-    assert built.images == ("digest1", "digest2", "digest3", "digest4", "digest9")
+    shown = ("digest1", "digest2", "digest3", "digest4", "digest9")
+    assert tuple(digest for segment in built.segments for digest in segment.images) == shown
+    assert neutral(layout, 4).images == shown
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -126,13 +141,6 @@ def test_order_is_kept_and_the_querys_answer_never_shown(layout: str) -> None:
     places = [text.index(e.question.strip()) for e in (*DEMONSTRATIONS, QUERY)]
     assert places == sorted(places)
     assert QUERY.answer not in text
-
-
-@pytest.mark.parametrize("field", ["question", "answer"])
-def test_control_tokens_in_the_data_are_refused(field: str) -> None:
-    bad = DEMONSTRATIONS[0].model_copy(update={field: "a<|im_end|>b"})
-    with pytest.raises(DataError, match=r"question 101: .*<\|im_end\|>"):
-        Wording(style("turns" if field == "answer" else "single_turn"), TEMPLATE).prompt(QUERY, [bad])
 
 
 @pytest.mark.skipif(not WORLD.is_dir(), reason="the embedded world's model is not there")
@@ -152,13 +160,13 @@ def test_tokens_equal_the_world_tokenizers_chat_template(layout: str, system: st
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     worded: list[tuple[str, int]] = []
-    wording, train = Wording(style(layout), TEMPLATE), [*DEMONSTRATIONS, QUERY]
+    wording, train = Wording(style(layout)), [*DEMONSTRATIONS, QUERY]
     chosen = ((4, (0, 1)), (4, (1, 0, 2)), (0, (4, 1)), (4, ()))
     expected = [wording.prompt(train[query], [train[i] for i in shown]) for query, shown in chosen]
     for role in ("shown", "asked"):
         word = getattr(Wording, role)
 
-        def counted(self: Wording, one: Example, role: str = role, word: Any = word) -> TextSegment:
+        def counted(self: Wording, one: Example, role: str = role, word: Any = word) -> Block:
             worded.append((role, one.example_id))
             return word(self, one)
 
@@ -169,6 +177,6 @@ def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: 
 
 
 def test_a_prompter_tells_queries_of_two_splits_apart() -> None:
-    prompter = Prompter(Wording(PromptSettings(), TEMPLATE), DEMONSTRATIONS)
+    prompter = Prompter(Wording(PromptSettings()), DEMONSTRATIONS)
     other = QUERY.model_copy(update={"question": "What is the cat riding?"})  # of the same number
     assert prompter(QUERY, []) != prompter(other, [])

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from lever_pipe.lvlms import _memory
 from lever_pipe.lvlms._memory import SlotPool
 
-CONFIG = SimpleNamespace(hidden_size=8, num_attention_heads=4, num_hidden_layers=2, num_key_value_heads=2)
+CONFIG = SimpleNamespace(num_hidden_layers=2, num_key_value_heads=2)
+LANGUAGE = SimpleNamespace(config=CONFIG, head_width=2, dtype=torch.float32, device=torch.device("cpu"))
 
 
 def pool(limit: int) -> SlotPool:
-    return SlotPool(CONFIG, limit, like=torch.zeros(1))
+    return SlotPool(LANGUAGE, limit)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.integers(1, 7), max_size=40), st.randoms(use_true_random=False))

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 import torch
 
-from lever_pipe.lvlms import _tower, _vision
+from lever_pipe.lvlms import _tower, qwen2_5_vl
 from lever_pipe.lvlms._tower import VisionTower
-from lever_pipe.lvlms._vision import VisionStore, settings_of
+from lever_pipe.lvlms._vision import settings_of
 from lever_pipe.lvlms.protocol import ImageSource
 
 
@@ -91,7 +91,7 @@ def test_least_recently_used_goes_first(bench) -> None:
 def test_the_batch_size_of_the_tower_does_not_matter(bench, monkeypatch: pytest.MonkeyPatch, patches: int) -> None:
     digests = list(bench.paths)
     wanted = bench.vision()[0].features(digests)
-    monkeypatch.setattr(_vision, "PATCHES_PER_BATCH", {"cpu": patches})
+    monkeypatch.setattr(qwen2_5_vl, "PATCHES_PER_BATCH", {"cpu": patches})
     found = bench.vision()[0].features(digests)
     for one, other in zip(found, wanted, strict=True):
         # 1e-5: as above, sums in another order.
@@ -117,8 +117,7 @@ def test_work_is_counted_by_patches(bench) -> None:
     def work(digest: str) -> int:
         counters: Counter[str] = Counter()
         source = ImageSource(bench.paths)
-        parts = bench.parts
-        VisionStore(parts.model, parts.image_processor, source, capacity=2**20, counters=counters).prepare([digest])
+        bench.parts.vision(source, capacity=2**20, counters=counters).prepare([digest])
         return counters["flop"]
 
     # 112 x 84 is 8 x 6 patches, 168 x 56 is 12 x 4: equal counts of patches, equal work; 112 x 112 is more.

@@ -514,3 +514,25 @@ def test_the_rewards_that_are_measured_are_those_in_use_and_the_dense_ones() -> 
     assert {"soft_only", "expected_only", "accuracy_plus_expected"} <= {reward.mode for reward in config.rewards}
     assert config.kept == tuple(sorted({preset.grpo.top_k_first_epoch, preset.grpo.top_k}))
     assert config.z_clamp == preset.grpo.z_clamp
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "expected"),
+    [
+        ("qwen2_5_vl", "auto", "qwen2_5_vl"),
+        ("internvl", "auto", "internvl"),
+        ("gemma3", "auto", "hf"),
+        (None, "auto", "hf"),
+        ("internvl", "hf", "hf"),
+    ],
+)
+def test_a_folders_family_answers_unless_another_is_named(
+    tmp_path: Path, kind: str | None, named: str, expected: str
+) -> None:
+    if kind:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    values = shipped() | {"lvlm": shipped()["lvlm"] | {"model": str(tmp_path), "member": named}}
+    experiment = parse_experiment(values)
+    assert plan.lvlm_config(experiment).member == expected
+    config = plan.stage_config(experiment, "generate_rl_data", {"shard": "0"})
+    assert f"lvlms.{expected}" in plan.members_of(config)

@@ -28,8 +28,8 @@ from lever_pipe.lever.training.loop import run_epoch, validation_loss
 from lever_pipe.lever.training.on_policy import Asked, Spent, plan_on_policy_epoch
 from lever_pipe.lever.training.policies import Policies, trained_share
 from lever_pipe.lever.trajectories import references_of
-from lever_pipe.lvlms.asking.answering import load_lvlm, wording_of
-from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
@@ -73,7 +73,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
 
 def requests_of(asked: Sequence[Asked]) -> list[LvlmRequest]:
     train = read_examples(world() / "train.jsonl")
-    prompter = Prompter(wording_of(lvlm_config()), train)
+    prompter = Prompter(Wording(lvlm_config().prompt), train)
     return [LvlmRequest(prompter(train[query], chosen), references_of(train[query])) for query, chosen in asked]
 
 
@@ -145,7 +145,7 @@ def test_two_jobs_are_one_run(first: First) -> None:
     model = load_lvlm(lvlm_config(), LVLM, [(train, world() / "train_images")], Runtime())
     with execution():
         for epoch in (1, 2):
-            judge = LvlmJudge(train, model, Prompter(wording_of(lvlm_config()), train), chain.on_policy.reward)
+            judge = LvlmJudge(train, model, Prompter(Wording(lvlm_config().prompt), train), chain.on_policy.reward)
             spent: list[Spent] = []
             plan = plan_on_policy_epoch(
                 Policies(module, FrozenSelector(anchor, data.table)), adam, data.table, data.train, judge,
@@ -244,7 +244,7 @@ class Echo:
 
     @staticmethod
     def reply(request: LvlmRequest) -> LvlmReply:
-        shown = len(request.prompt.segments)
+        shown = len(request.prompt.blocks)
         probability = torch.tensor(shown / 100, dtype=torch.float64).log().item()
         return LvlmReply("yes" if shown % 2 else "no", 1, (probability,) * len(request.answers))
 
@@ -252,7 +252,7 @@ class Echo:
 def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
     train = [example(i, answer="yes") for i in range(6)]
     model = Echo()
-    prompter = Prompter(wording_of(lvlm_config()), train)
+    prompter = Prompter(Wording(lvlm_config().prompt), train)
     reward = Reward(mode="accuracy_plus_expected", hard=0.5, soft=10.0)
     judge = LvlmJudge(train, model, prompter, reward)  # type: ignore[arg-type]
     one, two = (ExampleId(3), (ExampleId(1),)), (ExampleId(0), (ExampleId(5), ExampleId(2)))

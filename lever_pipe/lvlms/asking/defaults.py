@@ -1,0 +1,76 @@
+"""What a model folder's own generation settings say: the tokens that end an answer, and nothing that is not known of.
+
+`generate` takes every setting of `generation_config.json` that its caller leaves out. The configuration pins those
+that choose an answer (`lvlm.decode`); a folder that sets another one is refused, because its answers would follow a
+rule that no table tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.model_folders import readable
+from lever_pipe.base.storage import strict_json
+
+FILE = "generation_config.json"
+PINNED = frozenset(
+    {
+        *("num_beams", "max_new_tokens", "max_length", "length_penalty", "repetition_penalty"),
+        *("do_sample", "temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+        *("eos_token_id", "bos_token_id", "pad_token_id", "use_cache", "cache_implementation"),
+        *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
+        *("transformers_version", "_from_model_config"),
+    }
+)
+"""Settings that `lvlm.decode` decides, that only sampling reads, or that change no answer."""
+
+
+def ends_of(folder: Path, tokenizer: Any, end_of_turn: int, wanted: Iterable[str] = ()) -> tuple[int, ...]:
+    """Return the tokens that end an answer, rising: the end of a turn, and those wanted or else those of the folder.
+
+    Raises:
+        CheckpointError: the folder's settings are unreadable, name what is not pinned, or a wanted token is none.
+    """
+    settings = _settings(folder)
+    _require_pinned(folder, settings)
+    named = list(wanted)
+    if named:
+        return tuple(sorted({end_of_turn, *(_token(folder, tokenizer, text) for text in named)}))
+    ends = settings.get("eos_token_id")
+    return tuple(sorted({end_of_turn, *(ends if isinstance(ends, list) else [] if ends is None else [ends])}))
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    path = folder / FILE
+    if not path.is_file():
+        return {}
+    with readable(folder, FILE):
+        settings: Mapping[str, Any] = strict_json(path.read_bytes())
+    return settings
+
+
+def _require_pinned(folder: Path, settings: Mapping[str, Any]) -> None:
+    from transformers import GenerationConfig
+
+    usual = GenerationConfig().to_dict()
+    other = {n: v for n, v in settings.items() if n not in PINNED and v and v != usual.get(n)}
+    if other:
+        raise CheckpointError(
+            f"{folder}/{FILE}: expected only settings that lvlm.decode pins",
+            found=", ".join(f"{name} {value!r}" for name, value in sorted(other.items())),
+            do="Remove them from the file: they would choose answers by a rule that no table tells.",
+        )
+
+
+def _token(folder: Path, tokenizer: Any, text: str) -> int:
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    if len(ids) != 1:
+        raise CheckpointError(
+            f"lvlm.decode.ends: expected single tokens of {folder}",
+            found=f"{text!r}, which is {len(ids)} tokens",
+            do="Name a special token of the tokenizer, as <|endoftext|>.",
+        )
+    return int(ids[0])

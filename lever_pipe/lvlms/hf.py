@@ -1,0 +1,358 @@
+"""Any vision-language model of the model library, through its own processor, chat template and `generate`.
+
+Slow and general: every prompt carries its pixels, no beginning is shared, a given answer is a forward of its own rows.
+It is the way in for a family without a member of its own, and what the fast members are held against.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
+from transformers.utils import logging as transformers_logging
+
+from lever_pipe.base.errors import CheckpointError, DataError
+from lever_pipe.base.model_folders import MAKE, load_strictly, readable, require_size, require_whole
+from lever_pipe.base.rowwise import rowwise
+from lever_pipe.base.storage import digest
+from lever_pipe.lvlms._decoding import DecodeOptions
+from lever_pipe.lvlms._family import generation_arguments, until_end
+from lever_pipe.lvlms._planner import PromptTooLongError
+from lever_pipe.lvlms._requests import Answer, Result, TokenPrompt, TokenRequest, merge_requests, share_of
+from lever_pipe.lvlms._vision import settings_of
+from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, TextPrompt, TextSegment, Turn
+from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
+PROMPTS_PER_BATCH = 8
+ASKED, SAID = "a question", "an answer"
+"""What a template is tried with."""
+
+
+@dataclass(frozen=True)
+class Stock:
+    """A loaded model in evaluation mode (`protocol.LvlmFamily`).
+
+    Attributes:
+        member: the module that loaded it.
+        folder: where it was loaded from.
+        model: as the model library has it.
+        processor: texts and images to what the model takes.
+        template: what the folder's chat template writes around an answer.
+        begin: what the tokenizer writes before a text that its template does not.
+    """
+
+    member: str
+    folder: Path
+    model: Any
+    processor: Any
+    template: ChatTemplate
+    begin: str
+
+    @property
+    def tokenizer(self) -> Any:
+        """A tokenizer of transformers."""
+        return self.processor.tokenizer
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a turn."""
+        return int(self.tokenizer(self.template.end, add_special_tokens=False).input_ids[0])
+
+    @property
+    def image_token(self) -> int:
+        """The placeholder that stands for an image."""
+        return int(self.tokenizer(self.template.image, add_special_tokens=False).input_ids[0])
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a prompt with its answer."""
+        return int(self.model.config.get_text_config().max_position_embeddings)
+
+    def identity(self) -> dict[str, str]:
+        """Return what of the folder an answer depends on."""
+        paths = sorted([*self.folder.glob("*.safetensors"), *self.folder.glob("*.json"), *self.folder.glob("*.jinja")])
+        listing = "\n".join(f"{path.name} {digest(path)}" for path in paths)
+        return {
+            "weights": hashlib.sha256(listing.encode()).hexdigest(),
+            "image_processor": settings_of(self.processor.image_processor),
+        }
+
+    def render(self, prompt: Prompt) -> TextPrompt:
+        """Return a prompt in the words of the folder's chat template, as one segment.
+
+        Raises:
+            CheckpointError: the template cannot express it.
+        """
+        written = render(self.folder, self.tokenizer, prompt)
+        text = written if written.startswith(self.begin) else self.begin + written
+        return TextPrompt((TextSegment(text, prompt.images),))
+
+    def engine(
+        self, images: ImageSource, *, options: LvlmOptions, decode: DecodeOptions, counters: Counter[str]
+    ) -> StockEngine:
+        """Return an engine over this model whose work is counted."""
+        del options  # waves and stored keys are the fast members' affair
+        return StockEngine(self, images, decode=decode, counters=counters)
+
+    def stock_tokens(
+        self, prompts: Sequence[TokenPrompt], *, open_image: Callable[[str], Image], options: DecodeOptions
+    ) -> list[tuple[int, ...]]:
+        """Return the tokens of each prompt by `generate`, one prompt at a time, the end of the turn included."""
+        return [self.generate([prompt], open_image, options)[0][0] for prompt in prompts]
+
+    @torch.inference_mode()
+    def generate(
+        self, prompts: Sequence[TokenPrompt], open_image: Callable[[str], Image], options: DecodeOptions
+    ) -> list[tuple[Answer, float | None]]:
+        """Return the tokens of each prompt and the score of its beam, by one call of `generate`."""
+        inputs = self.inputs(prompts, open_image)
+        search = generation_arguments(options, self.tokenizer.pad_token_id)
+        found = self.model.generate(**inputs, **search, return_dict_in_generate=True, output_scores=True)
+        new = found.sequences[:, inputs["input_ids"].shape[1] :].tolist()
+        beams = found.sequences_scores.tolist() if options.num_beams > 1 else [None] * len(new)
+        return [(until_end(tokens, options.eos), score) for tokens, score in zip(new, beams, strict=True)]
+
+    @torch.inference_mode()
+    def scores(
+        self, prompt: TokenPrompt, answers: Sequence[Answer], open_image: Callable[[str], Image]
+    ) -> list[tuple[float, ...]]:
+        """Return the log-probability of each token of each answer, by one forward with a row an answer."""
+        inputs = self.inputs([prompt], open_image)
+        length, longest = inputs["input_ids"].shape[1], max(map(len, answers))
+        shape = inputs["input_ids"].shape
+        rows = {name: tensor.repeat(len(answers), *[1] * (tensor.ndim - 1)) for name, tensor in inputs.items()}
+        for name, tensor in inputs.items():
+            if tensor.shape == shape:  # what stands beside each token: no token of an answer is of an image
+                rows[name] = torch.nn.functional.pad(rows[name], (0, longest))
+        for row, answer in enumerate(answers):
+            rows["input_ids"][row, length : length + len(answer)] = torch.tensor(answer)
+            rows["attention_mask"][row, length : length + len(answer)] = 1
+        lines = self.model(**rows).logits[:, length - 1 : -1].float().log_softmax(-1)
+        return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
+
+    def inputs(self, prompts: Sequence[TokenPrompt], open_image: Callable[[str], Image]) -> dict[str, Tensor]:
+        """Return what the model takes of prompts, padded on the left.
+
+        Raises:
+            DataError: a text comes back changed from its tokens, so the processor would be told another one.
+            PromptTooLongError: a prompt is longer than the model's context.
+        """
+        texts = [self._text(prompt) for prompt in prompts]
+        images = [[open_image(digest) for digest in prompt.images] for prompt in prompts]
+        shown = {"images": images} if any(images) else {}
+        told = {"padding": True, "padding_side": "left", "add_special_tokens": False}
+        found = self.processor(text=texts, **shown, text_kwargs=told, return_tensors="pt")
+        for prompt, length in zip(prompts, found["attention_mask"].sum(dim=1).tolist(), strict=True):
+            if length > self.context:
+                raise PromptTooLongError(prompt, length)
+        taken = inspect.signature(self.model.forward).parameters
+        return {name: tensor.to(self.model.device) for name, tensor in found.items() if name in taken}
+
+    def _text(self, prompt: TokenPrompt) -> str:
+        ids = [token for segment in prompt.segments for token in segment.ids]
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        if self.tokenizer(text, add_special_tokens=False).input_ids != ids:
+            raise DataError(
+                f"prompt that ends with {text[-80:]!r}: expected a text that its tokens give back",
+                found="another one",
+                do="Use a member of lvlms that takes tokens, or a tokenizer that changes no text.",
+            )
+        return text
+
+
+class StockEngine:
+    """Answers requests with the model library alone; equal prompts are computed once (`_engine.Engine`).
+
+    Args:
+        family: the loaded model.
+        images: files of the digests.
+        decode: how answers are searched.
+        counters: receives `forwards`, `images_encoded`, `prompt_tokens`, `tokens_prefilled` and `tokens_padded`.
+    """
+
+    backend = "stock"
+
+    def __init__(self, family: Stock, images: ImageSource, *, decode: DecodeOptions, counters: Counter[str]) -> None:
+        self._family = family
+        self._images = images
+        self._decode = decode
+        self._counters = counters
+
+    def run(
+        self, requests: Sequence[TokenRequest], on_result: Callable[[TokenRequest, Result], None] | None = None
+    ) -> list[Result]:
+        """Return a result a request, in order.
+
+        Args:
+            requests: in any order; the results do not depend on it.
+            on_result: called with every distinct prompt as soon as it is done, all asked answers in one request.
+
+        Raises:
+            DataError: a text comes back changed from its tokens.
+        """
+        done: dict[TokenPrompt, tuple[TokenRequest, Result]] = {}
+        ordered = sorted(merge_requests(requests), key=lambda r: [(s.ids, s.images) for s in r.prompt.segments])
+        with self._counted():
+            for start in range(0, len(ordered), PROMPTS_PER_BATCH):
+                for request, result in self._batch(ordered[start : start + PROMPTS_PER_BATCH]):
+                    done[request.prompt] = request, result
+                    if on_result is not None:
+                        on_result(request, result)
+        return [share_of(request, *done[request.prompt]) for request in requests]
+
+    def _batch(self, requests: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
+        asked = [request.prompt for request in requests if request.generate]
+        said = iter(self._family.generate(asked, self._images.open, self._decode) if asked else [])
+        for request in requests:
+            tokens, beam_score = next(said) if request.generate else ((), None)
+            answers = [*request.answers, *([tokens] if tokens else [])]
+            scores = self._family.scores(request.prompt, answers, self._images.open) if answers else []
+            own = scores[len(request.answers)] if tokens else ()
+            yield request, Result(tokens, own, beam_score, tuple(scores[: len(request.answers)]))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count what passes through the model while it is asked."""
+
+        def count(_: Any, __: Any, kwargs: dict[str, Any]) -> None:
+            ids, alive = kwargs.get("input_ids"), kwargs.get("attention_mask")
+            self._counters["forwards"] += 1
+            if ids is None or ids.shape[1] == 1 or alive is None or alive.ndim > 2:
+                return
+            real = int(alive[:, -ids.shape[1] :].sum())
+            self._counters["prompt_tokens"] += real
+            self._counters["tokens_prefilled"] += real
+            self._counters["tokens_padded"] += ids.numel() - real
+
+        hook = self._family.model.register_forward_pre_hook(count, with_kwargs=True)
+        opened = self._images.opened
+        try:
+            yield
+        finally:
+            hook.remove()
+            self._counters["images_encoded"] += self._images.opened - opened
+
+
+def load(folder: Path, *, dtype: str, device: str) -> Stock:
+    """Return model and processor of a folder as `save_pretrained` writes it.
+
+    Raises:
+        CheckpointError: missing files, no vision-language model, tensors that differ from its architecture or were
+            never trained, or a chat template that cannot express a question with an image.
+    """
+    require_whole(folder, "a model folder", files=REQUIRED)
+    transformers_logging.disable_progress_bar()
+    with readable(folder, "config.json"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        require_size(folder, config)
+    with readable(folder, "processor"):
+        processor = _processor(folder, config.model_type)
+    tokenizer = processor.tokenizer
+    if tokenizer.pad_token_id is None:
+        raise CheckpointError(f"{folder}: expected a tokenizer with a pad_token", found="none", do=MAKE)
+    part = "set of weights for its own config.json"
+    model = load_strictly(AutoModelForImageTextToText, folder, part, dtype=getattr(torch, dtype)).to(device)
+    model.eval().requires_grad_(False)
+    # The folder's own sampling defaults must not leak into anybody's `generate`.
+    model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id)
+    template = _template(folder, processor)
+    return Stock(__name__, folder, rowwise(model), processor, template, _begin(tokenizer))
+
+
+def render(folder: Path, tokenizer: Any, prompt: Prompt) -> str:
+    """Return a prompt in the words of a folder's chat template.
+
+    Raises:
+        CheckpointError: the template refuses it, or adds a system text where none is wanted.
+    """
+    has_system = prompt.turns[0].role == "system"
+    written = _applied(folder, tokenizer, prompt.messages())
+    if not (has_system or prompt.default_system) and not _leaves_system_out(folder, tokenizer, prompt, written):
+        raise CheckpointError(
+            f"{folder}: expected a chat template that adds no system text",
+            found="one that does",
+            do="Set lvlm.prompt.system to null for the template's own text, or to a text.",
+        )
+    return written
+
+
+def _leaves_system_out(folder: Path, tokenizer: Any, prompt: Prompt, written: str) -> bool:
+    """Return whether a prompt without a system turn is the end of the same prompt with one."""
+    system = Prompt(((Turn("system", (SAID,)),), *prompt.blocks))
+    with_one = _applied(folder, tokenizer, system.messages())
+    start = _common(written, with_one)
+    return with_one.endswith(written[start:]) and SAID in with_one
+
+
+def _common(one: str, other: str) -> int:
+    """Return how far two texts begin alike; a beginning such as that of a turn may belong to either."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _applied(folder: Path, tokenizer: Any, messages: Sequence[dict[str, Any]], *, asks: bool = True) -> str:
+    with readable(folder, "chat template for prompts of images and texts"):
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=asks))
+
+
+def _template(folder: Path, processor: Any) -> ChatTemplate:
+    """Return what the folder's template writes around an answer, found by trying.
+
+    Raises:
+        CheckpointError: it does not begin an answer as it asks for one, or shows no image.
+    """
+    tokenizer, image = processor.tokenizer, str(processor.image_token)
+    asked = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ASKED}]}]
+    answered = [*asked, {"role": "assistant", "content": [{"type": "text", "text": SAID}]}]
+    question, whole = _applied(folder, tokenizer, asked), _applied(folder, tokenizer, answered, asks=False)
+    before, found, end = whole.removeprefix(question).partition(SAID)
+    faults = [] if question.count(image) == 1 else [f"{question.count(image)} times {image} for one image"]
+    if not whole.startswith(question) or not found or before.strip():
+        faults.append("an answer that begins otherwise than it is asked for")
+    if not end:
+        faults.append("nothing behind an answer")
+    if faults:
+        where = f"{folder}: expected a chat template that shows images and ends answers"
+        raise CheckpointError(where, found="; ".join(faults), do="Mend its chat template, or name another model.")
+    return ChatTemplate(begin="", end=end, image=image, before_text=before)
+
+
+def _begin(tokenizer: Any) -> str:
+    """Return what the tokenizer itself puts before a text: the beginning of a sequence, or nothing."""
+    plain, usual = (tokenizer(SAID, add_special_tokens=added).input_ids for added in (False, True))
+    return str(tokenizer.bos_token) if usual != plain and usual[:1] == [tokenizer.bos_token_id] else ""
+
+
+def _processor(folder: Path, kind: str) -> Any:
+    """Return the processor of a family with an image processor that needs no torchvision, and without videos."""
+    name = PROCESSOR_MAPPING_NAMES.get(kind)
+    family: Any = processor_class_from_name(name) if name else None
+    if family is None:
+        raise CheckpointError(
+            f"{folder}/config.json: expected the model_type of a vision-language model of the installed transformers",
+            found=repr(kind),
+            do="Name another model, or install the transformers release that knows it.",
+        )
+    # The library looks up a class for each part, also for that of videos, which it cannot import here.
+    unchecked = type(family.__name__, (family,), {"check_argument_for_proper_class": lambda *_: None})
+    settings, _ = family.get_processor_dict(folder, local_files_only=True)
+    known = set(inspect.signature(family.__init__).parameters) - {"self", "kwargs", *family.get_attributes()}
+    parts = {
+        "image_processor": AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil"),
+        "tokenizer": AutoTokenizer.from_pretrained(folder, local_files_only=True),
+    }
+    return unchecked(**parts, **{name: value for name, value in settings.items() if name in known})

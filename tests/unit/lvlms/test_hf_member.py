@@ -1,0 +1,102 @@
+"""The member for any family answers as each fast one does, and does more work for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from families import FOLDERS, VARIANTS
+from test_families import ANSWERS, ATOL, prompts
+
+from lever_pipe.base.errors import CheckpointError, DataError
+from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
+from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
+
+SETTINGS = ({}, {"num_beams": 3}, {"repetition_penalty": 1.3})
+
+
+@pytest.fixture(params=sorted(VARIANTS), scope="module")
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp("stock") / "model"
+    member, save = VARIANTS[request.param]
+    save(folder)
+    return member, folder
+
+
+def opened(member: str, folder: Path, paths: dict[str, Path], **options: object) -> LedgerLvlm:
+    asked = LvlmOptions(**{"max_new_tokens": 5, "wave_tokens": 900, "kv_tokens": 20_000, **options})  # type: ignore[arg-type]
+    return open_lvlm(member, folder, options=asked, images=ImageSource(paths))
+
+
+@pytest.mark.parametrize("options", SETTINGS)
+@pytest.mark.parametrize("layout", ["single_turn", "turns"])
+def test_it_answers_as_the_fast_member_and_asks_more_of_the_model(
+    made: tuple[str, Path], paths: dict[str, Path], layout: str, options: dict[str, object]
+) -> None:
+    member, folder = made
+    asked = [LvlmRequest(prompt, ANSWERS) for prompt in prompts(paths, layout, "answer with one word")]
+    fast, stock = opened(member, folder, paths, **options), opened("hf", folder, paths, **options)
+    ours, theirs = fast.run(asked), stock.run(asked)
+    assert [reply.text for reply in ours] == [reply.text for reply in theirs]
+    assert [reply.n_tokens for reply in ours] == [reply.n_tokens for reply in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        # Some tokens an answer, each within the tolerance.
+        assert one.answer_log_probs == pytest.approx(other.answer_log_probs, abs=5 * ATOL)
+    assert fast.counters["forwards"] < stock.counters["forwards"]
+    assert fast.counters["images_encoded"] < stock.counters["images_encoded"]
+
+
+def test_equal_prompts_are_asked_once(made: tuple[str, Path], paths: dict[str, Path]) -> None:
+    member = opened("hf", made[1], paths)
+    request = LvlmRequest(prompts(paths, "turns", "answer")[1])
+    first = member.run([request, request])
+    forwards = member.counters["forwards"]
+    assert first[0] == first[1] == member.run([request])[0]
+    assert member.counters["forwards"] == forwards > 0
+
+
+def test_a_prompt_beyond_the_context_is_refused(tmp_path: Path, paths: dict[str, Path]) -> None:
+    FOLDERS["internvl"](tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = 20
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="expected at most 20 tokens with its answer"):
+        opened("hf", tmp_path, paths).run([LvlmRequest(prompts(paths, "turns", "answer")[4])])
+
+
+def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(
+    tmp_path: Path, paths: dict[str, Path]
+) -> None:
+    FOLDERS["qwen2_5_vl"](tmp_path)
+    member = opened("hf", tmp_path, paths)
+    with pytest.raises(CheckpointError, match=r"adds no system text; found one that does\. Set lvlm\.prompt\.system"):
+        member.run([LvlmRequest(prompts(paths, "turns", "")[0])])
+    written = member.family.render(prompts(paths, "turns", None)[0]).text
+    assert "You are a helpful assistant." in written
+    assert PromptSettings(system=None).system is None
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        ("{% for m in messages %}{{ m['role'] }}:{% endfor %}", "0 times .* for one image"),
+        ("{{ raise_exception('no images here') }}", "no images here"),
+    ],
+)
+def test_a_template_that_shows_no_image_is_refused(
+    tmp_path: Path, paths: dict[str, Path], template: str, fault: str
+) -> None:
+    FOLDERS["internvl"](tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template)
+    with pytest.raises(CheckpointError, match=fault):
+        opened("hf", tmp_path, paths)
+
+
+def test_a_family_that_the_library_does_not_know_is_refused(tmp_path: Path, paths: dict[str, Path]) -> None:
+    FOLDERS["internvl"](tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "nobody_knows"}))
+    with pytest.raises(CheckpointError, match="nobody_knows"):
+        opened("hf", tmp_path, paths)
