@@ -244,7 +244,7 @@ def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) 
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # first: the server ignores what a dying one sends
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _die_with(server)
+        die_with(server, signal.SIGTERM)
         ctypes.CDLL(None).prctl(NAME, "".join(asked["words"][:1]).encode())  # what `top` shows of it, 15 bytes
         for descriptor in descriptors:
             os.close(descriptor)
@@ -270,9 +270,11 @@ def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) 
         os._exit(status)
 
 
-def _die_with(server: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() != server:
+def die_with(parent: int, number: signal.Signals) -> None:
+    """Let the kernel send this process a signal when its parent ends; end it if that has ended already."""
+    with suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(number))
+    if os.getppid() != parent:
         os._exit(1)
 
 
