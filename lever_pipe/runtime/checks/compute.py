@@ -59,13 +59,23 @@ def _compare(request: JobRequest, command: list[str], here: dict[str, Any]) -> O
     there = _answer(reply.output) if reply else None
     if there is None:
         said = (reply.error.strip().splitlines() or ["nothing"])[-1] if reply else f"no end after {RUN_WITHIN:.0f} s"
-        return warning(check, "node answers", said, python=Path(sys.executable).name, seconds=START_WITHIN)
+        return warning(
+            check,
+            f"a node that starts `{Path(sys.executable).name} -m lever_pipe` within {START_WITHIN} s",
+            found=said,
+            do="Try again when a node is free; or put Python and package where all nodes see them.",
+        )
     different = [name for name in OF_JOBS if there.get(name) != here[name]]
     if different:
-        found = "; ".join(f"{name} {there.get(name)}" for name in different) + f" on {there['host']}"
-        return fault(check, "node differs", found, here="; ".join(f"{name} {here[name]}" for name in different))
+        return fault(
+            check,
+            "; ".join(f"{name} {here[name]}" for name in different),
+            found="; ".join(f"{name} {there.get(name)}" for name in different) + f" on {there['host']}",
+            do="Use one environment and one folder that all nodes share.",
+        )
     if request.gres and there["gpus"] == 0:
-        return warning(check, "node without GPU", f"none on {there['host']}")
+        do = "Install a torch that fits the node's driver, or name another partition."
+        return warning(check, "a GPU that torch sees", found=f"none on {there['host']}", do=do)
     gpus = "no torch here" if there["gpus"] is None else there["gpus"]
     return ok(check, f"{there['host']}: same package, versions and folder; GPUs that torch sees: {gpus}")
 

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 from lever_pipe.runtime.checks.findings import Outcome, fault, ok, warning
 from lever_pipe.runtime.slurm import squeue as slurm
-from lever_pipe.runtime.slurm.requests import JobRequest, distinct, refused
+from lever_pipe.runtime.slurm.requests import OTHER_CLUSTER, JobRequest, distinct, refused
 
 CHECKS_PER_RECORD = 3  # the plugin trusts squeue when it remembers a job for so many first waits
 CLUSTER, STATUS, REQUEUE = "SLURM", "status command", "requeue"
 SHORT_MEMORY = 60  # seconds of MinJobAge: with less, one slow answer is enough to miss the end of a job
 DEFAULT_COMMAND = "the plugin's default, sacct"
 PLENTY = 3  # names that a message lists
+ASK_ADMIN = "Ask the cluster's administrators, or start the run again when `scontrol ping` says UP."
+LONGER_MEMORY = "Ask the administrators for a MinJobAge of 300 s, SLURM's default."
 
 
 class SlurmSettings(NamedTuple):
@@ -52,20 +54,21 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
     known = slurm.settings()
     if known is None:
         found = "none: the controller is down or unreachable, or this is no machine of the cluster"
-        yield fault(CLUSTER, "no cluster", found)
+        yield fault(CLUSTER, "an answer to `scontrol show config` within 20 s", found=found, do=ASK_ADMIN)
         yield from _settings_alone(settings)
         return
     yield ok(CLUSTER, f"cluster {known.get('ClusterName', '?')}, version {known.get('SLURM_VERSION', '?')}")
     yield status_command(settings, known)
     yield from _settings_alone(settings)
-    for (looked_at, text, said), rules in refused(jobs).items():
-        yield fault(looked_at, text, f"{said} ({shown(rules)})")
+    for (looked_at, complaint, said), rules in refused(jobs).items():
+        yield fault(looked_at, complaint.expected, found=f"{said} ({shown(rules)})", do=complaint.do)
     if named := os.environ.get("SBATCH_CLUSTERS"):
-        yield fault("other cluster", "other cluster", f"SBATCH_CLUSTERS={named} in the environment")
+        found = f"SBATCH_CLUSTERS={named} in the environment"
+        yield fault("other cluster", OTHER_CLUSTER.expected, found=found, do=OTHER_CLUSTER.do)
     yield from accounts(jobs, known)
     partitions = slurm.partitions()
     if partitions is None:
-        yield fault("partitions", "no answer", "none", commands="scontrol and sinfo")
+        yield fault("partitions", "an answer of scontrol and sinfo", found="none", do=ASK_ADMIN)
         return
     yield from requests(settings, jobs, partitions, known)
 
@@ -79,16 +82,21 @@ def status_command(settings: SlurmSettings, known: dict[str, str]) -> Outcome:
     if settings.status_command != "squeue":
         lacks = "which overlooks cancelled jobs"
         lacks = lacks if has_accounting else "but SLURM keeps no accounts: the plugin sees no job end"
-        return complaint(STATUS, "status command", f"{settings.status_command or DEFAULT_COMMAND}, {lacks}")
+        return complaint(
+            STATUS,
+            "slurm-status-command: squeue",
+            found=f"{settings.status_command or DEFAULT_COMMAND}, {lacks}",
+            do="Set slurm-status-command: squeue in the profile.",
+        )
     if age is not None and age >= needed:
         return _memory(age, has_accounting=has_accounting)
     lacks = "" if has_accounting else ", which knows nothing here: ends of jobs would be missed"
+    possible = (age or 0) // CHECKS_PER_RECORD
     return complaint(
         STATUS,
-        "short rounds" if age and age >= CHECKS_PER_RECORD else "short memory",
-        f"{known.get('MinJobAge', 'none')}, so that the plugin asks sacct{lacks}",
-        seconds=f"{needed} s, {CHECKS_PER_RECORD} x slurm-init-seconds-before-status-checks",
-        possible=(age or 0) // CHECKS_PER_RECORD,
+        f"MinJobAge of at least {needed} s, {CHECKS_PER_RECORD} x slurm-init-seconds-before-status-checks",
+        found=f"{known.get('MinJobAge', 'none')}, so that the plugin asks sacct{lacks}",
+        do=f"Set slurm-init-seconds-before-status-checks: {possible} in the profile." if possible else LONGER_MEMORY,
     )
 
 
@@ -101,17 +109,27 @@ def _memory(age: int, *, has_accounting: bool) -> Outcome:
         return ok(STATUS, f"squeue, thrice or more in the {age} s for which SLURM remembers an ended job")
     other = "the accounting" if has_accounting else "its artefact, or counts as failed"
     found = f"{age} s: the end of a job may be missed, and is then found out from {other}"
-    return warning(STATUS, "short memory", found, seconds=f"{SHORT_MEMORY} s")
+    return warning(STATUS, f"MinJobAge of at least {SHORT_MEMORY} s", found=found, do=LONGER_MEMORY)
 
 
 def _settings_alone(settings: SlurmSettings) -> Iterator[Outcome]:
     if settings.requeue == settings.no_requeue:
         found = "both" if settings.requeue else "neither, so that the cluster's default decides"
-        yield warning(REQUEUE, "requeue", found)
+        yield warning(
+            REQUEUE,
+            "one of slurm-no-requeue and slurm-requeue",
+            found=found,
+            do="Set slurm-no-requeue: true in the profile: Snakemake's retries then run a job again, and nobody else.",
+        )
     else:
         yield ok(REQUEUE, "slurm-requeue" if settings.requeue else "slurm-no-requeue")
     if settings.array_jobs:
-        yield fault("array jobs", "array jobs", f"slurm-array-jobs: {settings.array_jobs}")
+        yield fault(
+            "array jobs",
+            "none: the plugin mistakes the states of an array's tasks and deletes finished outputs",
+            found=f"slurm-array-jobs: {settings.array_jobs}",
+            do="Drop slurm-array-jobs from the profile.",
+        )
 
 
 def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterator[Outcome]:
@@ -120,14 +138,20 @@ def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterat
     if not asked:
         return
     if not slurm.has_accounting(known):
-        yield fault("account", "no accounts", shown(asked))
+        yield fault(
+            "account",
+            "no slurm_account: SLURM keeps no accounts here, and the plugin fails at every submission",
+            found=shown(asked),
+            do="Drop slurm_account from default-resources of the profile.",
+        )
         return
     mine = slurm.accounts()
     if mine is None:
-        yield fault("account", "no answer", "none", commands="sacctmgr")
+        yield fault("account", "an answer of sacctmgr", found="none", do=ASK_ADMIN)
         return
     if not mine:
-        yield warning("account", "unseen accounts", "none listed by sacctmgr")
+        expected, do = "to see the accounts that you may charge", "Let it be if sbatch accepts the account."
+        yield warning("account", expected, found="none listed by sacctmgr", do=do)
         return
     numbers = {str(job["slurm_account"]) for job in jobs if isinstance(job.get("slurm_account"), int)}
     for name in asked:
@@ -135,7 +159,12 @@ def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterat
             yield ok(f"account {name}", "known")
         else:
             hint = " A number loses its leading zeros: quote it twice, as '\"0123\"'." if name in numbers else ""
-            yield fault(f"account {name}", "account", "none of them", mine=", ".join(sorted(mine)), hint=hint)
+            yield fault(
+                f"account {name}",
+                f"one that you may charge: {', '.join(sorted(mine))}",
+                found="none of them",
+                do=f"Set slurm_account in default-resources of the profile.{hint}",
+            )
 
 
 def requests(
@@ -154,7 +183,8 @@ def requests(
         if unknown or not names:
             rules = sorted({rule for those in asked.values() for rule in those})
             found = f"{', '.join(unknown) or 'none named, and none is the default'} ({shown(rules)})"
-            yield fault(check, "partition", found, known=", ".join(sorted(partitions)))
+            do = "Set slurm_partition in default-resources or set-resources of the profile."
+            yield fault(check, f"one of {', '.join(sorted(partitions))}", found=found, do=do)
             continue
         chosen = [partitions[name] for name in names]
         unfit = (each for request, rules in asked.items() for each in _unfit(check, request, rules, chosen))
@@ -167,16 +197,24 @@ def requests(
 
 def _unfit(check: str, request: JobRequest, rules: list[str], chosen: list[slurm.Partition]) -> Iterator[Outcome]:
     if all(partition.state != "UP" for partition in chosen):
-        yield fault(check, "partition is up", chosen[0].state)
+        yield fault(check, "a partition that is UP", found=chosen[0].state, do="Wait for it, or name another one.")
         return
     limits = [partition.minutes for partition in chosen]
     if request.minutes and all(limit is not None and limit < request.minutes for limit in limits):
-        found = f"{request.minutes} ({shown(rules)}): such a job would wait for ever or be refused"
-        yield fault(check, "runtime", found, minutes=max(limit or 0 for limit in limits))
+        yield fault(
+            check,
+            f"runtime of at most {max(limit or 0 for limit in limits)} minutes",
+            found=f"{request.minutes} ({shown(rules)}): such a job would wait for ever or be refused",
+            do="Set a lower runtime under set-resources of the profile, or name another slurm_partition.",
+        )
     nodes = [node for partition in chosen for node in partition.nodes]
     if not any(_fits(request, node) for node in nodes):
-        words = f"{request.words} ({shown(rules)})"
-        yield fault(check, "node", f"at most {_largest(nodes, request)} on a node", words=words)
+        yield fault(
+            check,
+            f"a node with {request.words} ({shown(rules)})",
+            found=f"at most {_largest(nodes, request)} on a node",
+            do="Ask for less under set-resources or set-threads of the profile, or name another slurm_partition.",
+        )
 
 
 def _unfit_later(
@@ -189,7 +227,13 @@ def _unfit_later(
         if any(_unfit(check, request.grown(attempts), rules, chosen)):
             short.setdefault(f"{_largest(nodes, request)} on a node, {_limit(chosen)}", set()).update(rules)
     for most, those in short.items():
-        yield warning(check, "later attempts", f"at most {most} ({shown(sorted(those))})", attempts=attempts)
+        yield warning(
+            check,
+            "room for every attempt: after a kill for want of memory or time a job asks for its first memory and time "
+            f"once more, {attempts} times at last",
+            found=f"at most {most} ({shown(sorted(those))})",
+            do="Such a job may not run again; ask for enough at first, or name another slurm_partition.",
+        )
 
 
 def _hazards(
@@ -201,10 +245,16 @@ def _hazards(
 ) -> Iterator[Outcome]:
     nodes = [node for partition in chosen for node in partition.nodes]
     if not any(node.is_working for node in nodes):
-        yield warning(check, "working node", ", ".join(sorted({node.state for node in nodes})) or "no node")
+        found = ", ".join(sorted({node.state for node in nodes})) or "no node"
+        yield warning(check, "a node that works", found=found, do="Jobs wait until one comes back.")
     killing = [p.name for p in chosen if _kills(p, settings) and _is_preempted(p, partitions, known)]
     if killing:
-        yield warning(check, "preemption", f"preemption kills jobs of {', '.join(killing)}")
+        yield warning(
+            check,
+            "a partition whose jobs stay until they end",
+            found=f"preemption kills jobs of {', '.join(killing)}",
+            do="A killed job counts as failed: set retries in the profile, or name another slurm_partition.",
+        )
 
 
 def _kills(partition: slurm.Partition, settings: SlurmSettings) -> bool:

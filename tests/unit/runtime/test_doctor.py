@@ -23,7 +23,7 @@ from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.config import StoreSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
-from lever_pipe.runtime.checks import compute, doctor, findings, local_checks, orphans, slurm_checks
+from lever_pipe.runtime.checks import compute, doctor, local_checks, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.slurm import requests
@@ -732,12 +732,11 @@ def test_a_probe_sees_only_what_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert json.loads(compute.probe(tmp_path / "absent"))["sees_files"] is False
 
 
-def test_outcomes_speak_in_three_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_speak_in_three_parts() -> None:
     assert ok("disk", "plenty").line == "ok       disk: plenty"
     said = "a: expected a model; found c. Mend it."
-    monkeypatch.setitem(findings.TEXTS, "b", ("a {what}", "Mend it."))
-    assert warning("a", "b", "c", what="model").line == f"warning  {said}"
-    assert fault("a", "b", "c", what="model").line == f"fault    {said}"
+    assert warning("a", "a model", found="c", do="Mend it.").line == f"warning  {said}"
+    assert fault("a", "a model", found="c", do="Mend it.").line == f"fault    {said}"
 
 
 @pytest.mark.skipif(find_spec("snakemake") is None, reason="Snakemake reads the words")
