@@ -21,8 +21,8 @@ why:
 * `run_jobs` of executors: nothing else can take back a job whose turn has come.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
 * `check_active_jobs` and the reports of the SLURM executor (`amend_methods`): `slurm.watchdog` says why.
-* `cli.main` and the log of a dry run: the programming interface reads no words and no profiles, and what a job calls
-  its stage with stands in its command alone. `cli.parse_args` likewise, for the words of `doctor`.
+* `cli.main`, `cli.parse_args` and `Job.log_info`, which a dry run calls for each job: the programming interface reads
+  no words and no profiles.
 """
 
 from __future__ import annotations
@@ -403,12 +403,6 @@ DEEDS = (
     *("cleanup_metadata", "cleanup_shadow", "delete_all_output", "delete_temp_output", "deploy_sources"),
     *("draft_notebook", "edit_notebook", "conda_cleanup_envs", "conda_create_envs_only"),
 )
-ASKED = {
-    "Forced execution": "forced",
-    "Code has changed": "command",
-    "Software environment definition has changed": "environment",
-}
-"""What Snakemake says of a job that a user wants to run, and in a word."""
 
 
 class PlannedCall(NamedTuple):
@@ -425,7 +419,8 @@ class PlannedJob(NamedTuple):
     Attributes:
         reason: Snakemake's own words.
         resources: what is known before the job runs; of functions, the value for the first attempt.
-        command: its shell command.
+        asked: in which ways a user asked for the job: `forced`, or an edited `command` or `environment`.
+        call: what it calls its stage with; None for a rule without `spec`.
     """
 
     rule: str
@@ -435,28 +430,8 @@ class PlannedJob(NamedTuple):
     resources: dict[str, Any]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    command: str = ""
-
-    @property
-    def asked(self) -> list[str]:
-        """Return in which ways a user asked for the job, by the words of `ASKED`."""
-        head = self.reason.split("Params have changed")[0]  # a parameter may say anything
-        return [word for phrase, word in ASKED.items() if phrase in head]
-
-    @property
-    def call(self) -> PlannedCall | None:
-        """Return what the job's command calls its stage with; None for a command that calls none."""
-        with suppress(ValueError, LookupError, TypeError):
-            words = shlex.split(self.command)
-            spec = json.loads(words[words.index("--spec") + 1])
-            inputs: dict[str, list[str]] = {}
-            for word in words:
-                name, separator, path = word.partition("=")
-                own = next((own for own in self.inputs if separator and (own == path or own.endswith(f"/{path}"))), "")
-                if own and name.isidentifier():
-                    inputs.setdefault(name, []).append(own)
-            return PlannedCall(spec["config"], str(spec["code"]), inputs)
-        return None
+    asked: tuple[str, ...] = ()
+    call: PlannedCall | None = None
 
 
 class UnplannableError(ConfigError):
@@ -536,41 +511,41 @@ def results_folder(words: Sequence[str]) -> Path:
 
 @contextmanager
 def heard_jobs() -> Iterator[list[PlannedJob]]:
-    """Collect the jobs that Snakemake tells, of which none reaches the handlers of this program; then all is as it was.
+    """Collect the jobs of a dry run instead of having them told; then all is as it was."""
+    from snakemake.jobs import Job as OwnJob
 
-    A filter hears them, because Snakemake replaces the handlers of its logger.
-    """
     logger, jobs = logging.getLogger(LOGGER), list[PlannedJob]()
-    start, folder = Path.cwd(), Path()  # `--directory` moves Snakemake elsewhere for the while
+    start, log_info = Path.cwd(), OwnJob.log_info
 
-    def hear(said: logging.LogRecord) -> bool:
-        nonlocal folder
-        event = vars(said).get("event")
-        if event == "workflow_started":
-            folder = Path(os.path.relpath(vars(said)["rundir"], start))
-        elif event == "job_info":
-            jobs.append(_planned(vars(said), folder))
-        return event not in ("job_info", "shellcmd")
+    def hear(job: Job, *_: Any, **__: Any) -> None:
+        jobs.append(planned_job(job, Path(os.path.relpath(Path.cwd(), start))))  # `--directory` moves Snakemake
 
     propagates, on_termination = logger.propagate, signal.getsignal(signal.SIGTERM)
-    logger.addFilter(hear)
-    logger.propagate = False
+    OwnJob.log_info, logger.propagate = hear, False
     try:
         yield jobs
     finally:
-        logger.removeFilter(hear)
-        logger.propagate = propagates
+        OwnJob.log_info, logger.propagate = log_info, propagates
         signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
 
 
-def _planned(said: Mapping[str, Any], folder: Path) -> PlannedJob:
+def planned_job(job: Job, folder: Path) -> PlannedJob:
+    """Return a job of Snakemake's plan; its files as they are named from where `folder` is relative to."""
+
+    def named(files: Iterable[Any]) -> list[str]:
+        return [str(folder / str(path)) for path in files]
+
+    inputs = {name: named([value] if isinstance(value, str) else value) for name, value in job.input.items()}
+    spec, reason = getattr(job.params, "spec", None), job.dag.reason(job)
+    edited = {"command": reason.code_changed, "environment": reason.software_stack_changed}
     return PlannedJob(
-        rule=said["rule_name"],
-        wildcards={name: str(value) for name, value in dict(said["wildcards"]).items()},
-        reason=said["reason"],
-        threads=int(said["threads"]),
-        resources={name: value for name, value in said["resources"].items() if str(value) != "<TBD>"},
-        inputs=tuple(str(folder / str(path)) for path in said["input"]),
-        outputs=tuple(str(folder / str(path)) for path in said["output"]),
-        command=said["shellcmd"] or "",
+        rule=job.rule.name,
+        wildcards={name: str(value) for name, value in job.wildcards_dict.items()},
+        reason=str(reason),
+        threads=int(job.threads),
+        resources={name: value for name, value in job.resources.items() if str(value) != "<TBD>"},
+        inputs=tuple(named(job.input)),
+        outputs=tuple(named(job.output)),
+        asked=("forced",) if reason.forced else tuple(word for word, is_so in edited.items() if is_so),
+        call=PlannedCall(inputs=inputs, **json.loads(str(spec))) if spec is not None else None,
     )
