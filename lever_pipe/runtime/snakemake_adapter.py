@@ -130,23 +130,32 @@ class _Subprocess:
 # Plans.
 
 
+_unamended: dict[tuple[type, str], Any] = {}
+
+
+def amend_methods(owner: type, **wrappers: Callable[[Any], Any]) -> None:
+    """Let methods and properties of a class go through wrappers; a later call replaces an earlier one."""
+    for name, wrapper in wrappers.items():
+        setattr(owner, name, wrapper(_unamended.setdefault((owner, name), getattr(owner, name))))
+
+
 def find_makers_of_folders() -> None:
     """Let a file inside an output folder be made by whoever makes the folder."""
     from snakemake.dag import DAG
     from snakemake.exceptions import MissingRuleException
 
-    found = getattr(DAG.file2jobs, "unamended", DAG.file2jobs)
+    def amended(found: Callable[..., Any]) -> Callable[..., Any]:
+        async def file2jobs(dag: Dag, targetfile: str, wildcards_dict: Any = None) -> list[Job]:
+            for path in (targetfile, *map(str, Path(targetfile).parents)):
+                with suppress(MissingRuleException):
+                    jobs: list[Job] = await found(dag, path, wildcards_dict)
+                    if path == targetfile or all(job.output_by_path[path].is_directory for job in jobs):
+                        return jobs
+            raise MissingRuleException(targetfile)
 
-    async def file2jobs(dag: Dag, targetfile: str, wildcards_dict: Any = None) -> list[Job]:
-        for path in (targetfile, *map(str, Path(targetfile).parents)):
-            with suppress(MissingRuleException):
-                jobs: list[Job] = await found(dag, path, wildcards_dict)
-                if path == targetfile or all(job.output_by_path[path].is_directory for job in jobs):
-                    return jobs
-        raise MissingRuleException(targetfile)
+        return file2jobs
 
-    file2jobs.unamended = found  # type: ignore[attr-defined]
-    DAG.file2jobs = file2jobs
+    amend_methods(DAG, file2jobs=amended)
 
 
 def amend_plans(
@@ -169,39 +178,33 @@ def amend_plans(
     from snakemake.jobs import Job as OwnJob
     from snakemake.settings.types import RerunTrigger
 
-    planned = getattr(DAG.update_needrun, "unamended", DAG.update_needrun)
-
-    own_time = getattr(OwnJob.output_mintime, "unamended", OwnJob.output_mintime.fget)
     never = float("inf")  # without a time of its own a job would be given that of a job below it
 
-    async def mintime(job: Job) -> float | None:
-        return never if has_card(job) else await own_time(job)
+    def amended_time(own: Any) -> property:
+        async def mintime(job: Job) -> float | None:
+            return never if has_card(job) else await own.fget(job)
 
-    async def update_needrun(dag: Dag, create_inventory: bool = False) -> None:
-        # Of what was made elsewhere it would say that it has no record to judge it by.
-        _answer_for(has_card, dag.workflow.persistence, params_changed=(), input_changed=(), has_metadata=True)
-        is_whole = any(rule.name == whole for rule in dag.targetrules)
-        for job in dag.bfs(dag.dependencies, *dag.targetjobs):
-            if is_whole:
-                gone = [file for file in job.output if not (file.is_temp or await file.exists())]
-                dag.reason(job).missing_output.update(gone)
-            if has_card(job):
-                dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
-        await planned(dag, create_inventory)
-        for job in standing(dag):
-            _take_out(dag, job)
+        return property(mintime)
 
-    OwnJob.output_mintime = _Mintime(mintime, own_time)
-    update_needrun.unamended = planned  # type: ignore[attr-defined]
-    DAG.update_needrun = update_needrun
+    def amended_plan(planned: Callable[..., Any]) -> Callable[..., Any]:
+        async def update_needrun(dag: Dag, create_inventory: bool = False) -> None:
+            # Of what was made elsewhere it would say that it has no record to judge it by.
+            _answer_for(has_card, dag.workflow.persistence, params_changed=(), input_changed=(), has_metadata=True)
+            is_whole = any(rule.name == whole for rule in dag.targetrules)
+            for job in dag.bfs(dag.dependencies, *dag.targetjobs):
+                if is_whole:
+                    gone = [file for file in job.output if not (file.is_temp or await file.exists())]
+                    dag.reason(job).missing_output.update(gone)
+                if has_card(job):
+                    dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
+            await planned(dag, create_inventory)
+            for job in standing(dag):
+                _take_out(dag, job)
 
+        return update_needrun
 
-class _Mintime(property):
-    """When the oldest output of a job was made, amended."""
-
-    def __init__(self, amended: Callable[[Job], Any], unamended: Callable[[Job], Any]) -> None:
-        super().__init__(amended)
-        self.unamended = unamended
+    amend_methods(OwnJob, output_mintime=amended_time)
+    amend_methods(DAG, update_needrun=amended_plan)
 
 
 def _answer_for(has_card: Callable[[Job], bool], persistence: Any, **answers: Any) -> None:
@@ -346,16 +349,6 @@ def executors_of(workflow: Workflow) -> set[type]:
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
     return {workflow.executor_plugin.executor, ExecutorPluginRegistry().get_plugin("local").executor}
-
-
-def amend_methods(executor_class: type, **wrappers: Callable[[Any], Any]) -> None:
-    """Let methods of an executor class go through wrappers; a later call replaces an earlier one."""
-    for name, wrapper in wrappers.items():
-        present = getattr(executor_class, name)
-        unamended = getattr(present, "unamended", present)
-        amended = wrapper(unamended)
-        amended.unamended = unamended
-        setattr(executor_class, name, amended)
 
 
 def count_as_done(executor_classes: Iterable[type], is_done: Callable[[Job], bool]) -> None:

@@ -25,6 +25,7 @@ from lever_pipe.runtime.snakemake_adapter import (
     PlainCall,
     PlannedCall,
     PlannedJob,
+    amend_methods,
     call_in,
     count_as_done,
     planned_job,
@@ -162,6 +163,21 @@ def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
 
     command = f"{PREFIX} {shlex.join(['python', '-m', 'lever_pipe', *words])} > 'a b' 2>&1"
     assert call_in(command) == PlainCall(words, "a b")
+
+
+def test_methods_and_properties_are_wrapped_once() -> None:
+    class Counted:
+        @property
+        def time(self) -> int:
+            return 1
+
+        def number(self) -> int:
+            return 1
+
+    for _ in range(2):
+        amend_methods(Counted, number=lambda own: lambda self: own(self) + 1)
+        amend_methods(Counted, time=lambda own: property(lambda self: own.fget(self) + 1))
+    assert (Counted().number(), Counted().time) == (2, 2)
 
 
 def test_a_job_that_is_done_is_reported_and_not_run() -> None:
