@@ -109,8 +109,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[PlainCall]:
         assert environment["OMP_NUM_THREADS"] == "1"
         calls.append(PlainCall(words, log))
         job = ForkedJob()
-        job.has_started(os.getpid())
-        job.has_ended(len(words) % 2)
+        job.started.set_result(os.getpid())
+        job.ended.set_result(len(words) % 2)
         return job
 
     start_calls_by(start)
