@@ -163,7 +163,7 @@ def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
 
     executor = _executor(workflow)
     attempts = 1 + workflow.execution_settings.retries
-    settings = SlurmSettings.of(workflow.executor_settings, attempts=attempts) if executor == SLURM else None
+    settings = SlurmSettings(workflow.executor_settings, attempts) if executor == SLURM else None
     doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), slurm=settings)
 
 

@@ -20,33 +20,20 @@ LONGER_MEMORY = "Ask the administrators for a MinJobAge of 300 s, SLURM's defaul
 
 
 class SlurmSettings(NamedTuple):
-    """The executor plugin's settings on which the checks depend.
+    """What jobs are submitted with.
 
     Attributes:
-        seconds_before_status_checks: between a submission and the first question about it.
+        own: the executor plugin's own settings.
         attempts: how often a job may run, retries included.
     """
 
-    status_command: str = ""
-    seconds_before_status_checks: int = 40
-    jobname_prefix: str = ""
-    requeue: bool = False
-    no_requeue: bool = False
-    array_jobs: str = ""
+    own: Any
     attempts: int = 1
 
-    @classmethod
-    def of(cls, settings: Any, *, attempts: int = 1) -> SlurmSettings:
-        """Return what the plugin's own settings object says."""
-        return cls(
-            status_command=settings.status_command or "",
-            seconds_before_status_checks=settings.init_seconds_before_status_checks or 40,
-            jobname_prefix=settings.jobname_prefix or "",
-            requeue=bool(settings.requeue),
-            no_requeue=bool(settings.no_requeue),
-            array_jobs=settings.array_jobs or "",
-            attempts=attempts,
-        )
+    @property
+    def wait(self) -> int:
+        """Return the seconds between a submission and the first question about it."""
+        return self.own.init_seconds_before_status_checks or 40
 
 
 def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
@@ -75,17 +62,17 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
 
 def status_command(settings: SlurmSettings, known: dict[str, str]) -> Outcome:
     """Return whether the plugin will learn how jobs end: by a command that answers, and that it really uses."""
-    wait, age = settings.seconds_before_status_checks, slurm.seconds(known.get("MinJobAge", ""))
+    wait, age = settings.wait, slurm.seconds(known.get("MinJobAge", ""))
     needed = CHECKS_PER_RECORD * wait
     has_accounting = slurm.has_accounting(known)
     complaint = warning if has_accounting else fault
-    if settings.status_command != "squeue":
+    if settings.own.status_command != "squeue":
         lacks = "which overlooks cancelled jobs"
         lacks = lacks if has_accounting else "but SLURM keeps no accounts: the plugin sees no job end"
         return complaint(
             STATUS,
             "slurm-status-command: squeue",
-            found=f"{settings.status_command or DEFAULT_COMMAND}, {lacks}",
+            found=f"{settings.own.status_command or DEFAULT_COMMAND}, {lacks}",
             do="Set slurm-status-command: squeue in the profile.",
         )
     if age is not None and age >= needed:
@@ -113,21 +100,20 @@ def _memory(age: int, *, has_accounting: bool) -> Outcome:
 
 
 def _settings_alone(settings: SlurmSettings) -> Iterator[Outcome]:
-    if settings.requeue == settings.no_requeue:
-        found = "both" if settings.requeue else "neither, so that the cluster's default decides"
+    if not (settings.own.requeue or settings.own.no_requeue):  # the plugin itself refuses both
         yield warning(
             REQUEUE,
             "one of slurm-no-requeue and slurm-requeue",
-            found=found,
+            found="neither, so that the cluster's default decides",
             do="Set slurm-no-requeue: true in the profile: Snakemake's retries then run a job again, and nobody else.",
         )
     else:
-        yield ok(REQUEUE, "slurm-requeue" if settings.requeue else "slurm-no-requeue")
-    if settings.array_jobs:
+        yield ok(REQUEUE, "slurm-requeue" if settings.own.requeue else "slurm-no-requeue")
+    if settings.own.array_jobs:
         yield fault(
             "array jobs",
             "none: the plugin mistakes the states of an array's tasks and deletes finished outputs",
-            found=f"slurm-array-jobs: {settings.array_jobs}",
+            found=f"slurm-array-jobs: {settings.own.array_jobs}",
             do="Drop slurm-array-jobs from the profile.",
         )
 
@@ -260,7 +246,7 @@ def _hazards(
 def _kills(partition: slurm.Partition, settings: SlurmSettings) -> bool:
     """Tell whether preemption ends a job: in mode REQUEUE also one that must not be requeued."""
     modes = {mode.strip() for mode in partition.preempt_mode.split(",")}
-    return "CANCEL" in modes or ("REQUEUE" in modes and settings.no_requeue)
+    return "CANCEL" in modes or ("REQUEUE" in modes and settings.own.no_requeue)
 
 
 def _is_preempted(partition: slurm.Partition, partitions: dict[str, slurm.Partition], known: dict[str, str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import errno
 import json
 import logging
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import snakemake_executor_plugin_slurm as plugin
 from fake_slurm import NODES, FakeSlurm, on_path
 
 from lever_pipe.base import model_folders
@@ -30,7 +32,8 @@ from lever_pipe.runtime.slurm import requests
 from lever_pipe.runtime.slurm import squeue as slurm
 
 REPOSITORY = Path(__file__).parents[3]
-SETTINGS = SlurmSettings(status_command="squeue", jobname_prefix="lever_pipe", no_requeue=True)
+OWN = plugin.ExecutorSettings(status_command="squeue", jobname_prefix="lever_pipe", no_requeue=True)
+SETTINGS = SlurmSettings(OWN)
 JOB = {"rule": "train_rce_epoch", "threads": 1, "mem_mb": 2300, "runtime": 30}
 WORLD = {"data": {"source": "world"}}
 INTENTION = {"model": {"folder": "", "codec": "word"}, "tasks": {"source": "synthetic"}}
@@ -61,6 +64,10 @@ def of_slurm(*jobs: dict[str, Any], settings: SlurmSettings = SETTINGS) -> list[
     return list(slurm_checks.check(settings, [{**JOB, **job} for job in jobs or ({},)]))
 
 
+def said(**flags: Any) -> SlurmSettings:
+    return SlurmSettings(dataclasses.replace(OWN, **flags))
+
+
 def complaints(findings: list[Outcome] | Iterator[Outcome]) -> list[tuple[str, str]]:
     return [(str(finding.level), finding.check) for finding in findings if finding.level is not Level.OK]
 
@@ -85,13 +92,15 @@ def test_a_silent_controller_is_one_fault_and_nothing_else_is_asked(fake: FakeSl
         ("squeue", 201, "none", Level.FAULT),
         ("squeue", 201, "slurmdbd", Level.WARNING),
         ("sacct", 40, "none", Level.FAULT),
-        ("", 40, "none", Level.FAULT),
+        (None, 40, "none", Level.FAULT),
         ("sacct", 40, "slurmdbd", Level.WARNING),
     ],
 )
-def test_the_end_of_jobs_must_be_seen(fake: FakeSlurm, command: str, wait: int, accounting: str, level: Level) -> None:
+def test_the_end_of_jobs_must_be_seen(
+    fake: FakeSlurm, command: str | None, wait: int, accounting: str, level: Level
+) -> None:
     fake.configure(age=600, accounting=accounting)
-    settings = SETTINGS._replace(status_command=command, seconds_before_status_checks=wait)
+    settings = said(status_command=command, init_seconds_before_status_checks=wait)
     assert slurm_checks.status_command(settings, slurm.settings() or {}).level is level
 
 
@@ -99,7 +108,7 @@ def test_the_remedy_for_a_short_memory_is_a_setting_that_passes(fake: FakeSlurm)
     fake.configure(age=100)
     found = slurm_checks.status_command(SETTINGS, slurm.settings() or {})
     assert found.do == "Set slurm-init-seconds-before-status-checks: 33 in the profile."
-    mended = SETTINGS._replace(seconds_before_status_checks=33)
+    mended = said(init_seconds_before_status_checks=33)
     assert slurm_checks.status_command(mended, slurm.settings() or {}).level is Level.OK
     fake.configure(age=2)
     assert "administrators" in slurm_checks.status_command(SETTINGS, slurm.settings() or {}).do
@@ -117,7 +126,7 @@ def test_a_cluster_that_forgets_fast_is_a_warning(
     fake: FakeSlurm, age: int, accounting: str, level: Level, told: str
 ) -> None:
     fake.configure(age=age, accounting=accounting)
-    settings = SETTINGS._replace(seconds_before_status_checks=2)
+    settings = said(init_seconds_before_status_checks=2)
     found = slurm_checks.status_command(settings, slurm.settings() or {})
     assert found.level is level
     assert told in found.found
@@ -129,16 +138,15 @@ def test_a_cluster_that_forgets_fast_is_a_warning(
         ({"requeue": False, "no_requeue": True}, Level.OK),
         ({"requeue": True, "no_requeue": False}, Level.OK),
         ({"requeue": False, "no_requeue": False}, Level.WARNING),
-        ({"requeue": True, "no_requeue": True}, Level.WARNING),
     ],
 )
 def test_requeueing_must_be_said(fake: FakeSlurm, flags: dict[str, bool], level: Level) -> None:
-    found = of_slurm(settings=SETTINGS._replace(**flags))
+    found = of_slurm(settings=said(**flags))
     assert next(finding.level for finding in found if finding.check == "requeue") is level
 
 
 def test_array_jobs_are_refused(fake: FakeSlurm) -> None:
-    assert ("fault", "array jobs") in complaints(of_slurm(settings=SETTINGS._replace(array_jobs="all")))
+    assert ("fault", "array jobs") in complaints(of_slurm(settings=said(array_jobs="all")))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +278,7 @@ def test_a_last_attempt_is_judged_for_each_rule(fake: FakeSlurm) -> None:
 def test_preemption_that_kills_is_a_warning(
     fake: FakeSlurm, partition: str, flags: dict[str, bool], warned: bool
 ) -> None:
-    found = complaints(of_slurm({"slurm_partition": partition}, settings=SETTINGS._replace(**flags)))
+    found = complaints(of_slurm({"slurm_partition": partition}, settings=said(**flags)))
     assert found == ([("warning", f"partition {partition}")] if warned else [])
 
 
@@ -336,12 +344,6 @@ def test_an_account_that_yaml_read_as_a_number_gets_a_hint(fake: FakeSlurm) -> N
 def test_requests_are_told_once_with_their_rules() -> None:
     jobs = [{**JOB, "rule": rule} for rule in ("b", "a", "b")] + [{**JOB, "rule": "c", "gpu": 1}]
     assert list(requests.distinct(jobs).values()) == [["a", "b"], ["c"]]
-
-
-def test_settings_come_from_the_plugins_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = pytest.importorskip("snakemake_executor_plugin_slurm").ExecutorSettings
-    settings = SlurmSettings.of(own(status_command="squeue", no_requeue=True, jobname_prefix="p"), attempts=3)
-    assert settings == SlurmSettings("squeue", 40, "p", requeue=False, no_requeue=True, array_jobs="", attempts=3)
 
 
 def test_a_snakemake_that_nobody_looked_at_is_a_warning(
@@ -749,8 +751,11 @@ def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
     words = ["--workflow-profile", str(tmp_path), "--configfile", str(other), "--config", "results=here"]
     code = (
         f"from lever_pipe.runtime.checks.doctor import read_call\ncall = read_call({words!r})\n"
-        "print(call.slurm, call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
+        "own = call.slurm.own\n"
+        "print(call.slurm.attempts, own.status_command, own.jobname_prefix, own.no_requeue, sep='|')\n"
+        "print(call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
-    settings = SlurmSettings("squeue", 40, "mine", requeue=False, no_requeue=True, array_jobs="", attempts=3)
-    assert done.stdout.strip() == f"{settings}|{{'sampler': 'uniform', 'size': 64, 'seed': 7}}|here|world"
+    own, config = done.stdout.splitlines()
+    assert own == "3|squeue|mine|True"
+    assert config == "{'sampler': 'uniform', 'size': 64, 'seed': 7}|here|world"
