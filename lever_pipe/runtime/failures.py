@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from lever_pipe.base.storage import write_text
+from lever_pipe.runtime.rerun.why_names import counted
 
 LOGGER = "snakemake.logging"
 TABLE = "failed_jobs.csv"
@@ -202,7 +203,7 @@ class Invocation(logging.Handler):
             cause = "the run was interrupted" if self.was_interrupted else "the lines above say why Snakemake ended"
             parts = [f"No job failed; {cause}."]
         else:
-            parts = [f"{_n(len(rows), 'job')} failed:\n", *_lines(rows[:SHOWN])]
+            parts = [f"{counted(len(rows), 'job')} failed:\n", *_lines(rows[:SHOWN])]
             if len(rows) > SHOWN:
                 parts.append(f"... and {len(rows) - SHOWN} more, all of them in {self.table}")
         parts += ["", *self._rest()]
@@ -211,22 +212,26 @@ class Invocation(logging.Handler):
     def summary_of_retries(self) -> str:
         """Return one line on the jobs that finished at a further attempt; empty where there are none."""
         retried = self.retried
-        return f"{_n(retried.total(), 'job')} finished at a further attempt: {_by_rule(retried)}" if retried else ""
+        return (
+            f"{counted(retried.total(), 'job')} finished at a further attempt: {_by_rule(retried)}" if retried else ""
+        )
 
     def summary_of_unkept(self) -> str:
         """Return one line on what jobs could not keep in the store, by their logs; empty where all is kept."""
         logs = (_tail(path, job.started) for job in self._jobs.values() for path in job.own_logs[:1])
         said = [line for text in logs if (line := next((line for line in text.splitlines() if UNKEPT in line), ""))]
         cause = said[0].partition(UNKEPT)[2].strip() if said else ""
-        return f"{_n(len(said), 'job')} could not keep what they made or asked, and went on: {cause}" if said else ""
+        return (
+            f"{counted(len(said), 'job')} could not keep what they made or asked, and went on: {cause}" if said else ""
+        )
 
     def _rest(self) -> list[str]:
         lines = [line for line in (self.summary_of_retries(), self.summary_of_unkept()) if line]
-        lines.append(f"{_n(self.finished, 'job')} finished.")
+        lines.append(f"{counted(self.finished, 'job')} finished.")
         remaining = self.remaining
         if remaining:
             cause = ", as the run was interrupted" if self.was_interrupted else ""
-            lines.append(f"{_n(remaining.total(), 'job')} not run{cause}: {_by_rule(remaining)}")
+            lines.append(f"{counted(remaining.total(), 'job')} not run{cause}: {_by_rule(remaining)}")
         lines = [line for text in lines for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
         return [*lines, f"What finished stays. To go on: {_command()}"]
 
@@ -433,7 +438,3 @@ def _command() -> str:
     first = Path(sys.argv[0])
     program = ["python", "-m", "snakemake"] if first.name == "__main__.py" else [first.name]
     return shlex.join([*program, *sys.argv[1:]])
-
-
-def _n(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -387,6 +387,7 @@ def leave_pace_to_cores(scheduler: Any) -> None:
 # Dry runs.
 
 LOGGER = "snakemake.logging"
+CONFIG = Path("config.yaml")
 QUIET = ("--quiet", "host", "progress", "rules", "reason", "--dry-run")
 """Bare `--quiet` would end a dry run before it tells its jobs."""
 MANY_CORES = 100_000
@@ -491,15 +492,23 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
+def configured(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the configuration of a run with these options, and what it comes from.
+
+    Raises:
+        ConfigError: a file or word that has not one reading.
+    """
+    files = [path for path in (CONFIG, *(options.get("configfile") or ())) if path != CONFIG or path.exists()]
+    return configuration_of(files, options.get("config")), " + ".join(map(str, files))
+
+
 def results_folder(words: Sequence[str]) -> Path:
     """Return the results folder of a run with these words, which Snakemake understands.
 
     Raises:
         ConfigError: a configuration file or word that has not one reading.
     """
-    options, default = options_of(words), Path("config.yaml")
-    files = [*([default] if default.exists() else []), *(options.get("configfile") or ())]
-    return Path(str(configuration_of(files, options.get("config")).get("results") or "results"))
+    return Path(str(configured(options_of(words))[0].get("results") or "results"))
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.snakemake_adapter import UnplannableError, planned_jobs
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
-CONFIG = Path("config.yaml")
 SLURM, LOCAL = "slurm", "local"
 
 Job = Mapping[str, Any]
@@ -164,12 +163,12 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
 
     try:
         args = snakemake_adapter.arguments_of(words)
-        files = [path for path in (CONFIG, *(args.configfile or ())) if path != CONFIG or path.exists()]
+        config, source = snakemake_adapter.configured(vars(args))
         executor = args.executor or LOCAL
         settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None
         return SnakemakeCall(
-            config=snakemake_adapter.configuration_of(files, args.config),
-            source=" + ".join(map(str, files)),
+            config=config,
+            source=source,
             executor=executor,
             slurm=SlurmSettings(settings, attempts=1 + args.retries) if settings else None,
         )

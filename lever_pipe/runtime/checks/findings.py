@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from lever_pipe.base.errors import PreflightError
+from lever_pipe.runtime.rerun.why_names import counted
 
 
 class Level(StrEnum):
@@ -64,10 +65,9 @@ def require_no_fault(outcomes: Iterable[Outcome]) -> None:
     """Raise one PreflightError that holds all faults, if there are any."""
     faults = [outcome for outcome in outcomes if outcome.level is Level.FAULT]
     if faults:
-        count = f"{len(faults)} fault" + ("s" if len(faults) > 1 else "")
         texts = "\n  ".join(outcome.text for outcome in faults)
         raise PreflightError(
             "expected everything in place before the first job",
-            found=count,
+            found=counted(len(faults), "fault"),
             do=f"Nothing was submitted. Mend this (python -m lever_pipe doctor looks again):\n  {texts}",
         )

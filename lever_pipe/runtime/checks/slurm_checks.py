@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lever_pipe.runtime.checks.findings import Outcome, fault, ok, warning
+from lever_pipe.runtime.rerun.why_names import counted, first
 from lever_pipe.runtime.slurm import squeue as slurm
 from lever_pipe.runtime.slurm.requests import OTHER_CLUSTER, JobRequest, distinct, refused
 
@@ -14,7 +15,6 @@ CHECKS_PER_RECORD = 3  # the plugin trusts squeue when it remembers a job for so
 CLUSTER, STATUS, REQUEUE = "SLURM", "status command", "requeue"
 SHORT_MEMORY = 60  # seconds of MinJobAge: with less, one slow answer is enough to miss the end of a job
 DEFAULT_COMMAND = "the plugin's default, sacct"
-PLENTY = 3  # names that a message lists
 ASK_ADMIN = "Ask the cluster's administrators, or start the run again when `scontrol ping` says UP."
 LONGER_MEMORY = "Ask the administrators for a MinJobAge of 300 s, SLURM's default."
 
@@ -48,7 +48,7 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
     yield status_command(settings, known)
     yield from _settings_alone(settings)
     for (looked_at, complaint, said), rules in refused(jobs).items():
-        yield fault(looked_at, complaint.expected, found=f"{said} ({shown(rules)})", do=complaint.do)
+        yield fault(looked_at, complaint.expected, found=f"{said} ({first(rules)})", do=complaint.do)
     if named := os.environ.get("SBATCH_CLUSTERS"):
         found = f"SBATCH_CLUSTERS={named} in the environment"
         yield fault("other cluster", OTHER_CLUSTER.expected, found=found, do=OTHER_CLUSTER.do)
@@ -127,7 +127,7 @@ def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterat
         yield fault(
             "account",
             "no slurm_account: SLURM keeps no accounts here, and the plugin fails at every submission",
-            found=shown(asked),
+            found=first(asked),
             do="Drop slurm_account from default-resources of the profile.",
         )
         return
@@ -168,7 +168,7 @@ def requests(
         check, unknown = f"partition {','.join(names)}".rstrip(), [name for name in names if name not in partitions]
         if unknown or not names:
             rules = sorted({rule for those in asked.values() for rule in those})
-            found = f"{', '.join(unknown) or 'none named, and none is the default'} ({shown(rules)})"
+            found = f"{', '.join(unknown) or 'none named, and none is the default'} ({first(rules)})"
             do = "Set slurm_partition in default-resources or set-resources of the profile."
             yield fault(check, f"one of {', '.join(sorted(partitions))}", found=found, do=do)
             continue
@@ -177,7 +177,7 @@ def requests(
         faults = list(dict.fromkeys(unfit))
         if not faults:
             faults = list(_unfit_later(check, asked, chosen, settings.attempts))
-        yield from faults or [ok(check, f"{_offer(chosen)}; {_count(len(asked), 'kind')} of jobs fit")]
+        yield from faults or [ok(check, f"{_offer(chosen)}; {counted(len(asked), 'kind')} of jobs fit")]
         yield from _hazards(check, chosen, partitions, settings, known)
 
 
@@ -190,14 +190,14 @@ def _unfit(check: str, request: JobRequest, rules: list[str], chosen: list[slurm
         yield fault(
             check,
             f"runtime of at most {max(limit or 0 for limit in limits)} minutes",
-            found=f"{request.minutes} ({shown(rules)}): such a job would wait for ever or be refused",
+            found=f"{request.minutes} ({first(rules)}): such a job would wait for ever or be refused",
             do="Set a lower runtime under set-resources of the profile, or name another slurm_partition.",
         )
     nodes = [node for partition in chosen for node in partition.nodes]
     if not any(_fits(request, node) for node in nodes):
         yield fault(
             check,
-            f"a node with {request.words} ({shown(rules)})",
+            f"a node with {request.words} ({first(rules)})",
             found=f"at most {_largest(nodes, request)} on a node",
             do="Ask for less under set-resources or set-threads of the profile, or name another slurm_partition.",
         )
@@ -217,7 +217,7 @@ def _unfit_later(
             check,
             "room for every attempt: after a kill for want of memory or time a job asks for its first memory and time "
             f"once more, {attempts} times at last",
-            found=f"at most {most} ({shown(sorted(those))})",
+            found=f"at most {most} ({first(sorted(those))})",
             do="Such a job may not run again; ask for enough at first, or name another slurm_partition.",
         )
 
@@ -263,7 +263,7 @@ def _fits(request: JobRequest, node: slurm.ClusterNode) -> bool:
 
 
 def _largest(nodes: list[slurm.ClusterNode], request: JobRequest) -> str:
-    found = [_count(max((node.cpus for node in nodes), default=0), "CPU")]
+    found = [counted(max((node.cpus for node in nodes), default=0), "CPU")]
     found.append(f"{max((node.mem_mb for node in nodes), default=0)} MB")
     for name, _ in request.gres:
         known = sorted({kind for node in nodes for kind in node.gres if ":" in kind})
@@ -275,19 +275,9 @@ def _largest(nodes: list[slurm.ClusterNode], request: JobRequest) -> str:
 def _offer(chosen: list[slurm.Partition]) -> str:
     nodes = {node.name: node for partition in chosen for node in partition.nodes}
     gpus = sum(node.gres.get("gpu", 0) for node in nodes.values())
-    return f"{_count(len(nodes), 'node')}, {_count(gpus, 'GPU')}, {_limit(chosen)}"
+    return f"{counted(len(nodes), 'node')}, {counted(gpus, 'GPU')}, {_limit(chosen)}"
 
 
 def _limit(chosen: list[slurm.Partition]) -> str:
     limits = [partition.minutes for partition in chosen]
     return "no time limit" if None in limits else f"at most {max(limit or 0 for limit in limits)} minutes"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def shown(names: list[str]) -> str:
-    """Return the first names of a list and how many more there are."""
-    more = f" and {len(names) - PLENTY} more" if len(names) > PLENTY else ""
-    return ", ".join(names[:PLENTY]) + more
