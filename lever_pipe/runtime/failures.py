@@ -47,11 +47,10 @@ STATES = {
     "PREEMPTED": "PREEMPTED by a job that goes before it: run again, or ask for another partition",
 }
 """End states in SLURM that say more than any log, and what they mean for the user."""
-STARVED = ("TIMEOUT", "OUT_OF_MEMORY")
-"""Those that a larger request mends."""
+STARVED = ("TIMEOUT ", "OUT_OF_MEMORY ", "killed by SIGKILL")
+"""How reasons begin that a larger request mends."""
 UNKEPT = " not kept: "
 """By what store and ledger say in a job's log that they have no room."""
-_KILLED = "killed by SIGKILL"
 
 _STATE = re.compile(r"(?:status is: '|ended as )([A-Z_]+)")
 _REFUSED = re.compile(r"sbatch failed\. The error message was '(.*?)'\.?\s*(?:sbatch call:|$)", re.S)
@@ -294,7 +293,7 @@ class Invocation(logging.Handler):
         job.slurm_job = str((said.get("aux") or {}).get("external_jobid") or job.slurm_job)
         further = [str(path) for path in said.get("log") or () if path and path not in job.own_logs]
         job.slurm_logs = further or job.slurm_logs
-        if _is_starved(job):
+        if _reason(job).startswith(STARVED):
             self._starved[job.key] += 1
 
     def _job(self, said: Mapping[str, Any]) -> _Job:
@@ -313,35 +312,15 @@ def _key(rule: str, wildcards: Mapping[str, str]) -> _Key:
     return rule, frozenset((name, str(value)) for name, value in wildcards.items())
 
 
-def _is_starved(job: _Job) -> bool:
-    """Tell whether a job's last attempt ended for want of memory or time; a larger request may help such a one."""
-    if _REFUSED.search(job.message):
-        return False
-    of_slurm, own = _logs(job)
-    state = _end_state(job, of_slurm)
-    return state in STARVED if state in STATES else _killed(job.fault or of_slurm, own).startswith(_KILLED)
-
-
-def _logs(job: _Job) -> tuple[str, str]:
-    """Return the ends of SLURM's log and the stage's own."""
-    of_slurm, own = ("".join(_tail(path, job.started) for path in paths) for paths in (job.slurm_logs, job.own_logs))
-    return of_slurm, own
-
-
-def _end_state(job: _Job, of_slurm: str) -> str:
-    """Return how a job ended in SLURM: by its own log, which knows more than its state, by the state, or ""."""
-    ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)
-    state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
-    return "OUT_OF_MEMORY" if state not in STATES and _NO_MEMORY.search(of_slurm) else state
-
-
 def _reason(job: _Job) -> str:
     """Return why a job's last attempt failed: what is known best, first."""
     refused = _REFUSED.search(job.message)
     if refused:
         return "sbatch refused it: " + "; ".join(refused[1].replace("sbatch: error: ", "").splitlines())
-    of_slurm, own = _logs(job)
-    state = _end_state(job, of_slurm)
+    of_slurm, own = ("".join(_tail(path, job.started) for path in paths) for paths in (job.slurm_logs, job.own_logs))
+    ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)  # its own log knows more than its state
+    state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
+    state = "OUT_OF_MEMORY" if state not in STATES and _NO_MEMORY.search(of_slurm) else state
     if state in STATES:
         return STATES[state].format(**{name: job.resources.get(name, "?") for name in ("runtime", "mem_mb")})
     return (
