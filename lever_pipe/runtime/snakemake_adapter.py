@@ -40,10 +40,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from lever_pipe.base.errors import ConfigError, LeverPipeError
@@ -99,24 +99,8 @@ def call_in(command: str) -> PlainCall | None:
 
 def start_calls_by(start: Start) -> None:
     """Let the local executor of this process start calls of the package by `start`."""
-    module: Any = import_module("snakemake.shell")  # the package's attribute of that name is the class inside
-    module.sp = _Subprocess(start)
 
-
-class _Subprocess:
-    """`subprocess`, but for how a shell command begins."""
-
-    def __init__(self, start: Start) -> None:
-        self._start = start
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(subprocess, name)
-
-    def Popen(self, command: Any, **options: Any) -> subprocess.Popen[Any] | ForkedJob:  # noqa: N802 - the library's name
-        """Return the started command."""
-        return self._forked(command, options) or subprocess.Popen(command, **options)
-
-    def _forked(self, command: Any, options: Mapping[str, Any]) -> ForkedJob | None:
+    def forked(command: Any, options: Mapping[str, Any]) -> ForkedJob | None:
         environment = options.get("env")
         plain = options.get("shell") and options.get("stdout") != subprocess.PIPE and isinstance(command, str)
         call = call_in(command) if plain else None
@@ -124,7 +108,13 @@ class _Subprocess:
             return None
         python = shutil.which(CALL[0], path=environment.get("PATH"))
         same = python is not None and Path(python).resolve() == Path(sys.executable).resolve()
-        return self._start(call.words, log=call.log, environment=environment) if same else None
+        return start(call.words, log=call.log, environment=environment) if same else None
+
+    def begun(command: Any, **options: Any) -> subprocess.Popen[Any] | ForkedJob:
+        return forked(command, options) or subprocess.Popen(command, **options)
+
+    module: Any = import_module("snakemake.shell")  # the package's attribute of that name is the class inside
+    module.sp = SimpleNamespace(**vars(subprocess) | {"Popen": begun})
 
 
 # Plans.
@@ -316,26 +306,22 @@ def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) 
     return values
 
 
-def _read_file(path: Any) -> dict[str, Any]:
-    try:
-        return configuration.read_file(Path(path))
-    except LeverPipeError as fault:
-        raise _refusal(fault) from None
+def _refusing(read: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+    """Return a reader whose faults Snakemake prints as messages."""
+
+    def reading(given: Any) -> dict[str, Any]:
+        from snakemake_interface_common.exceptions import WorkflowError
+
+        try:
+            return read(given)
+        except LeverPipeError as fault:
+            raise WorkflowError(str(fault)) from None
+
+    return reading
 
 
-def _read_words(words: Sequence[str] | None) -> dict[str, Any]:
-    try:
-        return configuration.read_words(words)
-    except LeverPipeError as fault:
-        raise _refusal(fault) from None
-
-
-def _refusal(fault: LeverPipeError) -> Exception:
-    """Return a fault as one that Snakemake prints as a message."""
-    from snakemake_interface_common.exceptions import WorkflowError
-
-    refusal: Exception = WorkflowError(str(fault))
-    return refusal
+_read_file = _refusing(lambda path: configuration.read_file(Path(path)))
+_read_words = _refusing(configuration.read_words)
 
 
 # Executors.
@@ -353,24 +339,23 @@ def executors_of(workflow: Workflow) -> set[type]:
 
 def count_as_done(executor_classes: Iterable[type], is_done: Callable[[Job], bool]) -> None:
     """Let executors count those jobs as done, when their turn comes; a later call replaces an earlier one."""
-    for executor_class in executor_classes:
-        amend_methods(executor_class, run_jobs=partial(_run_others, is_done=is_done))
-
-
-def _run_others(run_jobs: Callable[[Executor, list[Job]], None], is_done: Callable[[Job], bool]) -> Any:
     from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-    def run_others(executor: Executor, jobs: list[Job]) -> None:
-        rest = []
-        for job in jobs:
-            if is_done(job):
-                executor.report_job_success(SubmittedJobInfo(job))
-            else:
-                rest.append(job)
-        if rest:
-            run_jobs(executor, rest)
+    def amended(run_jobs: Callable[[Executor, list[Job]], None]) -> Callable[[Executor, list[Job]], None]:
+        def run_others(executor: Executor, jobs: list[Job]) -> None:
+            rest = []
+            for job in jobs:
+                if is_done(job):
+                    executor.report_job_success(SubmittedJobInfo(job))
+                else:
+                    rest.append(job)
+            if rest:
+                run_jobs(executor, rest)
 
-    return run_others
+        return run_others
+
+    for executor_class in executor_classes:
+        amend_methods(executor_class, run_jobs=amended)
 
 
 def leave_pace_to_cores(scheduler: Any) -> None:
