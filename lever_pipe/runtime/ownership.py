@@ -172,7 +172,8 @@ def _locked(lock: Path) -> IO[str] | None:
             raise
         log.warning("%s: this file system has no locks: %s. Nobody else may make this now", lock, fault.strerror)
     with suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(handle.fileno()), lock.stat()):
+        held = os.fstat(handle.fileno())  # taking a lock makes a network file system ask for the file's present state
+        if held.st_nlink and os.path.samestat(held, lock.stat()):
             return handle
     handle.close()  # its owner has removed it between the two calls
     return None
