@@ -15,6 +15,7 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets.okvqa import read_questions
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
+from lever_pipe.runtime.sizing import LoadedModel
 from lever_pipe.runtime.slurm.requests import whole
 
 SNAKEMAKE = Path(".snakemake")
@@ -43,32 +44,24 @@ class Model(NamedTuple):
     """A model folder and what its readers look for in it.
 
     Attributes:
-        rules: those that load it.
         any_of: files of which one is enough.
     """
 
-    key: str
-    folder: str
-    rules: frozenset[str]
+    loaded: LoadedModel
     files: tuple[str, ...]
     any_of: tuple[str, ...] = ()
 
 
 def models(experiment: Experiment) -> list[Model]:
-    """Return the model folders of the configured studies."""
-    found = []
-    if "lever" in experiment.studies:
-        of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
-        of_lvlm = ("config.json", "preprocessor_config.json", "tokenizer.json")
-        asking = frozenset({"generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"})
-        found.append(Model("encoder.model", experiment.encoder.model, frozenset({"embed_examples"}), of_encoder))
-        found.append(Model("lvlm.model", experiment.lvlm.model, asking, of_lvlm))
+    """Return the model folders of the configured studies that are loaded here; a trainer elsewhere has its own."""
     intention = experiment.intention
-    if "intention" in experiment.studies and intention.engine == "native" and intention.model.folder:
-        playing = frozenset({"train_agent", "evaluate_agent", "evaluate_start"})
-        of_codec = TOKENIZERS.get(intention.model.codec, ())
-        found.append(Model("intention.model.folder", intention.model.folder, playing, ("config.json",), of_codec))
-    return found
+    files: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+        "encoder.model": (("config.json", "preprocessor_config.json", "tokenizer_config.json"), ()),
+        "lvlm.model": (("config.json", "preprocessor_config.json", "tokenizer.json"), ()),
+    }
+    if intention.engine == "native":
+        files["intention.model.folder"] = (("config.json",), TOKENIZERS.get(intention.model.codec, ()))
+    return [Model(model, *files[model.key]) for model in sizing.loaded(experiment) if model.key in files]
 
 
 def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
@@ -79,8 +72,8 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         rules: rules of the planned jobs: what none of them reads is not looked at. None for everything.
         folder: the working directory.
     """
-    needed = [model for model in models(experiment) if rules is None or model.rules & set(rules)]
-    weights = sum(model_folders.bytes_of(folder / name) for name in {model.folder for model in needed})
+    needed = [model for model in models(experiment) if _any(rules, set(model.loaded.rules))]
+    weights = sum(model_folders.bytes_of(folder / name) for name in {model.loaded.folder for model in needed})
     written = (folder / path for path in (experiment.results, SNAKEMAKE))
     ledger = folder / plan.ledger_folder(experiment)
     yield from disks(*written, kept=ledger, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
@@ -171,12 +164,12 @@ def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Outcom
 
 def model_folder(model: Model, folder: Path) -> Outcome:
     """Return whether a model folder is whole."""
-    check = f"{model.key} {model.folder}"
-    faults = model_folders.faults_of(folder / model.folder, files=model.files, any_of=model.any_of)
+    key, name, _ = model.loaded
+    faults = model_folders.faults_of(folder / name, files=model.files, any_of=model.any_of)
     if faults:
-        do = f"Download it again, or name the right folder in {model.key}."
-        return fault(check, "a whole model folder", found="; ".join(faults), do=do)
-    return ok(check, f"whole, {_bytes(model_folders.bytes_of(folder / model.folder))}")
+        do = f"Download it again, or name the right folder in {key}."
+        return fault(f"{key} {name}", "a whole model folder", found="; ".join(faults), do=do)
+    return ok(f"{key} {name}", f"whole, {_bytes(model_folders.bytes_of(folder / name))}")
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:

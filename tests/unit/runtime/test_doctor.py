@@ -398,7 +398,7 @@ def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
 
 def test_rules_that_load_models_or_images_exist() -> None:
     rules = "".join(path.read_text() for path in (REPOSITORY / "workflow/rules").glob("*.smk"))
-    named = {rule for model in local_checks.models(parse_experiment(WORLD)) for rule in model.rules}
+    named = {rule for model in local_checks.models(parse_experiment(WORLD)) for rule in model.loaded.rules}
     for rule in named | local_checks.DATA_RULES | {"prepare_tasks"}:
         assert f"use rule stage as {rule} with:" in rules, rule
 
