@@ -173,45 +173,64 @@ def requests(
             yield fault(check, f"one of {', '.join(sorted(partitions))}", found=found, do=do)
             continue
         chosen = [partitions[name] for name in names]
-        unfit = (each for request, rules in asked.items() for each in _unfit(check, request, rules, chosen))
+        offer = _together(chosen)
+        unfit = (each for request, rules in asked.items() for each in _unfit(check, request, rules, offer))
         faults = list(dict.fromkeys(unfit))
         if not faults:
-            faults = list(_unfit_later(check, asked, chosen, settings.attempts))
-        yield from faults or [ok(check, f"{_offer(chosen)}; {counted(len(asked), 'kind')} of jobs fit")]
-        yield from _hazards(check, chosen, partitions, settings, known)
+            faults = list(_unfit_later(check, asked, offer, settings.attempts))
+        yield from faults or [ok(check, f"{_offered(offer)}; {counted(len(asked), 'kind')} of jobs fit")]
+        if not any(node.is_working for node in offer.nodes):
+            found = ", ".join(sorted({node.state for node in offer.nodes})) or "no node"
+            yield warning(check, "a node that works", found=found, do="Jobs wait until one comes back.")
+        killing = [p.name for p in chosen if _kills(p, settings) and _is_preempted(p, partitions, known)]
+        if killing:
+            yield warning(
+                check,
+                "a partition whose jobs stay until they end",
+                found=f"preemption kills jobs of {', '.join(killing)}",
+                do="A killed job counts as failed: set retries in the profile, or name another slurm_partition.",
+            )
 
 
-def _unfit(check: str, request: JobRequest, rules: list[str], chosen: list[slurm.Partition]) -> Iterator[Outcome]:
-    if all(partition.state != "UP" for partition in chosen):
-        yield fault(check, "a partition that is UP", found=chosen[0].state, do="Wait for it, or name another one.")
+def _together(chosen: list[slurm.Partition]) -> slurm.Partition:
+    """Return partitions of which any will do as one."""
+    states, limits = [partition.state for partition in chosen], [partition.minutes for partition in chosen]
+    nodes = {node.name: node for partition in chosen for node in partition.nodes}
+    return chosen[0]._replace(
+        state="UP" if "UP" in states else states[0],
+        minutes=None if None in limits else max(limit or 0 for limit in limits),
+        nodes=tuple(nodes.values()),
+    )
+
+
+def _unfit(check: str, request: JobRequest, rules: list[str], offer: slurm.Partition) -> Iterator[Outcome]:
+    if offer.state != "UP":
+        yield fault(check, "a partition that is UP", found=offer.state, do="Wait for it, or name another one.")
         return
-    limits = [partition.minutes for partition in chosen]
-    if request.minutes and all(limit is not None and limit < request.minutes for limit in limits):
+    if offer.minutes is not None and offer.minutes < request.minutes:
         yield fault(
             check,
-            f"runtime of at most {max(limit or 0 for limit in limits)} minutes",
+            f"runtime of at most {offer.minutes} minutes",
             found=f"{request.minutes} ({first(rules)}): such a job would wait for ever or be refused",
             do="Set a lower runtime under set-resources of the profile, or name another slurm_partition.",
         )
-    nodes = [node for partition in chosen for node in partition.nodes]
-    if not any(_fits(request, node) for node in nodes):
+    if not any(_fits(request, node) for node in offer.nodes):
         yield fault(
             check,
             f"a node with {request.words} ({first(rules)})",
-            found=f"at most {_largest(nodes, request)} on a node",
+            found=f"at most {_largest(offer, request)} on a node",
             do="Ask for less under set-resources or set-threads of the profile, or name another slurm_partition.",
         )
 
 
 def _unfit_later(
-    check: str, asked: dict[JobRequest, list[str]], chosen: list[slurm.Partition], attempts: int
+    check: str, asked: dict[JobRequest, list[str]], offer: slurm.Partition, attempts: int
 ) -> Iterator[Outcome]:
     """Yield a warning where a last attempt, after kills for want of memory or time alone, would find no place."""
-    nodes = [node for partition in chosen for node in partition.nodes]
     short: dict[str, set[str]] = {}
     for request, rules in asked.items():
-        if any(_unfit(check, request.grown(attempts), rules, chosen)):
-            short.setdefault(f"{_largest(nodes, request)} on a node, {_limit(chosen)}", set()).update(rules)
+        if any(_unfit(check, request.grown(attempts), rules, offer)):
+            short.setdefault(f"{_largest(offer, request)} on a node, {_limit(offer)}", set()).update(rules)
     for most, those in short.items():
         yield warning(
             check,
@@ -219,27 +238,6 @@ def _unfit_later(
             f"once more, {attempts} times at last",
             found=f"at most {most} ({first(sorted(those))})",
             do="Such a job may not run again; ask for enough at first, or name another slurm_partition.",
-        )
-
-
-def _hazards(
-    check: str,
-    chosen: list[slurm.Partition],
-    partitions: dict[str, slurm.Partition],
-    settings: SlurmSettings,
-    known: dict[str, str],
-) -> Iterator[Outcome]:
-    nodes = [node for partition in chosen for node in partition.nodes]
-    if not any(node.is_working for node in nodes):
-        found = ", ".join(sorted({node.state for node in nodes})) or "no node"
-        yield warning(check, "a node that works", found=found, do="Jobs wait until one comes back.")
-    killing = [p.name for p in chosen if _kills(p, settings) and _is_preempted(p, partitions, known)]
-    if killing:
-        yield warning(
-            check,
-            "a partition whose jobs stay until they end",
-            found=f"preemption kills jobs of {', '.join(killing)}",
-            do="A killed job counts as failed: set retries in the profile, or name another slurm_partition.",
         )
 
 
@@ -262,22 +260,20 @@ def _fits(request: JobRequest, node: slurm.ClusterNode) -> bool:
     return request.cpus <= node.cpus and request.mem_mb <= node.mem_mb and gres
 
 
-def _largest(nodes: list[slurm.ClusterNode], request: JobRequest) -> str:
-    found = [counted(max((node.cpus for node in nodes), default=0), "CPU")]
-    found.append(f"{max((node.mem_mb for node in nodes), default=0)} MB")
+def _largest(offer: slurm.Partition, request: JobRequest) -> str:
+    found = [counted(max((node.cpus for node in offer.nodes), default=0), "CPU")]
+    found.append(f"{max((node.mem_mb for node in offer.nodes), default=0)} MB")
     for name, _ in request.gres:
-        known = sorted({kind for node in nodes for kind in node.gres if ":" in kind})
-        number = max((node.gres.get(name, 0) for node in nodes), default=0)
+        known = sorted({kind for node in offer.nodes for kind in node.gres if ":" in kind})
+        number = max((node.gres.get(name, 0) for node in offer.nodes), default=0)
         found.append(f"{number} {name}" + (f" (there are {', '.join(known)})" if not number and known else ""))
     return ", ".join(found)
 
 
-def _offer(chosen: list[slurm.Partition]) -> str:
-    nodes = {node.name: node for partition in chosen for node in partition.nodes}
-    gpus = sum(node.gres.get("gpu", 0) for node in nodes.values())
-    return f"{counted(len(nodes), 'node')}, {counted(gpus, 'GPU')}, {_limit(chosen)}"
+def _offered(offer: slurm.Partition) -> str:
+    gpus = sum(node.gres.get("gpu", 0) for node in offer.nodes)
+    return f"{counted(len(offer.nodes), 'node')}, {counted(gpus, 'GPU')}, {_limit(offer)}"
 
 
-def _limit(chosen: list[slurm.Partition]) -> str:
-    limits = [partition.minutes for partition in chosen]
-    return "no time limit" if None in limits else f"at most {max(limit or 0 for limit in limits)} minutes"
+def _limit(offer: slurm.Partition) -> str:
+    return "no time limit" if offer.minutes is None else f"at most {offer.minutes} minutes"
