@@ -167,7 +167,7 @@ class TestRootCauses:
         assert found.kind == "input_content"
         assert other in found.text
 
-    def test_a_command_that_tells_nothing_is_said_to_be_so(self) -> None:
+    def test_a_rule_that_tells_nothing_is_said_to_be_so(self) -> None:
         found = only(grpo()._replace(call=None, reason="Params have changed"))
         assert (found.kind, found.details) == ("unknown", {"reason": "Params have changed"})
 
