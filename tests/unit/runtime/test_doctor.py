@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import errno
+import fcntl
 import json
 import logging
 import shutil
@@ -707,7 +708,7 @@ def answer_of(here: dict[str, Any], **other: Any) -> str:
 def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(compute, "_gpus", lambda: 0)
-    here = json.loads(compute.probe(tmp_path))
+    here = json.loads(compute.probe(tmp_path)) | {"sees_locks": True}
     jobs = [JOB, {**JOB, "rule": "b", "mem_mb": 9}, {**JOB, "slurm_partition": "gpu", "gpu": 2, "slurm_account": "x"}]
 
     fake.answers("srun", answer_of(here, gpus=1))
@@ -719,6 +720,8 @@ def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monke
     assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
     fake.answers("srun", answer_of(here, sees_files=False))
     assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
+    fake.answers("srun", answer_of(here, sees_locks=False))
+    assert {finding.level for finding in compute.check(jobs, "p")} == {Level.WARNING}
     fake.answers("srun", answer_of(here, gpus=0))
     assert [finding.level for finding in compute.check(jobs, "p")] == [Level.OK, Level.WARNING]
     fake.fails("srun", "srun: error: Unable to allocate resources: Requested nodes are busy\n")
@@ -732,6 +735,15 @@ def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monke
 def test_a_probe_sees_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute, "_gpus", lambda: None)
     assert json.loads(compute.probe(tmp_path / "absent"))["sees_files"] is False
+
+
+def test_a_probe_sees_a_lock_that_another_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_gpus", lambda: None)
+    token = tmp_path / "token"
+    with token.open("w") as handle:
+        assert not json.loads(compute.probe(token))["sees_locks"]
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert json.loads(compute.probe(token))["sees_locks"]
 
 
 def test_outcomes_speak_in_three_parts() -> None:
