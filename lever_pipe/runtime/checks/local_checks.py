@@ -15,6 +15,7 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets.okvqa import read_questions
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
+from lever_pipe.runtime.sizing import LoadedModel
 from lever_pipe.runtime.slurm.requests import whole
 
 SNAKEMAKE = Path(".snakemake")
@@ -24,6 +25,8 @@ ROOM_PER_MODEL_BYTE = 2
 """Checkpoints, embeddings and answers grow with the models; a rule of thumb that is only a warning."""
 NO_GPU = "none: nvidia-smi lists no GPU, and CUDA_VISIBLE_DEVICES is empty or unset"
 NO_ROOM = 100_000_000
+MAKE_ROOM = "Make room, or lay `results` or `store.folder` elsewhere."
+KEEPS_ON = "The run goes on and keeps nothing there. Make room, or lay `store.folder` elsewhere."
 INODES = 20_000
 
 DATA_RULES = {"generate_world", "prepare_examples", "embed_examples", "generate_rl_data", "answer_prompts"}
@@ -41,32 +44,24 @@ class Model(NamedTuple):
     """A model folder and what its readers look for in it.
 
     Attributes:
-        rules: those that load it.
         any_of: files of which one is enough.
     """
 
-    key: str
-    folder: str
-    rules: frozenset[str]
+    loaded: LoadedModel
     files: tuple[str, ...]
     any_of: tuple[str, ...] = ()
 
 
 def models(experiment: Experiment) -> list[Model]:
-    """Return the model folders of the configured studies."""
-    found = []
-    if "lever" in experiment.studies:
-        of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
-        of_lvlm = ("config.json", "preprocessor_config.json", "tokenizer.json")
-        asking = frozenset({"generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"})
-        found.append(Model("encoder.model", experiment.encoder.model, frozenset({"embed_examples"}), of_encoder))
-        found.append(Model("lvlm.model", experiment.lvlm.model, asking, of_lvlm))
+    """Return the model folders of the configured studies that are loaded here; a trainer elsewhere has its own."""
     intention = experiment.intention
-    if "intention" in experiment.studies and intention.engine == "native" and intention.model.folder:
-        playing = frozenset({"train_agent", "evaluate_agent", "evaluate_start"})
-        of_codec = TOKENIZERS.get(intention.model.codec, ())
-        found.append(Model("intention.model.folder", intention.model.folder, playing, ("config.json",), of_codec))
-    return found
+    files: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+        "encoder.model": (("config.json", "preprocessor_config.json", "tokenizer_config.json"), ()),
+        "lvlm.model": (("config.json", "preprocessor_config.json", "tokenizer.json"), ()),
+    }
+    if intention.engine == "native":
+        files["intention.model.folder"] = (("config.json",), TOKENIZERS.get(intention.model.codec, ()))
+    return [Model(model, *files[model.key]) for model in sizing.loaded(experiment) if model.key in files]
 
 
 def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
@@ -77,8 +72,8 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         rules: rules of the planned jobs: what none of them reads is not looked at. None for everything.
         folder: the working directory.
     """
-    needed = [model for model in models(experiment) if rules is None or model.rules & set(rules)]
-    weights = sum(model_folders.bytes_of(folder / name) for name in {model.folder for model in needed})
+    needed = [model for model in models(experiment) if _any(rules, set(model.loaded.rules))]
+    weights = sum(model_folders.bytes_of(folder / name) for name in {model.loaded.folder for model in needed})
     written = (folder / path for path in (experiment.results, SNAKEMAKE))
     ledger = folder / plan.ledger_folder(experiment)
     yield from disks(*written, kept=ledger, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
@@ -86,7 +81,13 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         yield model_folder(model, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
     for package, version in snakemake_adapter.unknown_versions().items():
-        yield warning(package, "unknown version", version, known=snakemake_adapter.WRITTEN_FOR[package])
+        known = snakemake_adapter.WRITTEN_FOR[package]
+        yield warning(
+            package,
+            f"version {known}, for which lever_pipe/runtime/snakemake_adapter.py is written",
+            found=version,
+            do="Run tests/unit/runtime/test_snakemake_adapter.py and tests/workflow with it.",
+        )
 
 
 def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outcome]:
@@ -107,9 +108,12 @@ def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outco
     short = {rule: needed for rule, processes in taken.items() if (needed := max(1, processes)) > number}
     if short:
         most = max(short.values())
-        found = f"{number} visible" if number else NO_GPU
-        devices_needed = "a CUDA device" if most == 1 else f"{most} CUDA devices, one a process"
-        yield fault("CUDA", "CUDA", f"{found} ({', '.join(sorted(short))})", devices=devices_needed)
+        yield fault(
+            "CUDA",
+            "a CUDA device" if most == 1 else f"{most} CUDA devices, one a process",
+            found=f"{f'{number} visible' if number else NO_GPU} ({', '.join(sorted(short))})",
+            do="Run on such a machine or with profiles/slurm, or set device=cpu with --set-resources RULE:device=cpu.",
+        )
     else:
         yield ok("CUDA", f"{number} visible")
 
@@ -140,23 +144,32 @@ def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Outcom
             handle.write(b"\0")
     except OSError as refusal:
         if not (keeps_only and refusal.errno in os_faults.FULL):
-            return fault(check, "unwritable", refusal.strerror or str(refusal))
+            return fault(
+                check,
+                "a folder to write to",
+                found=refusal.strerror or str(refusal),
+                do="Mend its permission or quota, or name another folder (`results`, `store.folder`).",
+            )
     free, state = shutil.disk_usage(there).free, os.statvfs(there)
     complaint = fault if free < NO_ROOM and not keeps_only else warning
     if free < needed:
-        return complaint(check, "room to keep" if keeps_only else "room", _bytes(free), needed=_bytes(needed))
+        return complaint(
+            check, f"about {_bytes(needed)} free", found=_bytes(free), do=KEEPS_ON if keeps_only else MAKE_ROOM
+        )
     if state.f_files and state.f_favail < INODES:  # some file systems count none
-        return warning(check, "inodes", str(state.f_favail), needed=INODES)
+        do = "Remove files, or lay `results` or `store.folder` elsewhere."
+        return warning(check, f"{INODES} free inodes", found=str(state.f_favail), do=do)
     return ok(check, f"{_bytes(free)} free")
 
 
 def model_folder(model: Model, folder: Path) -> Outcome:
     """Return whether a model folder is whole."""
-    check = f"{model.key} {model.folder}"
-    faults = model_folders.faults_of(folder / model.folder, files=model.files, any_of=model.any_of)
+    key, name, _ = model.loaded
+    faults = model_folders.faults_of(folder / name, files=model.files, any_of=model.any_of)
     if faults:
-        return fault(check, "model", "; ".join(faults), key=model.key)
-    return ok(check, f"whole, {_bytes(model_folders.bytes_of(folder / model.folder))}")
+        do = f"Download it again, or name the right folder in {key}."
+        return fault(f"{key} {name}", "a whole model folder", found="; ".join(faults), do=do)
+    return ok(f"{key} {name}", f"whole, {_bytes(model_folders.bytes_of(folder / name))}")
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
@@ -179,20 +192,26 @@ def _train_questions(experiment: Experiment, folder: Path) -> Outcome:
     try:
         number = len(read_questions(folder / name))
     except LeverPipeError:  # prepare_examples tells of every fault
-        return warning(f"questions {name}", "no questions", "another")
+        return warning(f"questions {name}", "an official VQA question file", found="another", do="Mend it.")
     needed = {"pools.size": experiment.pools.size + 1}
     if not experiment.rl_data.import_from:
         needed["rl_data.n_queries"] = experiment.rl_data.n_queries
     if short := {key: count for key, count in needed.items() if count > number}:
         wanted = ", ".join(f"{count} for {key}" for key, count in short.items())
-        return fault(f"questions {name}", "few questions", str(number), wanted=wanted, keys=" and ".join(short))
+        do = f"Lower {' and '.join(short)}, or add train questions."
+        return fault(f"questions {name}", f"at least {wanted}", found=str(number), do=do)
     return ok(f"questions {name}", f"{number:,}")
 
 
 def _present(key: str, names: list[str], folder: Path) -> Outcome:
     absent = [name for name in names if not _holds_something(folder / name)]
     if absent:
-        return fault(key, "raw files", f"absent or empty: {', '.join(absent)}", key=key)
+        return fault(
+            key,
+            "raw files and folders with images",
+            found=f"absent or empty: {', '.join(absent)}",
+            do=f"Put them there, or name their places in {key}.",
+        )
     return ok(key, f"{len(names)} files and folders there")
 
 
