@@ -222,7 +222,7 @@ def call_of(options: argparse.Namespace) -> StageCall:
     config_class = get_type_hints(function)["config"]
     values = _json_object(options.spec, source=f"{options.stage} --spec")
     code = str(values.get("code", "")) if "config" in values else ""
-    execution = ("device", "threads", "ledger", "ask_again", "agent")
+    execution = ("device", "threads", "ledger", "ask_again", "vision_bytes", "agent")
     runtime = Runtime(**{name: getattr(options, name) for name in execution}, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     files = _files(options.stage, function, options.files)
@@ -315,6 +315,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
     parser.add_argument("--ask-again", action="store_true", help="ask although the ledger has another engine's answers")
+    usual = Runtime().vision_bytes
+    parser.add_argument("--vision-bytes", type=int, default=usual, help="bytes of image features that an LVLM keeps")
     parser.add_argument("--agent", default="", help="the execution settings of study intention, as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     return parser

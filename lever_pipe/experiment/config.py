@@ -220,6 +220,9 @@ class AnswerSettings(Section):
 class LvlmSettings(AnswerSettings):
     """The frozen vision-language model that answers."""
 
+    vision_bytes: int = Field(16 * 2**30, ge=0)
+    """Bytes of image features that are kept at one time, on a GPU a quarter of its free memory at most; the least
+    recently used go first and are encoded again. Execution, not identity."""
     model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
     ask_again: bool = False
     """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric

@@ -45,6 +45,8 @@ class Runtime(Section):
     """Folder of the answer ledger; empty for none."""
     ask_again: bool = False
     """`lvlm.ask_again`."""
+    vision_bytes: int = 16 * 2**30
+    """`lvlm.vision_bytes`."""
     code: str = ""
     """Fingerprint of the code as the workflow planned this job; empty to compute it."""
     agent: str = ""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 PROMPTS_PER_BATCH = 32
+SHARE_OF_FREE_MEMORY = 0.25
+"""Of a GPU's memory behind the weights, what image features may take: keys and values need the rest."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Family:
         """Return an engine over this model whose work is counted."""
         return build_engine(
             self.language,
-            self.vision(images, capacity=options.vision_bytes, counters=counters),
+            self.vision(images, capacity=options.vision_bytes, counters=counters, threads=options.threads),
             executor=options.executor,
             options=decode,
             wave_tokens=options.wave_tokens,
@@ -94,10 +96,21 @@ class Family:
             counters=counters,
         )
 
-    def vision(self, images: ImageSource, *, capacity: int, counters: Counter[str]) -> VisionStore:
+    def vision(self, images: ImageSource, *, capacity: int, counters: Counter[str], threads: int = 1) -> VisionStore:
         """Return a store of image features of this model."""
-        device, dtype = self.language.device, self.language.dtype
-        return VisionStore(self.encoder, images, device=device, dtype=dtype, capacity=capacity, counters=counters)
+        device = self.language.device
+        if device.type == "cuda":
+            capacity = min(capacity, int(SHARE_OF_FREE_MEMORY * torch.cuda.mem_get_info(device)[0]))
+        return VisionStore(
+            self.encoder,
+            images,
+            device=device,
+            dtype=self.language.dtype,
+            capacity=capacity,
+            counters=counters,
+            # A CPU has nothing else to do meanwhile than what these threads would do.
+            threads=threads if device.type == "cuda" else 0,
+        )
 
     @torch.inference_mode()
     def stock_tokens(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGES_PER_CALL = 16
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class ImageEncoder(Protocol):
@@ -68,6 +71,7 @@ class VisionStore:
         dtype: of the features.
         capacity: bytes of features to keep.
         counters: receives `images_encoded` and the vision tower's share of `flop`.
+        threads: that read and preprocess images ahead of the tower; 0 to do so between its passes.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class VisionStore:
         dtype: torch.dtype,
         capacity: int,
         counters: Counter[str],
+        threads: int = 0,
     ) -> None:
         self._encoder = encoder
         self._images = images
@@ -86,6 +91,7 @@ class VisionStore:
         self._dtype = dtype
         self._capacity = capacity
         self._counters = counters
+        self._threads = threads
         self._grids: dict[str, Grid] = {}
         self._blocks: dict[Grid, SegmentLayout] = {}
         self._features: OrderedDict[str, Tensor] = OrderedDict()
@@ -140,11 +146,13 @@ class VisionStore:
 
     def _process(self, digests: Sequence[str]) -> Iterator[tuple[str, Grid, Tensor]]:
         """Yield digest, grid and pixels; several images a call, because the call itself is dear."""
-        for start in range(0, len(digests), IMAGES_PER_CALL):
-            part = digests[start : start + IMAGES_PER_CALL]
-            found = self._encoder.pixels([self._images.open(digest) for digest in part])
+        parts = [digests[start : start + IMAGES_PER_CALL] for start in range(0, len(digests), IMAGES_PER_CALL)]
+        for part, found in zip(parts, ahead(self._pixels, parts, self._threads), strict=True):
             for digest, (grid, pixels) in zip(part, found, strict=True):
                 yield digest, grid, pixels
+
+    def _pixels(self, digests: Sequence[str]) -> list[tuple[Grid, Tensor]]:
+        return self._encoder.pixels([self._images.open(digest) for digest in digests])
 
     @torch.inference_mode()
     def _forward(self, grid: Grid, group: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
@@ -155,6 +163,25 @@ class VisionStore:
         # A clone, because a slice would keep its whole batch alive after the others are dropped.
         features = [part.clone() for part in encoded]
         return [(digest, feature) for (digest, _), feature in zip(group, features, strict=True)]
+
+
+def ahead(make: Callable[[T], R], items: Sequence[T], threads: int) -> Iterator[R]:
+    """Yield what is made of each item, in order, by threads that run at most two items each ahead of the caller."""
+    if not threads:
+        yield from map(make, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[R]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(make, item))
+                if len(waiting) > 2 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def settings_of(processor: Any) -> str:

@@ -61,6 +61,7 @@ class LvlmOptions:
     wave_tokens: int = 8192  # tokens of one forward
     kv_tokens: int = 65_536  # tokens whose keys and values are kept at one time
     vision_bytes: int = 16 * 2**30  # image features kept; the least recently used ones go first
+    threads: int = 1  # that decode images ahead of a GPU
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,12 @@ def load_lvlm(
     return open_lvlm(
         config.member,
         folder,
-        options=LvlmOptions(**{name: getattr(config, name) for name in names}, **config.decode.model_dump()),
+        options=LvlmOptions(
+            **{name: getattr(config, name) for name in names},
+            **config.decode.model_dump(),
+            vision_bytes=runtime.vision_bytes,
+            threads=runtime.threads,
+        ),
         images=ImageSource(paths),
         device=runtime.device,
         threads=runtime.threads,

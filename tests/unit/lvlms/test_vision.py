@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from lever_pipe.lvlms import _tower, qwen2_5_vl
+from lever_pipe.lvlms import _tower, _vision, qwen2_5_vl
 from lever_pipe.lvlms._tower import VisionTower
 from lever_pipe.lvlms._vision import settings_of
 from lever_pipe.lvlms.protocol import ImageSource
@@ -131,3 +131,36 @@ def test_grids_by_size_are_those_of_the_processor(bench) -> None:
         pixels = bench.parts.image_processor(images=[bench.open(digest)], return_tensors="pt")
         assert list(store.grid(digest)) == pixels["image_grid_thw"][0].tolist()
     assert counters["images_encoded"] == 0
+
+
+def test_threads_ahead_of_the_tower_move_no_bit(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_vision, "IMAGES_PER_CALL", 2)
+    digests = list(bench.paths)
+    plain, _ = bench.vision()
+    threaded, counters = bench.vision()
+    threaded._threads = 3
+    pairs = zip(plain.features(digests), threaded.features(digests), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+    assert counters["images_encoded"] == len(digests)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_what_is_made_ahead_comes_in_order_and_not_too_early(threads: int) -> None:
+    begun: list[int] = []
+
+    def make(item: int) -> int:
+        begun.append(item)
+        return item * item
+
+    for place, value in enumerate(_vision.ahead(make, range(40), threads)):
+        assert value == place * place
+        assert len(begun) <= place + 1 + 2 * threads
+    assert sorted(begun) == list(range(40))
+
+
+def test_a_fault_in_a_thread_reaches_the_caller() -> None:
+    def make(item: int) -> int:
+        return 1 // (item - 3)
+
+    with pytest.raises(ZeroDivisionError):
+        list(_vision.ahead(make, range(40), 2))
