@@ -7,12 +7,13 @@ environment and follows no redirect, so that a key goes to the configured server
 from __future__ import annotations
 
 import http.client
-import io
 import json
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Event, Timer
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -215,52 +216,26 @@ def post_json(access: Access, value: Any, seconds: float) -> tuple[int, bytes]:
     kind = http.client.HTTPSConnection if access.is_secure else http.client.HTTPConnection
     connection = kind(access.host, access.port, timeout=seconds)
     connection.connect()
-    raw: socket.socket = connection.sock
+    is_over, raw = Event(), connection.sock
+
+    def end() -> None:
+        is_over.set()
+        with suppress(OSError):
+            socket.socket.shutdown(raw, socket.SHUT_RDWR)  # of TLS too: whoever reads meets the end of the stream
+
+    timer = Timer(max(0.0, deadline - time.monotonic()), end)
+    timer.start()
     try:
-        connection.sock = _DeadlineSocket(raw, deadline)
         payload = json.dumps(value, ensure_ascii=True).encode()
         connection.request("POST", access.path, payload, {"Content-Type": "application/json", **access.headers})
         with connection.getresponse() as response:
-            return response.status, response.read(LARGEST_BODY + 1)
+            answer = response.status, response.read(LARGEST_BODY + 1)
+    except (OSError, http.client.HTTPException):
+        if not is_over.is_set():
+            raise
     finally:
+        timer.cancel()
         raw.close()
-
-
-class _DeadlineSocket:
-    """The part of a socket that `http.client` uses; a socket's own time-out starts anew with every byte."""
-
-    def __init__(self, raw: socket.socket, deadline: float) -> None:
-        self._raw = raw
-        self._deadline = deadline
-
-    def sendall(self, data: bytes) -> None:
-        self._raw.settimeout(_left(self._deadline))
-        self._raw.sendall(data)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        del mode
-        return io.BufferedReader(_DeadlineStream(self._raw, self._deadline))
-
-    def close(self) -> None:
-        """Leave the socket open: the answer is read after the connection says that it is closed."""
-
-
-class _DeadlineStream(io.RawIOBase):
-    def __init__(self, raw: socket.socket, deadline: float) -> None:
-        super().__init__()
-        self._raw = raw
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._raw.settimeout(_left(self._deadline))
-        return self._raw.recv_into(buffer)
-
-
-def _left(deadline: float) -> float:
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
+    if is_over.is_set():
         raise TimeoutError("the time of the request is over")
-    return seconds
+    return answer
