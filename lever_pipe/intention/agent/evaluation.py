@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -17,16 +17,22 @@ from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.processes import own_share
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, MISHAPS, Episode, EpisodeRequest, Player
 from lever_pipe.intention.agent.transcripts import dialogue_of
-from lever_pipe.intention.records import UNSOUND, DialogueRow, EpisodeRow, EvaluationRow, Task
+from lever_pipe.intention.records import (
+    UNSOUND,
+    Checkpoint,
+    DialogueRow,
+    EpisodeRow,
+    EvaluationRow,
+    Mode,
+    Split,
+    Task,
+)
 from lever_pipe.statistics.summary import mean_and_sd
 
 log = logging.getLogger(__name__)
 _SHOWN = 5
 """Lost tasks that a warning names."""
 
-Split = Literal["val", "test"]
-Mode = Literal["greedy", "sampled"]
-Checkpoint = Literal["current", "last", "best"]
 MEANS = ("reward", "normalised_reward", "coverage", "turns", "agent_tokens")
 
 
