@@ -7,7 +7,7 @@ The model: Radford et al. 2021, Learning Transferable Visual Models From Natural
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,7 +72,8 @@ class ClipEncoder:
         if not distinct:
             return np.zeros((0, self.width), dtype=np.float32)
         with torch.inference_mode():
-            parts = [encode(batch) for batch in _batches(distinct, self._batch_size)]
+            n = self._batch_size
+            parts = [encode(distinct[start : start + n]) for start in range(0, len(distinct), n)]
             features = torch.nn.functional.normalize(torch.cat(parts).float(), dim=-1)
         table: NDArray[np.float32] = features.cpu().numpy()
         return table[[rows[item] for item in items]]
@@ -149,11 +150,6 @@ def _features(output: Any) -> torch.Tensor:
     features = output.pooler_output  # the projected features, although the name says pooled
     assert isinstance(features, torch.Tensor)
     return features
-
-
-def _batches(items: list[T], size: int) -> Iterator[list[T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
 
 
 def _named(entries: Iterable[Any]) -> list[str]:

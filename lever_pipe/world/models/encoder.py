@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import CLIPModel
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.world.data.lexicon import CAPTIONS, COLORS, COUNTS, KINDS, WORDS, split_words
 from lever_pipe.world.models.models import CLIP_END_ID, CLIP_PAD_ID, CLIP_SPECIAL_TOKENS, CLIP_START_ID, build_clip
-from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate
+from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
 
 log = logging.getLogger(__name__)
 
@@ -101,10 +101,7 @@ def train_clip(seed: int) -> tuple[CLIPModel, float]:
     for step in range(N_STEPS):
         set_rate(optimizer, step, N_STEPS, RATE, 0.02 * RATE, N_WARMUP)
         loss = _train_step(model, bank, rng)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        take_step(optimizer, loss, model.parameters())
         if (step + 1) % 100 == 0:
             log.info("CLIP step %d loss %.4f", step + 1, loss.item())
     return model.eval(), round(time.process_time() - start, 1)
