@@ -72,12 +72,12 @@ class ImageFolder:
         if bad and on_bad_image == "stop":
             raise ImageError(
                 f"expected readable images in {self._folder}",
-                found=f"\n{faults.describe()}\n",
+                found=f"\n{faults}\n",
                 do='Restore or convert the files, or set data.on_bad_image to "skip".',
             )
         if bad:
             n_questions = sum(bad.values())
-            log.warning("skipped %d questions of unreadable images:\n%s", n_questions, faults.describe())
+            log.warning("skipped %d questions of unreadable images:\n%s", n_questions, faults)
         self.skipped = bad
         return kept
 
