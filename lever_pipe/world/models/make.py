@@ -77,8 +77,8 @@ def write_card(root: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 def render_card(card: Mapping[str, Any]) -> str:
     """Return the card as Markdown."""
     text = TEMPLATE.read_text(encoding="utf-8")
-    options = {"trim_blocks": True, "keep_trailing_newline": True, "undefined": jinja2.StrictUndefined}
-    return jinja2.Environment(autoescape=False, **options).from_string(text).render(card)  # Markdown of our own numbers
+    template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
+    return str(template.render(card))
 
 
 log = logging.getLogger(__name__)
