@@ -132,10 +132,6 @@ class Access(NamedTuple):
     """A server and what lets us in; its text never shows the key."""
 
     url: str
-    is_secure: bool
-    host: str
-    port: int
-    path: str
     headers: Mapping[str, str]
 
     def __repr__(self) -> str:
@@ -157,24 +153,20 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
             found=f"neither intention.execution.connection.base_url nor the environment variable {name}",
             do="Set one of them, such as http://127.0.0.1:8000/v1.",
         )
-    is_secure, host, port, path = _parts_of(url, setting)
-    return Access(url, is_secure, host, port, path, _headers(connection.api_key_variable, environ))
+    _require_address(url, setting)
+    return Access(url, _headers(connection.api_key_variable, environ))
 
 
-def _parts_of(url: str, setting: str) -> tuple[bool, str, int, str]:
+def _require_address(url: str, setting: str) -> None:
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        host.encode("idna")
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
     except ValueError:
         raise _no_address(setting, "one that does not parse") from None
     if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
         raise _no_address(setting, repr(url) if parts.password is None else "something else")
     if parts.username is not None or parts.query or parts.fragment:
         raise _no_address(setting, "an address with a name, password, query or fragment in it")
-    is_secure = parts.scheme == "https"
-    default = 443 if is_secure else 80
-    return is_secure, host, default if port is None else port, parts.path.rstrip("/") + "/chat/completions"
 
 
 def _no_address(setting: str, found: str) -> SimulatorError:
@@ -213,8 +205,9 @@ def post_json(access: Access, value: Any, seconds: float) -> tuple[int, bytes]:
         http.client.HTTPException: the answer is not HTTP.
     """
     deadline = time.monotonic() + seconds
-    kind = http.client.HTTPSConnection if access.is_secure else http.client.HTTPConnection
-    connection = kind(access.host, access.port, timeout=seconds)
+    parts = urlsplit(access.url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port or kind.default_port, timeout=seconds)
     connection.connect()
     is_over, raw = Event(), connection.sock
 
@@ -227,7 +220,8 @@ def post_json(access: Access, value: Any, seconds: float) -> tuple[int, bytes]:
     timer.start()
     try:
         payload = json.dumps(value, ensure_ascii=True).encode()
-        connection.request("POST", access.path, payload, {"Content-Type": "application/json", **access.headers})
+        path = parts.path.rstrip("/") + "/chat/completions"
+        connection.request("POST", path, payload, {"Content-Type": "application/json", **access.headers})
         with connection.getresponse() as response:
             answer = response.status, response.read(LARGEST_BODY + 1)
     except (OSError, http.client.HTTPException):
