@@ -14,7 +14,6 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.storage import read_json
 from lever_pipe.lever.datasets._faults import Faults
@@ -98,8 +97,6 @@ def read_split(
         DataError: anything missing, unknown, duplicate or contradictory; all faults at once.
         ImageError: images that do not decode, when `on_bad_image="stop"`.
     """
-    if options.limit is not None and options.limit < 1:
-        raise DataError("expected limit to be at least 1 or None", found=str(options.limit), do="Raise it.")
     faults = Faults()
     questions, broken_questions = _read_questions(files.questions, faults)
     annotations, broken_annotations = _read_annotations(files.annotations, faults)

@@ -178,10 +178,3 @@ def test_a_policy_is_a_folder_or_files_of_one(tmp_path: Path) -> None:
     assert policy_folder((folder,)) == folder
     assert policy_folder((folder / "config.json",)) == folder
     assert policy_folder((folder / "model.safetensors", folder / "config.json", folder / "words.json")) == folder
-
-
-def test_files_of_two_folders_are_no_policy(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"one folder, or files of one folder; found .*/a, .*/b"):
-        policy_folder((tmp_path / "a" / "config.json", tmp_path / "b" / "words.json"))
-    with pytest.raises(CheckpointError, match="found no file"):
-        policy_folder(())
