@@ -173,7 +173,7 @@ def test_a_tensor_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> N
     tensors = load_file(path)
     tensors["visual_projection.weight"] = tensors["visual_projection.weight"][:8].contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"mismatched_keys: .*\.weight \[8, 16\] \[16, 16\]"):
+    with pytest.raises(CheckpointError, match=r"mismatched_keys: .*\.weight', .*\[8, 16\]\), .*\[16, 16\]\)"):
         clip.load(tmp_path, device="cpu", batch_size=2)
 
 
