@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,20 +45,14 @@ def pixels_of(images: np.ndarray) -> Tensor:
 
 def image_vectors(model: CLIPModel, images: np.ndarray) -> Tensor:
     """Return unit vectors [N, 64] of uint8 images [N, 56, 56, 3]."""
-    return F.normalize(_pooled(model.get_image_features(pixel_values=pixels_of(images))), dim=-1)
+    return F.normalize(model.get_image_features(pixel_values=pixels_of(images)).pooler_output, dim=-1)
 
 
 def text_vectors(model: CLIPModel, texts: Sequence[str]) -> Tensor:
     """Return unit vectors [N, 64] of texts."""
     ids, mask = encode_texts(texts)
     output = model.get_text_features(input_ids=ids, attention_mask=mask)
-    return F.normalize(_pooled(output), dim=-1)
-
-
-def _pooled(output: Any) -> Tensor:
-    # Some versions of transformers return the vectors, others an output object that holds them.
-    pooled: Tensor = output if isinstance(output, Tensor) else output.pooler_output
-    return pooled
+    return F.normalize(output.pooler_output, dim=-1)
 
 
 def caption(scene: Sequence[int], template: str) -> str:
