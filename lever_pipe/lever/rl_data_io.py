@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, RlGroup, Trajectory
+from lever_pipe.base.sections import dotted
 from lever_pipe.base.storage import read_json, read_rows, shortened, write_text
 from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
 
@@ -286,12 +287,10 @@ def _has_no_pool(block: Mapping[str, Any]) -> bool:
 
 
 def _describe(fault: ValidationError) -> list[str]:
-    lines = []
-    for error in fault.errors(include_url=False, include_context=False):
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
-        kind = {"missing": "missing", "extra_forbidden": "unknown key"}.get(error["type"], error["msg"])
-        lines.append(f"'{key}': {kind}" if key else kind)
-    return lines
+    kinds = {"missing": "missing", "extra_forbidden": "unknown key"}
+    errors = fault.errors(include_url=False, include_context=False)
+    told = [(error["loc"], kinds.get(error["type"], error["msg"])) for error in errors]
+    return [f"'{dotted(place)}': {kind}" if place else kind for place, kind in told]
 
 
 def _fault(path: Path, faults: Sequence[str]) -> RecordError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -17,6 +16,7 @@ from typing import IO, TypeVar
 from pydantic import Field, ValidationError
 
 from lever_pipe.base.errors import RecordError, SimulatorError
+from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Row
 from lever_pipe.base.storage import shortened, strict_json
 from lever_pipe.intention.simulators._prompted import Chat, ChatRequest, UnreadableError
@@ -36,8 +36,7 @@ class Take(Row):
 
 def request_hash(request: ChatRequest) -> str:
     """Return the sha256 of a request's canonical JSON: model, sampling settings and messages, not the server."""
-    text = json.dumps(request, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(canonical_json(request).encode()).hexdigest()
 
 
 class Cassette:

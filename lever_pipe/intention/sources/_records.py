@@ -9,13 +9,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.sections import dotted
+from lever_pipe.base.sections import cut, dotted, shown
 from lever_pipe.base.storage import is_unicode, strict_json
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 _SHOWN = 20
-_WIDTH = 60
 _TEXT = "must be text that is not blank"
 _RULES = {
     "missing_details": "must be a list of at least one detail, or the task pays nothing",
@@ -70,7 +69,7 @@ class TaskFaults:
 
     def add(self, place: str, fault: str, *value: Any) -> None:
         """Record one fault at a place, with the value that is there instead."""
-        found = f", got {shown(value[0])}" if value else ""
+        found = f", got {'nothing' if value[0] is _NOTHING else shown(value[0])}" if value else ""
         self._lines.append(f"{place}: {fault}{found}")
 
     def raise_any(self) -> None:
@@ -87,12 +86,6 @@ class TaskFaults:
         found = f"{count}:\n  " + "\n  ".join(lines) + "\n"
         do = "Mend the named fields, or take the records out."
         raise DataError("task files as IntentionGym has them", found=found, do=do)
-
-
-def shown(value: Any) -> str:
-    """Return a value as a message shows it, cut where it is long."""
-    text = "nothing" if value is _NOTHING else repr(value)
-    return text if len(text) <= _WIDTH else text[:_WIDTH] + " ..."
 
 
 def read_tasks(paths: Iterable[Path], faults: TaskFaults) -> dict[str, Task]:
@@ -115,7 +108,7 @@ def _list_of(path: Path, faults: TaskFaults) -> list[Any]:
     except OSError as fault:
         faults.add(str(path), f"cannot be read: {fault.strerror}")
     except ValueError as fault:  # not JSON, or nothing that has one reading
-        faults.add(str(path), f"must be JSON: {str(fault)[:_WIDTH]}")
+        faults.add(str(path), f"must be JSON: {cut(str(fault))}")
     else:
         if isinstance(found, list):
             return found

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.base.sections import dotted
 from lever_pipe.base.storage import read_json
 from lever_pipe.lever.datasets._faults import Faults
 from lever_pipe.lever.datasets._images import ImageFolder
@@ -176,18 +177,17 @@ def _read_entries(
         try:
             entries.append(model.model_validate(entry))
         except ValidationError as fault:
-            _add_entry_faults(f"{key}[{index}]", fault, path, faults)
+            _add_entry_faults((key, index), fault, path, faults)
             if isinstance(entry, dict) and isinstance(entry.get("question_id"), int):
                 broken.add(entry["question_id"])
     return entries, broken
 
 
-def _add_entry_faults(entry: str, fault: ValidationError, path: Path, faults: Faults) -> None:
+def _add_entry_faults(place: tuple[int | str, ...], fault: ValidationError, path: Path, faults: Faults) -> None:
     kinds = {"missing": "missing key", "extra_forbidden": "unknown key"}
     for error in fault.errors(include_url=False, include_context=False, include_input=False):
-        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
         kind = kinds.get(error["type"], error["msg"].lower())
-        faults.add(f"{path.name}: {kind}", entry + "".join(parts))
+        faults.add(f"{path.name}: {kind}", dotted((*place, *error["loc"])))
 
 
 def _compare(
