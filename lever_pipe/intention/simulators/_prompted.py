@@ -114,7 +114,7 @@ def _conversation(history: Sequence[Exchange], agent: str, user: str) -> str:
 
 @cache
 def _template(name: str) -> Template:
-    return Template(read_texts(_FOLDER, _DIGEST)[f"{name}.txt"])
+    return Template(read_texts(_FOLDER, "*.txt", _DIGEST)[f"{name}.txt"])
 
 
 T = TypeVar("T")

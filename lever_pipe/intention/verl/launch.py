@@ -45,6 +45,7 @@ def launch_files(config: RenderVerlConfig) -> dict[str, str]:
 
     Raises:
         ConfigError: the original cannot express the configuration; all such values at once.
+        RecordError: a template was edited without its digest.
     """
     require_none(faults(config), f"engine verl, arm {config.arm.name}")
     environment = jinja2.Environment(
@@ -64,7 +65,7 @@ def launch_files(config: RenderVerlConfig) -> dict[str, str]:
         "prompt_tokens": PROMPT_TOKENS,
         "differences": differences(config),
     }
-    texts = read_texts(TEMPLATES, TEMPLATES_DIGEST)
+    texts = read_texts(TEMPLATES, "*.j2", TEMPLATES_DIGEST)
     return {name.removesuffix(".j2"): environment.from_string(text).render(values) for name, text in texts.items()}
 
 
