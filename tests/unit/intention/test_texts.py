@@ -15,9 +15,7 @@ from lever_pipe.intention.verl import launch
     [(_prompted._FOLDER, "*.txt", _prompted._DIGEST), (launch.TEMPLATES, "*.j2", launch.TEMPLATES_DIGEST)],
     ids=["prompts", "templates"],
 )
-def test_the_code_knows_its_texts_and_refuses_edited_ones(
-    folder: Path, pattern: str, digest: str, tmp_path: Path
-) -> None:
+def test_the_code_knows_its_texts_and_no_others(folder: Path, pattern: str, digest: str, tmp_path: Path) -> None:
     for name, text in read_texts(folder, pattern, digest).items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / ".stray").write_bytes(b"\xff")
