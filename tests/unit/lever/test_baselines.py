@@ -114,6 +114,12 @@ def test_the_best_by_annotations_are_where_the_oracle_begins() -> None:
     assert best(1, 1) == [True, True]
 
 
+def test_equal_accuracies_are_best_alike_whatever_the_last_bits() -> None:
+    query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2, question_type="animal")
+    candidates = [example(i, answer=a, question_type="animal") for i, a in enumerate(("dog", "cow", "ox"))]
+    assert best_by_annotations(query, candidates).tolist() == [True, True, False]  # .6 from two "dog" or two "cow"
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xy")), min_size=1, max_size=8), st.integers(0, 9))
 def test_the_oracle_ranks_the_best_first(kinds: list[tuple[str, str]], seed: int) -> None:
     query = example(0, answers=("a",) * 5 + ("b",) * 3 + ("c",) * 2, question_type="x")
