@@ -180,18 +180,17 @@ def flat_noise(n: int, sd: float, generator: np.random.Generator, *, n_draws: in
     return FlatNoise(sd, np.concatenate(falls), np.concatenate(gaps))
 
 
-def half_width(sd: float, n: int, degrees: int, level: float = 0.95) -> float:
-    """Return half of the t interval of a mean of n values.
+def half_width(sd: float, n: int, degrees: int) -> float:
+    """Return half of the 95 % t interval of a mean of n values.
 
     Args:
         sd: standard deviation of one value.
         n: values that the mean is of.
         degrees: of freedom that `sd` was estimated with.
-        level: coverage in (0, 1).
 
     Source: Student 1908
     """
-    return float(stats.t.ppf((1 + level) / 2, degrees) * sd / math.sqrt(n))
+    return float(stats.t.ppf(0.975, degrees) * sd / math.sqrt(n))
 
 
 def drifting_t_p(differences_N: ArrayLike) -> float:

@@ -164,27 +164,6 @@ def excess_sd(sd_of_changes: float, error: float) -> float:
     return math.sqrt(max(0.0, sd_of_changes**2 - 2 * error**2))
 
 
-def smallest_grid(values: ArrayLike, *, unit: float, rounding: float, largest: int = 1000) -> int | None:
-    """Return the smallest n for which every value is a whole multiple of unit / n up to `rounding`, or None.
-
-    A mean over n episodes, each a multiple of `unit`, lies on that grid, so a printed mean tells n.
-
-    Args:
-        values: any number of means.
-        unit: what a single value is a whole multiple of.
-        rounding: largest error of a printed mean.
-        largest: n that is tried last.
-
-    Source: Brown 2017 (GRIM)
-    """
-    seen = np.asarray(values, dtype=float)
-    for n in range(1, largest + 1):
-        offsets = seen - np.round(seen * n / unit) * unit / n
-        if np.all(np.abs(offsets) <= rounding + 1e-9):
-            return n
-    return None
-
-
 def _share(part: float, whole: float) -> float:
     """Return part / whole, NaN for a whole of zero."""
     return float(part / whole) if whole else math.nan
