@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check format schema world gpu bench bench-run size findings picture lock
+.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check format schema world gpu bench bench-run real-parts size findings picture lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,6 +75,9 @@ bench: setup ## engine against plain answering, in turns; writes docs/benchmarks
 
 bench-run: setup ## whole commands on a fresh clone; writes docs/pace.md
 	$(BIN)/python -m benchmarks.pace
+
+real-parts: setup ## real tokenizers, templates, images and a small model into a cache outside git, for tests
+	$(BIN)/python -m benchmarks.real_parts
 
 size: setup ## how much there is to read, by room
 	$(BIN)/python -m benchmarks.size

@@ -43,6 +43,7 @@ TOOLS = {
     "compare": Tool("commands.compare_tool", "set two policies or two runs side by side"),
     "store": Tool("commands.store_tool", "count, check or trim the store of finished work"),
     "ledger": Tool("commands.ledger_tools", "count, check or merge the LVLM's answers"),
+    "convert": Tool("commands.convert_tool", "write safetensors beside the .bin weights of a model folder"),
     "export_rl_data": Tool("commands.tools", "write RL data in the original format"),
     "closure": Tool("commands.tools", "list the modules whose code is part of a stage's identity"),
     "schema": Tool("commands.tools", "write or check the schema of the configuration"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -30,6 +32,20 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Let the interpreter end as it would: some libraries tell of what is never freed."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def real_parts() -> Callable[[str], Path]:
+    """Return what gives the folder of a real part by its name (`benchmarks/real_parts.py`), or skips."""
+    from benchmarks import real_parts as parts
+
+    def folder_of(name: str) -> Path:
+        place = parts.place_of(name)
+        if not place.is_dir():
+            pytest.skip(f"the real part {place} is not there; {parts.BRING} brings it")
+        return place
+
+    return folder_of
 
 
 FIRST = ("tests/workflow/test_contents", "tests/unit/lvlms", "tests/workflow", "tests/browser", "tests/unit/intention")

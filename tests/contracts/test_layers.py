@@ -71,6 +71,14 @@ def test_a_stage_imports_no_other_stage() -> None:
         assert "lever_pipe.stages" not in path.read_text().replace('"""', ""), path.name
 
 
+def test_no_stage_reaches_what_reads_pickles() -> None:
+    """Only `convert` calls `torch.load` (`test_no_execution.py`), and only a person calls `convert`."""
+    for path in (PACKAGE / "stages").glob("[a-z]*.py"):
+        assert "lever_pipe.commands.convert_tool" not in closure_of(f"lever_pipe.stages.{path.stem}"), path.name
+    users = [path.name for path in PACKAGE.rglob("*.py") if "commands.convert_tool" in imports(path)]
+    assert users == []
+
+
 def test_package_files_hold_a_docstring_only() -> None:
     """The root's own also chooses the numeric path (`tests/unit/base/test_numerics.py`)."""
     for path in PACKAGE.rglob("__init__.py"):

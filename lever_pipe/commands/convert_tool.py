@@ -1,0 +1,196 @@
+"""`python -m lever_pipe convert`: write safetensors beside the `.bin` weights of a model folder.
+
+Such a file is a pickle. It is read by `torch.load(weights_only=True)`, which builds tensors and plain containers and
+refuses every other object, and by nothing else in this package: no stage opens one, so none can meet one unasked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lever_pipe.base import atomic, storage
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.model_folders import INDEX, POINTER
+from lever_pipe.base.storage import shortened, strict_json
+
+STEM = "pytorch_model"
+BIN_INDEX = f"{STEM}.bin.index.json"
+HEAD = "lm_head"
+"""What an output head is called, beside the embeddings that it may share."""
+SHOWN = 5
+
+ABOUT = """
+Reads pytorch_model.bin, or the shards that pytorch_model.bin.index.json names, one at a time, and writes
+model.safetensors, or shards with their index, beside them; names, values and types of the tensors stay. Where
+config.json ties the output head to the embeddings and the two are one tensor, it is written once, as save_pretrained
+does. The .bin files stay; remove them when the folder loads.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Convert one folder, print the digest of each file, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m lever_pipe convert", description=ABOUT)
+    parser.add_argument("folder", type=Path, help="a model folder with .bin weights")
+    for path in convert(parser.parse_args(words[1:]).folder):
+        sys.stdout.write(f"sha256 {storage.digest(path)}  {path}\n")
+    return 0
+
+
+def convert(folder: Path) -> list[Path]:
+    """Write the weights of a folder as safetensors and return the files, all of them or none.
+
+    Raises:
+        CheckpointError: no `.bin` weights, safetensors that are there, a file that is broken or holds anything but
+            plain tensors, or an index of other tensors.
+        OSError: the system refuses.
+    """
+    if present := sorted([*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]):
+        _refuse(
+            f"{folder}: expected a folder without safetensors",
+            ", ".join(path.name for path in present[:SHOWN]),
+            "Use them, or remove them if they are broken.",
+        )
+    shards, ties = _shards(folder), _ties_embeddings(folder)
+    placed: dict[str, str] = {}  # file by tensor
+    n_bytes = 0
+    with atomic.folder_in(folder) as temporary, atomic.blamed_on(folder / INDEX, temporary):
+        atomic.sweep(temporary)
+        for name, wanted in shards.items():
+            tensors = _tensors(folder / name)
+            if wanted is not None and (differing := sorted(wanted ^ set(tensors))):
+                _refuse(
+                    f"{folder / name}: expected the tensors that {BIN_INDEX} names",
+                    f"other ones: {', '.join(differing[:SHOWN])} ({len(differing)})",
+                    "Download file and index again.",
+                )
+            kept, left_out = _unshared(tensors, ties=ties)
+            written = temporary / _safetensors_name(name)
+            save_file(kept, written, metadata={"format": "pt", **left_out})
+            _sync(written)
+            placed |= dict.fromkeys(kept, written.name)
+            n_bytes += sum(tensor.nbytes for tensor in kept.values())
+        names = list(map(_safetensors_name, shards))
+        if None not in shards.values():
+            index = {"metadata": {"total_size": n_bytes}, "weight_map": dict(sorted(placed.items()))}
+            storage.write_json(temporary / INDEX, index)
+            names.append(INDEX)  # last: a folder without it has no shards
+        for name in names:
+            atomic.place(temporary / name, folder / name)
+    return [folder / name for name in names]
+
+
+def _shards(folder: Path) -> dict[str, set[str] | None]:
+    """Return the files to read with the tensors that the index promises of each; None for a single one."""
+    if not (folder / BIN_INDEX).is_file():
+        if not (folder / f"{STEM}.bin").is_file():
+            others = ", ".join(path.name for path in sorted(folder.glob("*.bin"))[:SHOWN])
+            _refuse(
+                f"{folder}: expected {STEM}.bin, or shards with {BIN_INDEX}",
+                others or ("neither" if folder.is_dir() else "no such folder"),
+                "Name a model folder with .bin weights; one with safetensors needs no conversion.",
+            )
+        return {f"{STEM}.bin": None}
+    shards: defaultdict[str, set[str]] = defaultdict(set)
+    try:
+        entries = strict_json((folder / BIN_INDEX).read_bytes())["weight_map"].items()
+        for tensor, name in entries:
+            shards[name].add(tensor)
+    except (ValueError, LookupError, TypeError, AttributeError) as fault:
+        _refuse(f"{folder / BIN_INDEX}: expected a weight_map of files", shortened(str(fault)), "Download it again.")
+    wrong = [n for n in shards if Path(n).name != n or not n.startswith(STEM) or not (folder / n).is_file()]
+    if wrong or not shards:
+        _refuse(
+            f"{folder / BIN_INDEX}: expected names of files {STEM}*.bin that lie beside it",
+            f"absent or elsewhere: {', '.join(map(repr, wrong[:SHOWN]))}" if wrong else "none",
+            "Download the folder whole.",
+        )
+    return dict(sorted(shards.items()))
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a `.bin` file, which must hold nothing else."""
+    with path.open("rb") as handle:
+        if handle.read(len(POINTER)) == POINTER:
+            _refuse(f"{path}: expected weights", "a git-lfs pointer", "Fetch the file itself.")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as fault:  # noqa: BLE001 - it raises whatever a broken file leads to
+        said = shortened(" ".join(str(fault).split()))
+        _refuse(
+            f"{path}: expected tensors that torch.load(weights_only=True) reads",
+            f"{type(fault).__name__}: {said}",
+            "The file is broken, or holds objects that would run code; it was not run. Take another copy.",
+        )
+    if wrong := list(_no_tensors(found)):
+        _refuse(
+            f"{path}: expected tensors by their names, and nothing else",
+            f"{', '.join(wrong[:SHOWN])} ({len(wrong)})",
+            "Take the weights that save_pretrained writes, not those of a training run or a quantised model.",
+        )
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def _no_tensors(found: Any) -> Iterator[str]:
+    """Yield what is no plain tensor with a name, nor has a place in safetensors."""
+    if not isinstance(found, Mapping) or not found:
+        yield f"a {type(found).__name__}" if not isinstance(found, Mapping) else "no tensor"
+        return
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            yield f"{name!r}: {type(value).__name__}"
+        elif value.layout != torch.strided or value.is_quantized or value.is_meta:
+            yield f"{name!r}: {value.dtype} tensor of layout {value.layout} on {value.device}"
+
+
+def _unshared(tensors: Mapping[str, Tensor], *, ties: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return tensors of which no two share memory, and what was left out: the tensor that stands for it by its name.
+
+    Safetensors holds no memory twice. A tied head is left out, as `safetensors.torch.save_model` does with a name in
+    the file's metadata; whatever else shares memory is written under each of its names, so that a strict load finds it.
+    """
+    groups: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        same = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        groups[same if tensor.numel() else (name,)].append(name)
+    left_out: dict[str, str] = {}
+    for names in groups.values():
+        heads = [name for name in names if HEAD in name.split(".")]
+        if ties and (others := [name for name in names if name not in heads]):
+            left_out |= dict.fromkeys(heads, min(others))
+    kept = {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items() if n not in left_out}
+    return kept, left_out
+
+
+def _ties_embeddings(folder: Path) -> bool:
+    """Return whether `config.json` says that the output head is the embeddings."""
+    try:
+        config = strict_json((folder / "config.json").read_bytes())
+        sections = [config, config.get("text_config") or {}]
+        return any(section.get("tie_word_embeddings") is True for section in sections)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _safetensors_name(name: str) -> str:
+    return f"model{name.removeprefix(STEM).removesuffix('.bin')}.safetensors"
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def _refuse(expected: str, found: str, do: str) -> NoReturn:
+    raise CheckpointError(expected, found=found, do=do)

@@ -1,0 +1,121 @@
+"""Prompts against what others made: the published chat templates, and the real tokenizers of their models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from lever_pipe.base import members
+from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, Wording
+
+Parts = Callable[[str], Path]
+TOKENIZERS = {"qwen2_5_vl": "tokenizer-qwen2_5", "qwen3_vl": "tokenizer-qwen3"}
+"""Of each member that has a template and a tokenizer here."""
+TEMPLATES = (*TOKENIZERS, "idefics3", "smolvlm")
+"""Members whose published template is here under the same name."""
+SYSTEMS = ("Answer with one or two words.", "", None)
+SHOTS = range(5)
+TEXTS = (
+    ("Where was this taken?", "beach"),
+    ("What kind of dog is this?", "golden retriever"),
+    (" What's the {price} of\n2 caf\N{LATIN SMALL LETTER E WITH ACUTE}s (\N{EURO SIGN}12.50)?  ", " 12.50 "),
+    ("\N{CJK UNIFIED IDEOGRAPH-72D7}? <br> I'll  guess...", "\N{DOG FACE} dog"),
+    ("What is the man riding?", "skateboard"),
+)
+
+
+@pytest.fixture(params=TEMPLATES)
+def member(request: pytest.FixtureRequest) -> str:
+    return of_package(request.param)
+
+
+@pytest.fixture(params=sorted(TOKENIZERS))
+def tokenized(request: pytest.FixtureRequest) -> str:
+    return of_package(request.param)
+
+
+def of_package(member: str) -> str:
+    if member not in members.available("lvlms"):
+        pytest.skip(f"lever_pipe/lvlms has no member {member}")
+    return member
+
+
+def template_of(member: str) -> ChatTemplate:
+    found: ChatTemplate = members.member("lvlms", member).TEMPLATE
+    return found
+
+
+def tokenizer_of(member: str, parts: Parts) -> Any:
+    return AutoTokenizer.from_pretrained(parts(TOKENIZERS[member]), local_files_only=True)
+
+
+def prompts(layout: str, system: str | None) -> list[Prompt]:
+    examples = [
+        Example(
+            example_id=ExampleId(i), question_id=i, image_id=i, image=f"{i}.png", image_digest=f"digest{i}",
+            question=question, question_type="any", answers=(answer,), answer=answer,
+        )
+        for i, (question, answer) in enumerate(TEXTS)
+    ]  # fmt: skip
+    wording = Wording(PromptSettings(layout=layout, system=system))  # type: ignore[arg-type]
+    return [wording.prompt(examples[-1 - shots % 3], examples[:shots]) for shots in SHOTS]
+
+
+def by_published(member: str, prompt: Prompt, parts: Parts) -> str:
+    published = (parts("chat-templates") / f"{member}.jinja").read_text(encoding="utf-8")
+    (text,), _ = render_jinja_template([prompt.messages()], chat_template=published, add_generation_prompt=True)
+    return str(text)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("layout", ["single_turn", "turns"])
+def test_prompts_are_those_of_the_published_template(
+    member: str, real_parts: Parts, layout: str, system: str | None
+) -> None:
+    template = template_of(member)
+    for prompt in prompts(layout, system):
+        text = template.render(prompt).text
+        if system == "":  # a template that puts in a text of its own cannot be asked for none
+            own = by_published(member, prompt, real_parts)
+            inserted = own[len(template.start) : len(own) - len(text) + len(template.start)]
+            assert text == template.start + own[len(template.start) + len(inserted) :]
+            assert (template.system in inserted) if template.system else not inserted
+        else:
+            assert text == by_published(member, prompt, real_parts)
+
+
+def test_the_published_qwen2_5_vl_template_has_a_system_text_of_its_own(real_parts: Parts) -> None:
+    (prompt, *_) = prompts("turns", None)
+    text = by_published("qwen2_5_vl", prompt, real_parts)
+    assert text.startswith("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("layout", ["single_turn", "turns"])
+def test_segments_tokenised_apart_are_the_whole(
+    tokenized: str, real_parts: Parts, layout: str, system: str | None
+) -> None:
+    """The answer that is scored behind a prompt is a piece of its own, too."""
+    template, tokenizer = template_of(tokenized), tokenizer_of(tokenized, real_parts)
+    for prompt in prompts(layout, system):
+        written = template.render(prompt)
+        answers = [template.answer(answer.strip()) + template.end.strip() for _, answer in TEXTS]
+        for pieces in ([s.text for s in written.segments], *([written.text, answer] for answer in answers)):
+            apart = tokenizer(pieces, add_special_tokens=False).input_ids
+            whole = tokenizer("".join(pieces), add_special_tokens=False).input_ids
+            assert [token for piece in apart for token in piece] == whole
+
+
+def test_special_tokens_of_the_template_are_single_tokens(tokenized: str, real_parts: Parts) -> None:
+    template, tokenizer = template_of(tokenized), tokenizer_of(tokenized, real_parts)
+    for word in ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"):
+        assert len(tokenizer(word, add_special_tokens=False).input_ids) == 1
+    assert tokenizer(template.image, add_special_tokens=False).input_ids == [151652, 151655, 151653]
+    assert tokenizer("<|im_end|><|endoftext|>").input_ids == [151645, 151643]  # the two ends of the published settings
