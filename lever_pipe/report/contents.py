@@ -14,7 +14,7 @@ from lever_pipe.report.cells import Cell, EvidenceLedger
 from lever_pipe.report.claims import tables as claims
 from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
-from lever_pipe.report.selector import answer, comparisons, documents, emulation, summary
+from lever_pipe.report.selector import answer, comparisons, documents, emulation, patterns, summary
 from lever_pipe.report.table import Table
 
 MAIN = "report"
@@ -35,6 +35,7 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     setting.tables,
     summary.tables,
     comparisons.tables,
+    patterns.tables,
     emulation.tables,
     documents.tables,
     agent.tables,
