@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.report.cells import Cell, say
 from lever_pipe.report.claims.quantities import (
-    Part,
     Quantity,
     average,
     decimals_of,
@@ -30,7 +29,7 @@ from lever_pipe.report.claims.quantities import (
     p_value,
     printed,
 )
-from lever_pipe.report.claims.verdicts import Check, lacking
+from lever_pipe.report.claims.verdicts import Check, Part, lacking
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, Evidence, EvidenceRow, described
 from lever_pipe.report.inference.families import near
 from lever_pipe.report.lineage import UNKNOWN, Lineages, published_key
@@ -137,12 +136,10 @@ class PublishedLever:
         pair = [average([self.accuracy(b, epoch, samples, k) for k in counts]) for b in (left, right)]
         gap = (pair[0] - pair[1]).shown(2)
         error = math.hypot(*(standard_error_percent(each.value / 100, samples) for each in pair))
-        needed, p = (
-            NORMAL_95 * error,
-            math.erfc(abs(gap.value) / error / math.sqrt(2)) if error else float(not gap.value),
-        )
-        numbers = [_minus(left, right, gap, shots), named(noise=Quantity(needed, 1, of=gap.of, how="1.96 errors"))]
-        return Check(gap.value, needed, p), say("claims.two", first=numbers[0], second=numbers[1])
+        needed = NORMAL_95 * error
+        p = math.erfc(abs(gap.value) / error / math.sqrt(2)) if error else float(not gap.value)
+        noise = named(noise=Quantity(needed, 1, of=gap.of, how="1.96 errors"))
+        return Part(Check(gap.value, needed, p), _minus(left, right, gap, shots, noise))
 
     def same_selections(self, left: float, right: float) -> tuple[Quantity, Cell]:
         """Return the published share of identical first demonstrations, which is known of 0.12 and 0.15."""
@@ -318,10 +315,8 @@ class OurLever:
         row, turned = self._compared(left, right, epoch, samples, shots)
         value, low, high = (-row.value, -row.high, -row.low) if turned else (row.value, row.low, row.high)
         found = Quantity(value, 2, of=(row.key,), how="turned" if turned else "", sign=True)
-        numbers = [_minus(left, right, found, shots), p_value("holm", row.p_holm)]
-        return Check(value, max(high - value, value - low), row.p_holm), say(
-            "claims.two", first=numbers[0], second=numbers[1]
-        )
+        numbers = _minus(left, right, found, shots, p_value("holm", row.p_holm))
+        return Part(Check(value, max(high - value, value - low), row.p_holm), numbers)
 
     def same_selections(self, left: float, right: float) -> tuple[Quantity, Cell]:
         """Return the mean over seeds of the share of equal first demonstrations, the only ones that were published."""
@@ -428,7 +423,7 @@ def _named(metric: str) -> Cell:
     return say(f"claims.metric.{metric}")
 
 
-def _minus(left: float, right: float, gap: Quantity, shots: Shots) -> Cell:
-    what = say("claims.minus", left=left, right=right)
+def _minus(left: float, right: float, gap: Quantity, shots: Shots, beside: Cell) -> Cell:
     where = say("claims.name.average") if shots == MEAN else say("claims.at_shots", shots=int(shots))
-    return labelled(where, listed([(what, replace(gap, terms=()))]))
+    found = labelled(where, listed([(say("claims.minus", left=left, right=right), gap)]))
+    return say("claims.two", first=found, second=beside)

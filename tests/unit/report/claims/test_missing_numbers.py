@@ -161,7 +161,7 @@ def reasons_of(*asked: Callable[[], object]) -> list[str]:
 def test_a_threshold_that_nobody_reaches_is_left_out() -> None:
     runs = reward_runs(references(), "004")
     assert reasons_of(
-        lambda: reaches_thresholds_sooner(runs, sooner="kl", than="nokl", thresholds=(2.5, 3.0)),
+        lambda: list(reaches_thresholds_sooner(runs, sooner="kl", than="nokl", thresholds=(2.5, 3.0))),
         lambda: reaches_threshold_in_less_time(runs, sooner="kl", than="nokl", threshold=2.2),
         lambda: runs.reward("nokl", 50),
     ) == ["no_threshold", "never_reaches", "no_reward"]
