@@ -66,13 +66,9 @@ def _what(rows: Sequence[EvidenceRow]) -> tuple[Cell, Cell]:
 
 def _known(values: Sequence[str]) -> Cell:
     """Return the stated fields of a run, each with its name, common words in the page's language."""
-    told = [
-        say(
-            "published.field", field=say(f"guard.field.{name}"), value=say(WORDS[text]) if text in WORDS else Code(text)
-        )
-        for name, text in zip(FIELDS, values, strict=True)
-        if text
-    ]
+    known = {name: text for name, text in zip(FIELDS, values, strict=True) if text}
+    cells = {name: say(WORDS[text]) if text in WORDS else Code(text) for name, text in known.items()}
+    told = [say("published.field", field=say(f"guard.field.{name}"), value=cell) for name, cell in cells.items()]
     return Series(tuple(told), "parts") if told else None
 
 
