@@ -24,6 +24,7 @@ from lever_pipe.report.claims.quantities import (
     labelled,
     less,
     listed,
+    named,
     p_value,
     percent,
     printed,
@@ -297,8 +298,7 @@ def epochs_are_identical(side: LeverSide, *, epochs: tuple[int, int], samples: i
     for beta in betas:
         one, other = (_accuracies(side, epoch, samples, (beta,))[beta] for epoch in epochs)
         gap = max((a - b for a, b in zip(one, other, strict=True)), key=_size).shown(2)
-        told = listed([(say("claims.name.largest_difference"), gap)])
-        yield Part(Check(_size(gap)), labelled(Name(f"{beta:g}"), told))
+        yield Part(Check(_size(gap)), labelled(Name(f"{beta:g}"), named(largest_difference=gap)))
 
 
 def cells_differ(
@@ -345,7 +345,7 @@ def accuracies_are_close(
     """Hold a difference of accuracies and its noise against a margin."""
     check, numbers, _ = side.separation(left, right, epoch, side.near(samples), shots)
     yield Part(check and replace(check, margin=margin), numbers)
-    yield Part(None, listed([(say("claims.name.margin"), Name(f"{margin:g}"))]))
+    yield Part(None, named(margin=Name(f"{margin:g}")))
 
 
 def is_best_beta(

@@ -151,7 +151,7 @@ def labelled(what: Cell, numbers: Cell) -> Cell:
     return numbers if what is None else say("claims.labelled", what=what, numbers=numbers)
 
 
-def named(**values: Quantity) -> Cell:
+def named(**values: Quantity | Cell) -> Cell:
     """Return values by the ids of their names, `claims.name.ID`."""
     return listed({say(f"claims.name.{name}"): value for name, value in values.items()})
 

@@ -21,6 +21,7 @@ from lever_pipe.report.claims.quantities import (
     labelled,
     less,
     listed,
+    named,
     p_value,
     percent,
     printed,
@@ -108,7 +109,7 @@ def is_ahead_on_average(runs: RewardRuns, *, ahead: str, behind: str, steps: Ste
     needed = half_width(runs.comparison.sd, len(steps), len(runs.steps) - 1)
     shown = replace(mean, how="mean difference", sign=True)
     yield Part(Check(mean.value, needed), labelled(_minus(runs, ahead, behind), shown.cell))
-    yield _noise(runs, needed, "half of the t interval")
+    yield Part(None, named(noise=runs.of(needed, 3, "half of the t interval")))
 
 
 def best_is_higher(runs: RewardRuns, *, higher: str, lower: str) -> Parts:
@@ -140,7 +141,7 @@ def rewards_are_close(runs: RewardRuns, *, margin: float) -> Parts:
     found = runs.comparison
     yield Part(Check(found.mean, (found.high - found.low) / 2, margin=margin))
     yield from _paired(runs)
-    yield Part(None, listed([(say("claims.name.margin"), Name(f"{margin:g}"))]))
+    yield Part(None, named(margin=Name(f"{margin:g}")))
 
 
 def curves_differ(runs: RewardRuns) -> Parts:
@@ -239,7 +240,7 @@ def declines_less(runs: RewardRuns, *, steadier: str, than: str) -> Parts:
     needed = 1.96 * 2 * runs.noise.sd
     gap = declines[steadier].value - declines[than].value
     yield Part(Check(gap, needed), labelled(say("claims.name.decline"), listed(_labels(runs, declines))))
-    yield _noise(runs, needed, "1.96 errors of four evaluations")
+    yield Part(None, named(noise=runs.of(needed, 3, "1.96 errors of four evaluations")))
 
 
 def metric_rises(runs: RewardRuns, *, run: str, metric: str) -> Parts:
@@ -432,10 +433,6 @@ def _paired(runs: RewardRuns) -> Parts:
     low, high = (runs.of(end, 3, "end of the t interval").cell for end in (found.low, found.high))
     yield Part(None, labelled(_minus(runs, KL, NO_KL), say("claims.interval", value=mean, low=low, high=high)))
     yield Part(None, p_value("paired_t", found.p_t))
-
-
-def _noise(runs: RewardRuns, needed: float, how: str) -> Part:
-    return Part(None, listed([(say("claims.name.noise"), runs.of(needed, 3, how))]))
 
 
 def _known(runs: RewardRuns, run: str, metric: str) -> dict[int, Quantity]:
