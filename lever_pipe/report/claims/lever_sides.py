@@ -33,6 +33,7 @@ from lever_pipe.report.claims.verdicts import Check, Part, lacking
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, Evidence, EvidenceRow, described
 from lever_pipe.report.inference.families import near
 from lever_pipe.report.lineage import UNKNOWN, Lineages, published_key
+from lever_pipe.report.reference import COMPARED, FILES, FINAL
 from lever_pipe.statistics.summary import standard_error_percent
 
 Statistic = Literal["mean", "first", "last", "minimum"]
@@ -45,15 +46,6 @@ Shots = int | Literal["mean"]
 SHOTS = (1, 2, 3, 4)
 FEWEST_EPOCHS = 5
 """Epochs below which a run is no training curve."""
-ACCURACY_015, ACCURACY_012, BETAS = "2025-12-20正确率.md", "2025-12-20正确率_KL012对比.md", "KL_BETA_0145_0155对比.md"
-FILES = {
-    "000": ("KL_BETA_012_vs_015_训练曲线分析报告.md",),
-    "001": (ACCURACY_015, BETAS),
-    "002": (ACCURACY_015, ACCURACY_012, BETAS),
-}
-"""The reference files that hold a document's numbers, in order of precedence."""
-COMPARED, FINAL = "KL_BETA_012_vs_015_对比报告.md", "KL_BETA_012_vs_015_最终对比报告.md"
-"""Reference files with the accuracies and selections after the training-curve runs."""
 LONG_EPOCHS = {0.12: 9, 0.15: 42}
 """The evaluated epoch of each published training-curve run."""
 NORMAL_95 = 1.959964

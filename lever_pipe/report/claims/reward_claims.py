@@ -40,26 +40,21 @@ Steps = tuple[int, ...]
 T = TypeVar("T")
 
 
-def estimates_are_measurements(runs: RewardRuns, *, run: str) -> Parts:
-    """Hold estimated rewards against the measured ones."""
-    for step, said in _printed_series(runs, run, "val_reward_estimated").items():
-        seen = runs.reward(run, step)
-        told = say("claims.estimated", said=said.cell, value=seen.cell)
-        yield Part(Check(said.value - seen.value, said.rounding), labelled(_step(step), told))
-
-
-def differences_are_measured(runs: RewardRuns) -> Parts:
-    """Hold the printed differences between the runs against the measured ones."""
-    for step, said in _printed_series(runs, DIFFERENCE, "val_reward_diff").items():
-        yield _as_printed(runs.reward(KL, step) - runs.reward(NO_KL, step), said, step)
-
-
-def changes_in_percent_are(runs: RewardRuns, *, run: str) -> Parts:
-    """Hold the printed changes from evaluation to evaluation against the rewards."""
-    for step, said in _printed_series(runs, run, "val_reward_change_pct").items():
-        change = runs.change(run, step)
-        before = Quantity(runs.reward(run, step).value - change.value, 3, of=change.of, how="before")
-        yield _as_printed(percent(change, before, 1), said, step)
+def printed_series_is_measured(runs: RewardRuns, *, run: str, metric: str) -> Parts:
+    """Hold estimated rewards, differences between the runs or changes in percent against the measured rewards."""
+    require_print(runs)
+    series = runs.series(run, metric)
+    if not series:
+        raise lacking("nothing_printed")
+    for step, said in series.items():
+        if metric == "val_reward_estimated":
+            found = runs.reward(run, step)
+            told = say("claims.estimated", said=said.cell, value=found.cell)
+        else:
+            found = runs.reward(KL, step) - runs.reward(NO_KL, step) if run == DIFFERENCE else _change(runs, run, step)
+            shown = replace(found, digits=said.digits, sign=True)
+            told = say("claims.is", value=shown.cell, said=said.cell)
+        yield Part(Check(found.value - said.value, said.rounding), labelled(_step(step), told))
 
 
 def largest_change_is(runs: RewardRuns, *, run: str) -> Parts:
@@ -407,24 +402,16 @@ def response_is_longer(runs: RewardRuns, *, longer: str, than: str) -> Parts:
     yield Part(Check(one.value - other.value), told, () if first == second else (say("claims.name.step"),))
 
 
-def _printed_series(runs: RewardRuns, run: str, metric: str) -> dict[int, Quantity]:
-    """Return what a document prints of a metric, which must be something."""
-    require_print(runs)
-    found = runs.series(run, metric)
-    if not found:
-        raise lacking("nothing_printed")
-    return found
+def _change(runs: RewardRuns, run: str, step: int) -> Quantity:
+    """Return the change from the evaluation before in percent of that."""
+    change = runs.change(run, step)
+    before = Quantity(runs.reward(run, step).value - change.value, 3, of=change.of, how="before")
+    return percent(change, before, 1)
 
 
 def _best(runs: RewardRuns, run: str) -> tuple[int, Quantity]:
     step = int(runs.curve(run).best_step)
     return step, runs.reward(run, step)
-
-
-def _as_printed(found: Quantity, said: Quantity, step: int) -> Part:
-    shown = replace(found, digits=said.digits, sign=True)
-    told = say("claims.is", value=shown.cell, said=said.cell)
-    return Part(Check(found.value - said.value, said.rounding), labelled(_step(step), told))
 
 
 def _paired(runs: RewardRuns) -> Parts:

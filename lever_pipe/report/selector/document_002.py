@@ -27,10 +27,9 @@ from lever_pipe.report.cells import (
 from lever_pipe.report.evidence import ALPHA, MEAN, EvidenceRow
 from lever_pipe.report.inference.families import HIGHEST
 from lever_pipe.report.material import Material
+from lever_pipe.report.reference import FILES
 from lever_pipe.report.table import Column, Table, TableLine, beside
 
-QUOTED = ("2025-12-20正确率.md", "2025-12-20正确率_KL012对比.md", "KL_BETA_0145_0155对比.md")
-"""Files of the reference that the document quotes; the first that has a number counts."""
 BETAS = (0.18, 0.15, 0.12)
 REFERENCE = 0.15
 EPOCHS = (1, 2, 3)
@@ -91,7 +90,7 @@ class DocumentView:
         if shots == MEAN:
             return average([self.accuracy(beta, epoch, k) for k in self.material.shots], DIGITS)
         at = {"samples": self.samples, "shots": shots}
-        rows = (self.material.evidence.find(group, "accuracy", quoted=file, **at) for file in QUOTED)
+        rows = (self.material.evidence.find(group, "accuracy", quoted=file, **at) for file in FILES["002"])
         return level(next((row for row in rows if row is not None), None), DIGITS)
 
     def gap(self, left: float, right: float, epoch: int, shots: int | str) -> Number | None:

@@ -14,14 +14,12 @@ from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.catalogue import number_text
 from lever_pipe.report.cells import Cell, Code, Name, Number, Series, average, derived, level, minus, numbers_in, say
 from lever_pipe.report.material import Material
+from lever_pipe.report.reference import ACCURACY_015, CURVE_BETAS, CURVES
 from lever_pipe.report.selector import data, document_002
 from lever_pipe.report.selector.printed import printed
 from lever_pipe.report.table import Column, Table, TableLine, beside
 
-CURVES = "KL_BETA_012_vs_015_训练曲线分析报告.md"
-"""File of the reference that document 000 quotes."""
 K64, OLD = "rl_data_k64_v3.json", "rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json"
-CURVE_BETAS = (0.12, 0.15)
 LAST_PUBLISHED_EPOCH = 50
 PARAMETERS = ("base", "rl_data", "epochs", "lr", "kl_beta", "batch", "frozen", "reward")
 """Lines of a table of configurations."""
@@ -156,7 +154,7 @@ def _document_001(material: Material) -> Iterator[Table]:
 
 
 def _document_002(material: Material) -> Iterator[Table]:
-    loss = level(material.evidence.find("published/rce/epoch~2", "val_loss", quoted="2025-12-20正确率.md"), 4)
+    loss = level(material.evidence.find("published/rce/epoch~2", "val_loss", quoted=ACCURACY_015), 4)
     facts = {metric: row for metric in ("queries", "positive_pct") for row in material.rl_data(metric, K64)}
     data_of = {name: level(row, 1) for name, row in facts.items()}
     old = {"base": say("doc.config.rce", epoch=5), "rl_data": Code(OLD), "batch": None}

@@ -13,6 +13,7 @@ from lever_pipe.experiment.faults import ARMS, CONTROL
 from lever_pipe.report.cells import Cell, Code, Name, Number, average, level, minus, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
+from lever_pipe.report.reference import ACCURACY_015, BETAS
 from lever_pipe.report.table import Column, Table, TableLine, Whose
 
 Run = tuple[float, int]
@@ -21,8 +22,6 @@ Rows = tuple[EvidenceRow, ...]
 PUBLISHED, DROPOUT = "published", "dropout"
 TRAINED = (DROPOUT, CONTROL)
 """The arms whose training differs."""
-BETAS_FILE, ACCURACY_FILE = "KL_BETA_0145_0155对比.md", "2025-12-20正确率.md"
-"""Files of the reference, as published rows quote them."""
 DIGITS = 2
 """Decimals of an accuracy."""
 
@@ -55,7 +54,7 @@ class EmulatedStudy:
         return self.material.evidence
 
     def cells(
-        self, arm: str, run: Run, samples: Collection[int] = (), shots: Collection[int] = (), file: str = BETAS_FILE
+        self, arm: str, run: Run, samples: Collection[int] = (), shots: Collection[int] = (), file: str = BETAS
     ) -> Rows:
         """Return the accuracies of one policy, sample counts outermost; of `published` none where one is absent."""
         is_ours, policy = arm != PUBLISHED, f"beta~{beta_text(run[0])}/epoch~{run[1]}"
@@ -81,7 +80,7 @@ class EmulatedStudy:
         return tuple(self.metric(arm, name, epoch, beta) for beta in betas or self.emulate.kl_betas)
 
     def printed(
-        self, name: str, epoch: int, betas: Sequence[float] = (), stage: str = "grpo", file: str = BETAS_FILE
+        self, name: str, epoch: int, betas: Sequence[float] = (), stage: str = "grpo", file: str = BETAS
     ) -> Rows:
         """Return a published training metric of one epoch for the betas, or every one, that have it."""
         subjects = [f"published/{stage}/beta~{beta_text(b)}/epoch~{epoch}" for b in betas or self.emulate.kl_betas]
@@ -125,7 +124,7 @@ def accuracies(study: EmulatedStudy) -> Table:
     alone = study.emulate.other_kl_beta
 
     def cells(arm: str, run: Run) -> list[Number | None]:
-        return [level(row) for row in study.cells(arm, run, file=ACCURACY_FILE) or study.cells(arm, run)]
+        return [level(row) for row in study.cells(arm, run, file=ACCURACY_015) or study.cells(arm, run)]
 
     for epoch, arm in product(study.epochs, (PUBLISHED, *ARMS)):
         base = average(cells(arm, (alone, epoch)), DIGITS)

@@ -29,8 +29,8 @@ from lever_pipe.report.cells import (
 )
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
+from lever_pipe.report.reference import ACCURACY_015, CURVE_BETAS, CURVES, FINAL
 from lever_pipe.report.selector.emulation import (
-    ACCURACY_FILE,
     DIGITS,
     DROPOUT,
     PUBLISHED,
@@ -41,9 +41,6 @@ from lever_pipe.report.selector.emulation import (
 )
 from lever_pipe.report.table import Column, Table, TableLine, heads
 
-CURVES_FILE, FINAL_FILE = "KL_BETA_012_vs_015_训练曲线分析报告.md", "KL_BETA_012_vs_015_最终对比报告.md"
-"""Files of the reference, as published rows quote them."""
-CURVE_BETAS = (0.12, 0.15)
 LEVEL_TOLERANCE = 0.25
 """How far a KL may lie from the published mean and still be called near it, as a share of it."""
 RATIO_BOUND = 0.95
@@ -167,7 +164,7 @@ def identical_choices(study: EmulatedStudy) -> Iterator[Pattern]:
         min(study.material.shots),
         [(beta, epoch) for beta in study.emulate.kl_betas for epoch in study.epochs],
     )
-    quoted = study.evidence.where("published/grpo_balanced", "identical_selection_rate", quoted=FINAL_FILE)
+    quoted = study.evidence.where("published/grpo_balanced", "identical_selection_rate", quoted=FINAL)
 
     def look(arm: str) -> Shown:
         rows = study.agreements(arm, runs, shots)
@@ -220,7 +217,7 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
     def look(arm: str) -> Shown:
         return seen([[study.cells(arm, (beta, epoch), samples, k) for epoch in (1, 2)] for k in spans])
 
-    printed = [[study.cells(PUBLISHED, (beta, epoch), samples, k, ACCURACY_FILE) for epoch in (1, 2)] for k in spans]
+    printed = [[study.cells(PUBLISHED, (beta, epoch), samples, k, ACCURACY_015) for epoch in (1, 2)] for k in spans]
     published = seen(printed).cell if all(map(all, printed)) else None
     for arm in ("pool", "all"):
         remark = None if look(arm).holds else say("pattern.copied")
@@ -276,7 +273,7 @@ def ratio(study: EmulatedStudy) -> Iterator[Pattern]:
         return Shown(cell, max(row.value for row in rows) < RATIO_BOUND)
 
     moved = look(CONTROL).holds and isclose(still[CONTROL].value, 1) and still[DROPOUT].value < RATIO_BOUND
-    published = _extent(study.printed("mean_ratio", 1, CURVE_BETAS, "grpo_balanced", CURVES_FILE))
+    published = _extent(study.printed("mean_ratio", 1, CURVE_BETAS, "grpo_balanced", CURVES))
     remark = say("pattern.training_moves") if moved else None
     yield looked_for("ratio_off_one", DROPOUT, look, published, remark, bound=RATIO_BOUND)
 

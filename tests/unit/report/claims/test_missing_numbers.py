@@ -26,9 +26,10 @@ from hypothesis import strategies as st
 
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.evaluate import judge_claims
-from lever_pipe.report.claims.lever_sides import COMPARED, FILES, FINAL, OurLever, PublishedLever
+from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
 from lever_pipe.report.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
 from lever_pipe.report.claims.verdicts import VERDICTS, NotTestable
+from lever_pipe.report.reference import COMPARED, FILES, FINAL
 from lever_pipe.statistics.curves import curve_statistics
 
 Change = Callable[[pd.DataFrame], None]
