@@ -51,6 +51,8 @@ PRIMARY, SECONDARY = "primary", "secondary"
 """Roles of endpoints and comparisons."""
 OF_ONE_RUN, BY_SHOTS = "-one-run", "-by-shots"
 """Ends of the names of families: what infers to further questions only, and what stands beside the primary endpoint."""
+SIGN_FLIP, STUDENT = "sign flip", "Student's t"
+"""The two tests of comparisons: of one run against one run, and wherever there are several."""
 NAN = math.nan
 DERIVED = "report"
 """Study of the rows that tables and claims derive."""

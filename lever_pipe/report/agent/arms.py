@@ -17,7 +17,7 @@ from lever_pipe.report.agent.runs import (
     table_of,
 )
 from lever_pipe.report.cells import Cell, Code, Name, Series, holm, level, minus, say
-from lever_pipe.report.inference.estimates import SIGN_FLIP, STUDENT
+from lever_pipe.report.evidence import SIGN_FLIP, STUDENT
 from lever_pipe.report.table import Table, TableLine
 
 SETTINGS = ("kl_coefficient", "entropy", "schedule", "learning_rate", "trajectory_score")

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
 from lever_pipe.report.cells import Cell, Code, Name, Number, PValue, Verdict, derived, gap, holm, level, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.inference.arm_estimates import paired_over_seeds
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.statistics.curve_tests import paired_t
 
 STUDY = "intention"
 NO_KL, KL = "nokl", "kl"
@@ -61,7 +63,7 @@ class CurvePair:
     def p(self, measure: Measure) -> float:
         """Return the p value of a measure over paired seeds; NaN of one seed."""
         no_kl, kl = self.values(measure)
-        return paired_over_seeds(kl, no_kl).p
+        return paired_t(np.subtract(kl, no_kl))[1]
 
 
 @dataclass(frozen=True)

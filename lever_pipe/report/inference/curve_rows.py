@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.report.inference import agent_columns as columns
-from lever_pipe.report.inference.agent_runs import MODES, AgentRuns, Series, after_start
+from lever_pipe.report.inference.agent_runs import MODES, SAME_TASKS_ERROR, AgentRuns, Series, after_start
 from lever_pipe.report.inference.endpoints import Context
 from lever_pipe.statistics.curve_tests import FlatNoise, compare_curves, flat_noise
 from lever_pipe.statistics.curves import curve_statistics
@@ -89,7 +88,7 @@ def _noise(context: Context, mode: str) -> FlatNoise | None:
 
 def noise_of(runs: AgentRuns, arms: tuple[str, ...], mode: str) -> float:
     """Return the standard error of one evaluation on the same tasks, on other ones where that is not known."""
-    for metric in (columns.SAME_TASKS_ERROR, "reward_se"):
+    for metric in (SAME_TASKS_ERROR, "reward_se"):
         errors = [runs.mean_of(arm, mode, metric) for arm in arms]
         if not any(map(math.isnan, errors)):
             return math.fsum(errors) / len(errors)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.report.inference import agent_columns as columns
-from lever_pipe.report.inference.agent_runs import AgentRuns, Series, after_start, last_mean
+from lever_pipe.report.inference.agent_runs import CEILING, SAME_TASKS_ERROR, AgentRuns, Series, after_start, last_mean
 from lever_pipe.report.inference.task_values import METRICS, REWARD
 from lever_pipe.statistics.curves import drawdowns, excess_sd, first_reaching, trapezoid_weights
 
@@ -27,7 +26,7 @@ def of_curve(runs: AgentRuns, arm: str, seed: int, mode: str) -> Iterator[tuple[
         return
     values = np.array(list(curve.values()))
     spread = float(np.diff(values).std(ddof=1)) if values.size > 2 else math.nan
-    error, fresh = (_error(runs, arm, seed, mode, metric) for metric in (columns.SAME_TASKS_ERROR, "reward_se"))
+    error, fresh = (_error(runs, arm, seed, mode, metric) for metric in (SAME_TASKS_ERROR, "reward_se"))
     yield "trapezoid", float(trapezoid_weights(list(curve)) @ values)
     yield "last3", last_mean(curve, 3)
     yield "best_value", float(values.max())
@@ -57,7 +56,7 @@ def first_step(runs: AgentRuns, arm: str, seed: int, mode: str, threshold: float
 
 def ceiling(runs: AgentRuns, arm: str, seed: int, mode: str) -> float:
     """Return the mean ceiling of the validation tasks; NaN where it is not known."""
-    return last_mean(runs.validation(arm, seed, mode, columns.CEILING), 1)
+    return last_mean(runs.validation(arm, seed, mode, CEILING), 1)
 
 
 def best_of_arm(runs: AgentRuns, arm: str, mode: str) -> float:
