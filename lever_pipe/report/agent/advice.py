@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from lever_pipe.report.agent.runs import ALPHA, MODES, AgentView, mean_of, p_cell, run_of, table_of, told
+from lever_pipe.report.agent.runs import MODES, AgentView, mean_of, p_cell, run_of, table_of, told
 from lever_pipe.report.cells import Cell, Number, Series, Verdict, derived, say
-from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.table import Table, TableLine
 from lever_pipe.statistics.curve_tests import paired_t
 
