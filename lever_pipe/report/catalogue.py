@@ -18,7 +18,7 @@ import yaml
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict
+from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict, say
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
@@ -100,6 +100,10 @@ class Voice:
             RecordError: the catalogue lacks a message, or a message an argument.
         """
         return self._write(cell, lambda text: MARK.sub(_unmarked, text), _plain, _bare)
+
+    def say(self, message: str, /, **args: Any) -> str:
+        """Return a message as plain text."""
+        return self.text(say(message, **args))
 
     def html(self, cell: Cell) -> Markup:
         """Return a cell as HTML; each number stands in an element that names its line of the evidence file."""

@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.report.long_format import csv_text
 
 IDENTITY = ("study", "subject", "against", "metric", "at", "subset", "samples", "shots", "mode", "family", "quoted")
 NUMBERS = ("value", "low", "high", "p", "p_holm", "detectable")
@@ -110,6 +111,7 @@ class EvidenceRow(NamedTuple):
         return not math.isnan(self.low)
 
 
+HEAD = (*EvidenceRow._fields, *DESCRIBED)
 MEASURED = tuple(map(EvidenceRow._fields.index, NUMBERS))
 COUNTED = tuple(map(EvidenceRow._fields.index, ("n", "runs")))
 
@@ -204,17 +206,13 @@ class Evidence:
 
 def write_evidence(path: Path, rows: Iterable[EvidenceRow]) -> None:
     """Write rows as CSV, each with the parts of its subject's name behind it."""
-    storage.write_text(path, ",".join([*EvidenceRow._fields, *DESCRIBED]) + "\n" + evidence_text(rows))
+    storage.write_text(path, csv_text(HEAD, ()) + evidence_text(rows))
 
 
 def evidence_text(rows: Iterable[EvidenceRow]) -> str:
     """Return rows as CSV without a head."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    for row in rows:
-        cells = [_text(value) if isinstance(value, float) else value or "" for value in row]
-        writer.writerow([*cells, *described(row.subject)])
-    return buffer.getvalue()
+    lines = ([cell if isinstance(cell, float) else cell or "" for cell in row] for row in rows)
+    return csv_text((), ((*line, *described(str(line[1]))) for line in lines))
 
 
 def read_evidence(path: Path) -> list[EvidenceRow]:
@@ -227,10 +225,10 @@ def read_evidence(path: Path) -> list[EvidenceRow]:
         lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
     except FileNotFoundError:
         raise RecordError(f"{path}: expected a file of evidence", found="none", do="Run its rule.") from None
-    head, width = [*EvidenceRow._fields, *DESCRIBED], len(EvidenceRow._fields)
-    if not lines or lines[0] != head:
+    if not lines or tuple(lines[0]) != HEAD:
         found = ", ".join(lines[0]) if lines else "an empty file"
-        raise RecordError(f"{path}: expected the columns {', '.join(head)}", found=found, do="Run its rule again.")
+        raise RecordError(f"{path}: expected the columns {', '.join(HEAD)}", found=found, do="Run its rule again.")
+    width = len(EvidenceRow._fields)
     return [_parsed(path, number, line[:width]) for number, line in enumerate(lines[1:], start=2)]
 
 
@@ -257,8 +255,3 @@ def _parsed(path: Path, number: int, cells: Sequence[str]) -> EvidenceRow:
     except (IndexError, TypeError, ValueError) as fault:
         wanted = f"{path}:{number}: expected an evidence row"
         raise RecordError(wanted, found=str(fault), do="Run its rule again.") from None
-
-
-def _text(value: float) -> str:
-    """Return at most nine significant digits, below what the last bits of another machine could move."""
-    return "" if math.isnan(value) else f"{value:.9g}"

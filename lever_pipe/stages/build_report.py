@@ -130,7 +130,7 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
     tables = {
         table.id: {
             "title": voice.text(table.title),
-            "section": voice.text(say(f"section.{section}.title")),
+            "section": voice.say(f"section.{section}.title"),
             "columns": [voice.text(column.head) for column in table.columns],
             "cells": [[_references(cell, voice) for cell in line.cells] for line in table.lines],
         }
@@ -138,7 +138,7 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
         for table in of
     }
     kinds = ("title", "caption")
-    drawn = {name: {kind: voice.text(say(f"figure.{name}.{kind}")) for kind in kinds} for name in figures}
+    drawn = {name: {kind: voice.say(f"figure.{name}.{kind}") for kind in kinds} for name in figures}
     return {"tables": tables, "figures": drawn}
 
 

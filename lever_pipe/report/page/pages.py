@@ -83,7 +83,7 @@ def html_pages(
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
     )
-    told = {"html": voice.html, "text": voice.text, "say": lambda name: voice.text(say(name))}
+    told = {"html": voice.html, "text": voice.text, "say": voice.say}
     around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame), "run": title}
     template = environment.from_string(frame.template, globals={**told, **around})
     for page in shown:
