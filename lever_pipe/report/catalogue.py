@@ -60,11 +60,6 @@ def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
     return found
 
 
-def slots_of(text: str) -> set[str]:
-    """Return the names of a text's arguments."""
-    return {match["name"] for match in SLOT.finditer(text)}
-
-
 def number_text(value: float, digits: int, *, sign: bool = False) -> str:
     """Return a number with `digits` decimals, halves away from zero: binary rounding would print them at random."""
     if math.isinf(value):

@@ -41,6 +41,7 @@ def build_report(
     dialogues: Inputs,
     figures: Input,
     template: Input,
+    blocks: Input,
     style: Input,
     script: Input,
     page: Output,
@@ -66,7 +67,7 @@ def build_report(
     lines = material.evidence.lines
     voices = {name: Voice(name, read_catalogue(of), lines) for name, of in (("en", english), ("zh", chinese))}
     voice = voices[config.language]
-    frame = pages.Frame(_text(template), _text(style), _text(script))
+    frame = pages.Frame(_text(template), _text(blocks), _text(style), _text(script))
     written: dict[str, str] = {}
     for each in voices.values():
         drawn = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from string import ascii_letters
+from typing import Any, TypeAlias
 
 import jinja2
 from markupsafe import Markup
 
 from lever_pipe.report.cards import Card
-from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, say
+from lever_pipe.report.catalogue import ABSENT, Voice
+from lever_pipe.report.cells import Cell, Number, PValue, numbers_in, say
 from lever_pipe.report.contents import MAIN, PAGES, Contents
-from lever_pipe.report.page import dots, drawings, grids, samples
-from lever_pipe.report.table import Table
+from lever_pipe.report.page import dots, drawings
+from lever_pipe.report.table import Column
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 FOLDER = "report"
 """Of the appendix and the other language, beside the main page."""
+LONG = 21
+"""Lines from which on a table is folded."""
+NOTHING = Markup(f'<span class="absent" aria-hidden="true">{ABSENT}</span>')
+Json: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What every page has around its contents."""
 
-    template: str
+    page: str
+    """Template of a page, and of what its sections hold."""
+    blocks: str
     style: str
     script: str
 
@@ -46,8 +54,8 @@ class Exhibits:
     """What is shown as it was made: the figures of a language by name, gallery and dialogues."""
 
     figures: Mapping[str, PageFigure] = field(default_factory=dict)
-    gallery: samples.Json | None = None
-    dialogues: samples.Json | None = None
+    gallery: Json | None = None
+    dialogues: Json | None = None
 
 
 def file_of(page: str, language: str, first: str) -> str:
@@ -80,16 +88,46 @@ def html_pages(
     """
     made = _Maker(contents, drawn, voice, first)
     shown = [page for page in PAGES if page == MAIN or any(map(made.has, PAGES[page]))]
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
-    )
-    told = {"html": voice.html, "text": voice.text, "say": voice.say}
     around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame), "run": title}
-    template = environment.from_string(frame.template, globals={**told, **around})
+    template = _environment(frame, voice).get_template("page")
     for page in shown:
         is_main = page == MAIN
         heads = (title, lead) if is_main else (say(f"page.{page}.title"), say(f"page.{page}.lead"))
-        yield made.file(page), template.render(title=heads[0], lead=heads[1], **made.values(page, shown)) + "\n"
+        values = {**around, **made.values(page, shown)}
+        yield made.file(page), template.render(title=heads[0], lead=heads[1], **values) + "\n"
+
+
+def blocks(frame: Frame, voice: Voice) -> Any:
+    """Return what writes a table, figure, gallery or dialogues in a language: the macros of `frame.blocks`."""
+    return _environment(frame, voice).get_template("blocks").module
+
+
+def value_of(cell: Cell) -> float | None:
+    """Return what a cell sorts by: its number, or the first one in its words; None of none."""
+    if isinstance(cell, int):
+        return float(cell)
+    value = next((number.value for number in numbers_in(cell)), math.nan)
+    return None if math.isnan(value) else value
+
+
+def _look(column: Column, cell: Cell = None) -> str:
+    """Return the classes of a column's cell; a phrase among numbers may wrap."""
+    is_phrase = column.kind == "number" and not isinstance(cell, Number | PValue | int | None)
+    return " ".join(filter(None, (column.kind, column.whose, "phrase" if is_phrase else "")))
+
+
+def _environment(frame: Frame, voice: Voice) -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.DictLoader({"page": frame.page, "blocks": frame.blocks}),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    writers = {"html": voice.html, "text": voice.text, "say": voice.say, "message": say}
+    tables = {"look": _look, "value_of": value_of, "long": LONG, "absent": NOTHING, "letters": ascii_letters}
+    found.globals |= {**writers, **tables, "words": lambda message, **args: voice.html(say(message, **args))}
+    return found
 
 
 class _Maker:
@@ -118,40 +156,26 @@ class _Maker:
             "pages": [(link(self.file(each), here), say(f"page.{each}.title")) for each in others],
             "other": (link(file_of(page, other, self.first), here), other, LANGUAGES[other]),
             "home": link(self.file(MAIN), here),
+            "gallery": self.drawn.gallery,
+            "dialogues": self.drawn.dialogues,
         }
 
     def _section(self, section: str, here: str) -> dict[str, Any]:
         tables, lead = self.contents.tables.get(section, ()), f"section.{section}.lead"
         leads = (say(lead),) if lead in self.voice.texts else ()
+        drawings_of = [self._figure(*each, here) for each in self.drawn.figures.items() if each[1].section == section]
         return {
             "id": section,
             "title": say(f"section.{section}.title"),
             "texts": (*leads, *self.contents.texts.get(section, ())),
-            "blocks": [*self._blocks(section, tables, here)],
-            "tables": tables,
+            "figures": drawings_of,
+            "tables": [(table, link(f"{FOLDER}/tables/{table.id}.csv", here)) for table in tables],
         }
 
-    def _blocks(self, section: str, tables: Sequence[Table], here: str) -> Iterator[Markup]:
-        if section != "agent":
-            yield from self._figures(section, here)
-        for table in tables:
-            csv = link(f"{FOLDER}/tables/{table.id}.csv", here)
-            yield Markup(grids.html(table, self.voice, csv=csv))
-        if section == "agent":
-            yield from self._figures(section, here)
-            yield samples.dialogues(self.drawn.dialogues, self.voice)
-        elif section == "selector":
-            yield samples.gallery(self.drawn.gallery, self.voice)
-
-    def _figures(self, section: str, here: str) -> Iterator[Markup]:
-        for name, drawing in self.drawn.figures.items():
-            if drawing.section == section:
-                title, caption = (say(f"figure.{name}.{kind}") for kind in ("title", "caption"))
-                plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=self.voice.text(title))
-                told = self.voice.html(say("page.figure", title=title, caption=caption))
-                file = f'<a class="file" href="{link(drawing.file, here)}">SVG</a>'
-                caption_of = f"<figcaption>{told} {file}</figcaption>"
-                yield Markup(f'<figure id="figure-{name}"><div class="scroll">{plot}</div>{caption_of}</figure>')
+    def _figure(self, name: str, drawing: PageFigure, here: str) -> tuple[str, Markup, str]:
+        title = self.voice.say(f"figure.{name}.title")
+        plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=title)
+        return name, plot, link(drawing.file, here)
 
     def _card(self, card: Card, shown: Sequence[str], here: str) -> tuple[Card, Markup, list[tuple[str, Cell]]]:
         """Return a card with its plot, and its links that this run has."""
