@@ -26,17 +26,11 @@ ABSENT = "–"
 """What a table shows for an absent cell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Joints:
-    """How a language joins the items of a list, its last two, parts of a cell, and sentences."""
-
-    items: str
-    last: str
-    parts: str
-    sentences: str
-
-
-JOINTS = {"en": Joints(", ", " and ", "; ", " "), "zh": Joints("、", "和", "；", "")}
+JOINTS = {
+    "en": {"items": ", ", "list": " and ", "parts": "; ", "sentences": " ", "spaced": " "},
+    "zh": {"items": "、", "list": "和", "parts": "；", "sentences": "", "spaced": " "},
+}
+"""What stands between the cells of a series, and in a list between all but the last two."""
 
 
 def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
@@ -161,16 +155,9 @@ class Voice:
 
     def _join(self, texts: list[str], joint: str) -> str:
         joints = JOINTS[self.language]
-        match joint:
-            case "list":
-                *first, last = texts or [""]
-                return f"{joints.items.join(first)}{joints.last}{last}" if first else last
-            case "parts":
-                return joints.parts.join(texts)
-            case "sentences":
-                return joints.sentences.join(texts)
-            case _:
-                return " ".join(texts)
+        if joint != "list" or len(texts) < 2:
+            return joints[joint].join(texts)
+        return joints["items"].join(texts[:-1]) + joints["list"] + texts[-1]
 
     def _element(self, number: Number | PValue) -> str:
         text, interval = parts_of(number)

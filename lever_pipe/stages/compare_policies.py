@@ -101,5 +101,5 @@ def _by_kind(
     names = [f"baseline/{name}" for name in SHOWN_BASELINES]
     reference = arm.last_grpo.get(arm.reference_beta) if arm.reference_beta is not None else None
     names += [name for name in (arm.last_rce, reference, ORACLE) if name is not None]
-    shown = [groups[name].first(largest) for name in names if name in groups]
+    shown = [groups[name].over(slice(largest)) for name in names if name in groups]
     return kinds.breakdown_rows(shown, ways, draws)

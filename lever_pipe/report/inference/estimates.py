@@ -9,7 +9,7 @@ variance of the mean of all is seeds / S + tasks / N + (seed x task + rollouts /
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -137,12 +137,18 @@ def intervals(groups: Groups, samples: Sequence[int], draws: Draws) -> list[Inte
     """Return the intervals of every group over every prefix of questions, at every shot count and their mean."""
     rows = []
     for n in samples:
-        found = iter(means([group.accuracies[:, :n] for group in groups.values()], draws, n))
-        for group in groups.values():
-            for column in group.columns:
-                value, low, high, runs = next(found)
-                rows.append(IntervalRow(group.name, n, column, 100 * value, 100 * low, 100 * high, runs, n))
+        found = accuracies([group.over(slice(n)) for group in groups.values()], draws, n)
+        rows += [IntervalRow(name, n, column, *of, n) for name, column, of in found]
     return rows
+
+
+def accuracies(
+    groups: Sequence[GroupScores], draws: Draws, *names: str | int
+) -> Iterator[tuple[str, str, tuple[float, float, float, int]]]:
+    """Yield by group and column the accuracy in percent, its interval over the questions of `names`, and its runs."""
+    at = [(group.name, column) for group in groups for column in group.columns]
+    for (name, column), of in zip(at, means([group.accuracies for group in groups], draws, *names), strict=True):
+        yield name, column, (100 * of.value, 100 * of.low, 100 * of.high, of.n_runs)
 
 
 def means(blocks: Sequence[Array], draws: Draws, *names: str | int, are_shares: bool = True) -> list[Interval]:
