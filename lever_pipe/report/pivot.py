@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.sections import Section
-from lever_pipe.report.cells import Cell, Name, Number, average, gap, holm, level, minus, part, say
+from lever_pipe.report.cells import Cell, Name, Number, average, gap, holm, level, minus, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.table import Column, Table, TableLine, beside
 
@@ -38,7 +38,7 @@ class ColumnSpec(Section):
     metric: str
     where: dict[str, str | int | float] = Field({})
     each: dict[str, Axis] = Field({})
-    show: Literal["level", "gap", "holm", "detectable", "p"] = "level"
+    show: Literal["level", "gap", "holm"] = "level"
     digits: int = 2
     scale: float = 1.0
     published: Literal["same", "mean", "less", "none"] = "same"
@@ -150,8 +150,6 @@ class _Pivot:
                 return gap(row, column.digits, scale=column.scale)
             case "holm":
                 return holm(row)
-            case "detectable" | "p":
-                return part(row, column.show, column.digits, scale=column.scale)
 
     def _theirs(self, column: ColumnSpec, at: Values) -> Cell:
         match column.published:
