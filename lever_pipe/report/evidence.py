@@ -30,7 +30,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +40,8 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.long_format import csv_text
 
-IDENTITY = ("study", "subject", "against", "metric", "at", "subset", "samples", "shots", "mode", "family", "quoted")
+TOLD = ("at", "subset", "samples", "shots", "mode", "family", "quoted")
+"""What tells rows apart beside whose quantity it is, and which."""
 NUMBERS = ("value", "low", "high", "p", "p_holm", "detectable")
 DESCRIBED = ("stage", "preset", "base_rce_epoch", "kl_beta", "seed", "epoch")
 """Parts of the subject's name, written for readers of the file; they are no part of a row's identity."""
@@ -91,14 +92,9 @@ class EvidenceRow(NamedTuple):
     @property
     def key(self) -> str:
         """Return the reference to this row: its identity, as `lever:baseline/random:accuracy:samples=800:shots=1`."""
-        rest = [f"{name}={text}" for name, text in zip(IDENTITY[4:], self[5:12], strict=True) if text]
+        rest = [f"{name}={text}" for name, text in zip(TOLD, self[5:12], strict=True) if text]
         against = f" - {self.against}" if self.against else ""
         return ":".join([self.study, f"{self.subject}{against}", self.metric, *rest])
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """Return the values of `IDENTITY`."""
-        return (self[0], self[1], self[4], self[2], *self[5:12])
 
     @property
     def operands(self) -> list[str]:
@@ -127,7 +123,6 @@ class Evidence:
         """
         self._by_key: dict[str, EvidenceRow] = {}
         self._by_place: dict[tuple[str, str], list[EvidenceRow]] = {}
-        self._by_identity: dict[tuple[str, ...], EvidenceRow] = {}
         self.add(rows)
 
     def add(self, rows: Iterable[EvidenceRow]) -> None:
@@ -137,20 +132,17 @@ class Evidence:
             RecordError: two rows have one identity.
         """
         for row in rows:
-            identity = row.identity
-            known = self._by_identity.get(identity)
-            if known is not None:
-                values = (
-                    f"{known.value!r} of {known.source or 'nowhere'} and {row.value!r} of {row.source or 'nowhere'}"
-                )
-                raise RecordError(f"{row.key}: expected one row", found=values, do="Drop one, or tell them apart.")
-            self._by_identity[identity] = row
-            self._by_key[row.key] = row
+            key = row.key
+            if key in self._by_key:
+                both = [f"{of.value!r} of {of.source or 'nowhere'}" for of in (self._by_key[key], row)]
+                wanted = f"{key}: expected one row"
+                raise RecordError(wanted, found=" and ".join(both), do="Drop one, or tell them apart.")
+            self._by_key[key] = row
             self._by_place.setdefault((row.metric, row.subject), []).append(row)
 
     def __iter__(self) -> Iterator[EvidenceRow]:
         """Yield every row in the order in which it came."""
-        return iter(self._by_identity.values())
+        return iter(self._by_key.values())
 
     @property
     def lines(self) -> dict[str, int]:
@@ -159,7 +151,7 @@ class Evidence:
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self._by_identity)
+        return len(self._by_key)
 
     def at(self, key: str) -> EvidenceRow:
         """Return the row of a reference.
@@ -174,8 +166,7 @@ class Evidence:
 
     def find(self, subject: str, metric: str, **parts: Any) -> EvidenceRow | None:
         """Return the row with exactly these parts (those not named are empty), or None."""
-        identity = {"study": "lever", "subject": subject, "metric": metric} | {k: str(v) for k, v in parts.items()}
-        return self._by_identity.get(tuple(identity.get(name, "") for name in IDENTITY))
+        return self._by_key.get(_key(subject, metric, parts))
 
     def get(self, subject: str, metric: str, **parts: Any) -> EvidenceRow:
         """Return the row with exactly these parts.
@@ -183,12 +174,7 @@ class Evidence:
         Raises:
             RecordError: there is none.
         """
-        found = self.find(subject, metric, **parts)
-        if found is None:
-            texts: dict[str, Any] = {name: str(value) for name, value in parts.items() if name != "study"}
-            wanted = EvidenceRow(str(parts.get("study", "lever")), subject, metric, NAN, **texts)
-            return self.at(wanted.key)
-        return found
+        return self.at(_key(subject, metric, parts))
 
     def where(self, subject: str | None = None, metric: str | None = None, **parts: Any) -> list[EvidenceRow]:
         """Return the rows with these parts, whatever the others are, in order."""
@@ -202,6 +188,11 @@ class Evidence:
     def subjects(self, metric: str, **parts: Any) -> list[str]:
         """Return whose quantities of a metric there are, each once, in order."""
         return list(dict.fromkeys(row.subject for row in self.where(metric=metric, **parts)))
+
+
+def _key(subject: str, metric: str, parts: Mapping[str, Any]) -> str:
+    texts: dict[str, Any] = {"study": "lever"} | {name: str(value) for name, value in parts.items()}
+    return EvidenceRow(subject=subject, metric=metric, value=NAN, **texts).key
 
 
 def write_evidence(path: Path, rows: Iterable[EvidenceRow]) -> None:

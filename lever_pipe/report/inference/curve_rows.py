@@ -51,10 +51,7 @@ def _of_curve(curve: Series, noise: FlatNoise | None) -> Iterator[tuple[str, flo
         return
     steps = list(curve)
     found = curve_statistics(steps, list(curve.values()))
-    for field in dataclasses.fields(found):
-        value = getattr(found, field.name)
-        if not isinstance(value, tuple):
-            yield field.name, float(value)
+    yield from ((name, float(of)) for name, of in dataclasses.asdict(found).items() if not isinstance(of, tuple))
     for step, change, share in zip(steps[1:], found.changes, found.relative_changes, strict=True):
         yield f"{CHANGE}~{step}", change
         yield f"{RELATIVE_CHANGE}~{step}", share
@@ -70,8 +67,7 @@ def _of_pair(left: Series, right: Series, noise: FlatNoise | None) -> Iterator[t
         return
     sides = [[curve[step] for step in steps] for curve in (left, right)]
     found = compare_curves(*sides)
-    for field in dataclasses.fields(found):
-        yield field.name, float(getattr(found, field.name))
+    yield from ((name, float(of)) for name, of in dataclasses.asdict(found).items())
     if noise is not None:
         yield "flat_chance_of_best_gap", noise.chance_of_best_gap(abs(max(sides[0]) - max(sides[1])))
 
