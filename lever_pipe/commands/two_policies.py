@@ -57,8 +57,8 @@ def accuracy_lines(left: GroupScores, right: GroupScores, draws: Draws, *, same_
     lines = []
     (found,) = differences([sides_of(left, right, slice(None))], draws, left.accuracies.shape[1])
     for k, of in zip(left.columns, found, strict=True):
-        one, other, gap, low, high = (100 * value for value in (of.left, of.right, of.value, of.low, of.high))
-        lines.append(AccuracyLine(k, one, other, gap, low, high, of.p, 100 * of.detectable))
+        one, other, gap = 100 * of.left_value, 100 * of.right_value, 100 * of.difference
+        lines.append(AccuracyLine(k, one, other, gap, 100 * of.low, 100 * of.high, of.p, 100 * of.detectable))
     return lines
 
 

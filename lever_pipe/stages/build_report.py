@@ -41,6 +41,7 @@ def build_report(
     dialogues: Inputs,
     figures: Input,
     template: Input,
+    blocks: Input,
     style: Input,
     script: Input,
     page: Output,
@@ -66,7 +67,7 @@ def build_report(
     lines = material.evidence.lines
     voices = {name: Voice(name, read_catalogue(of), lines) for name, of in (("en", english), ("zh", chinese))}
     voice = voices[config.language]
-    frame = pages.Frame(_text(template), _text(style), _text(script))
+    frame = pages.Frame(_text(template), _text(blocks), _text(style), _text(script))
     written: dict[str, str] = {}
     for each in voices.values():
         drawn = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))
@@ -130,7 +131,7 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
     tables = {
         table.id: {
             "title": voice.text(table.title),
-            "section": voice.text(say(f"section.{section}.title")),
+            "section": voice.say(f"section.{section}.title"),
             "columns": [voice.text(column.head) for column in table.columns],
             "cells": [[_references(cell, voice) for cell in line.cells] for line in table.lines],
         }
@@ -138,7 +139,7 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
         for table in of
     }
     kinds = ("title", "caption")
-    drawn = {name: {kind: voice.text(say(f"figure.{name}.{kind}")) for kind in kinds} for name in figures}
+    drawn = {name: {kind: voice.say(f"figure.{name}.{kind}") for kind in kinds} for name in figures}
     return {"tables": tables, "figures": drawn}
 
 

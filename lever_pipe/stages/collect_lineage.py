@@ -14,7 +14,7 @@ from lever_pipe.experiment.stage_configs import CollectLineageConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.report import lineage as fields_of
 from lever_pipe.report.lineage import COLUMNS
-from lever_pipe.report.long_format import csv_text
+from lever_pipe.report.long_format import write_csv
 
 Found = dict[str, dict[str, set[str]]]
 """Values by group and field."""
@@ -52,7 +52,7 @@ def collect_lineage(
         _add(found, group_of(policy), values)
         for row in (selection, batch, score):
             _add(found, group_of(policy), fields_of.of_environment(row))
-    storage.write_text(lineage, csv_text(COLUMNS, _lines(found)))
+    write_csv(lineage, COLUMNS, _lines(found))
 
 
 def _read(path: Path) -> RunCard:

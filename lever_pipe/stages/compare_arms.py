@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lever_pipe.base import storage
 from lever_pipe.experiment.agent_stage_configs import CompareArmsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.inference.agent_runs import read_agent_runs
@@ -11,7 +10,7 @@ from lever_pipe.report.inference.curve_rows import StatisticRow, statistic_rows
 from lever_pipe.report.inference.endpoints import Context, EndpointRow, endpoint_rows
 from lever_pipe.report.inference.estimates import Draws
 from lever_pipe.report.inference.task_values import read_episodes
-from lever_pipe.report.long_format import csv_text
+from lever_pipe.report.long_format import write_csv
 
 
 def compare_arms(
@@ -38,6 +37,6 @@ def compare_arms(
         evaluation=config.evaluation,
         draws=Draws(config.evaluation.seed, config.n_resamples, over="tasks"),
     )
-    storage.write_text(endpoints, csv_text(EndpointRow._fields, endpoint_rows(context)))
-    storage.write_text(comparisons, csv_text(ArmComparisonRow._fields, comparison_rows(context)))
-    storage.write_text(statistics, csv_text(StatisticRow._fields, statistic_rows(context)))
+    write_csv(endpoints, EndpointRow._fields, endpoint_rows(context))
+    write_csv(comparisons, ArmComparisonRow._fields, comparison_rows(context))
+    write_csv(statistics, StatisticRow._fields, statistic_rows(context))

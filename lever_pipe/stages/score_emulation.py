@@ -16,15 +16,16 @@ from lever_pipe.experiment.stage_configs import ScoreEmulationConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever.emulation.choices import Chosen, identical_prompts, prompts_a_query, repeated_share
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
-from lever_pipe.report.columns import (
-    EMULATED_AGREEMENT_COLUMNS,
-    EMULATED_PROMPTS_COLUMNS,
-    EMULATED_SCORES_COLUMNS,
-    EMULATED_TRAINING_COLUMNS,
-)
-from lever_pipe.report.long_format import csv_text
+from lever_pipe.report.long_format import write_csv
 
 Line = tuple[object, ...]
+EMULATED_SCORES_COLUMNS = (
+    *("arm", "kl_beta", "epoch", "samples", "shots"),
+    *("accuracy", "n_questions", "n_distinct_prompts"),
+)
+EMULATED_PROMPTS_COLUMNS = ("arm", "shots", "repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
+EMULATED_AGREEMENT_COLUMNS = ("arm", "kl_beta", "epoch", "other_kl_beta", "other_epoch", "shots", "identical")
+EMULATED_TRAINING_COLUMNS = ("arm", "base_rce_epoch", "kl_beta", "epoch", "metric", "value")
 Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]
 
 
@@ -57,7 +58,7 @@ def score_emulation(
         (agreement, EMULATED_AGREEMENT_COLUMNS, _agreement_lines(selected, config.shots)),
         (training, EMULATED_TRAINING_COLUMNS, _training_lines(rows)),
     ):
-        storage.write_text(path, csv_text(columns, lines))
+        write_csv(path, columns, lines)
     return len(selected)
 
 

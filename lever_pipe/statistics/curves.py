@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 Values = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ def curve_statistics(steps_N: ArrayLike, values_N: ArrayLike) -> CurveStatistics
     """
     steps, values = _curve(steps_N, values_N)
     changes = np.diff(values)
-    line = stats.linregress(steps, values)
+    line = scipy.stats.linregress(steps, values)
     residuals = values - line.intercept - line.slope * steps
     squares = float(np.sum((values - values.mean()) ** 2))
     low = _drawdown_end(values)

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from lever_pipe.report.catalogue import number_text
 from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, say
@@ -181,4 +181,4 @@ def t_p(differences: Sequence[float]) -> float:
         return 1.0
     if np.ptp(differences) == 0:
         return 0.0
-    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+    return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
