@@ -18,25 +18,31 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 """What weights are stored in; readers would take the integers and bytes of a quantised model for numbers."""
 DEPTHS = ("num_hidden_layers", "depth")
 MAKE = "Download the folder whole, or make it again with save_pretrained (safetensors)."
+CONVERT = "python -m lever_pipe convert"
+"""The command that makes safetensors of `.bin` weights."""
+VOCABULARY = ("tokenizer.json", ("vocab.json", "merges.txt"))
+"""Of a byte-pair tokenizer: its whole, or its two parts. Without either a library makes one of a few special tokens."""
 LEAST_SHARE = 4
 """A layer of width H has at least H * H / 4 values: attention alone has about 4 H * H."""
 SHOWN = 5
 
+AnyOf = str | tuple[str, ...]
 
-def faults_of(folder: Path, *, files: Iterable[str], any_of: Iterable[str] = ()) -> list[str]:
+
+def faults_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] = ()) -> list[str]:
     """Return what a model folder lacks, one text a fault; none for a whole one.
 
     Args:
         folder: holds safetensors, as one file or as shards with an index.
         files: JSON files that must be there.
-        any_of: files of which one must be there.
+        any_of: files of which one must be there, or the files of one group together.
     """
     if not folder.is_dir():
         return ["no such folder"]
-    others = list(any_of)
+    others = [(each,) if isinstance(each, str) else each for each in any_of]
     missing = [f"no {name}" for name in files if not (folder / name).is_file()]
-    if others and not any((folder / name).is_file() for name in others):
-        missing.append(f"none of {', '.join(others)}")
+    if others and not any(all((folder / name).is_file() for name in names) for names in others):
+        missing.append(f"none of {', '.join(' with '.join(names) for names in others)}")
     broken = [text for path in sorted(folder.glob("*.json")) for text in _json_faults(path)]
     broken += _weight_faults(folder)
     return [*missing, *(broken or _size_faults(folder, _settings(folder)))]
@@ -51,14 +57,20 @@ def model_type(folder: Path) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iterable[str] = ()) -> None:
+def has_bin_only(folder: Path) -> bool:
+    """Return whether a folder's weights are `.bin` files, which nothing but `convert` reads."""
+    return any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors"))
+
+
+def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iterable[AnyOf] = ()) -> None:
     """Refuse a folder that lacks something; see `faults_of`.
 
     Raises:
         CheckpointError: `kind` says what was expected.
     """
     if faults := faults_of(folder, files=files, any_of=any_of):
-        raise CheckpointError(f"{folder}: expected {kind}", found="; ".join(faults), do=MAKE)
+        remedy = f"Its weights are .bin files: {CONVERT} {folder}" if has_bin_only(folder) else MAKE
+        raise CheckpointError(f"{folder}: expected {kind}", found="; ".join(faults), do=remedy)
 
 
 def require_keys(path: Path, *keys: str) -> None:

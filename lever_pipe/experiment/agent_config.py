@@ -18,6 +18,8 @@ RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
 TurnCredit = Literal["equalized", "r2g", "em"]
 EvaluationMode = Literal["greedy", "sampled"]
+WRITTEN_TASKS = ("json", "parquet")
+"""Sources of tasks that people wrote, whose details no rule knows."""
 START_ARM = "start"
 """Under this name the policy that every run starts from stands beside the arms."""
 
@@ -345,6 +347,13 @@ class Intention(Section):
         kind = self.simulator.kind
         if kind in ("record", "replay") and not self.execution.cassette:
             yield ("execution", "cassette"), f"must name a file where simulator.kind is {kind!r}, got ''. Name one."
+
+    @rule
+    def _the_rule_user_knows_the_tasks(self) -> Iterator[Fault]:
+        kind, source = self.simulator.kind, self.tasks.source
+        if kind == "rule" and source in WRITTEN_TASKS:
+            fault = f"must not be 'rule' with tasks.source={source!r}: that user plays the embedded tasks only."
+            yield ("simulator", "kind"), f"{fault} Name openai, record or replay, or set tasks.source to synthetic."
 
     @rule
     def _arms_differ(self) -> Iterator[Fault]:

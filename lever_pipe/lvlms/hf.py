@@ -40,6 +40,8 @@ REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
 PROMPTS_PER_BATCH = 8
 ASKED, SAID = "a question", "an answer"
 """What a template is tried with."""
+FOR_IMAGES = {"smolvlm": "Idefics3Processor"}
+"""Families whose own processor asks for packages that only videos need -> another one that does the same to images."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +341,7 @@ def _begin(tokenizer: Any) -> str:
 
 def _processor(folder: Path, kind: str) -> Any:
     """Return the processor of a family with an image processor that needs no torchvision, and without videos."""
-    name = PROCESSOR_MAPPING_NAMES.get(kind)
+    name = FOR_IMAGES.get(kind) or PROCESSOR_MAPPING_NAMES.get(kind)
     family: Any = processor_class_from_name(name) if name else None
     if family is None:
         raise CheckpointError(
@@ -351,7 +353,7 @@ def _processor(folder: Path, kind: str) -> Any:
     unchecked = type(family.__name__, (family,), {"check_argument_for_proper_class": lambda *_: None})
     settings, _ = family.get_processor_dict(folder, local_files_only=True)
     known = set(inspect.signature(family.__init__).parameters) - {"self", "kwargs", *family.get_attributes()}
-    parts = {
+    parts: dict[str, Any] = dict.fromkeys(family.get_attributes()) | {
         "image_processor": AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil"),
         "tokenizer": AutoTokenizer.from_pretrained(folder, local_files_only=True),
     }

@@ -6,31 +6,26 @@ a thumbnail, and each tile gives the same number of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, InternVLForConditionalGeneration
+from transformers import InternVLForConditionalGeneration
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.utils import logging as transformers_logging
 
-from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.model_folders import (
-    MAKE,
-    faults_of_vocabulary,
-    load_strictly,
-    readable,
-    require_keys,
-    require_pixel_settings,
-    require_size,
-    require_whole,
-)
-from lever_pipe.base.rowwise import rowwise
 from lever_pipe.lvlms._family import Family
 from lever_pipe.lvlms._layers import LanguageModel
+from lever_pipe.lvlms._loading import (
+    differing,
+    faults_of_heads,
+    load_model,
+    read_config,
+    read_processor,
+    read_tokenizer,
+)
 from lever_pipe.lvlms._positions import Grid, SegmentLayout, line_layout
 from lever_pipe.lvlms.asking.prompts import ChatTemplate
 
@@ -130,64 +125,31 @@ def load(folder: Path, *, dtype: str, device: str) -> Family:
         CheckpointError: missing files, another architecture, tensors that differ from it or were never trained, or a
             tokenizer or image processor of another model.
     """
-    require_whole(folder, "an InternVL model folder", files=REQUIRED)
-    transformers_logging.disable_progress_bar()
-    with readable(folder, "config.json"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        require_size(folder, config)
-        _require_known(folder, config)
-    with readable(folder, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        around = _ids_around(folder, tokenizer, config)
-    # By name: the automatic processor needs torchvision, and the two resize slightly differently.
-    with readable(folder, "image processor"):
-        require_keys(folder / "preprocessor_config.json", "image_mean", "image_std", "size")
-        processor = GotOcr2ImageProcessorPil.from_pretrained(folder, local_files_only=True)
-        _require_fitting_tiles(folder, processor, config)
-    part = "set of weights for its own config.json"
-    kind = InternVLForConditionalGeneration
-    model = load_strictly(kind, folder, part, dtype=getattr(torch, dtype), attn_implementation="sdpa").to(device)
-    model.eval().requires_grad_(False)
-    # The folder's own sampling defaults must not leak into anybody's `generate`.
-    model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id)
+    config = read_config(folder, "internvl", title="an InternVL", files=REQUIRED, faults=_faults)
+    wanted = {START: None, CONTEXT: config.image_token_id, STOP: None, END: None}
+    tokenizer = read_tokenizer(folder, wanted, end=END, vocabulary=config.text_config.vocab_size)
+    tile = sides(config.vision_config)
+    processor = read_processor(GotOcr2ImageProcessorPil, folder, "size", faults=lambda of: _faults_of_size(of, tile))
+    model = load_model(InternVLForConditionalGeneration, folder, tokenizer, dtype=dtype, device=device)
     language = LanguageModel(model.model.language_model, model.lm_head, axes=1, image_token=config.image_token_id)
-    encoder = Tiles(model, processor, around)
-    return Family(__name__, folder, rowwise(model), tokenizer, processor, TEMPLATE, language, encoder)
+    around = tokenizer.convert_tokens_to_ids([START, STOP])
+    encoder = Tiles(model, processor, (around[0], around[1]))
+    return Family(__name__, folder, model, tokenizer, processor, TEMPLATE, language, encoder)
 
 
-def _require_known(folder: Path, config: Any) -> None:
-    faults = []
-    if config.model_type != "internvl":
-        faults.append(f"model_type {config.model_type!r}")
-    elif config.text_config.model_type not in TEXTS:
-        faults.append(f"a text part {config.text_config.model_type!r}")
-    elif set(getattr(config.text_config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
-        faults.append("sliding-window layers")
-    if faults:
-        where = f"{folder}/config.json: expected internvl with a text part of {' or '.join(TEXTS)} and full attention"
-        do = "Name the member of lvlms that fits this folder: lvlm.member: auto, or hf for any family."
-        raise CheckpointError(where, found="; ".join(faults), do=do)
+def _faults(config: Any) -> Iterator[str]:
+    text, vision = config.text_config, config.vision_config
+    if text.model_type not in TEXTS:
+        yield f"a text part {text.model_type!r}, not {' or '.join(TEXTS)} (lvlm.member: hf takes any)"
+        return
+    yield from faults_of_heads(text)
+    if vision.hidden_size % vision.num_attention_heads:
+        yield f"{vision.num_attention_heads} vision heads on {vision.hidden_size}"
+    for side, patch in zip(vision.image_size, vision.patch_size, strict=True):
+        if side % patch or (side // patch * config.downsample_ratio) % 1:
+            yield f"tiles of {side} pixels for patches of {patch} merged by {config.downsample_ratio}"
 
 
-def _ids_around(folder: Path, tokenizer: Any, config: Any) -> tuple[int, int]:
-    """Return the ids before and behind an image; refuse another model's tokenizer."""
-    single = {text: tokenizer(text, add_special_tokens=False).input_ids for text in (START, CONTEXT, STOP, END)}
-    faults = [f"{text} is {ids}" for text, ids in single.items() if len(ids) != 1]
-    if single[CONTEXT] != [config.image_token_id]:
-        faults.append(f"{CONTEXT} is {single[CONTEXT]} for {config.image_token_id}")
-    if tokenizer.pad_token_id is None:
-        faults.append("no pad_token")
-    faults += faults_of_vocabulary(tokenizer.get_vocab(), config.text_config.vocab_size)
-    if faults:
-        where = f"{folder}: expected the tokenizer of the model that config.json describes, turns ending in {END}"
-        raise CheckpointError(where, found="; ".join(faults), do=MAKE)
-    return int(single[START][0]), int(single[STOP][0])
-
-
-def _require_fitting_tiles(folder: Path, processor: Any, config: Any) -> None:
-    """Refuse another model's image processor."""
-    require_pixel_settings(folder, processor)
-    wanted, found = sides(config.vision_config), (processor.size.get("height"), processor.size.get("width"))
-    if found != wanted:
-        where = f"{folder}/preprocessor_config.json: expected tiles of the size in config.json, {wanted}"
-        raise CheckpointError(where, found=str(found), do=MAKE)
+def _faults_of_size(processor: Any, tile: tuple[int, int]) -> Iterator[str]:
+    found = processor.size.get("height"), processor.size.get("width")
+    yield from differing({"size": (found, tile)})

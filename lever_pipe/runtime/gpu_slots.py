@@ -48,7 +48,8 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
         raise DeviceError(
             f"expected {count} GPUs, one a process",
             found=f"{len(visible)} visible",
-            do="Run where there are so many (resources gpu, processes), or on the CPU: --set-resources RULE:device=cpu",
+            do="Run where there are so many (resources gpu, processes), or on the CPU: "
+            "--set-resources RULE:device=cpu RULE:processes=1",
         )
     where = folder or _folder()
     where.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,8 +1,8 @@
 """How much of a machine each rule asks for, by the size of the models that are configured.
 
 The embedded worlds need a core, 2 GB and minutes. A model of more than `EMBEDDED_PARAMETERS` parameters, or one whose
-folder is not there yet, gets what its production run needs on GPUs of 80 GB. None of this changes a number: a profile
-or `--set-resources` may ask for anything else.
+folder is not there yet, gets what its production run needs on GPUs of 80 GB; an agent is sized by its parameters.
+None of this changes a number: a profile or `--set-resources` may ask for anything else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,15 @@ from lever_pipe.runtime.slurm import squeue as slurm
 EMBEDDED_PARAMETERS = 50_000_000
 SNAKEMAKE_MB = 300
 """What the two Snakemakes around a SLURM job's command take of its memory."""
+TRAINED_ON_ONE_GPU = 2_500_000_000
+"""Parameters whose training fits a GPU of 80 GB: 4 bytes of weights, 4 of gradients, 8 of AdamW and 4 of the frozen
+start each, and room for activations."""
+BYTES_OF_TRAINING = 16
+"""Main memory per parameter at a checkpoint: float32 weights, the optimiser's two moments and a copy of the weights."""
+BYTES_OF_PLAYING = 8
+SHARING = 3
+"""Processes of a larger agent at least, as the documents have."""
+GPUS_OF_A_NODE = 8
 FSDP = "profiles/slurm/accelerate/fsdp.yaml"
 
 Resources = dict[str, Any]
@@ -64,13 +73,16 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
     "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
     "warm_start_agent": WORLD_MODEL,  # always the tiny agent
-    # Qwen3-8B, three GPUs as in the documents; the number must divide grpo.prompts / grpo.minibatches. Each process
+    # Of 8 B parameters, as Qwen3-8B; three GPUs as in the documents (`_of_agent` sizes others). Each process
     # reads the float32 weights before they are spread, 33 GB each; the main one holds up to 98 GB while it writes a
     # checkpoint. 45 published steps took under 3 minutes each; the native engine is not measured at this size.
     "train_agent": Need(mem_mb=240_000, runtime=1800, threads=24, gpus=3, launcher=FSDP),
     "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
     "evaluate_start": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
 }
+AGENT_RULES = ("train_agent", "evaluate_agent", "evaluate_start")
+BESIDE_WEIGHTS_MB = 16_000
+"""Python, CUDA's own and the episodes of an agent."""
 PRODUCTION_CPU: Mapping[str, Need] = {
     **dict.fromkeys(
         ("train_rce_epoch", "train_continued_epoch", "train_grpo_epoch", "train_distil_epoch", "emulate_grpo_epoch"),
@@ -107,7 +119,9 @@ def rooms(
 
     def need_of(rule: str) -> Need:
         if rule in PRODUCTION_MODEL:
-            return PRODUCTION_MODEL[rule] if _is_large(model_of(experiment, rule)) else WORLD_MODEL
+            if not _is_large(model_of(experiment, rule)):
+                return WORLD_MODEL
+            return _of_agent(experiment, rule) if rule in AGENT_RULES else PRODUCTION_MODEL[rule]
         return PRODUCTION_CPU.get(rule, PRODUCTION_OTHER) if is_production else WORLD_CPU
 
     def mem_mb(wildcards: Mapping[str, str], rulename: str) -> int:
@@ -163,6 +177,33 @@ def loaded(experiment: Experiment) -> list[LoadedModel]:
 def model_of(experiment: Experiment, rule: str) -> str:
     """Return the model folder that a rule loads; empty for none."""
     return next((model.folder for model in loaded(experiment) if rule in model.rules), "")
+
+
+def dividing(prompts: int, wanted: int) -> int:
+    """Return how many processes can share a mini-batch evenly: as many as wanted, else the next fewer, never none."""
+    return next(count for count in range(max(1, min(wanted, prompts)), 0, -1) if prompts % count == 0)
+
+
+def _of_agent(experiment: Experiment, rule: str) -> Need:
+    """Return what training or playing an agent of its folder's size asks for; one of unknown size counts as 8 B."""
+    need, parameters = PRODUCTION_MODEL[rule], plan.parameters_of(experiment.intention.model.folder)
+    grpo = experiment.intention.grpo
+    if not 0 < parameters <= TRAINED_ON_ONE_GPU:
+        gpus = _shared(grpo.prompts // grpo.minibatches) if need.launcher else need.gpus
+        threads = gpus * need.threads // need.gpus
+        mem_mb = need.mem_mb * max(gpus, need.gpus) // need.gpus
+        return need._replace(gpus=gpus, threads=threads, mem_mb=mem_mb)
+    of_each = BYTES_OF_TRAINING if need.launcher else BYTES_OF_PLAYING
+    mem_mb = BESIDE_WEIGHTS_MB + of_each * parameters // 1_000_000
+    return need._replace(mem_mb=mem_mb, threads=8, gpus=1, launcher="")
+
+
+def _shared(prompts: int) -> int:
+    """Return the fewest processes, of `SHARING` or more on a node, among which the prompts of a mini-batch divide.
+
+    Where there is no such number the checks before the first job say so.
+    """
+    return next((count for count in range(SHARING, GPUS_OF_A_NODE + 1) if prompts % count == 0), SHARING)
 
 
 def _is_large(folder: str) -> bool:

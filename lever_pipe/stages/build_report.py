@@ -14,9 +14,10 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.cells import Cell, Name, numbers_in, say
+from lever_pipe.report.cells import Cell, Name, Series, numbers_in, say
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of
+from lever_pipe.report.doubts import doubts
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
@@ -69,9 +70,10 @@ def build_report(
     voice = voices[config.language]
     frame = pages.Frame(_text(template), _text(blocks), _text(style), _text(script))
     written: dict[str, str] = {}
+    lead = _lead(config, material.evidence)
     for each in voices.values():
         drawn = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))
-        told: dict[str, Any] = {"title": _title(config), "lead": _lead(config), "first": config.language}
+        told: dict[str, Any] = {"title": _title(config), "lead": lead, "first": config.language}
         written |= pages.html_pages(contents, drawn, each, **told, frame=frame)
     main = written.pop(page.name)
     beside = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
@@ -80,7 +82,7 @@ def build_report(
     beside["index.json"] = json.dumps(index_of(contents, _sections(figures), voice), ensure_ascii=False)
     beside["answers.txt"] = answers(contents, voice)
     storage.write_text(page, main)
-    storage.write_text(report, markdown(contents, voice, title=_title(config), lead=_lead(config)))
+    storage.write_text(report, markdown(contents, voice, title=_title(config), lead=lead))
     write_texts(appendix, beside)
 
 
@@ -90,11 +92,13 @@ def _title(config: BuildReportConfig) -> Cell:
     return Name(config.title) if config.title else say(f"title.{names[0] if len(names) == 1 else 'both'}")
 
 
-def _lead(config: BuildReportConfig) -> Cell:
-    """Return the line that says what this run is."""
+def _lead(config: BuildReportConfig, evidence: Evidence) -> Cell:
+    """Return the line that says what this run is, and what speaks against it."""
     kinds = {study.is_world for study in config.studies}
     kind = "mixed" if len(kinds) > 1 else "world" if True in kinds else "files"
-    return say(f"lead.{kind}", models=[study.model for study in config.studies])
+    what = say(f"lead.{kind}", models=[study.model for study in config.studies])
+    found = tuple(doubts(evidence))
+    return Series((what, *found), "spaced") if found else what
 
 
 def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageFigure]:

@@ -20,6 +20,7 @@ from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.images import read_rgb
 from lever_pipe.base.model_folders import (
     MAKE,
+    VOCABULARY,
     faults_of_vocabulary,
     load_strictly,
     readable,
@@ -96,7 +97,7 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
         CheckpointError: no folder, a file or tensor is missing, there are tensors too many or untrained ones, or a
             tokenizer or image processor of another model.
     """
-    require_whole(folder, "a CLIP model folder", files=FILES)
+    require_whole(folder, "a CLIP model folder", files=FILES, any_of=VOCABULARY)
     with readable(folder, "CLIP model"):
         kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
         if kind != "clip":

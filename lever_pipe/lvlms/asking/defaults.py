@@ -13,19 +13,28 @@ from typing import Any
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import readable
-from lever_pipe.base.storage import strict_json
+from lever_pipe.base.storage import shortened, strict_json
 
 FILE = "generation_config.json"
 PINNED = frozenset(
     {
         *("num_beams", "max_new_tokens", "max_length", "length_penalty", "repetition_penalty"),
-        *("do_sample", "temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
-        *("eos_token_id", "bos_token_id", "pad_token_id", "use_cache", "cache_implementation"),
+        *("do_sample", "temperature", "top_p", "top_k", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+        *(
+            "eos_token_id",
+            "bos_token_id",
+            "pad_token_id",
+            "decoder_start_token_id",
+            "use_cache",
+            "cache_implementation",
+        ),
         *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
         *("transformers_version", "_from_model_config"),
     }
 )
 """Settings that `lvlm.decode` decides, that only sampling reads, or that change no answer."""
+NEUTRAL = {"num_beam_groups": 1, "num_return_sequences": 1, "encoder_repetition_penalty": 1, "guidance_scale": 1}
+"""Values by which other settings do nothing; else a false or empty one does nothing, unless it is a token."""
 
 
 def ends_of(folder: Path, tokenizer: Any, end_of_turn: int, wanted: Iterable[str] = ()) -> tuple[int, ...]:
@@ -36,11 +45,18 @@ def ends_of(folder: Path, tokenizer: Any, end_of_turn: int, wanted: Iterable[str
     """
     settings = _settings(folder)
     _require_pinned(folder, settings)
-    named = list(wanted)
-    if named:
-        return tuple(sorted({end_of_turn, *(_token(folder, tokenizer, text) for text in named)}))
-    ends = settings.get("eos_token_id")
-    return tuple(sorted({end_of_turn, *(ends if isinstance(ends, list) else [] if ends is None else [ends])}))
+    texts = list(wanted)
+    if texts:
+        return tuple(sorted({end_of_turn, *(_token(folder, tokenizer, text) for text in texts)}))
+    named = settings.get("eos_token_id")
+    ends = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(type(end) is int and end >= 0 for end in ends):
+        raise CheckpointError(
+            f"{folder}/{FILE}: expected an eos_token_id that is a token or a list of them",
+            found=shortened(repr(named)),
+            do="Download the file again, or name the tokens in lvlm.decode.ends.",
+        )
+    return tuple(sorted({end_of_turn, *ends}))
 
 
 def _settings(folder: Path) -> Mapping[str, Any]:
@@ -48,21 +64,26 @@ def _settings(folder: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     with readable(folder, FILE):
-        settings: Mapping[str, Any] = strict_json(path.read_bytes())
+        settings = strict_json(path.read_bytes())
+        if not isinstance(settings, dict):
+            raise TypeError(f"a {type(settings).__name__}, no object")
     return settings
 
 
 def _require_pinned(folder: Path, settings: Mapping[str, Any]) -> None:
-    from transformers import GenerationConfig
-
-    usual = GenerationConfig().to_dict()
-    other = {n: v for n, v in settings.items() if n not in PINNED and v and v != usual.get(n)}
+    other = {name: value for name, value in settings.items() if name not in PINNED and _does_something(name, value)}
     if other:
         raise CheckpointError(
             f"{folder}/{FILE}: expected only settings that lvlm.decode pins",
             found=", ".join(f"{name} {value!r}" for name, value in sorted(other.items())),
             do="Remove them from the file: they would choose answers by a rule that no table tells.",
         )
+
+
+def _does_something(name: str, value: Any) -> bool:
+    if value is None or value == NEUTRAL.get(name):
+        return False
+    return bool(value) or (type(value) is int and name.endswith("_token_id"))
 
 
 def _token(folder: Path, tokenizer: Any, text: str) -> int:

@@ -6,19 +6,24 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base import model_folders, os_faults
 from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base.members import available
+from lever_pipe.experiment.config import AUTO
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets.okvqa import read_questions
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
+from lever_pipe.runtime.checks import obtain
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.sizing import LoadedModel
 from lever_pipe.runtime.slurm.requests import whole
 
 SNAKEMAKE = Path(".snakemake")
+LVLM, AGENT = "lvlm.model", "intention.model.folder"
 ROOM_OF_A_RUN = 1_000_000_000
 """Bytes: the default run takes 0.4 GB."""
 ROOM_PER_MODEL_BYTE = 2
@@ -32,6 +37,8 @@ INODES = 20_000
 DATA_RULES = {"generate_world", "prepare_examples", "embed_examples", "generate_rl_data", "answer_prompts"}
 DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
+ANY_FAMILY = "hf"
+"""The member that takes any model by its library: of `lever_pipe/lvlms`, and of the agent's codecs."""
 TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
 """Of each member of `lever_pipe/intention/codecs`, the files of which it reads one."""
 
@@ -49,18 +56,19 @@ class Model(NamedTuple):
 
     loaded: LoadedModel
     files: tuple[str, ...]
-    any_of: tuple[str, ...] = ()
+    any_of: tuple[model_folders.AnyOf, ...] = ()
 
 
 def models(experiment: Experiment) -> list[Model]:
     """Return the model folders of the configured studies that are loaded here; a trainer elsewhere has its own."""
     intention = experiment.intention
-    files: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-        "encoder.model": (("config.json", "preprocessor_config.json", "tokenizer_config.json"), ()),
-        "lvlm.model": (("config.json", "preprocessor_config.json", "tokenizer.json"), ()),
+    of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
+    files: dict[str, tuple[tuple[str, ...], tuple[model_folders.AnyOf, ...]]] = {
+        "encoder.model": (of_encoder, model_folders.VOCABULARY),
+        LVLM: (("config.json", "preprocessor_config.json", "tokenizer.json"), ()),
     }
     if intention.engine == "native":
-        files["intention.model.folder"] = (("config.json",), TOKENIZERS.get(intention.model.codec, ()))
+        files[AGENT] = (("config.json",), TOKENIZERS.get(intention.model.codec, ()))
     return [Model(model, *files[model.key]) for model in sizing.loaded(experiment) if model.key in files]
 
 
@@ -79,6 +87,10 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     yield from disks(*written, kept=ledger, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
     for model in needed:
         yield model_folder(model, folder)
+        if model.loaded.key == LVLM:
+            yield from family(experiment, folder)
+        if model.loaded.key == AGENT and rules is None:
+            yield from chat_template(experiment, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
     for package, version in snakemake_adapter.unknown_versions().items():
         known = snakemake_adapter.WRITTEN_FOR[package]
@@ -112,7 +124,8 @@ def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outco
             "CUDA",
             "a CUDA device" if most == 1 else f"{most} CUDA devices, one a process",
             found=f"{f'{number} visible' if number else NO_GPU} ({', '.join(sorted(short))})",
-            do="Run on such a machine or with profiles/slurm, or set device=cpu with --set-resources RULE:device=cpu.",
+            do="Run on such a machine or with profiles/slurm, or on the CPU: "
+            "--set-resources RULE:device=cpu RULE:processes=1",
         )
     else:
         yield ok("CUDA", f"{number} visible")
@@ -167,9 +180,74 @@ def model_folder(model: Model, folder: Path) -> Outcome:
     key, name, _ = model.loaded
     faults = model_folders.faults_of(folder / name, files=model.files, any_of=model.any_of)
     if faults:
-        do = f"Download it again, or name the right folder in {key}."
-        return fault(f"{key} {name}", "a whole model folder", found="; ".join(faults), do=do)
+        expected, do = (
+            "a whole model folder",
+            f"Bring it again: {obtain.command(name)}\n    Or name the right folder in {key}.",
+        )
+        if model_folders.has_bin_only(folder / name):
+            expected, do = "weights as safetensors", f"Make them: python -m lever_pipe convert {name}"
+        elif not (folder / name).is_dir():
+            expected = "a model folder"
+            do = f"Bring it (docs/production.md): {obtain.command(name)}\n    Or name another in {key}."
+        return fault(f"{key} {name}", expected, found="; ".join(faults), do=do)
     return ok(f"{key} {name}", f"whole, {_bytes(model_folders.bytes_of(folder / name))}")
+
+
+def family(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
+    """Yield whether the LVLM's folder is of a family that the configured member answers for."""
+    named, kind = experiment.lvlm.member, model_folders.model_type(folder / experiment.lvlm.model)
+    check, members = f"lvlm.member {named}", [name for name in available("lvlms") if name != ANY_FAMILY]
+    if not kind or named == ANY_FAMILY:
+        return
+    if named != AUTO and kind in members and kind != named:
+        do = "Set lvlm.member: auto, or hf, which answers for any family, slowly."
+        yield warning(check, f"model_type {named}, which lvlm.member names", found=kind, do=do)
+    elif kind not in members and named in (AUTO, *members):
+        yield warning(
+            check,
+            f"a family with an adapter of its own: {', '.join(members)}",
+            found=f"model_type {kind!r}",
+            do="lvlm.member: hf answers for any family, slowly, by the model library's own `generate`.",
+        )
+
+
+def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
+    """Yield whether the agent's codec can use the chat template of its folder, before a policy is loaded."""
+    model = experiment.intention.model
+    if model.codec != ANY_FAMILY or not (folder / model.folder).is_dir() or find_spec("transformers") is None:
+        return  # the folder is missed elsewhere; on a login node there may be no tokenizers
+    from lever_pipe.intention.codecs import hf
+
+    check = f"chat template of {model.folder}"
+    try:
+        hf.load(folder / model.folder)
+    except LeverPipeError as refusal:
+        yield fault(check, "a chat template that the agent's codec can use", found=refusal.found, do=refusal.do)
+    else:
+        yield ok(check, "shows and calls the tool")
+
+
+def shares(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[Outcome]:
+    """Yield whether the processes of each planned job can share it."""
+    grpo = experiment.intention.grpo
+    prompts = grpo.prompts // grpo.minibatches
+    told = {(str(job["rule"]), whole(job.get("processes"))): job for job in jobs}
+    for (rule, processes), job in told.items():
+        if processes > 1 and job.get("device") == "cpu" and job.get("launcher") == sizing.FSDP:
+            yield warning(
+                f"processes of {rule}",
+                "one process on the CPU, where several that share a model only wait for each other",
+                found=str(processes),
+                do=f"--set-resources {rule}:device=cpu {rule}:processes=1",
+            )
+        if rule == "train_agent" and processes > 1 and prompts % processes:
+            fit = sizing.dividing(prompts, processes)
+            yield fault(
+                f"processes of {rule}",
+                f"a number that divides intention.grpo.prompts / minibatches = {prompts}",
+                found=str(processes),
+                do=f"Change it, or ask for {fit}: --set-resources train_agent:processes={fit} train_agent:gpu={fit}",
+            )
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
@@ -210,7 +288,7 @@ def _present(key: str, names: list[str], folder: Path) -> Outcome:
             key,
             "raw files and folders with images",
             found=f"absent or empty: {', '.join(absent)}",
-            do=f"Put them there, or name their places in {key}.",
+            do=f"Put them there (docs/production.md says from where), or name their places in {key}.",
         )
     return ok(key, f"{len(names)} files and folders there")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lever_pipe.lvlms import _executor, _positions, qwen2_5_vl
+from lever_pipe.lvlms import _executor, _patches, _positions
 from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._planner import cut_shards
 from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests
@@ -154,7 +154,7 @@ def on_three_axes(line: _positions.SegmentLayout) -> _positions.SegmentLayout:
 FAULTS = {
     "generated tokens three too far": (_positions, "decode_positions", lambda starts, step: starts + step + 3),
     "images at text positions": (
-        qwen2_5_vl,
+        _patches,
         "grid_layout",
         lambda grid, merge, token: on_three_axes(_positions.line_layout([token] * (grid[1] * grid[2] // merge**2))),
     ),

@@ -52,8 +52,7 @@ def test_a_vision_pass_is_what_torch_counts(bench, only_the_work: None) -> None:
     flop = VisionFlop(bench.parts.model.model.visual)
     flop._attention = 0
     store, counters = bench.vision()
-    store._encoder = replace(bench.parts.encoder)
-    store._encoder.__dict__["_flop"] = flop
+    store._encoder = replace(bench.parts.encoder, work=flop)
     with FlopCounterMode(display=False) as measured, torch.inference_mode():
         store.prepare(bench.paths)
     assert counters["flop"] == pytest.approx(measured.get_total_flops(), rel=RTOL)

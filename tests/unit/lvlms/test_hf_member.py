@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from families import FOLDERS, VARIANTS
-from test_families import ANSWERS, ATOL, prompts
+from test_every_family import ANSWERS, ATOL, prompts
 
 from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.experiment.config import PromptSettings

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from lever_pipe.lvlms import _tower, _vision, qwen2_5_vl
+from lever_pipe.lvlms import _patches, _tower, _vision
 from lever_pipe.lvlms._tower import VisionTower
 from lever_pipe.lvlms._vision import settings_of
 from lever_pipe.lvlms.protocol import ImageSource
@@ -91,7 +91,7 @@ def test_least_recently_used_goes_first(bench) -> None:
 def test_the_batch_size_of_the_tower_does_not_matter(bench, monkeypatch: pytest.MonkeyPatch, patches: int) -> None:
     digests = list(bench.paths)
     wanted = bench.vision()[0].features(digests)
-    monkeypatch.setattr(qwen2_5_vl, "PATCHES_PER_BATCH", {"cpu": patches})
+    monkeypatch.setattr(_patches, "PATCHES_PER_BATCH", {"cpu": patches})
     found = bench.vision()[0].features(digests)
     for one, other in zip(found, wanted, strict=True):
         # 1e-5: as above, sums in another order.

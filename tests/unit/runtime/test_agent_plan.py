@@ -114,9 +114,10 @@ def test_execution_is_no_identity() -> None:
 
 
 def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
-    config = plan.stage_config(experiment(tasks={"source": "parquet"}), "prepare_tasks", {})
+    asked = {"kind": "openai"}  # a rule plays the embedded tasks alone
+    config = plan.stage_config(experiment(tasks={"source": "parquet"}, simulator=asked), "prepare_tasks", {})
     assert config.model_dump() == {"source": "parquet", "synthetic": None}
-    files = agent_plan.raw_files(experiment(tasks={"source": "json"}).intention)
+    files = agent_plan.raw_files(experiment(tasks={"source": "json"}, simulator=asked).intention)
     assert files["details"] == []
     assert len(files["train_file"]) == 1
 
@@ -183,3 +184,11 @@ def test_a_faulty_section_is_one_line_with_its_place(changes: dict[str, Any], fa
 def test_the_default_arm_is_the_plain_objective() -> None:
     plain = AgentArm(name="plain")
     assert (plain.kl, plain.entropy, plain.schedule.kind) == (0.0, 0.0, "constant")
+
+
+@pytest.mark.parametrize("source", ["json", "parquet"])
+def test_a_rule_user_of_tasks_that_people_wrote_is_refused_at_the_start(source: str) -> None:
+    with pytest.raises(ConfigError, match=r"intention\.simulator\.kind: must not be 'rule'.*Name openai"):
+        experiment(tasks={"source": source}, simulator={"kind": "rule"})
+    experiment(tasks={"source": source}, simulator={"kind": "openai"})
+    experiment(tasks={"source": "synthetic"}, simulator={"kind": "rule"})

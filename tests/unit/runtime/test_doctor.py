@@ -20,13 +20,14 @@ from typing import Any
 import pytest
 import snakemake_executor_plugin_slurm as plugin
 from fake_slurm import NODES, FakeSlurm, on_path
+from tiny_tokenizer import TEMPLATE, WITHOUT_TOOLS, tiny_tokenizer
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.config import StoreSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import snakemake_adapter
-from lever_pipe.runtime.checks import compute, doctor, local_checks, orphans, slurm_checks
+from lever_pipe.runtime import sizing, snakemake_adapter
+from lever_pipe.runtime.checks import compute, doctor, local_checks, obtain, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.slurm import requests
@@ -374,6 +375,129 @@ def test_a_broken_model_is_a_fault_only_for_rules_that_load_it(experiment: Exper
     assert complaints(local_checks.check(experiment, rules={"embed_examples", "all"}, folder=folder)) == []
 
 
+def lvlm_fault(experiment: Experiment, folder: Path) -> Outcome:
+    (found,) = [o for o in local_checks.check(experiment, rules={"answer_prompts"}, folder=folder) if o.level != "ok"]
+    return found
+
+
+def test_a_clip_folder_without_vocabulary_is_not_whole(experiment: Experiment, folder: Path) -> None:
+    (folder / "resources/world/clip/tokenizer.json").unlink()
+    found = [o for o in local_checks.check(experiment, rules={"embed_examples"}, folder=folder) if o.level != "ok"]
+    assert [outcome.found for outcome in found] == ["none of tokenizer.json, vocab.json with merges.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("models/Qwen2.5-VL-3B-Instruct", "hf download Qwen/Qwen2.5-VL-3B-Instruct --local-dir models/Qwen2.5"),
+        ("models/mine", "hf download OWNER/NAME --local-dir models/mine"),
+        ("resources/world/other", "git checkout -- resources/world/other"),
+    ],
+)
+def test_an_absent_model_is_told_with_the_command_that_brings_it(folder: Path, name: str, command: str) -> None:
+    found = lvlm_fault(parse_experiment({**WORLD, "studies": ["lever"], "lvlm": {"model": name}}), folder)
+    assert found.level is Level.FAULT
+    assert found.found == "no such folder"
+    assert command in found.do
+    assert "again" not in found.do
+    (folder / name).mkdir(parents=True)
+    again = lvlm_fault(parse_experiment({**WORLD, "studies": ["lever"], "lvlm": {"model": name}}), folder)
+    assert "Bring it again: " in again.do
+    assert command in again.do
+
+
+def test_the_page_of_production_has_the_command_of_each_published_folder() -> None:
+    page = (REPOSITORY / "docs/production.md").read_text(encoding="utf-8")
+    for name in obtain.PUBLISHED:
+        assert f".venv/bin/{obtain.command(f'models/{name}')}\n" in page
+    assert "python -m lever_pipe convert models/clip-vit-base-patch32" in page
+
+
+def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Experiment, folder: Path) -> None:
+    place = folder / "resources/world/lvlm"
+    for path in place.glob("*.safetensors*"):
+        path.unlink()
+    (place / "pytorch_model.bin").touch()
+    assert lvlm_fault(experiment, folder).do == "Make them: python -m lever_pipe convert resources/world/lvlm"
+
+
+@pytest.mark.parametrize(
+    ("member", "kind", "told"),
+    [
+        ("auto", "qwen2_5_vl", ""),
+        ("qwen2_5_vl", "qwen2_5_vl", ""),
+        ("auto", "gemma3", "lvlm.member: hf"),
+        ("qwen2_5_vl", "gemma3", "lvlm.member: hf"),
+    ],
+)
+def test_a_family_without_an_adapter_is_offered_the_general_member(
+    experiment: Experiment, folder: Path, member: str, kind: str, told: str
+) -> None:
+    settings = json.loads((folder / "resources/world/lvlm/config.json").read_text())
+    (folder / "resources/world/lvlm/config.json").write_text(json.dumps(settings | {"model_type": kind}))
+    named = experiment.model_copy(update={"lvlm": experiment.lvlm.model_copy(update={"member": member})})
+    found = list(local_checks.family(named, folder))
+    assert [(outcome.level, told in outcome.do) for outcome in found] == ([(Level.WARNING, True)] if told else [])
+    general = experiment.model_copy(update={"lvlm": experiment.lvlm.model_copy(update={"member": "hf"})})
+    assert list(local_checks.family(general, folder)) == []
+
+
+def test_a_member_of_another_family_is_told(
+    experiment: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_checks, "available", lambda _: ["hf", "other", "qwen2_5_vl"])
+    named = experiment.model_copy(update={"lvlm": experiment.lvlm.model_copy(update={"member": "other"})})
+    (found,) = local_checks.family(named, folder)
+    assert found.text == (
+        "lvlm.member other: expected model_type other, which lvlm.member names; found qwen2_5_vl."
+        " Set lvlm.member: auto, or hf, which answers for any family, slowly."
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [(TEMPLATE, ""), (WITHOUT_TOOLS, "a template that leaves them out"), (None, "no chat template")],
+)
+def test_the_agents_chat_template_is_looked_at(folder: Path, template: str | None, told: str) -> None:
+    tiny_tokenizer(template).save_pretrained(folder / "models/agent")
+    values = {"studies": ["intention"], "intention": {"model": {"folder": "models/agent"}}}
+    (found,) = local_checks.chat_template(parse_experiment(values), folder)
+    assert (found.level, told in found.found) == (Level.FAULT if told else Level.OK, True)
+    assert ("instruction-tuned" in found.do) is bool(told)
+    absent = {"studies": ["intention"], "intention": {"model": {"folder": "models/absent"}}}
+    assert list(local_checks.chat_template(parse_experiment(absent), folder)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"processes": 3}, ""),
+        ({"processes": 8}, "expected a number that divides intention.grpo.prompts / minibatches = 6; found 8"),
+        ({"processes": 4}, "train_agent:processes=3 train_agent:gpu=3"),
+        ({"processes": "8"}, "found 8"),
+        ({"processes": 1}, ""),
+        ({"rule": "answer_prompts", "processes": 4}, ""),
+        ({"processes": 3, "device": "cpu", "launcher": sizing.FSDP}, "train_agent:device=cpu train_agent:processes=1"),
+        ({"processes": 1, "device": "cpu", "launcher": sizing.FSDP}, ""),
+        ({"processes": 3, "device": "cpu", "launcher": "mine.yaml"}, ""),
+        ({"rule": "generate_rl_data", "processes": 2, "device": "cpu", "launcher": ""}, ""),
+    ],
+)
+def test_processes_must_share_the_prompts_of_a_mini_batch(changes: dict[str, Any], told: str) -> None:
+    job = {**JOB, "rule": "train_agent", "device": "cuda", **changes}
+    found = list(local_checks.shares(parse_experiment({"studies": ["intention"]}), [job, job]))
+    assert len(found) == bool(told)
+    assert told in "".join(outcome.text for outcome in found)
+
+
+def test_the_remedy_for_a_machine_without_gpu_leaves_one_process(
+    experiment: Experiment, folder: Path, no_tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_checks, "DEVICE_FILES", ())
+    (found,) = local_checks.gpus([{**JOB, "rule": "train_agent", "device": "cuda", "processes": 3}], devices=no_tool)
+    assert found.do.endswith("--set-resources RULE:device=cpu RULE:processes=1")
+
+
 @pytest.mark.parametrize(("studies", "n_models"), [(["lever"], 2), (["intention"], 1), (["lever", "intention"], 3)])
 def test_only_configured_studies_need_their_models(studies: list[str], n_models: int) -> None:
     assert len(local_checks.models(parse_experiment({**WORLD, "studies": studies}))) == n_models
@@ -391,6 +515,7 @@ def constant(module: str, name: str) -> Any:
 def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
     encoder, lvlm, agent = local_checks.models(parse_experiment(WORLD))
     assert set(encoder.files) == set(constant("lever/encoders/clip.py", "FILES"))
+    assert encoder.any_of == model_folders.VOCABULARY
     assert set(lvlm.files) == set(constant("lvlms/qwen2_5_vl.py", "REQUIRED"))
     assert agent.any_of == constant("intention/codecs/hf.py", "_FILES")
     of_words = parse_experiment({**WORLD, "intention": {"model": {"codec": "word"}}})

@@ -93,6 +93,50 @@ def test_the_agent_of_8b_trains_on_several_gpus_of_one_node_through_accelerate()
         assert (first(room, rule)["device"], first(room, rule)["launcher"]) == ("cuda", ""), rule
 
 
+def weights(folder: Path, parameters: int) -> str:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 4 * parameters]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    return str(folder)
+
+
+def of_agent(folder: str, **grpo: int) -> Callable[[str], sizing.Room]:
+    values = experiment("config/intention_qwen3_8b.yaml").model_dump(mode="json")
+    values["intention"]["model"]["folder"] = folder
+    values["intention"]["grpo"] |= grpo
+    return sizing.rooms(parse_experiment(values))
+
+
+def test_a_small_agent_trains_on_one_gpu_without_sharding(tmp_path: Path) -> None:
+    room = of_agent(weights(tmp_path, 135_000_000))
+    asked = first(room, "train_agent")
+    assert (asked["device"], asked["processes"], asked["gpu"], asked["launcher"]) == ("cuda", 1, 1, "")
+    assert 16_000 < asked["mem_mb"] < 24_000
+    assert first(room, "evaluate_agent")["mem_mb"] < asked["mem_mb"]
+    assert first(room, "evaluate_start") == first(room, "evaluate_agent")
+
+
+def test_the_largest_that_one_gpu_trains_is_known_by_its_weights(tmp_path: Path) -> None:
+    # Weights, gradients, two moments and the frozen start, 4 bytes each, in a GPU of 80 GB.
+    assert 50e9 <= 20 * sizing.TRAINED_ON_ONE_GPU <= 60e9
+    assert first(of_agent(weights(tmp_path, sizing.TRAINED_ON_ONE_GPU)), "train_agent")["gpu"] == 1
+    beyond = first(of_agent(weights(tmp_path.parent, sizing.TRAINED_ON_ONE_GPU + 1)), "train_agent")
+    assert (beyond["gpu"], beyond["launcher"]) == (3, sizing.FSDP)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "minibatches", "gpus"), [(6, 1, 3), (8, 1, 4), (10, 2, 5), (12, 3, 4), (7, 1, 7), (11, 1, 3)]
+)
+def test_the_processes_of_a_large_agent_divide_its_prompts(prompts: int, minibatches: int, gpus: int) -> None:
+    asked = first(of_agent("models/absent", prompts=prompts, minibatches=minibatches), "train_agent")
+    assert asked["processes"] == asked["gpu"] == gpus
+    assert asked["mem_mb"] == 80_000 * gpus + sizing.SNAKEMAKE_MB
+
+
+@pytest.mark.parametrize(("prompts", "wanted", "count"), [(6, 8, 6), (6, 4, 3), (7, 3, 1), (8, 3, 2), (1, 3, 1)])
+def test_the_next_fewer_processes_that_divide(prompts: int, wanted: int, count: int) -> None:
+    assert sizing.dividing(prompts, wanted) == count
+
+
 @pytest.mark.parametrize("starved", [0, 1, 2])
 def test_what_starved_asks_for_its_first_memory_and_time_once_more(starved: int) -> None:
     values = experiment("config/okvqa_qwen2_5_vl_3b.yaml")
@@ -143,10 +187,8 @@ def test_another_way_of_asking_is_refused() -> None:
 
 @pytest.mark.parametrize(("parameters", "device"), [(1000, "cpu"), (sizing.EMBEDDED_PARAMETERS + 1, "cuda")])
 def test_the_size_of_the_weights_decides(tmp_path: Path, parameters: int, device: str) -> None:
-    header = json.dumps({"w": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 4 * parameters]}}).encode()
-    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     values = experiment().model_dump(mode="json")
-    values["lvlm"]["model"] = str(tmp_path)
+    values["lvlm"]["model"] = weights(tmp_path, parameters)
     room = sizing.rooms(parse_experiment(values))
     assert room("answer_prompts").resources["device"] == device
     assert room("embed_examples").resources["device"] == "cpu"

@@ -236,3 +236,11 @@ def test_index_and_answers_tell_what_there_is(built: Path) -> None:
     assert index["tables"]["ladder"]["section"] == "The selector"
     assert index["figures"]["ladder"]["title"] == "Every policy"
     assert set(index["tables"]) == {path.stem for path in (built / "report" / "tables").glob("*.csv")}
+
+
+def test_a_run_without_a_right_answer_says_so_below_its_title(tmp_path: Path, built: Path) -> None:
+    rows = [row._replace(value=0.0) if row.study == "lever" else row for row in small.of_lever() + small.of_agents()]
+    other = small.build(small.write_inputs(tmp_path, rows), tmp_path, small.config(*BOTH))
+    for name in ("report.html", "report.md"):
+        assert "No answer of any policy was right." in (other / name).read_text(encoding="utf-8")
+        assert "No answer of any policy was right." not in (built / name).read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, PreTrainedTokenizerFast
 
 from lever_pipe.base.errors import CheckpointError, ImageError
+from lever_pipe.commands.convert_tool import convert
 from lever_pipe.lever.encoders import clip
 
 POSITIONS, WIDTH = 8, 16
@@ -188,3 +190,39 @@ def test_a_file_that_is_no_safetensors_is_refused(folder: Path, tmp_path: Path) 
     damaged(folder, tmp_path).write_bytes(b"not tensors at all")
     with pytest.raises(CheckpointError, match="CLIP model folder"):
         clip.load(tmp_path, device="cpu", batch_size=2)
+
+
+def copy_of(folder: Path, place: Path) -> Path:
+    shutil.copytree(folder, place)
+    return place
+
+
+def test_a_folder_without_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
+    """`CLIPModel.save_pretrained` writes none; the library then makes a tokenizer of two tokens."""
+    bare = copy_of(folder, tmp_path / "bare")
+    (bare / "tokenizer.json").unlink()
+    for name in ("vocab.json", "merges.txt"):
+        with pytest.raises(CheckpointError, match=r"none of tokenizer\.json, vocab\.json with merges\.txt"):
+            clip.load(bare, device="cpu", batch_size=2)
+        (bare / name).touch()
+
+
+def test_a_tokenizer_of_two_tokens_is_refused(folder: Path, tmp_path: Path) -> None:
+    other = copy_of(folder, tmp_path / "other")
+    core = Tokenizer(WordLevel({"<pad>": 0, "</s>": 1}, unk_token="<pad>"))
+    PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="</s>").save_pretrained(other)
+    with pytest.raises(CheckpointError, match="2 tokens for a vocabulary of 14"):
+        clip.load(other, device="cpu", batch_size=2)
+
+
+def test_bin_weights_are_answered_with_the_command_that_turns_them(folder: Path, tmp_path: Path) -> None:
+    old = copy_of(folder, tmp_path / "old")
+    weights = load_file(old / "model.safetensors")
+    (old / "model.safetensors").unlink()
+    torch.save(weights, old / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="python -m lever_pipe convert") as refused:
+        clip.load(old, device="cpu", batch_size=2)
+    assert refused.value.do.endswith(f"convert {old}")
+    convert(old)
+    before, after = (clip.load(place, device="cpu", batch_size=2).texts(["a b", "c"]) for place in (folder, old))
+    assert np.array_equal(before, after)

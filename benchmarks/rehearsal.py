@@ -1,0 +1,259 @@
+"""A rehearsal of production: the whole workflow of study `lever` with the real parts around random weights.
+
+    python -m benchmarks.rehearsal [--okvqa FOLDER] [--families NAME ...] [--cores N]
+
+Tokenizers, chat templates and photographs are the real ones of `make real-parts`; photographs are cut to the sizes that
+COCO's images have and stored as JPEG. Questions are OK-VQA's where a folder with its files is named, else easy-VQA's.
+The weights are random: what is rehearsed is that files are read, prompts fit, images pass, memory and time hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks import real_parts
+from lever_pipe.base.errors import DataError
+from lever_pipe.base.seeding import ambient_stream, generator
+
+ROOT = Path(__file__).parents[1]
+PLACE = ROOT / ".lever_pipe" / "rehearsal"
+SIZES = ((640, 480), (480, 640), (640, 427), (500, 375), (427, 640), (640, 640), (640, 360))
+"""Width and height: the most frequent of COCO's training images, and a rare one."""
+SPLITS = {"train": ("train2014", "train"), "eval": ("val2014", "test")}
+"""Split -> its name in OK-VQA's files, and easy-VQA's folder."""
+OKVQA_QUESTIONS = "OpenEnded_mscoco_{}_questions.json"
+OKVQA_ANNOTATIONS = "mscoco_{}_annotations.json"
+ANNOTATORS = 10
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """One run of the workflow.
+
+    Attributes:
+        family: a member of `lvlms`.
+        dtype: of the weights.
+        n_train: train questions.
+        n_eval: evaluation questions.
+    """
+
+    family: str
+    dtype: str
+    n_train: int
+    n_eval: int
+
+    @property
+    def name(self) -> str:
+        """Return what its files are called by."""
+        return f"{self.family}_{self.dtype}"
+
+
+RUNS = (
+    Rehearsal("qwen2_5_vl", "float32", 160, 48),
+    Rehearsal("qwen2_5_vl", "bfloat16", 160, 48),
+    *(Rehearsal(family, "float32", 48, 8) for family in ("internvl", "idefics3", "smolvlm", "qwen3_vl")),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the rehearsals and print a table of them; return 1 where one failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rehearsal", description="A rehearsal of production.")
+    parser.add_argument("--okvqa", type=Path, help="folder with OK-VQA's question files; easy-VQA's without it")
+    parser.add_argument("--families", nargs="*", default=sorted({run.family for run in RUNS}))
+    parser.add_argument("--cores", default="all")
+    options = parser.parse_args(arguments)
+    lines = []
+    for run in RUNS:
+        if run.family in options.families:
+            lines.append(rehearse(run, options.okvqa, options.cores))
+            sys.stdout.write(f"{lines[-1]}\n")
+            sys.stdout.flush()
+    return int(any("failed" in line for line in lines))
+
+
+def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
+    """Make the files of a run, run the workflow, and return a line about it."""
+    folder = PLACE / run.name
+    folder.mkdir(parents=True, exist_ok=True)
+    data = write_data(folder / "data", run, okvqa)
+    model = folder / "model"
+    if not (model / "config.json").is_file():
+        write_model(run.family, model)
+    config = folder / "config.yaml"
+    settings = {
+        "results": f"results/rehearsal/{run.name}",
+        "store": None,
+        "data": {"n_eval": run.n_eval, "files": data},
+        "rl_data": {"n_queries": min(24, run.n_train // 2)},
+        "lvlm": {"model": str(model), "dtype": run.dtype},
+        "evaluation": {"samples": sorted({max(1, run.n_eval // 2), run.n_eval})},
+    }
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    call = [sys.executable, "-m", "snakemake", "--cores", cores, "--configfile", "config/rehearsal.yaml", str(config)]
+    begin = time.perf_counter()
+    with (folder / "log.txt").open("w", encoding="utf-8") as log:
+        status = subprocess.run(call, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    seconds = time.perf_counter() - begin
+    if status:
+        return f"{run.name}: failed after {seconds:.0f} s; see {folder / 'log.txt'}"
+    work = _work(ROOT / "results" / "rehearsal" / run.name)
+    asked = "OK-VQA" if okvqa else "easy-VQA"
+    return f"{run.name}: {run.n_train}/{run.n_eval} questions of {asked}, {seconds:.0f} s, {work}"
+
+
+def _work(results: Path) -> str:
+    """Return what the LVLM did in a run."""
+    counts: dict[str, float] = {}
+    for path in sorted(results.rglob("counters.json")):
+        for name, value in json.loads(path.read_text(encoding="utf-8")).items():
+            counts[name] = counts.get(name, 0) + value
+    shown = ("prompts_distinct", "tokens_prefilled", "images_encoded", "forwards")
+    told = ", ".join(f"{counts.get(name, 0):,.0f} {name.replace('_', ' ')}" for name in shown)
+    return f"{told}, {counts.get('seconds', 0):.0f} s in the model"
+
+
+def write_data(folder: Path, run: Rehearsal, okvqa: Path | None) -> dict[str, str]:
+    """Write question, annotation and image files of both splits; return them by their keys in the configuration."""
+    files: dict[str, str] = {}
+    for split, count in (("train", run.n_train), ("eval", run.n_eval)):
+        asked = _okvqa(okvqa, split, count) if okvqa else _easy_vqa(split, count)
+        images = folder / f"{split}_images"
+        _write_images(images, sorted({row["image_id"] for row in asked}), split)
+        question = [{name: row[name] for name in ("question_id", "image_id", "question")} for row in asked]
+        answer = [{name: row[name] for name in ("question_id", "image_id", "answers")} for row in asked]
+        for kind, rows in (("questions", question), ("annotations", answer)):
+            path = folder / f"{split}_{kind}.json"
+            path.write_text(json.dumps({kind: rows}), encoding="utf-8")
+            files[f"{split}_{kind}"] = str(path)
+        files[f"{split}_images"] = str(images)
+    return files
+
+
+def _easy_vqa(split: str, count: int) -> list[dict[str, Any]]:
+    """Return questions of easy-VQA, whose one answer all annotators give."""
+    path = real_parts.place_of("easy-vqa") / SPLITS[split][1] / "questions.json"
+    rows = json.loads(_read(path))
+    chosen = generator(0, "rehearsal", split).choice(len(rows), count, replace=False)
+    return [_row(number, rows[i][2], rows[i][0], rows[i][1]) for number, i in enumerate(sorted(chosen.tolist()))]
+
+
+def _okvqa(folder: Path, split: str, count: int) -> list[dict[str, Any]]:
+    """Return questions of OK-VQA; where its annotations are not there, words of easy-VQA stand for answers."""
+    name = SPLITS[split][0]
+    questions = json.loads(_read(folder / OKVQA_QUESTIONS.format(name)))["questions"]
+    annotated = folder / OKVQA_ANNOTATIONS.format(name)
+    answers = {
+        row["question_id"]: row["answers"]
+        for row in (json.loads(annotated.read_text(encoding="utf-8"))["annotations"] if annotated.is_file() else [])
+    }
+    words = _read(real_parts.place_of("easy-vqa") / "answers.txt").split()
+    chosen = generator(0, "rehearsal", split).choice(len(questions), count, replace=False)
+    found = []
+    for i in sorted(chosen.tolist()):
+        row = questions[i]
+        made = _row(row["question_id"], row["image_id"], row["question"], words[i % len(words)])
+        found.append(made | {"answers": answers.get(row["question_id"], made["answers"])})
+    return found
+
+
+def _row(question_id: int, image_id: int, question: str, answer: str) -> dict[str, Any]:
+    given = [{"answer_id": i + 1, "answer": answer, "answer_confidence": "yes"} for i in range(ANNOTATORS)]
+    return {"question_id": question_id, "image_id": image_id, "question": question, "answers": given}
+
+
+def _read(path: Path) -> str:
+    if not path.is_file():
+        raise DataError(f"{path}: expected a file of the rehearsal", found="none", do=f"Call: {real_parts.BRING}")
+    return path.read_text(encoding="utf-8")
+
+
+def _write_images(folder: Path, images: Sequence[int], split: str) -> None:
+    """Write a JPEG an image: a piece of a photograph in one of COCO's sizes."""
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    shots = [path for name in ("photographs-skimage", "photographs-matplotlib")
+             for path in sorted(real_parts.place_of(name).iterdir())]  # fmt: skip
+    photographs = [Image.open(path).convert("RGB") for path in shots]
+    for image_id in images:
+        path = folder / f"{image_id:012d}.jpg"
+        if path.is_file():
+            continue
+        rng = generator(0, "rehearsal", "image", split, str(image_id))
+        whole, (width, height) = photographs[rng.integers(len(photographs))], SIZES[rng.integers(len(SIZES))]
+        scale = max(width / whole.width, height / whole.height) * rng.uniform(1.0, 1.6)
+        large = whole.resize((int(np.ceil(whole.width * scale)), int(np.ceil(whole.height * scale))))
+        left, top = (int(rng.integers(room + 1)) for room in (large.width - width, large.height - height))
+        large.crop((left, top, left + width, top + height)).save(path, quality=90)
+
+
+def write_model(family: str, folder: Path) -> None:
+    """Write a folder of a family as `save_pretrained` does: its real tokenizer and chat template, random weights."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    with ambient_stream(0, "rehearsal", family):
+        MODELS[family](folder)
+
+
+def _tokenizer(part: str, template: str, **special: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(real_parts.place_of(part), local_files_only=True, **special)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def _published(name: str) -> str:
+    return _read(real_parts.place_of("chat-templates") / f"{name}.jinja")
+
+
+def _ids(tokenizer: Any, *texts: str) -> list[int]:
+    return [int(token) for token in tokenizer.convert_tokens_to_ids(list(texts))]
+
+
+TEXT: Mapping[str, Any] = {
+    "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 256, "max_position_embeddings": 32_768, "tie_word_embeddings": True,
+}  # fmt: skip
+"""A language model that a CPU runs in minutes; the vocabulary is the real one."""
+
+
+def _write_qwen2_5_vl(folder: Path) -> None:
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokenizer = _tokenizer("tokenizer-qwen2_5", _published("qwen2_5_vl"))
+    image, video, start, stop = _ids(tokenizer, "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+    rotary = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
+    config = Qwen2_5_VLConfig(
+        text_config={**TEXT, "vocab_size": 151_936, "rope_parameters": rotary},
+        vision_config={
+            "depth": 4, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 128,
+            "fullatt_block_indexes": [1, 3], "window_size": 112,
+        },
+        image_token_id=image, video_token_id=video, vision_start_token_id=start, vision_end_token_id=stop,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    Qwen2_5_VLForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=12_845_056).save_pretrained(folder)
+
+
+MODELS: dict[str, Callable[[Path], None]] = {
+    "qwen2_5_vl": _write_qwen2_5_vl,
+}
+
+if __name__ == "__main__":
+    raise SystemExit(main())

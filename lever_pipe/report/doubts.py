@@ -1,0 +1,34 @@
+"""Results that a wrong model or prompt leaves behind more often than a finding: told below the title of the page."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from lever_pipe.report.cells import Message, say
+from lever_pipe.report.evidence import Evidence, EvidenceRow
+
+
+def doubts(evidence: Evidence) -> Iterator[Message]:
+    """Yield what speaks against a run: nothing was right, all policies are equal, or no agent ever got a reward."""
+    accuracies = _measured(evidence, "accuracy", study="lever", subset="prefix")
+    if accuracies and not any(row.value for row in accuracies):
+        yield say("doubt.no_answer")
+    elif _are_equal(accuracies):
+        yield say("doubt.equal_policies")
+    rewards = [row for row in _measured(evidence, "reward", study="intention") if row.mode]
+    if rewards and not any(row.value for row in rewards):
+        yield say("doubt.no_reward")
+
+
+def _measured(evidence: Evidence, metric: str, **parts: str) -> list[EvidenceRow]:
+    rows = evidence.where(metric=metric, against="", quoted="", **parts)
+    return [row for row in rows if not row.printed and not row.subject.startswith("published")]
+
+
+def _are_equal(rows: list[EvidenceRow]) -> bool:
+    """Return whether several subjects have one value wherever they are measured alike."""
+    cells: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
+    for row in rows:
+        cells[row.samples, row.shots].add(row.value)
+    return len({row.subject for row in rows}) > 1 and all(len(values) == 1 for values in cells.values())
