@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, NoReturn, get_type_hints
 from lever_pipe.base import contents, os_faults, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, SnapshotError
 from lever_pipe.base.members import available
-from lever_pipe.base.parsing import nearest, parse_model
+from lever_pipe.base.parsing import did_you_mean, parse_model
 from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment import run_card
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
-from lever_pipe.runtime import gpu_slots, ownership, snapshot
+from lever_pipe.runtime import forks, gpu_slots, ownership, snapshot
 
 
 class Tool(NamedTuple):
@@ -94,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         files = [Path(word.partition("=")[2]) for word in options.files if "=" in word]
         kept = [Path(options.ledger) / "answers.jsonl"] if options.ledger else []
         os_faults.require_writable(files, kept=kept)
-        with _unwinding(), _claimed(options) as claim:
-            _make(options, words, claim)
+        with _unwinding(), _claimed(options) as waited:
+            _make(options, words, waited=waited)
     except (TerminatedError, KeyboardInterrupt) as end:
         number = end.number if isinstance(end, TerminatedError) else signal.SIGINT
         sys.stderr.write(f"{number.name}: ended before the artefact was whole\n")
@@ -110,24 +110,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _claimed(options: argparse.Namespace) -> AbstractContextManager[ownership.Hold | None]:
-    """Return the time in which this process alone makes the artefact; without a run card there is none to own."""
+def _claimed(options: argparse.Namespace) -> AbstractContextManager[bool]:
+    """Return the time in which this process alone makes the artefact; without a run card there is none to own.
+
+    Processes of a launcher work under the lock that it holds: they end with it, or they would write on without one.
+    """
     if "LOCAL_RANK" in os.environ:
-        return ownership.adopted()
+        forks.die_with(os.getppid(), signal.SIGKILL)
+        return nullcontext(False)
     cards = [word.partition("=")[2] for word in options.files if word.startswith(f"{CARD}=")]
-    return ownership.owned(Path(cards[0])) if len(cards) == 1 else nullcontext()
+    return ownership.owned(Path(cards[0])) if len(cards) == 1 else nullcontext(False)
 
 
-def _make(options: argparse.Namespace, words: Sequence[str], claim: ownership.Hold | None) -> None:
+def _make(options: argparse.Namespace, words: Sequence[str], *, waited: bool) -> None:
     """Run the stage here or in several processes, unless another process made the same while this one waited."""
-    if claim is not None and claim.waited and is_made(options):
+    if waited and is_made(options):
         log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)
         return
     if options.device == "cuda" and "LOCAL_RANK" not in os.environ:  # `cuda:1` says itself which
         gpu_slots.take(options.processes)
     if options.processes > 1 and "LOCAL_RANK" not in os.environ:
-        with claim.handed_over() if claim else nullcontext():
-            _share(options, words)
+        _share(options, words)
     else:
         run_stage(options)
 
@@ -136,8 +139,8 @@ def _share(options: argparse.Namespace, words: Sequence[str]) -> NoReturn:
     """Become accelerate's launcher of several processes with this very call; each finds the others by its environment.
 
     What the launcher's configuration does not say is said here, so that no default of this machine's user moves a run.
-    The launcher keeps this process's number, which the artefact's lock names. A process between would have to pass on
-    each signal, and could be killed or stopped without those that write.
+    The launcher keeps this process's number, which the artefact's lock names, and the lock itself. A process between
+    would have to pass on each signal, and could be killed or stopped without those that write.
     """
     plain = ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     how = ["--config_file", options.launcher] if options.launcher else plain
@@ -254,11 +257,10 @@ def _require_stage(name: str) -> None:
     """Refuse a name that is no stage's; tools have been looked for before."""
     stages = available("stages")
     if name not in stages:
-        near = nearest(name, [*TOOLS, *stages])
         raise ConfigError(
             f"expected a tool ({', '.join(TOOLS)}) or a stage",
             found=f"'{name}'",
-            do=f"Did you mean '{near}'?" if near else "List them all: python -m lever_pipe --help",
+            do=did_you_mean(name, [*TOOLS, *stages], "List them all: python -m lever_pipe --help"),
         )
 
 

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -75,6 +75,17 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
             place(temporary, path)
         finally:
             remove(temporary)
+
+
+def write_texts(path: Path, texts: Mapping[str, str]) -> None:
+    """Write a folder of UTF-8 texts by their paths in it, as `write_folder`."""
+
+    def write(folder: Path) -> None:
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8", newline="")
+
+    write_folder(path, write)
 
 
 @contextmanager

@@ -73,6 +73,12 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for a name that is none of `names`: the nearest of them, or what to do where none is near."""
+    near = nearest(name, names)
+    return f"Did you mean '{near}'?" if near else otherwise
+
+
 def unknown_member(kind: str, name: str) -> str:
     """Return what was found where a module was expected, with the nearest one there is."""
     members = available(kind)
@@ -155,13 +161,11 @@ def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[
         yield path, f"must be {kind}, got {shown(values)}. Write it so; YAML reads a bare yes, no, on or off as truth."
     elif isinstance(parsed, int | float) and not -LARGEST <= parsed <= LARGEST:  # of a text
         yield path, f"must be a number within 64 bits, got {shown(values)}. Write a smaller one."
-    elif isinstance(parsed, int | float) and not _is_same_number(values, parsed):
+    elif isinstance(parsed, int | float) and not (
+        spells(values, parsed) if isinstance(values, str) else values == parsed
+    ):
         kind = "must be a plain decimal number that a float can hold"
         yield path, f"{kind}, got {shown(values)}. Write it without _, : or zeros before it, and with fewer digits."
-
-
-def _is_same_number(value: Any, number: float) -> bool:
-    return spells(value, number) if isinstance(value, str) else bool(value == number)
 
 
 def spells(text: str, number: float) -> bool:
@@ -255,8 +259,7 @@ def _remedy(error: ErrorDetails) -> str:
     if isinstance(value, int | float) and value < 0 <= context.get("ge", context.get("gt", -1)):
         return "Drop the sign."
     if kind == "literal_error":
-        near = nearest(str(value), re.findall("'([^']*)'", context["expected"]))
-        return f"Did you mean '{near}'?" if near else "Write one of these."
+        return did_you_mean(str(value), re.findall("'([^']*)'", context["expected"]), "Write one of these.")
     return REMEDIES.get(kind, "Write what is expected, or drop the key to take its default.")
 
 

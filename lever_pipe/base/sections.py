@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 Path = tuple[int | str, ...]
 Fault = tuple[Path, str]
 """Where a value stands, and what it must be, what it is and what to do."""
-Rule = Callable[[Any], Iterator[Fault]]
+Rule = Callable[[Any], Iterable[Fault]]
 R = TypeVar("R", bound=Rule)
 T = TypeVar("T")
 SHOWN = 200  # characters of a key or value in a message
@@ -29,6 +29,29 @@ def rule(method: R) -> R:
     """Mark the method of a section that yields what breaks a rule which a field's type and bounds do not hold."""
     method.is_rule = True  # type: ignore[attr-defined]
     return method
+
+
+def at_most(place: Path, value: float, bound: str, most: float, do: str = "") -> list[Fault]:
+    """Return the fault of a value above the one that the key `bound` has."""
+    said = f"must be at most {bound}={most}, got {value}. {do or f'Lower it or raise {bound}.'}"
+    return [(place, said)] if value > most else []
+
+
+def dividing(place: Path, value: int, whole: str, of: int) -> list[Fault]:
+    """Return the fault of a value that does not divide the one that the key `whole` has."""
+    return [(place, f"must divide {whole}={of}, got {value}. Change one of them.")] if of % value else []
+
+
+def one_of(place: Path, value: object, known: Collection[object], do: str, name: str = "") -> list[Fault]:
+    """Return the fault of a value that is none of those known, which stand under the key `name` if it is given."""
+    said = f"must be one of {f'{name}=' if name else ''}{list(known)}, got {value!r}. {do}"
+    return [] if value in known else [(place, said)]
+
+
+def some_of(place: Path, values: Iterable[T], known: Collection[T], name: str, do: str) -> list[Fault]:
+    """Return the fault of values that are not all among those known, which `name` calls."""
+    others = [value for value in values if value not in known]
+    return [(place, f"must be some of {name}={list(known)}, got {others}. {do}")] if others else []
 
 
 @cache

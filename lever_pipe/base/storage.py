@@ -19,7 +19,7 @@ from lever_pipe.base.errors import RecordError
 if TYPE_CHECKING:
     import numpy as np
 
-    from lever_pipe.base.records import Example
+    from lever_pipe.base.records import Example, ExampleId
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -56,7 +56,7 @@ def strict_json(content: bytes, *, halves: bool = False) -> Any:
     """
     text = content.decode()
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_number)
+        value = json.loads(text, object_pairs_hook=distinct_keys, parse_float=_finite, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("values nested too deeply") from None
     except _NoNumberError as fault:
@@ -66,7 +66,12 @@ def strict_json(content: bytes, *, halves: bool = False) -> Any:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of a JSON text; a hook of the library's reader.
+
+    Raises:
+        ValueError: a key stands in it twice.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -167,6 +172,17 @@ def read_examples(path: Path) -> list[Example]:
     if not examples:
         raise RecordError(f"{path}: expected examples", found="none", do="Rerun prepare_examples.")
     return examples
+
+
+def read_selections(path: Path) -> dict[ExampleId, tuple[ExampleId, ...]]:
+    """Return the ordered demonstrations that one policy gives each query.
+
+    Raises:
+        RecordError: as `read_rows`.
+    """
+    from lever_pipe.base.records import Selection
+
+    return {row.query_id: row.demonstrations for row in read_rows(path, Selection)}
 
 
 def write_row(path: Path, row: BaseModel) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import RunCard
+from lever_pipe.runtime.rerun.why_names import flat
 
 ABSENT = "absent"
 KINDS = ("config", "code", "version", "commit", "device", "input")
@@ -45,13 +47,11 @@ def of_runs(left: Path, right: Path) -> list[Differing]:
     Raises:
         RecordError: a malformed card.
     """
-    places = {path.relative_to(left) for path in left.rglob("*run.json")}
-    counts: dict[Differing, int] = {}
-    for place in sorted(place for place in places if (right / place).is_file()):
+    places = sorted({path.relative_to(left) for path in left.rglob("*run.json")})
+    counts: Counter[Differing] = Counter()
+    for place in (place for place in places if (right / place).is_file()):
         one, other = (storage.read_row(folder / place, RunCard) for folder in (left, right))
-        for found in differing(one.stage, one, other):
-            known = _of_any_card(found)
-            counts[known] = counts.get(known, 0) + 1
+        counts.update(map(_of_any_card, differing(one.stage, one, other)))
     counted = [found._replace(n_cards=count) for found, count in counts.items()]
     return sorted(counted, key=lambda found: (_order(found.key)[0], found.where, found.key))
 
@@ -68,9 +68,9 @@ def _order(key: str) -> tuple[int, str]:
 
 
 def _facts(card: RunCard) -> Iterator[tuple[str, str]]:
-    for key, value in flat(card.config):
+    for key, value in flat(card.config).items():
         if not key.startswith(NAMES):
-            yield f"config.{key}", value
+            yield f"config.{key}", value if isinstance(value, str) else json.dumps(value)
     files: dict[str, list[str]] = {}
     for name, digest in card.inputs.items():  # a list of files stands as `name[0]`, `name[1]`, ...
         files.setdefault(name.partition("[")[0], []).append(digest)
@@ -83,12 +83,3 @@ def _facts(card: RunCard) -> Iterator[tuple[str, str]]:
         yield f"version.{name}", version
     yield "commit", f"{card.commit[:DIGEST]}{' with changes' if card.dirty else ''}"
     yield "device", card.device
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every leaf of nested values as a dotted key and its text."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)

@@ -7,22 +7,24 @@ draw for all of them (`preset~world/rce/epoch~5`), or by the path of its folder.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lever_pipe.base.errors import ComparisonError, UnknownMemberError
-from lever_pipe.base.parsing import nearest
+from lever_pipe.base.parsing import did_you_mean
 from lever_pipe.base.policy_names import group_of
-from lever_pipe.base.records import Example, RunCard
-from lever_pipe.base.storage import read_row, read_rows
+from lever_pipe.base.records import EpochMetrics, Example, RunCard
+from lever_pipe.base.storage import read_row, read_rows, read_selections
 from lever_pipe.commands import card_differences as cards
 from lever_pipe.commands import side_by_side
 from lever_pipe.commands import two_policies as lines
+from lever_pipe.commands.telling import as_json, plain
 from lever_pipe.report.inference.estimates import Draws
 from lever_pipe.report.inference.per_question import GroupScores, group_runs, read_scores, with_mean
 from lever_pipe.runtime.plan import batch_of
@@ -62,8 +64,8 @@ def main(words: Sequence[str]) -> int:
     """
     options = _parser().parse_args(words[1:])
     given = (options.a, options.b)
-    are_runs = [_is_run(Path(name)) for name in given]
-    if any(are_runs) and not all(are_runs):
+    are_runs = {(Path(name) / STUDY).is_dir() for name in given}
+    if len(are_runs) > 1:
         raise ComparisonError(
             "compare: expected two policies or two results folders",
             found=" and ".join(given),
@@ -71,11 +73,10 @@ def main(words: Sequence[str]) -> int:
         )
     found = (
         compare_runs(*(Path(name) / STUDY for name in given))
-        if all(are_runs)
+        if are_runs == {True}
         else compare_sides(*(find_side(name, Path(options.results) / STUDY) for name in given))
     )
-    text = json.dumps(_plain(found), indent=2, ensure_ascii=False) if options.json else side_by_side.text(found)
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(as_json(found) if options.json else f"{side_by_side.text(plain(found))}\n")
     return 0
 
 
@@ -90,20 +91,16 @@ def find_side(name: str, study: Path) -> Side:
         UnknownMemberError: no such policy among the results.
         ComparisonError: the policy was not scored; the message names the file to ask Snakemake for.
     """
-    wanted = name.strip("/")
-    if Path(name).is_dir() and STUDY in Path(name).parts:
-        parts = Path(name).parts
+    wanted, parts = name.strip("/"), Path(name).parts
+    if Path(name).is_dir() and STUDY in parts:
         cut = len(parts) - parts[::-1].index(STUDY)
         study, wanted = Path(*parts[:cut]), "/".join(parts[cut:])
     known = policies_in(study)
     runs = [policy for policy in known if wanted in (policy, group_of(policy))]
     if not runs:
-        near = nearest(wanted, {*known, *map(group_of, known)})
-        raise UnknownMemberError(
-            f"compare: expected a policy of {study}",
-            found=f"'{wanted}'",
-            do=f"Did you mean '{near}'?" if near else "Name one of its folders, or give --results.",
-        )
+        names, otherwise = {*known, *map(group_of, known)}, "Name one of its folders, or give --results."
+        do = did_you_mean(wanted, names, otherwise)
+        raise UnknownMemberError(f"compare: expected a policy of {study}", found=f"'{wanted}'", do=do)
     missing = [f"{study}/{run}/{SCORES}" for run in runs if not (study / run / SCORES).is_file()]
     if missing:
         raise ComparisonError(
@@ -127,22 +124,23 @@ def compare_sides(left: Side, right: Side) -> dict[str, Any]:
         ComparisonError: they have no shot count in common.
         RecordError: a malformed file.
     """
-    one, other = _alike(_scores(left), _scores(right))
-    chosen = [[lines.read_selections(path) for path in side.files("selections.jsonl")] for side in (left, right)]
-    metrics = [[lines.read_metrics(path) for path in side.files("metrics.json")] for side in (left, right)]
+    sides = (left, right)
+    one, other = _scores(*sides)
+    chosen = [[read_selections(path) for path in side.files("selections.jsonl")] for side in sides]
+    logged = [[read_row(path, EpochMetrics).values for path in side.files("metrics.json")] for side in sides]
     shots, same_questions = [int(column) for column in one.columns[:-1]], _same_questions(left, right)
-    same_runs = one.shares_seeds_with(other)
     is_paired = same_questions and all(chosen)  # of other questions equal numbers mean nothing
+    pairs = lines.pairs_of(*chosen, same_runs=one.shares_seeds_with(other)) if is_paired else []
     return {
         "left": left.name,
         "right": right.name,
-        "runs": [len(left.runs), len(right.runs)],
-        "questions": [one.accuracies.shape[1], other.accuracies.shape[1]],
+        "runs": [len(side.runs) for side in sides],
+        "questions": [scores.accuracies.shape[1] for scores in (one, other)],
         "same_questions": same_questions,
         "question_sets": None if same_questions else question_sets(left.study, right.study),
         "accuracies": lines.accuracy_lines(one, other, DRAWS, same_questions=same_questions),
-        "metrics": lines.metric_lines(*metrics),
-        "agreement": lines.agreement_lines(chosen[0], chosen[1], shots, same_runs=same_runs) if is_paired else [],
+        "metrics": lines.metric_lines(*logged),
+        "agreement": lines.agreement_lines(pairs, shots),
         "differences": list(_card_differences(left, right)),
     }
 
@@ -154,19 +152,17 @@ def compare_runs(left: Path, right: Path) -> dict[str, Any]:
         RecordError: a malformed file.
         ComparisonError: the studies have no scored policy in common.
     """
-    groups = [_groups_of(study) for study in (left, right)]
-    common = [name for name in groups[0] if name in groups[1]]
-    if not common:
+    groups, others = _groups_of(left), _groups_of(right)
+    rows = [{"group": name, **_mean_line(groups[name], others[name])} for name in groups if name in others]
+    if not rows:
         raise ComparisonError(
             f"compare: expected a policy that both {left} and {right} have scored",
             found="none",
             do="Score one of them in both.",
         )
-    rows = [{"group": name, **_mean_line(groups[0][name], groups[1][name])} for name in common]
-    adjusted = holm([row["p"] for row in rows if not math.isnan(row["p"])])
-    tested = iter(adjusted)
-    for row in rows:
-        row["p_holm"] = math.nan if math.isnan(row["p"]) else float(next(tested))
+    tested = [row for row in rows if not math.isnan(row["p"])]
+    for row, adjusted in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = float(adjusted)
     cells = [_cells(study) for study in (left, right)]
     same_questions = all(row["same_questions"] for row in rows)
     return {
@@ -175,18 +171,18 @@ def compare_runs(left: Path, right: Path) -> dict[str, Any]:
         "same_questions": same_questions,
         "question_sets": None if same_questions else question_sets(left, right),
         "groups": sorted(rows, key=lambda row: (-abs(row["difference"]), row["group"])),
-        "only_left": sorted(cells[0] - cells[1]),
-        "only_right": sorted(cells[1] - cells[0]),
+        "only_left": cells[0] - cells[1],
+        "only_right": cells[1] - cells[0],
         "differences": cards.of_runs(left, right),
     }
 
 
 def _mean_line(left: Side, right: Side) -> dict[str, Any]:
-    one, other = _alike(_scores(left), _scores(right))
+    one, other = _scores(left, right)
     same_questions = _same_questions(left, right)
     line = lines.accuracy_lines(one, other, DRAWS, same_questions=same_questions)[-1]
     counts = [side.accuracies.shape[1] for side in (one, other)]
-    return {"questions": counts, "same_questions": same_questions, **line._asdict()}
+    return {"questions": counts, "same_questions": same_questions, **line._asdict(), "p_holm": math.nan}
 
 
 def question_sets(left: Path, right: Path) -> dict[str, int] | None:
@@ -199,47 +195,34 @@ def question_sets(left: Path, right: Path) -> dict[str, int] | None:
         return None
     one, other = ({row.question_id: row for row in read_rows(path, Example)} for path in paths)
     common = one.keys() & other.keys()
-    asked = (
-        (a.question, a.image_digest, a.answers) != (b.question, b.image_digest, b.answers)
-        for a, b in ((one[key], other[key]) for key in common)
-    )
-    return {"left": len(one), "right": len(other), "common": len(common), "changed": sum(asked)}
+    asked = [{key: (of[key].question, of[key].image_digest, of[key].answers) for key in common} for of in (one, other)]
+    changed = sum(asked[0][key] != asked[1][key] for key in common)
+    return {"left": len(one), "right": len(other), "common": len(common), "changed": changed}
 
 
-def _scores(side: Side) -> GroupScores:
-    """Return the accuracies of a side's runs at the shot counts that all of them have."""
-    found = {run: read_scores(side.study / run / SCORES) for run in side.runs}
-    shots = sorted(set.intersection(*(set(scores.shots) for scores in found.values())))
-    runs = {
-        run: with_mean(scores.accuracies[:, [scores.shots.index(k) for k in shots]]) for run, scores in found.items()
-    }
-    return group_runs({side.name: runs}, shots)[side.name]
-
-
-def _alike(left: GroupScores, right: GroupScores) -> tuple[GroupScores, GroupScores]:
-    """Return both sides at their common shot counts, the mean over these included."""
-    shots = [column for column in left.columns[:-1] if column in right.columns]
+def _scores(left: Side, right: Side) -> tuple[GroupScores, GroupScores]:
+    """Return the accuracies of both sides at the shot counts that all runs have, the mean over these included."""
+    found = [{run: read_scores(side.study / run / SCORES) for run in side.runs} for side in (left, right)]
+    counts = [set.intersection(*(set(scores.shots) for scores in of.values())) for of in found]
+    shots = sorted(counts[0] & counts[1])
     if not shots:
         raise ComparisonError(
             f"compare: expected a shot count that {left.name} and {right.name} have in common",
-            found=f"{', '.join(left.columns[:-1])} and {', '.join(right.columns[:-1])}",
+            found=" and ".join(", ".join(map(str, sorted(of))) for of in counts),
             do="Score both at the same evaluation.shots.",
         )
-    return _at(left, shots), _at(right, shots)
-
-
-def _at(side: GroupScores, shots: Sequence[str]) -> GroupScores:
-    chosen = side.accuracies[:, :, [side.columns.index(k) for k in shots]]
-    runs = dict(zip(side.runs, (with_mean(run) for run in chosen), strict=True))
-    return group_runs({side.name: runs}, shots)[side.name]
+    runs = [
+        {run: with_mean(scores.accuracies[:, np.searchsorted(scores.shots, shots)]) for run, scores in of.items()}
+        for of in found
+    ]
+    one, other = (group_runs({side.name: of}, shots)[side.name] for side, of in zip((left, right), runs, strict=True))
+    return one, other
 
 
 def _same_questions(left: Side, right: Side) -> bool:
     """Return whether both sides were scored on the same evaluation examples, by their content."""
-    digests = {
-        read_row(path, RunCard).inputs["eval_examples"] for side in (left, right) for path in side.files(SCORES_CARD)
-    }
-    return len(digests) == 1
+    made = (read_row(path, RunCard) for side in (left, right) for path in side.files(SCORES_CARD))
+    return len({card.inputs["eval_examples"] for card in made}) == 1
 
 
 def _groups_of(study: Path) -> dict[str, Side]:
@@ -254,31 +237,13 @@ def _cells(study: Path) -> set[str]:
 
 def _card_differences(left: Side, right: Side) -> Iterator[cards.Differing]:
     """Yield what the run cards of each side's first run state differently, those of its answers included."""
-    for where, name in CARDS.items():
-        yield from _differing(where, left.study / left.runs[0] / name, right.study / right.runs[0] / name)
-    answers = (side.study / "answers" / batch_of(side.runs[0]) / "run.json" for side in (left, right))
-    yield from _differing("answers", *answers)
-
-
-def _differing(where: str, left: Path, right: Path) -> list[cards.Differing]:
-    if not (left.is_file() and right.is_file()):
-        return []
-    return cards.differing(where, read_row(left, RunCard), read_row(right, RunCard))
-
-
-def _is_run(path: Path) -> bool:
-    return (path / STUDY).is_dir()
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON holds it: rows by name, NaN as null."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return _plain(value._asdict())
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    for where, name in {**CARDS, "answers": None}.items():
+        places = [
+            side.study / (f"{side.runs[0]}/{name}" if name else f"answers/{batch_of(side.runs[0])}/run.json")
+            for side in (left, right)
+        ]
+        if all(place.is_file() for place in places):
+            yield from cards.differing(where, *(read_row(place, RunCard) for place in places))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import DataError, LeverPipeError, RecordError
 from lever_pipe.base.provenance import canonical_json
+from lever_pipe.commands.telling import as_json, counted, in_columns
 from lever_pipe.lvlms.asking.ledger import (
     DELETE_LINE,
     DIGEST,
@@ -74,7 +75,7 @@ class Survey:
     ill: list[LeverPipeError] = field(default_factory=list)
     disagreements: int = 0
     told: list[LeverPipeError] = field(default_factory=list)
-    _stated: dict[tuple[str, Field], tuple[Path, int]] = field(default_factory=dict)  # where a field was met first
+    _stated: dict[tuple[str, Field], str] = field(default_factory=dict)  # where a field was met first
 
     @property
     def faults(self) -> list[LeverPipeError]:
@@ -111,38 +112,41 @@ class Survey:
                 self.torn.append(f"{path}:{number}")
                 continue
             try:
-                key, row = parse_row(line, path, number) if sealed else _unsealed_row(line, path, number)
+                if not sealed:
+                    storage.strict_json(line)  # can be read in one way only
+                key, row = parse_row(line, path, number, sealed=sealed)
             except RecordError as fault:
                 self.unreadable.append(fault)
                 continue
+            except ValueError as fault:
+                what, found = f"{path}:{number}: expected a ledger row", storage.shortened(str(fault))
+                self.unreadable.append(RecordError(what, found=found, do=DELETE_LINE))
+                continue
             self.lines += 1
-            ill = list(ill_values(key, row, f"{path}:{number}"))
+            place = f"{path}:{number}"
+            ill = list(ill_values(key, row, place))
             self.ill += ill
             if not ill:
-                self._add(key, row, (path, number))
+                added = merge_into(self.rows, key, row, disagree=partial(self._disagree, key, place))
+                self.duplicates += not added
+                self._stated.update(dict.fromkeys(((key, name) for name in added), place))
 
-    def _add(self, key: str, row: Row, place: tuple[Path, int]) -> None:
-        added = merge_into(self.rows, key, row, disagree=partial(self._disagree, key, place))
-        self.duplicates += not added
-        self._stated.update(dict.fromkeys(((key, name) for name in added), place))
-
-    def _disagree(self, key: str, place: tuple[Path, int], name: Field, kept: Any, other: Any) -> None:
+    def _disagree(self, key: str, place: str, name: Field, kept: Any, other: Any) -> None:
         self.disagreements += 1
         if self.disagreements <= SHOWN:
             outer = (name[:depth] for depth in range(len(name), -1, -1))  # it came alone, in a mapping or in a new row
             first = next(self._stated[key, part] for part in outer if (key, part) in self._stated)
             self.told.append(
                 RecordError(
-                    f"{_where(place)}: key {storage.shortened(key)}: "
-                    f"expected {_name(name)} {storage.shortened(json.dumps(kept))} as in {_where(first)}",
+                    f"{place}: key {storage.shortened(key)}: "
+                    f"expected {_name(name)} {storage.shortened(json.dumps(kept))} as in {first}",
                     found=storage.shortened(json.dumps(other)),
                     do="The first is used. Delete all rows of the key to have its prompt answered again.",
                 )
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(NamedTuple):
     """What a merge did.
 
     Attributes:
@@ -175,17 +179,6 @@ def main(words: Sequence[str]) -> int:
             found=str(fault),
             do="Mend its permissions or make room; no answer is lost.",
         ) from None
-
-
-def _unsealed_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
-    """Return what a line without digest says, if it can be read in one way only."""
-    try:
-        storage.strict_json(line)
-    except ValueError as fault:
-        raise RecordError(
-            f"{path}:{number}: expected a ledger row", found=storage.shortened(str(fault)), do=DELETE_LINE
-        ) from None
-    return parse_row(line, path, number, sealed=False)
 
 
 def read_ledgers(folders: Iterable[Path], *, seal: bool = False) -> Survey:
@@ -270,7 +263,11 @@ def merge(
     if not drop:
         _require_readable([*survey.unreadable, *survey.ill], folder)
     digest = _digest(survey.rows, folder)
-    target = _target(into or folder, digest)
+    # What was met first stays first beside the file of a running job: the name sorts before every host's. By content,
+    # it is never written twice with different rows.
+    place = into or folder
+    is_file = place.suffix == ".jsonl" and not place.is_dir()
+    target = place if is_file else place / f"0-merged-{digest[:16]}.jsonl"
     written = not target.exists() or storage.digest(target) != digest
     if written:
         lines = (_line(key, survey.rows[key]) for key in sorted(survey.rows))
@@ -295,7 +292,7 @@ def _require_readable(faults: Sequence[LeverPipeError], folder: Path) -> None:
     if faults:
         raise DataError(
             f"{folder}: expected rows that can be merged",
-            found=f"{_n(len(faults), 'fault')}, the first: {faults[0].expected}; found {faults[0].found}",
+            found=f"{counted(len(faults), 'fault')}, the first: {faults[0].expected}; found {faults[0].found}",
             do=f"List them: python -m lever_pipe ledger verify {folder}; or leave their lines out: ledger merge --drop",
         )
 
@@ -311,7 +308,7 @@ def _digest(rows: dict[str, Row], folder: Path) -> str:
     if refused:
         raise DataError(
             f"{folder}: expected finite numbers",
-            found=f"others in {_n(len(refused), 'key')}: {', '.join(refused[:SHOWN])}",
+            found=f"others in {counted(len(refused), 'key')}: {', '.join(refused[:SHOWN])}",
             do="Delete the rows of each key; its prompt is answered again.",
         )
     return digest.hexdigest()
@@ -319,16 +316,6 @@ def _digest(rows: dict[str, Row], folder: Path) -> str:
 
 def _line(key: str, row: Row) -> bytes:
     return sealed_line(canonical_json({"key": key, **row}))
-
-
-def _target(place: Path, digest: str) -> Path:
-    """Return the merged file; a name by content is never written twice with different rows.
-
-    The name sorts before every host's, so what was met first stays first beside the file of a running job.
-    """
-    if place.suffix == ".jsonl" and not place.is_dir():
-        return place
-    return place / f"0-merged-{digest[:16]}.jsonl"
 
 
 def _remove_merged(folder: Path, target: Path, sizes: dict[Path, int]) -> tuple[list[Path], list[Path]]:
@@ -361,13 +348,8 @@ def _remove_unless_grown(path: Path, size: int) -> bool:
 
 def _run_stats(options: argparse.Namespace) -> int:
     counts = read_ledgers([options.folder]).counts()
-    if options.json:
-        sys.stdout.write(json.dumps(counts, indent=2) + "\n")
-        return 0
-    width = max(map(len, counts))
-    values = {name.replace("_", " "): f"{value:,}" for name, value in counts.items()}
-    right = max(map(len, values.values()))
-    sys.stdout.writelines(f"{name:<{width}}  {value:>{right}}\n" for name, value in values.items())
+    named = {name.replace("_", " "): count for name, count in counts.items()}
+    sys.stdout.write(as_json(counts) if options.json else in_columns(named))
     return 0
 
 
@@ -379,8 +361,9 @@ def _run_verify(options: argparse.Namespace) -> int:
         f"note: {place}: the last line is torn, its writer was killed or writes on; its prompt is answered again\n"
         for place in survey.torn
     )
-    verdict = _n(survey.n_faults, "fault") if survey.n_faults else "sound"
-    sys.stdout.write(f"{options.folder}: {verdict}; {_n(survey.lines, 'row')} in {_n(len(survey.sizes), 'file')}\n")
+    verdict = counted(survey.n_faults, "fault") if survey.n_faults else "sound"
+    held = f"{counted(survey.lines, 'row')} in {counted(len(survey.sizes), 'file')}"
+    sys.stdout.write(f"{options.folder}: {verdict}; {held}\n")
     return 1 if survey.n_faults else 0
 
 
@@ -391,10 +374,10 @@ def _run_merge(options: argparse.Namespace) -> int:
     sys.stdout.writelines(f"{fault}\n" for fault in survey.told)
     _tell_untold(survey)
     sys.stdout.write(
-        f"read {_n(survey.lines, 'row')} in {_n(len(survey.sizes), 'file')}: "
-        f"{_n(survey.disagreements, 'disagreement')}, {_n(len(survey.torn), 'torn line')}\n"
-        f"{'wrote' if merged.written else 'unchanged'} {merged.target}: {_n(len(survey.rows), 'row')}\n"
-        f"removed {_n(len(merged.removed), 'file')}; grown meanwhile, so kept: {len(merged.stayed):,}\n"
+        f"read {counted(survey.lines, 'row')} in {counted(len(survey.sizes), 'file')}: "
+        f"{counted(survey.disagreements, 'disagreement')}, {counted(len(survey.torn), 'torn line')}\n"
+        f"{'wrote' if merged.written else 'unchanged'} {merged.target}: {counted(len(survey.rows), 'row')}\n"
+        f"removed {counted(len(merged.removed), 'file')}; grown meanwhile, so kept: {len(merged.stayed):,}\n"
     )
     return 0
 
@@ -456,13 +439,5 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _n(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _name(name: Field) -> str:
     return storage.shortened(".".join(f"'{part}'" for part in name))
-
-
-def _where(place: tuple[Path, int]) -> str:
-    return f"{place[0]}:{place[1]}"

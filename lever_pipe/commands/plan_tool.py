@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base import contents
+from lever_pipe.commands.telling import as_json, plain, words_for_snakemake
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.explain import CONSEQUENCE, MISSING, Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
@@ -73,15 +74,11 @@ def main(words: Sequence[str]) -> int:
     Raises:
         ConfigError: as `planned_jobs`.
     """
-    rest = list(words[1:])
-    if {"-h", "--help"} & set(rest):
-        sys.stdout.write(__doc__ or "")
-        return 0
-    as_json = "--json" in rest
-    rest = [word for word in rest if word != "--json"]
-    jobs, results = planned_jobs(rest), results_folder(rest)
-    found = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
-    sys.stdout.write(json.dumps(as_object(found), indent=2) + "\n" if as_json else text(found))
+    asked = words_for_snakemake(words, __doc__)
+    if asked:
+        jobs, results = planned_jobs(asked.words), results_folder(asked.words)
+        found = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
+        sys.stdout.write(as_json(as_object(found)) if asked.as_json else text(found))
     return 0
 
 
@@ -115,23 +112,15 @@ def _seconds_in(record: Path) -> Iterator[float]:
 
 
 def as_object(found: Forecast) -> dict[str, Any]:
-    """Return a forecast as plain values for JSON."""
-    rules = [
-        rule._asdict()
-        | {
-            name: hours._asdict() if hours else None
-            for name, hours in (("hours", rule.hours), ("at_most", rule.at_most))
-        }
-        for rule in found.rules
-    ]
-    estimate, bound = _sum(rule.hours for rule in found.rules), _sum(rule.at_most for rule in found.rules)
-    return {
+    """Return a forecast with its totals as plain values for JSON."""
+    values = {
         "jobs": sum(rule.jobs for rule in found.rules),
-        "rules": rules,
-        "hours": estimate._asdict(),
-        "at_most_without_record": bound._asdict(),
+        "rules": found.rules,
+        "hours": _sum(rule.hours for rule in found.rules),
+        "at_most_without_record": _sum(rule.at_most for rule in found.rules),
         "chain_seconds": found.chain_seconds,
     }
+    return dict(plain(values))
 
 
 def text(found: Forecast) -> str:

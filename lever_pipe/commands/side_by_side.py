@@ -8,8 +8,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from lever_pipe.commands.card_differences import Differing
-from lever_pipe.commands.two_policies import AccuracyLine, AgreementLine, MetricLine
+from lever_pipe.commands.telling import counted
 from lever_pipe.report.catalogue import number_text, parts_of
 from lever_pipe.report.cells import PValue
 
@@ -20,61 +19,59 @@ SINGLE = (
 SEVERAL = "Interval and p (Student's t) hold for further questions and further runs of the sides with several."
 UNPAIRED = "A and B were scored on other questions: no interval and no test, and no comparison of what they choose."
 DETECTABLE = "detectable: smallest difference found at 80 % power. low and high: 95 % interval."
-NO_TEST = "-"
 NOTHING = "Nothing in the run cards."
 WIDEST = 36  # characters of a configured value
-ACCURACY_HEADS = ["A", "B", "A - B", "low", "high", "p", "detectable"]
+MOST_CELLS = 4  # of a policy that are named one by one
+ACCURACY_HEADS = ("A", "B", "A - B", "low", "high", "p", "detectable")
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Return what `compare_tool` found as text: of two runs where it holds groups, else of two policies."""
+    """Return plain values of `compare_tool` as text: of two runs where they hold groups, else of two policies."""
     parts = _runs(found) if "groups" in found else _policies(found)
     return "\n\n".join(part for part in parts if part)
 
 
 def _policies(found: Mapping[str, Any]) -> Iterator[str]:
     one, other = found["runs"]
-    runs = [f"A  {found['left']}  ({_runs_text(one)})", f"B  {found['right']}  ({_runs_text(other)})"]
-    yield "\n".join(runs)
+    yield f"A  {found['left']}  ({counted(one, 'run')})\nB  {found['right']}  ({counted(other, 'run')})"
     yield _questions(found)
     notes = [DETECTABLE, SINGLE if one == other == 1 else SEVERAL] if found["same_questions"] else []
-    accuracies = [_accuracy_cells(line) for line in found["accuracies"]]
+    rows = [[line["shots"], *_accuracy_cells(line)] for line in found["accuracies"]]
     head = f"Accuracy in percent, {_counts(found['questions'])} questions"
-    yield "\n".join([_part(head, ["shots", *ACCURACY_HEADS], accuracies), *notes])
-    yield _part("Training metrics", ["metric", "A", "B"], [_metric_cells(line) for line in found["metrics"]])
-    agreement = [_agreement_cells(line) for line in found["agreement"]]
-    yield _part("Same demonstrations, percent of queries", ["shots", "in sequence", "as a set"], agreement)
-    rows = [[where, line.key, _short(line.left), _short(line.right)] for where, line in _named(found["differences"])]
+    yield "\n".join([_part(head, ["shots", *ACCURACY_HEADS], rows), *notes])
+    values = [
+        [line["metric"], *("-" if line[side] is None else f"{line[side]:.6g}" for side in ("left", "right"))]
+        for line in found["metrics"]
+    ]
+    yield _part("Training metrics", ["metric", "A", "B"], values)
+    rows = [
+        [str(line["shots"]), _number(line["same_sequence"], 1), _number(line["same_set"], 1)]
+        for line in found["agreement"]
+    ]
+    yield _part("Same demonstrations, percent of queries", ["shots", "in sequence", "as a set"], rows)
     head = "What differs" if one == other == 1 else "What differs between the first run of each side"
-    yield _part(head, ["in", "key", "A", "B"], rows) or f"{head}\n{NOTHING}"
+    yield _differences(head, ["in", "key", "A", "B"], found["differences"])
 
 
 def _runs(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"A  {found['left']}\nB  {found['right']}"
     yield _questions(found)
     rows = [
-        [row["group"], _counts(row["questions"]), *_accuracy_cells(_line(row))[1:], _p(row["p_holm"])]
-        for row in found["groups"]
+        [row["group"], _counts(row["questions"]), *_accuracy_cells(row), _p(row["p_holm"])] for row in found["groups"]
     ]
     heads = ["policy", "questions", *ACCURACY_HEADS, "Holm p"]
     notes = [DETECTABLE] if any(row["same_questions"] for row in found["groups"]) else []
     yield "\n".join([_part("Accuracy in percent, mean over shots, by size of difference", heads, rows), *notes])
     for side, cells in (("A", found["only_left"]), ("B", found["only_right"])):
-        yield _part(f"Only in {side}", ["policy", "cells"], _by_policy(cells))
-    rows = [
-        [where, line.key, _short(line.left), _short(line.right), str(line.n_cards)]
-        for where, line in _named(found["differences"])
-    ]
-    yield _part("What differs", ["stage", "key", "A", "B", "jobs"], rows) or f"What differs\n{NOTHING}"
+        yield _part(f"Only in {side}", ["policy", "cells"], list(_by_policy(cells)))
+    yield _differences("What differs", ["stage", "key", "A", "B", "jobs"], found["differences"])
 
 
 def _questions(found: Mapping[str, Any]) -> str:
     """Return in what the questions of both sides differ; nothing where they are the same."""
-    if found["same_questions"]:
-        return ""
     sets = found["question_sets"]
-    if sets is None:
-        return UNPAIRED
+    if found["same_questions"] or sets is None:
+        return "" if found["same_questions"] else UNPAIRED
     common, changed = sets["common"], sets["changed"]
     return (
         f"{UNPAIRED}\nA has {sets['left']} questions, B {sets['right']}: {common} are in both by their id, of these "
@@ -88,8 +85,8 @@ def _counts(sides: Sequence[int]) -> str:
     return " and ".join(map(str, dict.fromkeys(sides)))
 
 
-def _part(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a titled grid, or nothing without rows; cells are text already."""
+def _part(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a titled grid, or nothing without rows."""
     if not rows:
         return ""
     aligned = ["left" if _is_text(column) else "right" for column in zip(*rows, strict=True)]
@@ -97,49 +94,34 @@ def _part(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) ->
     return f"{title}\n\n{grid}"
 
 
-def _is_text(column: Iterable[object]) -> bool:
-    return not any(str(cell).strip("+-<").replace(".", "", 1).isdigit() for cell in column)
+def _is_text(column: Iterable[str]) -> bool:
+    return not any(cell.strip("+-<").replace(".", "", 1).isdigit() for cell in column)
 
 
-def _accuracy_cells(line: AccuracyLine) -> list[str]:
-    bounds = (_number(line.low, 2), _number(line.high, 2))
-    least = _number(line.detectable, 2)
-    return [
-        line.shots,
-        _number(line.left, 2),
-        _number(line.right, 2),
-        _number(line.difference, 2, sign=True),
-        *bounds,
-        _p(line.p),
-        least,
-    ]
+def _accuracy_cells(line: Mapping[str, Any]) -> list[str]:
+    one, other, gap, low, high, least = (
+        _number(line[name], 2, sign=name == "difference")
+        for name in ("left", "right", "difference", "low", "high", "detectable")
+    )
+    return [one, other, gap, low, high, _p(line["p"]), least]
 
 
-def _line(row: Mapping[str, Any]) -> AccuracyLine:
-    return AccuracyLine(**{name: row[name] for name in AccuracyLine._fields})
+def _number(value: float | None, digits: int, *, sign: bool = False) -> str:
+    return "-" if value is None else number_text(value, digits, sign=sign)
 
 
-def _metric_cells(line: MetricLine) -> list[str]:
-    return [line.metric, *(NO_TEST if value is None else f"{value:.6g}" for value in (line.left, line.right))]
+def _p(value: float | None) -> str:
+    return "-" if value is None else parts_of(PValue(value))[0]
 
 
-def _agreement_cells(line: AgreementLine) -> list[str]:
-    return [str(line.shots), _number(line.same_sequence, 1), _number(line.same_set, 1)]
-
-
-def _number(value: float, digits: int, *, sign: bool = False) -> str:
-    return NO_TEST if value != value else number_text(value, digits, sign=sign)
-
-
-def _p(value: float) -> str:
-    return NO_TEST if value != value else parts_of(PValue(value))[0]
-
-
-def _named(differences: Sequence[Differing]) -> Iterator[tuple[str, Differing]]:
-    """Yield the differences, the first of each place with its name."""
-    for where, lines in groupby(differences, key=lambda line: line.where):
-        for index, line in enumerate(lines):
-            yield ("" if index else where), line
+def _differences(title: str, heads: Sequence[str], found: Sequence[Mapping[str, Any]]) -> str:
+    """Return what run cards state differently, the first of each place with its name."""
+    rows = []
+    for where, lines in groupby(found, key=lambda line: str(line["where"])):
+        for i, line in enumerate(lines):
+            cells = ["" if i else where, line["key"], _short(line["left"]), _short(line["right"]), str(line["n_cards"])]
+            rows.append(cells[: len(heads)])
+    return _part(title, heads, rows) or f"{title}\n{NOTHING}"
 
 
 def _short(value: str) -> str:
@@ -147,14 +129,8 @@ def _short(value: str) -> str:
     return value if len(value) <= WIDEST else f"{value[: WIDEST - 3]}..."
 
 
-def _by_policy(cells: Sequence[str]) -> list[list[str]]:
-    """Return one row a policy: how many of its cells, and which where they are few."""
-    rows = []
+def _by_policy(cells: Sequence[str]) -> Iterator[list[str]]:
+    """Yield one row a policy: how many of its cells, and which where they are few."""
     for policy, group in groupby(cells, key=lambda cell: cell.partition("/scores/")[0]):
         names = [cell.partition("/scores/")[2] for cell in group]
-        rows.append([policy, f"{len(names)} cells" if len(names) > 4 else ", ".join(names)])
-    return rows
-
-
-def _runs_text(count: int) -> str:
-    return f"{count} run{'s' * (count > 1)}"
+        yield [policy, f"{len(names)} cells" if len(names) > MOST_CELLS else ", ".join(names)]

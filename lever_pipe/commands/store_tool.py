@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lever_pipe.base.errors import ConfigError, StoreError
+from lever_pipe.commands.telling import as_json, counted, in_columns
 from lever_pipe.experiment.config import StoreSettings as Settings
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime.snakemake_adapter import configuration_of
@@ -52,21 +52,17 @@ def _is_another(folder: Path) -> bool:
 
 
 def _run_stats(store: Store, options: argparse.Namespace) -> int:
-    stats = store.stats()._asdict()
-    counts = {"folder": str(store.folder), **stats, "max_bytes": store.max_bytes}
+    counts = store.stats()._asdict() | {"max_bytes": store.max_bytes}
     if options.json:
-        _print_json(counts)
+        sys.stdout.write(as_json({"folder": store.folder, **counts}))
         return 0
-    shown: dict[str, str] = {}
+    shown: dict[str, Any] = {}
     for name, value in counts.items():
-        if isinstance(value, dict):
-            shown |= {f"  {stage}": f"{count:,}" for stage, count in value.items()}
+        if name == "stages":
+            shown |= {f"  {stage}": count for stage, count in value.items()}
         else:
-            shown[name.replace("_", " ")] = f"{value:,}" if isinstance(value, int) else str(value)
-    del shown["folder"]
-    left, right = max(map(len, shown)), max(map(len, shown.values()))
-    sys.stdout.write(f"{store.folder}\n")
-    sys.stdout.writelines(f"{name:<{left}}  {value:>{right}}\n" for name, value in shown.items())
+            shown[name.replace("_", " ")] = value
+    sys.stdout.write(f"{store.folder}\n{in_columns(shown)}")
     return 0
 
 
@@ -75,15 +71,13 @@ def _run_verify(store: Store, options: argparse.Namespace) -> int:
     stats = store.stats()
     left = sum(not fault.mended for fault in faults)
     if options.json:
-        rows = [
-            {"expected": f.fault.expected, "found": f.fault.found, "do": f.fault.do, "removed": f.mended}
-            for f in faults
-        ]
-        _print_json({"folder": str(store.folder), "faults": rows, "entries": stats.entries, "files": stats.files})
+        rows = [{**vars(of.fault), "removed": of.mended} for of in faults]
+        found = {"folder": store.folder, "faults": rows, "entries": stats.entries, "files": stats.files}
+        sys.stdout.write(as_json(found))
         return 1 if left else 0
     sys.stdout.writelines(f"{fault}\n" for fault in faults)
-    verdict = _n(left, "fault") if left else "sound"
-    held = f"{_n(stats.entries, 'finished job')}, {_n(stats.files, 'file')} of {stats.bytes:,} bytes"
+    verdict = counted(left, "fault") if left else "sound"
+    held = f"{counted(stats.entries, 'finished job')}, {counted(stats.files, 'file')} of {stats.bytes:,} bytes"
     sys.stdout.write(f"{store.folder}: {verdict}; {held}\n")
     return 1 if left else 0
 
@@ -94,14 +88,14 @@ def _run_gc(store: Store, options: argparse.Namespace) -> int:
     trimmed = store.trim()
     if options.json:
         damage = {"faults": mended, "max_bytes": store.max_bytes, "former_bytes": former}
-        _print_json({"folder": str(store.folder), **trimmed._asdict(), **damage})
+        sys.stdout.write(as_json({"folder": store.folder, **trimmed._asdict(), **damage}))
         return 0
     sys.stdout.writelines(f"{fault}\n" for fault in mended)
     sys.stdout.write(f"removed {former:,} bytes of an earlier version\n" if former else "")
     sys.stdout.write(
-        f"removed {_n(trimmed.entries, 'finished job')} of {trimmed.bytes:,} bytes and "
-        f"{_n(trimmed.temporary, 'leftover')}\n"
-        f"{store.folder}: {_n(trimmed.entries_left, 'finished job')} of {trimmed.bytes_left:,} bytes; "
+        f"removed {counted(trimmed.entries, 'finished job')} of {trimmed.bytes:,} bytes and "
+        f"{counted(trimmed.temporary, 'leftover')}\n"
+        f"{store.folder}: {counted(trimmed.entries_left, 'finished job')} of {trimmed.bytes_left:,} bytes; "
         f"{store.max_bytes:,} are allowed\n"
     )
     return 0
@@ -113,7 +107,8 @@ def _settings(options: argparse.Namespace) -> Settings:
     Raises:
         ConfigError: it does not parse, or has no store though the words name none.
     """
-    config, source = _config(options.configfile)
+    paths = [path for path in (CONFIG, *options.configfile) if path != CONFIG or path.exists()]
+    config, source = configuration_of(paths), " + ".join(map(str, paths))
     settings = parse_experiment(config, source=source).store if config else Settings()
     if settings is None and options.folder is None:
         raise ConfigError(
@@ -122,12 +117,6 @@ def _settings(options: argparse.Namespace) -> Settings:
             do="Name its folder: python -m lever_pipe store TOOL FOLDER",
         )
     return settings or Settings()
-
-
-def _config(laid_over: Sequence[Path]) -> tuple[dict[str, Any], str]:
-    """Return the configuration as a run with these files has it, and what it comes from."""
-    paths = [path for path in (CONFIG, *laid_over) if path != CONFIG or path.exists()]
-    return configuration_of(paths), " + ".join(map(str, paths))
 
 
 def _bound(options: argparse.Namespace, settings: Settings) -> int:
@@ -167,11 +156,3 @@ def _gigabytes(text: str) -> float:
     if not 0 <= value < LARGEST_GB:
         raise argparse.ArgumentTypeError(f"expected gigabytes, 0 or more; found {text!r}")
     return value
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
-
-
-def _n(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -74,10 +74,11 @@ def main(words: Sequence[str]) -> int:
     export.add_argument("original", type=Path)
     options = parser.parse_args(words)
     if options.tool == "schema":
-        check_schema() if options.check else storage.write_text(SCHEMA, schema_text())
+        _write(SCHEMA, schema_text(), options, expected="the schema of the config models", do="Run: make schema")
     elif options.tool == "environments":
         for name, text in files().items():
-            check_environment(FOLDER / name, text) if options.check else storage.write_text(FOLDER / name, text)
+            told = {"expected": f"the versions of {LOCK}", "do": "python -m lever_pipe environments"}
+            _write(FOLDER / name, text, options, **told)
     elif options.tool == "closure":
         require_member("stages", options.stage)
         names = closure_of(f"lever_pipe.stages.{options.stage}")
@@ -89,6 +90,13 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
+def _write(path: Path, text: str, options: argparse.Namespace, *, expected: str, do: str) -> None:
+    if options.check:
+        check_written(path, text, expected=expected, do=do)
+    else:
+        storage.write_text(path, text)
+
+
 def schema_text() -> str:
     """Return the JSON schema of the configuration."""
     schema = Experiment.model_json_schema()
@@ -96,34 +104,18 @@ def schema_text() -> str:
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def check_schema(path: Path = SCHEMA) -> None:
-    """Compare the committed schema with the models.
+def check_written(path: Path, text: str, *, expected: str, do: str) -> None:
+    """Compare a committed file with what would be written.
 
     Raises:
         ConfigError: they differ; the message holds the difference.
     """
     committed = path.read_text(encoding="utf-8") if path.exists() else ""
-    difference = list(
-        difflib.unified_diff(committed.splitlines(), schema_text().splitlines(), str(path), "models", lineterm="", n=1)
-    )
-    if difference:
-        raise ConfigError(
-            f"{path}: expected the schema of the config models",
-            found="this difference:\n" + "\n".join(difference[:40]) + "\n",
-            do="Run: make schema",
-        )
-
-
-def check_environment(path: Path, text: str) -> None:
-    """Compare the committed file of an environment with the lock file.
-
-    Raises:
-        ConfigError: they differ.
-    """
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        raise ConfigError(
-            f"{path}: expected the versions of {LOCK}", found="others", do="python -m lever_pipe environments"
-        )
+    if committed != text:
+        sides = (committed.splitlines(), text.splitlines())
+        difference = list(difflib.unified_diff(*sides, str(path), "expected", lineterm="", n=1))
+        found = "this difference:\n" + "\n".join(difference[:40]) + "\n"
+        raise ConfigError(f"{path}: expected {expected}", found=found, do=do)
 
 
 def files() -> dict[str, str]:

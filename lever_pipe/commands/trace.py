@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +14,9 @@ from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import CheckpointError, RecordError, UnknownMemberError
 from lever_pipe.base.records import RunCard
 from lever_pipe.commands import trace_values
-from lever_pipe.commands.trace_values import FAMILY_WIDE, Asked, Reference, Row, keeps, policies_of
-from lever_pipe.runtime.rerun.artefacts import Artefact, Maker, Makers, absolute, makers_of
+from lever_pipe.commands.trace_values import FAMILY_WIDE, Asked, Row, keeps, policies_of
+from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, Makers, absolute, makers_of
 from lever_pipe.runtime.rerun.why_names import flat, label
 
 AS_MADE, AS_READ = "as made", "as read"
@@ -49,7 +52,8 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
 `build_report`, each row and cell tells its own."""
 
 
-class TracedJob(NamedTuple):
+@dataclass(slots=True)
+class TracedJob:
     """An artefact on the way from a value to its raw data.
 
     Attributes:
@@ -60,10 +64,10 @@ class TracedJob(NamedTuple):
     """
 
     artefact: Artefact
-    outputs: tuple[str, ...]
-    inputs: dict[str, Path]
-    makers: dict[str, int]
-    states: dict[str, str]
+    outputs: list[str] = field(default_factory=list)
+    inputs: dict[str, Path] = field(default_factory=dict)
+    makers: dict[str, int] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
 
     @property
     def made(self) -> RunCard:
@@ -136,22 +140,23 @@ def trace(asked: Asked, artefacts: Sequence[Artefact], digests: Digests) -> Trac
             found=f"{len(artefacts)} cards below {asked.results}, none of which does",
             do="Run the workflow: cards of earlier versions do not say what they made.",
         )
-    way, sources, notes = _Way(makers, digests), tuple[FoundRow, ...](), []
+    way, sources = _Way(makers), tuple[FoundRow, ...]()
+    measured = [each.row for of in asked.references for each in of.measured]
+    untold = [row.key for row in measured if not row.source]
+    notes = [f"{key} names nothing that it is made of: all of the evidence is listed." for key in untold]
     if asked.references:
-        sources = tuple(way.follow_evidence(maker, asked.references))
-        untold = [each.row.key for of in asked.references for each in of.measured if not each.row.source]
-        notes = [f"{key} names nothing that it is made of: all of the evidence is listed." for key in untold]
-        if untold:
+        sources = tuple(way.follow_evidence(maker, [row for row in measured if row.source]))
+        if notes:
             way.follow(maker, frozenset())
     elif asked.column and not asked.table:
         sources = (_found(asked.file, (asked.row + 1,), asked.column == FAMILY_WIDE),)
         way.follow(maker, sources[0].names)
-        notes = [] if sources[0].names else ["The row names no policy: all that its file was made from is listed."]
+        notes += [] if sources[0].names else ["The row names no policy: all that its file was made from is listed."]
     else:
         way.follow(maker, frozenset())
         what = "The cell prints no row of the evidence" if asked.column else "A whole file"
-        notes = [f"{what}: all that it was made from is listed."]
-    return Traced(asked, sources, tuple(notes), way.steps(maker.artefact))
+        notes.append(f"{what}: all that it was made from is listed.")
+    return Traced(asked, sources, tuple(notes), way.steps(digests))
 
 
 def maker_of(path: Path, makers: Makers) -> Maker | None:
@@ -171,15 +176,12 @@ def _found(path: Path, lines: tuple[int, ...], is_family_wide: bool) -> FoundRow
 class _Way:
     """Collects the artefacts behind a value: which outputs of each, and which inputs these depend on."""
 
-    def __init__(self, makers: Makers, digests: Digests) -> None:
+    def __init__(self, makers: Makers) -> None:
         self._makers = makers
-        self._digests = digests
-        self._outputs: dict[str, set[str]] = {}
-        self._inputs: dict[str, dict[str, Path]] = {}
-        self._artefacts: dict[str, Artefact] = {}
+        self._jobs: dict[str, TracedJob] = {}
         self._followed: set[tuple[str, str, frozenset[str]]] = set()
 
-    def follow_evidence(self, maker: Maker, references: Sequence[Reference]) -> Iterator[FoundRow]:
+    def follow_evidence(self, maker: Maker, measured: Sequence[EvidenceRow]) -> Iterator[FoundRow]:
         """Add the evidence behind what holds these rows, and all behind each; yield where they were measured.
 
         Raises:
@@ -191,7 +193,6 @@ class _Way:
                 return
             maker = before
         rows: dict[Path, list[Row]] = {}
-        measured = (each.row for reference in references for each in reference.measured if each.row.source)
         for source, names in dict.fromkeys((row.source, policies_of(row)) for row in measured):
             name, _, numbers = source.rpartition(":") if SOURCE.fullmatch(source) else (source, "", "")
             lines = tuple(map(int, numbers.split("+"))) if numbers else ()
@@ -200,77 +201,63 @@ class _Way:
                     rows[path] = trace_values.read_csv(path) if path.is_file() else []
                 cells = rows[path][lines[0] - 2] if lines and lines[0] - 2 < len(rows[path]) else {}
                 yield FoundRow(path, lines, cells, names)
-                before = maker_of(path, self._makers)
-                if before is not None:
-                    self.follow(before, names)
+                self._follow_file(path, names)
 
     def follow(self, maker: Maker, names: frozenset[str]) -> None:
         """Add an output of an artefact and all behind it; of lists these policies' files, all if none is named."""
-        artefact, made = maker.artefact, maker.made
-        key = (str(artefact.card), maker.output, names)
+        made, key = maker.made, (str(maker.artefact.card), maker.output, names)
         if key in self._followed:
             return
         self._followed.add(key)
-        counting = set(NEEDS.get(made.stage, {}).get(maker.output, ()))
+        counting = NEEDS.get(made.stage, {}).get(maker.output, ())
         inputs: list[str] = []
-        for name, path in artefact.paths.items():
+        for name, path in maker.artefact.paths.items():
             base, is_member, _ = name.partition("[")
-            if name not in made.inputs or (counting and base not in counting):
-                continue
-            if not (is_member and names) or keeps(str(path), names):
+            is_other = name not in made.inputs or (counting and base not in counting)
+            if not is_other and (not (is_member and names) or keeps(str(path), names)):
                 inputs.append(name)
         for path in self._add(maker, inputs):
-            before = maker_of(path, self._makers)
-            if before is not None:
-                self.follow(before, names)
+            self._follow_file(path, names)
+
+    def _follow_file(self, path: Path, names: frozenset[str]) -> None:
+        maker = maker_of(path, self._makers)
+        if maker is not None:
+            self.follow(maker, names)
 
     def _add(self, maker: Maker, names: Iterable[str]) -> list[Path]:
         """Add an output of an artefact and these of its inputs; return the paths of the latter."""
-        artefact, card = maker.artefact, str(maker.artefact.card)
-        self._artefacts[card] = artefact
-        self._outputs.setdefault(card, set()).add(maker.output)
-        added = {name: artefact.paths[name] for name in names}
-        self._inputs.setdefault(card, {}).update(added)
+        job = self._jobs.setdefault(str(maker.artefact.card), TracedJob(maker.artefact))
+        if maker.output not in (CARD, *job.outputs):
+            job.outputs = sorted([*job.outputs, maker.output])
+        added = {name: maker.artefact.paths[name] for name in names}
+        job.inputs.update(added)
         return list(added.values())
 
-    def steps(self, first: Artefact) -> tuple[TracedJob, ...]:
-        """Return what was collected, from the first artefact on, each before all that it was made from."""
-        order = self._order(str(first.card))
-        places = {card: i for i, card in enumerate(order)}
-        return tuple(self._step(card, places) for card in order)
+    def steps(self, digests: Digests) -> tuple[TracedJob, ...]:
+        """Return what was collected, each before all that it was made from."""
+        behind = {card: self._behind(job) for card, job in self._jobs.items()}
+        order = list(TopologicalSorter({card: of.values() for card, of in behind.items()}).static_order())[::-1]
+        for card, job in self._jobs.items():
+            job.makers = {name: order.index(maker) for name, maker in behind[card].items()}
+            job.states = {name: _output_state(job.artefact, name) for name in job.outputs}
+            job.states |= {
+                name: _input_state(path, job.made.inputs[name], digests) for name, path in job.inputs.items()
+            }
+        return tuple(self._jobs[card] for card in order)
 
-    def _order(self, first: str) -> list[str]:
-        behind: list[str] = []
-        seen: set[str] = set()
+    def _behind(self, job: TracedJob) -> dict[str, str]:
+        """Return the run cards of what made a step's inputs, by the name of the input."""
+        found = {name: maker_of(path, self._makers) for name, path in job.inputs.items()}
+        return {name: str(maker.artefact.card) for name, maker in found.items() if maker is not None}
 
-        def visit(card: str) -> None:
-            seen.add(card)
-            for path in self._inputs[card].values():
-                maker = maker_of(path, self._makers)
-                if maker is not None and str(maker.artefact.card) not in seen | {card}:
-                    visit(str(maker.artefact.card))
-            behind.append(card)
 
-        visit(first)
-        return behind[::-1]
-
-    def _step(self, card: str, places: Mapping[str, int]) -> TracedJob:
-        artefact, inputs, outputs = self._artefacts[card], self._inputs[card], sorted(self._outputs[card] - {"card"})
-        found = {name: maker_of(path, self._makers) for name, path in inputs.items()}
-        makers = {name: places[str(each.artefact.card)] for name, each in found.items() if each is not None}
-        states = {name: _output_state(artefact, name) for name in outputs}
-        made = artefact.made
-        assert made is not None  # only such are followed
-        states |= {name: self._input_state(path, made.inputs[name]) for name, path in inputs.items()}
-        return TracedJob(artefact, tuple(outputs), dict(inputs), makers, states)
-
-    def _input_state(self, path: Path, digest: str) -> str:
-        try:
-            return AS_READ if self._digests.of(path) == digest else OTHER
-        except FileNotFoundError:
-            return MISSING
-        except (CheckpointError, OSError):
-            return DAMAGED
+def _input_state(path: Path, digest: str, digests: Digests) -> str:
+    try:
+        return AS_READ if digests.of(path) == digest else OTHER
+    except FileNotFoundError:
+        return MISSING
+    except (CheckpointError, OSError):
+        return DAMAGED
 
 
 def _inputs_at(maker: Maker, path: str) -> list[str]:

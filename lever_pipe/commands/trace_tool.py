@@ -25,6 +25,7 @@ from lever_pipe.base import contents
 from lever_pipe.base.policy_names import group_of, values_in
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.commands import trace
+from lever_pipe.commands.telling import as_json
 from lever_pipe.commands.trace import AS_READ, MODEL, FoundRow, Traced, TracedJob
 from lever_pipe.commands.trace_values import Reference, asked_for
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
@@ -56,8 +57,7 @@ def main(words: Sequence[str]) -> int:
 
         written = trace_crate.write(traced, Path(options.ro_crate))
         sys.stderr.write(f"{written}: {len(traced.steps)} actions\n")
-    as_json = json.dumps(as_object(traced), indent=2, ensure_ascii=False) + "\n" if options.json else ""
-    sys.stdout.write(as_json or text(traced))
+    sys.stdout.write(as_json(as_object(traced)) if options.json else text(traced))
     return 0
 
 
@@ -73,59 +73,41 @@ def traced_back(what: str, results: Path) -> trace.Traced:
 
 
 def as_object(traced: Traced) -> dict[str, Any]:
-    """Return a way back as plain values for JSON.
+    """Return a way back for JSON.
 
     `steps` refer to each other by their place in the list: `inputs.NAME.made_by`. A file's `state` says whether it has
     the content of its digest still.
     """
-    asked = traced.asked
+    asked = {name: value for name, value in traced.asked._asdict().items() if name not in ("results", "references")}
     return {
         "format": FORMAT,
-        "what": asked.what,
-        "file": str(asked.file),
-        "table": asked.table,
-        "row": asked.row,
-        "column": asked.column,
-        "value": asked.value,
-        "cells": dict(asked.cells),
-        "evidence": [_reference_object(reference) for reference in asked.references],
+        **asked,
+        "evidence": [_reference_object(reference) for reference in traced.asked.references],
         "policies": traced.names,
-        "sources": [
-            {**source._asdict(), "path": str(source.path), "names": sorted(source.names)} for source in traced.sources
-        ],
-        "notes": list(traced.notes),
+        "sources": traced.sources,
+        "notes": traced.notes,
         "steps": [_step_object(step) for step in traced.steps],
     }
 
 
 def _reference_object(reference: Reference) -> dict[str, Any]:
-    """Return a row of the evidence; NaN is null."""
-    row = {name: None if value != value else value for name, value in reference.row._asdict().items()}
-    of = [_reference_object(each) for each in reference.of]
-    return {"line": reference.line, "key": reference.row.key, "part": reference.part, "row": row, "of": of}
+    return {"key": reference.row.key, **reference._asdict(), "of": [_reference_object(each) for each in reference.of]}
 
 
 def _step_object(step: TracedJob) -> dict[str, Any]:
-    made, paths = step.made, step.artefact.paths
-    kept = ("stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds")
+    made, kept = step.made, ("stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds")
+    digests = made.inputs | made.outputs
+    files = {
+        name: {"path": step.artefact.paths[name], "digest": digests[name], "state": state}
+        for name, state in step.states.items()
+    }
     return {
         "name": step.name,
-        "card": str(step.artefact.card),
+        "card": step.artefact.card,
         **{key: getattr(made, key) for key in kept},
         "models": step.models,
-        "outputs": {
-            name: {"path": str(paths[name]), "digest": made.outputs[name], "state": step.states[name]}
-            for name in step.outputs
-        },
-        "inputs": {
-            name: {
-                "path": str(path),
-                "digest": made.inputs[name],
-                "state": step.states[name],
-                "made_by": step.makers.get(name),
-            }
-            for name, path in step.inputs.items()
-        },
+        "outputs": {name: files[name] for name in step.outputs},
+        "inputs": {name: files[name] | {"made_by": step.makers.get(name)} for name in step.inputs},
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError, UnknownMemberError
-from lever_pipe.base.parsing import nearest
+from lever_pipe.base.parsing import did_you_mean, nearest
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, read_evidence
 from lever_pipe.runtime.rerun.why_names import STUDIES
@@ -81,8 +81,8 @@ class EvidenceFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._rows = read_evidence(path)
-        self._lines = {row.key: line for line, row in enumerate(self._rows, start=2)}
+        self._rows = dict(enumerate(read_evidence(path), start=2))
+        self._lines = {row.key: line for line, row in self._rows.items()}
 
     def of(self, text: str) -> Reference:
         """Return the row of `e12`, `e12:p_holm` or a key.
@@ -93,32 +93,31 @@ class EvidenceFile:
         found = REFERENCE.fullmatch(text)
         line = int(found["line"]) if found else self._lines.get(text, 0)
         part = (found and found["part"]) or "value"
-        if not 2 <= line < len(self._rows) + 2 or part not in EvidenceRow._fields:
-            near = None if found else self._near(text)
-            do = f"Did you mean '{near}'?" if near else f"Its lines are e2 to e{len(self._rows) + 1}."
+        if line not in self._rows or part not in EvidenceRow._fields:
+            do = did_you_mean(text, () if found else self._near(text), f"Its lines are e2 to e{len(self._rows) + 1}.")
             raise UnknownMemberError(f"trace: expected a row of {self.path}", found=f"'{text}'", do=do)
         return self._at(line, part, frozenset())
 
     def _at(self, line: int, part: str, above: frozenset[int]) -> Reference:
-        row = self._rows[line - 2]
+        row = self._rows[line]
         if part == FAMILY_WIDE:
-            family = (row.study, row.family)
-            same = [(i, each) for i, each in enumerate(self._rows, start=2) if (each.study, each.family) == family]
-            return Reference(line, row, part, tuple(Reference(i, each, "p") for i, each in same if each.p == each.p))
-        lines = [self._lines.get(key, 0) for key in row.operands]
-        if not all(lines) or line in above:
-            missing = next((key for key in row.operands if key not in self._lines), "itself")
+            same = ((i, of) for i, of in self._rows.items() if (of.study, of.family) == (row.study, row.family))
+            return Reference(line, row, part, tuple(Reference(i, of, "p") for i, of in same if of.p == of.p))
+        missing = [key for key in row.operands if key not in self._lines]
+        if missing or line in above:
             what = f"{self.path}:{line}: expected rows that it is made of"
-            raise RecordError(what, found=f"no {missing}", do="Run the workflow again.")
-        return Reference(line, row, part, tuple(self._at(each, "value", above | {line}) for each in lines))
+            raise RecordError(what, found=f"no {missing[0] if missing else 'itself'}", do="Run the workflow again.")
+        of = (self._at(self._lines[key], "value", above | {line}) for key in row.operands)
+        return Reference(line, row, part, tuple(of))
 
-    def _near(self, text: str) -> str | None:
-        """Return the nearest key among those of the nearest subject."""
-        heads: dict[str, list[str]] = {}
-        for key in self._lines:
-            heads.setdefault(":".join(key.split(":")[:2]), []).append(key)
-        head = nearest(":".join(text.split(":")[:2]), heads)
-        return nearest(text, heads[head]) if head else None
+    def _near(self, text: str) -> list[str]:
+        """Return the keys of the nearest subject: all keys are too many to compare with."""
+        head = nearest(_head(text), set(map(_head, self._lines)))
+        return [key for key in self._lines if _head(key) == head]
+
+
+def _head(key: str) -> str:
+    return ":".join(key.split(":")[:2])
 
 
 def asked_for(what: str, results: Path) -> Asked:
@@ -242,8 +241,7 @@ def _table(name: str, results: Path) -> Mapping[str, Any]:
     if not isinstance(tables, dict):
         raise _no_index(results, "no tables")
     if name not in tables:
-        near = nearest(name, tables)
-        do = f"Did you mean '{near}'?" if near else f"One of: {', '.join(list(tables)[:SHOWN_TABLES])}, ..."
+        do = did_you_mean(name, tables, f"One of: {', '.join(list(tables)[:SHOWN_TABLES])}, ...")
         raise UnknownMemberError(f"trace: expected a file, or a table of {path.parent}", found=f"'{name}'", do=do)
     return tables[name] if isinstance(tables[name], dict) else {"columns": ()}
 
@@ -287,8 +285,7 @@ def _column_place(names: Sequence[str], column: str) -> int:
         return lower.index(column.lower())
     if _is_place(column, len(names)):
         return int(column) - 1
-    near = nearest(column, names)
-    do = f"Did you mean '{near}'?" if near else f"One of: {', '.join(names)}."
+    do = did_you_mean(column, names, f"One of: {', '.join(names)}.")
     raise UnknownMemberError("trace: expected a column", found=f"'{column}'", do=do)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from lever_pipe.base import storage
-from lever_pipe.base.records import EpochMetrics, ExampleId, Selection
+from lever_pipe.base.records import ExampleId
 from lever_pipe.report.inference.estimates import Draws, differences, sides_of
 from lever_pipe.report.inference.per_question import GroupScores
 
 Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
+"""The demonstrations of each query."""
+Pairs = list[tuple[Chosen, Chosen]]
 
 
 class AccuracyLine(NamedTuple):
@@ -57,24 +57,23 @@ def accuracy_lines(left: GroupScores, right: GroupScores, draws: Draws, *, same_
     lines = []
     (found,) = differences([sides_of(left, right, slice(None))], draws, left.accuracies.shape[1])
     for k, of in zip(left.columns, found, strict=True):
-        one, other, gap, low, high = (100 * value for value in (of.left, of.right, of.value, of.low, of.high))
-        lines.append(AccuracyLine(k, one, other, gap, low, high, of.p, 100 * of.detectable))
+        one, other, gap = 100 * of.left_value, 100 * of.right_value, 100 * of.difference
+        lines.append(AccuracyLine(k, one, other, gap, 100 * of.low, 100 * of.high, of.p, 100 * of.detectable))
     return lines
 
 
-def agreement_lines(
-    left: Sequence[Chosen], right: Sequence[Chosen], shots: Sequence[int], *, same_runs: bool
-) -> list[AgreementLine]:
-    """Return how often runs of two policies choose alike: run by run with the same seeds, else every pair of runs.
+def pairs_of(left: Sequence[Chosen], right: Sequence[Chosen], *, same_runs: bool) -> Pairs:
+    """Return what two policies choose, run by run with the same seeds, else every run beside every run."""
+    return list(zip(left, right, strict=True)) if same_runs else [(a, b) for a in left for b in right]
 
-    A policy without demonstrations agrees with one without only.
-    """
-    pairs = list(zip(left, right, strict=True)) if same_runs else [(a, b) for a in left for b in right]
+
+def agreement_lines(pairs: Pairs, shots: Sequence[int]) -> list[AgreementLine]:
+    """Return how often paired runs choose alike; one without demonstrations agrees with one without only."""
     lines = []
-    for k in shots:
+    for k in shots if pairs else ():
         common = [(a[query][:k], b[query][:k]) for a, b in pairs for query in a if query in b]
         same = [sum(one == other for one, other in common), sum(sorted(a) == sorted(b) for a, b in common)]
-        lines.append(AgreementLine(k, *(100 * count / len(common) if common else float("nan") for count in same)))
+        lines.append(AgreementLine(k, *(100 * count / len(common) if common else math.nan for count in same)))
     return lines
 
 
@@ -82,24 +81,6 @@ def metric_lines(left: Sequence[Mapping[str, float]], right: Sequence[Mapping[st
     """Return the training metrics of both, in the order of the left one's."""
     sides = [_means(left), _means(right)]
     return [MetricLine(name, *(side.get(name) for side in sides)) for name in dict.fromkeys([*sides[0], *sides[1]])]
-
-
-def read_selections(path: Path) -> Chosen:
-    """Return the demonstrations of each query.
-
-    Raises:
-        RecordError: a malformed row.
-    """
-    return {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
-
-
-def read_metrics(path: Path) -> dict[str, float]:
-    """Return the training metrics of one epoch.
-
-    Raises:
-        RecordError: a malformed file.
-    """
-    return storage.read_row(path, EpochMetrics).values
 
 
 def _means(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

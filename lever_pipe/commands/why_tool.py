@@ -9,7 +9,6 @@ target was made from. `--json` prints the same for programs. Nothing is run, and
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
@@ -19,9 +18,10 @@ from typing import Any
 
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.parsing import nearest
+from lever_pipe.base.parsing import did_you_mean
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
+from lever_pipe.commands.telling import as_json, plain, words_for_snakemake
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, cards_below, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.explain import ONLY_IF, RUNS, Explained, explain, walk
@@ -42,12 +42,10 @@ def main(words: Sequence[str]) -> int:
         ConfigError: no target, or Snakemake fails.
         UnknownMemberError: nothing of this name is made or was made.
     """
-    rest = list(words[1:])
-    if {"-h", "--help"} & set(rest):
-        sys.stdout.write(__doc__ or "")
+    asked = words_for_snakemake(words, __doc__)
+    if asked is None:
         return 0
-    as_json = "--json" in rest
-    rest = [word for word in rest if word != "--json"]
+    rest = asked.words
     if not rest or not rest[0].strip() or rest[0].startswith("-"):
         raise ConfigError(
             "why: expected a target, then words for Snakemake",
@@ -55,8 +53,8 @@ def main(words: Sequence[str]) -> int:
             do="Name an output, a policy or a rule first.",
         )
     explained, targets, made = reasons(rest[0], rest[1:])
-    if as_json:
-        sys.stdout.write(json.dumps(as_object(explained, targets, made), indent=2, ensure_ascii=False) + "\n")
+    if asked.as_json:
+        sys.stdout.write(as_json(as_object(explained, targets, made)))
         return 0
     lines = sentences(explained, targets)
     if targets and made:
@@ -130,11 +128,10 @@ def _planned_for(target: str, words: Sequence[str], *, known: set[str]) -> list[
     except UnplannableError as fault:
         if "MissingRule" not in fault.found:
             raise
-        near = nearest(target, known)
         raise UnknownMemberError(
             "why: expected an output, an artefact's folder, a policy or a rule",
             found=f"'{target}'",
-            do=f"Did you mean '{near}'?" if near else "Name a file below the results, or a rule.",
+            do=did_you_mean(target, known, "Name a file below the results, or a rule."),
         ) from None
 
 
@@ -142,7 +139,7 @@ def _made_from(artefact: Artefact, made: RunCard) -> dict[str, Any]:
     """Return how an artefact came to be and what is not as then, as plain values."""
     return {
         "missing": [name for name in artefact.missing if name in made.outputs],
-        "damaged": list(artefact.damaged),
+        "damaged": artefact.damaged,
         "replaced": list(artefact.replaced),
         "name": label(made.stage, str(artefact.card)),
         "card": str(artefact.card),
@@ -176,23 +173,24 @@ def as_object(
     """
     places = walk(explained, targets)
     order = {place: i for i, (place, _) in enumerate(places)}
-    return {
+    values = {
         "jobs": [
             {
                 "name": found.name,
                 "rule": found.job.rule,
                 "wildcards": found.job.wildcards,
-                "outputs": list(found.job.outputs),
+                "outputs": found.job.outputs,
                 "distance": distance,
                 "status": found.status,
-                "causes": [{"kind": c.kind, "text": c.text, "details": c.details} for c in found.causes],
-                "follows": {str(order[other]): list(names) for other, names in found.follows.items()},
+                "causes": found.causes,
+                "follows": {str(order[other]): names for other, names in found.follows.items()},
                 "snakemake": found.job.reason,
             }
             for found, distance in ((explained[place], distance) for place, distance in places)
         ],
-        "up_to_date": list(made),
+        "up_to_date": made,
     }
+    return dict(plain(values))
 
 
 def made_text(made: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, rule
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
@@ -158,9 +158,8 @@ class TinyQwen3(Section):
     positions: int = Field(512, ge=16)
 
     @rule
-    def _kv_heads_divide_heads(self) -> Iterator[Fault]:
-        if self.heads % self.kv_heads:
-            yield ("kv_heads",), f"must divide heads={self.heads}, got {self.kv_heads}. Change one of them."
+    def _kv_heads_divide_heads(self) -> list[Fault]:
+        return dividing(("kv_heads",), self.kv_heads, "heads", self.heads)
 
 
 class AgentModel(Section):
@@ -233,9 +232,8 @@ class AgentGrpo(Section):
     """Discount of `r2g`."""
 
     @rule
-    def _minibatches_divide_prompts(self) -> Iterator[Fault]:
-        if self.prompts % self.minibatches:
-            yield ("minibatches",), f"must divide prompts={self.prompts}, got {self.minibatches}. Change one of them."
+    def _minibatches_divide_prompts(self) -> list[Fault]:
+        return dividing(("minibatches",), self.minibatches, "prompts", self.prompts)
 
 
 class PrimaryEndpoint(Section):
@@ -359,41 +357,35 @@ class Intention(Section):
 
     @rule
     def _arms_differ(self) -> Iterator[Fault]:
-        seen: set[str] = set()
-        for index, arm in enumerate(self.arms):
-            name = getattr(arm, "name", None)
-            if name in seen:
+        names = self._names()
+        for index, name in names.items():
+            if name in [other for earlier, other in names.items() if earlier < index]:
                 yield ("arms", index, "name"), f"must differ from the names of earlier arms, got {name!r}. Rename it."
-            seen.update([name] if name else [])
-
-    @rule
-    def _no_arm_is_the_start(self) -> Iterator[Fault]:
-        for index, arm in enumerate(self.arms):
-            if getattr(arm, "name", None) == START_ARM:
+            if name == START_ARM:
                 fault = f"must not be {START_ARM!r}, the name of the start policy's rows. Rename it."
                 yield ("arms", index, "name"), fault
 
-    @rule
-    def _compared_arms_exist(self) -> Iterator[Fault]:
-        names = [arm.name for arm in self.arms if hasattr(arm, "name")]
-        for key in ("reference_arm", "document_arm"):
-            wanted = getattr(self, key)
-            if wanted not in names:
-                yield (key,), f"must be one of {names}, got {wanted!r}. Name one of them or add the arm."
+    def _names(self) -> dict[int, str]:
+        """Return the arms' names by their place; an arm that is read for its faults may lack its name."""
+        return {index: arm.name for index, arm in enumerate(self.arms) if hasattr(arm, "name")}
 
     @rule
-    def _steps_find_prompts(self) -> Iterator[Fault]:
-        n_train, prompts = self.tasks.synthetic.n_train, self.grpo.prompts
-        if self.tasks.source == "synthetic" and prompts > n_train:
-            bound = f"intention.tasks.synthetic.n_train={n_train}"
-            yield ("grpo", "prompts"), f"must be at most {bound}, got {prompts}. Lower it or raise n_train."
+    def _compared_arms_exist(self) -> Iterator[Fault]:
+        for key in ("reference_arm", "document_arm"):
+            names = self._names().values()
+            yield from one_of((key,), getattr(self, key), names, "Name one of them or add the arm.")
+
+    @rule
+    def _steps_find_prompts(self) -> list[Fault]:
+        n_train, do = self.tasks.synthetic.n_train, "Lower it or raise n_train."
+        bound = "intention.tasks.synthetic.n_train"
+        is_made = self.tasks.source == "synthetic"
+        return at_most(("grpo", "prompts"), self.grpo.prompts, bound, n_train, do) if is_made else []
 
     @rule
     def _warm_up_fits(self) -> Iterator[Fault]:
-        updates = self.grpo.steps
+        updates, do = self.grpo.steps, "Lower it or train longer."
         for index, arm in enumerate(self.arms):
-            schedule = getattr(arm, "schedule", None)
-            if schedule is not None and schedule.warmup_steps > updates:
-                bound = f"intention.grpo.steps={updates}"
+            if hasattr(arm, "schedule"):
                 place = ("arms", index, "schedule", "warmup_steps")
-                yield place, f"must be at most {bound}, got {schedule.warmup_steps}. Lower it or train longer."
+                yield from at_most(place, arm.schedule.warmup_steps, "intention.grpo.steps", updates, do)

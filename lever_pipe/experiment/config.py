@@ -17,7 +17,18 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from lever_pipe.base.members import available
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Rising, Section, rule
+from lever_pipe.base.sections import (
+    Distinct,
+    Fault,
+    FilePath,
+    Rising,
+    Section,
+    at_most,
+    dividing,
+    one_of,
+    rule,
+    some_of,
+)
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -105,10 +116,9 @@ class Data(ExampleSettings):
                 yield (key,), f"must be a file name with the one field image_id, got {template!r}. {remedy}"
 
     @rule
-    def _world_is_large_enough(self) -> Iterator[Fault]:
-        if self.source == "world" and self.n_eval > self.world.n_eval:
-            bound = f"data.world.n_eval={self.world.n_eval}"
-            yield ("n_eval",), f"must be at most {bound}, got {self.n_eval}. Lower it or raise data.world.n_eval."
+    def _world_is_large_enough(self) -> list[Fault]:
+        is_world = self.source == "world"
+        return at_most(("n_eval",), self.n_eval, "data.world.n_eval", self.world.n_eval) if is_world else []
 
     @rule
     def _accuracy_reaches_one(self) -> Iterator[Fault]:
@@ -254,10 +264,9 @@ class RlData(ProposalSettings):
             yield (), f"must propose some selection, got {seen}. Raise one of them."
 
     @rule
-    def _no_shard_is_empty(self) -> Iterator[Fault]:
-        if not self.import_from and self.n_shards > self.n_queries:
-            bound = f"rl_data.n_queries={self.n_queries}"
-            yield ("n_shards",), f"must be at most {bound}, got {self.n_shards}. Lower it or raise rl_data.n_queries."
+    def _no_shard_is_empty(self) -> list[Fault]:
+        n_most = self.n_shards if self.import_from else self.n_queries
+        return at_most(("n_shards",), self.n_shards, "rl_data.n_queries", n_most)
 
 
 class Selector(Section):
@@ -279,9 +288,8 @@ class Selector(Section):
     through a learned gate, so that later picks may complement earlier ones."""
 
     @rule
-    def _heads_divide_width(self) -> Iterator[Fault]:
-        if self.width % self.heads:
-            yield ("heads",), f"must divide width={self.width}, got {self.heads}. Change one of them."
+    def _heads_divide_width(self) -> list[Fault]:
+        return dividing(("heads",), self.heads, "width", self.width)
 
 
 class Reward(Section):
@@ -341,11 +349,12 @@ class AdaptiveKl(Section):
     maximum: float = Field(10.0, gt=0)
 
     @rule
-    def _bounds_are_in_order(self) -> Iterator[Fault]:
-        for low, high in (("low", "high"), ("minimum", "maximum")):
-            least, most = getattr(self, low), getattr(self, high)
-            if least > most:
-                yield (low,), f"must be at most {high}={most}, got {least}. Exchange or change them."
+    def _window_is_in_order(self) -> list[Fault]:
+        return at_most(("low",), self.low, "high", self.high, "Exchange or change them.")
+
+    @rule
+    def _bounds_are_in_order(self) -> list[Fault]:
+        return at_most(("minimum",), self.minimum, "maximum", self.maximum, "Exchange or change them.")
 
 
 class Grpo(Section):
@@ -445,14 +454,8 @@ class OnPolicyRuns(Section):
     """Some of `seeds`; null for all of them."""
 
     @rule
-    def _marks_have_runs_beside_them(self) -> Iterator[Fault]:
-        seeds = getattr(self, "seeds", ())
-        others = [seed for seed in getattr(self, "mark_seeds", None) or () if seed not in seeds]
-        if others:
-            yield (
-                ("mark_seeds",),
-                f"must be some of seeds={list(seeds)}, got {others}. Drop these or add them to seeds.",
-            )
+    def _marks_have_runs_beside_them(self) -> list[Fault]:
+        return some_of(("mark_seeds",), self.mark_seeds or (), self.seeds, "seeds", "Drop these or add them to seeds.")
 
 
 class ArmSettings(Section):
@@ -476,30 +479,23 @@ class ArmSettings(Section):
     """null for the published, offline objective alone."""
 
     @rule
-    def _on_policy_seeds_exist(self) -> Iterator[Fault]:
-        seeds, arm_seeds = getattr(self.on_policy, "seeds", ()), getattr(self, "seeds", ())
-        others = [seed for seed in seeds if seed not in arm_seeds]
-        if others:
-            yield (
-                ("on_policy", "seeds"),
-                f"must be some of the arm's seeds={list(arm_seeds)}, got {others}. Drop these or add them to the arm.",
-            )
+    def _on_policy_seeds_exist(self) -> list[Fault]:
+        seeds, do = self.on_policy.seeds if self.on_policy else (), "Drop these or add them to the arm."
+        return some_of(("on_policy", "seeds"), seeds, self.seeds, "the arm's seeds", do)
 
     @rule
     def _long_runs_have_their_evaluated_epochs(self) -> Iterator[Fault]:
-        last = getattr(self, "long_epochs", 0)
-        late = [epoch for epoch in getattr(self, "long_evaluated", ()) if epoch > last]
+        late = [epoch for epoch in self.long_evaluated if epoch > self.long_epochs]
         if late:
-            yield ("long_evaluated",), f"must be at most long_epochs={last}, got {late}. Drop these or train longer."
+            bound = f"must be at most long_epochs={self.long_epochs}"
+            yield ("long_evaluated",), f"{bound}, got {late}. Drop these or train longer."
 
     @rule
     def _base_epochs_exist(self) -> Iterator[Fault]:
         late = [epoch for epoch in self.base_rce_epochs if epoch > self.rce_epochs]
         if late:
-            yield (
-                ("base_rce_epochs",),
-                f"must be at most rce_epochs={self.rce_epochs}, got {late}. Drop these or raise rce_epochs.",
-            )
+            bound = f"must be at most rce_epochs={self.rce_epochs}"
+            yield ("base_rce_epochs",), f"{bound}, got {late}. Drop these or raise rce_epochs."
 
 
 class Baselines(Section):
@@ -538,10 +534,9 @@ class EvaluationSettings(EvaluatedCells):
     @rule
     def _primary_cells_exist(self) -> Iterator[Fault]:
         for name in ("shots", "samples"):
-            value, known = getattr(self.primary, name), getattr(self, name)
-            if not isinstance(value, str) and value not in known:
-                bound = f"must be one of evaluation.{name}={list(known)}"
-                yield ("primary", name), f"{bound}, got {value}. Name one of them or add it."
+            value, do = getattr(self.primary, name), "Name one of them or add it."
+            if not isinstance(value, str):
+                yield from one_of(("primary", name), value, getattr(self, name), do, f"evaluation.{name}")
 
 
 class Emulate(Section):
@@ -562,10 +557,12 @@ class Emulate(Section):
     """Train items, the first ones, that every evaluation query is offered."""
 
     @rule
+    def _another_beta_is_trained(self) -> list[Fault]:
+        do = "Name one of them or add it."
+        return one_of(("other_kl_beta",), self.other_kl_beta, self.kl_betas, do, "kl_betas")
+
+    @rule
     def _another_beta_starts_elsewhere(self) -> Iterator[Fault]:
-        if self.other_kl_beta not in self.kl_betas:
-            bound = f"must be one of kl_betas={list(self.kl_betas)}"
-            yield ("other_kl_beta",), f"{bound}, got {self.other_kl_beta}. Name one of them or add it."
         if self.other_base_rce_epoch == self.base_rce_epoch:
             bound = f"must differ from base_rce_epoch={self.base_rce_epoch}"
             yield ("other_base_rce_epoch",), f"{bound}, got {self.other_base_rce_epoch}. Change one of them."

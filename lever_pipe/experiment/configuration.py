@@ -21,6 +21,7 @@ import yaml
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.parsing import require_plain, spells
 from lever_pipe.base.sections import cut
+from lever_pipe.base.storage import distinct_keys
 
 LARGEST_FILE = 300_000  # bytes, 50 times the default experiment
 INT, FLOAT, BOOL, NULL = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
@@ -65,17 +66,6 @@ def _float(text: str) -> float | str:
     value = float(text)
     is_exact = spells(text, value) and (value == 0 or Decimal(text) == Decimal(repr(value)))
     return value if is_exact or isinf(value) else text
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _RepeatedKeyError(f"a key twice among {', '.join(name for name, _ in pairs)}")
-    return found
-
-
-class _RepeatedKeyError(Exception):
-    pass
 
 
 def _resolve() -> None:
@@ -150,13 +140,13 @@ def _read(text: str, source: str, *, is_word: bool = False) -> Any:
         if is_word:
             return yaml.load(text, Loader=_WordReader)  # noqa: S506 - a SafeLoader
         with suppress(json.JSONDecodeError):  # most JSON is YAML, but not all, and some numbers are none there
-            return json.loads(text, object_pairs_hook=_distinct, parse_float=_float)
+            return json.loads(text, object_pairs_hook=distinct_keys, parse_float=_float)
         return yaml.load(text, Loader=_Reader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark
         found = f"{fault.problem}" + (f", line {mark.line + 1}, column {mark.column + 1}" if mark else "")
     except RecursionError:
         found = "values nested too deeply"
-    except (yaml.YAMLError, _RepeatedKeyError, ValueError, TypeError, LookupError, AttributeError) as fault:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as fault:
         found = " ".join(str(fault).split())
     raise ConfigError(f"{source}: expected YAML or JSON with one reading", found=cut(found), do="Mend it there.")

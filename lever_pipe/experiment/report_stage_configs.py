@@ -33,11 +33,6 @@ class ShownAgents(ComparedArms):
     """Tokens that an episode may have; None where that is not known."""
 
 
-@identity_of("collect_evidence")
-class CollectEvidenceConfig(Section):
-    """Identity of `collect_evidence`."""
-
-
 @identity_of("plot_figures")
 class PlotFiguresConfig(Section):
     """Identity of `plot_figures`."""

@@ -121,7 +121,10 @@ def _card(
         threads=runtime.threads,
         seconds=round(seconds, 3),
         outputs={name: contents.digest(path) for name, path in made.items()},
-        tensors={name: _shortened(found) for name, found in tensors.items()},
+        tensors={
+            name: {key: text[: text.index(" ") + 1 + TENSOR_DIGITS] for key, text in found.items()}
+            for name, found in tensors.items()
+        },
         paths={name: str(path) for name, path in {**read, **made, "card": card}.items()},
     )
 
@@ -134,7 +137,3 @@ def _require_unchanged(read: Mapping[str, Path], before: Mapping[str, str], afte
                 found="other content: something wrote it meanwhile",
                 do="Run again: what this stage made is not used.",
             )
-
-
-def _shortened(tensors: Mapping[str, str]) -> dict[str, str]:
-    return {name: text[: text.index(" ") + 1 + TENSOR_DIGITS] for name, text in tensors.items()}

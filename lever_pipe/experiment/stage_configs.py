@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.config import (
@@ -165,8 +166,10 @@ class GenerateRlDataConfig(Section):
 
 
 @identity_of("merge_rl_data")
-class MergeRlDataConfig(Section):
-    """Identity of `merge_rl_data`: none beyond its inputs."""
+@identity_of("measure_pools")
+@identity_of("collect_evidence")
+class InputsAlone(Section):
+    """Identity of stages whose inputs say all."""
 
 
 @identity_of("import_rl_data")
@@ -199,6 +202,11 @@ class TrainingConfig(InitialiseSelectorConfig):
     train_share: float
     max_gradient_norm: float
     epoch: OfEpoch
+
+    def policy(self, kind: str, *, base: int | None = None, beta: float | None = None) -> PolicyRef:
+        """Return the policy that this epoch of a run makes; `kind` is a key of `policy_names.TRAINED`."""
+        run = PolicyName(kind=kind, preset=self.preset, base=base, beta=beta, seed=self.seed)
+        return PolicyRef.of(run.at(self.epoch))
 
 
 class TrainingFromBaseConfig(TrainingConfig):
@@ -302,11 +310,6 @@ class CheckWorldConfig(Section):
     """Prompts that the stock classes answer too."""
     n_judged: int = 400
     """Probed queries from which on the bounds are judged; fewer are too noisy."""
-
-
-@identity_of("measure_pools")
-class MeasurePoolsConfig(Section):
-    """Identity of `measure_pools`: none beyond its inputs."""
 
 
 @identity_of("score_answers", of="evaluation")

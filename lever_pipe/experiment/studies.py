@@ -19,7 +19,7 @@ from lever_pipe.base.parsing import (
     require_plain,
     unknown_member,
 )
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, cut, dotted, rule, shown
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, cut, dotted, one_of, rule, shown
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.config import (
@@ -121,8 +121,7 @@ class Experiment(Section):
     @rule
     def _arms_name_presets(self) -> Iterator[Fault]:
         for place, name in self._presets_of_arms():
-            if name not in self.presets:
-                yield place, f"must be one of {sorted(self.presets)}, got {name!r}. Name one of them or add the preset."
+            yield from one_of(place, name, sorted(self.presets), "Name one of them or add the preset.")
 
     @rule
     def _arms_differ(self) -> Iterator[Fault]:
@@ -138,43 +137,29 @@ class Experiment(Section):
                 yield ("arms", index, "preset"), arm.preset
 
     @rule
-    def _samples_are_evaluated(self) -> Iterator[Fault]:
-        n_eval, largest = self.data.n_eval, max(self.evaluation.samples)
-        if largest > n_eval:
-            yield (
-                ("evaluation", "samples"),
-                f"must be at most data.n_eval={n_eval}, got {largest}. Drop it or raise data.n_eval.",
-            )
+    def _samples_are_evaluated(self) -> list[Fault]:
+        place, do = ("evaluation", "samples"), "Drop it or raise data.n_eval."
+        return at_most(place, max(self.evaluation.samples), "data.n_eval", self.data.n_eval, do)
 
     @rule
-    def _shots_fit_into_pools(self) -> Iterator[Fault]:
-        for key, section in (("evaluation", self.evaluation), ("rl_data", self.rl_data)):
-            shots = getattr(section, "shots", 0)
-            largest = max(shots) if isinstance(shots, tuple) else shots
-            if largest > self.pools.size:
-                yield (
-                    (key, "shots"),
-                    f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
-                )
+    def _shots_fit_into_pools(self) -> list[Fault]:
+        return at_most(("evaluation", "shots"), max(self.evaluation.shots), "pools.size", self.pools.size)
+
+    @rule
+    def _proposed_shots_fit_into_pools(self) -> list[Fault]:
+        return at_most(("rl_data", "shots"), self.rl_data.shots, "pools.size", self.pools.size)
 
     @rule
     def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
         for name in sorted({arm.preset for arm in self.arms if getattr(arm, "on_policy", None)} & self.presets.keys()):
-            largest = max(self.presets[name].on_policy.shots)
-            if largest > self.pools.size:
-                yield (
-                    ("presets", name, "on_policy", "shots"),
-                    f"must be at most pools.size={self.pools.size}, got {largest}. Lower it or raise pools.size.",
-                )
+            place, largest = ("presets", name, "on_policy", "shots"), max(self.presets[name].on_policy.shots)
+            yield from at_most(place, largest, "pools.size", self.pools.size)
 
     @rule
-    def _world_has_rl_queries(self) -> Iterator[Fault]:
-        n_train, n_queries = self.data.world.n_train, self.rl_data.n_queries
-        if self.data.source == "world" and n_queries > n_train:
-            yield (
-                ("rl_data", "n_queries"),
-                f"must be at most data.world.n_train={n_train}, got {n_queries}. Lower it or raise data.world.n_train.",
-            )
+    def _world_has_rl_queries(self) -> list[Fault]:
+        place, n_train = ("rl_data", "n_queries"), self.data.world.n_train
+        is_world = self.data.source == "world"
+        return at_most(place, self.rl_data.n_queries, "data.world.n_train", n_train) if is_world else []
 
     @rule
     def _world_fills_pools(self) -> Iterator[Fault]:
@@ -188,9 +173,8 @@ class Experiment(Section):
         place, emulate = ("emulate", "preset"), self.emulate
         if emulate is None:
             return
+        yield from one_of(place, emulate.preset, sorted(self.presets), "Name one of them, or write emulate: null.")
         if emulate.preset not in self.presets:
-            remedy = "Name one of them, or write emulate: null"
-            yield place, f"must be one of {sorted(self.presets)}, got {emulate.preset!r}. {remedy}."
             return
         preset = self.presets[emulate.preset]
         if not preset.grpo.freeze_projections:

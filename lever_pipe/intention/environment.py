@@ -183,10 +183,7 @@ def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[S
 
     Raises:
         SimulatorError: a user cannot be asked as configured; turns that have not begun are dropped.
-        ValueError: an environment stands there twice.
     """
-    if len({id(env) for env, _ in turns}) < len(turns):
-        raise ValueError("an environment takes one turn at a time")
     workers = min(len(turns), max((env.simulator.concurrency for env, _ in turns), default=1))
     if workers <= 1:
         return [_take_turn(env, calls) for env, calls in turns]

@@ -19,6 +19,9 @@ cannot be read; a turn over its time; a simulator that gave up."""
 UNSOUND: tuple[EndReason, ...] = ("timeout", "failed")
 """Ends that are the simulator's doing: the rewards before them say nothing about the policy, so that such episodes are
 counted, and neither learned from nor averaged."""
+Split = Literal["val", "test"]
+Mode = Literal["greedy", "sampled"]
+Checkpoint = Literal["current", "last", "best"]
 
 
 class MissingDetail(Row):
@@ -50,9 +53,9 @@ class EvaluationRow(Row):
     """One evaluation of a policy on one split."""
 
     step: int = Field(ge=0)
-    split: Literal["val", "test"]
-    mode: Literal["greedy", "sampled"]
-    checkpoint: Literal["current", "last", "best"] = "current"
+    split: Split
+    mode: Mode
+    checkpoint: Checkpoint = "current"
     n_tasks: int = Field(ge=1)
     n_samples: int = Field(ge=1)
     values: dict[str, float]  # means over tasks, each of its sound episodes; `tasks_lost` have none and are left out
@@ -62,9 +65,9 @@ class EpisodeRow(Row):
     """One evaluated episode."""
 
     step: int = Field(ge=0)
-    split: Literal["val", "test"]
-    mode: Literal["greedy", "sampled"]
-    checkpoint: Literal["current", "last", "best"] = "current"
+    split: Split
+    mode: Mode
+    checkpoint: Checkpoint = "current"
     task_id: str
     sample: int = Field(ge=0)
     rewards: tuple[float, ...]  # one a turn, a closing turn included with 0

@@ -196,13 +196,11 @@ def reward(inputs: RewardInputs, settings: Reward) -> float:
         settings: the mode, a name in `REWARD_MODES` or of a module beside the package, and the weights of the parts.
 
     Raises:
-        ValueError: `correct` is neither 0 nor 1, or the reward is not a finite number.
+        ValueError: the reward is not a finite number.
 
     Source: Lever-Plus published code
     """
     mode: RewardMode = REWARD_MODES.get(settings.mode) or member("lever/rewards", settings.mode).reward
-    if inputs.correct not in (0, 1):
-        raise ValueError(f"correct must be 0 or 1, got {inputs.correct!r}")
     value = mode(inputs, settings)
     if not math.isfinite(value):
         raise ValueError(f"the {settings.mode} reward must be finite, got {value} from {inputs}")

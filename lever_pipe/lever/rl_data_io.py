@@ -9,24 +9,23 @@ they are refused, because such numbers may pass for pool positions.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, RlGroup, RlQuery, Row, Trajectory
+from lever_pipe.base.records import Example, RlGroup, Trajectory
+from lever_pipe.base.sections import dotted
 from lever_pipe.base.storage import read_json, read_rows, shortened, write_text
 from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
 
 FIX_VERSION = "v3"
-GROUP_KEYS = ("query", "candidate_pool_ids", "pointer_candidates")
 FAILED_MODES = ("error", "fallback")  # `vqa_eval_mode` of rows whose scores are made up
 # Fields of later generators that no stage reads, and the stale positions.
 IGNORED_FIELDS = ("aug_type", "aug_round", "proxy_score", "raw_generation", "prompt_text", "pointer_pos")
@@ -34,29 +33,23 @@ DEFAULTS = {"vqa_gt_logprob": None, "eval_failed": False}  # absent from files t
 ACCURACY_TOLERANCE = 0.005  # files round accuracies and probabilities
 SHOWN = 5
 
-M = TypeVar("M", bound=Row)
-RewardOf = Callable[[Trajectory], float]
-
 
 @dataclass(slots=True)
 class ImportReport:
     """What an import kept, dropped and filled in."""
 
-    meta: dict[str, Any] = field(default_factory=dict)
-    queries: int = 0
-    trajectories: int = 0
-    dropped_rows: Counter[str] = field(default_factory=Counter)  # reason -> rows
-    dropped_fields: Counter[str] = field(default_factory=Counter)  # field -> rows that had it
-    filled_fields: Counter[str] = field(default_factory=Counter)  # field -> rows that lacked it
-    empty_queries: list[int] = field(default_factory=list)  # dropped, for no row of theirs was kept
-    other_accuracies: int = 0  # rows whose accuracy no normalisation of their answer gives
+    counts: Counter[str] = field(default_factory=Counter)
+    """Rows by what became of them: `dropped_rows_MODE`, `dropped_fields_NAME` of rows that had the field,
+    `filled_fields_NAME` of rows that lacked it; `other_accuracies` of rows that no normalisation of their answer gives.
+    """
+    empty_queries: list[int] = field(default_factory=list)
+    """Dropped, for no row of theirs was kept."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the counts as flat JSON values."""
-        counts: dict[str, Any] = {"queries": self.queries, "trajectories": self.trajectories}
-        for name in ("dropped_rows", "dropped_fields", "filled_fields"):
-            counts |= {f"{name}_{key}": n for key, n in sorted(getattr(self, name).items())}
-        return counts | {"empty_queries": len(self.empty_queries), "other_accuracies": self.other_accuracies}
+    def as_dict(self, groups: Sequence[RlGroup]) -> dict[str, int]:
+        """Return the counts, with those of what was kept."""
+        n_rows = sum(len(group.pointer_candidates) for group in groups)
+        kept = {"queries": len(groups), "trajectories": n_rows, "empty_queries": len(self.empty_queries)}
+        return kept | dict(self.counts)
 
 
 def import_original(path: Path, *, pool_size: int | None = None) -> tuple[list[RlGroup], ImportReport]:
@@ -79,52 +72,52 @@ def import_original(path: Path, *, pool_size: int | None = None) -> tuple[list[R
     meta = document.get("_meta") or {}
     if not isinstance(meta, dict):
         raise _fault(path, ["'_meta': no object"])
-    report = ImportReport(meta=meta)
+    report = ImportReport()
     blocks = {key: block for key, block in document.items() if key != "_meta"}
     _refuse_other_versions(path, meta, blocks)
     groups: list[RlGroup] = []
     faults: list[str] = []
     for key, block in blocks.items():
-        try:
-            group = _group(key, block, report, pool_size)
-        except _BlockError as fault:
-            faults += fault.faults
-        else:
-            groups += [group] if group else []
+        group, found = _group(key, block, report.counts, pool_size)
+        faults += [f"query {key}: {fault}" for fault in found]
+        if group and group.pointer_candidates:
+            groups.append(group)
+        elif group:
+            report.empty_queries.append(group.query.query_id)
     shots = Counter(len(t.pointer) for group in groups for t in group.pointer_candidates)
     if len(shots) > 1:
         faults.append(f"selections of several lengths: {dict(sorted(shots.items()))}")
     if faults:
         raise _fault(path, faults)
-    report.queries = len(groups)
-    report.other_accuracies = sum(_is_scored_otherwise(group, t) for group in groups for t in group.pointer_candidates)
-    report.trajectories = sum(len(group.pointer_candidates) for group in groups)
+    otherwise = [_is_scored_otherwise(group, t) for group in groups for t in group.pointer_candidates]
+    report.counts["other_accuracies"] = sum(otherwise)
     return groups, report
 
 
-def export_original(rl_data: Path, original: Path, meta: Mapping[str, Any] | None = None) -> None:
+def export_original(rl_data: Path, original: Path) -> None:
     """Write the groups of an `rl_data_k64_v3.jsonl` as an original file.
 
     Raises:
         RecordError: a malformed row, or two groups of one query.
     """
-    write_original(original, read_rows(rl_data, RlGroup), meta)
+    write_original(original, read_rows(rl_data, RlGroup))
 
 
-def write_original(path: Path, groups: Sequence[RlGroup], meta: Mapping[str, Any] | None = None) -> None:
+def write_original(path: Path, groups: Sequence[RlGroup]) -> None:
     """Write groups as an original file, atomically and in their order; importing it gives them back.
 
     Raises:
         RecordError: two groups of one query, which the format cannot hold.
     """
-    document: dict[str, Any] = {"_meta": {**(meta or {}), "fix_version": FIX_VERSION}}
+    document: dict[str, Any] = {"_meta": {"fix_version": FIX_VERSION}}
     for group in groups:
         key = str(group.query.query_id)
         if key in document:
             raise RecordError(
                 f"{path}: expected one group a query", found=f"two of query {key}", do="Merge or remove one."
             )
-        document[key] = _block(group)
+        rows = [trajectory.model_dump(mode="json", exclude={"query_id"}) for trajectory in group.pointer_candidates]
+        document[key] = {**group.model_dump(mode="json"), "pointer_candidates": rows}
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -160,15 +153,11 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
         )
 
 
-def published_reward(trajectory: Trajectory) -> float:
-    """Return correctness plus accuracy, the reward of the published summary: 0, 1.6 or 2 on OK-VQA."""
-    return trajectory.vqa_correct + trajectory.vqa_acc_score
-
-
-def summarise(groups: Sequence[RlGroup], *, reward: RewardOf = published_reward) -> dict[str, int | float]:
+def summarise(groups: Sequence[RlGroup]) -> dict[str, int | float]:
     """Return the facts of RL data as one flat mapping, shares in percent.
 
-    Positive means `vqa_correct`. `one_accuracy_queries` have no reward difference and so no policy gradient;
+    Positive means `vqa_correct`; the reward is that of the published summary, correctness plus accuracy: 0, 1.6 or 2 on
+    OK-VQA. `one_accuracy_queries` have no reward difference and so no policy gradient;
     `duplicate_selections` counts repeats of one ordered selection within a query; `accuracy_<a>` counts the
     trajectories of each accuracy level.
     """
@@ -177,7 +166,7 @@ def summarise(groups: Sequence[RlGroup], *, reward: RewardOf = published_reward)
     positives = [sum(t.vqa_correct for t in group.pointer_candidates) for group in groups]
     with_positive = sum(n > 0 for n in positives)
     all_positive = sum(0 < n == size for n, size in zip(positives, sizes, strict=False))
-    rewards = [reward(trajectory) for trajectory in rows] or [0.0]
+    rewards = [t.vqa_correct + t.vqa_acc_score for t in rows] or [0.0]
     levels = Counter(round(trajectory.vqa_acc_score, 4) for trajectory in rows)
     return {
         "queries": len(groups),
@@ -201,12 +190,6 @@ def summarise(groups: Sequence[RlGroup], *, reward: RewardOf = published_reward)
     }
 
 
-class _BlockError(Exception):
-    def __init__(self, faults: list[str]) -> None:
-        super().__init__(*faults)
-        self.faults = faults
-
-
 def _comparable(answers: Sequence[str]) -> list[str]:
     return sorted(normalise_answer(_plain(answer)) for answer in answers)
 
@@ -222,79 +205,59 @@ def _is_scored_otherwise(group: RlGroup, trajectory: Trajectory) -> bool:
     return all(abs(accuracy - trajectory.vqa_acc_score) > ACCURACY_TOLERANCE for accuracy in accuracies)
 
 
-def _group(key: str, block: Any, report: ImportReport, pool_size: int | None) -> RlGroup | None:
-    where = f"query {key}"
-    _require_keys(where, block, GROUP_KEYS)
-    rows = [_row(f"{where}: pointer_candidates[{i}]", row, report) for i, row in enumerate(block["pointer_candidates"])]
-    kept = [row for row in rows if row is not None]
+def _group(key: str, block: Any, counts: Counter[str], pool_size: int | None) -> tuple[RlGroup | None, Iterable[str]]:
+    """Return a query's group without its failed rows, and what is wrong with it; None where it cannot be read."""
+    if not isinstance(block, dict):
+        return None, ["no object"]
+    query, rows = block.get("query"), block.get("pointer_candidates")
+    if isinstance(query, dict) and isinstance(rows, list):
+        if any(isinstance(row, dict) and "query_id" in row for row in rows):
+            return None, ["pointer_candidates: 'query_id': unknown key"]  # only the query block holds it
+        kept = [row for row in rows if not _has_failed(row, counts)]
+        block = {**block, "pointer_candidates": [_known(row, query.get("query_id"), counts) for row in kept]}
     try:
-        query = _strictly(RlQuery, block["query"])
-        candidates = [{**row, "query_id": query.query_id} for row in kept]
-        group = _strictly(RlGroup, {**block, "pointer_candidates": candidates})
+        # As JSON spells it: "3" and 3.0 are no 3.
+        group = RlGroup.model_validate_json(json.dumps(block), strict=True)
     except ValidationError as fault:
-        raise _BlockError([f"{where}: {line}" for line in _describe(fault)]) from None
-    _check_group(key, group, pool_size)
-    if not kept:
-        report.empty_queries.append(query.query_id)
-        return None
-    return group
+        return None, _describe(fault)
+    return group, _contradictions(key, group, pool_size)
 
 
-def _strictly(model: type[M], value: Any) -> M:
-    """Return what JSON spells as a row, where "3" and 3.0 are no 3."""
-    return model.model_validate_json(json.dumps(value), strict=True)
+def _has_failed(row: Any, counts: Counter[str]) -> bool:
+    """Count and tell a row whose evaluation had failed."""
+    mode = row.get("vqa_eval_mode") if isinstance(row, dict) else None
+    if mode in FAILED_MODES or (isinstance(row, dict) and row.get("eval_failed") is True):
+        counts[f"dropped_rows_{mode if mode in FAILED_MODES else 'eval_failed'}"] += 1
+        return True
+    return False
 
 
-def _check_group(key: str, group: RlGroup, pool_size: int | None) -> None:
-    faults = []
+def _known(row: Any, query_id: Any, counts: Counter[str]) -> Any:
+    """Return a row with the fields of a trajectory."""
+    if not isinstance(row, dict):
+        return row
+    counts.update(f"dropped_fields_{name}" for name in IGNORED_FIELDS if name in row)
+    counts.update(f"filled_fields_{name}" for name in DEFAULTS if name not in row)
+    known = {name: value for name, value in row.items() if name not in IGNORED_FIELDS}
+    return DEFAULTS | known | {"query_id": query_id}
+
+
+def _contradictions(key: str, group: RlGroup, pool_size: int | None) -> Iterator[str]:
     size = len(group.candidate_pool_ids)
     if pool_size not in (None, size):
-        faults.append(f"query {key}: candidate_pool_ids has {size} entries, pools.size is {pool_size}")
+        yield f"candidate_pool_ids has {size} entries, pools.size is {pool_size}"
     if group.query.query_id in group.candidate_pool_ids:
-        faults.append(f"query {key}: candidate_pool_ids holds the query itself")
+        yield "candidate_pool_ids holds the query itself"
     if str(group.query.query_id) != key:
-        faults.append(f"query {key}: query.query_id is {group.query.query_id}")
+        yield f"query.query_id is {group.query.query_id}"
     repeated = [i for i, count in Counter(group.candidate_pool_ids).items() if count > 1]
     if repeated:
-        faults.append(f"query {key}: candidate_pool_ids repeats {repeated[0]}")
+        yield f"candidate_pool_ids repeats {repeated[0]}"
     for rank, trajectory in enumerate(group.pointer_candidates):
         if not 0 < len(set(trajectory.pointer)) == len(trajectory.pointer):
-            faults.append(f"query {key}: kept row {rank}: pointer is empty or repeats: {list(trajectory.pointer)}")
+            yield f"kept row {rank}: pointer is empty or repeats: {list(trajectory.pointer)}"
         if trajectory.vqa_gt_prob > 1 + ACCURACY_TOLERANCE:
-            faults.append(f"query {key}: kept row {rank}: vqa_gt_prob is no probability: {trajectory.vqa_gt_prob}")
-    if faults:
-        raise _BlockError(faults)
-
-
-def _row(where: str, row: Any, report: ImportReport) -> dict[str, Any] | None:
-    """Return a row with known keys only, or None if its evaluation had failed."""
-    if not isinstance(row, dict):
-        raise _BlockError([f"{where}: no object"])
-    mode, has_failed = row.get("vqa_eval_mode"), row.get("eval_failed", False)
-    if not isinstance(has_failed, bool):
-        raise _BlockError([f"{where}: 'eval_failed': neither true nor false"])
-    if has_failed or mode in FAILED_MODES:
-        report.dropped_rows[mode if mode in FAILED_MODES else "eval_failed"] += 1
-        return None
-    report.dropped_fields.update(name for name in IGNORED_FIELDS if name in row)
-    report.filled_fields.update(name for name in DEFAULTS if name not in row)
-    known = {name: value for name, value in row.items() if name not in IGNORED_FIELDS}
-    infinite = [name for name, value in known.items() if isinstance(value, float) and not math.isfinite(value)]
-    faults = [f"{where}: '{name}': {known[name]} is no finite number" for name in infinite]
-    if "query_id" in known:  # in this format only the query block holds it
-        faults.append(f"{where}: 'query_id': unknown key")
-    if faults:
-        raise _BlockError(faults)
-    return DEFAULTS | known
-
-
-def _block(group: RlGroup) -> dict[str, Any]:
-    rows = [trajectory.model_dump(mode="json", exclude={"query_id"}) for trajectory in group.pointer_candidates]
-    return {
-        "query": group.query.model_dump(mode="json"),
-        "candidate_pool_ids": list(group.candidate_pool_ids),
-        "pointer_candidates": rows,
-    }
+            yield f"kept row {rank}: vqa_gt_prob is no probability: {trajectory.vqa_gt_prob}"
 
 
 def _refuse_other_versions(path: Path, meta: Mapping[str, Any], blocks: Mapping[str, Any]) -> None:
@@ -323,23 +286,11 @@ def _has_no_pool(block: Mapping[str, Any]) -> bool:
     return "candidate_pool_ids" not in block or no_global
 
 
-def _require_keys(where: str, block: Any, keys: Sequence[str]) -> None:
-    if not isinstance(block, dict):
-        raise _BlockError([f"{where}: no object"])
-    faults = [f"{where}: '{key}': missing" for key in keys if key not in block]
-    faults += [f"{where}: '{key}': unknown key" for key in block if key not in keys]
-    faults += [f"{where}: '{key}': no list" for key in keys[1:] if not isinstance(block.get(key, []), list)]
-    if faults:
-        raise _BlockError(faults)
-
-
 def _describe(fault: ValidationError) -> list[str]:
-    lines = []
-    for error in fault.errors(include_url=False, include_context=False):
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
-        kind = {"missing": "missing", "extra_forbidden": "unknown key"}.get(error["type"], error["msg"])
-        lines.append(f"'{key}': {kind}" if key else kind)
-    return lines
+    kinds = {"missing": "missing", "extra_forbidden": "unknown key"}
+    errors = fault.errors(include_url=False, include_context=False)
+    told = [(error["loc"], kinds.get(error["type"], error["msg"])) for error in errors]
+    return [f"'{dotted(place)}': {kind}" if place else kind for place, kind in told]
 
 
 def _fault(path: Path, faults: Sequence[str]) -> RecordError:

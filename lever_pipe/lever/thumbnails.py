@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -45,16 +44,11 @@ def thumbnails(paths: Mapping[str, Path], *, most_together: int = MOST_TOGETHER)
 
 
 def _read(path: Path, digest: str) -> Image:
-    try:
-        content = path.read_bytes()
-    except OSError as fault:
-        found = fault.strerror or str(fault)
-        raise ImageError(f"{path}: expected an image", found=found, do="Restore the file.") from None
-    if hashlib.sha256(content).hexdigest() != digest:
+    if images.digest_of(path) != digest:
         raise ImageError(
             f"{path}: expected the image that the examples name", found="other bytes", do="Rerun prepare_examples."
         )
-    return images.rgb(path, content)
+    return images.read_rgb(path)
 
 
 def _png(picture: Image, side: int, colours: int) -> bytes:

@@ -1,4 +1,4 @@
-"""From an LVLM's answer to a scored trajectory."""
+"""From proposed selections to trajectories: what the LVLM answers with them, scored."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, Pool, Proposal, RlGroup, RlQuery, Trajectory
+from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.metrics.relevance import Relevance, relevance
 from lever_pipe.metrics.vqa_accuracy import normalise_answer, vqa_accuracy
@@ -18,6 +20,19 @@ from lever_pipe.metrics.vqa_accuracy import normalise_answer, vqa_accuracy
 def references_of(query: Example) -> tuple[str, ...]:
     """Return the distinct answers whose probability is asked for: the shown one first, then by first mention."""
     return tuple(dict.fromkeys([query.answer, *query.answers]))
+
+
+def trajectories_of(
+    proposals: Sequence[Proposal], train: Sequence[Example], model: Lvlm, prompter: Prompter
+) -> list[Trajectory]:
+    """Return each proposal of a train query with the LVLM's answer and its scores."""
+    requests = [
+        LvlmRequest(prompter(train[p.query_id], p.pointer_global), references_of(train[p.query_id])) for p in proposals
+    ]
+    return [
+        score_trajectory(proposal, train[proposal.query_id], reply.text, reply.answer_log_probs)
+        for proposal, reply in zip(proposals, model.run(requests), strict=True)
+    ]
 
 
 def score_trajectory(proposal: Proposal, query: Example, text: str, log_probs: Sequence[float]) -> Trajectory:

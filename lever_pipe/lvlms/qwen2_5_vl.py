@@ -36,8 +36,13 @@ def load(folder: Path, *, dtype: str, device: str) -> Family:
     tokenizer = read_patch_tokenizer(folder, config)
     processor = read_patch_processor(folder, config.vision_config)
     model = load_model(Qwen2_5_VLForConditionalGeneration, folder, tokenizer, dtype=dtype, device=device)
-    language = LanguageModel(model.model.language_model, model.lm_head, axes=3, image_token=config.image_token_id)
-    visual = model.model.visual
+    return family_of(folder, model, tokenizer, processor)
+
+
+def family_of(folder: Path, model: Any, tokenizer: Any, processor: Any) -> Family:
+    """Return what is loaded, or made in memory, as the engine runs it."""
+    visual, image_token = model.model.visual, model.config.image_token_id
+    language = LanguageModel(model.model.language_model, model.lm_head, axes=3, image_token=image_token)
     encoder = Patches(model, processor, VisionTower(visual), VisionFlop(visual))
     return Family(__name__, folder, model, tokenizer, processor, TEMPLATE, language, encoder)
 

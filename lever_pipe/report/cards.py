@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from lever_pipe.report.cells import Cell, EvidenceLedger, Message, Number
@@ -57,13 +57,5 @@ class Card:
             )
             for i, row in enumerate(self.rows, start=1)
         )
-        return Card(
-            title=self.title,
-            headline=ledger.note(self.headline, at, "headline"),
-            detail=ledger.note(self.detail, at, "detail"),
-            rows=rows,
-            axis=self.axis,
-            notes=ledger.note(self.notes, at, "notes"),
-            links=self.links,
-            keys=self.keys,
-        )
+        told = {name: ledger.note(getattr(self, name), at, name) for name in ("headline", "detail", "notes")}
+        return replace(self, rows=rows, **told)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import yaml
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict
+from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict, say
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
@@ -26,17 +26,11 @@ ABSENT = "–"
 """What a table shows for an absent cell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Joints:
-    """How a language joins the items of a list, its last two, parts of a cell, and sentences."""
-
-    items: str
-    last: str
-    parts: str
-    sentences: str
-
-
-JOINTS = {"en": Joints(", ", " and ", "; ", " "), "zh": Joints("、", "和", "；", "")}
+JOINTS = {
+    "en": {"items": ", ", "list": " and ", "parts": "; ", "sentences": " ", "spaced": " "},
+    "zh": {"items": "、", "list": "和", "parts": "；", "sentences": "", "spaced": " "},
+}
+"""What stands between the cells of a series, and in a list between all but the last two."""
 
 
 def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
@@ -58,11 +52,6 @@ def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
                 raise RecordError(f"{path}: expected another id than '{name}'", found="it twice", do="Rename one.")
             found[name] = text
     return found
-
-
-def slots_of(text: str) -> set[str]:
-    """Return the names of a text's arguments."""
-    return {match["name"] for match in SLOT.finditer(text)}
 
 
 def number_text(value: float, digits: int, *, sign: bool = False) -> str:
@@ -100,6 +89,10 @@ class Voice:
             RecordError: the catalogue lacks a message, or a message an argument.
         """
         return self._write(cell, lambda text: MARK.sub(_unmarked, text), _plain, _bare)
+
+    def say(self, message: str, /, **args: Any) -> str:
+        """Return a message as plain text."""
+        return self.text(say(message, **args))
 
     def html(self, cell: Cell) -> Markup:
         """Return a cell as HTML; each number stands in an element that names its line of the evidence file."""
@@ -162,16 +155,9 @@ class Voice:
 
     def _join(self, texts: list[str], joint: str) -> str:
         joints = JOINTS[self.language]
-        match joint:
-            case "list":
-                *first, last = texts or [""]
-                return f"{joints.items.join(first)}{joints.last}{last}" if first else last
-            case "parts":
-                return joints.parts.join(texts)
-            case "sentences":
-                return joints.sentences.join(texts)
-            case _:
-                return " ".join(texts)
+        if joint != "list" or len(texts) < 2:
+            return joints[joint].join(texts)
+        return joints["items"].join(texts[:-1]) + joints["list"] + texts[-1]
 
     def _element(self, number: Number | PValue) -> str:
         text, interval = parts_of(number)

@@ -21,14 +21,8 @@ PUBLISHED = "published/"
 
 TRAINING = frozenset(
     (
-        "reward",
-        "learning_rate",
-        "trained",
-        "dropout",
-        "kl_control",
-        "max_gradient_norm",
-        "training_code",
-        "selection_code",
+        *("reward", "learning_rate", "trained", "dropout", "kl_control", "max_gradient_norm"),
+        *("training_code", "selection_code"),
     )
 )
 """Fields of how a policy was trained, beside those of the sections below; a preset may differ in all of them."""
@@ -135,16 +129,14 @@ def _guarded(table: Table, lineages: Lineages) -> tuple[Table, list[str]]:
     if not table.factor or not any(line.groups for line in table.lines):
         return table, []
     allowed = allowed_fields(table)
-    found: list[LineageGap] = []
-    faults: list[str] = []
-    for is_published in (False, True):
-        block = [[name for name in line.groups if name.startswith(PUBLISHED) == is_published] for line in table.lines]
-        of_block = {name: _fields(name, table, lineages) for row in block for name in row}
-        differing = deviations(of_block, allowed, one_a_line=all(len(row) < 2 for row in block))
-        found += _condensed(differing) if is_published else differing
-        if not is_published:
-            faults = [fault for deviation in differing for fault in _faults(table, deviation)]
-    return _marked(table, found), faults
+    ours, theirs = (_compared(table, lineages, allowed, is_published=of) for of in (False, True))
+    return _marked(table, [*ours, *_condensed(theirs)]), [fault for each in ours for fault in _faults(table, each)]
+
+
+def _compared(table: Table, lineages: Lineages, allowed: frozenset[str], *, is_published: bool) -> list[LineageGap]:
+    rows = [[name for name in line.groups if name.startswith(PUBLISHED) == is_published] for line in table.lines]
+    known = {name: _fields(name, table, lineages) for row in rows for name in row}
+    return deviations(known, allowed, one_a_line=all(len(row) < 2 for row in rows))
 
 
 def _condensed(found: Sequence[LineageGap]) -> list[LineageGap]:
@@ -155,17 +147,13 @@ def _condensed(found: Sequence[LineageGap]) -> list[LineageGap]:
     fields: dict[frozenset[str], list[str]] = {}
     for each in found:
         fields.setdefault(each.holders, []).append(each.field)
-    texts = {
-        holders: say("guard.theirs", who=_betas_of(holders), fields=[named(field) for field in dict.fromkeys(names)])
-        for holders, names in fields.items()
-    }
     first = {each.holders: each for each in reversed(found)}
-    return [replace(first[holders], text=text) for holders, text in texts.items()]
-
-
-def _betas_of(groups: frozenset[str]) -> Series:
-    betas = {name.beta for name in map(PolicyName.parse, groups) if name.beta is not None}
-    return Series(tuple(Name(beta_text(beta)) for beta in sorted(betas)))
+    condensed = []
+    for holders, names in fields.items():
+        betas = sorted({name.beta for name in map(PolicyName.parse, holders) if name.beta is not None})
+        told = {"who": [Name(beta_text(beta)) for beta in betas], "fields": list(map(named, dict.fromkeys(names)))}
+        condensed.append(replace(first[holders], text=say("guard.theirs", **told)))
+    return condensed
 
 
 def _fields(group: str, table: Table, lineages: Lineages) -> Fields:
@@ -198,18 +186,17 @@ def _deviations_of(field: str, values: Mapping[str, str], *, one_a_line: bool) -
     holders = {value: frozenset(group for group in values if values[group] == value) for value in counts}
     norm, most = counts.most_common(1)[0]
     if 2 * most <= len(values):
-        each = tuple(say("guard.of", value=Code(v), who=_names(values, holders[v])) for v in counts)
+        each = tuple(say("guard.of", value=Code(value), who=_names(values, holders[value])) for value in counts)
         text = say("guard.split", field=name, each=Series(each, "parts"))
         for value in counts:
             rest = " or ".join(other for other in counts if other != value)
             yield LineageGap(field, value, "", rest, holders[value], text)
         return
-    for value in counts:
-        if value != norm:
-            both = {"field": name, "value": Code(value), "norm": Code(norm)}
-            who = {} if one_a_line else {"who": _names(values, holders[value])}
-            text = say("guard.line" if one_a_line else "guard.policy", **both, **who)
-            yield LineageGap(field, value, norm, norm, holders[value], text)
+    for value in (other for other in counts if other != norm):
+        both = {"field": name, "value": Code(value), "norm": Code(norm)}
+        who = {} if one_a_line else {"who": _names(values, holders[value])}
+        text = say("guard.line" if one_a_line else "guard.policy", **both, **who)
+        yield LineageGap(field, value, norm, norm, holders[value], text)
 
 
 def named(field: str) -> Cell:

@@ -14,7 +14,7 @@ from lever_pipe.report.cells import Cell, EvidenceLedger
 from lever_pipe.report.claims import tables as claims
 from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
-from lever_pipe.report.selector import answer, comparisons, documents, emulation, summary
+from lever_pipe.report.selector import answer, comparisons, documents, emulation, patterns
 from lever_pipe.report.table import Table
 
 MAIN = "report"
@@ -33,14 +33,15 @@ PAGES: Mapping[str, tuple[str, ...]] = {
 CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (answer.answers, agent_answer.answers)
 TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     setting.tables,
-    summary.tables,
+    answer.tables,
     comparisons.tables,
+    patterns.tables,
     emulation.tables,
     documents.tables,
     agent.tables,
     claims.tables,
 )
-TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, summary.texts, agent.texts)
+TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, answer.texts, agent.texts)
 """Makers of a section's sentences, each with the section's id."""
 
 

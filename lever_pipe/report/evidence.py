@@ -30,7 +30,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,8 +38,10 @@ from typing import Any, NamedTuple
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.report.long_format import csv_text
 
-IDENTITY = ("study", "subject", "against", "metric", "at", "subset", "samples", "shots", "mode", "family", "quoted")
+TOLD = ("at", "subset", "samples", "shots", "mode", "family", "quoted")
+"""What tells rows apart beside whose quantity it is, and which."""
 NUMBERS = ("value", "low", "high", "p", "p_holm", "detectable")
 DESCRIBED = ("stage", "preset", "base_rce_epoch", "kl_beta", "seed", "epoch")
 """Parts of the subject's name, written for readers of the file; they are no part of a row's identity."""
@@ -51,6 +53,8 @@ PRIMARY, SECONDARY = "primary", "secondary"
 """Roles of endpoints and comparisons."""
 OF_ONE_RUN, BY_SHOTS = "-one-run", "-by-shots"
 """Ends of the names of families: what infers to further questions only, and what stands beside the primary endpoint."""
+SIGN_FLIP, STUDENT = "sign flip", "Student's t"
+"""The two tests of comparisons: of one run against one run, and wherever there are several."""
 NAN = math.nan
 DERIVED = "report"
 """Study of the rows that tables and claims derive."""
@@ -88,14 +92,9 @@ class EvidenceRow(NamedTuple):
     @property
     def key(self) -> str:
         """Return the reference to this row: its identity, as `lever:baseline/random:accuracy:samples=800:shots=1`."""
-        rest = [f"{name}={text}" for name, text in zip(IDENTITY[4:], self[5:12], strict=True) if text]
+        rest = [f"{name}={text}" for name, text in zip(TOLD, self[5:12], strict=True) if text]
         against = f" - {self.against}" if self.against else ""
         return ":".join([self.study, f"{self.subject}{against}", self.metric, *rest])
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """Return the values of `IDENTITY`."""
-        return (self[0], self[1], self[4], self[2], *self[5:12])
 
     @property
     def operands(self) -> list[str]:
@@ -108,6 +107,7 @@ class EvidenceRow(NamedTuple):
         return not math.isnan(self.low)
 
 
+HEAD = (*EvidenceRow._fields, *DESCRIBED)
 MEASURED = tuple(map(EvidenceRow._fields.index, NUMBERS))
 COUNTED = tuple(map(EvidenceRow._fields.index, ("n", "runs")))
 
@@ -123,7 +123,6 @@ class Evidence:
         """
         self._by_key: dict[str, EvidenceRow] = {}
         self._by_place: dict[tuple[str, str], list[EvidenceRow]] = {}
-        self._by_identity: dict[tuple[str, ...], EvidenceRow] = {}
         self.add(rows)
 
     def add(self, rows: Iterable[EvidenceRow]) -> None:
@@ -133,20 +132,17 @@ class Evidence:
             RecordError: two rows have one identity.
         """
         for row in rows:
-            identity = row.identity
-            known = self._by_identity.get(identity)
-            if known is not None:
-                values = (
-                    f"{known.value!r} of {known.source or 'nowhere'} and {row.value!r} of {row.source or 'nowhere'}"
-                )
-                raise RecordError(f"{row.key}: expected one row", found=values, do="Drop one, or tell them apart.")
-            self._by_identity[identity] = row
-            self._by_key[row.key] = row
+            key = row.key
+            if key in self._by_key:
+                both = [f"{of.value!r} of {of.source or 'nowhere'}" for of in (self._by_key[key], row)]
+                wanted = f"{key}: expected one row"
+                raise RecordError(wanted, found=" and ".join(both), do="Drop one, or tell them apart.")
+            self._by_key[key] = row
             self._by_place.setdefault((row.metric, row.subject), []).append(row)
 
     def __iter__(self) -> Iterator[EvidenceRow]:
         """Yield every row in the order in which it came."""
-        return iter(self._by_identity.values())
+        return iter(self._by_key.values())
 
     @property
     def lines(self) -> dict[str, int]:
@@ -155,7 +151,7 @@ class Evidence:
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self._by_identity)
+        return len(self._by_key)
 
     def at(self, key: str) -> EvidenceRow:
         """Return the row of a reference.
@@ -170,8 +166,7 @@ class Evidence:
 
     def find(self, subject: str, metric: str, **parts: Any) -> EvidenceRow | None:
         """Return the row with exactly these parts (those not named are empty), or None."""
-        identity = {"study": "lever", "subject": subject, "metric": metric} | {k: str(v) for k, v in parts.items()}
-        return self._by_identity.get(tuple(identity.get(name, "") for name in IDENTITY))
+        return self._by_key.get(_key(subject, metric, parts))
 
     def get(self, subject: str, metric: str, **parts: Any) -> EvidenceRow:
         """Return the row with exactly these parts.
@@ -179,12 +174,7 @@ class Evidence:
         Raises:
             RecordError: there is none.
         """
-        found = self.find(subject, metric, **parts)
-        if found is None:
-            texts: dict[str, Any] = {name: str(value) for name, value in parts.items() if name != "study"}
-            wanted = EvidenceRow(str(parts.get("study", "lever")), subject, metric, NAN, **texts)
-            return self.at(wanted.key)
-        return found
+        return self.at(_key(subject, metric, parts))
 
     def where(self, subject: str | None = None, metric: str | None = None, **parts: Any) -> list[EvidenceRow]:
         """Return the rows with these parts, whatever the others are, in order."""
@@ -200,19 +190,20 @@ class Evidence:
         return list(dict.fromkeys(row.subject for row in self.where(metric=metric, **parts)))
 
 
+def _key(subject: str, metric: str, parts: Mapping[str, Any]) -> str:
+    texts: dict[str, Any] = {"study": "lever"} | {name: str(value) for name, value in parts.items()}
+    return EvidenceRow(subject=subject, metric=metric, value=NAN, **texts).key
+
+
 def write_evidence(path: Path, rows: Iterable[EvidenceRow]) -> None:
     """Write rows as CSV, each with the parts of its subject's name behind it."""
-    storage.write_text(path, ",".join([*EvidenceRow._fields, *DESCRIBED]) + "\n" + evidence_text(rows))
+    storage.write_text(path, csv_text(HEAD, ()) + evidence_text(rows))
 
 
 def evidence_text(rows: Iterable[EvidenceRow]) -> str:
     """Return rows as CSV without a head."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    for row in rows:
-        cells = [_text(value) if isinstance(value, float) else value or "" for value in row]
-        writer.writerow([*cells, *described(row.subject)])
-    return buffer.getvalue()
+    lines = ([cell if isinstance(cell, float) else cell or "" for cell in row] for row in rows)
+    return csv_text((), ((*line, *described(str(line[1]))) for line in lines))
 
 
 def read_evidence(path: Path) -> list[EvidenceRow]:
@@ -225,10 +216,10 @@ def read_evidence(path: Path) -> list[EvidenceRow]:
         lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
     except FileNotFoundError:
         raise RecordError(f"{path}: expected a file of evidence", found="none", do="Run its rule.") from None
-    head, width = [*EvidenceRow._fields, *DESCRIBED], len(EvidenceRow._fields)
-    if not lines or lines[0] != head:
+    if not lines or tuple(lines[0]) != HEAD:
         found = ", ".join(lines[0]) if lines else "an empty file"
-        raise RecordError(f"{path}: expected the columns {', '.join(head)}", found=found, do="Run its rule again.")
+        raise RecordError(f"{path}: expected the columns {', '.join(HEAD)}", found=found, do="Run its rule again.")
+    width = len(EvidenceRow._fields)
     return [_parsed(path, number, line[:width]) for number, line in enumerate(lines[1:], start=2)]
 
 
@@ -255,8 +246,3 @@ def _parsed(path: Path, number: int, cells: Sequence[str]) -> EvidenceRow:
     except (IndexError, TypeError, ValueError) as fault:
         wanted = f"{path}:{number}: expected an evidence row"
         raise RecordError(wanted, found=str(fault), do="Run its rule again.") from None
-
-
-def _text(value: float) -> str:
-    """Return at most nine significant digits, below what the last bits of another machine could move."""
-    return "" if math.isnan(value) else f"{value:.9g}"

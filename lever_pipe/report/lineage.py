@@ -139,7 +139,7 @@ def of_training(card: RunCard) -> dict[str, str]:
         found |= {
             "base_checkpoint": card.inputs["reference"][:DIGEST],
             "kl_beta": beta_text(config.pop("kl_beta")),
-            "kl_control": _kl_control(own.pop("adaptive_kl", None)),
+            "kl_control": f"adaptive; {_listed(adaptive)}" if (adaptive := own.pop("adaptive_kl", None)) else "fixed",
             "dropout": "off",  # the stages pair policy and reference without dropout
             "trained": "attention and layer norm" if own.pop("freeze_projections") else "all parameters",
         }
@@ -156,7 +156,7 @@ def of_training(card: RunCard) -> dict[str, str]:
     }
     if "train_examples" in card.inputs:
         found["training_examples"] = card.inputs["train_examples"][:DIGEST]
-    return found | dict(_flat({**config, section: own}))
+    return found | _texts("", {**config, section: own})
 
 
 def of_reward(card: RunCard) -> dict[str, str]:
@@ -176,7 +176,7 @@ def of_selection(card: RunCard, policy: str) -> dict[str, str]:
         "pool": card.inputs["eval_pools"][:DIGEST],
         "embeddings": card.inputs["embeddings"][:DIGEST],
         "selection_code": card.code,
-        **dict(_flat({"selection": config})),
+        **_texts("selection", config),
     }
 
 
@@ -195,7 +195,7 @@ def of_scores(card: RunCard) -> dict[str, str]:
     return {
         "questions": card.inputs["eval_examples"][:DIGEST],
         "scoring_code": card.code,
-        **dict(_flat({"scoring": config})),
+        **_texts("scoring", config),
     }
 
 
@@ -211,7 +211,7 @@ def _method(card: RunCard) -> str:
 
 def _of_reward(reward: Mapping[str, Any]) -> dict[str, str]:
     weights = {name: value for name, value in reward.items() if name != "mode"}
-    return {"reward": reward["mode"], **dict(_flat({"reward": weights}))}
+    return {"reward": reward["mode"], **_texts("reward", weights)}
 
 
 def _of_lvlm(lvlm: Mapping[str, Any]) -> dict[str, str]:
@@ -220,25 +220,28 @@ def _of_lvlm(lvlm: Mapping[str, Any]) -> dict[str, str]:
     return {
         "lvlm": f"{lvlm['member']} {lvlm['model_identity']}",
         "precision": lvlm["dtype"],
-        "decode": "; ".join(f"{name} {_plain(value)}" for name, value in lvlm["decode"].items()),
+        "decode": _listed(lvlm["decode"]),
         "prompt": f"{lvlm['prompt']['layout']} {templates}",
         "batching": "; ".join(batching),
     }
 
 
-def _kl_control(adaptive: Mapping[str, Any] | None) -> str:
-    if adaptive is None:
-        return "fixed"
-    return "adaptive; " + "; ".join(f"{name} {_plain(value)}" for name, value in adaptive.items())
+def _listed(values: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name} {_plain(value)}" for name, value in values.items())
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every leaf as `section.key`, so that no value of a config is left out of the comparison."""
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every leaf of a configuration as `section.key` with its value."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", _plain(value)
+            yield f"{prefix}{name}", value
+
+
+def _texts(section: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return every leaf as text, so that no value of a config is left out of the comparison."""
+    return {name: _plain(value) for name, value in flat(values, section and f"{section}.")}
 
 
 def _plain(value: object) -> str:

@@ -6,6 +6,9 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from lever_pipe.base import storage
 
 
 def decimal(value: float) -> str:
@@ -14,9 +17,14 @@ def decimal(value: float) -> str:
 
 
 def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Return a header and the lines as CSV; None becomes an empty field."""
+    """Return a header, none of no column, and the lines as CSV: floats as `decimal` writes them, None as nothing."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(lines)
+    writer.writerows([columns] if columns else [])
+    writer.writerows([decimal(cell) if isinstance(cell, float) else cell for cell in line] for line in lines)
     return buffer.getvalue()
+
+
+def write_csv(path: Path, columns: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
+    """Write what `csv_text` returns."""
+    storage.write_text(path, csv_text(columns, lines))

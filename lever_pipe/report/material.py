@@ -134,3 +134,7 @@ class Material:
         """Return the first comparison of two groups, of the family that `parts` names where it does."""
         rows = self.evidence.where(left, "accuracy", study="lever", against=right, shots=shots, **parts)
         return rows[0] if rows else None
+
+    def primary(self, left: str, right: str) -> EvidenceRow | None:
+        """Return the comparison of two groups at the primary endpoint."""
+        return self.compared(left, right, samples=max(self.samples, default=0))

@@ -18,9 +18,9 @@ from pydantic import Field, ValidationError
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.sections import Section
-from lever_pipe.report.cells import Cell, Name, Number, average, gap, holm, level, minus, part, say
+from lever_pipe.report.cells import Cell, Name, Number, average, gap, holm, level, minus, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.table import Column, Table, TableLine, Whose
+from lever_pipe.report.table import Column, Table, TableLine, beside
 
 Values = Mapping[str, Any]
 """Value by axis."""
@@ -35,10 +35,10 @@ class ColumnSpec(Section):
     """
 
     head: str
-    metric: str = ""
+    metric: str
     where: dict[str, str | int | float] = Field({})
     each: dict[str, Axis] = Field({})
-    show: Literal["level", "gap", "holm", "detectable", "p", "axis"] = "level"
+    show: Literal["level", "gap", "holm"] = "level"
     digits: int = 2
     scale: float = 1.0
     published: Literal["same", "mean", "less", "none"] = "same"
@@ -106,45 +106,40 @@ class _Pivot:
 
     def __init__(self, spec: TableSpec, evidence: Evidence, axes: Mapping[str, Sequence[Any]], values: Values) -> None:
         self.spec, self.evidence, self.axes, self.values = spec, evidence, axes, values
+        self.columns = [(column, at) for column in spec.columns for at in _combinations(column.each, axes)]
 
     def table(self, chosen: Values) -> Table:
-        places = list(_combinations(self.spec.lines, self.axes))
-        lines = [line for at in places for line in self._pair(at)]
-        heads = [Column(say(head), "name") for head in self.spec.line_heads]
-        if self.spec.published:
-            heads.append(Column(say("head.source"), "name"))
-        heads += [Column(self._head(column, at)) for column in self.spec.columns for at in self._each(column)]
-        absent = [
-            note
-            for axis, wanted in {**self.spec.lines, **self.spec.tables}.items()
-            if (note := self._missing(axis, wanted))
-        ]
+        spec, heads = self.spec, (*self.spec.line_heads, *(("head.source",) if self.spec.published else ()))
+        absent = (self._missing(axis, wanted) for axis, wanted in {**spec.lines, **spec.tables}.items())
         return Table(
-            id=_filled(self.spec.id, chosen),
-            section=self.spec.section,
-            title=say(self.spec.title, **{name: as_axis(value) for name, value in self.values.items()}),
-            columns=tuple(heads),
-            lines=tuple(lines),
-            notes=(*map(say, self.spec.notes), *absent),
-            factor=self.spec.factor,
+            id=_filled(spec.id, chosen),
+            section=spec.section,
+            title=self._say(spec.title),
+            columns=(
+                *(Column(say(head), "name") for head in heads),
+                *(Column(self._say(column.head, at)) for column, at in self.columns),
+            ),
+            lines=tuple(line for at in _combinations(spec.lines, self.axes) for line in self._lines(at)),
+            notes=(*map(say, spec.notes), *(note for note in absent if note)),
+            factor=spec.factor,
         )
 
-    def _pair(self, at: Values) -> Iterator[TableLine]:
+    def _say(self, message: str, at: Values | None = None) -> Cell:
+        return say(message, **{name: as_axis(value) for name, value in {**self.values, **(at or {})}.items()})
+
+    def _lines(self, at: Values) -> Iterator[TableLine]:
         """Yield the line of ours and, where anything was published, one below it; nothing without ours."""
         names = tuple(as_axis(at[axis]) for axis in self.spec.lines)
-        ours = [self._ours(column, {**at, **each}) for column in self.spec.columns for each in self._each(column)]
+        ours = [self._ours(column, {**at, **each}) for column, each in self.columns]
         if not any(cell is not None for cell in ours):
             return
-        sides: list[tuple[Whose, list[Cell], str]] = [("ours", ours, self.spec.ours)]
+        sides = (self.spec.ours, self.spec.published)
+        left, right = ((_filled(subject, {**self.values, **at}),) for subject in sides)
         if self.spec.published:
-            theirs = [
-                self._theirs(column, {**at, **each}) for column in self.spec.columns for each in self._each(column)
-            ]
-            sides += [("published", theirs, self.spec.published)] if any(cell is not None for cell in theirs) else []
-        for whose, cells, subject in sides:
-            source: tuple[Cell, ...] = (say(f"word.{whose}"),) if self.spec.published else ()
-            group = _filled(subject, {**self.values, **at})
-            yield TableLine((*names, *source, *cells), whose, (group,))
+            theirs = [self._theirs(column, {**at, **each}) for column, each in self.columns]
+            yield from beside(names, ours, theirs, (left, right))
+        else:
+            yield TableLine((*names, *ours), "ours", left)
 
     def _ours(self, column: ColumnSpec, at: Values) -> Cell:
         row = self._row(column, at, self.spec.ours)
@@ -155,10 +150,6 @@ class _Pivot:
                 return gap(row, column.digits, scale=column.scale)
             case "holm":
                 return holm(row)
-            case "detectable" | "p":
-                return part(row, column.show, column.digits, scale=column.scale)
-            case "axis":
-                return None
 
     def _theirs(self, column: ColumnSpec, at: Values) -> Cell:
         match column.published:
@@ -168,21 +159,17 @@ class _Pivot:
                 return self._printed(column, at)
             case "mean":
                 return self._mean(column, at)
-            case "less" if all(at.get(axis) == value for axis, value in column.less.items()):
-                return None
             case "less":
-                return minus(self._mean(column, at), self._mean(column, {**at, **column.less}))
+                is_same = all(at.get(axis) == value for axis, value in column.less.items())
+                return None if is_same else minus(self._mean(column, at), self._mean(column, {**at, **column.less}))
 
     def _mean(self, column: ColumnSpec, at: Values) -> Number | None:
         over = column.mean_over
         return average([self._printed(column, {**at, over: value}) for value in self.axes.get(over, ())], column.digits)
 
     def _printed(self, column: ColumnSpec, at: Values) -> Number | None:
-        for file in self.spec.quoted:
-            row = self._row(column, at, self.spec.published, quoted=file)
-            if row is not None:
-                return level(row, column.digits, scale=column.scale)
-        return None
+        rows = (self._row(column, at, self.spec.published, quoted=file) for file in self.spec.quoted)
+        return level(next((row for row in rows if row is not None), None), column.digits, scale=column.scale)
 
     def _row(self, column: ColumnSpec, at: Values, subject: str, quoted: str = "") -> EvidenceRow | None:
         values = {**self.values, **at}
@@ -191,15 +178,8 @@ class _Pivot:
             where = {"quoted": quoted} | {name: where[name] for name in ("at", "samples", "shots") if name in where}
             if column.mean_over in at:
                 where[column.mean_over] = str(at[column.mean_over])
-        return self.evidence.find(
-            _filled(subject, values), _filled(column.metric, values), study=self.spec.study, **where
-        )
-
-    def _each(self, column: ColumnSpec) -> list[Values]:
-        return list(_combinations(column.each, self.axes)) if column.each else [{}]
-
-    def _head(self, column: ColumnSpec, at: Values) -> Cell:
-        return say(column.head, **{name: as_axis(value) for name, value in {**self.values, **at}.items()})
+        place = _filled(subject, values), _filled(column.metric, values)
+        return self.evidence.find(*place, study=self.spec.study, **where)
 
     def _missing(self, axis: str, wanted: Axis) -> Cell:
         absent = [value for value in wanted if value not in self.axes.get(axis, ())] if wanted != "all" else []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from lever_pipe.report.cells import Cell, Code, Name, level, part, say, sentences
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.lineage import flat
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.answer import SIMILAR
 from lever_pipe.report.table import Column, Table, TableLine
@@ -21,14 +22,18 @@ def tables(material: Material) -> Iterator[Table]:
     presets = {arm.preset: known[arm.preset] for arm in material.config.arms if arm.preset in known}
     if not material.has("lever") or not presets:
         return
-    flat = {name: dict(_flat(preset.model_dump(mode="json"))) for name, preset in presets.items()}
-    keys = list(dict.fromkeys(key for values in flat.values() for key in values))
-    differing = [key for key in keys if len({str(values.get(key)) for values in flat.values()}) > 1]
-    columns = (Column(say("head.parameter"), "name"), *(Column(Code(name), "words") for name in flat))
-    measured = _measured(material, list(flat))
-    shown = differing or [key for key in keys if key.startswith("selector.")]
-    yield Table("presets", "run", say("run.presets"), columns, (*_lines(flat, shown), *measured))
-    yield Table("presets-all", "data", say("run.presets_all"), columns, tuple(_lines(flat, keys)))
+    of = {name: dict(flat(preset.model_dump(mode="json"))) for name, preset in presets.items()}
+    keys = list(dict.fromkeys(key for values in of.values() for key in values))
+    differing = [key for key in keys if len({str(values.get(key)) for values in of.values()}) > 1]
+    columns = (Column(say("head.parameter"), "name"), *(Column(Code(name), "words") for name in of))
+    lines = {key: TableLine((Code(key), *(_value(values.get(key)) for values in of.values()))) for key in keys}
+    shown = [lines[key] for key in differing or [key for key in keys if key.startswith("selector.")]]
+    rows = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
+    counts = [level(rows.get(f"preset~{name}"), 0, interval=False) for name in of]
+    if any(count is not None for count in counts):
+        shown.append(TableLine((say("run.n_parameters"), *counts)))
+    yield Table("presets", "run", say("run.presets"), columns, tuple(shown))
+    yield Table("presets-all", "data", say("run.presets_all"), columns, tuple(lines.values()))
 
 
 def texts(material: Material) -> Iterator[tuple[str, Cell]]:
@@ -75,31 +80,13 @@ def _plain(row: EvidenceRow) -> Cell:
     return level(row, 1, interval=False)
 
 
-def _measured(material: Material, presets: list[str]) -> Iterator[TableLine]:
-    rows = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
-    counts = tuple(level(rows.get(f"preset~{preset}"), 0, interval=False) for preset in presets)
-    if any(count is not None for count in counts):
-        yield TableLine((say("run.n_parameters"), *counts))
-
-
-def _lines(flat: Mapping[str, Mapping[str, Any]], keys: list[str]) -> Iterator[TableLine]:
-    for key in keys:
-        yield TableLine((Code(key), *(_value(values.get(key)) for values in flat.values())))
-
-
 def _value(value: Any) -> Cell:
-    if value is None or isinstance(value, bool):
-        return say({None: "word.none", True: "word.on", False: "word.off"}[value])
-    if isinstance(value, list):
-        return Name(", ".join(f"{each:g}" for each in value))
-    return (
-        Name(f"{value:g}") if isinstance(value, float) else Code(value) if isinstance(value, str) else Name(str(value))
-    )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    match value:
+        case None | True | False:
+            return say({None: "word.none", True: "word.on", False: "word.off"}[value])
+        case list():
+            return Name(", ".join(f"{each:g}" for each in value))
+        case str():
+            return Code(value)
+        case _:
+            return Name(f"{value:g}" if isinstance(value, float) else str(value))

@@ -1,4 +1,4 @@
-"""From the files that the rules write to rows of evidence: one function a kind of file, each row with its line."""
+"""From the files that the rules write to rows of evidence: one reader a kind of file, each row with its line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from lever_pipe.report.evidence import NAN, EvidenceRow
 
 Line = Mapping[str, str]
 LEVER, INTENTION = "lever", "intention"
+TESTED = ("p", "p_holm", "detectable")
+COUNTS = {"n": ("n_questions", "n_tasks", "n"), "runs": ("n_runs", "n_seeds")}
+"""Columns of a file that hold a count of a row."""
 BETA_LABEL = re.compile(r"(?P<beta>\d+(?:\.\d+)?)(?:\(stored \d+(?:\.\d+)?\))?")
 PUBLISHED_METRICS = {
     "vqa_acc_pct": "accuracy",
@@ -34,22 +37,123 @@ ENDPOINT = re.compile(
 )
 
 
-def intervals(path: Path) -> Iterator[EvidenceRow]:
-    """Yield accuracies of groups with their intervals, of `intervals.csv`."""
-    for source, line in _lines(path):
-        yield EvidenceRow(
-            LEVER,
-            line["group"],
-            "accuracy",
-            float(line["accuracy"]),
-            subset="prefix",
-            samples=line["samples"],
-            shots=line["shots"],
-            **_ends(line),
-            n=int(line["n_questions"]),
-            runs=int(line["n_runs"]),
-            source=source,
-        )
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Reads a kind of file whose lines say alike what they hold; templates are filled with the columns of a line.
+
+    Columns that are named as parts of a row (`samples`, `shots`, `role`, the ends of an interval, tests, counts) stand
+    for these.
+
+    Attributes:
+        subject: template, or what works it out from a line.
+        metrics: column by metric, each a row.
+        parts: templates of other parts of a row.
+        runs: training runs behind a row, where no column says so.
+        has_means: whether means over seeds follow the rows of single seeds.
+        study: of the subject.
+    """
+
+    subject: str | Callable[[Line], str]
+    metrics: Mapping[str, str]
+    parts: Mapping[str, str] = field(default_factory=dict)
+    runs: int = 0
+    has_means: bool = False
+    study: str = LEVER
+
+    def __call__(self, *paths: Path) -> Iterator[EvidenceRow]:
+        """Yield the rows of each file.
+
+        Raises:
+            RecordError: there is no such file.
+        """
+        for path in paths:
+            rows = (row for source, line in _lines(path) for row in self.rows(source, line))
+            yield from _with_means(rows) if self.has_means else rows
+
+    def rows(self, source: str, line: Line) -> Iterator[EvidenceRow]:
+        """Yield the rows of a line."""
+        subject = self.subject(line) if callable(self.subject) else self.subject.format_map(line)
+        parts = {name: template.format_map(line) for name, template in self.parts.items()}
+        told: dict[str, Any] = {name: line[name] for name in ("samples", "shots", "role") if name in line}
+        told |= {name: _number(line[name]) for name in ("low", "high", *TESTED) if name in line}
+        counted = ((name, int(line[column])) for name, of in COUNTS.items() for column in of if column in line)
+        told |= {"runs": self.runs, **dict(counted), **parts, "source": source}
+        for metric, column in self.metrics.items():
+            yield EvidenceRow(self.study, subject, metric.format_map(line), _number(line[column]), **told)
+
+
+def _trained(line: Line) -> str:
+    """Return the policy that the columns of a training file name."""
+    kind = "on_policy" if (line["stage"], line["mode"]) == ("grpo", "on_policy") else line["stage"]
+    base, seed, epoch = (int(line[name]) if line[name] else None for name in ("base_rce_epoch", "seed", "epoch"))
+    beta = float(line["kl_beta"]) if line["kl_beta"] else None
+    return str(PolicyName(kind=kind, preset=line["preset"], base=base, beta=beta, seed=seed, epoch=epoch))
+
+
+def _flipped(line: Line) -> str:
+    return str(replace(PolicyName.parse(line["left"]), seed=int(line["seed"])))
+
+
+def _agent(line: Line) -> str:
+    return f"arm~{line['arm']}/seed~{line['seed']}" if line.get("seed") else f"arm~{line['arm']}"
+
+
+def _emulated(line: Line) -> str:
+    numbers = {"base": line.get("base_rce_epoch"), "beta": line["kl_beta"], "epoch": line["epoch"]}
+    return "/".join([f"emulation/{line['arm']}", *(f"{name}~{text}" for name, text in numbers.items() if text)])
+
+
+def _rewarded(line: Line) -> str:
+    settings = (f"{name}~{float(line[name]):g}" for name in ("hard", "soft", "relevance"))
+    return "/".join((f"rewards/{line['mode']}", *settings))
+
+
+ACCURACY = {"accuracy": "accuracy"}
+VALUE = {"{metric}": "value"}
+PREFIX = {"subset": "prefix"}
+RUN = {"at": "run"}
+CHOICES = ("as_sequence", "as_set", "at_position")
+
+intervals = Lines("{group}", ACCURACY, PREFIX)
+training = Lines(_trained, VALUE, runs=1, has_means=True)
+parameters = Lines(
+    "{policy}",
+    {name: name for name in ("n_parameters", "share_differing", "norm", "relative_norm")},
+    {"at": "from base"},
+    runs=1,
+    has_means=True,
+)
+breakdown = Lines("{group}", ACCURACY, {"subset": "{by}~{kind}"})
+costs = Lines(_trained, {"prompts.own": "own_prompts", "prompts.all": "prompts"}, runs=1, has_means=True)
+"""Prompts that an epoch has learned from: its own, and those of its base with them."""
+flips = Lines(_flipped, {f"flips.{of}": of for of in ("better", "worse", "equal")}, {"against": "{right}"}, runs=1)
+"""How many questions a GRPO run answers better and worse than its base."""
+selections = Lines("{group}", {"agrees.{agrees_in}": "share"}, {"at": "rank {rank}", "subset": "kind~{kind}"})
+"""What demonstrations have in common with their queries by rank."""
+_bins = Lines(_rewarded, {"{what}": "share"}, {"at": "{low} {high}", "subset": "best {kept}"})
+_differences = Lines(
+    "{left}", {"accuracy": "difference"}, {**PREFIX, "against": "{right}", "family": "{family}", "how": "{test}"}
+)
+_scores = Lines(
+    lambda line: line["policy"] if line["preset"] else f"baseline/{line['policy']}", ACCURACY, PREFIX, runs=1
+)
+_agreement = Lines("{left}", {name: name for name in CHOICES}, {"against": "{right}"})
+_endpoints = Lines(_agent, {"{endpoint}": "value"}, study=INTENTION)
+_arm_differences = Lines(
+    lambda line: f"arm~{line['arm']}",
+    {"{endpoint}": "difference"},
+    {"against": "arm~{reference}", "family": "{role}", "how": "{test}"},
+    study=INTENTION,
+)
+_statistics = Lines(_agent, {"curve.{statistic}": "value"}, {"subset": "val", "mode": "{mode}"}, study=INTENTION)
+_curves = Lines(_agent, VALUE, {"at": "{step}", "subset": "{split}", "mode": "{mode}"}, runs=1, study=INTENTION)
+_runs = Lines(
+    _agent,
+    {name: name for name in ("planned_steps", "executed_steps", "best_step", "n_parameters", "seconds")},
+    RUN,
+    runs=1,
+    study=INTENTION,
+)
 
 
 def comparisons(path: Path) -> Iterator[EvidenceRow]:
@@ -57,120 +161,34 @@ def comparisons(path: Path) -> Iterator[EvidenceRow]:
 
     `accuracy.left` and `accuracy.right` are over the runs that were compared, so that they subtract.
     """
+    plain: dict[str, Any] = dict.fromkeys(("low", "high", *TESTED), NAN) | {"how": "runs compared"}
     for source, line in _lines(path):
-        found = EvidenceRow(
-            LEVER,
-            line["left"],
-            "accuracy",
-            float(line["difference"]),
-            against=line["right"],
-            subset="prefix",
-            samples=line["samples"],
-            shots=line["shots"],
-            family=line["family"],
-            **_ends(line),
-            **_tested(line),
-            n=int(line["n_questions"]),
-            runs=int(line["n_runs"]),
-            role=line.get("role", ""),
-            how=line["test"],
-            source=source,
-        )
-        yield found
-        plain: dict[str, Any] = dict.fromkeys(("low", "high", "p", "p_holm", "detectable"), NAN)
-        for side in ("left", "right"):
-            if line.get(f"{side}_value"):
-                value = float(line[f"{side}_value"])
-                yield found._replace(metric=f"accuracy.{side}", value=value, how="runs compared", **plain)
+        for found in _differences.rows(source, line):
+            yield found
+            for side in (side for side in ("left", "right") if line.get(f"{side}_value")):
+                yield found._replace(metric=f"accuracy.{side}", value=float(line[f"{side}_value"]), **plain)
 
 
 def scores(*paths: Path) -> Iterator[EvidenceRow]:
     """Yield accuracies of single seeds and draws over prefixes of the questions, of `scores.csv` and `arms.csv`."""
-    for path in paths:
-        for source, line in _lines(path):
-            subject = line["policy"] if line["preset"] else f"baseline/{line['policy']}"
-            if line["subset"] == "prefix" and group_of(subject) != subject:
-                at: dict[str, Any] = {"subset": "prefix", "samples": line["samples"], "shots": line["shots"]}
-                n = int(line["n_questions"])
-                yield EvidenceRow(LEVER, subject, "accuracy", float(line["accuracy"]), **at, n=n, runs=1, source=source)
-
-
-def training(*paths: Path) -> Iterator[EvidenceRow]:
-    """Yield training metrics of every epoch by seed and their means over seeds, of `training.csv` and its like."""
-    for path in paths:
-        yield from _with_means(_training_rows(path))
+    for source, line in (each for path in paths for each in _lines(path)):
+        if line["subset"] == "prefix":
+            yield from (row for row in _scores.rows(source, line) if group_of(row.subject) != row.subject)
 
 
 def agreement(path: Path) -> Iterator[EvidenceRow]:
     """Yield shares of queries with the same choice by pair of groups, mean over pairs of runs, of `agreement.csv`."""
-    found: dict[tuple[str, str, str, str], list[tuple[float, str]]] = {}
-    for source, line in _lines(path):
-        pair = group_of(line["left"]), group_of(line["right"])
-        for metric in ("as_sequence", "as_set", "at_position"):
-            found.setdefault((*pair, line["shots"], metric), []).append((float(line[metric]), source))
-    for (left, right, shots, metric), members in found.items():
-        at: dict[str, Any] = {"against": right, "shots": shots, "runs": len(members)}
-        value = math.fsum(value for value, _ in members) / len(members)
-        source = _joint(source for _, source in members)
-        yield EvidenceRow(LEVER, left, metric, value, **at, how="mean", source=source)
-
-
-def parameters(path: Path) -> Iterator[EvidenceRow]:
-    """Yield how parameters differ from those that training started from, by seed and mean, of `parameters.csv`."""
-
-    def rows() -> Iterator[EvidenceRow]:
-        for source, line in _lines(path):
-            for metric in ("n_parameters", "share_differing", "norm", "relative_norm"):
-                value = float(line[metric]) if line[metric] else NAN
-                yield EvidenceRow(LEVER, line["policy"], metric, value, at="from base", runs=1, source=source)
-
-    yield from _with_means(rows())
-
-
-def breakdown(path: Path) -> Iterator[EvidenceRow]:
-    """Yield accuracies by kind of question, of `breakdown.csv`; the subset is as `relation~color`."""
-    for source, line in _lines(path):
-        subset, n = f"{line['by']}~{line['kind']}", int(line["n_questions"])
-        at: dict[str, Any] = {"subset": subset, "shots": line["shots"]}
-        value = float(line["accuracy"])
-        yield EvidenceRow(LEVER, line["group"], "accuracy", value, **at, **_ends(line), n=n, source=source)
-
-
-def costs(path: Path) -> Iterator[EvidenceRow]:
-    """Yield the prompts that an epoch has learned from, its own and those of its base, of `costs.csv`."""
-
-    def rows() -> Iterator[EvidenceRow]:
-        for source, line in _lines(path):
-            for metric, column in (("prompts.own", "own_prompts"), ("prompts.all", "prompts")):
-                yield EvidenceRow(LEVER, str(_trained(line)), metric, float(line[column]), runs=1, source=source)
-
-    yield from _with_means(rows())
-
-
-def flips(path: Path) -> Iterator[EvidenceRow]:
-    """Yield how many questions a GRPO run answers better and worse than its base, by seed, of `flips.csv`."""
-    for source, line in _lines(path):
-        subject = _with_seed(line["left"], line["seed"])
-        for metric in ("better", "worse", "equal"):
-            at: dict[str, Any] = {"against": line["right"], "shots": line["shots"], "runs": 1}
-            yield EvidenceRow(LEVER, subject, f"flips.{metric}", float(line[metric]), **at, source=source)
-
-
-def selections(path: Path) -> Iterator[EvidenceRow]:
-    """Yield what demonstrations have in common with their queries by rank, of `selections.csv`."""
-    for source, line in _lines(path):
-        at: dict[str, Any] = {"at": f"rank {line['rank']}", "subset": f"kind~{line['kind']}", "n": int(line["n"])}
-        metric = f"agrees.{line['agrees_in']}"
-        yield EvidenceRow(LEVER, line["group"], metric, float(line["share"]), **at, source=source)
+    found: dict[tuple[str, ...], list[EvidenceRow]] = {}
+    for row in _agreement(path):
+        pair = group_of(row.subject), group_of(row.against)
+        found.setdefault((*pair, row.shots, row.metric), []).append(row)
+    for (left, right, *_), members in found.items():
+        yield _mean(members, left, "mean")._replace(against=right)
 
 
 def rewards(path: Path) -> Iterator[EvidenceRow]:
     """Yield the bins of rewards and advantages, of `rewards.csv`: shares by the bin's low and high end."""
-    for source, line in _lines(path):
-        settings = "/".join(f"{name}~{float(line[name]):g}" for name in ("hard", "soft", "relevance"))
-        at: dict[str, Any] = {"at": f"{line['low']} {line['high']}", "subset": f"best {line['kept']}"}
-        subject = f"rewards/{line['mode']}/{settings}"
-        yield EvidenceRow(LEVER, subject, line["what"], float(line["share"]), **at, n=int(line["n"]), source=source)
+    return (row._replace(low=NAN, high=NAN) for row in _bins(path))
 
 
 def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceRow]:
@@ -180,9 +198,9 @@ def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceR
     else:
         pairs = [(name, value, str(path)) for name, value in _flat(json.loads(path.read_text(encoding="utf-8")))]
     for name, value, source in pairs:
-        yield EvidenceRow(
-            study, subject, name, _number(value), printed="" if _is_number(value) else str(value), source=source
-        )
+        number = _number(value)
+        printed = str(value) if math.isnan(number) else ""
+        yield EvidenceRow(study, subject, name, number, printed=printed, source=source)
 
 
 def work(paths: Sequence[Path]) -> Iterator[EvidenceRow]:
@@ -204,70 +222,29 @@ def work(paths: Sequence[Path]) -> Iterator[EvidenceRow]:
 
 def emulated(scores: Path, prompts: Path, agreement: Path, training: Path) -> Iterator[EvidenceRow]:
     """Yield accuracies, prompts, equal choices and training metrics of emulated faults."""
-    for source, line in _lines(scores):
-        at: dict[str, Any] = {
-            "subset": "prefix",
-            "samples": line["samples"],
-            "shots": line["shots"],
-            "n": int(line["n_questions"]),
-        }
-        yield EvidenceRow(LEVER, _emulated(line), "accuracy", float(line["accuracy"]), **at, runs=1, source=source)
-    for source, line in _lines(prompts):
-        for metric in ("repeated_share", "prompts_a_query_mean", "prompts_a_query_max"):
-            value = _number(line[metric])
-            yield EvidenceRow(LEVER, f"emulation/{line['arm']}", metric, value, shots=line["shots"], source=source)
-    for source, line in _lines(agreement):
-        other = {"arm": line["arm"], "kl_beta": line["other_kl_beta"], "epoch": line["other_epoch"]}
-        to: dict[str, Any] = {"against": _emulated(other), "shots": line["shots"]}
-        yield EvidenceRow(LEVER, _emulated(line), "as_sequence", float(line["identical"]), **to, source=source)
-    for source, line in _lines(training):
-        subject = _emulated(line)
-        yield EvidenceRow(LEVER, subject, line["metric"], _number(line["value"]), source=source)
+    yield from Lines(_emulated, ACCURACY, PREFIX, runs=1)(scores)
+    counted = ("repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
+    yield from Lines("emulation/{arm}", {name: name for name in counted})(prompts)
+    other = {"against": "emulation/{arm}/beta~{other_kl_beta}/epoch~{other_epoch}"}
+    yield from Lines(_emulated, {"as_sequence": "identical"}, other)(agreement)
+    yield from Lines(_emulated, VALUE)(training)
 
 
 def endpoints(path: Path) -> Iterator[EvidenceRow]:
     """Yield the endpoints of every arm, by seed and mean, of `endpoints.csv`."""
-    for source, line in _lines(path):
-        yield EvidenceRow(
-            INTENTION,
-            _agent(line["arm"], line["seed"]),
-            value=_number(line["value"]),
-            **_endpoint(line["endpoint"]),
-            **_ends(line),
-            n=int(line["n_tasks"]),
-            runs=int(line["n_seeds"]),
-            role=line["role"],
-            source=source,
-        )
+    return map(_of_endpoint, _endpoints(path))
 
 
 def arm_comparisons(path: Path) -> Iterator[EvidenceRow]:
     """Yield paired differences of arms, of `comparisons.csv` of study `intention`; the family is the role."""
-    for source, line in _lines(path):
-        yield EvidenceRow(
-            INTENTION,
-            _agent(line["arm"], ""),
-            value=_number(line["difference"]),
-            against=_agent(line["reference"], ""),
-            family=line["role"],
-            **_endpoint(line["endpoint"]),
-            **_ends(line),
-            **_tested(line),
-            n=int(line["n_tasks"]),
-            runs=int(line["n_seeds"]),
-            role=line["role"],
-            how=line["test"],
-            source=source,
-        )
+    return map(_of_endpoint, _arm_differences(path))
 
 
 def curve_statistics(path: Path) -> Iterator[EvidenceRow]:
     """Yield what is known of every validation curve and pair of curves, of `statistics.csv`."""
     for source, line in _lines(path):
-        against = _agent(line["against"], line["seed"]) if line["against"] else ""
-        at: dict[str, Any] = {"against": against, "subset": "val", "mode": line["mode"]}
-        subject, value = _agent(line["arm"], line["seed"]), _number(line["value"])
-        yield EvidenceRow(INTENTION, subject, f"curve.{line['statistic']}", value, **at, source=source)
+        against = _agent({"arm": line["against"], "seed": line["seed"]}) if line["against"] else ""
+        yield from (row._replace(against=against) for row in _statistics.rows(source, line))
 
 
 def curves(path: Path) -> Iterator[EvidenceRow]:
@@ -277,30 +254,20 @@ def curves(path: Path) -> Iterator[EvidenceRow]:
     A training metric has, for each arm, the least and most of all steps and seeds, and the sum and spread (standard
     deviation) over steps as means over seeds.
     """
-
-    def rows() -> Iterator[EvidenceRow]:
-        for source, line in _lines(path):
-            at: dict[str, Any] = {"at": line["step"], "subset": line["split"], "mode": line["mode"]}
-            subject = _agent(line["arm"], line["seed"])
-            yield EvidenceRow(INTENTION, subject, line["metric"], _number(line["value"]), **at, runs=1, source=source)
-
-    every = list(rows())
+    every = list(_curves(path))
     evaluated = {row.at for row in every if row.subset == "val"} | {"1"}
     for row in _with_means(every):
         if row.subset != "train" or "/seed~" not in row.subject or (row.metric in BY_SEED and row.at in evaluated):
             yield row
-    yield from _over_steps(path, every)
+    yield from _over_steps(path, [row for row in every if row.subset == "train"])
 
 
 def _over_steps(path: Path, rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
-    by_run: dict[tuple[str, str], list[float]] = {}
+    by_arm: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
-        if row.subset == "train":
-            by_run.setdefault((row.subject, row.metric), []).append(row.value)
-    by_arm: dict[tuple[str, str], list[list[float]]] = {}
-    for (run, metric), values in by_run.items():
-        by_arm.setdefault((group_of(run), metric), []).append(values)
-    for (arm, metric), seeds in by_arm.items():
+        by_arm.setdefault((group_of(row.subject), row.metric), {}).setdefault(row.subject, []).append(row.value)
+    for (arm, metric), by_run in by_arm.items():
+        seeds = list(by_run.values())
         summary = {
             "least": min(map(min, seeds)),
             "most": max(map(max, seeds)),
@@ -313,14 +280,12 @@ def _over_steps(path: Path, rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow
 
 
 def runs(path: Path) -> Iterator[EvidenceRow]:
-    """Yield what is known of every run of an arm, of `runs.csv`."""
+    """Yield what is known of every run of an arm, of `runs.csv`; a text has no value."""
     for source, line in _lines(path):
-        subject = _agent(line["arm"], line["seed"])
-        for metric in ("planned_steps", "executed_steps", "best_step", "n_parameters", "seconds"):
-            yield EvidenceRow(INTENTION, subject, metric, _number(line[metric]), at="run", runs=1, source=source)
+        yield from _runs.rows(source, line)
         for metric in ("engine", "reason", "version", "device"):
-            texts: dict[str, Any] = {"at": "run", "printed": line[metric], "source": source}
-            yield EvidenceRow(INTENTION, subject, metric, NAN, runs=1, **texts)
+            told: dict[str, Any] = {**RUN, "runs": 1, "printed": line[metric], "source": source}
+            yield EvidenceRow(INTENTION, _agent(line), metric, NAN, **told)
 
 
 def published(path: Path) -> Iterator[EvidenceRow]:
@@ -328,7 +293,7 @@ def published(path: Path) -> Iterator[EvidenceRow]:
 
     Of a number that one file prints twice the first counts.
     """
-    seen: dict[tuple[str, ...], str] = {}
+    seen: set[str] = set()
     for source, line in _lines(path):
         if line["dataset"] != "okvqa" or not line["lvlm"].startswith("Qwen2.5-VL"):
             continue
@@ -337,25 +302,18 @@ def published(path: Path) -> Iterator[EvidenceRow]:
         stage = line["stage"].replace("grpo_frozen", "grpo").replace("rce_scratch", "rce")
         parts = [f"published/{stage}", f"beta~{float(label['beta']):g}" if label else ""]
         parts += [f"epoch~{epoch}"] if epoch.isdigit() else []
-        subject = "/".join(filter(None, parts))
-        file = line["source_file"].rpartition(":")[2]
         metric = PUBLISHED_METRICS.get(line["metric"], line["metric"])
-        at: dict[str, Any] = {
-            "at": "" if epoch.isdigit() else epoch or (line["notes"] if stage == "rl_data" else ""),
-            "samples": line["samples"],
-            "shots": line["shot"],
-            "quoted": file,
-        }
-        key = (subject, metric, *at.values())
-        if key in seen:
+        at = "" if epoch.isdigit() else epoch or (line["notes"] if stage == "rl_data" else "")
+        row = EvidenceRow(LEVER, "/".join(filter(None, parts)), metric, 0.0, at=at)
+        row = row._replace(samples=line["samples"], shots=line["shot"], quoted=line["source_file"].rpartition(":")[2])
+        if row.key in seen:
             continue
-        seen[key] = line["value"]
+        seen.add(row.key)
         if epoch == "minimum" and line["epoch"].isdigit():
-            when = {**at, "at": "minimum epoch", "printed": line["epoch"]}
-            yield EvidenceRow(LEVER, subject, metric, float(line["epoch"]), **when, source=source)
-        yield EvidenceRow(
-            LEVER, subject, metric, float(line["value"]), **at, printed=line["value"], how=line["notes"], source=source
-        )
+            told: dict[str, Any] = {"value": float(line["epoch"]), "printed": line["epoch"], "source": source}
+            yield row._replace(at="minimum epoch", **told)
+        value = float(line["value"])
+        yield row._replace(value=value, printed=line["value"], how=line["notes"], source=source)
 
 
 def published_agents(path: Path) -> Iterator[EvidenceRow]:
@@ -370,22 +328,11 @@ def published_agents(path: Path) -> Iterator[EvidenceRow]:
             yield EvidenceRow(INTENTION, subject, line["metric"], _number(line["value"]), **at, source=source)
 
 
-def _training_rows(path: Path) -> Iterator[EvidenceRow]:
-    for source, line in _lines(path):
-        yield EvidenceRow(LEVER, str(_trained(line)), line["metric"], _number(line["value"]), runs=1, source=source)
-
-
-def _trained(line: Line) -> PolicyName:
-    """Return the policy that the columns of a training file name."""
-    kind = "on_policy" if (line["stage"], line["mode"]) == ("grpo", "on_policy") else line["stage"]
-    return PolicyName(
-        kind=kind,
-        preset=line["preset"],
-        base=_whole(line["base_rce_epoch"]),
-        beta=float(line["kl_beta"]) if line["kl_beta"] else None,
-        seed=_whole(line["seed"]),
-        epoch=_whole(line["epoch"]),
-    )
+def _of_endpoint(row: EvidenceRow) -> EvidenceRow:
+    """Return a row whose metric is the name of an endpoint with that name taken apart."""
+    found = ENDPOINT.fullmatch(row.metric)
+    told: dict[str, Any] = {name: text or "" for name, text in found.groupdict().items()} if found else {}
+    return row._replace(**told)
 
 
 def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
@@ -397,10 +344,15 @@ def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
         if group != row.subject:
             groups.setdefault((group, row.metric, row.at, row.subset, row.mode), []).append(row)
     for (group, *_), members in groups.items():
-        value = math.fsum(row.value for row in members) / len(members)
-        first = members[0]
-        source = _joint(row.source for row in members)
-        yield first._replace(subject=group, value=value, runs=len(members), how="mean over seeds", source=source)
+        yield _mean(members, group, "mean over seeds")
+
+
+def _mean(rows: Sequence[EvidenceRow], subject: str, how: str) -> EvidenceRow:
+    """Return the mean of rows of one file, which names the line of each."""
+    places = [row.source.rpartition(":") for row in rows]
+    source = f"{places[0][0]}:{'+'.join(line for _, _, line in places)}"
+    value = math.fsum(row.value for row in rows) / len(rows)
+    return rows[0]._replace(subject=subject, value=value, runs=len(rows), how=how, source=source)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Line]]:
@@ -417,38 +369,6 @@ def _lines(path: Path) -> Iterator[tuple[str, Line]]:
         yield f"{path}:{number}", line
 
 
-def _joint(sources: Iterable[str]) -> str:
-    """Return several lines of one file as a source."""
-    places = [text.rpartition(":") for text in sources]
-    return f"{places[0][0]}:{'+'.join(line for _, _, line in places)}"
-
-
-def _ends(line: Line) -> dict[str, Any]:
-    return {name: _number(line[name]) for name in ("low", "high")}
-
-
-def _tested(line: Line) -> dict[str, Any]:
-    return {name: _number(line[name]) for name in ("p", "p_holm", "detectable")}
-
-
-def _agent(arm: str, seed: str) -> str:
-    return f"arm~{arm}/seed~{seed}" if seed else f"arm~{arm}"
-
-
-def _with_seed(group: str, seed: str) -> str:
-    return str(replace(PolicyName.parse(group), seed=int(seed)))
-
-
-def _emulated(line: Line) -> str:
-    numbers = {"base": line.get("base_rce_epoch"), "beta": line["kl_beta"], "epoch": line["epoch"]}
-    return "/".join([f"emulation/{line['arm']}", *(f"{name}~{text}" for name, text in numbers.items() if text)])
-
-
-def _endpoint(name: str) -> dict[str, Any]:
-    found = ENDPOINT.fullmatch(name)
-    return {key: value or "" for key, value in found.groupdict().items()} if found else {"metric": name}
-
-
 def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     items: Sequence[tuple[Any, Any]] = list(values.items()) if isinstance(values, Mapping) else list(enumerate(values))
     for name, value in items:
@@ -458,16 +378,8 @@ def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def _is_number(value: Any) -> bool:
-    return not math.isnan(_number(value))
-
-
 def _number(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
         return NAN
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if text else None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from string import ascii_letters
 from typing import Literal
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.catalogue import ABSENT, Voice
 from lever_pipe.report.cells import Cell, EvidenceLedger, Message, Number, say
+from lever_pipe.report.long_format import csv_text
 
 Whose = Literal["", "ours", "published", "emulated"]
 """Whose numbers a row or column holds."""
@@ -100,15 +100,14 @@ class Table:
 
 def as_csv(table: Table, voice: Voice) -> str:
     """Return a table as CSV; an interval has columns of its own, and an absent cell is an empty field."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     has_ends = [any(_has_ends(line.cells[i]) for line in table.lines) for i in range(len(table.columns))]
-    heads = [voice.text(column.head) for column in table.columns]
-    writer.writerow([name for head, ends in zip(heads, has_ends, strict=True) for name in _names(head, with_ends=ends)])
-    for line in table.lines:
-        fields = zip(line.cells, has_ends, strict=True)
-        writer.writerow([text for cell, ends in fields for text in _fields(cell, voice, with_ends=ends)])
-    return buffer.getvalue()
+    heads = [(voice.text(column.head), ends) for column, ends in zip(table.columns, has_ends, strict=True)]
+    named = ([head, f"{head} low", f"{head} high"] if ends else [head] for head, ends in heads)
+    lines = (
+        [text for cell, ends in zip(line.cells, has_ends, strict=True) for text in _fields(cell, voice, with_ends=ends)]
+        for line in table.lines
+    )
+    return csv_text([*chain.from_iterable(named)], lines)
 
 
 def as_markdown(table: Table, voice: Voice) -> str:
@@ -146,10 +145,6 @@ def beside(
 
 def _has_ends(cell: Cell) -> bool:
     return isinstance(cell, Number) and cell.low == cell.low
-
-
-def _names(head: str, *, with_ends: bool) -> Sequence[str]:
-    return (head, f"{head} low", f"{head} high") if with_ends else (head,)
 
 
 def _fields(cell: Cell, voice: Voice, *, with_ends: bool) -> Sequence[str]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from lever_pipe.base.contents import model_identity
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import canonical_json
-from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Intention, SyntheticTasks
+from lever_pipe.base.sections import Section
+from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo, Intention, SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
 from lever_pipe.experiment.stage_configs import ClaimArm
 
 Wildcards = Mapping[str, str]
+Settings = TypeVar("Settings", bound=Section)
 EMBEDDED = "embedded"
 """Identity of the tiny model, whose weights come from its own rule."""
 
@@ -81,10 +83,10 @@ def grpo_of_arm(intention: Intention, wildcards: Wildcards) -> AgentGrpo:
     return intention.grpo.model_copy(update=of_arm)
 
 
-def evaluation_without(intention: Intention, *unread: str) -> AgentEvaluation:
-    """Return the settings of evaluations with those at their defaults that a stage does not read."""
-    plain = AgentEvaluation()
-    return intention.evaluation.model_copy(update={name: getattr(plain, name) for name in unread})
+def at_defaults(settings: Settings, *unread: str) -> Settings:
+    """Return settings with those at their defaults that a stage does not read, so that no edit of them reruns it."""
+    plain = type(settings)()
+    return settings.model_copy(update={name: getattr(plain, name) for name in unread})
 
 
 def claims(intention: Intention) -> dict[str, Any]:

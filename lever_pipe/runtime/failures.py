@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from lever_pipe.base.storage import write_text
+from lever_pipe.runtime.rerun.why_names import counted
 
 LOGGER = "snakemake.logging"
 TABLE = "failed_jobs.csv"
@@ -46,11 +47,10 @@ STATES = {
     "PREEMPTED": "PREEMPTED by a job that goes before it: run again, or ask for another partition",
 }
 """End states in SLURM that say more than any log, and what they mean for the user."""
-STARVED = ("TIMEOUT", "OUT_OF_MEMORY")
-"""Those that a larger request mends."""
+STARVED = ("TIMEOUT ", "OUT_OF_MEMORY ", "killed by SIGKILL")
+"""How reasons begin that a larger request mends."""
 UNKEPT = " not kept: "
 """By what store and ledger say in a job's log that they have no room."""
-_KILLED = "killed by SIGKILL"
 
 _STATE = re.compile(r"(?:status is: '|ended as )([A-Z_]+)")
 _REFUSED = re.compile(r"sbatch failed\. The error message was '(.*?)'\.?\s*(?:sbatch call:|$)", re.S)
@@ -202,7 +202,7 @@ class Invocation(logging.Handler):
             cause = "the run was interrupted" if self.was_interrupted else "the lines above say why Snakemake ended"
             parts = [f"No job failed; {cause}."]
         else:
-            parts = [f"{_n(len(rows), 'job')} failed:\n", *_lines(rows[:SHOWN])]
+            parts = [f"{counted(len(rows), 'job')} failed:\n", *_lines(rows[:SHOWN])]
             if len(rows) > SHOWN:
                 parts.append(f"... and {len(rows) - SHOWN} more, all of them in {self.table}")
         parts += ["", *self._rest()]
@@ -211,22 +211,26 @@ class Invocation(logging.Handler):
     def summary_of_retries(self) -> str:
         """Return one line on the jobs that finished at a further attempt; empty where there are none."""
         retried = self.retried
-        return f"{_n(retried.total(), 'job')} finished at a further attempt: {_by_rule(retried)}" if retried else ""
+        return (
+            f"{counted(retried.total(), 'job')} finished at a further attempt: {_by_rule(retried)}" if retried else ""
+        )
 
     def summary_of_unkept(self) -> str:
         """Return one line on what jobs could not keep in the store, by their logs; empty where all is kept."""
         logs = (_tail(path, job.started) for job in self._jobs.values() for path in job.own_logs[:1])
         said = [line for text in logs if (line := next((line for line in text.splitlines() if UNKEPT in line), ""))]
         cause = said[0].partition(UNKEPT)[2].strip() if said else ""
-        return f"{_n(len(said), 'job')} could not keep what they made or asked, and went on: {cause}" if said else ""
+        return (
+            f"{counted(len(said), 'job')} could not keep what they made or asked, and went on: {cause}" if said else ""
+        )
 
     def _rest(self) -> list[str]:
         lines = [line for line in (self.summary_of_retries(), self.summary_of_unkept()) if line]
-        lines.append(f"{_n(self.finished, 'job')} finished.")
+        lines.append(f"{counted(self.finished, 'job')} finished.")
         remaining = self.remaining
         if remaining:
             cause = ", as the run was interrupted" if self.was_interrupted else ""
-            lines.append(f"{_n(remaining.total(), 'job')} not run{cause}: {_by_rule(remaining)}")
+            lines.append(f"{counted(remaining.total(), 'job')} not run{cause}: {_by_rule(remaining)}")
         lines = [line for text in lines for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
         return [*lines, f"What finished stays. To go on: {_command()}"]
 
@@ -289,7 +293,7 @@ class Invocation(logging.Handler):
         job.slurm_job = str((said.get("aux") or {}).get("external_jobid") or job.slurm_job)
         further = [str(path) for path in said.get("log") or () if path and path not in job.own_logs]
         job.slurm_logs = further or job.slurm_logs
-        if _is_starved(job):
+        if _reason(job).startswith(STARVED):
             self._starved[job.key] += 1
 
     def _job(self, said: Mapping[str, Any]) -> _Job:
@@ -308,35 +312,15 @@ def _key(rule: str, wildcards: Mapping[str, str]) -> _Key:
     return rule, frozenset((name, str(value)) for name, value in wildcards.items())
 
 
-def _is_starved(job: _Job) -> bool:
-    """Tell whether a job's last attempt ended for want of memory or time; a larger request may help such a one."""
-    if _REFUSED.search(job.message):
-        return False
-    of_slurm, own = _logs(job)
-    state = _end_state(job, of_slurm)
-    return state in STARVED if state in STATES else _killed(job.fault or of_slurm, own).startswith(_KILLED)
-
-
-def _logs(job: _Job) -> tuple[str, str]:
-    """Return the ends of SLURM's log and the stage's own."""
-    of_slurm, own = ("".join(_tail(path, job.started) for path in paths) for paths in (job.slurm_logs, job.own_logs))
-    return of_slurm, own
-
-
-def _end_state(job: _Job, of_slurm: str) -> str:
-    """Return how a job ended in SLURM: by its own log, which knows more than its state, by the state, or ""."""
-    ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)
-    state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
-    return "OUT_OF_MEMORY" if state not in STATES and _NO_MEMORY.search(of_slurm) else state
-
-
 def _reason(job: _Job) -> str:
     """Return why a job's last attempt failed: what is known best, first."""
     refused = _REFUSED.search(job.message)
     if refused:
         return "sbatch refused it: " + "; ".join(refused[1].replace("sbatch: error: ", "").splitlines())
-    of_slurm, own = _logs(job)
-    state = _end_state(job, of_slurm)
+    of_slurm, own = ("".join(_tail(path, job.started) for path in paths) for paths in (job.slurm_logs, job.own_logs))
+    ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)  # its own log knows more than its state
+    state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
+    state = "OUT_OF_MEMORY" if state not in STATES and _NO_MEMORY.search(of_slurm) else state
     if state in STATES:
         return STATES[state].format(**{name: job.resources.get(name, "?") for name in ("runtime", "mem_mb")})
     return (
@@ -433,7 +417,3 @@ def _command() -> str:
     first = Path(sys.argv[0])
     program = ["python", "-m", "snakemake"] if first.name == "__main__.py" else [first.name]
     return shlex.join([*program, *sys.argv[1:]])
-
-
-def _n(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

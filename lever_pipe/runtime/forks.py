@@ -26,6 +26,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from itertools import count
@@ -49,26 +50,35 @@ class ForkedJob:
     """A forked child, as far as whoever started it needs a `subprocess.Popen`.
 
     Attributes:
-        pid: of the child, while it runs.
-        returncode: as of `Popen`; None while it runs.
+        started: the child's process number; 0 where the server ended before it had one.
+        ended: the exit status, as of `Popen`.
     """
 
     stdout = None
 
     def __init__(self) -> None:
-        self.pid = 0
-        self.returncode: int | None = None
-        self._started = threading.Event()
-        self._ended = threading.Event()
+        self.started: Future[int] = Future()
+        self.ended: Future[int] = Future()
 
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Return the exit status when the child has ended."""
-        self._ended.wait(timeout)
-        return self.returncode
+    @property
+    def pid(self) -> int:
+        """Return the child's process number, once it has one."""
+        return self.started.result()
+
+    @property
+    def returncode(self) -> int | None:
+        """Return the exit status, None while the child runs."""
+        return self.ended.result() if self.ended.done() else None
 
     def poll(self) -> int | None:
         """Return the exit status, None while the child runs."""
         return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Return the exit status when the child has ended."""
+        with suppress(TimeoutError):
+            return self.ended.result(timeout)
+        return None
 
     def send_signal(self, number: int) -> None:
         """Send a signal if the child still runs."""
@@ -83,22 +93,6 @@ class ForkedJob:
     def kill(self) -> None:
         """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
-
-    def has_started(self, pid: int) -> None:
-        """Note the child's number."""
-        self.pid = pid
-        self._started.set()
-
-    def has_ended(self, status: int) -> None:
-        """Note the exit status."""
-        self.returncode = status
-        self._started.set()
-        self._ended.set()
-
-    def until_started(self) -> ForkedJob:
-        """Return the job when its child has a number, or never will."""
-        self._started.wait()
-        return self
 
 
 class Forks:
@@ -143,7 +137,8 @@ class Forks:
                 _send(self._channel, {**asked, "folder": str(Path.cwd())})
             except OSError:
                 return self._jobs.pop(number) and None
-        return job.until_started()
+        job.started.result()
+        return job
 
     def close(self) -> None:
         """End the server and what it has forked."""
@@ -162,17 +157,19 @@ class Forks:
             self._jobs.clear()
         self._ready.set()
         for job in left:
-            job.has_ended(-signal.SIGKILL)
+            if not job.started.done():
+                job.started.set_result(0)
+            job.ended.set_result(-signal.SIGKILL)
 
     def _hear(self, told: dict[str, Any]) -> None:
         if "ready" in told:
             self._ready.set()
         elif "pid" in told:
-            self._jobs[told["number"]].has_started(told["pid"])
+            self._jobs[told["number"]].started.set_result(told["pid"])
         else:
             with self._lock:
                 job = self._jobs.pop(told["number"])
-            job.has_ended(told["status"])
+            job.ended.set_result(told["status"])
 
 
 def serve(channel: socket.socket, modules: Iterable[str]) -> None:
@@ -244,7 +241,7 @@ def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) 
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # first: the server ignores what a dying one sends
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _die_with(server)
+        die_with(server, signal.SIGTERM)
         ctypes.CDLL(None).prctl(NAME, "".join(asked["words"][:1]).encode())  # what `top` shows of it, 15 bytes
         for descriptor in descriptors:
             os.close(descriptor)
@@ -270,9 +267,11 @@ def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) 
         os._exit(status)
 
 
-def _die_with(server: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() != server:
+def die_with(parent: int, number: signal.Signals) -> None:
+    """Let the kernel send this process a signal when its parent ends; end it if that has ended already."""
+    with suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(number))
+    if os.getppid() != parent:
         os._exit(1)
 
 

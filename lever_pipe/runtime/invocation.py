@@ -100,7 +100,8 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
     _make(Path(experiment.results))
     # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
     snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), snakefile=snakefile)
-    _record_code(experiment, jobs)
+    for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
+        record_code(Path(experiment.results), stage, members, code)
     contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
     provenance.remembered().save()  # and for the same code
     _check(workflow, experiment, jobs)
@@ -143,12 +144,6 @@ def end(experiment: Experiment) -> None:
             log.warning(f"{kept.folder}: not trimmed: {fault}")
 
 
-def _record_code(experiment: Experiment, jobs: list[Any]) -> None:
-    """Keep of which modules each planned fingerprint of code is, so that `why` can name those that differ."""
-    for stage, code, members in _codes_of(jobs):
-        record_code(Path(experiment.results), stage, members, code)
-
-
 def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield each stage with each of its fingerprints and the members that its configuration names."""
     for stage, specs in snapshot.planned_specs(jobs).items():
@@ -163,7 +158,7 @@ def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
 
     executor = _executor(workflow)
     attempts = 1 + workflow.execution_settings.retries
-    settings = SlurmSettings.of(workflow.executor_settings, attempts=attempts) if executor == SLURM else None
+    settings = SlurmSettings(workflow.executor_settings, attempts) if executor == SLURM else None
     doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), slurm=settings)
 
 

@@ -265,16 +265,16 @@ def lvlm_member(experiment: Experiment) -> str:
 
 
 def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy:
-    """Return a run's settings with those at their defaults that it does not read, so that no edit of them reruns it."""
+    """Return a run's settings, without what it does not read."""
     settings = experiment.presets[wildcards["preset"]].on_policy
     if wildcards["objective"] == "reinforce":
         # A score function takes one step on what was drawn, so batches are smaller for as many steps as GRPO takes. Its
         # baseline is one that no draw of a query enters.
         smaller = max(1, settings.batch_queries // settings.updates)
         own = {"updates": 1, "batch_queries": smaller, "advantages": "batch"}
-        settings = settings.model_copy(update=own | _defaults("clip_epsilon"))
+        settings = agent_plan.at_defaults(settings, "clip_epsilon").model_copy(update=own)
     if settings.advantages != "standardised":
-        settings = settings.model_copy(update=_defaults("advantage_std_floor", "advantage_clamp"))
+        settings = agent_plan.at_defaults(settings, "advantage_std_floor", "advantage_clamp")
     return settings
 
 
@@ -296,10 +296,6 @@ def reward_of(experiment: Experiment, wildcards: Wildcards) -> Reward:
     preset = experiment.presets[wildcards["preset"]]
     own = preset.grpo.reward if wildcards["rewarded"] == "grpo_groups" else None
     return own or preset.reward
-
-
-def _defaults(*names: str) -> dict[str, Any]:
-    return {name: OnPolicy.model_fields[name].default for name in names}
 
 
 def measured_rewards(experiment: Experiment) -> list[Reward]:
@@ -417,11 +413,11 @@ PLANNED: Mapping[str, Planner] = {
     "agent_arms": lambda experiment, _: agent_plan.arms(experiment.intention),
     "agent_arm": lambda experiment, wildcards: agent_plan.arm_of(experiment.intention, wildcards),
     "grpo_of_arm": lambda experiment, wildcards: agent_plan.grpo_of_arm(experiment.intention, wildcards),
-    "evaluation_in_training": lambda experiment, _: agent_plan.evaluation_without(
-        experiment.intention, "test_samples", "thresholds", "primary"
+    "evaluation_in_training": lambda experiment, _: agent_plan.at_defaults(
+        experiment.intention.evaluation, "test_samples", "thresholds", "primary"
     ),
-    "evaluation_of_tests": lambda experiment, _: agent_plan.evaluation_without(
-        experiment.intention, "every", "samples", "thresholds", "primary"
+    "evaluation_of_tests": lambda experiment, _: agent_plan.at_defaults(
+        experiment.intention.evaluation, "every", "samples", "thresholds", "primary"
     ),
 }
 """What identities name as `Planned`."""

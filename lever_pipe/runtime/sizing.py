@@ -46,6 +46,14 @@ class Need(NamedTuple):
     """accelerate's configuration, where processes share one model."""
 
 
+class LoadedModel(NamedTuple):
+    """A model folder, the key of the configuration that names it, and the rules that load it."""
+
+    key: str
+    folder: str
+    rules: tuple[str, ...]
+
+
 class Room(NamedTuple):
     """A rule's `threads` and `resources`; memory and time are functions of the job, and so those of any rule."""
 
@@ -105,7 +113,9 @@ def rooms(
         ConfigError: another `gpu_request`.
     """
     _gpus(1, gpu_request)  # refused here, also where no rule asks for one
-    is_production = _is_production(experiment)
+    is_production = ("lever" in experiment.studies and experiment.data.source == "files") or any(
+        _is_large(model.folder) for model in loaded(experiment)
+    )
 
     def need_of(rule: str) -> Need:
         if rule in PRODUCTION_MODEL:
@@ -151,25 +161,22 @@ def _gpus(count: int, request: str) -> Resources:
     return {"nodes": 1, "gpu": count, **({"gpu_model": model} if model else {})}
 
 
-def _is_production(experiment: Experiment) -> bool:
-    lever = "lever" in experiment.studies and experiment.data.source == "files"
-    return lever or any(_is_large(model_of(experiment, rule)) for rule in _rules_of(experiment))
-
-
-def _rules_of(experiment: Experiment) -> list[str]:
-    """Return the rules of the configured studies that load a model."""
-    lever = [rule for rule in PRODUCTION_MODEL if rule not in (*AGENT_RULES, "warm_start_agent")]
-    agents = [*AGENT_RULES] if "intention" in experiment.studies else []
-    return (lever if "lever" in experiment.studies else []) + agents
+def loaded(experiment: Experiment) -> list[LoadedModel]:
+    """Return the model folders that the configured studies load; the tiny agent is none."""
+    found = []
+    if "lever" in experiment.studies:
+        found.append(LoadedModel("encoder.model", experiment.encoder.model, ("embed_examples",)))
+        asking = ("generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch")
+        found.append(LoadedModel("lvlm.model", experiment.lvlm.model, asking))
+    if "intention" in experiment.studies and experiment.intention.model.folder:
+        playing = ("train_agent", "evaluate_agent", "evaluate_start")
+        found.append(LoadedModel("intention.model.folder", experiment.intention.model.folder, playing))
+    return found
 
 
 def model_of(experiment: Experiment, rule: str) -> str:
-    """Return the model folder that a rule loads; empty for the tiny agent, which is no folder, and for none."""
-    if rule == "warm_start_agent" or rule not in PRODUCTION_MODEL:
-        return ""
-    if rule in AGENT_RULES:
-        return experiment.intention.model.folder
-    return experiment.encoder.model if rule == "embed_examples" else experiment.lvlm.model
+    """Return the model folder that a rule loads; empty for none."""
+    return next((model.folder for model in loaded(experiment) if rule in model.rules), "")
 
 
 def dividing(prompts: int, wanted: int) -> int:

@@ -21,8 +21,8 @@ why:
 * `run_jobs` of executors: nothing else can take back a job whose turn has come.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
 * `check_active_jobs` and the reports of the SLURM executor (`amend_methods`): `slurm.watchdog` says why.
-* `cli.main` and the log of a dry run: the programming interface reads no words and no profiles, and what a job calls
-  its stage with stands in its command alone. `cli.parse_args` likewise, for the words of `doctor`.
+* `cli.main`, `cli.parse_args` and `Job.log_info`, which a dry run calls for each job: the programming interface reads
+  no words and no profiles.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from lever_pipe.base.errors import ConfigError, LeverPipeError
@@ -99,24 +99,8 @@ def call_in(command: str) -> PlainCall | None:
 
 def start_calls_by(start: Start) -> None:
     """Let the local executor of this process start calls of the package by `start`."""
-    module: Any = import_module("snakemake.shell")  # the package's attribute of that name is the class inside
-    module.sp = _Subprocess(start)
 
-
-class _Subprocess:
-    """`subprocess`, but for how a shell command begins."""
-
-    def __init__(self, start: Start) -> None:
-        self._start = start
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(subprocess, name)
-
-    def Popen(self, command: Any, **options: Any) -> subprocess.Popen[Any] | ForkedJob:  # noqa: N802 - the library's name
-        """Return the started command."""
-        return self._forked(command, options) or subprocess.Popen(command, **options)
-
-    def _forked(self, command: Any, options: Mapping[str, Any]) -> ForkedJob | None:
+    def forked(command: Any, options: Mapping[str, Any]) -> ForkedJob | None:
         environment = options.get("env")
         plain = options.get("shell") and options.get("stdout") != subprocess.PIPE and isinstance(command, str)
         call = call_in(command) if plain else None
@@ -124,10 +108,25 @@ class _Subprocess:
             return None
         python = shutil.which(CALL[0], path=environment.get("PATH"))
         same = python is not None and Path(python).resolve() == Path(sys.executable).resolve()
-        return self._start(call.words, log=call.log, environment=environment) if same else None
+        return start(call.words, log=call.log, environment=environment) if same else None
+
+    def begun(command: Any, **options: Any) -> subprocess.Popen[Any] | ForkedJob:
+        return forked(command, options) or subprocess.Popen(command, **options)
+
+    module: Any = import_module("snakemake.shell")  # the package's attribute of that name is the class inside
+    module.sp = SimpleNamespace(**vars(subprocess) | {"Popen": begun})
 
 
 # Plans.
+
+
+_unamended: dict[tuple[type, str], Any] = {}
+
+
+def amend_methods(owner: type, **wrappers: Callable[[Any], Any]) -> None:
+    """Let methods and properties of a class go through wrappers; a later call replaces an earlier one."""
+    for name, wrapper in wrappers.items():
+        setattr(owner, name, wrapper(_unamended.setdefault((owner, name), getattr(owner, name))))
 
 
 def find_makers_of_folders() -> None:
@@ -135,18 +134,18 @@ def find_makers_of_folders() -> None:
     from snakemake.dag import DAG
     from snakemake.exceptions import MissingRuleException
 
-    found = getattr(DAG.file2jobs, "unamended", DAG.file2jobs)
+    def amended(found: Callable[..., Any]) -> Callable[..., Any]:
+        async def file2jobs(dag: Dag, targetfile: str, wildcards_dict: Any = None) -> list[Job]:
+            for path in (targetfile, *map(str, Path(targetfile).parents)):
+                with suppress(MissingRuleException):
+                    jobs: list[Job] = await found(dag, path, wildcards_dict)
+                    if path == targetfile or all(job.output_by_path[path].is_directory for job in jobs):
+                        return jobs
+            raise MissingRuleException(targetfile)
 
-    async def file2jobs(dag: Dag, targetfile: str, wildcards_dict: Any = None) -> list[Job]:
-        for path in (targetfile, *map(str, Path(targetfile).parents)):
-            with suppress(MissingRuleException):
-                jobs: list[Job] = await found(dag, path, wildcards_dict)
-                if path == targetfile or all(job.output_by_path[path].is_directory for job in jobs):
-                    return jobs
-        raise MissingRuleException(targetfile)
+        return file2jobs
 
-    file2jobs.unamended = found  # type: ignore[attr-defined]
-    DAG.file2jobs = file2jobs
+    amend_methods(DAG, file2jobs=amended)
 
 
 def amend_plans(
@@ -169,39 +168,33 @@ def amend_plans(
     from snakemake.jobs import Job as OwnJob
     from snakemake.settings.types import RerunTrigger
 
-    planned = getattr(DAG.update_needrun, "unamended", DAG.update_needrun)
-
-    own_time = getattr(OwnJob.output_mintime, "unamended", OwnJob.output_mintime.fget)
     never = float("inf")  # without a time of its own a job would be given that of a job below it
 
-    async def mintime(job: Job) -> float | None:
-        return never if has_card(job) else await own_time(job)
+    def amended_time(own: Any) -> property:
+        async def mintime(job: Job) -> float | None:
+            return never if has_card(job) else await own.fget(job)
 
-    async def update_needrun(dag: Dag, create_inventory: bool = False) -> None:
-        # Of what was made elsewhere it would say that it has no record to judge it by.
-        _answer_for(has_card, dag.workflow.persistence, params_changed=(), input_changed=(), has_metadata=True)
-        is_whole = any(rule.name == whole for rule in dag.targetrules)
-        for job in dag.bfs(dag.dependencies, *dag.targetjobs):
-            if is_whole:
-                gone = [file for file in job.output if not (file.is_temp or await file.exists())]
-                dag.reason(job).missing_output.update(gone)
-            if has_card(job):
-                dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
-        await planned(dag, create_inventory)
-        for job in standing(dag):
-            _take_out(dag, job)
+        return property(mintime)
 
-    OwnJob.output_mintime = _Mintime(mintime, own_time)
-    update_needrun.unamended = planned  # type: ignore[attr-defined]
-    DAG.update_needrun = update_needrun
+    def amended_plan(planned: Callable[..., Any]) -> Callable[..., Any]:
+        async def update_needrun(dag: Dag, create_inventory: bool = False) -> None:
+            # Of what was made elsewhere it would say that it has no record to judge it by.
+            _answer_for(has_card, dag.workflow.persistence, params_changed=(), input_changed=(), has_metadata=True)
+            is_whole = any(rule.name == whole for rule in dag.targetrules)
+            for job in dag.bfs(dag.dependencies, *dag.targetjobs):
+                if is_whole:
+                    gone = [file for file in job.output if not (file.is_temp or await file.exists())]
+                    dag.reason(job).missing_output.update(gone)
+                if has_card(job):
+                    dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
+            await planned(dag, create_inventory)
+            for job in standing(dag):
+                _take_out(dag, job)
 
+        return update_needrun
 
-class _Mintime(property):
-    """When the oldest output of a job was made, amended."""
-
-    def __init__(self, amended: Callable[[Job], Any], unamended: Callable[[Job], Any]) -> None:
-        super().__init__(amended)
-        self.unamended = unamended
+    amend_methods(OwnJob, output_mintime=amended_time)
+    amend_methods(DAG, update_needrun=amended_plan)
 
 
 def _answer_for(has_card: Callable[[Job], bool], persistence: Any, **answers: Any) -> None:
@@ -313,26 +306,22 @@ def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) 
     return values
 
 
-def _read_file(path: Any) -> dict[str, Any]:
-    try:
-        return configuration.read_file(Path(path))
-    except LeverPipeError as fault:
-        raise _refusal(fault) from None
+def _refusing(read: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+    """Return a reader whose faults Snakemake prints as messages."""
+
+    def reading(given: Any) -> dict[str, Any]:
+        from snakemake_interface_common.exceptions import WorkflowError
+
+        try:
+            return read(given)
+        except LeverPipeError as fault:
+            raise WorkflowError(str(fault)) from None
+
+    return reading
 
 
-def _read_words(words: Sequence[str] | None) -> dict[str, Any]:
-    try:
-        return configuration.read_words(words)
-    except LeverPipeError as fault:
-        raise _refusal(fault) from None
-
-
-def _refusal(fault: LeverPipeError) -> Exception:
-    """Return a fault as one that Snakemake prints as a message."""
-    from snakemake_interface_common.exceptions import WorkflowError
-
-    refusal: Exception = WorkflowError(str(fault))
-    return refusal
+_read_file = _refusing(lambda path: configuration.read_file(Path(path)))
+_read_words = _refusing(configuration.read_words)
 
 
 # Executors.
@@ -348,36 +337,25 @@ def executors_of(workflow: Workflow) -> set[type]:
     return {workflow.executor_plugin.executor, ExecutorPluginRegistry().get_plugin("local").executor}
 
 
-def amend_methods(executor_class: type, **wrappers: Callable[[Any], Any]) -> None:
-    """Let methods of an executor class go through wrappers; a later call replaces an earlier one."""
-    for name, wrapper in wrappers.items():
-        present = getattr(executor_class, name)
-        unamended = getattr(present, "unamended", present)
-        amended = wrapper(unamended)
-        amended.unamended = unamended
-        setattr(executor_class, name, amended)
-
-
 def count_as_done(executor_classes: Iterable[type], is_done: Callable[[Job], bool]) -> None:
     """Let executors count those jobs as done, when their turn comes; a later call replaces an earlier one."""
-    for executor_class in executor_classes:
-        amend_methods(executor_class, run_jobs=partial(_run_others, is_done=is_done))
-
-
-def _run_others(run_jobs: Callable[[Executor, list[Job]], None], is_done: Callable[[Job], bool]) -> Any:
     from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-    def run_others(executor: Executor, jobs: list[Job]) -> None:
-        rest = []
-        for job in jobs:
-            if is_done(job):
-                executor.report_job_success(SubmittedJobInfo(job))
-            else:
-                rest.append(job)
-        if rest:
-            run_jobs(executor, rest)
+    def amended(run_jobs: Callable[[Executor, list[Job]], None]) -> Callable[[Executor, list[Job]], None]:
+        def run_others(executor: Executor, jobs: list[Job]) -> None:
+            rest = []
+            for job in jobs:
+                if is_done(job):
+                    executor.report_job_success(SubmittedJobInfo(job))
+                else:
+                    rest.append(job)
+            if rest:
+                run_jobs(executor, rest)
 
-    return run_others
+        return run_others
+
+    for executor_class in executor_classes:
+        amend_methods(executor_class, run_jobs=amended)
 
 
 def leave_pace_to_cores(scheduler: Any) -> None:
@@ -394,6 +372,7 @@ def leave_pace_to_cores(scheduler: Any) -> None:
 # Dry runs.
 
 LOGGER = "snakemake.logging"
+CONFIG = Path("config.yaml")
 QUIET = ("--quiet", "host", "progress", "rules", "reason", "--dry-run")
 """Bare `--quiet` would end a dry run before it tells its jobs."""
 MANY_CORES = 100_000
@@ -403,12 +382,6 @@ DEEDS = (
     *("cleanup_metadata", "cleanup_shadow", "delete_all_output", "delete_temp_output", "deploy_sources"),
     *("draft_notebook", "edit_notebook", "conda_cleanup_envs", "conda_create_envs_only"),
 )
-ASKED = {
-    "Forced execution": "forced",
-    "Code has changed": "command",
-    "Software environment definition has changed": "environment",
-}
-"""What Snakemake says of a job that a user wants to run, and in a word."""
 
 
 class PlannedCall(NamedTuple):
@@ -425,7 +398,8 @@ class PlannedJob(NamedTuple):
     Attributes:
         reason: Snakemake's own words.
         resources: what is known before the job runs; of functions, the value for the first attempt.
-        command: its shell command.
+        asked: in which ways a user asked for the job: `forced`, or an edited `command` or `environment`.
+        call: what it calls its stage with; None for a rule without `spec`.
     """
 
     rule: str
@@ -435,28 +409,8 @@ class PlannedJob(NamedTuple):
     resources: dict[str, Any]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    command: str = ""
-
-    @property
-    def asked(self) -> list[str]:
-        """Return in which ways a user asked for the job, by the words of `ASKED`."""
-        head = self.reason.split("Params have changed")[0]  # a parameter may say anything
-        return [word for phrase, word in ASKED.items() if phrase in head]
-
-    @property
-    def call(self) -> PlannedCall | None:
-        """Return what the job's command calls its stage with; None for a command that calls none."""
-        with suppress(ValueError, LookupError, TypeError):
-            words = shlex.split(self.command)
-            spec = json.loads(words[words.index("--spec") + 1])
-            inputs: dict[str, list[str]] = {}
-            for word in words:
-                name, separator, path = word.partition("=")
-                own = next((own for own in self.inputs if separator and (own == path or own.endswith(f"/{path}"))), "")
-                if own and name.isidentifier():
-                    inputs.setdefault(name, []).append(own)
-            return PlannedCall(spec["config"], str(spec["code"]), inputs)
-        return None
+    asked: tuple[str, ...] = ()
+    call: PlannedCall | None = None
 
 
 class UnplannableError(ConfigError):
@@ -523,54 +477,62 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
+def configured(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the configuration of a run with these options, and what it comes from.
+
+    Raises:
+        ConfigError: a file or word that has not one reading.
+    """
+    files = [path for path in (CONFIG, *(options.get("configfile") or ())) if path != CONFIG or path.exists()]
+    return configuration_of(files, options.get("config")), " + ".join(map(str, files))
+
+
 def results_folder(words: Sequence[str]) -> Path:
     """Return the results folder of a run with these words, which Snakemake understands.
 
     Raises:
         ConfigError: a configuration file or word that has not one reading.
     """
-    options, default = options_of(words), Path("config.yaml")
-    files = [*([default] if default.exists() else []), *(options.get("configfile") or ())]
-    return Path(str(configuration_of(files, options.get("config")).get("results") or "results"))
+    return Path(str(configured(options_of(words))[0].get("results") or "results"))
 
 
 @contextmanager
 def heard_jobs() -> Iterator[list[PlannedJob]]:
-    """Collect the jobs that Snakemake tells, of which none reaches the handlers of this program; then all is as it was.
+    """Collect the jobs of a dry run instead of having them told; then all is as it was."""
+    from snakemake.jobs import Job as OwnJob
 
-    A filter hears them, because Snakemake replaces the handlers of its logger.
-    """
     logger, jobs = logging.getLogger(LOGGER), list[PlannedJob]()
-    start, folder = Path.cwd(), Path()  # `--directory` moves Snakemake elsewhere for the while
+    start, log_info = Path.cwd(), OwnJob.log_info
 
-    def hear(said: logging.LogRecord) -> bool:
-        nonlocal folder
-        event = vars(said).get("event")
-        if event == "workflow_started":
-            folder = Path(os.path.relpath(vars(said)["rundir"], start))
-        elif event == "job_info":
-            jobs.append(_planned(vars(said), folder))
-        return event not in ("job_info", "shellcmd")
+    def hear(job: Job, *_: Any, **__: Any) -> None:
+        jobs.append(planned_job(job, Path(os.path.relpath(Path.cwd(), start))))  # `--directory` moves Snakemake
 
     propagates, on_termination = logger.propagate, signal.getsignal(signal.SIGTERM)
-    logger.addFilter(hear)
-    logger.propagate = False
+    OwnJob.log_info, logger.propagate = hear, False
     try:
         yield jobs
     finally:
-        logger.removeFilter(hear)
-        logger.propagate = propagates
+        OwnJob.log_info, logger.propagate = log_info, propagates
         signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
 
 
-def _planned(said: Mapping[str, Any], folder: Path) -> PlannedJob:
+def planned_job(job: Job, folder: Path) -> PlannedJob:
+    """Return a job of Snakemake's plan; its files as they are named from where `folder` is relative to."""
+
+    def named(files: Iterable[Any]) -> list[str]:
+        return [str(folder / str(path)) for path in files]
+
+    inputs = {name: named([value] if isinstance(value, str) else value) for name, value in job.input.items()}
+    spec, reason = getattr(job.params, "spec", None), job.dag.reason(job)
+    edited = {"command": reason.code_changed, "environment": reason.software_stack_changed}
     return PlannedJob(
-        rule=said["rule_name"],
-        wildcards={name: str(value) for name, value in dict(said["wildcards"]).items()},
-        reason=said["reason"],
-        threads=int(said["threads"]),
-        resources={name: value for name, value in said["resources"].items() if str(value) != "<TBD>"},
-        inputs=tuple(str(folder / str(path)) for path in said["input"]),
-        outputs=tuple(str(folder / str(path)) for path in said["output"]),
-        command=said["shellcmd"] or "",
+        rule=job.rule.name,
+        wildcards={name: str(value) for name, value in job.wildcards_dict.items()},
+        reason=str(reason),
+        threads=int(job.threads),
+        resources={name: value for name, value in job.resources.items() if str(value) != "<TBD>"},
+        inputs=tuple(named(job.input)),
+        outputs=tuple(named(job.output)),
+        asked=("forced",) if reason.forced else tuple(word for word, is_so in edited.items() if is_so),
+        call=PlannedCall(inputs=inputs, **json.loads(str(spec))) if spec is not None else None,
     )

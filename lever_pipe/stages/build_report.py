@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe.base import storage
-from lever_pipe.base.atomic import write_folder
+from lever_pipe.base.atomic import write_texts
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
@@ -42,6 +42,7 @@ def build_report(
     dialogues: Inputs,
     figures: Input,
     template: Input,
+    blocks: Input,
     style: Input,
     script: Input,
     page: Output,
@@ -67,7 +68,7 @@ def build_report(
     lines = material.evidence.lines
     voices = {name: Voice(name, read_catalogue(of), lines) for name, of in (("en", english), ("zh", chinese))}
     voice = voices[config.language]
-    frame = pages.Frame(_text(template), _text(style), _text(script))
+    frame = pages.Frame(_text(template), _text(blocks), _text(style), _text(script))
     written: dict[str, str] = {}
     lead = _lead(config, material.evidence)
     for each in voices.values():
@@ -82,7 +83,7 @@ def build_report(
     beside["answers.txt"] = answers(contents, voice)
     storage.write_text(page, main)
     storage.write_text(report, markdown(contents, voice, title=_title(config), lead=lead))
-    write_folder(appendix, lambda folder: _write_all(folder, beside))
+    write_texts(appendix, beside)
 
 
 def _title(config: BuildReportConfig) -> Cell:
@@ -134,7 +135,7 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
     tables = {
         table.id: {
             "title": voice.text(table.title),
-            "section": voice.text(say(f"section.{section}.title")),
+            "section": voice.say(f"section.{section}.title"),
             "columns": [voice.text(column.head) for column in table.columns],
             "cells": [[_references(cell, voice) for cell in line.cells] for line in table.lines],
         }
@@ -142,7 +143,7 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
         for table in of
     }
     kinds = ("title", "caption")
-    drawn = {name: {kind: voice.text(say(f"figure.{name}.{kind}")) for kind in kinds} for name in figures}
+    drawn = {name: {kind: voice.say(f"figure.{name}.{kind}") for kind in kinds} for name in figures}
     return {"tables": tables, "figures": drawn}
 
 
@@ -150,9 +151,3 @@ def _references(cell: Cell, voice: Voice) -> list[str]:
     """Return the line of each number in a cell, as `e12`, or `e12:p_holm` of another column than the value."""
     parts = [(voice.lines[number.ref], number.part) for number in numbers_in(cell)]
     return [f"e{line}" if part == "value" else f"e{line}:{part}" for line, part in parts]
-
-
-def _write_all(folder: Path, files: Mapping[str, str]) -> None:
-    (folder / "tables").mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8", newline="")

@@ -11,18 +11,18 @@ from lever_pipe.base import seeding, storage
 from lever_pipe.experiment.stage_configs import CheckClaimsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.claims.book import read_claims
+from lever_pipe.report.claims.book import OF_AGENTS, read_claims
 from lever_pipe.report.claims.evaluate import JudgedClaim, OurAgents, Side, as_json, judge_claims
-from lever_pipe.report.claims.lever_sides import FILES, OurLever, PublishedLever
+from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
 from lever_pipe.report.claims.reward_runs import RewardRuns, seeds_by_arm
 from lever_pipe.report.claims.tables import place, sentence
 from lever_pipe.report.evidence import MEAN, Evidence, read_evidence
 from lever_pipe.report.inference.families import arms_of
 from lever_pipe.report.lineage import read_lineage, read_published_lineage
+from lever_pipe.report.reference import FILES
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
 
 COLUMNS = ("id", "document", "section", "claim", "published_verdict", "published_numbers", "our_verdict", "our_numbers")
-DOCUMENTS = ("003", "004")
 
 
 def check_claims(
@@ -48,7 +48,7 @@ def check_claims(
     published: dict[str, Side] = {name: PublishedLever(known, lineages, name) for name in FILES}
     own = {group: fields for path in lineage for group, fields in read_lineage(path).items()}
     ours = {**_our_lever(known, own, config), **_our_agents(known, book.noise_sd, config)}
-    runs = {name: _runs(known, name, book.noise_sd, config, "flat_noise") for name in DOCUMENTS}
+    runs = {name: _runs(known, name, book.noise_sd, config, "flat_noise") for name in OF_AGENTS}
     found = judge_claims(book.claims, {**published, **runs}, ours)
     storage.write_text(judged, _csv_text(found, Voice("en", read_catalogue(messages))))
     storage.write_text(findings, json.dumps([as_json(of) for of in found], ensure_ascii=False, indent=1) + "\n")
@@ -72,7 +72,7 @@ def _our_agents(evidence: Evidence, noise_sd: float, config: CheckClaimsConfig) 
     seeds = seeds_by_arm(evidence.subjects("executed_steps", study="intention"))
     arms = (config.arms, seeds, config.reference_arm, config.document_arm)
     return {
-        name: OurAgents(_runs(evidence, name, noise_sd, config, "our_flat_noise", mode), *arms) for name in DOCUMENTS
+        name: OurAgents(_runs(evidence, name, noise_sd, config, "our_flat_noise", mode), *arms) for name in OF_AGENTS
     }
 
 

@@ -15,9 +15,7 @@ from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
-from lever_pipe.world.models.probes import Probe, build_probes, check_bounds, summarise
-
-Requests = dict[str, list[LvlmRequest]]
+from lever_pipe.world.models.probes import build_probes, check_bounds, summarise
 
 
 def check_world(
@@ -41,7 +39,10 @@ def check_world(
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
     probes = build_probes(queries, train, seed=config.seed)
-    requests = _requests(probes, config)
+    wording = Wording(config.lvlm.prompt)
+    requests = {
+        name: [LvlmRequest(wording.prompt(of.query, of.demonstrations)) for of in rows] for name, rows in probes.items()
+    }
     answers = {name: [cut_answer(reply.text) for reply in model.run(asked)] for name, asked in requests.items()}
     summary = summarise(probes, answers)
     missed = check_bounds(summary)
@@ -64,14 +65,7 @@ def check_world(
     return result
 
 
-def _requests(probes: Mapping[str, Sequence[Probe]], config: CheckWorldConfig) -> Requests:
-    wording = Wording(config.lvlm.prompt)
-    return {
-        name: [LvlmRequest(wording.prompt(p.query, p.demonstrations)) for p in rows] for name, rows in probes.items()
-    }
-
-
-def _stock_agreement(model: Lvlm, requests: Requests, n_prompts: int) -> dict[str, int]:
+def _stock_agreement(model: Lvlm, requests: Mapping[str, Sequence[LvlmRequest]], n_prompts: int) -> dict[str, int]:
     """Return how many prompts, taken evenly from all probes, the stock `generate` answers equally."""
     each = max(1, n_prompts // len(requests))
     tried = [request for asked in requests.values() for request in asked[:each]]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
-from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectAgentsConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
-from lever_pipe.report.inference import agent_columns as columns
 from lever_pipe.report.inference.agent_lines import (
     RunFiles,
     curve_lines,
@@ -19,7 +17,8 @@ from lever_pipe.report.inference.agent_lines import (
     read_start,
     run_line,
 )
-from lever_pipe.report.long_format import csv_text
+from lever_pipe.report.inference.agent_runs import CURVES_COLUMNS, EPISODES_COLUMNS, RUNS_COLUMNS
+from lever_pipe.report.long_format import write_csv
 
 
 def collect_agents(
@@ -65,9 +64,9 @@ def collect_agents(
         )
     start = [read_start(*paths) for paths in zip(start_evaluations, start_episodes, strict=True)]
     lines = chain(*map(evaluation_lines, start), *map(curve_lines, found))
-    storage.write_text(curves, csv_text(columns.CURVES_COLUMNS, lines))
-    storage.write_text(episodes_table, csv_text(columns.EPISODES_COLUMNS, chain(*map(episode_lines, [*start, *found]))))
-    storage.write_text(runs, csv_text(columns.RUNS_COLUMNS, map(run_line, found)))
+    write_csv(curves, CURVES_COLUMNS, lines)
+    write_csv(episodes_table, EPISODES_COLUMNS, chain(*map(episode_lines, [*start, *found])))
+    write_csv(runs, RUNS_COLUMNS, map(run_line, found))
 
 
 def _require_one_a_run(name: str, paths: tuple[Path, ...], runs: tuple[AgentRun, ...]) -> None:

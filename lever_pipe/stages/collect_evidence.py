@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from lever_pipe.experiment.report_stage_configs import CollectEvidenceConfig
+from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import sources
 from lever_pipe.report.evidence import Evidence, write_evidence
@@ -38,7 +38,7 @@ def collect_evidence(
     runs: Inputs,
     tasks: Inputs,
     evidence: Output,
-    config: CollectEvidenceConfig,  # noqa: ARG001 - every stage has one
+    config: InputsAlone,  # noqa: ARG001 - every stage has one
 ) -> None:
     """Write `evidence`; files of a study that did not run are absent.
 

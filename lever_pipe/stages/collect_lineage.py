@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from lever_pipe.base import storage
@@ -13,7 +14,7 @@ from lever_pipe.experiment.stage_configs import CollectLineageConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.report import lineage as fields_of
 from lever_pipe.report.lineage import COLUMNS
-from lever_pipe.report.long_format import csv_text
+from lever_pipe.report.long_format import write_csv
 
 Found = dict[str, dict[str, set[str]]]
 """Values by group and field."""
@@ -51,7 +52,7 @@ def collect_lineage(
         _add(found, group_of(policy), values)
         for row in (selection, batch, score):
             _add(found, group_of(policy), fields_of.of_environment(row))
-    storage.write_text(lineage, csv_text(COLUMNS, _lines(found)))
+    write_csv(lineage, COLUMNS, _lines(found))
 
 
 def _read(path: Path) -> RunCard:
@@ -64,21 +65,12 @@ def _add(found: Found, group: str, values: Mapping[str, str]) -> None:
 
 
 def _lines(found: Found) -> Iterable[tuple[str, str, str]]:
-    for group in sorted(found, key=_by_decimals):
+    """Yield lines by group, `beta~0.145` before `beta~0.15`, with values in order, version `2.9` before `2.12`."""
+    for group in sorted(found, key=partial(_natural, number=r"(\d+(?:\.\d+)?)")):
         for field, values in found[group].items():
-            yield group, field, ", ".join(sorted(values, key=_by_integers))
+            yield group, field, ", ".join(sorted(values, key=partial(_natural, number=r"(\d+)")))
 
 
-def _by_decimals(name: str) -> list[tuple[float, str]]:
-    """Return a key that puts `beta~0.145` before `beta~0.15`."""
-    return _natural(name, r"(\d+(?:\.\d+)?)")
-
-
-def _by_integers(value: str) -> list[tuple[float, str]]:
-    """Return a key that puts version `2.9` before `2.12`."""
-    return _natural(value, r"(\d+)")
-
-
-def _natural(text: str, number: str) -> list[tuple[float, str]]:
+def _natural(text: str, *, number: str) -> list[tuple[float, str]]:
     parts = re.split(number, text)
     return [(float(part), "") if i % 2 else (-1.0, part) for i, part in enumerate(parts)]

@@ -13,20 +13,21 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, RewardTies, StepMetrics
 from lever_pipe.experiment.stage_configs import CollectResultsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.report.columns import (
-    RL_DATA_COLUMNS,
-    SCORES_COLUMNS,
-    STEPS_COLUMNS,
-    TIES_COLUMNS,
-    TRAINING_COLUMNS,
-)
 from lever_pipe.report.inference.costs import CostRow, cost_rows, training_prompts
-from lever_pipe.report.long_format import csv_text, decimal
+from lever_pipe.report.long_format import decimal, write_csv
 
 Line = tuple[object, ...]
 Run = dict[int, dict[int, StepMetrics]]
 """The steps of a run by epoch and step."""
 
+RUN = ("stage", "mode", "base_rce_epoch", "kl_beta", "seed")
+SCORES_COLUMNS = (
+    *("policy", *RUN, "epoch", "subset", "samples", "shots"),
+    *("accuracy", "n_questions", "n_distinct_prompts", "preset"),
+)
+TRAINING_COLUMNS = (*RUN, "epoch", "metric", "value", "preset")
+STEPS_COLUMNS = (*RUN, "epoch", "step", "prompts", "metric", "value", "preset")
+WEIGHTS = ("hard", "soft", "relevance")
 STAGES = ("baseline", "init", "rce", "grpo", "reinforce", "distil", "continued")
 MODES = ("", "offline", "on_policy")
 
@@ -71,11 +72,11 @@ def collect_results(
         (training, TRAINING_COLUMNS, training_lines, True),
         (arms_training, TRAINING_COLUMNS, training_lines, False),
     ):
-        storage.write_text(path, csv_text(columns, [line for line in lines if (line[-1] in presets) == main]))
-    storage.write_text(steps_csv, csv_text(STEPS_COLUMNS, _step_lines(logged)))
-    storage.write_text(rl_data, csv_text(RL_DATA_COLUMNS, _summary_lines(rl_summary)))
-    storage.write_text(costs, _costs_text(metric_rows, groups, config))
-    storage.write_text(ties_csv, _ties_text(storage.read_rows(ties, RewardTies)))
+        write_csv(path, columns, [line for line in lines if (line[-1] in presets) == main])
+    write_csv(steps_csv, STEPS_COLUMNS, _step_lines(logged))
+    write_csv(rl_data, ("metric", "value"), _summary_lines(rl_summary))
+    write_csv(costs, CostRow._fields, _cost_lines(metric_rows, groups, config))
+    _write_ties(ties_csv, storage.read_rows(ties, RewardTies))
 
 
 def _missing_targets(cells: Iterable[Cell], metrics: Iterable[EpochMetrics], config: CollectResultsConfig) -> list[str]:
@@ -154,18 +155,18 @@ def _step_lines(runs: Mapping[PolicyName, Run]) -> list[Line]:
             rows = [row for _, row in sorted(epochs[epoch].items())]
             for row in rows:
                 head = (*_identity(row.policy), epoch, n_steps + row.step, n_prompts + row.prompts)
-                lines += [(*head, name, decimal(row.values[name]), row.policy.preset) for name in sorted(row.values)]
+                lines += [(*head, name, row.values[name], row.policy.preset) for name in sorted(row.values)]
             n_steps, n_prompts = n_steps + len(rows), n_prompts + rows[-1].prompts
     return lines
 
 
-def _costs_text(metrics: Iterable[EpochMetrics], groups: Sequence[Path], config: CollectResultsConfig) -> str:
+def _cost_lines(metrics: Iterable[EpochMetrics], groups: Sequence[Path], config: CollectResultsConfig) -> list[Line]:
     rl_prompts = {
         preset: training_prompts(storage.read_arrays(path)["valid"], share)
         for preset, share, path in zip(config.presets, config.train_shares, groups, strict=True)
     }
     rows = sorted(metrics, key=lambda row: _policy_order(row.policy))
-    return csv_text(CostRow._fields, _distinct(list(cost_rows(rows, rl_prompts)), CostRow._fields, ()))
+    return _distinct(list(cost_rows(rows, rl_prompts)), CostRow._fields, ())
 
 
 def _identity(policy: PolicyRef) -> Line:
@@ -205,11 +206,12 @@ def _summary_lines(path: Path) -> list[Line]:
     summary = storage.read_json(path)
     if not isinstance(summary, dict) or any(isinstance(value, dict | list) for value in summary.values()):
         raise RecordError(f"{path}: expected a flat JSON object", found="nested values", do="Rebuild the RL data.")
-    return [(name, _plain(summary[name])) for name in sorted(summary)]
+    values = {name: value if isinstance(value, str | float) else json.dumps(value) for name, value in summary.items()}
+    return sorted(values.items())
 
 
-def _ties_text(rows: Sequence[RewardTies]) -> str:
-    """Return the rows as CSV, with a column for each number of best selections kept."""
+def _write_ties(path: Path, rows: Sequence[RewardTies]) -> None:
+    """Write each reward once, with a column for each number of best selections kept, `best_3`."""
     kept = sorted({int(k) for row in rows for k in row.best_differ})
     seen: dict[str, RewardTies] = {}
     for row in rows:
@@ -220,21 +222,9 @@ def _ties_text(rows: Sequence[RewardTies]) -> str:
                 found=f"{row.mode} with {', '.join(row.best_differ) or 'none'}",
                 do="Rebuild it: remove the file and run measure_rewards again.",
             )
-    lines = [
-        (
-            row.mode,
-            *(_plain(row.weights[name]) for name in ("hard", "soft", "relevance")),
-            row.queries,
-            decimal(row.differ),
-            decimal(row.differ_clearly),
-            *(decimal(row.best_differ[str(k)]) for k in kept),
-        )
-        for row in seen.values()
-    ]
-    return csv_text((*TIES_COLUMNS, *(f"best_{k}" for k in kept)), lines)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return decimal(value) if isinstance(value, float) else json.dumps(value)
+    columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in kept))
+    lines = (
+        (row.mode, *map(row.weights.get, WEIGHTS), row.queries, row.differ, row.differ_clearly) for row in seen.values()
+    )
+    best = ((row.best_differ[str(k)] for k in kept) for row in seen.values())
+    write_csv(path, columns, ((*line, *own) for line, own in zip(lines, best, strict=True)))

@@ -19,7 +19,7 @@ from lever_pipe.lever import gallery as showing
 from lever_pipe.lever.samples import read_answers, samples_of
 from lever_pipe.lever.thumbnails import thumbnails
 from lever_pipe.report.inference.families import reference_of
-from lever_pipe.report.long_format import csv_text, decimal
+from lever_pipe.report.long_format import write_csv
 from lever_pipe.world.data.items import AnnotatedQuestion, Scene, Split, draw_split
 
 
@@ -64,11 +64,10 @@ def collect_samples(
     images = _images(shown, {"eval": (queries, eval_images), "train": (train, train_images)})
     storage.write_json(gallery, {**shown, "images": images})
     flipped = flipping.flips(policies, counted, config.shots, compared)
-    storage.write_text(flips, csv_text(flipping.FlipRow._fields, flipped))
+    write_csv(flips, flipping.FlipRow._fields, flipped)
     agreements = _agreements(queries, train, config.world)
     chosen = flipping.selections(policies, counted, config.shots, agreements)
-    lines = ((*row[:4], decimal(row.share), row.n) for row in chosen)
-    storage.write_text(selections, csv_text(flipping.SelectionRow._fields, lines))
+    write_csv(selections, flipping.SelectionRow._fields, chosen)
 
 
 def _images(shown: Mapping[str, Any], splits: Mapping[str, tuple[Sequence[Example], Path]]) -> dict[str, str]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-
-from lever_pipe.base import storage
 from lever_pipe.experiment.agent_stage_configs import CompareArmsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.inference.agent_runs import read_agent_runs
@@ -14,7 +10,7 @@ from lever_pipe.report.inference.curve_rows import StatisticRow, statistic_rows
 from lever_pipe.report.inference.endpoints import Context, EndpointRow, endpoint_rows
 from lever_pipe.report.inference.estimates import Draws
 from lever_pipe.report.inference.task_values import read_episodes
-from lever_pipe.report.long_format import csv_text, decimal
+from lever_pipe.report.long_format import write_csv
 
 
 def compare_arms(
@@ -41,11 +37,6 @@ def compare_arms(
         evaluation=config.evaluation,
         draws=Draws(config.evaluation.seed, config.n_resamples, over="tasks"),
     )
-    _write(endpoints, EndpointRow._fields, endpoint_rows(context))
-    _write(comparisons, ArmComparisonRow._fields, comparison_rows(context))
-    _write(statistics, StatisticRow._fields, statistic_rows(context))
-
-
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    lines = [[decimal(value) if isinstance(value, float) else value for value in row] for row in rows]
-    storage.write_text(path, csv_text(columns, lines))
+    write_csv(endpoints, EndpointRow._fields, endpoint_rows(context))
+    write_csv(comparisons, ArmComparisonRow._fields, comparison_rows(context))
+    write_csv(statistics, StatisticRow._fields, statistic_rows(context))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import chain
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example
@@ -18,7 +18,7 @@ from lever_pipe.report.inference.estimates import intervals as estimate
 from lever_pipe.report.inference.families import ORACLE, Arm, arms_of, families_of
 from lever_pipe.report.inference.per_question import mean_group, read_groups
 from lever_pipe.report.labels import BASELINES
-from lever_pipe.report.long_format import csv_text, decimal
+from lever_pipe.report.long_format import write_csv
 
 SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
 """Baselines of the breakdown by kind of question, beside the oracle."""
@@ -68,9 +68,9 @@ def compare_policies(
     found = estimate(groups, config.samples, draws)
     compared = [_compared(arm, groups, config, draws) for arm in arms_of(groups, config.main_preset)]
     main = arms_of(groups, config.main_preset)[0]
-    _write_csv(intervals, IntervalRow, found)
-    _write_csv(comparisons, ComparisonRow, [row for rows in compared for row in rows])
-    _write_csv(breakdown, BreakdownRow, _by_kind(examples, groups, main, config, draws))
+    write_csv(intervals, IntervalRow._fields, found)
+    write_csv(comparisons, ComparisonRow._fields, chain.from_iterable(compared))
+    write_csv(breakdown, BreakdownRow._fields, _by_kind(examples, groups, main, config, draws))
 
 
 def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> list[ComparisonRow]:
@@ -101,14 +101,5 @@ def _by_kind(
     names = [f"baseline/{name}" for name in SHOWN_BASELINES]
     reference = arm.last_grpo.get(arm.reference_beta) if arm.reference_beta is not None else None
     names += [name for name in (arm.last_rce, reference, ORACLE) if name is not None]
-    shown = [groups[name].first(largest) for name in names if name in groups]
+    shown = [groups[name].over(slice(largest)) for name in names if name in groups]
     return kinds.breakdown_rows(shown, ways, draws)
-
-
-def _write_csv(
-    path: Path,
-    columns: type[IntervalRow | ComparisonRow | BreakdownRow],
-    rows: Sequence[IntervalRow | ComparisonRow | BreakdownRow],
-) -> None:
-    lines = [[decimal(value) if isinstance(value, float) else value for value in row] for row in rows]
-    storage.write_text(path, csv_text(columns._fields, lines))

@@ -6,7 +6,7 @@ from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import EmulateGrpoEpochConfig, Runtime, TrainGrpoEpochConfig
+from lever_pipe.experiment.stage_configs import EmulateGrpoEpochConfig, Runtime
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.emulation.dropout import NoisyPolicies
 from lever_pipe.lever.training.epoch import EpochFiles
@@ -35,12 +35,8 @@ def emulate_grpo_epoch(
     """
     device = execution.prepare(runtime)
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    policy = _ref(config.training)
-    with ambient_stream(config.training.seed, policy.name):  # published runs are unseeded: each has noise of its own
-        return train_grpo(files, reference, config.training, policy, pairing=NoisyPolicies, device=device)
-
-
-def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:
-    beta, base = config.kl_beta, config.base_rce_epoch
-    run = PolicyName(kind=EMULATION, member="dropout", base=base, beta=beta, seed=config.seed)
-    return PolicyRef.of(run.at(config.epoch), preset=config.preset)
+    of = config.training
+    run = PolicyName(kind=EMULATION, member="dropout", base=of.base_rce_epoch, beta=of.kl_beta, seed=of.seed)
+    policy = PolicyRef.of(run.at(of.epoch), preset=of.preset)
+    with ambient_stream(of.seed, policy.name):  # published runs are unseeded: each has noise of its own
+        return train_grpo(files, reference, of, policy, pairing=NoisyPolicies, device=device)

@@ -57,7 +57,10 @@ def _rows(
     frozen = FrozenSelector(anchor, data.table)
     for arm, pairing in PAIRINGS.items():
         for epoch in EPOCHS:
-            ref = _ref(arm, epoch, config)
+            run = PolicyName(
+                kind=EMULATION, member=arm, base=config.base_rce_epoch, seed=config.seed, is_untouched=True
+            )
+            ref = PolicyRef.of(run.at(epoch), preset=config.preset)
             with ambient_stream(config.seed, ref.name):
                 values = epoch_without_updates(
                     pairing(module, frozen),
@@ -67,8 +70,3 @@ def _rows(
                     generator=torch_generator(config.seed, "grpo", epoch),
                 )
             yield EpochMetrics(policy=ref, values=values)
-
-
-def _ref(arm: str, epoch: int, config: EmulateUntouchedConfig) -> PolicyRef:
-    run = PolicyName(kind=EMULATION, member=arm, base=config.base_rce_epoch, seed=config.seed, is_untouched=True)
-    return PolicyRef.of(run.at(epoch), preset=config.preset)

@@ -10,7 +10,7 @@ from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out, relabelled
-from lever_pipe.intention.agent.player import execution_of, load_player, with_cassette
+from lever_pipe.intention.agent.player import execution_of, load_player
 from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.records import DoneRow, Task
 
@@ -39,7 +39,7 @@ def evaluate_agent(
         ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: too many of the simulator's requests failed.
     """
-    settings = with_cassette(execution_of(runtime), config.simulator, cassette)
+    settings = execution_of(runtime, config.simulator, cassette)
     dtype = config.policy.model.dtype
     processes = join(execution.prepare(runtime), dtype)
     tasks = storage.read_rows(test_tasks, Task)

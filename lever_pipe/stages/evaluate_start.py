@@ -8,7 +8,7 @@ from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out
-from lever_pipe.intention.agent.player import execution_of, load_player, with_cassette
+from lever_pipe.intention.agent.player import execution_of, load_player
 from lever_pipe.intention.agent.policy import policy_folder
 from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.records import Task
@@ -31,7 +31,7 @@ def evaluate_start(
         ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: too many of the simulator's requests failed.
     """
-    settings = with_cassette(execution_of(runtime), config.simulator, cassette)
+    settings = execution_of(runtime, config.simulator, cassette)
     dtype = config.policy.model.dtype
     processes = join(execution.prepare(runtime), dtype)
     player = load_player(policy_folder(start), config, settings, processes, temperature=config.temperature, dtype=dtype)

@@ -10,8 +10,8 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import GenerateRlDataConfig, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Output
-from lever_pipe.lever.judging import trajectories_of
 from lever_pipe.lever.proposers import diversity_fill
+from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 

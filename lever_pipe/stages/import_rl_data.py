@@ -31,5 +31,5 @@ def import_rl_data(
         )
     require_train_examples(groups, storage.read_examples(train_examples), source=str(original))
     storage.write_rows(rl_data, groups)
-    storage.write_json(summary, report.as_dict() | summarise(groups))
+    storage.write_json(summary, report.as_dict(groups) | summarise(groups))
     return len(groups)

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import Example, ExampleId, Selection
+from lever_pipe.base.policy_names import PolicyName, group_of
+from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.metrics.agreement import ParameterDifference, agreement_matrices, parameter_differences
-from lever_pipe.report.inference.choices import (
-    AgreementRows,
-    PairRow,
-    ParameterRow,
-    PromptRow,
-    pairs_of,
-)
-from lever_pipe.report.long_format import csv_text, decimal
+from lever_pipe.report.long_format import write_csv
 
+AGREEMENT_COLUMNS = ("left", "right", "shots", "as_sequence", "as_set", "at_position")
+"""Shares of queries in [0, 1] at one number of shots; `at_position` is that of the last of them."""
+PROMPTS_COLUMNS = ("policy", "shots", "n_queries", "n_distinct_prompts")
+"""Prompts with the same image, question and demonstrations count once."""
+SIZES = ("n_parameters", "share_differing", "norm", "relative_norm")
+Line = tuple[object, ...]
 Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
 """The demonstrations of each query."""
 Differences = Mapping[str, ParameterDifference]
 """By tensor."""
+SIZES = ("n_parameters", "share_differing", "norm", "relative_norm")
 
 
 def measure_agreement(
@@ -51,15 +52,17 @@ def measure_agreement(
     queries = storage.read_examples(eval_examples)
     chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
     compared = list(_compare_parameters(config, selectors))
-    totals = [ParameterRow(policy, base, _sum(found)) for policy, base, found in compared]
-    measured = AgreementRows(
-        list(_compare_selections(chosen, config.shots)), totals, list(_count_prompts(chosen, queries, config.shots))
-    )
-    _write_long(measured, compared, agreement=agreement, parameters=parameters, tensors=tensors, prompts=prompts)
+    write_csv(agreement, AGREEMENT_COLUMNS, _compare_selections(chosen, config.shots))
+    write_csv(prompts, PROMPTS_COLUMNS, _count_prompts(chosen, queries, config.shots))
+    whole = ParameterDifference(0, 0, 0.0, 0.0)
+    totals = ((policy, base, *_sizes(sum(found.values(), start=whole))) for policy, base, found in compared)
+    write_csv(parameters, ("policy", "base", *SIZES), totals)
+    each = ((policy, base, name, *_sizes(of)) for policy, base, found in compared for name, of in found.items())
+    write_csv(tensors, ("policy", "base", "tensor", *SIZES), each)
 
 
 def _read_selections(path: Path, queries: Sequence[Example]) -> Chosen:
-    chosen = {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
+    chosen = storage.read_selections(path)
     wanted = {query.example_id for query in queries}
     if chosen.keys() != wanted:
         raise RecordError(
@@ -70,7 +73,7 @@ def _read_selections(path: Path, queries: Sequence[Example]) -> Chosen:
     return chosen
 
 
-def _compare_selections(chosen: Mapping[str, Chosen], shots: Sequence[int]) -> Iterator[PairRow]:
+def _compare_selections(chosen: Mapping[str, Chosen], shots: Sequence[int]) -> Iterator[Line]:
     """Yield every pair that a reader asks for; a policy that selects nothing agrees with no other."""
     most = max(shots)
     names = [name for name, of in chosen.items() if all(len(demonstrations) >= most for demonstrations in of.values())]
@@ -78,12 +81,24 @@ def _compare_selections(chosen: Mapping[str, Chosen], shots: Sequence[int]) -> I
         return
     queries = sorted(chosen[names[0]])
     ids_PNS = np.array([[chosen[name][query][:most] for query in queries] for name in names], dtype=np.int64)
-    pairs = pairs_of(names)
+    pairs = _pairs_of(names)
     for k in shots:
         found = agreement_matrices(ids_PNS, k)
         for i, j in pairs:
             shares = (found.as_sequence[i, j], found.as_set[i, j], found.at_position[i, j])
-            yield PairRow(names[i], names[j], k, *map(float, shares))
+            yield names[i], names[j], k, *map(float, shares)
+
+
+def _pairs_of(policies: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the positions of all pairs within one preset and seed, with a baseline, or of the seeds of one policy."""
+    names = list(map(PolicyName.parse, policies))
+    runs = [name.batch if name.preset else "" for name in names]
+    groups = [group_of(name) for name in policies]
+    return [
+        (i, j)
+        for i, j in combinations(range(len(policies)), 2)
+        if "" in (runs[i], runs[j]) or runs[i] == runs[j] or groups[i] == groups[j]
+    ]
 
 
 def _compare_parameters(
@@ -97,40 +112,14 @@ def _compare_parameters(
         yield policy, base, parameter_differences(values, start)
 
 
-def _sum(differences: Differences) -> ParameterDifference:
-    return sum(differences.values(), start=ParameterDifference(0, 0, 0.0, 0.0))
-
-
-def _count_prompts(
-    chosen: Mapping[str, Chosen], queries: Sequence[Example], shots: Sequence[int]
-) -> Iterator[PromptRow]:
+def _count_prompts(chosen: Mapping[str, Chosen], queries: Sequence[Example], shots: Sequence[int]) -> Iterator[Line]:
     """Yield how many prompts differ; queries that ask the same question about the same image share theirs."""
     asked = {query.example_id: (query.image_digest, query.question) for query in queries}
     for name, of in chosen.items():
         for k in shots:
             keys = {(*asked[query], demonstrations[:k]) for query, demonstrations in of.items()}
-            yield PromptRow(name, k, len(queries), len(keys))
+            yield name, k, len(queries), len(keys)
 
 
-def _write_long(
-    measured: AgreementRows,
-    compared: Sequence[tuple[str, str, Differences]],
-    *,
-    agreement: Path,
-    parameters: Path,
-    tensors: Path,
-    prompts: Path,
-) -> None:
-    pairs = [(row.left, row.right, row.shots, *map(decimal, row[3:])) for row in measured.pairs]
-    storage.write_text(agreement, csv_text(PairRow._fields, pairs))
-    sizes = ("n_parameters", "share_differing", "norm", "relative_norm")
-    totals = [(row.policy, row.base, *_sizes(row.difference)) for row in measured.parameters]
-    storage.write_text(parameters, csv_text(("policy", "base", *sizes), totals))
-    each = [(policy, base, name, *_sizes(of)) for policy, base, found in compared for name, of in found.items()]
-    storage.write_text(tensors, csv_text(("policy", "base", "tensor", *sizes), each))
-    storage.write_text(prompts, csv_text(PromptRow._fields, measured.prompts))
-
-
-def _sizes(difference: ParameterDifference) -> tuple[object, ...]:
-    numbers = (difference.share_differing, difference.norm, difference.relative_norm)
-    return difference.n_parameters, *map(decimal, numbers)
+def _sizes(difference: ParameterDifference) -> Line:
+    return tuple(getattr(difference, name) for name in SIZES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Pool, QuestionScore
-from lever_pipe.experiment.stage_configs import MeasurePoolsConfig
+from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
@@ -17,7 +17,7 @@ def measure_pools(
     eval_pools: Input,
     zero_shot: Input,
     bound: Output,
-    config: MeasurePoolsConfig,  # noqa: ARG001 - what it measures says all
+    config: InputsAlone,  # noqa: ARG001 - what it measures says all
 ) -> dict[str, float]:
     """Write and return, in percent of the queries, how often the pool holds what an answer could be copied from.
 

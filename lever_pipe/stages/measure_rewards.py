@@ -16,7 +16,7 @@ from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups
 from lever_pipe.losses.rce import reward_ranges
 from lever_pipe.losses.reduction import group_has_spread
-from lever_pipe.report.long_format import csv_text, decimal
+from lever_pipe.report.long_format import write_csv
 
 ALL = "all"
 CLEARLY = 0.1
@@ -50,8 +50,7 @@ def measure_rewards(
         rows.append(row)
         found += _bins(reward, rewarded, config)
     storage.write_rows(ties, rows)
-    lines = ([decimal(value) if isinstance(value, float) else value for value in row] for row in found)
-    storage.write_text(histogram, csv_text(BinRow._fields, lines))
+    write_csv(histogram, BinRow._fields, found)
     return rows
 
 

@@ -7,7 +7,7 @@ from collections.abc import Set
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, Pool, Trajectory
-from lever_pipe.experiment.stage_configs import MergeRlDataConfig
+from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever.rl_data_io import summarise
 from lever_pipe.lever.trajectories import make_group
@@ -20,7 +20,7 @@ def merge_rl_data(
     train_examples: Input,
     rl_data: Output,
     summary: Output,
-    config: MergeRlDataConfig,  # noqa: ARG001 - what it merges says all
+    config: InputsAlone,  # noqa: ARG001 - what it merges says all
 ) -> int:
     """Write one line a query, in query-id order, and return how many queries there are.
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
-from lever_pipe.base import storage
-from lever_pipe.base.atomic import write_folder
+from lever_pipe.base.atomic import write_texts
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 from lever_pipe.experiment.stage_files import Output
 from lever_pipe.intention.verl.launch import launch_files
@@ -19,10 +15,5 @@ def render_verl(*, launch: Output, config: RenderVerlConfig) -> tuple[str, ...]:
         ConfigError: the original cannot express the configuration; all such values at once.
     """
     files = launch_files(config)
-    write_folder(launch, lambda folder: _write_all(folder, files))
+    write_texts(launch, files)
     return tuple(sorted(files))
-
-
-def _write_all(folder: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        storage.write_text(folder / name, text)

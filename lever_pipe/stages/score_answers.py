@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import AnswerRow, Cell, Selection
+from lever_pipe.base.records import AnswerRow, Cell
 from lever_pipe.experiment.stage_configs import ScoreAnswersConfig
 from lever_pipe.experiment.stage_files import Input, Output, Outputs
 from lever_pipe.metrics.cells import build_cells, score_questions
@@ -25,7 +25,7 @@ def score_answers(
         RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
     """
     queries = storage.read_examples(eval_examples)
-    chosen = {row.query_id: row.demonstrations for row in storage.read_rows(selections, Selection)}
+    chosen = storage.read_selections(selections)
     said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(answers, AnswerRow)}
     files = (str(selections), str(answers))
     scores, keys = score_questions(queries, chosen, said, config.shots, files=files)

@@ -10,21 +10,22 @@ import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef, Selection
+from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef
 from lever_pipe.experiment.faults import CONTROL, EmulatedPolicy
 from lever_pipe.experiment.stage_configs import ScoreEmulationConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever.emulation.choices import Chosen, identical_prompts, prompts_a_query, repeated_share
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
-from lever_pipe.report.columns import (
-    EMULATED_AGREEMENT_COLUMNS,
-    EMULATED_PROMPTS_COLUMNS,
-    EMULATED_SCORES_COLUMNS,
-    EMULATED_TRAINING_COLUMNS,
-)
-from lever_pipe.report.long_format import csv_text, decimal
+from lever_pipe.report.long_format import write_csv
 
 Line = tuple[object, ...]
+EMULATED_SCORES_COLUMNS = (
+    *("arm", "kl_beta", "epoch", "samples", "shots"),
+    *("accuracy", "n_questions", "n_distinct_prompts"),
+)
+EMULATED_PROMPTS_COLUMNS = ("arm", "shots", "repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
+EMULATED_AGREEMENT_COLUMNS = ("arm", "kl_beta", "epoch", "other_kl_beta", "other_epoch", "shots", "identical")
+EMULATED_TRAINING_COLUMNS = ("arm", "base_rce_epoch", "kl_beta", "epoch", "metric", "value")
 Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]
 
 
@@ -47,8 +48,7 @@ def score_emulation(
         RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
     """
     selected: Selected = {
-        policy: {row.query_id: row.demonstrations for row in storage.read_rows(path, Selection)}
-        for policy, path in zip(config.policies, selections, strict=True)
+        policy: storage.read_selections(path) for policy, path in zip(config.policies, selections, strict=True)
     }
     score_lines = list(_score_lines(selected, storage.read_examples(eval_examples), answers, config))
     rows = [storage.read_row(path, EpochMetrics) for path in metrics] + storage.read_rows(untouched, EpochMetrics)
@@ -58,7 +58,7 @@ def score_emulation(
         (agreement, EMULATED_AGREEMENT_COLUMNS, _agreement_lines(selected, config.shots)),
         (training, EMULATED_TRAINING_COLUMNS, _training_lines(rows)),
     ):
-        storage.write_text(path, csv_text(columns, lines))
+        write_csv(path, columns, lines)
     return len(selected)
 
 
@@ -72,7 +72,7 @@ def _score_lines(
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
             (prefix,) = cell.subsets
             counts = (prefix.n_questions, prefix.n_distinct_prompts)
-            yield (*_identity(policy), cell.samples, cell.shots, decimal(prefix.accuracy), *counts)
+            yield (*_identity(policy), cell.samples, cell.shots, prefix.accuracy, *counts)
 
 
 def _identity(policy: EmulatedPolicy) -> Line:
@@ -81,11 +81,8 @@ def _identity(policy: EmulatedPolicy) -> Line:
 
 def _arms(selected: Selected) -> Iterable[tuple[str, dict[EmulatedPolicy, Chosen]]]:
     for arm, policies in groupby(selected, key=lambda policy: policy.arm):
-        yield arm, {policy: _in_query_order(selected[policy]) for policy in policies}
-
-
-def _in_query_order(chosen: Mapping[ExampleId, Demonstrations]) -> Chosen:
-    return np.array([chosen[query] for query in sorted(chosen)], dtype=np.int64)
+        chosen = {policy: sorted(selected[policy].items()) for policy in policies}
+        yield arm, {policy: np.array([of for _, of in rows], dtype=np.int64) for policy, rows in chosen.items()}
 
 
 def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
@@ -95,16 +92,16 @@ def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
         by_shots = [prompts_a_query(chosen, k) for k in shots]
         for k, distinct in zip(shots, by_shots, strict=True):
             repeated = float(np.mean([repeated_share(one, k) for one in chosen]))
-            yield arm, k, decimal(repeated), decimal(float(distinct.mean())), int(distinct.max())
+            yield arm, k, repeated, float(distinct.mean()), int(distinct.max())
         together = np.sum(by_shots, axis=0)
-        yield arm, None, None, decimal(float(together.mean())), int(together.max())
+        yield arm, None, None, float(together.mean()), int(together.max())
 
 
 def _agreement_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
     for arm, policies in _arms(selected):
         for k in shots:
             for one, other, identical in identical_prompts(policies, k):
-                yield arm, *_identity(one)[1:], *_identity(other)[1:], k, decimal(identical)
+                yield arm, *_identity(one)[1:], *_identity(other)[1:], k, identical
 
 
 def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
@@ -114,4 +111,4 @@ def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
         arm = PolicyName.parse(policy.name).member or CONTROL
         beta = None if policy.kl_beta is None else f"{policy.kl_beta:g}"
         for name in sorted(row.values):
-            yield arm, policy.base_rce_epoch, beta, policy.epoch, name, decimal(row.values[name])
+            yield arm, policy.base_rce_epoch, beta, policy.epoch, name, row.values[name]

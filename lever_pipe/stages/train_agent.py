@@ -8,7 +8,7 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output, State
-from lever_pipe.intention.agent.player import execution_of, load_model, load_player, with_cassette
+from lever_pipe.intention.agent.player import execution_of, load_model, load_player
 from lever_pipe.intention.agent.policy import policy_folder
 from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.agent.resume import identity_of
@@ -41,7 +41,7 @@ def train_agent(
         ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: a loss or gradient is not finite, or the simulator fails too often.
     """
-    settings = with_cassette(execution_of(runtime), config.simulator, cassette)
+    settings = execution_of(runtime, config.simulator, cassette)
     processes = join(execution.prepare(runtime), config.policy.model.dtype)
     folder = policy_folder(start)
     reference = load_model(folder, processes, processes.frozen).requires_grad_(requires_grad=False)

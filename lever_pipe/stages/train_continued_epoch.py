@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainContinuedEpochConfig
@@ -40,9 +39,4 @@ def train_continued_epoch(
         data, settings = epoch.data, config.continued
         plan = plan_rce_epoch(epoch.module, epoch.adam, data.table, data.train, settings, config.epoch, order)
         values = epoch.run(plan)
-    return epoch.save(values, _ref(config))
-
-
-def _ref(config: TrainContinuedEpochConfig) -> PolicyRef:
-    run = PolicyName(kind="continued", preset=config.preset, base=config.base_rce_epoch, seed=config.seed)
-    return PolicyRef.of(run.at(config.epoch))
+    return epoch.save(values, config.policy("continued", base=config.base_rce_epoch))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lever_pipe.base import storage
-from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainDistilEpochConfig
@@ -46,9 +45,4 @@ def train_distil_epoch(
             generator=torch_generator(config.seed, "distil", config.epoch),
         )
         values = epoch.run(plan)
-    return epoch.save(values, _ref(config))
-
-
-def _ref(config: TrainDistilEpochConfig) -> PolicyRef:
-    run = PolicyName(kind="distil", preset=config.preset, base=config.base_rce_epoch, seed=config.seed)
-    return PolicyRef.of(run.at(config.epoch))
+    return epoch.save(values, config.policy("distil", base=config.base_rce_epoch))

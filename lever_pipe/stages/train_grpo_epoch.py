@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainGrpoEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
@@ -34,10 +33,5 @@ def train_grpo_epoch(
     """
     device = execution.prepare(runtime)
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    return train_grpo(files, reference, config, _ref(config), pairing=Policies, device=device)
-
-
-def _ref(config: TrainGrpoEpochConfig) -> PolicyRef:
-    base, beta = config.base_rce_epoch, config.kl_beta
-    run = PolicyName(kind="grpo", preset=config.preset, base=base, beta=beta, seed=config.seed)
-    return PolicyRef.of(run.at(config.epoch))
+    policy = config.policy("grpo", base=config.base_rce_epoch, beta=config.kl_beta)
+    return train_grpo(files, reference, config, policy, pairing=Policies, device=device)

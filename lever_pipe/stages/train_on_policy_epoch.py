@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from lever_pipe.base import storage
-from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.progress import Progress
-from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics
+from lever_pipe.base.records import EpochMetrics, StepMetrics
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainOnPolicyEpochConfig
@@ -56,8 +55,9 @@ def train_on_policy_epoch(
     values, spent = _run(epoch, policies, judge, config)
     values |= {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
     values |= {"lvlm_prompts": float(judge.prompts)}
-    row = epoch.save(values, _ref(config), kl_beta=config.kl_beta)
-    storage.write_rows(steps, [StepMetrics(policy=row.policy, **one._asdict()) for one in spent])
+    policy = config.policy(config.objective, base=config.base_rce_epoch, beta=config.kl_beta)
+    row = epoch.save(values, policy, kl_beta=config.kl_beta)
+    storage.write_rows(steps, [StepMetrics(policy=policy, **one._asdict()) for one in spent])
     storage.write_json(counters, model.counters)
     return row
 
@@ -87,9 +87,3 @@ def _run(
             on_step=on_step,
         )
         return epoch.run(plan), spent
-
-
-def _ref(config: TrainOnPolicyEpochConfig) -> PolicyRef:
-    base, beta = config.base_rce_epoch, config.kl_beta
-    run = PolicyName(kind=config.objective, preset=config.preset, base=base, beta=beta, seed=config.seed)
-    return PolicyRef.of(run.at(config.epoch))

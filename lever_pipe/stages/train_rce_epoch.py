@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainRceEpochConfig
@@ -39,8 +38,4 @@ def train_rce_epoch(
             epoch.module, epoch.adam, epoch.data.table, epoch.data.train, config.rce, config.epoch, order
         )
         values = epoch.run(plan)
-    return epoch.save(values, _ref(config))
-
-
-def _ref(config: TrainRceEpochConfig) -> PolicyRef:
-    return PolicyRef.of(PolicyName(kind="rce", preset=config.preset, seed=config.seed, epoch=config.epoch))
+    return epoch.save(values, config.policy("rce"))

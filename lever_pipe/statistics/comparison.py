@@ -6,8 +6,8 @@ import math
 from itertools import product
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import fft, stats
 
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.statistics.crossed import Bounds, Estimates, n_differing
@@ -40,7 +40,7 @@ def t_p_values(estimates: Estimates) -> Array:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         t_C = np.abs(estimates.value) / estimates.error
-    p_C = 2 * stats.t.sf(np.where(estimates.value == 0, 0.0, t_C), estimates.df)
+    p_C = 2 * scipy.stats.t.sf(np.where(estimates.value == 0, 0.0, t_C), estimates.df)
     return np.asarray(np.minimum(1.0, np.maximum(p_C, 2.0 ** (1 - n_differing(estimates)))))
 
 
@@ -114,10 +114,10 @@ def detectable(estimates: Estimates, bounds: Bounds, *, power: float = 0.8, leve
     Source: Student 1908
     Source: Clopper 1934 (exact bound)
     """
-    shown_C, beyond_C = (stats.t.ppf(of, estimates.df) for of in (1 - level / 2, power))
+    shown_C, beyond_C = (scipy.stats.t.ppf(of, estimates.df) for of in (1 - level / 2, power))
     found_C = (bounds.high - bounds.low) / 2 * (1 + beyond_C / shown_C)
     n, needed = estimates.n_questions, math.ceil(1 - math.log2(level))
-    share = float(stats.beta.ppf(power, needed, n - needed + 1)) if n >= needed else 1.0
+    share = float(scipy.stats.beta.ppf(power, needed, n - needed + 1)) if n >= needed else 1.0
     return np.where(n_differing(estimates) < needed, np.maximum(found_C, share), found_C)
 
 
@@ -139,12 +139,13 @@ def _lattice(sizes: Array) -> NDArray[np.int64] | None:
 
 def _counted_p(steps: NDArray[np.int64], observed: int) -> float:
     total = int(steps.sum())
-    length = fft.next_fast_len(2 * total + 1, real=True)
+    length = scipy.fft.next_fast_len(2 * total + 1, real=True)
     angles = 2 * np.pi * np.arange(length // 2 + 1) / length
     characteristic = np.ones_like(angles)
     for step, count in zip(*np.unique(steps, return_counts=True), strict=True):
         characteristic *= np.cos(angles * step) ** count
-    probabilities = fft.irfft(characteristic, length)  # of the sums 0, 1, ... total, and of the negative ones behind
+    # of the sums 0, 1, ... total, and of the negative ones behind
+    probabilities = scipy.fft.irfft(characteristic, length)
     p = 2 * float(probabilities[observed : total + 1].sum()) if observed else 1.0
     return min(1.0, max(p, 2.0 ** (1 - steps.size)))  # rounding of the transform is about 1e-16
 

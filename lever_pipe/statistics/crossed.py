@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from lever_pipe.base.shapes import ShapeError
 
@@ -181,8 +181,8 @@ def bootstrap_bounds(
     tails = np.array([(1 - level) / 2, (1 + level) / 2])
     deviations_RC = resampled_means(estimates.by_question, generator, n_resamples) - estimates.value
     percentile_2C = np.quantile(deviations_RC, tails, axis=0)
-    n, t_C = estimates.n_questions, stats.t.ppf(tails[1], estimates.df)
-    expansion_C = t_C / stats.norm.ppf(tails[1]) * np.sqrt(n / (n - 1))
+    n, t_C = estimates.n_questions, scipy.stats.t.ppf(tails[1], estimates.df)
+    expansion_C = t_C / scipy.stats.norm.ppf(tails[1]) * np.sqrt(n / (n - 1))
     questions_C = estimates.by_question.var(axis=0, ddof=1) / n
     rest_C = t_C**2 * np.maximum(estimates.error**2 - questions_C, 0.0)
     low_C, high_C = np.sqrt((expansion_C * percentile_2C) ** 2 + rest_C)
@@ -280,7 +280,7 @@ def _require_block(name: str, values_SNC: Array) -> Array:
 
 def _largest_share(count_C: NDArray[np.int64], n: int, level: float) -> Array:
     """Return the upper end of the exact interval of a share that was seen in so many of n questions."""
-    share_C = stats.beta.ppf((1 + level) / 2, count_C + 1, np.maximum(n - count_C, 1))
+    share_C = scipy.stats.beta.ppf((1 + level) / 2, count_C + 1, np.maximum(n - count_C, 1))
     return np.where(count_C < n, share_C, 1.0)
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from lever_pipe.base.seeding import generator as stream_of
 from lever_pipe.statistics.comparison import sign_flip_p
@@ -72,7 +72,7 @@ def compare_curves(left_N: ArrayLike, right_N: ArrayLike) -> CurveComparison:
     differences = np.where(np.abs(left - right) > _EQUAL, left - right, 0.0)
     changes = np.diff(left), np.diff(right)
     above, below = int(np.sum(differences > 0)), int(np.sum(differences < 0))
-    t, p_t, half = _paired_t(differences)
+    t, p_t, half = paired_t(differences)
     mean = float(differences.mean())
     return CurveComparison(
         mean=mean,
@@ -81,10 +81,10 @@ def compare_curves(left_N: ArrayLike, right_N: ArrayLike) -> CurveComparison:
         p_t=p_t,
         low=mean - half,
         high=mean + half,
-        p_wilcoxon=float(stats.wilcoxon(differences).pvalue) if above + below else 1.0,
+        p_wilcoxon=float(scipy.stats.wilcoxon(differences).pvalue) if above + below else 1.0,
         above=above,
         below=below,
-        p_sign=float(stats.binomtest(above, above + below).pvalue) if above + below else 1.0,
+        p_sign=float(scipy.stats.binomtest(above, above + below).pvalue) if above + below else 1.0,
         p_flip=sign_flip_p(differences, generator=stream_of(0, "flips", differences.size)),
         variance_ratio_of_changes=_ratio(float(changes[1].var(ddof=1)), float(changes[0].var(ddof=1))),
         p_f_of_changes=f_test(*changes),
@@ -107,8 +107,29 @@ def f_test(left: ArrayLike, right: ArrayLike) -> float:
     if min(np.ptp(a), np.ptp(b)) <= _EQUAL:
         return float(max(np.ptp(a), np.ptp(b)) <= _EQUAL)
     ratio = a.var(ddof=1) / b.var(ddof=1)
-    law = stats.f(a.size - 1, b.size - 1)
-    return float(min(1.0, 2 * min(law.cdf(ratio), law.sf(ratio))))
+    of = (a.size - 1, b.size - 1, ratio)
+    return float(min(1.0, 2 * min(scipy.special.fdtr(*of), scipy.special.fdtrc(*of))))
+
+
+def paired_t(differences_N: ArrayLike) -> tuple[float, float, float]:
+    """Return t of a mean of zero, its two-sided p, and half of the mean's 95 % interval.
+
+    All are NaN of fewer than two values, and of infinite ones.
+
+    Args:
+        differences_N: [N]; equal ones have p = 1 where they are 0, else 0.
+
+    Source: Student 1908
+    """
+    differences = np.asarray(differences_N, dtype=np.float64)
+    mean, n = float(differences.mean()) if differences.size else math.nan, differences.size
+    if n < 2 or not math.isfinite(mean):
+        return math.nan, math.nan, math.nan
+    if np.ptp(differences) <= _EQUAL:
+        return (math.nan, 1.0, 0.0) if not mean else (math.copysign(math.inf, mean), 0.0, 0.0)
+    error = float(differences.std(ddof=1)) / math.sqrt(n)
+    t = mean / error
+    return t, float(2 * scipy.special.stdtr(n - 1, -abs(t))), float(scipy.special.stdtrit(n - 1, 0.975) * error)
 
 
 def swap_test_of_spread(left_N: ArrayLike, right_N: ArrayLike) -> float:
@@ -180,18 +201,17 @@ def flat_noise(n: int, sd: float, generator: np.random.Generator, *, n_draws: in
     return FlatNoise(sd, np.concatenate(falls), np.concatenate(gaps))
 
 
-def half_width(sd: float, n: int, degrees: int, level: float = 0.95) -> float:
-    """Return half of the t interval of a mean of n values.
+def half_width(sd: float, n: int, degrees: int) -> float:
+    """Return half of the 95 % t interval of a mean of n values.
 
     Args:
         sd: standard deviation of one value.
         n: values that the mean is of.
         degrees: of freedom that `sd` was estimated with.
-        level: coverage in (0, 1).
 
     Source: Student 1908
     """
-    return float(stats.t.ppf((1 + level) / 2, degrees) * sd / math.sqrt(n))
+    return float(scipy.stats.t.ppf(0.975, degrees) * sd / math.sqrt(n))
 
 
 def drifting_t_p(differences_N: ArrayLike) -> float:
@@ -219,23 +239,13 @@ def drifting_t_p(differences_N: ArrayLike) -> float:
     r = max(0.0, float(deviations[1:] @ deviations[:-1] / (deviations @ deviations)))
     effective = max(2.0, n * (1 - r) / (1 + r))
     t = abs(differences.mean()) / (differences.std(ddof=1) / math.sqrt(effective))
-    return float(2 * stats.t.sf(t, effective - 1))
-
-
-def _paired_t(differences: Values) -> tuple[float, float, float]:
-    """Return t, its p, and half of the 95 % interval of the mean."""
-    mean, n = float(differences.mean()), differences.size
-    error = float(differences.std(ddof=1)) / math.sqrt(n)
-    if np.ptp(differences) <= _EQUAL:
-        return (math.nan, 1.0, 0.0) if not mean else (math.copysign(math.inf, mean), 0.0, 0.0)
-    t = mean / error
-    return t, float(2 * stats.t.sf(abs(t), n - 1)), float(stats.t.ppf(0.975, n - 1) * error)
+    return float(2 * scipy.stats.t.sf(t, effective - 1))
 
 
 def _levene(left: Values, right: Values) -> float:
     if all(np.ptp(np.abs(side - np.median(side))) <= _EQUAL for side in (left, right)):
         return 1.0  # deviations that do not vary give no F
-    return float(stats.levene(left, right, center="median").pvalue)
+    return float(scipy.stats.levene(left, right, center="median").pvalue)
 
 
 def _ratio(part: float, whole: float) -> float:

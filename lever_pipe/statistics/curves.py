@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 Values = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ def curve_statistics(steps_N: ArrayLike, values_N: ArrayLike) -> CurveStatistics
     """
     steps, values = _curve(steps_N, values_N)
     changes = np.diff(values)
-    line = stats.linregress(steps, values)
+    line = scipy.stats.linregress(steps, values)
     residuals = values - line.intercept - line.slope * steps
     squares = float(np.sum((values - values.mean()) ** 2))
     low = _drawdown_end(values)
@@ -162,27 +162,6 @@ def excess_sd(sd_of_changes: float, error: float) -> float:
     Source: this project
     """
     return math.sqrt(max(0.0, sd_of_changes**2 - 2 * error**2))
-
-
-def smallest_grid(values: ArrayLike, *, unit: float, rounding: float, largest: int = 1000) -> int | None:
-    """Return the smallest n for which every value is a whole multiple of unit / n up to `rounding`, or None.
-
-    A mean over n episodes, each a multiple of `unit`, lies on that grid, so a printed mean tells n.
-
-    Args:
-        values: any number of means.
-        unit: what a single value is a whole multiple of.
-        rounding: largest error of a printed mean.
-        largest: n that is tried last.
-
-    Source: Brown 2017 (GRIM)
-    """
-    seen = np.asarray(values, dtype=float)
-    for n in range(1, largest + 1):
-        offsets = seen - np.round(seen * n / unit) * unit / n
-        if np.all(np.abs(offsets) <= rounding + 1e-9):
-            return n
-    return None
 
 
 def _share(part: float, whole: float) -> float:

@@ -25,3 +25,10 @@ def test_the_command_line_imports_no_heavy_package_before_a_stage_runs() -> None
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_the_page_imports_no_slow_package() -> None:
+    probe = PROBE.replace("lever_pipe.runtime.plan, lever_pipe.base.parsing", "lever_pipe.stages.build_report")
+    probe = probe.replace('"scipy"', '"scipy.stats"').replace('"numpy", ', "")
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []

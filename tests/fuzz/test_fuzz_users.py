@@ -24,7 +24,7 @@ BODY = {
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": WORDS}}],
 }  # fmt: skip
 URL = "http://127.0.0.1:1/v1"
-ACCESS = Access(URL, False, "127.0.0.1", 1, "/v1/chat/completions", {"Authorization": "KEY"})
+ACCESS = Access(URL, {"Authorization": "KEY"})
 
 
 @inputs

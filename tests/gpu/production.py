@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,7 @@ from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import build_engine
 from lever_pipe.lvlms._flop import flop_per_second
 from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
-from lever_pipe.lvlms._vision import VisionStore
-from lever_pipe.lvlms.qwen2_5_vl import Qwen25Vl
+from lever_pipe.lvlms.qwen2_5_vl import family_of
 
 PAD, START, END, VISION_START, VISION_END, IMAGE = range(6)
 N_SPECIAL = 6
@@ -97,7 +97,8 @@ def make_parts(size: Size, *, device: str, dtype: torch.dtype) -> Any:
         model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=dtype)
     model.eval().requires_grad_(False)
     model.generation_config = GenerationConfig(eos_token_id=END, pad_token_id=PAD)
-    return Qwen25Vl(model, _PadOnly(), Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=28 * 28 * 1280))
+    processor = Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=28 * 28 * 1280)
+    return family_of(Path(), model, _PadOnly(), processor)
 
 
 class _PadOnly:
@@ -153,9 +154,9 @@ def measure(size: Size, *, device: str, dtype: torch.dtype, n_stock: int) -> Mea
     images = _Images(size)
 
     def run(part: list[TokenRequest]) -> None:
-        vision = VisionStore(parts.model, parts.image_processor, images, capacity=2**34, counters=counters)
+        vision = parts.vision(images, capacity=2**34, counters=counters)  # type: ignore[arg-type]
         engine = build_engine(
-            parts.model,
+            parts.language,
             vision,
             executor="packed",
             options=options,

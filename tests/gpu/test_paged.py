@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_qwen2_5_vl
 import torch
+from transformers import Qwen2_5_VLForConditionalGeneration
 
 from lever_pipe.lvlms import _paged, _paged_choice
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import Engine
+from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._memory import SlotMemory
 from lever_pipe.lvlms._packed import PackedExecutor
 from lever_pipe.lvlms._planner import Budget
 from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
-from tests.unit.lvlms.conftest import make_model, make_tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -28,7 +32,9 @@ SIZES = {"stored": BUDGET.stored, "spare": BUDGET.spare}
 
 def small_model() -> Any:
     """Return a random model with the head width, and the ratio of heads to kv heads, of the real 3B one, in fp32."""
-    tiny = make_model(make_tokenizer())
+    with TemporaryDirectory() as folder:
+        tiny_qwen2_5_vl.save(Path(folder))
+        tiny = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)
     config = copy.deepcopy(tiny.config)
     text = config.text_config
     text.hidden_size, text.num_attention_heads, text.num_key_value_heads = 1024, 8, 1
@@ -70,12 +76,16 @@ def naive_scores(model: Any, asked: list[TokenRequest]) -> Any:
     return np.array(found)
 
 
+def language_of(model: Any) -> LanguageModel:
+    return LanguageModel(model.model.language_model, model.lm_head, axes=3, image_token=model.config.image_token_id)
+
+
 def engine_scores(model: Any, asked: list[TokenRequest], memory: Any) -> Any:
     """Return the same by the engine, which generates by beam search besides."""
     images: Any = _paged_choice._NoImages()
     options = DecodeOptions((2,), NEW_TOKENS, BEAMS)
-    executor = PackedExecutor(model, images, memory=memory, options=options, counters=Counter())
-    results = Engine(model, images, executor=executor, budget=BUDGET, counters=Counter()).run(asked)
+    executor = PackedExecutor(language_of(model), images, memory=memory, options=options, counters=Counter())
+    results = Engine(language_of(model), images, executor=executor, budget=BUDGET, counters=Counter()).run(asked)
     return np.array([value for r in results for line in r.scores for value in line])
 
 
@@ -83,8 +93,8 @@ def compare(device: str, **choice: Any) -> None:
     exact = small_model()
     model = copy.deepcopy(exact).to(device, torch.bfloat16)
     asked = requests()
-    truth = engine_scores(exact, asked, SlotMemory(exact, **SIZES))
-    memory = _paged_choice.choose_memory(model, **SIZES, **choice)
+    truth = engine_scores(exact, asked, SlotMemory(language_of(exact), **SIZES))
+    memory = _paged_choice.choose_memory(language_of(model), **SIZES, **choice)
     assert isinstance(memory, _paged.PagedMemory)
     ours = engine_scores(model, asked, memory)
     assert memory.pool.used == 0
@@ -105,7 +115,8 @@ def test_scores_are_as_near_to_fp32_as_those_of_the_stock_model() -> None:
 def test_every_page_size_is_right_or_refused(page: int) -> None:
     model = small_model().to("cuda", torch.bfloat16)
     faults = {
-        name: _paged_choice.self_test(model, page=page, kernel=k) for name, k in _paged_choice.torch_kernels().items()
+        name: _paged_choice.self_test(language_of(model), page=page, kernel=k)
+        for name, k in _paged_choice.torch_kernels().items()
     }
     # A kernel may refuse a page size with an error; it must never accept one and read wrongly.
     assert not [fault for fault in faults.values() if fault and fault.startswith("log-probabilities")], faults

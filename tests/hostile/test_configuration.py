@@ -104,7 +104,7 @@ REFUSED: dict[str | bytes, str] = {
     "data: {n_eval: 8, n_eval: 9}": "the key 'n_eval' twice",
     "data: {n_eval: 8, 'n_eval': 9}": "the key 'n_eval' twice",
     "pools: &p {size: 64}\ndata: {<<: *p, <<: *p}": "twice",
-    '{"results": "a", "results": "b"}': "a key twice",
+    '{"results": "a", "results": "b"}': "the key 'results' twice",
     "1: 2": "must have texts as keys",
     "null: 2": "must have texts as keys",
     "yes: 2": "must have texts as keys",

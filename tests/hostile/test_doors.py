@@ -234,7 +234,7 @@ HARMS: dict[str, list[tuple[str, Harm, str]]] = {
         ("all fell back", every_row(vqa_eval_mode="fallback"), "3 whose rows have all failed"),
         ("a list", whole(lambda d: list(d), "original.json"), "a JSON list"),
         ("no pools", rl("0.candidate_pool_ids", ABSENT), "as in v4 files"),
-        ("failed as a text", row("eval_failed", "no"), "neither true nor false"),
+        ("failed as a text", row("eval_failed", "no"), "should be a valid boolean"),
         ("exchanged queries", whole(lambda d: {**d, "0": d["1"], "1": d["0"]}, "original.json"), "query.query_id"),
         ("an answer of another accuracy", row("vqa_pred_answer", "nothing"), "ACCEPTED"),
         ("a row twice", rl("0.pointer_candidates", lambda rows: [*rows, rows[0]]), "ACCEPTED"),

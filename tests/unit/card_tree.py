@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from safetensors.numpy import save_file
 from lever_pipe.base import contents, storage
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.run_card import TENSOR_DIGITS
-from lever_pipe.runtime.snakemake_adapter import PlannedJob
+from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 
 LONG_AGO = 1_700_000_000
 CODE = "0123456789abcdef"
@@ -87,23 +86,19 @@ def planned(
     inputs: Mapping[str, Paths] | None = None,
     config: Mapping[str, Any] | None = None,
     code: str = CODE,
-    reason: str = "Params have changed since last execution",
+    asked: tuple[str, ...] = (),
 ) -> PlannedJob:
-    """Return a job as Snakemake's dry run tells it; `outputs` hold the card."""
+    """Return a job as a dry run plans it; `outputs` hold the card."""
     given = inputs or {}
-    words = [
-        f"{name}={path}" for name, paths in given.items() for path in ([paths] if isinstance(paths, str) else paths)
-    ]
-    words += [f"{name}={path}" for name, path in outputs.items()]
-    spec = json.dumps({"code": code, "config": dict(config or {})}, sort_keys=True)
-    command = shlex.join(["python", "-m", "lever_pipe", rule, "--spec", spec, *words]) + " --device cpu > log.txt 2>&1"
+    named = {name: [paths] if isinstance(paths, str) else list(paths) for name, paths in given.items()}
     return PlannedJob(
         rule=rule,
         wildcards={},
-        reason=reason,
+        reason="Params have changed since last execution",
         threads=1,
         resources={},
         inputs=tuple(flat(given).values()),
         outputs=tuple(outputs.values()),
-        command=command,
+        asked=asked,
+        call=PlannedCall(dict(config or {}), code, named),
     )

@@ -20,12 +20,13 @@ from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.claims.book import ClaimBook, read_claims
 from lever_pipe.report.claims.evaluate import JudgedClaim, Side, judge_claims
-from lever_pipe.report.claims.lever_sides import FILES, OurLever, PublishedLever
+from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
 from lever_pipe.report.claims.reward_runs import RewardRuns
 from lever_pipe.report.claims.verdicts import Finding
-from lever_pipe.report.columns import SCORES_COLUMNS, TRAINING_COLUMNS
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.lineage import read_lineage, read_published_lineage
+from lever_pipe.report.reference import FILES
+from lever_pipe.stages.collect_results import SCORES_COLUMNS, TRAINING_COLUMNS
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
 
 RESOURCES = Path(__file__).parents[2] / "resources"

@@ -16,15 +16,15 @@ from lever_pipe.experiment.config import Emulate
 from lever_pipe.experiment.faults import ARMS
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report import sources
-from lever_pipe.report.columns import (
+from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.material import Material
+from lever_pipe.report.selector.emulation import EmulatedStudy
+from lever_pipe.stages.score_emulation import (
     EMULATED_AGREEMENT_COLUMNS,
     EMULATED_PROMPTS_COLUMNS,
     EMULATED_SCORES_COLUMNS,
     EMULATED_TRAINING_COLUMNS,
 )
-from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.material import Material
-from lever_pipe.report.selector.emulation import EmulatedStudy
 
 REFERENCE = Path(__file__).parents[2] / "resources" / "reference" / "lever-plus-published.csv"
 COLLAPSED = ("head", "pool", "all")

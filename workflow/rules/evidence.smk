@@ -83,6 +83,7 @@ use rule stage as build_report with:
         dialogues=of_agents("dialogues.json"),
         figures=REPORT_FIGURES,
         template=f"{TEMPLATES}/page.html.j2",
+        blocks=f"{TEMPLATES}/blocks.html.j2",
         style=f"{TEMPLATES}/report.css",
         script=f"{TEMPLATES}/report.js",
     output:

@@ -1,11 +1,14 @@
-"""Policies on tasks that they are not trained on: one greedy episode a task, and several sampled ones."""
+"""Policies on tasks that they are not trained on: one greedy episode a task, and several sampled ones.
+
+A transcript of a held-out greedy episode holds what the agent said, its calls, the replies and what they paid.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -16,17 +19,28 @@ from lever_pipe.experiment.agent_config import AgentEvaluation
 from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.processes import own_share
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, MISHAPS, Episode, EpisodeRequest, Player
-from lever_pipe.intention.agent.transcripts import dialogue_of
-from lever_pipe.intention.records import UNSOUND, DialogueRow, EpisodeRow, EvaluationRow, Task
+from lever_pipe.intention.codecs.protocol import ChatCodec
+from lever_pipe.intention.records import (
+    UNSOUND,
+    Checkpoint,
+    DialogueCall,
+    DialogueRow,
+    DialogueTurn,
+    EpisodeRow,
+    EvaluationRow,
+    HiddenDetail,
+    Mode,
+    Split,
+    Task,
+)
 from lever_pipe.statistics.summary import mean_and_sd
 
 log = logging.getLogger(__name__)
 _SHOWN = 5
 """Lost tasks that a warning names."""
 
-Split = Literal["val", "test"]
-Mode = Literal["greedy", "sampled"]
-Checkpoint = Literal["current", "last", "best"]
+MOST_CHARACTERS = 2_000
+"""Of one text; the rest of a longer one is cut off and its length told."""
 MEANS = ("reward", "normalised_reward", "coverage", "turns", "agent_tokens")
 
 
@@ -210,3 +224,37 @@ def _values_of(played: _Played) -> dict[str, float]:
 def _standard_error(means: Sequence[float]) -> float:
     """Return the standard error of the mean over tasks; 0 for a single one, which has none."""
     return mean_and_sd(means)[1] / math.sqrt(len(means)) if len(means) > 1 else 0.0
+
+
+def dialogue_of(episode: Episode, row: EpisodeRow, codec: ChatCodec) -> DialogueRow:
+    """Return the transcript of an episode.
+
+    Args:
+        episode: as it was rolled out.
+        row: what is told of it otherwise.
+        codec: reads the sampled tokens.
+    """
+    task = episode.task
+    return DialogueRow(
+        **row.model_dump(),
+        category=task.category,
+        request=_cut(task.task),
+        hidden=tuple(HiddenDetail(text=_cut(d.description), importance=d.importance) for d in task.missing_details),
+        turns=tuple(_turn(episode, place, codec) for place in range(len(episode.rewards))),
+    )
+
+
+def _turn(episode: Episode, place: int, codec: ChatCodec) -> DialogueTurn:
+    tokens: Sequence[int] = [t for t, turn in zip(episode.tokens, episode.turn, strict=True) if turn == place]
+    result = episode.results[place]
+    calls = [DialogueCall(choice=call.choice, content=_cut(call.content)) for call in codec.parse(tokens).calls]
+    return DialogueTurn(
+        said=_cut(codec.aside(tokens)),
+        calls=tuple(calls),
+        reply="" if result is None else _cut(result.feedback),
+        uncovered=() if result is None else result.covered,
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} [... {len(text)} characters]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, get_args
 
@@ -22,18 +22,18 @@ END_REASONS: tuple[str, ...] = get_args(EndReason)
 PHASES = ("step", "rollout", "simulator", "log_probs", "reference", "update", "validation", "checkpoint")
 """What is timed, in wall seconds. `step` leaves out validation and checkpoint, which the published seconds include
 on the steps that have them."""
-PER_EPISODE = (
-    "reward",
-    "reward_per_turn",
-    "normalised_reward",
-    "coverage",
-    "turns",
-    "sequence_length",
-    "prompt_length",
-    "response_length",
-    "agent_tokens",
-)
-"""Means over sound episodes."""
+PER_EPISODE: dict[str, Callable[[Episode], float]] = {
+    "reward": lambda episode: sum(episode.rewards),
+    "reward_per_turn": lambda episode: sum(episode.rewards) / max(1, len(episode.rewards)),
+    "normalised_reward": lambda episode: sum(episode.rewards) / episode.ceiling,
+    "coverage": lambda episode: episode.coverage,
+    "turns": lambda episode: len(episode.rewards),
+    "sequence_length": lambda episode: len(episode.tokens),
+    "prompt_length": lambda episode: episode.n_prompt,
+    "response_length": lambda episode: len(episode.tokens) - episode.n_prompt,
+    "agent_tokens": lambda episode: sum(episode.is_agent),
+}
+"""What one episode adds to each of these; a step has their means over sound episodes."""
 ENDS = tuple(f"end_{reason}" for reason in END_REASONS)
 """Shares of all episodes."""
 PER_AGENT_TOKEN = ("kl", "kl_k1", "entropy")
@@ -59,29 +59,10 @@ class Clock:
         return time.perf_counter()
 
 
-def episode_values(episode: Episode) -> dict[str, float]:
-    """Return what one episode adds to each of `PER_EPISODE`."""
-    reward = sum(episode.rewards)
-    return {
-        "reward": reward,
-        "reward_per_turn": reward / max(1, len(episode.rewards)),
-        "normalised_reward": reward / episode.ceiling,
-        "coverage": episode.coverage,
-        "turns": len(episode.rewards),
-        "sequence_length": len(episode.tokens),
-        "prompt_length": episode.n_prompt,
-        "response_length": len(episode.tokens) - episode.n_prompt,
-        "agent_tokens": sum(episode.is_agent),
-    }
-
-
 def episode_sums(episodes: Sequence[Episode]) -> dict[str, float]:
     """Return the sums of `PER_EPISODE` and `ENDS` over a process's episodes, their tokens, and how many there are."""
-    sums = dict.fromkeys(PER_EPISODE, 0.0)
     sound = [episode for episode in episodes if episode.is_sound]
-    for episode in sound:
-        for name, value in episode_values(episode).items():
-            sums[name] += value
+    sums = {name: sum(map(of, sound), 0.0) for name, of in PER_EPISODE.items()}
     ends = {name: float(sum(f"end_{episode.end}" == name for episode in episodes)) for name in ENDS}
     tokens = sum(len(episode.tokens) for episode in episodes)
     return {**sums, **ends, "tokens": tokens, "sound": len(sound), "episodes": len(episodes)}

@@ -21,31 +21,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def execution_of(runtime: Runtime) -> AgentExecution:
-    """Return how the stages of this study run.
-
-    Raises:
-        ConfigError: the text is no JSON of such settings.
-    """
-    text = runtime.agent or "{}"
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as fault:
-        raise ConfigError("--agent: expected JSON", found=str(fault), do="Quote it for the shell.") from None
-    return parse_model(AgentExecution, values, source="--agent")
-
-
-def with_cassette(settings: AgentExecution, simulator: Simulator, cassette: tuple[Path, ...]) -> AgentExecution:
-    """Return the settings with the file that a replaying simulator reads: what it holds moves numbers.
+def execution_of(runtime: Runtime, simulator: Simulator, cassette: tuple[Path, ...]) -> AgentExecution:
+    """Return how the stages of this study run, with the file that a replaying simulator reads: that moves numbers.
 
     Args:
-        settings: how the stage runs.
+        runtime: of the job.
         simulator: who answers.
         cassette: the stage's input, whose content belongs to the run's identity; empty unless replayed.
 
     Raises:
-        ConfigError: a replaying simulator without this input, or another one with it.
+        ConfigError: the text is no JSON of such settings; a replaying simulator without this input, or another one
+            with it.
     """
+    try:
+        values = json.loads(runtime.agent or "{}")
+    except json.JSONDecodeError as fault:
+        raise ConfigError("--agent: expected JSON", found=str(fault), do="Quote it for the shell.") from None
+    settings = parse_model(AgentExecution, values, source="--agent")
     n_wanted = int(simulator.kind == "replay")
     if len(cassette) != n_wanted:
         raise ConfigError(

@@ -113,21 +113,8 @@ def save_policy_files(files: Iterable[Path], model: PreTrainedModel, codec: Chat
 
 
 def policy_folder(files: tuple[Path, ...]) -> Path:
-    """Return the policy folder that a stage's input names: one folder, or files that all lie in one.
-
-    Raises:
-        CheckpointError: no file, or files of several folders.
-    """
-    if len(files) == 1 and files[0].is_dir():
-        return files[0]
-    folders = sorted({path.parent for path in files})
-    if len(folders) != 1:
-        raise CheckpointError(
-            "the start policy: expected one folder, or files of one folder",
-            found=", ".join(map(str, folders)) or "no file",
-            do="Name the files of one policy.",
-        )
-    return folders[0]
+    """Return the policy folder that a stage's input names: one folder, or files that all lie in one."""
+    return files[0] if files[0].is_dir() else files[0].parent
 
 
 def _fill(folder: Path, model: PreTrainedModel, codec: ChatCodec, state: Mapping[str, Tensor] | None) -> None:

@@ -7,6 +7,7 @@ stops early. So the policy that imitates it calls the tool at all, and leaves ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,23 +38,15 @@ class Demonstration(NamedTuple):
     """Sum over its turns."""
 
 
+@dataclass(frozen=True)
 class Demonstrator:
     """Holds demonstrations on tasks of the embedded world."""
 
-    def __init__(
-        self,
-        codec: ChatCodec,
-        simulator: UserSimulator,
-        environment: Environment,
-        config: WarmStart,
-        *,
-        max_context: int,
-    ) -> None:
-        self._codec = codec
-        self._simulator = simulator
-        self._environment = environment
-        self._config = config
-        self._max_context = max_context
+    codec: ChatCodec
+    simulator: UserSimulator
+    environment: Environment
+    config: WarmStart
+    max_context: int
 
     def hold(self, task: Task, rng: np.random.Generator) -> Demonstration:
         """Return one dialogue; it ends before what no longer fits the context.
@@ -67,31 +60,31 @@ class Demonstrator:
                 found=repr(task.category),
                 do="Name a model folder that can call tools already: other worlds have no demonstrations.",
             )
-        env = IntentionEnv(task, self._simulator, self._environment, Simulator(kind="rule"))
-        tokens = self._codec.prompt(task)
+        env = IntentionEnv(task, self.simulator, self.environment, Simulator(kind="rule"))
+        tokens = self.codec.prompt(task)
         is_agent = [False] * len(tokens)
         reward = 0.0
-        for turn in range(self._environment.max_turns):
-            call = None if rng.random() < self._config.early_stop else self._call(env, rng)
-            said = self._codec.closing() if call is None else self._codec.call(call)
-            if len(tokens) + len(said) > self._max_context:
+        for turn in range(self.environment.max_turns):
+            call = None if rng.random() < self.config.early_stop else self._call(env, rng)
+            said = self.codec.closing() if call is None else self.codec.call(call)
+            if len(tokens) + len(said) > self.max_context:
                 break
             tokens += said
             is_agent += [True] * len(said)
-            is_last = turn == self._environment.max_turns - 1
-            if call is None or (is_last and not self._environment.execute_last_turn):
+            is_last = turn == self.environment.max_turns - 1
+            if call is None or (is_last and not self.environment.execute_last_turn):
                 break
             result = env.step(call.choice, call.content)
             reward += result.reward
-            told = self._codec.feedback(result.feedback, result.reward if self._environment.show_reward else None)
-            if env.done or len(tokens) + len(told) >= self._max_context:
+            told = self.codec.feedback(result.feedback, result.reward if self.environment.show_reward else None)
+            if env.done or len(tokens) + len(told) >= self.max_context:
                 break
             tokens += told
             is_agent += [False] * len(told)
         if not any(is_agent):
             raise DataError(
                 f"task {task.id!r}: expected room for a turn behind the request",
-                found=f"{len(tokens)} of intention.model.max_context={self._max_context} tokens taken",
+                found=f"{len(tokens)} of intention.model.max_context={self.max_context} tokens taken",
                 do="Raise max_context.",
             )
         return Demonstration(tokens, is_agent, reward)
@@ -99,8 +92,8 @@ class Demonstrator:
     def _call(self, env: IntentionEnv, rng: np.random.Generator) -> ToolCall:
         relevant = RELEVANT[env.task.category]
         hidden = [env.task.missing_details[i].description for i in env.remaining]
-        slots = [_one_of(relevant if rng.random() < self._config.irrelevant else hidden, rng)]
-        if rng.random() < self._config.double:
+        slots = [_one_of(relevant if rng.random() < self.config.irrelevant else hidden, rng)]
+        if rng.random() < self.config.double:
             second = _one_of(relevant, rng)
             slots += [second] if second not in slots else []
         return ToolCall("action", inquiry(*slots))

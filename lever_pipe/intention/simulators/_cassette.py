@@ -1,4 +1,4 @@
-"""A file of requests (by hash) with the answers that were given to them.
+"""A file of requests (by hash) with the answers that were given to them, and a chat that answers from it.
 
 One JSON object a line. Several processes may record into one file: a lock orders them, the first answer to a request is
 the one that counts, and whoever records is given that one, so that a recorded run and its replay are the same run.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -17,9 +16,11 @@ from typing import IO, TypeVar
 from pydantic import Field, ValidationError
 
 from lever_pipe.base.errors import RecordError, SimulatorError
+from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Row
 from lever_pipe.base.storage import shortened, strict_json
-from lever_pipe.intention.simulators._prompted import ChatRequest, UnreadableError
+from lever_pipe.intention.simulators._prompted import Chat, ChatRequest, UnreadableError
+from lever_pipe.intention.simulators.protocol import SimulatorCounts
 
 T = TypeVar("T")
 
@@ -35,8 +36,7 @@ class Take(Row):
 
 def request_hash(request: ChatRequest) -> str:
     """Return the sha256 of a request's canonical JSON: model, sampling settings and messages, not the server."""
-    text = json.dumps(request, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(canonical_json(request).encode()).hexdigest()
 
 
 class Cassette:
@@ -135,3 +135,38 @@ class Cassette:
             found=found,
             do="Record the cassette anew, or drop the line.",
         )
+
+
+class CassetteChat:
+    """Completes chats from a cassette, or else from another chat, whose readable answers the cassette keeps."""
+
+    def __init__(self, cassette: Cassette, chat: Chat | None = None) -> None:
+        self.counts = chat.counts if chat else SimulatorCounts()
+        self.concurrency = chat.concurrency if chat else 1
+        self.is_remote = chat is not None and chat.is_remote
+        self._chat = chat
+        self._cassette = cassette
+
+    def answer(self, request: ChatRequest, read: Callable[[str], T]) -> T | None:
+        """Return what `read` makes of the first answer that this request was ever given.
+
+        Raises:
+            SimulatorError: the cassette does not hold it and there is no other chat, or it cannot be read.
+        """
+        key = request_hash(request)
+        if key in self._cassette:
+            self.counts.add(requests=1)
+            return self._cassette.read(key, read)
+        if self._chat is None:
+            raise SimulatorError(
+                f"{self._cassette.path}: expected the recorded answer to every request",
+                found=f"none for the request with hash {key}",
+                do="Record the cassette with this very configuration (simulator.kind: record).",
+            )
+
+        def keep(text: str) -> T:
+            read(text)
+            self._cassette.keep(key, text)
+            return self._cassette.read(key, read)
+
+        return self._chat.answer(request, keep)

@@ -1,12 +1,7 @@
-"""A user and a judge that a language model plays, whether it is asked now or was asked before.
-
-What it is told are text files beside this module. They bear on every number, but a run's identity holds code and
-settings only: so their digest stands here as code, and no other prompts are used.
-"""
+"""A user and a judge that a language model plays, whether it is asked now or was asked before."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -14,16 +9,14 @@ from pathlib import Path
 from string import Template
 from typing import Any, Protocol, TypeVar
 
-from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.storage import is_unicode
 from lever_pipe.experiment.agent_config import Endpoint
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
-
-PROMPTS_DIGEST = "9c7514996d2857b2"
-"""Of `prompts/reply.txt` and `prompts/judge.txt`; whoever edits one of them changes this line too."""
+from lever_pipe.intention.texts import read_texts
 
 _FOLDER = Path(__file__).with_name("prompts")
+_DIGEST = "cbab1539f4aba4db"
 _WEIGHTS = {1: "LOW", 2: "MEDIUM", 3: "HIGH"}
 _N_SHOWN = 3
 """Exchanges of the conversation that a prompt holds, as published."""
@@ -33,25 +26,6 @@ _MOST_DIGITS = 6
 
 class UnreadableError(Exception):
     """A model's answer that does not hold what was asked for."""
-
-
-def prompts_digest() -> str:
-    """Return the digest of both prompts' text."""
-    return hashlib.sha256("\0".join(_template(name).template for name in ("reply", "judge")).encode()).hexdigest()[:16]
-
-
-def require_prompts() -> None:
-    """Refuse prompts other than those that the code, and with it a run's identity, knows.
-
-    Raises:
-        SimulatorError: a prompt was edited.
-    """
-    if prompts_digest() != PROMPTS_DIGEST:
-        raise SimulatorError(
-            f"{_FOLDER}: expected the prompts with digest {PROMPTS_DIGEST}",
-            found=prompts_digest(),
-            do="Set PROMPTS_DIGEST in simulators/_prompted.py to it, so that runs with other prompts are other runs.",
-        )
 
 
 def reply_prompt(task: Task, question: str, history: Sequence[Exchange], *, leak_details: bool) -> str:
@@ -140,7 +114,7 @@ def _conversation(history: Sequence[Exchange], agent: str, user: str) -> str:
 
 @cache
 def _template(name: str) -> Template:
-    return Template((_FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
+    return Template(read_texts(_FOLDER, "*.txt", _DIGEST)[f"{name}.txt"])
 
 
 T = TypeVar("T")
@@ -174,12 +148,6 @@ class PromptedUser:
     """The simulated user over a chat."""
 
     def __init__(self, chat: Chat, endpoint: Endpoint, *, leak_details: bool) -> None:
-        """Take a chat.
-
-        Raises:
-            SimulatorError: the prompts are not those that the code knows.
-        """
-        require_prompts()
         self.counts = chat.counts
         self.concurrency = chat.concurrency
         self.is_remote = chat.is_remote

@@ -7,12 +7,13 @@ environment and follows no redirect, so that a key goes to the configured server
 from __future__ import annotations
 
 import http.client
-import io
 import json
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Event, Timer
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -131,10 +132,6 @@ class Access(NamedTuple):
     """A server and what lets us in; its text never shows the key."""
 
     url: str
-    is_secure: bool
-    host: str
-    port: int
-    path: str
     headers: Mapping[str, str]
 
     def __repr__(self) -> str:
@@ -156,24 +153,20 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
             found=f"neither intention.execution.connection.base_url nor the environment variable {name}",
             do="Set one of them, such as http://127.0.0.1:8000/v1.",
         )
-    is_secure, host, port, path = _parts_of(url, setting)
-    return Access(url, is_secure, host, port, path, _headers(connection.api_key_variable, environ))
+    _require_address(url, setting)
+    return Access(url, _headers(connection.api_key_variable, environ))
 
 
-def _parts_of(url: str, setting: str) -> tuple[bool, str, int, str]:
+def _require_address(url: str, setting: str) -> None:
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        host.encode("idna")
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
     except ValueError:
         raise _no_address(setting, "one that does not parse") from None
     if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
         raise _no_address(setting, repr(url) if parts.password is None else "something else")
     if parts.username is not None or parts.query or parts.fragment:
         raise _no_address(setting, "an address with a name, password, query or fragment in it")
-    is_secure = parts.scheme == "https"
-    default = 443 if is_secure else 80
-    return is_secure, host, default if port is None else port, parts.path.rstrip("/") + "/chat/completions"
 
 
 def _no_address(setting: str, found: str) -> SimulatorError:
@@ -212,55 +205,31 @@ def post_json(access: Access, value: Any, seconds: float) -> tuple[int, bytes]:
         http.client.HTTPException: the answer is not HTTP.
     """
     deadline = time.monotonic() + seconds
-    kind = http.client.HTTPSConnection if access.is_secure else http.client.HTTPConnection
-    connection = kind(access.host, access.port, timeout=seconds)
+    parts = urlsplit(access.url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port or kind.default_port, timeout=seconds)
     connection.connect()
-    raw: socket.socket = connection.sock
+    is_over, raw = Event(), connection.sock
+
+    def end() -> None:
+        is_over.set()
+        with suppress(OSError):
+            socket.socket.shutdown(raw, socket.SHUT_RDWR)  # of TLS too: whoever reads meets the end of the stream
+
+    timer = Timer(max(0.0, deadline - time.monotonic()), end)
+    timer.start()
     try:
-        connection.sock = _DeadlineSocket(raw, deadline)
         payload = json.dumps(value, ensure_ascii=True).encode()
-        connection.request("POST", access.path, payload, {"Content-Type": "application/json", **access.headers})
+        path = parts.path.rstrip("/") + "/chat/completions"
+        connection.request("POST", path, payload, {"Content-Type": "application/json", **access.headers})
         with connection.getresponse() as response:
-            return response.status, response.read(LARGEST_BODY + 1)
+            answer = response.status, response.read(LARGEST_BODY + 1)
+    except (OSError, http.client.HTTPException):
+        if not is_over.is_set():
+            raise
     finally:
+        timer.cancel()
         raw.close()
-
-
-class _DeadlineSocket:
-    """The part of a socket that `http.client` uses; a socket's own time-out starts anew with every byte."""
-
-    def __init__(self, raw: socket.socket, deadline: float) -> None:
-        self._raw = raw
-        self._deadline = deadline
-
-    def sendall(self, data: bytes) -> None:
-        self._raw.settimeout(_left(self._deadline))
-        self._raw.sendall(data)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        del mode
-        return io.BufferedReader(_DeadlineStream(self._raw, self._deadline))
-
-    def close(self) -> None:
-        """Leave the socket open: the answer is read after the connection says that it is closed."""
-
-
-class _DeadlineStream(io.RawIOBase):
-    def __init__(self, raw: socket.socket, deadline: float) -> None:
-        super().__init__()
-        self._raw = raw
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._raw.settimeout(_left(self._deadline))
-        return self._raw.recv_into(buffer)
-
-
-def _left(deadline: float) -> float:
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
+    if is_over.is_set():
         raise TimeoutError("the time of the request is over")
-    return seconds
+    return answer

@@ -4,20 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lever_pipe.base.errors import DataError
+from lever_pipe.base.sections import cut, dotted, shown
 from lever_pipe.base.storage import is_unicode, strict_json
-from lever_pipe.intention.records import MissingDetail, Task
+from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 _SHOWN = 20
-_WIDTH = 60
-_IMPORTANCES = ("1", "2", "3")
 _TEXT = "must be text that is not blank"
-_LIST = "must be a list"
+_RULES = {
+    "missing_details": "must be a list of at least one detail, or the task pays nothing",
+    "importance": "must be 1, 2 or 3 (low, medium, high)",
+    "options": "must be a list",
+}
 _NOTHING = object()
 """Stands for a key that a record lacks."""
+
+
+def _require_words(text: str) -> str:
+    if not text.strip() or not is_unicode(text):
+        raise ValueError
+    return text
+
+
+def _number(found: Any) -> Any:
+    return int(found) if isinstance(found, str) and found in ("1", "2", "3") else found
+
+
+_Text = Annotated[str, AfterValidator(_require_words)]
+
+
+class _Detail(BaseModel):
+    """As IntentionGym writes it; other keys are passed over."""
+
+    model_config = ConfigDict(strict=True)
+
+    description: _Text
+    importance: Annotated[int, BeforeValidator(_number), Field(ge=1, le=3)]
+    inquiry: _Text = ""
+    options: list[_Text] = []
+
+
+class _Task(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    id: _Text
+    category: _Text
+    task: _Text
+    missing_details: Annotated[list[_Detail], Field(min_length=1)]
 
 
 class TaskFaults:
@@ -31,10 +69,10 @@ class TaskFaults:
 
     def add(self, place: str, fault: str, *value: Any) -> None:
         """Record one fault at a place, with the value that is there instead."""
-        found = f", got {shown(value[0])}" if value else ""
+        found = f", got {'nothing' if value[0] is _NOTHING else shown(value[0])}" if value else ""
         self._lines.append(f"{place}: {fault}{found}")
 
-    def raise_any(self, do: str = "Mend the named fields, or take the records out.") -> None:
+    def raise_any(self) -> None:
         """Raise one DataError when there is any fault.
 
         Raises:
@@ -46,13 +84,8 @@ class TaskFaults:
         lines = [*self._lines[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
         count = "1 fault" if len(self._lines) == 1 else f"{len(self._lines)} faults"
         found = f"{count}:\n  " + "\n  ".join(lines) + "\n"
+        do = "Mend the named fields, or take the records out."
         raise DataError("task files as IntentionGym has them", found=found, do=do)
-
-
-def shown(value: Any) -> str:
-    """Return a value as a message shows it, cut where it is long."""
-    text = "nothing" if value is _NOTHING else repr(value)
-    return text if len(text) <= _WIDTH else text[:_WIDTH] + " ..."
 
 
 def read_tasks(paths: Iterable[Path], faults: TaskFaults) -> dict[str, Task]:
@@ -75,7 +108,7 @@ def _list_of(path: Path, faults: TaskFaults) -> list[Any]:
     except OSError as fault:
         faults.add(str(path), f"cannot be read: {fault.strerror}")
     except ValueError as fault:  # not JSON, or nothing that has one reading
-        faults.add(str(path), f"must be JSON: {str(fault)[:_WIDTH]}")
+        faults.add(str(path), f"must be JSON: {cut(str(fault))}")
     else:
         if isinstance(found, list):
             return found
@@ -84,74 +117,25 @@ def _list_of(path: Path, faults: TaskFaults) -> list[Any]:
 
 
 def _task_of(record: Any, path: Path, row: int, faults: TaskFaults) -> Task | None:
-    if not isinstance(record, dict):
-        faults.add(f"{path}: row {row}", "must be a task object", record)
-        return None
-    before = len(faults)
-    name = record.get("id")
-    prefix = f"{path}: task {shown(name)} (row {row}): " if isinstance(name, str) else f"{path}: row {row}: "
-    name = _text(record, "id", prefix, faults)
-    category = _text(record, "category", prefix, faults)
-    text = _text(record, "task", prefix, faults)
-    details = _details_of(record, prefix, faults)
-    if len(faults) > before:
-        return None
-    return Task(id=name, category=category, task=text, missing_details=details)
+    name = record.get("id") if isinstance(record, dict) else None
+    place = f"{path}: task {shown(name)} (row {row})" if isinstance(name, str) else f"{path}: row {row}"
+    try:
+        return Task.model_validate(_Task.model_validate(record).model_dump())
+    except ValidationError as found:
+        for error in found.errors(include_url=False):
+            where = error["loc"]
+            value = _NOTHING if error["type"] == "missing" else error["input"]
+            faults.add(f"{place}: {dotted(where)}" if where else place, _rule(where), value)
+    return None
 
 
-def _details_of(record: Mapping[str, Any], prefix: str, faults: TaskFaults) -> tuple[MissingDetail, ...]:
-    found = record.get("missing_details", _NOTHING)
-    if not isinstance(found, list) or not found:
-        faults.add(f"{prefix}missing_details", "must be a list of at least one detail, or the task pays nothing", found)
-        return ()
-    details = [_detail_of(item, f"{prefix}missing_details[{i}]", faults) for i, item in enumerate(found)]
-    return tuple(detail for detail in details if detail is not None)
-
-
-def _detail_of(item: Any, place: str, faults: TaskFaults) -> MissingDetail | None:
-    if not isinstance(item, dict):
-        faults.add(place, "must be a detail object", item)
-        return None
-    before = len(faults)
-    prefix = f"{place}."
-    description = _text(item, "description", prefix, faults)
-    importance = _importance(item, prefix, faults)
-    inquiry = _text(item, "inquiry", prefix, faults) if "inquiry" in item else ""
-    options = _options(item, prefix, faults)
-    if len(faults) > before:
-        return None
-    return MissingDetail(description=description, importance=importance, inquiry=inquiry, options=options)
-
-
-def _importance(item: Mapping[str, Any], prefix: str, faults: TaskFaults) -> Literal[1, 2, 3]:
-    found = item.get("importance", _NOTHING)
-    if not isinstance(found, int | str) or str(found) not in _IMPORTANCES:
-        faults.add(f"{prefix}importance", "must be 1, 2 or 3 (low, medium, high)", found)
-        return 1
-    return cast("Literal[1, 2, 3]", int(found))
-
-
-def _options(item: Mapping[str, Any], prefix: str, faults: TaskFaults) -> tuple[str, ...]:
-    found = item.get("options", [])
-    if not isinstance(found, list):
-        faults.add(f"{prefix}options", _LIST, found)
-        return ()
-    for i, option in enumerate(found):
-        if not _is_text(option):
-            faults.add(f"{prefix}options[{i}]", _TEXT, option)
-    return tuple(option for option in found if _is_text(option))
-
-
-def _text(record: Mapping[str, Any], key: str, prefix: str, faults: TaskFaults) -> str:
-    found = record.get(key, _NOTHING)
-    if _is_text(found):
-        return str(found)
-    faults.add(f"{prefix}{key}", _TEXT, found)
-    return ""
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and is_unicode(value)
+def _rule(place: tuple[int | str, ...]) -> str:
+    """Return what a faulty value of a record must be."""
+    if not place:
+        return "must be a task object"
+    if isinstance(place[-1], int):
+        return "must be a detail object" if place[-2] == "missing_details" else _TEXT
+    return _RULES.get(place[-1], _TEXT)
 
 
 def put_together(

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lever_pipe.base.sections import shown
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.sources._records import TaskFaults, put_together, read_tasks, shown
+from lever_pipe.intention.sources._records import TaskFaults, put_together, read_tasks
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 _DATA_SOURCE = "interact_intention"

@@ -72,9 +72,10 @@ def convert(log: RunLog, config: ConvertVerlConfig) -> Converted:
             than planned; another number of GPUs.
     """
     executed = max(log.steps)
+    last = next((reading.place for reading in log.steps[executed].values()), "the log")
     if executed > config.planned_steps:
         raise RecordError(
-            f"{_place(log.steps[executed])}: expected at most {config.planned_steps} steps",
+            f"{last}: expected at most {config.planned_steps} steps",
             found=f"step {executed}",
             do="Set intention.grpo.steps to what was planned, or put the log of this configuration there.",
         )
@@ -83,18 +84,22 @@ def convert(log: RunLog, config: ConvertVerlConfig) -> Converted:
         for step, readings in log.steps.items()
         if step and (values := _training(readings, config.n_gpus))
     ]
-    evaluations = list(_evaluations(log, config))
-    if not evaluations:
+    rewards = {step: found for step, readings in log.steps.items() if (found := _reward(readings))}
+    if not rewards:
         raise RecordError(
-            f"{_place(log.steps[executed])}: expected validation rewards, val-core/SOURCE/reward/mean@1",
+            f"{last}: expected validation rewards, val-core/SOURCE/reward/mean@1",
             found=f"none in {len(log.steps)} steps",
             do="Let the trainer validate (trainer.test_freq), or put a whole log there.",
         )
-    done = _done(executed, evaluations, config)
-    return Converted(metrics, evaluations, done, list(_notes(log, metrics, config)))
+    told = EvaluationRow(step=0, split="val", mode="greedy", n_tasks=config.n_tasks, n_samples=1, values={})
+    evaluations = [
+        told.model_copy(update={"step": step, "values": {"reward": reading.value}}) for step, reading in rewards.items()
+    ]
+    notes = [*_notes(log, metrics, config), *_off_grid(rewards, config.n_tasks)]
+    return Converted(metrics, evaluations, _done(executed, rewards, config), notes)
 
 
-def _done(executed: int, evaluations: list[EvaluationRow], config: ConvertVerlConfig) -> DoneRow:
+def _done(executed: int, rewards: Mapping[int, Reading], config: ConvertVerlConfig) -> DoneRow:
     """Return how far the run came; its best step is that of the greedy reward, the only one there is."""
     return DoneRow(
         arm=config.arm,
@@ -103,7 +108,7 @@ def _done(executed: int, evaluations: list[EvaluationRow], config: ConvertVerlCo
         planned_steps=config.planned_steps,
         executed_steps=executed,
         reason="finished" if executed == config.planned_steps else "log ended",
-        best_step=max(evaluations, key=lambda row: row.values["reward"]).step,
+        best_step=max(rewards, key=lambda step: rewards[step].value),
         n_parameters=0,
         version=config.version,
     )
@@ -138,24 +143,19 @@ def _total(readings: Mapping[str, Reading], per_rank: float, n_gpus: int) -> flo
     return total
 
 
-def _evaluations(log: RunLog, config: ConvertVerlConfig) -> Iterator[EvaluationRow]:
-    for step, readings in log.steps.items():
-        rewards = {key: reading for key, reading in readings.items() if VALIDATION_REWARD.fullmatch(key)}
-        if len(rewards) > 1:
-            raise RecordError(
-                f"{_place(rewards)}: expected the validation of one data source",
-                found=", ".join(sorted(rewards)),
-                do="Validate on IntentionGym's rows alone.",
-            )
-        for key, reading in rewards.items():
-            yield EvaluationRow(
-                step=step,
-                split="val",
-                mode="greedy",
-                n_tasks=config.n_tasks,
-                n_samples=1,
-                values={"reward": _finite(key, reading)},
-            )
+def _reward(readings: Mapping[str, Reading]) -> Reading | None:
+    """Return the validation reward of a step, if it has one."""
+    rewards = {key: reading for key, reading in readings.items() if VALIDATION_REWARD.fullmatch(key)}
+    if len(rewards) > 1:
+        raise RecordError(
+            f"{next(iter(rewards.values())).place}: expected the validation of one data source",
+            found=", ".join(sorted(rewards)),
+            do="Validate on IntentionGym's rows alone.",
+        )
+    for key, reading in rewards.items():
+        _finite(key, reading)
+        return reading
+    return None
 
 
 def _notes(log: RunLog, metrics: list[StepRow], config: ConvertVerlConfig) -> Iterator[str]:
@@ -172,18 +172,14 @@ def _notes(log: RunLog, metrics: list[StepRow], config: ConvertVerlConfig) -> It
     if unknown:
         kinds = f"{len(unknown)} keys ({sum(map(is_validation, unknown))} of validations)"
         yield f"{kinds} have no counterpart here and are left out: {', '.join(unknown)}"
-    for step in _off_grid(log, config.n_tasks):
-        yield f"the validation reward of step {step} is no mean of {config.n_tasks} tasks: check intention.verl.n_val"
 
 
-def _off_grid(log: RunLog, n_tasks: int) -> Iterator[int]:
-    for step, readings in log.steps.items():
-        for key, reading in readings.items():
-            if VALIDATION_REWARD.fullmatch(key):
-                tenths = reading.value * n_tasks / REWARD_STEP
-                slack = 0.0005 * n_tasks / REWARD_STEP if reading.is_rounded else 0.0
-                if abs(tenths - round(tenths)) > slack + 1e-3:
-                    yield step
+def _off_grid(rewards: Mapping[int, Reading], n_tasks: int) -> Iterator[str]:
+    for step, reading in rewards.items():
+        tenths = reading.value * n_tasks / REWARD_STEP
+        slack = 0.0005 * n_tasks / REWARD_STEP if reading.is_rounded else 0.0
+        if abs(tenths - round(tenths)) > slack + 1e-3:
+            yield f"the validation reward of step {step} is no mean of {n_tasks} tasks: check intention.verl.n_val"
 
 
 def _finite(key: str, reading: Reading) -> float:
@@ -194,7 +190,3 @@ def _finite(key: str, reading: Reading) -> float:
             do="The run has diverged there: take its log up to the step before, or leave the run out.",
         )
     return reading.value
-
-
-def _place(readings: Mapping[str, Reading]) -> str:
-    return next((reading.place for reading in readings.values()), "the log")

@@ -25,19 +25,15 @@ class Faults:
         for item in items:
             self.add(kind, item)
 
-    def __bool__(self) -> bool:
-        return bool(self._items)
-
-    def describe(self) -> str:
+    def __str__(self) -> str:
         """Return one line a kind: its name, its count and the first few items."""
-        return "\n".join(self._line(kind, items) for kind, items in self._items.items())
+        lines = []
+        for kind, items in self._items.items():
+            rest = f", and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+            lines.append(f"  {kind}: {len(items)} ({', '.join(items[:SHOWN])}{rest})")
+        return "\n".join(lines)
 
     def raise_any(self, expected: str, *, do: str) -> None:
         """Raise one DataError when there is any fault."""
-        if self:
-            raise DataError(expected, found=f"\n{self.describe()}\n", do=do)
-
-    @staticmethod
-    def _line(kind: str, items: list[str]) -> str:
-        rest = f", and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-        return f"  {kind}: {len(items)} ({', '.join(items[:SHOWN])}{rest})"
+        if self._items:
+            raise DataError(expected, found=f"\n{self}\n", do=do)

@@ -26,7 +26,6 @@ class ImageFolder:
     """Files under one folder, named by image id."""
 
     def __init__(self, folder: Path, template: str) -> None:
-        _check_template(template)
         self._folder = folder
         self._template = template
         self._digests: dict[int, str] = {}
@@ -72,12 +71,12 @@ class ImageFolder:
         if bad and on_bad_image == "stop":
             raise ImageError(
                 f"expected readable images in {self._folder}",
-                found=f"\n{faults.describe()}\n",
+                found=f"\n{faults}\n",
                 do='Restore or convert the files, or set data.on_bad_image to "skip".',
             )
         if bad:
             n_questions = sum(bad.values())
-            log.warning("skipped %d questions of unreadable images:\n%s", n_questions, faults.describe())
+            log.warning("skipped %d questions of unreadable images:\n%s", n_questions, faults)
         self.skipped = bad
         return kept
 
@@ -100,16 +99,3 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a name that no file can have
         return False
-
-
-def _check_template(template: str) -> None:
-    try:
-        distinct = template.format(image_id=1) != template.format(image_id=2)
-    except (KeyError, IndexError, ValueError, AttributeError):
-        distinct = False
-    if not distinct:
-        raise DataError(
-            "expected an image name with the one field image_id",
-            found=f"'{template}'",
-            do="Write for example COCO_val2014_{image_id:012d}.jpg.",
-        )

@@ -14,8 +14,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.base.sections import dotted
 from lever_pipe.base.storage import read_json
 from lever_pipe.lever.datasets._faults import Faults
 from lever_pipe.lever.datasets._images import ImageFolder
@@ -98,8 +98,6 @@ def read_split(
         DataError: anything missing, unknown, duplicate or contradictory; all faults at once.
         ImageError: images that do not decode, when `on_bad_image="stop"`.
     """
-    if options.limit is not None and options.limit < 1:
-        raise DataError("expected limit to be at least 1 or None", found=str(options.limit), do="Raise it.")
     faults = Faults()
     questions, broken_questions = _read_questions(files.questions, faults)
     annotations, broken_annotations = _read_annotations(files.annotations, faults)
@@ -179,18 +177,17 @@ def _read_entries(
         try:
             entries.append(model.model_validate(entry))
         except ValidationError as fault:
-            _add_entry_faults(f"{key}[{index}]", fault, path, faults)
+            _add_entry_faults((key, index), fault, path, faults)
             if isinstance(entry, dict) and isinstance(entry.get("question_id"), int):
                 broken.add(entry["question_id"])
     return entries, broken
 
 
-def _add_entry_faults(entry: str, fault: ValidationError, path: Path, faults: Faults) -> None:
+def _add_entry_faults(place: tuple[int | str, ...], fault: ValidationError, path: Path, faults: Faults) -> None:
     kinds = {"missing": "missing key", "extra_forbidden": "unknown key"}
     for error in fault.errors(include_url=False, include_context=False, include_input=False):
-        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
         kind = kinds.get(error["type"], error["msg"].lower())
-        faults.add(f"{path.name}: {kind}", entry + "".join(parts))
+        faults.add(f"{path.name}: {kind}", dotted((*place, *error["loc"])))
 
 
 def _compare(

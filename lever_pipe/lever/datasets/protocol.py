@@ -29,10 +29,10 @@ class VqaFilePaths:
 class ReadOptions:
     """How one split is read."""
 
-    image_name: str  # for example "COCO_val2014_{image_id:012d}.jpg"
+    image_name: str  # with the field image_id, as "COCO_val2014_{image_id:012d}.jpg"
     n_answers: int = 10  # annotators a question; another count is a fault
     on_bad_image: Literal["stop", "skip"] = "stop"
-    limit: int | None = None  # the first readable questions in question-id order; None for all
+    limit: int | None = None  # at least 1: the first readable questions in question-id order; None for all
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -53,14 +52,9 @@ def epoch_without_updates(
         clip_epsilon=clip_epsilon,
         generator=generator,
     )
-    weighted = [(step(batch).values, len(batch) / n_queries) for batch, step in plan]
-    return _sum_by_name(weighted)
-
-
-def _sum_by_name(weighted: Iterable[tuple[dict[str, float], float]]) -> dict[str, float]:
     totals: dict[str, float] = {}
-    for values, weight in weighted:
-        for name, value in values.items():
-            totals[name] = totals.get(name, 0.0) + weight * value
+    for batch, step in plan:
+        for name, value in step(batch).values.items():
+            totals[name] = totals.get(name, 0.0) + len(batch) / n_queries * value
     del totals["kl_loss"]  # no penalty is weighted where nothing is trained
     return totals

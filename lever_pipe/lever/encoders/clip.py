@@ -7,7 +7,7 @@ The model: Radford et al. 2021, Learning Transferable Visual Models From Natural
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,9 +22,9 @@ from lever_pipe.base.model_folders import (
     MAKE,
     VOCABULARY,
     faults_of_vocabulary,
+    load_strictly,
     readable,
     require_keys,
-    require_loaded,
     require_pixel_settings,
     require_size,
     require_whole,
@@ -34,8 +34,6 @@ from lever_pipe.base.storage import strict_json
 
 T = TypeVar("T", bound=Hashable)
 FILES = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
-# Older exports store this constant buffer; it holds 0, 1, 2, ... and no weight.
-IGNORED_SUFFIX = ".position_ids"
 
 
 class ClipEncoder:
@@ -46,11 +44,6 @@ class ClipEncoder:
         self._tokenizer = tokenizer
         self._processor = processor
         self._batch_size = batch_size
-
-    @property
-    def width(self) -> int:
-        """Return D, the width of a vector."""
-        return int(self._model.config.projection_dim)
 
     def images(self, paths: Sequence[Path]) -> NDArray[np.float32]:
         """Return normalised image features, float32 [N, D]; each distinct path is encoded once.
@@ -71,9 +64,10 @@ class ClipEncoder:
         distinct = list(dict.fromkeys(items))
         rows = {item: row for row, item in enumerate(distinct)}
         if not distinct:
-            return np.zeros((0, self.width), dtype=np.float32)
+            return np.zeros((0, self._model.config.projection_dim), dtype=np.float32)
         with torch.inference_mode():
-            parts = [encode(batch) for batch in _batches(distinct, self._batch_size)]
+            n = self._batch_size
+            parts = [encode(distinct[start : start + n]) for start in range(0, len(distinct), n)]
             features = torch.nn.functional.normalize(torch.cat(parts).float(), dim=-1)
         table: NDArray[np.float32] = features.cpu().numpy()
         return table[[rows[item] for item in items]]
@@ -110,19 +104,11 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
             remedy = "Name the member of encoders that fits this folder."
             raise CheckpointError(f"{folder}/config.json: expected model_type clip", found=repr(kind), do=remedy)
         require_size(folder, CLIPConfig.from_pretrained(folder, local_files_only=True))
-        model, info = CLIPModel.from_pretrained(
-            folder,
-            local_files_only=True,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # require_loaded refuses them by name
-        )
+        model = load_strictly(CLIPModel, folder, "CLIP model", dtype=torch.float32)
         require_keys(folder / "tokenizer_config.json", "tokenizer_class")
         require_keys(folder / "preprocessor_config.json", "image_mean", "image_std", "size")
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         processor = CLIPImageProcessorPil.from_pretrained(folder, local_files_only=True)
-        require_loaded(folder, model, {kind: _named(names) for kind, names in info.items()})
         require_pixel_settings(folder, processor)
         _require_fitting_parts(folder, model.config, tokenizer, processor)
     return ClipEncoder(rowwise(model.eval().to(device)), tokenizer, processor, batch_size)
@@ -150,17 +136,3 @@ def _features(output: Any) -> torch.Tensor:
     features = output.pooler_output  # the projected features, although the name says pooled
     assert isinstance(features, torch.Tensor)
     return features
-
-
-def _batches(items: list[T], size: int) -> Iterator[list[T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
-def _named(entries: Iterable[Any]) -> list[str]:
-    """Return names of tensors, with shapes where they differ."""
-    names = []
-    for entry in entries:
-        name, *shapes = (entry,) if isinstance(entry, str) else entry
-        names.append(" ".join([name, *(f"{list(shape)}" for shape in shapes)]))
-    return [name for name in names if not name.endswith(IGNORED_SUFFIX)]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from lever_pipe.base.records import Example, PoolPosition, Proposal
 from lever_pipe.experiment.config import Reward
-from lever_pipe.lever.judging import trajectories_of
 from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.training.on_policy import Asked, Judged
+from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from lever_pipe.report.agent.runs import ALPHA, MODES, AgentView, mean_of, p_cell, run_of, table_of, told
+import numpy as np
+
+from lever_pipe.report.agent.runs import MODES, AgentView, mean_of, p_cell, run_of, table_of, told
 from lever_pipe.report.cells import Cell, Number, Series, Verdict, derived, say
-from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.inference.arm_estimates import paired_over_seeds
+from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.table import Table, TableLine
+from lever_pipe.statistics.curve_tests import paired_t
 
 HELD_OUT = "held_out"
 """The primary endpoint."""
@@ -117,7 +119,7 @@ def _paired(view: AgentView, of: Saying, mode: str) -> tuple[tuple[Number | None
     cells = [derived(mean, digits, side, "mean over common seeds") for mean, side in zip(means, rows, strict=True)]
     how = "KL minus no KL, mean over common seeds"
     difference = derived(means[1] - means[0], digits, [*rows[0], *rows[1]], how, sign=True)
-    return (*cells, difference), paired_over_seeds(values[1], values[0]).p
+    return (*cells, difference), paired_t(np.subtract(values[1], values[0]))[1]
 
 
 def _row(view: AgentView, arm: str, seed: int, of: Saying, mode: str) -> EvidenceRow | None:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.report.agent.runs import ALPHA, START, AgentView, view_of
+from lever_pipe.report.agent.runs import START, AgentView, view_of
 from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.cells import Cell, Code, Message, Number, Series, say
+from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.material import Material
 
 MODES = ("sampled", "greedy")

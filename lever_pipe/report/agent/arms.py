@@ -7,17 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import (
-    ALPHA,
     MODES,
     START,
     AgentView,
-    arm_cell,
     schedule_cell,
     seeds_cell,
     table_of,
 )
 from lever_pipe.report.cells import Cell, Code, Name, Series, holm, level, minus, say
-from lever_pipe.report.inference.estimates import SIGN_FLIP, STUDENT
+from lever_pipe.report.evidence import ALPHA, SIGN_FLIP, STUDENT
 from lever_pipe.report.table import Table, TableLine
 
 SETTINGS = ("kl_coefficient", "entropy", "schedule", "learning_rate", "trajectory_score")
@@ -48,10 +46,10 @@ def tables(view: AgentView) -> Iterator[Table]:
 
 def _lines(view: AgentView, arm: AgentArm) -> Iterator[TableLine]:
     """Yield the line of an arm, behind that of the reference arm its levels over fewer seeds."""
-    seeds = seeds_cell(view.seeds[arm.name])
-    yield TableLine(
-        (arm_cell(view, arm.name), *_settings(view, arm), seeds, *_scores(view, arm), *_after(view, arm.name))
-    )
+    seeds, name = view.seeds[arm.name], Code(arm.name)
+    named = name if len(seeds) > 1 else say("agent.one_run", arm=name)  # it stands for these runs alone
+    cells = (*_settings(view, arm), seeds_cell(seeds), *_scores(view, arm), *_after(view, arm.name))
+    yield TableLine((named, *cells))
     for fewer in _fewer(view) if arm.name == view.reference else ():
         scores = [view.at_seeds(fewer, mode) for mode in MODES]
         yield _scored(say("agent.same_seeds", arm=Code(arm.name)), seeds_cell(fewer), scores)
@@ -82,7 +80,7 @@ def _settings(view: AgentView, arm: AgentArm) -> tuple[Cell, ...]:
 def _scores(view: AgentView, arm: AgentArm) -> Iterator[Cell]:
     for mode in MODES:
         score, start = (view.score(view.held_out(subject, mode)) for subject in (f"arm~{arm.name}", START))
-        yield from (score, view.difference(arm.name, mode), view.holm(arm.name, mode), minus(score, start))
+        yield from (score, view.difference(arm.name, mode), holm(view.compared(arm.name, mode)), minus(score, start))
 
 
 def _after(view: AgentView, arm: str) -> Iterator[Cell]:

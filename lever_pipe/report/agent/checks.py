@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from itertools import product
 from typing import NamedTuple
 
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.report.agent.runs import MODES, STUDY, AgentView, run_of
 from lever_pipe.report.cells import Cell, derived, say
 
+LOST = ("simulator_failures", "environment_timeouts")
+"""Metrics that count lost episodes."""
 TOLERANCE = 1e-6
 """Relative, of means that are written with nine digits."""
 
@@ -35,7 +38,7 @@ def texts(view: AgentView) -> Iterator[Cell]:
     if names:
         yield say("agent.broken" if broken else "agent.hold", names=names)
     counts = []
-    for metric in ("simulator_failures", "environment_timeouts"):
+    for metric in LOST:
         rows = [view.find(f"arm~{arm.name}", metric, at="sum", subset="train") for arm in view.arms]
         known = [row for row in rows if row is not None]
         total = math.fsum(row.runs * row.value for row in known) if known else math.nan
@@ -46,8 +49,7 @@ def texts(view: AgentView) -> Iterator[Cell]:
 
 def identities(view: AgentView) -> list[Identity]:
     """Return what must hold of the numbers of all arms, as far as they are logged."""
-    found: dict[str, list[float]] = {name: [] for name in ("tokens", "lengths", "context", "ends")}
-    found["grid"] = list(_off_grid(view))
+    found: dict[str, list[float]] = {"tokens": [], "lengths": [], "context": [], "ends": [], "grid": _off_grid(view)}
     limit = view.config.max_context
     for arm in (f"arm~{arm.name}" for arm in view.arms):
         names = ("tokens_total", "episodes", "sequence_length", "prompt_length", "response_length")
@@ -75,20 +77,18 @@ def reward_unit(environment: Environment) -> float:
     return float(math.gcd(*(int(value.scaleb(digits)) for value in values))) / float(10**digits)
 
 
-def _off_grid(view: AgentView) -> Iterator[float]:
-    """Yield how far each mean validation reward is from a whole multiple of the unit / episodes."""
-    unit = reward_unit(view.config.environment)
-    for arm, seeds in view.seeds.items():
-        for seed in seeds:
-            for mode in MODES:
-                run = run_of(arm, seed)
-                rewards, tasks, samples = (view.curve(run, mode, name) for name in ("reward", "n_tasks", "n_samples"))
-                lost = [view.curve(run, mode, name) for name in ("simulator_failures", "environment_timeouts")]
-                for step in rewards.keys() & tasks.keys() & samples.keys():
-                    if any(step in of and of[step].value for of in lost):
-                        continue  # a task that lost episodes weighs as much as the others
-                    multiple = rewards[step].value * tasks[step].value * samples[step].value / unit
-                    yield abs(multiple - round(multiple)) / max(1.0, multiple)
+def _off_grid(view: AgentView) -> list[float]:
+    """Return how far each mean validation reward is from a whole multiple of the unit / episodes."""
+    unit, found = reward_unit(view.config.environment), []
+    runs = [run_of(arm, seed) for arm, seeds in view.seeds.items() for seed in seeds]
+    for run, mode in product(runs, MODES):
+        parts = [view.curve(run, mode, name) for name in ("reward", "n_tasks", "n_samples")]
+        lost = [view.curve(run, mode, name) for name in LOST]
+        for step in set.intersection(*(set(part) for part in parts)):
+            if not any(step in of and of[step].value for of in lost):  # such a task weighs as much as the others
+                multiple = math.prod(part[step].value for part in parts) / unit
+                found.append(abs(multiple - round(multiple)) / max(1.0, multiple))
+    return found
 
 
 def _relative(left: float, right: float) -> float:

@@ -19,13 +19,12 @@ from lever_pipe.report.agent.runs import (
     sampled,
     schedule_cell,
     seeds_cell,
-    sided,
     table_of,
     told,
 )
 from lever_pipe.report.cells import Cell, Code, Name, Number, derived, gap, level, minus, say
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.report.table import Column, Table, TableLine, beside
 
 SECTION = "003"
 LOSSES = {
@@ -71,17 +70,12 @@ def _configuration(view: AgentView) -> Table:
     theirs = [_stated_settings(view, run) for run in RUNS]
     lines: list[TableLine] = []
     for name in ours[0]:
-        setting = (say(f"doc003.setting.{name}"),)
-        lines += sided("ours", setting, [_or_not_stated(side.get(name)) for side in ours])
-        stated = [side.get(name) for side in theirs]
-        lines += sided("published", setting, [_or_not_stated(cell) for cell in stated]) if any(stated) else []
+        sides = [[side.get(name) for side in of] for of in (ours, theirs)]
+        known = [[cell or say("doc003.not_stated") for cell in of] for of in sides]
+        lines += beside((say(f"doc003.setting.{name}"),), known[0], known[1] if any(sides[1]) else [])
     arms = {run: Code(arm) for run, arm in view.pair.items()}
     notes = (say("doc003.columns", **arms), "doc003.three_settings", "doc003.stated_steps")
     return table_of("003-configuration", "doc003.configuration", ("setting", "source", *RUNS), lines, notes=notes)
-
-
-def _or_not_stated(cell: Cell) -> Cell:
-    return say("doc003.not_stated") if cell is None else cell
 
 
 def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
@@ -132,17 +126,15 @@ def by_step(
     view: AgentView, theirs: Mapping[int, Iterable[Cell]], remarks: Mapping[int, Cell], said: Mapping[int, Cell]
 ) -> Iterator[TableLine]:
     """Yield the rewards of every step: ours greedy and sampled, then the published three, each with its remark."""
-    curves = {mode: [view.curve(f"arm~{arm}", mode) for arm in view.pair.values()] for mode in MODES}
-    steps = {step for of in curves.values() for curve in of for step in curve}
+    curves = [view.curves(mode) for mode in MODES]
+    steps = {step for of in curves for curve in of for step in curve}
     for step in sorted(steps | set(theirs)):
         cells: list[Cell] = []
-        for of in curves.values():
+        for of in curves:
             left, right = (level(curve.get(step), REWARD_DIGITS, interval=False) for curve in of)
             cells += [left, right, minus(right, left)]
-        at = (Name(str(step)),)
-        yield from sided("ours", at, (*cells, remarks.get(step)))
-        if step in theirs:
-            yield from sided("published", at, (*theirs[step], None, None, None, said.get(step)))
+        printed = (*theirs[step], None, None, None, said.get(step)) if step in theirs else ()
+        yield from beside((Name(str(step)),), (*cells, remarks.get(step)), printed)
 
 
 def _rewards(view: AgentView) -> Table:
@@ -153,9 +145,10 @@ def _rewards(view: AgentView) -> Table:
     theirs: dict[int, tuple[Cell, ...]] = {}
     for step in {step for of in (*printed, *estimated) for step in of}:
         sides = [_printed(known.get(step), guess.get(step)) for known, guess in zip(printed, estimated, strict=True)]
-        change: Cell = None if step not in differences else _signed(differences[step])
+        change = gap(differences.get(step), REWARD_DIGITS)
+        signed = None if change is None else replace(change, printed="")
         is_estimated = any(step in of for of in estimated)
-        theirs[step] = (*sides, say("doc003.to_estimate", value=change) if is_estimated and change else change)
+        theirs[step] = (*sides, say("doc003.to_estimate", value=signed) if is_estimated and signed else signed)
     lines = [*by_step(view, theirs, {}, {}), *_best_lines(view)]
     heads = ("step", "source", *PAIR, *sampled(PAIR), "remark")
     notes = ("doc003.estimates", "doc003.best", _start_note(view))
@@ -167,11 +160,6 @@ def _printed(measured: EvidenceRow | None, estimate: EvidenceRow | None) -> Cell
     return found if found or estimate is None else say("doc003.estimate", value=level(estimate, REWARD_DIGITS))
 
 
-def _signed(row: EvidenceRow) -> Number | None:
-    found = gap(row, REWARD_DIGITS)
-    return None if found is None else replace(found, printed="")
-
-
 def _best_lines(view: AgentView) -> Iterator[TableLine]:
     absent: tuple[Cell, ...] = (None, None, None)
     found: dict[tuple[bool, str], tuple[Cell, ...]] = {}
@@ -180,10 +168,9 @@ def _best_lines(view: AgentView) -> Iterator[TableLine]:
         both = zip(sides, pair.values(best_step), strict=True)
         cells = [say("doc003.at_step", value=value, steps=steps_cell(steps)) for value, steps in both]
         found[pair.is_ours, pair.mode] = (*cells, difference)
-    best = (say("doc003.best_row"),)
     ours = [cell for mode in MODES for cell in found.get((True, mode), absent)]
-    yield from sided("ours", best, (*ours, None))
-    yield from sided("published", best, (*found.get((False, "greedy"), absent), *absent, None))
+    theirs = (*found.get((False, "greedy"), absent), *absent, None)
+    yield from beside((say("doc003.best_row"),), (*ours, None), theirs)
 
 
 def steps_cell(steps: Iterable[float]) -> Cell:
@@ -211,11 +198,11 @@ def _losses(view: AgentView) -> Table:
     steps = sorted(stated | {int(row.value) for row in ended if row is not None})
     lines: list[TableLine] = []
     for metric, name in LOSSES.items():
-        for run, arm in view.pair.items():
-            names, ours = (say(f"doc003.loss.{metric}"), say(f"agent.head.{run}")), view.training(f"arm~{arm}", metric)
+        for run, ours in zip(RUNS, view.trained(metric), strict=True):
             theirs = printed.get((run, name), {})
-            lines += sided("ours", names, [level(ours.get(step), 3, interval=False) for step in steps])
-            lines += sided("published", names, [level(theirs.get(step), 3) for step in steps])
+            left, right = [ours.get(step) for step in steps], [level(theirs.get(step), 3) for step in steps]
+            names = (say(f"doc003.loss.{metric}"), say(f"agent.head.{run}"))
+            lines += beside(names, [level(row, 3, interval=False) for row in left], right)
     at = (Column(say("agent.head.at_step", step=Name(str(step)))) for step in steps)
     heads: tuple[str | Column, ...] = ("metric", "run", "source", *at)
     return table_of("003-losses", "doc003.losses", heads, lines, notes=("doc003.losses_note",))
@@ -224,18 +211,15 @@ def _losses(view: AgentView) -> Table:
 def _lengths(view: AgentView) -> Table:
     lines: list[TableLine] = []
     for metric, (stated, digits) in LENGTHS.items():
-        series = [view.training(f"arm~{arm}", metric) for arm in view.pair.values()]
-        printed = [view.published(run, stated) if stated else {} for run in RUNS]
+        printed = [view.published(run, stated) for run in RUNS]
         for step in LENGTH_STEPS:
-            names = (say(f"doc003.length.{metric}"), Name(str(step)))
-            lines += sided("ours", names, [level(of.get(step), digits, interval=False) for of in series])
+            ours = [level(of.get(step), digits, interval=False) for of in view.trained(metric)]
             said = [say("doc003.about", value=level(of[step], 0)) if step in of else None for of in printed]
-            lines += sided("published", names, said)
+            lines += beside((say(f"doc003.length.{metric}"), Name(str(step))), ours, said)
     for metric in LENGTHS:
-        spread = (say(f"doc003.length.{metric}"), say("doc003.spread"))
-        lines += sided("ours", spread, _over_steps(view, metric, "spread", 1))
-        if metric == "tokens_per_rank":
-            lines += sided("published", spread, [say(f"doc003.spread_{run}") for run in RUNS])
+        theirs = [say(f"doc003.spread_{run}") for run in RUNS] if metric == "tokens_per_rank" else []
+        names = (say(f"doc003.length.{metric}"), say("doc003.spread"))
+        lines += beside(names, _over_steps(view, metric, "spread", 1), theirs)
     heads = ("quantity", "step", "source", *RUNS)
     return table_of("003-lengths", "doc003.lengths", heads, lines, notes=("doc003.lengths_note",))
 
@@ -247,15 +231,14 @@ def _over_steps(view: AgentView, metric: str, at: str, digits: int) -> list[Numb
 def _efficiency(view: AgentView) -> Table:
     lines: list[TableLine] = []
     for metric, (stated, digits) in COSTS.items():
-        names = (say(f"doc003.cost.{metric}"),)
         ours = zip(*(_over_steps(view, metric, at, digits) for at in ("least", "most")), strict=True)
-        lines += sided("ours", names, [_range(*ends) for ends in ours])
         theirs = ([level(view.stated(run, f"{stated}_{end}"), digits) for end in ("min", "max")] for run in RUNS)
-        lines += sided("published", names, [_range(*ends) for ends in theirs])
+        left, right = ([_range(*ends) for ends in side] for side in (ours, theirs))
+        lines += beside((say(f"doc003.cost.{metric}"),), left, right)
     wholes = _over_steps(view, "seconds_step", "sum", 1)
     for metric in PARTS:
         shares = list(map(_percent, _over_steps(view, metric, "sum", 1), wholes))
-        lines += sided("ours", (say(f"doc003.cost.{metric}"),), shares)
+        lines += beside((say(f"doc003.cost.{metric}"),), shares, [])
     notes = ("doc003.load", f"doc003.timed_{view.config.engine}")
     return table_of("003-efficiency", "doc003.efficiency", ("quantity", "source", *RUNS), lines, notes=notes)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.report.agent.document_003 import by_step, steps_cell
@@ -28,15 +28,14 @@ from lever_pipe.report.agent.runs import (
     p_cell,
     sampled,
     separation,
-    sided,
     table_of,
     told,
     values_of,
 )
-from lever_pipe.report.cells import Cell, Name, Number, Series, derived, level, minus, say
-from lever_pipe.report.table import Table, TableLine
+from lever_pipe.report.cells import Cell, Name, Number, Series, derived, holm, level, minus, say
+from lever_pipe.report.table import Table, TableLine, Whose, beside
 from lever_pipe.statistics.comparison import holm as holm_p
-from lever_pipe.statistics.curve_tests import compare_curves, f_test, flat_noise
+from lever_pipe.statistics.curve_tests import f_test, flat_noise, paired_t
 from lever_pipe.statistics.curves import drawdowns
 
 PUBLISHED_ERROR = 0.13
@@ -69,9 +68,8 @@ def _answer(view: AgentView) -> Table:
     arm = view.config.document_arm
     for mode in MODES:
         ends = [view.score(view.held_out(f"arm~{name}", mode)) for name in view.pair.values()]
-        keys = (say("doc004.held_out"), say("word.ours"), say(f"agent.{mode}"))
-        cells_found = (*ends, view.difference(arm, mode), view.holm(arm, mode))
-        lines += [TableLine((*keys, *cells_found), "ours")] if any(ends) else []
+        row = (say(f"agent.{mode}"), *ends, view.difference(arm, mode), holm(view.compared(arm, mode)))
+        lines += beside((say("doc004.held_out"),), row, []) if any(ends) else []
     heads = ("quantity", "source", "curve", *PAIR, "p")
     notes = ("doc004.answer_note",)
     return table_of("004-answer", "doc004.answer", heads, lines, lead=_verdicts(view), notes=notes)
@@ -80,7 +78,8 @@ def _answer(view: AgentView) -> Table:
 def _line(name: str, pair: CurvePair, cells: Sequence[Cell], p: float | None = None) -> TableLine:
     """Return a line of a pair of curves, with its p where one is given, be it NaN."""
     tested = () if p is None else (p_cell(p),)
-    return TableLine((say(name), *pair.keys, *cells, *tested), "ours" if pair.is_ours else "published")
+    whose: Whose = "ours" if pair.is_ours else "published"
+    return TableLine((say(name), say(f"word.{whose}"), say(f"agent.{pair.mode}"), *cells, *tested), whose)
 
 
 def _with_share(gap: Number | None, whole: Number | None) -> Cell:
@@ -109,12 +108,15 @@ def _mean(curve: Values) -> float:
     return mean_of(curve.values())
 
 
+def _gaps(pair: CurvePair) -> dict[int, float]:
+    """Return KL minus no KL of the published pair by common step."""
+    (no_kl,), (kl,) = pair.values(dict)
+    return {step: value - no_kl[step] for step, value in kl.items() if step in no_kl}
+
+
 def _paired_p(pair: CurvePair) -> float:
-    no_kl, kl = pair.no_kl[0], pair.kl[0]
-    steps = [step for step in no_kl if step in kl]
-    if len(steps) < FEWEST:
-        return math.nan
-    return compare_curves([kl[step].value for step in steps], [no_kl[step].value for step in steps]).p_t
+    gaps = list(_gaps(pair).values())
+    return paired_t(gaps)[1] if len(gaps) >= FEWEST else math.nan
 
 
 def _steps_to_best(view: AgentView) -> Table:
@@ -137,7 +139,7 @@ def _step_by_step(view: AgentView) -> Table:
     for step in {step for of in measured for step in of}:
         left, right = (level(of.get(step), REWARD_DIGITS) for of in measured)
         theirs[step] = (left, right, minus(right, left))
-    curves = ([after_start(view.curve(f"arm~{arm}", mode)) for arm in view.pair.values()] for mode in MODES)
+    curves = (list(map(after_start, view.curves(mode))) for mode in MODES)
     own = next((dict(_remarks(*of)) for of in curves if all(of)), {})
     lines = by_step(view, theirs, own, dict(_remarks(*measured)))
     heads = ("step", "source", *PAIR, *sampled(PAIR), "remark")
@@ -176,33 +178,26 @@ def _largest_fall(curve: Values) -> int | None:
 
 
 def _changes(view: AgentView) -> Table:
-    own = [_changes_of(view.curve(f"arm~{arm}", mode)) for mode in MODES for arm in view.pair.values()]
+    own = [_changes_of(curve) for mode in MODES for curve in view.curves(mode)]
     said = [_changes_of(view.published(run, "val_reward")) for run in RUNS]
     lines: list[TableLine] = []
     for step in sorted({step for of in (*own, *said) for step in of}):
-        at = (Name(str(step)),)
-        lines += sided("ours", at, [of.get(step) for of in own])
-        lines += sided("published", at, [*(of.get(step) for of in said), None, None])
+        ours, theirs = ([of.get(step) for of in side] for side in (own, said))
+        lines += beside((Name(str(step)),), ours, [*theirs, None, None])
     heads = ("step", "source", *RUNS, *sampled(RUNS))
     return table_of("004-changes", "doc004.changes", heads, lines, notes=("doc004.changes_note",))
 
 
 def _changes_of(curve: Curve) -> dict[int, Cell]:
-    return {
-        step: derived(
-            100 * (curve[step].value / curve[before].value - 1),
-            1,
-            (curve[step], curve[before]),
-            "percent of the evaluation before",
-            sign=True,
-        )
-        for before, step in pairwise(after_start(curve))
-        if curve[before].value
-    }
+    found: dict[int, Cell] = {}
+    for step, before, row in ((step, curve[before], curve[step]) for before, step in pairwise(after_start(curve))):
+        change = 100 * (row.value / before.value - 1) if before.value else None
+        found |= {step: derived(change, 1, (row, before), "percent of the evaluation before", sign=True)}
+    return found
 
 
 def _differences(curve: Values) -> list[float]:
-    return [float(change) for change in np.diff(list(curve.values()))]
+    return [after - before for before, after in pairwise(curve.values())]
 
 
 def _sd_of_changes(curve: Values) -> float:
@@ -215,16 +210,11 @@ def _largest_change(curve: Values) -> float:
     return 100 * max(shares, default=math.nan)
 
 
-def _turns(curve: Values) -> float:
-    changes = _differences(curve)
-    return float(sum(after * before < 0 for before, after in pairwise(changes)))
-
-
 STEADINESS: Mapping[str, tuple[Measure, int]] = {
     "largest_change": (_largest_change, 1),
     "sd_of_changes": (_sd_of_changes, 4),
     "total_variation": (lambda curve: math.fsum(map(abs, _differences(curve))), 3),
-    "sign_changes": (_turns, 1),
+    "sign_changes": (lambda curve: float(sum(a * b < 0 for a, b in pairwise(_differences(curve)))), 1),
     "drawdown": (lambda curve: float(drawdowns(np.array([list(curve.values())]))[0]), 3),
 }
 
@@ -248,37 +238,32 @@ def _within(first: int, last: int) -> Callable[[Values], list[float]]:
     return lambda curve: [value for step, value in curve.items() if first <= step <= last]
 
 
-def _range_of(values: list[float]) -> float:
-    return max(values) - min(values) if len(values) > 1 else math.nan
-
-
 def _changes_p(pair: CurvePair) -> float:
     return _f_p(pair, _differences)
 
 
 def _f_p(pair: CurvePair, of: Callable[[Values], list[float]]) -> float:
-    kl, no_kl = (of(values_of(curve)) for curve in (pair.kl[0], pair.no_kl[0]))
+    (no_kl,), (kl,) = pair.values(of)
     return f_test(kl, no_kl) if min(len(kl), len(no_kl)) > 1 else math.nan
 
 
 def _best_gap_p(pair: CurvePair) -> float:
-    curves = [values_of(side[0]) for side in (pair.no_kl, pair.kl)]
-    n = min(map(len, curves))
+    (no_kl,), (kl,) = pair.values(dict)
+    n = min(len(no_kl), len(kl))
     noise = flat_noise(n, PUBLISHED_ERROR, generator(0, "flat", n))
-    return noise.chance_of_best_gap(abs(best_value(curves[0]) - best_value(curves[1])))
+    return noise.chance_of_best_gap(abs(best_value(no_kl) - best_value(kl)))
 
 
 def _window_p(window: Callable[[Values], list[float]]) -> Callable[[CurvePair], float]:
     """Return the t test of a mean over a few steps, with the standard deviation of all paired differences."""
 
     def p(pair: CurvePair) -> float:
-        kl, no_kl = values_of(pair.kl[0]), values_of(pair.no_kl[0])
-        gaps = {step: kl[step] - no_kl[step] for step in kl if step in no_kl}
+        gaps = _gaps(pair)
         chosen = window(gaps)
         if not chosen or len(gaps) < 2:
             return math.nan
         error = float(np.std(list(gaps.values()), ddof=1)) / math.sqrt(len(chosen))
-        return float(2 * stats.t.sf(abs(mean_of(chosen)) / error, len(gaps) - 1))
+        return float(2 * scipy.special.stdtr(len(gaps) - 1, -abs(mean_of(chosen)) / error))
 
     return p
 
@@ -301,7 +286,7 @@ DIMENSIONS = (
     Dimension("best_step", best_step, lambda _: math.nan, 0),
     Dimension("stability", _sd_of_changes, _changes_p, 4),
     Dimension("early", lambda curve: mean_of(EARLY(curve)), _window_p(EARLY)),
-    Dimension("middle", lambda curve: _range_of(MIDDLE(curve)), lambda pair: _f_p(pair, MIDDLE)),
+    Dimension("middle", lambda curve: float(np.ptp(MIDDLE(curve) or math.nan)), lambda pair: _f_p(pair, MIDDLE)),
     Dimension("late", lambda curve: mean_of(LATE(curve)), _window_p(LATE)),
 )
 

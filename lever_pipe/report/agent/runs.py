@@ -6,15 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Code, Name, Number, PValue, Verdict, derived, gap, holm, level, say
-from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.inference.arm_estimates import paired_over_seeds
+from lever_pipe.report.cells import Cell, Name, Number, PValue, Verdict, derived, gap, level, say
+from lever_pipe.report.evidence import ALPHA, Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.statistics.curve_tests import paired_t
 
 STUDY = "intention"
 NO_KL, KL = "nokl", "kl"
@@ -22,13 +24,13 @@ NO_KL, KL = "nokl", "kl"
 MODES: tuple[EvaluationMode, ...] = ("greedy", "sampled")
 START = "arm~start"
 """The policy before GRPO."""
-ALPHA = 0.05
 PERCENT = 100.0
 REWARD_DIGITS = 3
 """As the documents print rewards."""
 Curve = Mapping[int, EvidenceRow]
 """Evaluations by step, rising."""
 Measure = Callable[[Mapping[int, float]], float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,7 @@ class CurvePair:
     no_kl: Sequence[Curve]
     kl: Sequence[Curve]
 
-    @property
-    def keys(self) -> tuple[Cell, Cell]:
-        """Return whose curves these are, and in which decoding."""
-        return say(f"word.{'ours' if self.is_ours else 'published'}"), say(f"agent.{self.mode}")
-
-    def values(self, measure: Measure) -> tuple[list[float], list[float]]:
+    def values(self, measure: Callable[[Mapping[int, float]], T]) -> tuple[list[T], list[T]]:
         """Return a measure of every curve: without KL, with KL."""
         left, right = ([measure(values_of(curve)) for curve in of] for of in (self.no_kl, self.kl))
         return left, right
@@ -61,7 +58,7 @@ class CurvePair:
     def p(self, measure: Measure) -> float:
         """Return the p value of a measure over paired seeds; NaN of one seed."""
         no_kl, kl = self.values(measure)
-        return paired_over_seeds(kl, no_kl).p
+        return paired_t(np.subtract(kl, no_kl))[1]
 
 
 @dataclass(frozen=True)
@@ -164,10 +161,6 @@ class AgentView:
         how = "mean over common seeds, arm minus reference"
         return derived(self.scale * (values[0] - values[1]), self.digits, known, how, sign=True)
 
-    def holm(self, arm: str, mode: str) -> PValue | None:
-        """Return the adjusted p of that comparison."""
-        return holm(self.compared(arm, mode))
-
     def curve(self, subject: str, mode: str, metric: str = "reward") -> Curve:
         """Return the validation curve of a run, or of an arm at the steps that all of its seeds have."""
         rows = self.evidence.where(subject, metric, study=STUDY, subset="val", mode=mode, against="")
@@ -176,6 +169,14 @@ class AgentView:
     def training(self, subject: str, metric: str) -> Curve:
         """Return a training metric of an arm by step."""
         return self._by_step(subject, self.evidence.where(subject, metric, study=STUDY, subset="train"))
+
+    def curves(self, mode: str) -> list[Curve]:
+        """Return the validation curves of the documents' two arms: without KL, with KL."""
+        return [self.curve(f"arm~{arm}", mode) for arm in self.pair.values()]
+
+    def trained(self, metric: str) -> list[Curve]:
+        """Return a training metric of the same two."""
+        return [self.training(f"arm~{arm}", metric) for arm in self.pair.values()]
 
     def _by_step(self, subject: str, rows: Iterable[EvidenceRow]) -> Curve:
         n = 1 if "/seed~" in subject else len(self.seeds[subject.removeprefix("arm~")])
@@ -244,20 +245,14 @@ def table_of(
         lead: what it says.
         notes: messages or ids of such; an absent one is left out.
     """
-    heads = (of if isinstance(of, Column) else Column(say(_head(of)), KINDS.get(of, "number")) for of in columns)
+    ids = {"source": "head.source"}
+    heads = (
+        of if isinstance(of, Column) else Column(say(ids.get(of, f"agent.head.{of}")), KINDS.get(of, "number"))
+        for of in columns
+    )
     told = tuple(say(note) if isinstance(note, str) else note for note in notes if note is not None)
     found = Table(name, section or name[:3], say(title), tuple(heads), tuple(lines), lead=lead, notes=told)
     return found.without_empty_columns()
-
-
-def sided(whose: Literal["ours", "published"], names: Sequence[Cell], cells: Sequence[Cell]) -> list[TableLine]:
-    """Return a line that says whose its cells are behind its names; none where every cell is absent."""
-    line = TableLine((*names, say(f"word.{whose}"), *cells), whose)
-    return [line] if any(cell is not None for cell in cells) else []
-
-
-def _head(name: str) -> str:
-    return "head.source" if name == "source" else f"agent.head.{name}"
 
 
 def view_of(material: Material) -> AgentView | None:
@@ -328,8 +323,3 @@ def schedule_cell(schedule: Schedule) -> Cell:
     """Return a schedule of the learning rate in words."""
     then = say(f"agent.schedule.{schedule.kind}")
     return say("agent.schedule.warm", n=schedule.warmup_steps, then=then) if schedule.warmup_steps else then
-
-
-def arm_cell(view: AgentView, arm: str) -> Cell:
-    """Return an arm's name; one with a single seed says that it stands for these runs alone."""
-    return say("agent.one_run", arm=Code(arm)) if len(view.seeds[arm]) == 1 else Code(arm)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -12,11 +14,9 @@ from lever_pipe.report.cells import Cell, Name, PValue, Series, from_json, say, 
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
 from lever_pipe.report.claims.quantities import t_p
-from lever_pipe.report.claims.reward_runs import COMPARED, KL, NO_KL, RewardRuns
+from lever_pipe.report.claims.reward_runs import KL, NO_KL, RewardRuns
 from lever_pipe.report.claims.verdicts import VERDICTS, Finding, Measured, NotTestable, VerdictName, judge
 
-CAUSES = ("beside", "cause")
-"""Arguments that name the settings which a sentence makes responsible; without one it is the KL coefficient."""
 PRINTED_ONLY = "claims.why.printed_only"
 
 
@@ -115,41 +115,40 @@ def _judged(claim: Claim, sides: Mapping[str, Side]) -> Finding:
         return Finding("not testable", say("claims.why.no_run", study=study))
     if isinstance(side, OurAgents | OurLever) and claim.load:
         return Finding("not testable", say("claims.why.load"))
-    runs: Any = side
-    if isinstance(side, OurAgents):
-        named = next((claim.values[name] for name in CAUSES if name in claim.values), COMPARED)
-        runs = side.pair(named if claim.rule == "cause" else None)
-        if not runs.seeds:
-            return Finding("not testable", say("claims.why.no_common_seed"))
+    runs: Any = side.pair(claim.about if claim.rule == "cause" else None) if isinstance(side, OurAgents) else side
+    if isinstance(side, OurAgents) and not runs.seeds:
+        return Finding("not testable", say("claims.why.no_common_seed"))
     if claim.rule == "order" and not runs.is_print:
         return judge("order", lambda: _over_seeds(claim, runs))
     if isinstance(side, OurAgents) and claim.rule in ("noise", "sameness", "cause"):
-        return together({seed: _single(claim, runs.of_seed(seed)) for seed in runs.seeds})
-    return _single(claim, runs)
+        found = {seed: judge(claim.rule, partial(_measured, claim, runs.of_seed(seed))) for seed in runs.seeds}
+        return together(found)
+    return judge(claim.rule, lambda: _measured(claim, runs))
 
 
-def _single(claim: Claim, side: Any) -> Finding:
-    return judge(claim.rule, lambda: claim.function(side, **claim.values))
+def _measured(claim: Claim, side: Any) -> Measured:
+    found = Measured.of(claim.function(side, **claim.values))
+    if claim.about is None:
+        return found
+    return replace(found, differs=(*side.differs(beside=claim.about), *found.differs))
 
 
 def _over_seeds(claim: Claim, side: Any) -> Measured:
     """Return what the mean over seeds shows, with a paired t test over the seeds for each comparison."""
-    whole = claim.function(side, **claim.values)
+    whole = _measured(claim, side)
     single = []
     for seed in side.seeds:
-        try:
-            single.append(claim.function(side.of_seed(seed), **claim.values).checks)
-        except NotTestable:
-            continue
-    by_check = [[checks[i].value for checks in single] for i in range(len(whole.checks))]
-    found = [
+        with suppress(NotTestable):
+            single.append([check.value for check in _measured(claim, side.of_seed(seed)).checks])
+    by_check = [[values[i] for values in single] for i in range(len(whole.checks))]
+    checks = tuple(
         replace(check, value=fmean(values) if values else check.value, p=t_p(values))
         for check, values in zip(whole.checks, by_check, strict=True)
-    ]
-    if len(single) < 2:
-        return replace(whole, numbers=_parts(whole.numbers, say("claims.one_seed")), checks=tuple(found))
-    told = say("claims.over_seeds", n=len(single), p=Series(tuple(PValue(check.p or 0.0) for check in found)))
-    return replace(whole, numbers=_parts(whole.numbers, told), checks=tuple(found))
+    )
+    told = say("claims.one_seed")
+    if len(single) > 1:
+        told = say("claims.over_seeds", n=len(single), p=Series(tuple(PValue(check.p or 0.0) for check in checks)))
+    return replace(whole, numbers=_parts(whole.numbers, told), checks=checks)
 
 
 def together(found: Mapping[int, Finding]) -> Finding:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.report.cells import Cell, say
 from lever_pipe.report.claims.quantities import (
-    Part,
     Quantity,
     average,
     decimals_of,
@@ -30,10 +29,11 @@ from lever_pipe.report.claims.quantities import (
     p_value,
     printed,
 )
-from lever_pipe.report.claims.verdicts import Check, lacking
+from lever_pipe.report.claims.verdicts import Check, Part, lacking
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, Evidence, EvidenceRow, described
 from lever_pipe.report.inference.families import near
 from lever_pipe.report.lineage import UNKNOWN, Lineages, published_key
+from lever_pipe.report.reference import COMPARED, FILES, FINAL
 from lever_pipe.statistics.summary import standard_error_percent
 
 Statistic = Literal["mean", "first", "last", "minimum"]
@@ -46,15 +46,6 @@ Shots = int | Literal["mean"]
 SHOTS = (1, 2, 3, 4)
 FEWEST_EPOCHS = 5
 """Epochs below which a run is no training curve."""
-ACCURACY_015, ACCURACY_012, BETAS = "2025-12-20正确率.md", "2025-12-20正确率_KL012对比.md", "KL_BETA_0145_0155对比.md"
-FILES = {
-    "000": ("KL_BETA_012_vs_015_训练曲线分析报告.md",),
-    "001": (ACCURACY_015, BETAS),
-    "002": (ACCURACY_015, ACCURACY_012, BETAS),
-}
-"""The reference files that hold a document's numbers, in order of precedence."""
-COMPARED, FINAL = "KL_BETA_012_vs_015_对比报告.md", "KL_BETA_012_vs_015_最终对比报告.md"
-"""Reference files with the accuracies and selections after the training-curve runs."""
 LONG_EPOCHS = {0.12: 9, 0.15: 42}
 """The evaluated epoch of each published training-curve run."""
 NORMAL_95 = 1.959964
@@ -137,19 +128,16 @@ class PublishedLever:
         pair = [average([self.accuracy(b, epoch, samples, k) for k in counts]) for b in (left, right)]
         gap = (pair[0] - pair[1]).shown(2)
         error = math.hypot(*(standard_error_percent(each.value / 100, samples) for each in pair))
-        needed, p = (
-            NORMAL_95 * error,
-            math.erfc(abs(gap.value) / error / math.sqrt(2)) if error else float(not gap.value),
-        )
-        numbers = [_minus(left, right, gap, shots), named(noise=Quantity(needed, 1, of=gap.of, how="1.96 errors"))]
-        return Check(gap.value, needed, p), say("claims.two", first=numbers[0], second=numbers[1])
+        needed = NORMAL_95 * error
+        p = math.erfc(abs(gap.value) / error / math.sqrt(2)) if error else float(not gap.value)
+        noise = named(noise=Quantity(needed, 1, of=gap.of, how="1.96 errors"))
+        return Part(Check(gap.value, needed, p), _minus(left, right, gap, shots, noise))
 
     def same_selections(self, left: float, right: float) -> tuple[Quantity, Cell]:
         """Return the published share of identical first demonstrations, which is known of 0.12 and 0.15."""
         self._require_compared(left, right)
-        rate = self._printed(
-            "grpo_balanced", None, "identical_selection_rate", (FINAL,), at="9 vs 42", samples=50, shots=1
-        )
+        at = {"at": "9 vs 42", "samples": 50, "shots": 1}
+        rate = self._printed("grpo_balanced", None, "identical_selection_rate", (FINAL,), **at)
         epochs = [self.long_epoch(beta) for beta in (left, right)]
         return replace(rate, value=100 * rate.value, digits=0, rounding=0.0), say("claims.selections", epochs=epochs)
 
@@ -169,9 +157,8 @@ class PublishedLever:
     def gradient_share(self, beta: float, epoch: int, n_groups: int) -> Quantity:
         """Return the whole number of groups that lies nearest to the printed spread, as a share."""
         spread = self.at(beta, "std_advantage", epoch)
-        return replace(
-            spread, value=round(spread.value * n_groups) / n_groups, digits=4, how=f"nearest share of {n_groups}"
-        )
+        nearest = round(spread.value * n_groups) / n_groups
+        return replace(spread, value=nearest, digits=4, how=f"nearest share of {n_groups}")
 
     def lineage(self, beta: float, epoch: int) -> Mapping[str, str]:
         """Return what is known of a published run, as this document quotes it."""
@@ -273,7 +260,7 @@ class OurLever:
     def minimum_epoch(self, beta: float, metric: str) -> Quantity:
         """Return the epoch of the smallest value."""
         rows = self._curve(beta, metric)
-        at = int(np.argmin([row.value for row in rows]))
+        at = int(np.argmin(self.every_epoch(beta, metric)))
         return Quantity(at + 1, 0, of=(rows[at].key,), how="epoch of the minimum")
 
     def every_epoch(self, beta: float, metric: str) -> NDArray[np.float64]:
@@ -300,7 +287,7 @@ class OurLever:
         """Return an accuracy in percent."""
         row = self.evidence.find(self._name(beta, epoch), "accuracy", subset="prefix", samples=samples, shots=shots)
         if row is None:
-            raise self._without(beta, epoch) if shots in self._shots else lacking("no_shots", shots=shots)
+            raise self._without(beta, epoch) if str(shots) in self._shots else lacking("no_shots", shots=shots)
         return Quantity(row.value, 2, of=(row.key,))
 
     def long_accuracy(self, beta: float, samples: int, shots: int) -> Quantity:
@@ -318,10 +305,8 @@ class OurLever:
         row, turned = self._compared(left, right, epoch, samples, shots)
         value, low, high = (-row.value, -row.high, -row.low) if turned else (row.value, row.low, row.high)
         found = Quantity(value, 2, of=(row.key,), how="turned" if turned else "", sign=True)
-        numbers = [_minus(left, right, found, shots), p_value("holm", row.p_holm)]
-        return Check(value, max(high - value, value - low), row.p_holm), say(
-            "claims.two", first=numbers[0], second=numbers[1]
-        )
+        numbers = _minus(left, right, found, shots, p_value("holm", row.p_holm))
+        return Part(Check(value, max(high - value, value - low), row.p_holm), numbers)
 
     def same_selections(self, left: float, right: float) -> tuple[Quantity, Cell]:
         """Return the mean over seeds of the share of equal first demonstrations, the only ones that were published."""
@@ -354,22 +339,22 @@ class OurLever:
         return found
 
     @cached_property
-    def _shots(self) -> set[int]:
-        rows = self.evidence.where(metric="accuracy", study="lever", subset="prefix")
-        return {int(row.shots) for row in rows if row.shots not in ("", MEAN)}
+    def _shots(self) -> set[str]:
+        return {row.shots for row in self.evidence.where(metric="accuracy", study="lever", subset="prefix")}
 
     @cached_property
+    def _evaluated(self) -> set[tuple[float, int]]:
+        """Return every evaluated beta and epoch."""
+        names = self.evidence.subjects("accuracy", study="lever", subset="prefix")
+        parts = [described(name) for name in names]
+        return {(float(of[3]), int(of[5])) for of in parts if of[:3] == ("grpo", self.preset, str(self.base)) and of[3]}
+
+    @property
     def _last(self) -> int:
         """Return the last evaluated epoch of any beta."""
-        found = [
-            int(epoch)
-            for subject in self.evidence.subjects("accuracy", study="lever", subset="prefix")
-            for kind, preset, base, _, _, epoch in (described(subject),)
-            if (kind, preset, base) == ("grpo", self.preset, str(self.base))
-        ]
-        if not found:
+        if not self._evaluated:
             raise lacking("no_epoch")
-        return max(found)
+        return max(epoch for _, epoch in self._evaluated)
 
     def _curve(self, beta: float, metric: str) -> list[EvidenceRow]:
         """Return a metric by epoch of the longest runs; runs of other lengths span other epochs."""
@@ -378,11 +363,9 @@ class OurLever:
         kept = [seed for seed in seeds if self.seed in (None, seed)]
         if not kept or length < FEWEST_EPOCHS:
             raise lacking("no_curve", beta=beta)
-        curves = [self._epochs(beta, metric, seed, length) for seed in kept]
-        return [rows[0]._replace(value=fmean(row.value for row in rows)) for rows in zip(*curves, strict=True)]
-
-    def _epochs(self, beta: float, metric: str, seed: int, length: int) -> list[EvidenceRow]:
-        return [self.evidence.get(self._name(beta, epoch, seed), metric) for epoch in range(1, length + 1)]
+        names = ([self._name(beta, epoch, seed) for seed in kept] for epoch in range(1, length + 1))
+        found = ([self.evidence.get(name, metric) for name in of] for of in names)
+        return [rows[0]._replace(value=fmean(row.value for row in rows)) for rows in found]
 
     def _compared(self, left: float, right: float, epoch: int, samples: int, shots: Shots) -> tuple[EvidenceRow, bool]:
         pair = [self._group(beta, epoch) for beta in (left, right)]
@@ -390,19 +373,11 @@ class OurLever:
         for document in (self.document, "001", "002"):
             for one, other in (pair, pair[::-1]):
                 for row in self.evidence.where(one, "accuracy", against=other, **place):
-                    if (
-                        row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
-                        == f"document-{document}/epoch~{epoch}"
-                    ):
+                    family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
+                    if family == f"document-{document}/epoch~{epoch}":
                         return row, one != pair[0]
         missing = [beta for beta in (left, right) if (beta, epoch) not in self._evaluated]
         raise self._without(missing[0], epoch) if missing else lacking("no_comparison", betas=[left, right])
-
-    @cached_property
-    def _evaluated(self) -> set[tuple[float, int]]:
-        names = self.evidence.subjects("accuracy", study="lever", subset="prefix")
-        parts = [described(name) for name in names]
-        return {(float(of[3]), int(of[5])) for of in parts if of[:3] == ("grpo", self.preset, str(self.base)) and of[3]}
 
     def _update(self, beta: float, epoch: int, metric: str) -> Quantity:
         row = self.evidence.find(self._name(beta, epoch), metric, at="from base")
@@ -428,7 +403,7 @@ def _named(metric: str) -> Cell:
     return say(f"claims.metric.{metric}")
 
 
-def _minus(left: float, right: float, gap: Quantity, shots: Shots) -> Cell:
-    what = say("claims.minus", left=left, right=right)
+def _minus(left: float, right: float, gap: Quantity, shots: Shots, beside: Cell) -> Cell:
     where = say("claims.name.average") if shots == MEAN else say("claims.at_shots", shots=int(shots))
-    return labelled(where, listed([(what, replace(gap, terms=()))]))
+    found = labelled(where, listed([(say("claims.minus", left=left, right=right), gap)]))
+    return say("claims.two", first=found, second=beside)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from lever_pipe.report.catalogue import number_text
 from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, say
-from lever_pipe.report.claims.verdicts import Check, Measured, lacking
+from lever_pipe.report.claims.verdicts import Check, Part, lacking
 from lever_pipe.report.evidence import EvidenceRow
 
 MEASURED_ROUNDING = 1e-6
@@ -66,20 +66,19 @@ class Quantity:
         terms = (Name(f"{factor:g}"), Name("x"), *self.written)
         return replace(self, value=factor * self.value, rounding=abs(factor) * self.rounding, terms=terms, how="x")
 
-    def shown(self, digits: int, *, sign: bool | None = None) -> Quantity:
+    def shown(self, digits: int) -> Quantity:
         """Return the number with other decimals."""
-        return replace(self, digits=digits, sign=self.sign if sign is None else sign)
+        return replace(self, digits=digits)
 
 
 def _joined(left: Quantity, sign: str, right: Quantity, value: float) -> Quantity:
-    return Quantity(
-        value,
-        max(left.digits, right.digits),
-        left.rounding + right.rounding,
-        tuple(dict.fromkeys((*left.of, *right.of))),
-        (*left.written, Name(sign), *right.written),
-        sign,
-    )
+    terms, digits = (*left.written, Name(sign), *right.written), max(left.digits, right.digits)
+    return Quantity(value, digits, left.rounding + right.rounding, keys_of(left, right), terms, sign)
+
+
+def keys_of(*quantities: Quantity) -> tuple[str, ...]:
+    """Return the rows behind quantities, each once."""
+    return tuple(dict.fromkeys(key for each in quantities for key in each.of))
 
 
 def printed(text: str, digits: int | None = None, *, of: EvidenceRow | None = None) -> Quantity:
@@ -114,34 +113,37 @@ def percent(part: Quantity, whole: Quantity, digits: int = 2) -> Quantity:
     if not whole.value:
         raise lacking("share_of_zero")
     terms = (say("claims.percent", part=part.equation, whole=whole.cell),)
-    of = tuple(dict.fromkeys((*part.of, *whole.of)))
     rounding = 100 * part.rounding / abs(whole.value)
-    return Quantity(100 * part.value / whole.value, digits, rounding, of, terms, "percent")
+    return Quantity(100 * part.value / whole.value, digits, rounding, keys_of(part, whole), terms, "percent")
 
 
 def average(of: Sequence[Quantity], digits: int = 3) -> Quantity:
     """Return a mean of numbers."""
-    keys = tuple(dict.fromkeys(key for each in of for key in each.of))
-    return Quantity(
-        math.fsum(each.value for each in of) / len(of), digits, max(each.rounding for each in of), keys, how="mean"
-    )
-
-
-Part = tuple[Check | None, Cell]
-"""A comparison with its numbers; None where they only stand beside one."""
+    value, rounding = math.fsum(each.value for each in of) / len(of), max(each.rounding for each in of)
+    return Quantity(value, digits, rounding, keys_of(*of), how="mean")
 
 
 def held(found: Quantity, said: Quantity, word: str = "printed", *, what: Cell = None, digits: int = 0) -> Part:
     """Hold what arithmetic gives against what is printed or logged."""
-    shown = found.shown(digits or said.digits)
-    numbers = say(
-        "claims.equation",
-        terms=found.equation,
-        value=shown.cell,
-        word=say(f"claims.word.{word}"),
-        said=said.cell,
-    )
-    return Check(found.value - said.value, found.rounding + said.rounding), labelled(what, numbers)
+    value, how = found.shown(digits or said.digits).cell, say(f"claims.word.{word}")
+    numbers = say("claims.equation", terms=found.equation, value=value, word=how, said=said.cell)
+    return Part(Check(found.value - said.value, found.rounding + said.rounding), labelled(what, numbers))
+
+
+def equal(found: Quantity, said: Quantity, what: Cell = None) -> Part:
+    """Hold a number against another as it is."""
+    numbers = labelled(what, say("claims.is", value=found.cell, said=said.cell))
+    return Part(Check(found.value - said.value, found.rounding + said.rounding), numbers)
+
+
+def less(
+    name: str, values: Mapping[Any, Quantity], *, test: str = "", p: float | None = None, needed: float = 0.0
+) -> Iterator[Part]:
+    """Yield by how much the first of two values is less, with their name, `claims.name.NAME`, and the test of it."""
+    first, second = values.values()
+    yield Part(Check(second.value - first.value, needed, p), labelled(say(f"claims.name.{name}"), listed(values)))
+    if p is not None:
+        yield Part(None, p_value(test, p))
 
 
 def labelled(what: Cell, numbers: Cell) -> Cell:
@@ -149,7 +151,7 @@ def labelled(what: Cell, numbers: Cell) -> Cell:
     return numbers if what is None else say("claims.labelled", what=what, numbers=numbers)
 
 
-def named(**values: Quantity) -> Cell:
+def named(**values: Quantity | Cell) -> Cell:
     """Return values by the ids of their names, `claims.name.ID`."""
     return listed({say(f"claims.name.{name}"): value for name, value in values.items()})
 
@@ -170,13 +172,6 @@ def p_value(test: str, p: float) -> Cell:
     return say(f"claims.test.{test}", p=PValue(p))
 
 
-def measures(parts: Sequence[Part], *more: Cell, differs: Sequence[Cell] = ()) -> Measured:
-    """Return the comparisons among parts with all numbers, and with further ones."""
-    checks = tuple(check for check, _ in parts if check is not None)
-    numbers = [numbers for _, numbers in parts] + list(more)
-    return Measured(Series(tuple(cell for cell in numbers if cell is not None), "parts"), checks, tuple(differs))
-
-
 def t_p(differences: Sequence[float]) -> float:
     """Return the two-sided p value of paired differences over seeds; 1 of equal pairs or of a single one.
 
@@ -186,4 +181,4 @@ def t_p(differences: Sequence[float]) -> float:
         return 1.0
     if np.ptp(differences) == 0:
         return 0.0
-    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+    return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)

@@ -121,7 +121,7 @@ class RewardRuns:
 
     def curve(self, run: str) -> CurveStatistics:
         """Return the statistics of a run's measured rewards."""
-        return self._curves[run]
+        return curve_statistics(self.steps, self.rewards(run))
 
     def of(self, value: float, digits: int, how: str, *runs: str, sign: bool = False) -> Quantity:
         """Return what the rewards of runs, of both if none is named, give by a statistic."""
@@ -167,11 +167,8 @@ class RewardRuns:
 
     def differs(self, *, beside: tuple[str, ...] = COMPARED) -> tuple[Cell, ...]:
         """Return the settings that differ between the runs, those in `beside` left out."""
-        return tuple(
-            Code(name)
-            for name in SETTINGS
-            if name not in beside and len({self._setting(run, name) for run in RUNS}) > 1
-        )
+        own = [self.settings.get(run) or self._stated_settings(run) for run in RUNS]
+        return tuple(Code(name) for name in SETTINGS if name not in beside and len({of[name] for of in own}) > 1)
 
     @cached_property
     def measured(self) -> Mapping[str, dict[int, Quantity]]:
@@ -179,10 +176,6 @@ class RewardRuns:
         if self.arms:
             return {run: self._ours(run, REWARD) for run in RUNS}
         return {run: {int(row.at): self._printed(row) for row in self._of(run, REWARD)} for run in RUNS}
-
-    @cached_property
-    def _curves(self) -> Mapping[str, CurveStatistics]:
-        return {run: curve_statistics(self.steps, self.rewards(run)) for run in RUNS}
 
     @cached_property
     def _common(self) -> list[int]:
@@ -194,14 +187,13 @@ class RewardRuns:
         name = {REWARD: "reward", VALIDATED: "normalised_reward"}.get(metric)
         if name is None:
             name, place = TRAINING.get(metric, metric), {"subset": "train", "mode": ""}
-        found: list[dict[int, EvidenceRow]] = []
+        where = {"metric": name, "study": "intention", "against": "", **place}
+        found: list[dict[int, Quantity]] = []
         for seed in self.seeds:
-            rows = self.evidence.where(
-                f"arm~{self.arms[run]}/seed~{seed}", name, study="intention", against="", **place
-            )
-            found.append({int(row.at): row for row in rows if row.at.isdigit() and int(row.at)})
+            rows = self.evidence.where(f"arm~{self.arms[run]}/seed~{seed}", **where)
+            found.append({int(row.at): _logged(row) for row in rows if row.at.isdigit() and int(row.at)})
         common = sorted(set.intersection(*map(set, found))) if found else []
-        return {step: average([_logged(rows[step]) for rows in found], _digits(found[0][step])) for step in common}
+        return {step: average([values[step] for values in found], found[0][step].digits) for step in common}
 
     def _error(self, metric: str) -> float | None:
         """Return the mean error of an evaluation over arms and evaluations."""
@@ -214,10 +206,8 @@ class RewardRuns:
             means.append(fmean(values))
         return fmean(means)
 
-    def _setting(self, run: str, name: str) -> str:
-        if self.arms:
-            return self.settings[run][name]
-        return next((row.printed for row in self._of(run, name) if row.printed), "")
+    def _stated_settings(self, run: str) -> dict[str, str]:
+        return {name: next((row.printed for row in self._of(run, name) if row.printed), "") for name in SETTINGS}
 
     def _stated(self, run: str, metric: str) -> EvidenceRow:
         rows = [row for row in self._of(run, metric) if row.printed]
@@ -252,8 +242,4 @@ def seeds_by_arm(subjects: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _logged(row: EvidenceRow) -> Quantity:
-    return Quantity(row.value, _digits(row), of=(row.key,))
-
-
-def _digits(row: EvidenceRow) -> int:
-    return DIGITS if abs(row.value) < LARGE else 0
+    return Quantity(row.value, DIGITS if abs(row.value) < LARGE else 0, of=(row.key,))

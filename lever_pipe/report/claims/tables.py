@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lever_pipe.report.cells import Cell, Name, derived, say
 from lever_pipe.report.claims.evaluate import JudgedClaim, read_json
-from lever_pipe.report.claims.verdicts import VERDICTS, Finding
+from lever_pipe.report.claims.verdicts import VERDICTS
 from lever_pipe.report.table import Column, Table, TableLine
 
 if TYPE_CHECKING:
@@ -20,17 +20,15 @@ SIDES = ("published", "ours")
 
 def tables(material: Material) -> Iterator[Table]:
     """Yield the tables of the judged claims; claims of a study that is not part of the run have no line."""
-    studies = {"003": "intention", "004": "intention"}
-    every = [read_json(value) for value in material.findings]
-    judged = [of for of in every if material.has(studies.get(of.claim.document, "lever"))]
+    every = map(read_json, material.findings)
+    judged = [of for of in every if material.has("intention" if of.claim.is_of_agents else "lever")]
     decisive = [of for of in judged if of.claim.decisive]
     if decisive:
         yield _decisive(decisive)
     if judged:
         yield _summary(judged)
     for document, of in groupby(judged, key=lambda each: each.claim.document):
-        own = list(of)
-        yield from _of_document(document, own)
+        yield from _of_document(document, list(of))
 
 
 def sentence(of: JudgedClaim) -> Cell:
@@ -44,26 +42,18 @@ def place(of: JudgedClaim) -> Cell:
 
 
 def _decisive(judged: Sequence[JudgedClaim]) -> Table:
-    lines = [
-        TableLine((Name(of.claim.document), sentence(of), of.published.word, of.ours.word, of.ours.numbers))
-        for of in judged
-    ]
-    return Table(
-        "claims-decisive",
-        "decisive",
-        say("claims.title.decisive", n=len(judged)),
-        _columns("document", "claim", "published", "ours", "our_numbers"),
-        tuple(lines),
-        notes=(say("claims.note.own_words"),),
-    )
+    lines = [TableLine((Name(of.claim.document), sentence(of), of.published.word, *_sides(of)[2:])) for of in judged]
+    columns = _columns("document", "claim", "published", "ours", "our_numbers")
+    title, notes = say("claims.title.decisive", n=len(judged)), (say("claims.note.own_words"),)
+    return Table("claims-decisive", "decisive", title, columns, tuple(lines), notes=notes)
 
 
 def _summary(judged: Sequence[JudgedClaim]) -> Table:
     """Return how many claims have each verdict; those that a machine's load decides are left out."""
     counted = [of for of in judged if not of.claim.load]
-    by_document = {name: [*of] for name, of in groupby(counted, key=lambda each: each.claim.document)}
-    rows: dict[Cell, list[JudgedClaim]] = {Name(name): of for name, of in by_document.items()}
-    rows |= {say("claims.name.all"): counted}
+    by_document = groupby(counted, key=lambda each: each.claim.document)
+    rows: dict[Cell, list[JudgedClaim]] = {Name(name): list(of) for name, of in by_document}
+    rows[say("claims.name.all")] = counted
     heads = [say(f"claims.head.{side}_{name.replace(' ', '_')}") for side in SIDES for name in VERDICTS]
     columns = (*_columns("document"), Column(say("claims.head.claims")), *(Column(head) for head in heads))
     lines = [TableLine((head, derived(len(of), 0, (), "claims"), *_counts(of))) for head, of in rows.items()]
@@ -83,24 +73,24 @@ def _of_document(name: str, judged: Sequence[JudgedClaim]) -> Iterator[Table]:
     asked = [of for of in judged if not of.is_about_print]
     printed = [of for of in judged if of.is_about_print]
     if asked:
-        lines = [TableLine((sentence(of), place(of), _rule(of), *_side(of.published), *_side(of.ours))) for of in asked]
+        lines = [TableLine((*_said(of), say(f"claims.rule.{of.claim.rule}"), *_sides(of))) for of in asked]
         columns = _columns("claim", "place", "rule", "published", "published_numbers", "ours", "our_numbers")
         title = say("claims.title.document", document=name)
         note = say(f"claims.note.{'agents' if asked[0].claim.is_of_agents else 'lever'}")
         yield Table(f"claims-{name}", f"claims-{name}", title, columns, (*lines,), notes=(note,))
     if printed:
-        lines = [TableLine((sentence(of), place(of), *_side(of.published))) for of in printed]
+        lines = [TableLine((*_said(of), *_sides(of)[:2])) for of in printed]
         columns = _columns("claim", "place", "published", "published_numbers")
         title = say("claims.title.printed", document=name)
         yield Table(f"claims-{name}-printed", f"claims-{name}", title, columns, (*lines,))
 
 
-def _side(found: Finding) -> tuple[Cell, Cell]:
-    return found.word, found.numbers
+def _said(of: JudgedClaim) -> tuple[Cell, Cell]:
+    return sentence(of), place(of)
 
 
-def _rule(of: JudgedClaim) -> Cell:
-    return say(f"claims.rule.{of.claim.rule}")
+def _sides(of: JudgedClaim) -> tuple[Cell, ...]:
+    return of.published.word, of.published.numbers, of.ours.word, of.ours.numbers
 
 
 def _columns(*names: str) -> tuple[Column, ...]:

@@ -15,9 +15,9 @@ Numbers that a comparison needs and that do not exist make it not testable, unde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lever_pipe.report.cells import Cell, Look, Message, Series, say
 from lever_pipe.report.cells import Verdict as Word
@@ -73,6 +73,14 @@ class Check:
     margin: float = 0.0
 
 
+class Part(NamedTuple):
+    """One comparison, the numbers that decide it or stand beside it, and what else differs between the runs."""
+
+    check: Check | None = None
+    numbers: Cell = None
+    differs: tuple[Cell, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Comparisons with the numbers that decide them; `differs` names what else differs between the runs."""
@@ -85,6 +93,14 @@ class Measured:
         if not self.checks:
             raise ValueError("a rule needs at least one comparison")
 
+    @classmethod
+    def of(cls, found: Iterable[Part]) -> Measured:
+        """Return the comparisons among parts with all numbers."""
+        parts = list(found)
+        numbers = Series(tuple(part.numbers for part in parts if part.numbers is not None), "parts")
+        checks = tuple(part.check for part in parts if part.check is not None)
+        return cls(numbers, checks, tuple(cell for part in parts for cell in part.differs))
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -95,24 +111,23 @@ class Finding:
 
     @property
     def word(self) -> Word:
-        """Return the verdict as a cell."""
+        """Return the verdict as a coloured word."""
         return Word(f"claims.verdict.{self.verdict.replace(' ', '_')}", LOOKS[self.verdict])
 
 
 def judge(rule: RuleName, measure: Callable[[], Measured]) -> Finding:
-    """Return the verdict of a rule on what `measure` returns; a missing number makes it not testable."""
+    """Return the verdict of a rule on what `measure` returns, with what else differs where that weighs.
+
+    A missing number makes it not testable.
+    """
     try:
         found = measure()
     except NotTestable as lack:
         return Finding("not testable", lack.reason)
-    return Finding(RULES[rule](found), told(rule, found))
-
-
-def told(rule: RuleName, found: Measured) -> Cell:
-    """Return the numbers, with what else differs where that weighs."""
-    if not found.differs or rule not in NAMING_DIFFERENCES:
-        return found.numbers
-    return Series((found.numbers, say("claims.also", fields=found.differs)), "parts")
+    numbers = found.numbers
+    if found.differs and rule in NAMING_DIFFERENCES:
+        numbers = Series((numbers, say("claims.also", fields=found.differs)), "parts")
+    return Finding(RULES[rule](found), numbers)
 
 
 def identity(found: Measured) -> VerdictName:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from lever_pipe.report.agent.runs import AgentView
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.figures import agent, selector, style
 from lever_pipe.report.material import Material
@@ -20,6 +21,14 @@ class Drawing(NamedTuple):
     draw: Callable[[Material, Voice], Figure | None]
 
 
+def _of_agents(draw: Callable[[AgentView, Voice], Figure | None]) -> Callable[[Material, Voice], Figure | None]:
+    def drawn(material: Material, voice: Voice) -> Figure | None:
+        agents = material.config.agents
+        return None if agents is None else draw(AgentView(material, agents), voice)
+
+    return drawn
+
+
 FIGURES: Mapping[str, Drawing] = {
     "ladder": Drawing("selector", selector.ladder),
     "frontier": Drawing("selector", selector.frontier),
@@ -27,12 +36,12 @@ FIGURES: Mapping[str, Drawing] = {
     "learning": Drawing("selector", selector.learning),
     "primary": Drawing("selector", selector.primary),
     "selections": Drawing("selector", selector.selections),
-    "agent_arms": Drawing("agent", agent.arms),
-    "agent_validation": Drawing("agent", agent.validation),
-    "agent_kl": Drawing("agent", agent.reward_against_kl),
+    "agent_arms": Drawing("agent", _of_agents(agent.arms)),
+    "agent_validation": Drawing("agent", _of_agents(agent.validation)),
+    "agent_kl": Drawing("agent", _of_agents(agent.reward_against_kl)),
     "training_curves": Drawing("000", selector.training_curves),
-    "published_rewards": Drawing("003", agent.published),
-    "agent_training": Drawing("004", agent.training),
+    "published_rewards": Drawing("003", _of_agents(agent.published)),
+    "agent_training": Drawing("004", _of_agents(agent.training)),
     "by_kind": Drawing("comparisons", selector.by_kind),
     "rce": Drawing("comparisons", selector.by_epoch),
     "rewards": Drawing("data", selector.rewards),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,17 +30,14 @@ def ladder(material: Material, voice: Voice) -> Figure | None:
         return None
     figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(found))
     found.sort(key=lambda pair: pair[1].value)
-    style.forest(axes, [(voice.text(label(group, with_epoch=False)), row, _look(group)) for group, row in found])
-    style.label(axes, x=voice.text(say("axis.accuracy_mean")))
+    style.forest(axes, [(_named(voice, group), row, _look(group)) for group, row in found])
+    style.label(axes, x=voice.say("axis.accuracy_mean"))
     return figure
 
 
 def shots(material: Material, voice: Voice) -> Figure | None:
     """Return accuracy by shots of the policies that stand for their kind."""
-    main = material.main
-    chosen = [f"baseline/{name}" for name in ("random", "similar_both", "oracle")]
-    chosen += [main.last_rce or "", main.last_grpo.get(main.reference_beta or 0.0, ""), _first(main.drawn)]
-    groups = [group for group in dict.fromkeys(chosen) if group and material.accuracy(group) is not None]
+    groups = [group for group in _standing_for_kinds(material) if material.accuracy(group) is not None]
     if not groups or len(material.shots) < 2:
         return None
     figure, (axes,) = style.panels(1, 1, height=4.2)
@@ -47,9 +45,9 @@ def shots(material: Material, voice: Voice) -> Figure | None:
         offset = 0.05 * (index - (len(groups) - 1) / 2)
         rows = {k: material.accuracy(group, k) for k in material.shots}
         points = {k + offset: row for k, row in rows.items() if row is not None}
-        style.with_bars(axes, points, style.look(index), name=voice.text(label(group, with_epoch=False)))
+        style.with_bars(axes, points, style.look(index), name=_named(voice, group))
     style.whole_ticks(axes, material.shots)
-    style.label(axes, x=voice.text(say("axis.shots")), y=voice.text(say("axis.accuracy")))
+    style.label(axes, x=voice.say("axis.shots"), y=voice.say("axis.accuracy"))
     style.legend_below(figure, axes)
     return figure
 
@@ -64,7 +62,7 @@ def frontier(material: Material, voice: Voice) -> Figure | None:
         rows = {beta: row for beta, group in groups.items() if (row := material.accuracy(group)) is not None}
         kl = {beta: material.evidence.find(groups[beta], "kl_exact") for beta in rows}
         points = {of.value: rows[beta] for beta, of in kl.items() if of is not None}
-        name = voice.text(say(f"word.{kind}"))
+        name = voice.say(f"word.{kind}")
         style.with_bars(left, points, style.Look(seen.color, seen.marker, ""), name=name)
         style.with_bars(right, rows, seen, name=name)
     left.set_xscale("symlog", linthresh=0.01, linscale=0.5)
@@ -74,9 +72,9 @@ def frontier(material: Material, voice: Voice) -> Figure | None:
     base = material.accuracy(material.main.last_rce or "")
     for axes in (left, right):
         if base is not None:
-            axes.axhline(base.value, color=style.GREY, linewidth=1.0, label=voice.text(say("policy.rce_last")))
-    style.label(left, x=voice.text(say("axis.kl_exact")), y=voice.text(say("axis.accuracy_mean")))
-    style.label(right, x=voice.text(say("axis.kl_beta")))
+            axes.axhline(base.value, color=style.GREY, linewidth=1.0, label=voice.say("policy.rce_last"))
+    style.label(left, x=voice.say("axis.kl_exact"), y=voice.say("axis.accuracy_mean"))
+    style.label(right, x=voice.say("axis.kl_beta"))
     style.legend_below(figure, left)
     return figure
 
@@ -87,13 +85,13 @@ def primary(material: Material, voice: Voice) -> Figure | None:
     groups = [*main.last_grpo.values(), *main.drawn.values(), *_averages(material)]
     base = main.last_rce
     rows = [(group, material.compared(group, base)) for group in groups if base]
-    found = [(voice.text(label(group, with_epoch=False)), row, _look(group)) for group, row in rows if row is not None]
+    found = [(_named(voice, group), row, _look(group)) for group, row in rows if row is not None]
     if not found:
         return None
     figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(found))
     style.zero_line(axes)
     style.forest(axes, found)
-    style.label(axes, x=voice.text(say("axis.points_over_rce")))
+    style.label(axes, x=voice.say("axis.points_over_rce"))
     return figure
 
 
@@ -107,11 +105,8 @@ def training_curves(material: Material, voice: Voice) -> Figure | None:
         for index, (beta, names) in enumerate(runs.items()):
             rows = {epoch: material.evidence.find(name, metric) for epoch, name in names.items()}
             known = {epoch: row.value for epoch, row in rows.items() if row is not None}
-            seen = style.look(index)
-            panel.plot(
-                list(known), list(known.values()), color=seen.color, linestyle=seen.dash, label=_beta(voice, beta)
-            )
-        style.label(panel, title=voice.text(say(f"metric.{metric}")), x=voice.text(say("axis.grpo_epoch")))
+            style.line(panel, known, style.look(index), name=_beta(voice, beta))
+        style.label(panel, title=voice.say(f"metric.{metric}"), x=voice.say("axis.grpo_epoch"))
         style.epoch_ticks(panel, max(max(epochs) for epochs in runs.values()))
     style.legend_below(figure, axes[0])
     return figure
@@ -119,7 +114,8 @@ def training_curves(material: Material, voice: Voice) -> Figure | None:
 
 def learning(material: Material, voice: Voice) -> Figure | None:
     """Return what GRPO adds to its RCE base by epoch: a dot a seed, a line through their mean, paired by seed."""
-    kinds = {"grpo": material.main.grpo, "on_policy": material.main.on_policy}
+    main = material.main
+    kinds, base = {"grpo": main.grpo, "on_policy": main.on_policy}, main.drawn_base if main.base is None else main.base
     panels = [(kind, groups) for kind, groups in kinds.items() if groups]
     if not panels:
         return None
@@ -127,12 +123,12 @@ def learning(material: Material, voice: Voice) -> Figure | None:
     for panel, (kind, groups) in zip(axes, panels, strict=True):
         betas = sorted({beta for _, beta, _ in groups})
         for index, beta in enumerate(betas):
-            epochs = {e: name for (base, b, e), name in sorted(groups.items()) if (base, b) == (_base(material), beta)}
+            epochs = {e: name for (of, b, e), name in sorted(groups.items()) if (of, b) == (base, beta)}
             _paired(panel, material, epochs, style.look(index), _beta(voice, beta), 0.06 * (index - len(betas) / 2))
         panel.axhline(0.0, color=style.GREY, linewidth=0.9)
-        style.label(panel, title=voice.text(say(f"word.{kind}")), x=voice.text(say("axis.grpo_epoch")))
+        style.label(panel, title=voice.say(f"word.{kind}"), x=voice.say("axis.grpo_epoch"))
         style.whole_ticks(panel, sorted({e for _, _, e in groups}))
-    axes[0].set_ylabel(voice.text(say("axis.points_over_rce")))
+    axes[0].set_ylabel(voice.say("axis.points_over_rce"))
     style.legend_below(figure, axes[0], columns=4)
     return figure
 
@@ -148,7 +144,7 @@ def rewards(material: Material, voice: Voice) -> Figure | None:
         for index, subset in enumerate(dict.fromkeys(row.subset for row in rows)):
             of_subset = [row for row in rows if row.subset == subset]
             _bins(panel, of_subset, style.look(index), _kept(voice, subset), 0.06 * index)
-        style.label(panel, x=voice.text(say(f"axis.{what}")), y=voice.text(say("axis.share_of_selections")))
+        style.label(panel, x=voice.say(f"axis.{what}"), y=voice.say("axis.share_of_selections"))
     style.legend_below(figure, axes[1])
     return figure
 
@@ -158,10 +154,8 @@ def selections(material: Material, voice: Voice) -> Figure | None:
     aspects = [
         a for a in ("relation", "key", "fact", "object", "type") if material.evidence.where(metric=f"agrees.{a}")
     ]
-    main = material.main
-    chosen = [*(f"baseline/{name}" for name in ("random", "similar_both", "oracle")), main.last_rce or ""]
-    chosen += [main.last_grpo.get(main.reference_beta or 0.0, ""), _first(main.drawn)]
-    groups = [g for g in dict.fromkeys(chosen) if g and aspects and material.evidence.where(g, f"agrees.{aspects[0]}")]
+    chosen = _standing_for_kinds(material) if aspects else []
+    groups = [group for group in chosen if material.evidence.where(group, f"agrees.{aspects[0]}")]
     if not groups:
         return None
     figure, axes = style.panels(1, len(aspects), height=1.2 + 0.32 * len(groups))
@@ -170,7 +164,7 @@ def selections(material: Material, voice: Voice) -> Figure | None:
         _heat(panel, shares)
         panel.set_xticks(range(len(shares[0])), [str(rank + 1) for rank in range(len(shares[0]))])
         panel.set_yticks(range(len(groups)), [_named(voice, group) if index == 0 else "" for group in groups])
-        style.label(panel, title=voice.text(say(f"aspect.{aspect}")), x=voice.text(say("axis.rank")))
+        style.label(panel, title=voice.say(f"aspect.{aspect}"), x=voice.say("axis.rank"))
         panel.title.set_fontsize(9.0)
     return figure
 
@@ -194,9 +188,7 @@ def by_kind(material: Material, voice: Voice) -> Figure | None:
             ]
             style.forest(panel, marks, shift=0.13 * (index - (len(groups) - 1) / 2))
             panel.plot([], [], style.look(index).marker, color=style.look(index).color, label=_named(voice, group))
-        style.label(
-            panel, title=voice.text(say(f"kind.{way.replace(' ', '-')}")), x=voice.text(say("axis.accuracy_mean"))
-        )
+        style.label(panel, title=voice.say(f"kind.{way.replace(' ', '-')}"), x=voice.say("axis.accuracy_mean"))
     style.legend_below(figure, axes[0])
     return figure
 
@@ -212,14 +204,22 @@ def by_epoch(material: Material, voice: Voice) -> Figure | None:
     for index, metric in enumerate(("loss", "val_loss")):
         losses = {epoch: material.evidence.find(group, metric) for epoch, group in epochs.items()}
         points = {float(epoch): row for epoch, row in losses.items() if row is not None}
-        style.with_bars(left, points, style.look(index), name=voice.text(say(f"metric.{metric}")))
+        style.with_bars(left, points, style.look(index), name=voice.say(f"metric.{metric}"))
     style.with_bars(right, known, style.look(0), name="")
     for panel in (left, right):
         style.whole_ticks(panel, list(epochs))
     left.legend()
-    style.label(left, x=voice.text(say("axis.rce_epoch")), y=voice.text(say("axis.nats")))
-    style.label(right, x=voice.text(say("axis.rce_epoch")), y=voice.text(say("axis.accuracy_mean")))
+    style.label(left, x=voice.say("axis.rce_epoch"), y=voice.say("axis.nats"))
+    style.label(right, x=voice.say("axis.rce_epoch"), y=voice.say("axis.accuracy_mean"))
     return figure
+
+
+def _standing_for_kinds(material: Material) -> list[str]:
+    """Return a baseline, a policy of each kind, and the oracle."""
+    main = material.main
+    chosen = [*(f"baseline/{name}" for name in ("random", "similar_both", "oracle")), main.last_rce]
+    chosen += [main.last_grpo.get(main.reference_beta or 0.0), next(iter(main.drawn.values()), None)]
+    return [group for group in dict.fromkeys(chosen) if group]
 
 
 def _learned(material: Material) -> list[str]:
@@ -244,15 +244,7 @@ def _named(voice: Voice, group: str) -> str:
 
 
 def _beta(voice: Voice, beta: float) -> str:
-    return voice.text(say("policy.beta", beta=beta_text(beta)))
-
-
-def _first(groups: dict[float, str]) -> str:
-    return next(iter(groups.values()), "")
-
-
-def _base(material: Material) -> int | None:
-    return material.main.base if material.main.base is not None else material.main.drawn_base
+    return voice.say("policy.beta", beta=beta_text(beta))
 
 
 def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:
@@ -268,12 +260,8 @@ def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:
 def _long_runs(material: Material) -> dict[float, dict[int, str]]:
     """Return the groups of offline epochs by beta and epoch; of runs that go beyond the others, those alone."""
     trained = [name for name in material.evidence.subjects("ppo_loss", study="lever") if name.startswith("preset~")]
-    names = list(map(PolicyName.parse, trained))
-    own = [
-        n
-        for n in names
-        if (n.kind, n.preset, n.base, n.seed) == ("grpo", material.main.preset, material.main.base, None)
-    ]
+    wanted = ("grpo", material.main.preset, material.main.base, None)
+    own = [name for name in map(PolicyName.parse, trained) if (name.kind, name.preset, name.base, name.seed) == wanted]
     runs: dict[float, dict[int, str]] = {}
     for name in sorted(own, key=lambda name: (name.beta or 0.0, name.epoch or 0)):
         runs.setdefault(name.beta or 0.0, {})[name.epoch or 0] = str(name)
@@ -282,38 +270,23 @@ def _long_runs(material: Material) -> dict[float, dict[int, str]]:
 
 
 def _paired(axes: Axes, material: Material, epochs: dict[int, str], seen: style.Look, name: str, offset: float) -> None:
-    gains = {0: [0.0]} | {epoch: _gains(material, group) for epoch, group in epochs.items()}
-    known = {epoch: values for epoch, values in gains.items() if values}
-    places = [epoch + (offset if epoch else 0.0) for epoch in known]
-    axes.plot(
-        places, [math.fsum(v) / len(v) for v in known.values()], color=seen.color, linestyle=seen.dash, label=name
-    )
-    for place, values in zip(places, known.values(), strict=True):
+    gains = {0.0: [0.0]} | {epoch + offset: _gains(material, PolicyName.parse(of)) for epoch, of in epochs.items()}
+    known = {place: values for place, values in gains.items() if values}
+    style.line(axes, {place: math.fsum(values) / len(values) for place, values in known.items()}, seen, name=name)
+    for place, values in known.items():
         axes.plot([place] * len(values), values, seen.marker, color=seen.color, markersize=3.5, alpha=0.7)
 
 
-def _gains(material: Material, group: str) -> list[float]:
+def _gains(material: Material, name: PolicyName) -> list[float]:
     """Return by seed how far a group's runs lie above their RCE base, mean over shots, in points."""
-    name = PolicyName.parse(group)
-    gains = []
-    for seed in _seeds(material, name):
-        run = PolicyName(
-            **{**{key: getattr(name, key) for key in ("kind", "preset", "base", "beta", "epoch")}, "seed": seed}
-        )
-        sides = [_mean_over_shots(material, str(policy)) for policy in (run, run.start)]
-        if None not in sides:
-            gains.append((sides[0] or 0.0) - (sides[1] or 0.0))
-    return gains
+    seeds = sorted({seed for arm in material.config.arms if arm.preset == name.preset for seed in arm.seeds})
+    runs = [replace(name, seed=seed) for seed in seeds]
+    sides = ((_mean_over_shots(material, run), _mean_over_shots(material, run.start)) for run in runs)
+    return [own - base for own, base in sides if own is not None and base is not None]
 
 
-def _seeds(material: Material, name: PolicyName) -> list[int]:
-    """Return the seeds of the main preset's arms."""
-    return sorted({seed for arm in material.config.arms if arm.preset == name.preset for seed in arm.seeds})
-
-
-def _mean_over_shots(material: Material, policy: str) -> float | None:
-    at = {"subset": "prefix", "samples": max(material.samples)}
-    rows: list[EvidenceRow | None] = [material.evidence.find(policy, "accuracy", **at, shots=k) for k in material.shots]
+def _mean_over_shots(material: Material, policy: PolicyName) -> float | None:
+    rows = [material.accuracy(str(policy), k) for k in material.shots]
     known = [row.value for row in rows if row is not None]
     return math.fsum(known) / len(known) if len(known) == len(rows) else None
 

@@ -117,6 +117,16 @@ def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], seen: Look, *, na
     )
 
 
+def line(axes: Axes, values: Mapping[Any, float], seen: Look, *, name: str, **more: Any) -> None:
+    """Draw values by x as a line."""
+    axes.plot(list(values), list(values.values()), color=seen.color, linestyle=seen.dash, label=name, **more)
+
+
+def dots(axes: Axes, values: Mapping[Any, float], seen: Look, **more: Any) -> None:
+    """Draw values by x as markers alone."""
+    axes.plot(list(values), list(values.values()), seen.marker, color=seen.color, **more)
+
+
 def forest(
     axes: Axes, rows: Sequence[tuple[str, EvidenceRow, Look]], *, scale: float = 1.0, shift: float = 0.0
 ) -> None:
@@ -160,11 +170,11 @@ def epoch_ticks(axes: Axes, last: int) -> None:
     whole_ticks(axes, sorted({1, *range(step, last + 1, step)}))
 
 
-def smoothed(values: Sequence[float], neighbours: int = 5) -> list[float]:
+def smoothed(curve: Mapping[int, float], neighbours: int = 5) -> dict[int, float]:
     """Return the mean of each value's neighbours, fewer at the ends."""
-    half = neighbours // 2
-    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
-    return [math.fsum(part) / len(part) for part in parts]
+    values, half = list(curve.values()), neighbours // 2
+    parts = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
+    return {step: math.fsum(part) / len(part) for step, part in zip(curve, parts, strict=True)}
 
 
 def save(figure: Figure, folder: Path, name: str, *, with_png: bool) -> None:

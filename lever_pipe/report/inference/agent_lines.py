@@ -17,12 +17,22 @@ from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.experiment.agent_stage_configs import AgentRun
 from lever_pipe.intention.records import UNSOUND, DoneRow, EpisodeRow, EvaluationRow, StepRow
-from lever_pipe.report.inference import agent_columns as columns
-from lever_pipe.report.long_format import decimal
+from lever_pipe.report.inference.agent_runs import (
+    CEILING,
+    GREEDY,
+    MODES,
+    N_SAMPLES,
+    N_TASKS,
+    RUNS_COLUMNS,
+    SAME_TASKS_ERROR,
+    SAMPLED,
+    TASKS_LOST,
+    TEST,
+    TRAIN,
+    VAL,
+)
 
 NATIVE = "native"
-TEST = "test"
-GREEDY, SAMPLED = "greedy", "sampled"
 TIMED_APART = ("seconds_validation", "seconds_checkpoint")
 """Parts of a run that its steps do not hold."""
 Line = tuple[object, ...]
@@ -57,30 +67,18 @@ class RunFiles(Played):
     card: RunCard
 
     @property
-    def name(self) -> str:
-        """Return the run's name in messages."""
-        return f"arm {self.run.arm}, seed {self.run.seed}"
-
-    @property
     def seconds(self) -> float:
         """Return the seconds of all steps with their evaluations and checkpoints; NaN where a step has none.
 
         Our trainer times these apart from a step; a converted log has them within it.
         """
+        apart = TIMED_APART if self.done.engine == NATIVE else ()
         steps = math.fsum(row.values.get("seconds_step", math.nan) for row in self.steps)
-        if self.done.engine != NATIVE:
-            return steps
-        return steps + math.fsum(row.values.get(name, 0.0) for row in self.steps for name in TIMED_APART)
+        return steps + math.fsum(row.values.get(name, 0.0) for row in self.steps for name in apart)
 
 
 def read_run(
-    run: AgentRun,
-    *,
-    metrics: Path,
-    evaluations: Sequence[Path],
-    episodes: Sequence[Path],
-    done: Path,
-    card: Path,
+    run: AgentRun, *, metrics: Path, evaluations: Sequence[Path], episodes: Sequence[Path], done: Path, card: Path
 ) -> RunFiles:
     """Return the rows of one run.
 
@@ -99,7 +97,7 @@ def read_run(
     faults = list(_faults(found))
     if faults:
         raise RecordError(
-            f"{found.name} ({done}): expected a whole run",
+            f"arm {run.arm}, seed {run.seed} ({done}): expected a whole run",
             found="; ".join(faults),
             do="Run train_agent again for this arm and seed, or correct its log.",
         )
@@ -112,15 +110,11 @@ def read_start(evaluations: Path, episodes: Path) -> Played:
     Raises:
         RecordError: a malformed row, or other evaluations than of a start policy on held-out tasks.
     """
-    found = Played(
-        AgentRun(arm=START_ARM, seed=0),
-        storage.read_rows(evaluations, EvaluationRow),
-        storage.read_rows(episodes, EpisodeRow),
-    )
-    wanted = {Of(TEST, mode, "last", 0) for mode in (GREEDY, SAMPLED)}
+    rows, played = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
+    found = Played(AgentRun(arm=START_ARM, seed=0), rows, played)
     faults = list(_episode_faults(found))
-    if {_of(row) for row in found.evaluations} != wanted:
-        faults.append(f"evaluations of {', '.join(str(tuple(_of(row))) for row in found.evaluations)}")
+    if set(map(_of, rows)) != {Of(TEST, mode, "last", 0) for mode in MODES}:
+        faults.append(f"evaluations of {', '.join(str(tuple(_of(row))) for row in rows)}")
     if faults:
         raise RecordError(
             f"{evaluations}: expected the start policy on held-out tasks, greedy and sampled",
@@ -134,43 +128,36 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
     """Yield the lines of `curves.csv`."""
     for row in files.steps:
         for metric, value in row.values.items():
-            yield (files.run.arm, files.run.seed, row.step, "train", "", metric, decimal(value))
+            yield (files.run.arm, files.run.seed, row.step, TRAIN, "", metric, value)
     yield from evaluation_lines(files)
 
 
 def evaluation_lines(files: Played) -> Iterator[Line]:
     """Yield those of evaluations; a best checkpoint that is the last one has the lines of the last only."""
-    key = (files.run.arm, files.run.seed)
     derived = _derived(files.episodes)
-    seen: set[tuple[str, str, int]] = set()
-    for evaluation in sorted(files.evaluations, key=lambda row: row.checkpoint == "best"):
-        place = (evaluation.split, evaluation.mode, evaluation.step)
+    seen: set[tuple[int, str, str]] = set()
+    for row in sorted(files.evaluations, key=lambda row: row.checkpoint == "best"):
+        place = (row.step, row.split, row.mode)
         if place in seen:
             continue
         seen.add(place)
-        n_tasks = evaluation.n_tasks - evaluation.values.get(columns.TASKS_LOST, 0.0)
-        counts = {columns.N_TASKS: n_tasks, columns.N_SAMPLES: float(evaluation.n_samples)}
-        values = evaluation.values | counts | derived.get(_of(evaluation), {})
-        for metric, value in values.items():
-            yield (*key, evaluation.step, evaluation.split, evaluation.mode, metric, decimal(value))
+        counts = {N_TASKS: row.n_tasks - row.values.get(TASKS_LOST, 0.0), N_SAMPLES: float(row.n_samples)}
+        for metric, value in (row.values | counts | derived.get(_of(row), {})).items():
+            yield (files.run.arm, files.run.seed, *place, metric, value)
 
 
 def episode_lines(files: Played) -> Iterator[Line]:
     """Yield the lines of `episodes.csv`; a reward is the sum over turns."""
     for row in files.episodes:
-        numbers = (decimal(math.fsum(row.rewards)), decimal(row.ceiling), len(row.rewards), row.end, row.n_agent_tokens)
         place = (row.step, row.split, row.mode, row.checkpoint, row.task_id, row.sample)
+        numbers = (math.fsum(row.rewards), row.ceiling, len(row.rewards), row.end, row.n_agent_tokens)
         yield (files.run.arm, files.run.seed, *place, *numbers)
 
 
 def run_line(files: RunFiles) -> Line:
     """Return the line of `runs.csv`; the device of a converted log is not known."""
-    done = files.done
-    return (
-        *(done.arm, done.seed, done.engine, done.planned_steps, done.executed_steps, done.reason, done.best_step),
-        *(done.n_parameters, done.version, decimal(files.seconds)),
-        files.card.device if done.engine == NATIVE else "",
-    )
+    device = files.card.device if files.done.engine == NATIVE else ""
+    return (*(getattr(files.done, name) for name in RUNS_COLUMNS[:-2]), files.seconds, device)
 
 
 def _faults(files: RunFiles) -> Iterator[str]:
@@ -184,38 +171,31 @@ def _faults(files: RunFiles) -> Iterator[str]:
         yield f"reason '{done.reason}' after {done.executed_steps} of {done.planned_steps} planned steps"
     wanted = list(range(1, done.executed_steps + 1))
     if done.engine == NATIVE and steps != wanted:
-        yield f"{len(steps)} of {done.executed_steps} steps in order, " + _missing(sorted(set(wanted) - set(steps)))
+        missing = sorted(set(wanted) - set(steps))
+        lack = f"without step {missing[0]}" if missing else "some twice"
+        yield f"{len(steps)} of {done.executed_steps} steps in order, {lack}"
     elif sorted(set(steps)) != steps or (steps or [0])[-1] != done.executed_steps:
         yield f"steps that do not rise to the executed {done.executed_steps}"
     yield from _evaluation_faults(files)
 
 
 def _evaluation_faults(files: RunFiles) -> Iterator[str]:
-    done = files.done
-    at: dict[str, list[int]] = {GREEDY: [], SAMPLED: []}
-    for row in files.evaluations:
-        if row.split == "val":
-            at[row.mode].append(row.step)
+    """Yield what is wrong with evaluations; only our own trainer promises both modes, both ends and every episode."""
+    last, is_native = files.done.executed_steps, files.done.engine == NATIVE
+    at = {mode: [row.step for row in files.evaluations if (row.split, row.mode) == (VAL, mode)] for mode in MODES}
     if not any(at.values()):
         yield "no evaluation"
     for mode, steps in at.items():
         if len(set(steps)) < len(steps):
             yield f"{mode} evaluations that stand twice"
-        if any(step > done.executed_steps for step in steps):
+        if any(step > last for step in steps):
             yield f"{mode} evaluations after the last step"
-    if done.engine == NATIVE:
-        yield from _native_faults(files, at)
-
-
-def _native_faults(files: RunFiles, at: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Yield what only our own trainer promises: both modes at both ends, and every episode."""
-    ends = {0, files.done.executed_steps}
-    for mode, steps in at.items():
-        if not ends <= set(steps):
-            yield f"no {mode} evaluation at step {min(ends - set(steps))}"
-    if set(at[GREEDY]) != set(at[SAMPLED]):
-        yield "greedy and sampled evaluations at different steps"
-    yield from _episode_faults(files)
+        if is_native and not {0, last} <= set(steps):
+            yield f"no {mode} evaluation at step {min({0, last} - set(steps))}"
+    if is_native:
+        if set(at[GREEDY]) != set(at[SAMPLED]):
+            yield "greedy and sampled evaluations at different steps"
+        yield from _episode_faults(files)
 
 
 def _episode_faults(files: Played) -> Iterator[str]:
@@ -236,10 +216,6 @@ def _episode_faults(files: Played) -> Iterator[str]:
         yield f"{sum(map(len, episodes.values()))} episodes without an evaluation"
 
 
-def _missing(steps: Sequence[int]) -> str:
-    return f"without step {steps[0]}" if steps else "some twice"
-
-
 def _of(row: EvaluationRow | EpisodeRow) -> Of:
     return Of(row.split, row.mode, row.checkpoint, row.step)
 
@@ -251,18 +227,17 @@ def _derived(episodes: Sequence[EpisodeRow]) -> dict[Of, dict[str, float]]:
     tasks differ. A greedy evaluation has one rollout a task, so that variance is taken from the sampled one beside it,
     as if a greedy episode were one draw.
     """
-    key = _of
-    by_evaluation = {of: list(rows) for of, rows in groupby(sorted(episodes, key=key), key=key)}
-    within = {of: _variance_within(_rewards_by_task(rows)) for of, rows in by_evaluation.items()}
+    by_evaluation = {of: list(rows) for of, rows in groupby(sorted(episodes, key=_of), key=_of)}
+    rewards = {of: _rewards_by_task(rows) for of, rows in by_evaluation.items()}
     found: dict[Of, dict[str, float]] = {}
     for of, rows in by_evaluation.items():
-        rewards = _rewards_by_task(rows)
-        ceilings = {row.task_id: row.ceiling for row in rows if row.task_id in rewards}
-        variance = within[of] if of.mode == SAMPLED else within.get(of._replace(mode=SAMPLED), math.nan)
-        found[of] = {columns.CEILING: math.fsum(ceilings.values()) / len(ceilings)}
+        own = rewards[of]
+        ceilings = {row.task_id: row.ceiling for row in rows if row.task_id in own}
+        variance = _variance_within(rewards.get(of._replace(mode=SAMPLED), {}))
+        found[of] = {CEILING: math.fsum(ceilings.values()) / len(ceilings)}
         if not math.isnan(variance):
-            shares = math.fsum(1 / len(values) for values in rewards.values())
-            found[of][columns.SAME_TASKS_ERROR] = math.sqrt(variance * shares) / len(rewards)
+            shares = math.fsum(1 / len(values) for values in own.values())
+            found[of][SAME_TASKS_ERROR] = math.sqrt(variance * shares) / len(own)
     return found
 
 

@@ -1,77 +1,83 @@
-"""The collected runs of study `intention`, looked up by arm and seed."""
+"""The collected files of study `intention`: their columns, and its runs looked up by arm and seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.inference import agent_columns as columns
 
-Series = Mapping[int, float]
-"""A metric by step, rising."""
+CURVES_COLUMNS = ("arm", "seed", "step", "split", "mode", "metric", "value")
+PLACE = ("arm", "seed", "split", "mode", "checkpoint", "step")
+"""Which evaluation of which run."""
+EPISODES_COLUMNS = (
+    *("arm", "seed", "step", "split", "mode", "checkpoint", "task_id", "sample"),
+    *("reward", "ceiling", "turns", "end", "n_agent_tokens"),
+)
+RUNS_COLUMNS = (
+    *("arm", "seed", "engine", "planned_steps", "executed_steps", "reason", "best_step", "n_parameters", "version"),
+    *("seconds", "device"),
+)
+TEXTS = ("arm", "split", "mode", "checkpoint", "task_id", "end", "metric", "engine", "reason", "version", "device")
+"""Columns that hold no numbers."""
+N_TASKS, N_SAMPLES = "n_tasks", "n_samples"
+"""Of an evaluation, as metrics of `curves.csv`."""
+TASKS_LOST = "tasks_lost"
+"""Tasks of an evaluation without a sound episode; `n_tasks` leaves them out."""
+SAME_TASKS_ERROR = "reward_error"
+"""Standard error of a mean reward if the same tasks were rolled out again; `reward_se` draws other tasks, too."""
+CEILING = "ceiling"
+"""Mean over an evaluation's tasks of what one detail a question would give."""
 TRAIN, VAL, TEST = "train", "val", "test"
 GREEDY, SAMPLED = "greedy", "sampled"
 MODES = (GREEDY, SAMPLED)
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """A line of `runs.csv`; NaN seconds where they are not known."""
-
-    arm: str
-    seed: int
-    engine: str
-    planned_steps: int
-    executed_steps: int
-    reason: str
-    best_step: int
-    n_parameters: int
-    version: str
-    seconds: float
-    device: str
+Series = Mapping[int, float]
+"""A metric by step, rising."""
 
 
 @dataclass(frozen=True)
 class AgentRuns:
-    """Curves and facts of every run.
-
-    `rows` have the columns of `curves.csv`.
-    """
+    """Every run: `rows` as in `curves.csv`, `facts` as in `runs.csv`, with NaN for an unknown number."""
 
     rows: pd.DataFrame
-    facts: Sequence[RunFacts]
+    facts: pd.DataFrame
 
     @cached_property
     def _series(self) -> Mapping[tuple[str, int, str, str, str], Series]:
         found: dict[tuple[str, int, str, str, str], dict[int, float]] = {}
         names = ("arm", "seed", "split", "mode", "metric", "step", "value")
-        for *key, step, value in zip(*(self.rows[name] for name in names), strict=True):
+        for *key, step, value in self.rows.sort_values("step", kind="stable")[list(names)].itertuples(index=False):
             arm, seed, split, mode, metric = key
             found.setdefault((arm, int(seed), split, mode, metric), {})[int(step)] = float(value)
-        return {key: dict(sorted(series.items())) for key, series in found.items()}
+        return found
+
+    @cached_property
+    def _by_run(self) -> Mapping[tuple[str, int], Any]:
+        rows: Iterable[Any] = self.facts.itertuples(index=False)
+        return {(row.arm, int(row.seed)): row for row in rows}
 
     @property
     def arms(self) -> tuple[str, ...]:
         """Return the arms, in order."""
-        return tuple(dict.fromkeys(fact.arm for fact in self.facts))
+        return tuple(dict.fromkeys(arm for arm, _ in self._by_run))
 
     def seeds(self, arm: str) -> tuple[int, ...]:
         """Return an arm's seeds, in order."""
-        return tuple(fact.seed for fact in self.facts if fact.arm == arm)
+        return tuple(seed for of, seed in self._by_run if of == arm)
 
     def common_seeds(self, arm: str, other: str) -> tuple[int, ...]:
         """Return the seeds that two arms share, in order."""
         return tuple(seed for seed in self.seeds(arm) if seed in self.seeds(other))
 
-    def fact(self, arm: str, seed: int) -> RunFacts:
-        """Return what is known of a run as a whole."""
-        return next(fact for fact in self.facts if (fact.arm, fact.seed) == (arm, seed))
+    def fact(self, arm: str, seed: int) -> Any:
+        """Return what is known of a run as a whole: an object with the columns of `runs.csv`."""
+        return self._by_run[arm, seed]
 
     def training(self, arm: str, seed: int, metric: str) -> Series:
         """Return a training metric by step; empty where it was not measured."""
@@ -81,30 +87,11 @@ class AgentRuns:
         """Return a validation metric by step, that of the start at step 0 included."""
         return self._series.get((arm, seed, VAL, mode, metric), {})
 
-    def held_out(self, arm: str, seed: int, mode: str, metric: str) -> Series:
-        """Return a metric on held-out tasks by the step of the evaluated checkpoint."""
-        return self._series.get((arm, seed, TEST, mode, metric), {})
-
-    def mean_training(self, arm: str, metric: str) -> Series:
-        """Return a training metric by step, mean over the seeds, at the steps of all of them."""
-        return mean_series([self.training(arm, seed, metric) for seed in self.seeds(arm)])
-
     def mean_of(self, arm: str, mode: str, metric: str) -> float:
         """Return the mean of a validation metric over the seeds and evaluations after the start; NaN without any."""
-        values = [
-            value
-            for seed in self.seeds(arm)
-            for value in after_start(self.validation(arm, seed, mode, metric)).values()
-        ]
+        curves = (after_start(self.validation(arm, seed, mode, metric)) for seed in self.seeds(arm))
+        values = [value for curve in curves for value in curve.values()]
         return math.fsum(values) / len(values) if values else math.nan
-
-
-def mean_series(of: Sequence[Series]) -> Series:
-    """Return the mean of several series at the steps that all of them have."""
-    if not of:
-        return {}
-    common = sorted(set.intersection(*(set(series) for series in of)))
-    return {step: math.fsum(series[step] for series in of) / len(of) for step in common}
 
 
 def after_start(series: Series) -> Series:
@@ -124,17 +111,11 @@ def read_agent_runs(curves: Path, runs: Path) -> AgentRuns:
     Raises:
         RecordError: a missing file or column, or a value that is no number.
     """
-    rows = read_columns(curves, columns.CURVES_COLUMNS, numbers=("seed", "step", "value"))
-    facts = read_columns(
-        runs,
-        columns.RUNS_COLUMNS,
-        numbers=("seed", "planned_steps", "executed_steps", "best_step", "n_parameters", "seconds"),
-    )
-    return AgentRuns(rows, [_facts(dict(zip(facts.columns, row, strict=True))) for row in facts.to_numpy().tolist()])
+    return AgentRuns(read_columns(curves, CURVES_COLUMNS), read_columns(runs, RUNS_COLUMNS))
 
 
-def read_columns(path: Path, names: Sequence[str], *, numbers: Sequence[str]) -> pd.DataFrame:
-    """Return the named columns of a CSV, those of `numbers` as float64 with NaN for empty fields.
+def read_columns(path: Path, names: Sequence[str]) -> pd.DataFrame:
+    """Return the named columns of a CSV; those that are no `TEXTS` are numbers, NaN for an empty field.
 
     Raises:
         RecordError: a missing file or column, or a value that is no number.
@@ -149,13 +130,6 @@ def read_columns(path: Path, names: Sequence[str], *, numbers: Sequence[str]) ->
             f"{path}: expected the columns {', '.join(names)}", found=f"no {', '.join(missing)}", do="Collect again."
         )
     try:
-        return frame[list(names)].assign(**{name: pd.to_numeric(frame[name]) for name in numbers})
+        return frame[list(names)].assign(**{name: pd.to_numeric(frame[name]) for name in names if name not in TEXTS})
     except ValueError as fault:
         raise RecordError(f"{path}: expected numbers", found=str(fault), do="Collect again.") from None
-
-
-def _facts(row: Mapping[str, object]) -> RunFacts:
-    whole = ("seed", "planned_steps", "executed_steps", "best_step", "n_parameters")
-    values: dict[str, object] = {**row, **{name: int(float(str(row[name]))) for name in whole}}
-    values["seconds"] = float(str(row["seconds"]))
-    return RunFacts(**values)  # type: ignore[arg-type]

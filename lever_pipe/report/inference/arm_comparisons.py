@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import scipy
 
-from lever_pipe.report.evidence import PRIMARY, SECONDARY
-from lever_pipe.report.inference.agent_runs import MODES
-from lever_pipe.report.inference.arm_estimates import paired_over_seeds
+from lever_pipe.report.evidence import PRIMARY, SECONDARY, STUDENT
 from lever_pipe.report.inference.endpoints import (
     Context,
+    mean_over_seeds,
     metric_of,
     primary_names,
     run_endpoints,
@@ -19,6 +19,7 @@ from lever_pipe.report.inference.endpoints import (
 )
 from lever_pipe.report.inference.estimates import Difference, Sides, adjusted, differences
 from lever_pipe.report.inference.task_values import NORMALISED, TaskMeans
+from lever_pipe.statistics.curve_tests import paired_t
 
 T = TypeVar("T")
 
@@ -64,8 +65,9 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
     of_tasks = {arm: task_endpoints(context, arm) for arm in context.runs.arms}
     of_runs = {arm: run_endpoints(context, arm) for arm in context.runs.arms}
     reference = context.reference_arm
+    curves = [f"trapezoid_{mode}" for mode in context.modes]
     names = dict.fromkeys(primary_names(context.evaluation.primary), PRIMARY)
-    names |= {_trapezoid(context, of_runs[reference]): SECONDARY}
+    names |= {next((name for name in curves if name in of_runs[reference]), curves[0]): SECONDARY}
     rows: list[ArmComparisonRow] = []
     for name, role in names.items():
         if name in of_tasks[reference]:
@@ -74,30 +76,23 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
             found = _over_runs(context, {arm: of[name] for arm, of in of_runs.items() if name in of})
         family = adjusted([of.p for _, of in found], [met.n_seeds == 1 for met, _ in found])
         for (met, of), (p_holm, suffix) in zip(found, family, strict=True):
-            rows.append(
-                ArmComparisonRow(
-                    endpoint=name,
-                    role=role,
-                    reference=reference,
-                    difference=of.value,
-                    low=of.low,
-                    high=of.high,
-                    p=of.p,
-                    p_holm=p_holm,
-                    detectable=of.detectable,
-                    test=of.test,
-                    family=name + suffix,
-                    left_value=of.left,
-                    right_value=of.right,
-                    **met._asdict(),
-                )
-            )
+            told: dict[str, Any] = {"endpoint": name, "role": role, "reference": reference, "family": name + suffix}
+            rows.append(ArmComparisonRow(p_holm=p_holm, **told, **met._asdict(), **of._asdict()))
     return rows
 
 
-def _trapezoid(context: Context, known: Mapping[str, object]) -> str:
-    modes = sorted(MODES, key=lambda mode: mode != context.evaluation.primary.modes[0])
-    return next((name for mode in modes if (name := f"trapezoid_{mode}") in known), f"trapezoid_{modes[0]}")
+def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Difference:
+    """Return left minus right of numbers that only whole runs have, by Student's t over the seeds that pair.
+
+    With one seed there is neither an interval nor a p.
+    """
+    gaps = np.subtract(left, right)
+    mean, low, high, n = mean_over_seeds(gaps)
+    levels = float(np.mean(left)), float(np.mean(right))
+    if np.isnan(low):
+        return Difference(mean, low, high, np.nan, np.nan, "", *levels)
+    shown, beyond = scipy.special.stdtrit(n - 1, (0.975, 0.8))
+    return Difference(mean, low, high, paired_t(gaps)[1], float((high - mean) * (1 + beyond / shown)), STUDENT, *levels)
 
 
 def _over_tasks(context: Context, name: str, of: Mapping[str, Sequence[TaskMeans]]) -> list[tuple[_Met, Difference]]:

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lever_pipe.base.records import Example
-from lever_pipe.report.inference.estimates import Draws, means
+from lever_pipe.report.inference.estimates import Draws, accuracies
 from lever_pipe.report.inference.per_question import GroupScores
 from lever_pipe.world.data.lexicon import RELATIONS
 
@@ -70,19 +69,12 @@ def ways_of(examples: Sequence[Example], *, is_world: bool) -> dict[str, list[st
 def breakdown_rows(groups: Sequence[GroupScores], ways: Ways, draws: Draws) -> list[BreakdownRow]:
     """Return the accuracy of each group on each kind of question, at every shot count and their mean."""
     rows = []
-    for by, kinds in ways.items():
-        for kind, chosen in _chosen(kinds):
-            blocks = [group.accuracies[:, chosen] for group in groups]
-            found = iter(means(blocks, draws, by, kind))
-            for group in groups:
-                for column in group.columns:
-                    value, low, high = (100 * number for number in next(found)[:3])
-                    rows.append(BreakdownRow(by, kind, group.name, column, value, low, high, int(chosen.sum())))
+    for by, kind in ((by, kind) for by, kinds in ways.items() for kind in sorted(set(kinds))):
+        chosen = np.array(ways[by]) == kind
+        found = accuracies([group.over(chosen) for group in groups], draws, by, kind)
+        n = int(chosen.sum())
+        rows += [BreakdownRow(by, kind, name, column, *of[:3], n) for name, column, of in found]
     return rows
-
-
-def _chosen(kinds: Sequence[str]) -> list[tuple[str, NDArray[np.bool_]]]:
-    return [(kind, np.array([of == kind for of in kinds])) for kind in sorted(set(kinds))]
 
 
 def _large_enough(kinds: Sequence[str]) -> list[str]:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.report.inference import agent_columns as columns
-from lever_pipe.report.inference.agent_runs import MODES, AgentRuns, Series, after_start
+from lever_pipe.report.inference.agent_runs import MODES, SAME_TASKS_ERROR, AgentRuns, Series, after_start
 from lever_pipe.report.inference.endpoints import Context
 from lever_pipe.statistics.curve_tests import FlatNoise, compare_curves, flat_noise
 from lever_pipe.statistics.curves import curve_statistics
@@ -52,10 +51,7 @@ def _of_curve(curve: Series, noise: FlatNoise | None) -> Iterator[tuple[str, flo
         return
     steps = list(curve)
     found = curve_statistics(steps, list(curve.values()))
-    for field in dataclasses.fields(found):
-        value = getattr(found, field.name)
-        if not isinstance(value, tuple):
-            yield field.name, float(value)
+    yield from ((name, float(of)) for name, of in dataclasses.asdict(found).items() if not isinstance(of, tuple))
     for step, change, share in zip(steps[1:], found.changes, found.relative_changes, strict=True):
         yield f"{CHANGE}~{step}", change
         yield f"{RELATIVE_CHANGE}~{step}", share
@@ -71,8 +67,7 @@ def _of_pair(left: Series, right: Series, noise: FlatNoise | None) -> Iterator[t
         return
     sides = [[curve[step] for step in steps] for curve in (left, right)]
     found = compare_curves(*sides)
-    for field in dataclasses.fields(found):
-        yield field.name, float(getattr(found, field.name))
+    yield from ((name, float(of)) for name, of in dataclasses.asdict(found).items())
     if noise is not None:
         yield "flat_chance_of_best_gap", noise.chance_of_best_gap(abs(max(sides[0]) - max(sides[1])))
 
@@ -89,7 +84,7 @@ def _noise(context: Context, mode: str) -> FlatNoise | None:
 
 def noise_of(runs: AgentRuns, arms: tuple[str, ...], mode: str) -> float:
     """Return the standard error of one evaluation on the same tasks, on other ones where that is not known."""
-    for metric in (columns.SAME_TASKS_ERROR, "reward_se"):
+    for metric in (SAME_TASKS_ERROR, "reward_se"):
         errors = [runs.mean_of(arm, mode, metric) for arm in arms]
         if not any(map(math.isnan, errors)):
             return math.fsum(errors) / len(errors)

@@ -22,20 +22,16 @@ start policy has rows of its own, as arm `start`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from lever_pipe.experiment.agent_config import START_ARM, AgentArm, AgentEvaluation, PrimaryEndpoint
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
-from lever_pipe.report.inference import agent_columns as columns
 from lever_pipe.report.inference import run_measures as measures
-from lever_pipe.report.inference.agent_runs import MODES, AgentRuns, after_start
-from lever_pipe.report.inference.arm_estimates import (
-    mean_over_seeds,
-    means_over_tasks,
-    within_ceiling,
-)
-from lever_pipe.report.inference.estimates import Draws, Interval
+from lever_pipe.report.inference.agent_runs import MODES, N_SAMPLES, N_TASKS, AgentRuns, after_start
+from lever_pipe.report.inference.estimates import Draws, Interval, means
 from lever_pipe.report.inference.task_values import (
     BEST,
     LAST,
@@ -46,6 +42,7 @@ from lever_pipe.report.inference.task_values import (
     EvaluatedEpisodes,
     TaskMeans,
 )
+from lever_pipe.statistics.curve_tests import paired_t
 
 GAIN = "gain"
 START = "start"
@@ -101,32 +98,72 @@ def primary_names(primary: PrimaryEndpoint) -> tuple[str, ...]:
     return tuple(f"{primary.split}_{primary.metric}_{mode}_{primary.checkpoint}" for mode in primary.modes)
 
 
+class _Waiting(NamedTuple):
+    """A row whose mean over tasks is still to come, and what it is made of."""
+
+    row: EndpointRow
+    values: Sequence[Array]
+    ceiling: float
+    """Of a mean reward; infinite for others."""
+
+
 def endpoint_rows(context: Context) -> list[EndpointRow]:
     """Return every endpoint of the start policy and of every arm; means over tasks come first."""
-    rows: list[EndpointRow] = []
-    waiting: list[tuple[int, list[Array]]] = []
-    ceilings: dict[int, float] = {}
+    found: list[EndpointRow | _Waiting] = []
     for arm in (START_ARM, *context.runs.arms):
         is_start = arm == START_ARM
         of_tasks = start_endpoints(context) if is_start else task_endpoints(context, arm)
         of_runs = {} if is_start else run_endpoints(context, arm)
-        for name, means in of_tasks.items():
-            for row, values in _task_rows(context, arm, name, means):
-                if metric_of(name) == REWARD and not name.startswith(GAIN):
-                    ceilings[len(rows)] = means[0].ceiling
-                waiting.append((len(rows), values))
-                rows.append(row)
-        for name, of in of_runs.items():
-            rows += [] if name in of_tasks else _run_rows(context, arm, name, of)
+        found += [row for name, of in of_tasks.items() for row in _task_rows(context, arm, name, of)]
+        others = ((name, of) for name, of in of_runs.items() if name not in of_tasks)
+        found += [row for name, of in others for row in _run_rows(context, arm, name, of)]
+    waiting = {i: of for i, of in enumerate(found) if isinstance(of, _Waiting)}
+    intervals: dict[int, Interval] = {}
     for metric in METRICS:
-        places = [(place, values) for place, values in waiting if metric_of(rows[place].endpoint) == metric]
-        blocks = [values for _, values in places]
-        found = means_over_tasks(blocks, context.draws, are_shares=metric == NORMALISED)
-        for (place, values), interval in zip(places, found, strict=True):
-            if place in ceilings:
-                interval = within_ceiling(interval, min(float(of.min()) for of in values), ceilings[place])
-            rows[place] = rows[place]._replace(value=interval.value, low=interval.low, high=interval.high)
-    return rows
+        blocks = {i: of.values for i, of in waiting.items() if metric_of(of.row.endpoint) == metric}
+        over_tasks = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
+        intervals |= dict(zip(blocks, over_tasks, strict=True))
+    return [of if isinstance(of, EndpointRow) else _with_mean(of, intervals[i]) for i, of in enumerate(found)]
+
+
+def means_over_tasks(of: Sequence[Sequence[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:
+    """Return means over seeds and tasks; with one seed the interval is over tasks and rollouts alone.
+
+    All that are over equally many tasks share their resamples, so that none depends on which others are asked for.
+
+    Args:
+        of: for each mean the [N] task means of its seeds; with a single task there is no interval.
+        draws: how tasks are resampled.
+        are_shares: the values lie within 0 and 1.
+    """
+    blocks = [np.stack(by_seed)[:, :, None] for by_seed in of]
+    found = [Interval(float(block.mean()), math.nan, math.nan, len(block)) for block in blocks]
+    for n in {block.shape[1] for block in blocks} - {1}:
+        places = [place for place, block in enumerate(blocks) if block.shape[1] == n]
+        intervals = means([blocks[place] for place in places], draws, n, are_shares=are_shares)
+        for place, interval in zip(places, intervals, strict=True):
+            found[place] = interval
+    return found
+
+
+def mean_over_seeds(values: Sequence[float] | Array) -> Interval:
+    """Return the mean of a number that only a whole run has, with a t interval over seeds; none with one seed.
+
+    The largest value or the spread of a noisy curve grows with its noise, so resampled tasks would shift it.
+    """
+    mean, (*_, half) = float(np.mean(values)), paired_t(values)
+    return Interval(mean, mean - half, mean + half, np.size(values))
+
+
+def within_ceiling(of: Interval, least: float, ceiling: float) -> Interval:
+    """Return a mean reward's interval without what no mean reward can be.
+
+    Args:
+        of: the mean with its interval.
+        least: the smallest task mean; a reward below 0 needs a penalty, so that 0 bounds the mean unless one was seen.
+        ceiling: the largest mean that the tasks allow.
+    """
+    return of._replace(low=max(of.low, min(0.0, least)), high=min(of.high, max(ceiling, of.value)))
 
 
 def task_endpoints(context: Context, arm: str) -> dict[str, list[TaskMeans]]:
@@ -201,32 +238,32 @@ def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]
     yield from measures.of_training(runs, context.arm(arm), seed)
 
 
-def _task_rows(
-    context: Context, arm: str, name: str, by_seed: Sequence[TaskMeans]
-) -> Iterator[tuple[EndpointRow, list[Array]]]:
-    """Yield the rows, which lack their interval, with what it is made of."""
-    values = [of.values[metric_of(name)] for of in by_seed]
-    counts = (len(by_seed[0].tasks), by_seed[0].n_rollouts, _evaluations(context.runs, arm, name))
-    unknown, role = (math.nan, math.nan, math.nan), _role(context, name)
+def _task_rows(context: Context, arm: str, name: str, by_seed: Sequence[TaskMeans]) -> Iterator[_Waiting]:
+    values, first = [of.values[metric_of(name)] for of in by_seed], by_seed[0]
+    counts = (len(first.tasks), first.n_rollouts, _evaluations(context.runs, arm, name))
+    is_bounded = metric_of(name) == REWARD and not name.startswith(GAIN)
     seeds = (0,) if arm == START_ARM else context.runs.seeds(arm)
-    for seed, of in zip(seeds, values, strict=True):
-        yield EndpointRow(arm, name, role, str(seed), *unknown, 1, *counts), [of]
-    yield EndpointRow(arm, name, role, "", *unknown, len(values), *counts), values
+    for seed, of in zip([*map(str, seeds), ""], [*([one] for one in values), values], strict=True):
+        row = EndpointRow(arm, name, _role(context, name), seed, *(math.nan,) * 3, len(of), *counts)
+        yield _Waiting(row, of, first.ceiling if is_bounded else math.inf)
+
+
+def _with_mean(of: _Waiting, interval: Interval) -> EndpointRow:
+    if of.ceiling < math.inf:
+        interval = within_ceiling(interval, min(float(one.min()) for one in of.values), of.ceiling)
+    return of.row._replace(value=interval.value, low=interval.low, high=interval.high)
 
 
 def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) -> Iterator[EndpointRow]:
-    runs, role = context.runs, _role(context, name)
-    mode, seeds = _mode_of(name), runs.seeds(arm)
-    first: Mapping[str, Mapping[int, float]] = {
-        metric: runs.validation(arm, seeds[0], mode, metric) if mode else {}
-        for metric in (columns.N_TASKS, columns.N_SAMPLES)
-    }
-    sizes = tuple(int(next(iter(series.values()), 0)) for series in first.values())
-    counts = (*sizes, _evaluations(runs, arm, name))
+    runs, role, mode = context.runs, _role(context, name), _mode_of(name)
+    seeds = runs.seeds(arm)
+    sizes = (runs.validation(arm, seeds[0], mode, of) for of in (N_TASKS, N_SAMPLES))
+    counts = (*(int(next(iter(series.values()), 0)) for series in sizes), _evaluations(runs, arm, name))
     for seed, value in zip(seeds, values, strict=True):
         yield EndpointRow(arm, name, role, str(seed), value, math.nan, math.nan, 1, *counts)
-    mean = math.fsum(values) / len(values)
-    whole = Interval(mean, math.nan, math.nan, len(seeds)) if name.startswith(STEPS) else mean_over_seeds(values)
+    whole = mean_over_seeds(values)
+    if name.startswith(STEPS):
+        whole = whole._replace(low=math.nan, high=math.nan)
     yield EndpointRow(arm, name, role, "", *whole, *counts)
 
 

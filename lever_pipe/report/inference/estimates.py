@@ -9,7 +9,7 @@ variance of the mean of all is seeds / S + tasks / N + (seed x task + rollouts /
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.report.evidence import OF_ONE_RUN
+from lever_pipe.report.evidence import OF_ONE_RUN, SIGN_FLIP, STUDENT
 from lever_pipe.report.inference.families import ComparisonFamily
 from lever_pipe.report.inference.per_question import Array, GroupScores, on_common_seeds
 from lever_pipe.statistics.comparison import detectable, holm, sign_flip_p, t_p_values
@@ -35,9 +35,6 @@ from lever_pipe.statistics.crossed import (
 )
 
 Groups = Mapping[str, GroupScores]
-
-SIGN_FLIP, STUDENT = "sign flip", "Student's t"
-"""The two tests, as `comparisons.csv` names them: of one run against one run, and wherever there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +71,19 @@ class Sides(NamedTuple):
 class Difference(NamedTuple):
     """Left minus right at one column with its 95 % interval; NaN where nothing is known of its error."""
 
-    value: float
+    difference: float
     low: float
     high: float
     p: float
     detectable: float
     test: str
-    left: float
-    right: float
+    left_value: float
+    right_value: float
+
+    def times(self, scale: float) -> dict[str, float | str]:
+        """Return all of it by name, in the unit that is a `scale`-th of this one."""
+        kept = ("p", "test")
+        return {name: of if name in kept else scale * of for name, of in self._asdict().items()}
 
 
 class Interval(NamedTuple):
@@ -131,21 +133,22 @@ class ComparisonRow(NamedTuple):
     right_value: float
 
 
-def comparing_test(runs: Iterable[int]) -> str:
-    """Return the test that policies of so many runs are compared by."""
-    return SIGN_FLIP if max(runs, default=1) == 1 else STUDENT
-
-
 def intervals(groups: Groups, samples: Sequence[int], draws: Draws) -> list[IntervalRow]:
     """Return the intervals of every group over every prefix of questions, at every shot count and their mean."""
     rows = []
     for n in samples:
-        found = iter(means([group.accuracies[:, :n] for group in groups.values()], draws, n))
-        for group in groups.values():
-            for column in group.columns:
-                value, low, high, runs = next(found)
-                rows.append(IntervalRow(group.name, n, column, 100 * value, 100 * low, 100 * high, runs, n))
+        found = accuracies([group.over(slice(n)) for group in groups.values()], draws, n)
+        rows += [IntervalRow(name, n, column, *of, n) for name, column, of in found]
     return rows
+
+
+def accuracies(
+    groups: Sequence[GroupScores], draws: Draws, *names: str | int
+) -> Iterator[tuple[str, str, tuple[float, float, float, int]]]:
+    """Yield by group and column the accuracy in percent, its interval over the questions of `names`, and its runs."""
+    at = [(group.name, column) for group in groups for column in group.columns]
+    for (name, column), of in zip(at, means([group.accuracies for group in groups], draws, *names), strict=True):
+        yield name, column, (100 * of.value, 100 * of.low, 100 * of.high, of.n_runs)
 
 
 def means(blocks: Sequence[Array], draws: Draws, *names: str | int, are_shares: bool = True) -> list[Interval]:
@@ -189,7 +192,7 @@ def differences(
     numbers = zip(estimates.value, bounds.low, bounds.high, detectable(estimates, bounds), strict=True)
     rows = []
     for sides, own in zip(of, found, strict=True):
-        test = comparing_test(map(len, sides[:2]))
+        test = STUDENT if max(len(sides.left), len(sides.right)) > 1 else SIGN_FLIP
         p_C = t_p_values(own) if test == STUDENT else _exchanged(sides, draws)
         row = []
         for p, *levels in zip(p_C, *(side.mean(axis=(0, 1)) for side in sides[:2]), strict=True):
@@ -219,12 +222,6 @@ def sides_of(left: GroupScores, right: GroupScores, chosen: NDArray[np.bool_] | 
     pool = (_without_beta(left.name), _without_beta(right.name), left.seeds)
     streams = [(*names, column) for column in left.columns]
     return Sides(*blocks, left.shares_seeds_with(right), streams, (left.name, right.name), pool)
-
-
-def runs_compared(left: GroupScores, right: GroupScores) -> int:
-    """Return the training runs of the side with fewer; a baseline counts only where both sides are baselines."""
-    trained = [side for side in (left, right) if side.is_trained]
-    return min(len(side.runs) for side in trained or (left, right))
 
 
 def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tuple[float, str]]:
@@ -281,6 +278,12 @@ def _without_beta(group: str) -> str:
     return "/".join(part for part in group.split("/") if not part.startswith("beta~"))
 
 
+def runs_compared(left: GroupScores, right: GroupScores) -> int:
+    """Return the training runs of the side with fewer; a baseline counts only where both sides are baselines."""
+    trained = [side for side in (left, right) if side.is_trained]
+    return min(len(side.runs) for side in trained or (left, right))
+
+
 def _over_prefix(groups: Groups, families: Sequence[ComparisonFamily], n: int, draws: Draws) -> list[ComparisonRow]:
     wanted = [(family, *pair) for family in families for pair in family.pairs]
     met = [
@@ -295,18 +298,11 @@ def _over_prefix(groups: Groups, families: Sequence[ComparisonFamily], n: int, d
             right=right.name,
             samples=n,
             shots=shots,
-            difference=100 * of.value,
-            low=100 * of.low,
-            high=100 * of.high,
-            p=of.p,
             p_holm=1.0,
-            detectable=100 * of.detectable,
             n_runs=runs_compared(left, right),
             n_questions=n,
-            test=of.test,
             role=family.role,
-            left_value=100 * of.left,
-            right_value=100 * of.right,
+            **of.times(100),  # type: ignore[arg-type]
         )
         for (family, *_), (left, right), columns in zip(wanted, met, differences(sides, draws, n), strict=True)
         for shots, of in zip(left.columns, columns, strict=True)

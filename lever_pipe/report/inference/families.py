@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Literal
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import PrimaryCells
@@ -48,13 +49,13 @@ class Arm:
     """The groups of one preset."""
 
     preset: str
-    rce: Mapping[int, str]
+    rce: dict[int, str] = field(default_factory=dict)
     """By epoch."""
-    grpo: Mapping[tuple[int, float, int], str]
+    grpo: dict[tuple[int, float, int], str] = field(default_factory=dict)
     """The published, offline objective, by base epoch, beta and epoch."""
-    on_policy: Mapping[tuple[int, float, int], str] = field(default_factory=dict)
+    on_policy: dict[tuple[int, float, int], str] = field(default_factory=dict)
     """GRPO on what the policy draws, likewise."""
-    marks: Mapping[tuple[int, str, int], str] = field(default_factory=dict)
+    marks: dict[tuple[int, str, int], str] = field(default_factory=dict)
     """Other objectives beside it, by base epoch, name and epoch."""
 
     @property
@@ -79,20 +80,19 @@ class Arm:
     @property
     def last_grpo(self) -> dict[float, str]:
         """Return the groups of the last common epoch from `base`, by beta."""
-        return {b: name for (base, b, e), name in sorted(self.grpo.items()) if (base, e) == (self.base, self.last)}
+        return {beta: name for (base, beta), name in _at(self.grpo, self.last).items() if base == self.base}
 
-    def over_betas(self, kind: str) -> dict[str, tuple[str, ...]]:
+    def over_betas(self, kind: Literal["grpo", "on_policy"]) -> dict[str, tuple[str, ...]]:
         """Return for each base the group that is the mean over all betas after the last common epoch, and these.
 
         Args:
-            kind: `grpo` or `on_policy`; of a base with one beta there is no such group.
+            kind: of the runs; of a base with one beta there is no such group.
         """
         runs, last = (self.grpo, self.last) if kind == "grpo" else (self.on_policy, self.last_on_policy)
         found: dict[str, tuple[str, ...]] = {}
-        for (base, _, epoch), name in sorted(runs.items()):
-            if epoch == last:
-                over = PolicyName(kind=kind, preset=self.preset, base=base, is_over_betas=True, epoch=epoch)
-                found[str(over)] = (*found.get(str(over), ()), name)
+        for (base, _), name in _at(runs, last).items():
+            over = str(PolicyName(kind=kind, preset=self.preset, base=base, is_over_betas=True, epoch=last))
+            found[over] = (*found.get(over, ()), name)
         return {name: of for name, of in found.items() if len(of) > 1}
 
     @property
@@ -108,8 +108,8 @@ class Arm:
     @property
     def drawn(self) -> dict[float, str]:
         """Return the on-policy groups of the last common epoch from `drawn_base`, by beta."""
-        at = (self.drawn_base, self.last_on_policy)
-        return {beta: name for (base, beta, epoch), name in sorted(self.on_policy.items()) if (base, epoch) == at}
+        at_last = _at(self.on_policy, self.last_on_policy)
+        return {beta: name for (base, beta), name in at_last.items() if base == self.drawn_base}
 
     def mark(self, name: str) -> str | None:
         """Return the group of another objective at the same epoch, from the same base."""
@@ -141,33 +141,22 @@ def reference_of(betas: Sequence[float]) -> float | None:
 
 def arms_of(groups: Iterable[str], main_preset: str) -> list[Arm]:
     """Return the presets among the groups, the main one first; a main preset without a group is an empty arm."""
-    arms: dict[str, _Found] = {main_preset: _Found()}
-    for name in groups:
-        policy = PolicyName.parse(name) if name.startswith("preset~") else None
-        if policy and policy.epoch is not None and not policy.is_over_betas:
-            arms.setdefault(policy.preset, _Found()).add(policy)
-    return [Arm(preset, of.rce, of.grpo, of.on_policy, of.marks) for preset, of in arms.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The groups of one preset, while they are sorted."""
-
-    rce: dict[int, str] = field(default_factory=dict)
-    grpo: dict[tuple[int, float, int], str] = field(default_factory=dict)
-    on_policy: dict[tuple[int, float, int], str] = field(default_factory=dict)
-    marks: dict[tuple[int, str, int], str] = field(default_factory=dict)
-
-    def add(self, name: PolicyName) -> None:
-        base, beta, epoch = name.base or 0, name.beta or 0.0, name.epoch or 0
+    arms = {main_preset: Arm(main_preset)}
+    for group in groups:
+        name = PolicyName.parse(group) if group.startswith("preset~") else None
+        if name is None or name.epoch is None or name.is_over_betas:
+            continue
+        arm, base = arms.setdefault(name.preset, Arm(name.preset)), name.base or 0
         match name.kind:
             case "rce":
-                self.rce[epoch] = str(name)
-            case "grpo" | "on_policy":
-                runs = self.grpo if name.kind == "grpo" else self.on_policy
-                runs[base, beta, epoch] = str(name)
+                arm.rce[name.epoch] = group
+            case "grpo":
+                arm.grpo[base, name.beta or 0.0, name.epoch] = group
+            case "on_policy":
+                arm.on_policy[base, name.beta or 0.0, name.epoch] = group
             case "reinforce" | "distil" | "continued":
-                self.marks[base, name.kind, epoch] = str(name)
+                arm.marks[base, name.kind, name.epoch] = group
+    return list(arms.values())
 
 
 def _last_common(runs: Iterable[tuple[int, float | str, int]]) -> int | None:
@@ -209,10 +198,12 @@ def families_of(
     shots = str(primary.shots)
     found = [ComparisonFamily(prefix + name, at, of, prefix + name, (shots,), PRIMARY) for name, of in asked.items()]
     others = tuple(column for column in columns if (column, largest) != (shots, at))
+    beta = highest_beta(arm, accuracy)
+    highest, lower = arm.last_grpo.get(beta or 0.0, ""), [name for of, name in arm.last_grpo.items() if of != beta]
     secondary = {
         **{name: (near(samples, DOCUMENT_SAMPLES), of, name) for e in arm.epochs for name, of in _documents(arm, e)},
-        HIGHEST: (largest, _against_highest(arm, accuracy), HIGHEST),
-        OTHERS: (largest, _other_pairs(arm, accuracy), HIGHEST),
+        HIGHEST: (largest, tuple((name, highest) for name in lower), HIGHEST),
+        OTHERS: (largest, tuple(combinations(lower, 2)), HIGHEST),
         LEARNING: (largest, tuple((arm.last_rce, name) for name in baselines if arm.last_rce), LEARNING),
         MARKS: (largest, _marks(arm, baselines), MARKS),
     }
@@ -224,15 +215,15 @@ def families_of(
 
 def _of_primary(arm: Arm) -> dict[str, Pairs]:
     """Return what the primary endpoint is asked: does GRPO help, does its beta matter, does it matter who draws."""
-    over = {kind: arm.over_betas(kind) for kind in ("grpo", "on_policy")}
+    offline, drawn = _at(arm.grpo, arm.last), _at(arm.on_policy, arm.last_on_policy)
     return {
-        OVER_BETAS: _with_base(arm, over["grpo"]),
-        AGAINST_RCE: _against_base(arm, arm.grpo, arm.last),
+        OVER_BETAS: _against_base(arm, arm.over_betas("grpo")),
+        AGAINST_RCE: _against_base(arm, offline.values()),
         BETAS: _against_smallest(arm.last_grpo),
-        DRAWN_OVER_BETAS: _with_base(arm, over["on_policy"]),
-        DRAWN_AGAINST_RCE: _against_base(arm, arm.on_policy, arm.last_on_policy),
+        DRAWN_OVER_BETAS: _against_base(arm, arm.over_betas("on_policy")),
+        DRAWN_AGAINST_RCE: _against_base(arm, drawn.values()),
         DRAWN_BETAS: _against_smallest(arm.drawn),
-        DRAWN_AGAINST_OFFLINE: _against_offline(arm),
+        DRAWN_AGAINST_OFFLINE: tuple((name, offline[at]) for at, name in drawn.items() if at in offline),
     }
 
 
@@ -257,32 +248,15 @@ def _documents(arm: Arm, epoch: int) -> tuple[tuple[str, Pairs], ...]:
     return (f"document-001/epoch~{epoch}", tuple(against)), (f"document-002/epoch~{epoch}", tuple(pairs))
 
 
-def _against_highest(arm: Arm, accuracy: Callable[[str], float]) -> Pairs:
-    highest = highest_beta(arm, accuracy)
-    others = ((beta, name) for beta, name in arm.last_grpo.items() if beta != highest)
-    return tuple((name, arm.last_grpo[highest]) for _, name in others if highest is not None)
+def _at(runs: Mapping[tuple[int, float, int], str], epoch: int | None) -> dict[tuple[int, float], str]:
+    """Return the groups of an epoch by base and beta, rising."""
+    return {(base, beta): name for (base, beta, e), name in sorted(runs.items()) if e == epoch}
 
 
-def _other_pairs(arm: Arm, accuracy: Callable[[str], float]) -> Pairs:
-    highest = highest_beta(arm, accuracy)
-    return tuple(combinations((name for beta, name in arm.last_grpo.items() if beta != highest), 2))
-
-
-def _with_base(arm: Arm, groups: Iterable[str]) -> Pairs:
+def _against_base(arm: Arm, groups: Iterable[str]) -> Pairs:
+    """Return each group with the RCE epoch that it starts from."""
     found = ((name, arm.rce.get(PolicyName.parse(name).base or 0)) for name in groups)
     return tuple((name, start) for name, start in found if start is not None)
-
-
-def _against_base(arm: Arm, runs: Mapping[tuple[int, float, int], str], last: int | None) -> Pairs:
-    at_last = [(name, arm.rce.get(base)) for (base, _, epoch), name in sorted(runs.items()) if epoch == last]
-    return tuple((name, start) for name, start in at_last if start is not None)
-
-
-def _against_offline(arm: Arm) -> Pairs:
-    """Return each on-policy group with the offline one of the same base and beta, each after its last common epoch."""
-    at_last = [(at, name) for at, name in sorted(arm.on_policy.items()) if at[2] == arm.last_on_policy]
-    offline = {(base, beta): name for (base, beta, epoch), name in arm.grpo.items() if epoch == arm.last}
-    return tuple((name, offline[base, beta]) for (base, beta, _), name in at_last if (base, beta) in offline)
 
 
 def _against_smallest(groups: Mapping[float, str]) -> Pairs:
@@ -291,20 +265,15 @@ def _against_smallest(groups: Mapping[float, str]) -> Pairs:
     return tuple((name, smallest) for name in others)
 
 
-def _smallest(arm: Arm) -> list[str]:
-    """Return the offline group of the smallest beta at the last common epoch, from the base of the marks."""
-    at = (arm.drawn_base, arm.last)
-    return [name for (base, _, epoch), name in sorted(arm.grpo.items()) if (base, epoch) == at][:1]
-
-
 def _marks(arm: Arm, baselines: Sequence[str]) -> Pairs:
     """Return each mark against the RCE base and the smallest on-policy beta, the upper one against the oracle, and
     the offline GRPO of the smallest beta against RCE that was continued beside it.
     """
     rce = arm.rce.get(arm.drawn_base) if arm.drawn_base is not None else None
     drawn = next(iter(arm.drawn.values()), None)
+    smallest = [name for (base, _), name in _at(arm.grpo, arm.last).items() if base == arm.drawn_base][:1]
     lower, upper, continued = arm.mark("reinforce"), arm.mark("distil"), arm.mark("continued")
     oracle = ORACLE if ORACLE in baselines else None
     pairs = [(lower, rce), (drawn, lower), (upper, rce), (upper, drawn), (upper, oracle)]
-    pairs += [(continued, rce), (drawn, continued), *((offline, continued) for offline in _smallest(arm))]
+    pairs += [(continued, rce), (drawn, continued), *((offline, continued) for offline in smallest)]
     return tuple((left, right) for left, right in pairs if left is not None and right is not None)

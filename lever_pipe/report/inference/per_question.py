@@ -51,9 +51,9 @@ class GroupScores:
         """Return the seed of each run; none for baselines, whose draws have nothing in common with a seed."""
         return tuple(seed for run in self.runs if (seed := values_in(run).get("seed")))
 
-    def first(self, n: int) -> GroupScores:
-        """Return the same runs over the first `n` questions."""
-        return replace(self, accuracies=self.accuracies[:, :n])
+    def over(self, questions: slice | NDArray[np.bool_]) -> GroupScores:
+        """Return the same runs over some of the questions."""
+        return replace(self, accuracies=self.accuracies[:, questions])
 
     def at(self, columns: Sequence[str]) -> GroupScores:
         """Return the same runs at these columns, at all of them where none is named."""

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.report.inference import agent_columns as columns
-from lever_pipe.report.inference.agent_runs import AgentRuns, Series, after_start, last_mean
+from lever_pipe.report.inference.agent_runs import CEILING, SAME_TASKS_ERROR, AgentRuns, after_start, last_mean
 from lever_pipe.report.inference.task_values import METRICS, REWARD
 from lever_pipe.statistics.curves import drawdowns, excess_sd, first_reaching, trapezoid_weights
 
@@ -27,11 +26,11 @@ def of_curve(runs: AgentRuns, arm: str, seed: int, mode: str) -> Iterator[tuple[
         return
     values = np.array(list(curve.values()))
     spread = float(np.diff(values).std(ddof=1)) if values.size > 2 else math.nan
-    error, fresh = (_error(runs, arm, seed, mode, metric) for metric in (columns.SAME_TASKS_ERROR, "reward_se"))
+    error, fresh = (_error(runs, arm, seed, mode, metric) for metric in (SAME_TASKS_ERROR, "reward_se"))
     yield "trapezoid", float(trapezoid_weights(list(curve)) @ values)
     yield "last3", last_mean(curve, 3)
     yield "best_value", float(values.max())
-    yield "best_step", best_step(curve)
+    yield "best_step", float(max(curve, key=lambda step: (curve[step], -step)))
     yield "drawdown", float(drawdowns(values[None])[0])
     yield "sd_of_changes", spread
     yield "error", error
@@ -57,7 +56,7 @@ def first_step(runs: AgentRuns, arm: str, seed: int, mode: str, threshold: float
 
 def ceiling(runs: AgentRuns, arm: str, seed: int, mode: str) -> float:
     """Return the mean ceiling of the validation tasks; NaN where it is not known."""
-    return last_mean(runs.validation(arm, seed, mode, columns.CEILING), 1)
+    return last_mean(runs.validation(arm, seed, mode, CEILING), 1)
 
 
 def best_of_arm(runs: AgentRuns, arm: str, mode: str) -> float:
@@ -65,11 +64,6 @@ def best_of_arm(runs: AgentRuns, arm: str, mode: str) -> float:
     curves = [after_start(runs.validation(arm, seed, mode, REWARD)) for seed in runs.seeds(arm)]
     best = [max(curve.values()) for curve in curves if curve]
     return math.fsum(best) / len(best) if best else math.nan
-
-
-def best_step(curve: Series) -> float:
-    """Return the step of the largest value, of ties the first."""
-    return float(max(curve, key=lambda step: (curve[step], -step)))
 
 
 def of_training(runs: AgentRuns, arm: AgentArm, seed: int) -> Iterator[tuple[str, float]]:
@@ -90,7 +84,10 @@ def loss_shares(runs: AgentRuns, arm: AgentArm, seed: int) -> dict[str, float]:
         "kl": (arm.kl, penalty),
         "entropy": (arm.entropy, runs.training(arm.name, seed, "entropy")),
     }
-    sizes = {term: weight * _mean_size(of) if weight else 0.0 for term, (weight, of) in terms.items()}
+    sizes = {
+        term: weight * last_mean({step: abs(value) for step, value in of.items()}, len(of)) if weight else 0.0
+        for term, (weight, of) in terms.items()
+    }
     total = math.fsum(sizes.values())
     return {term: size / total if total else math.nan for term, size in sizes.items()}
 
@@ -99,7 +96,3 @@ def _error(runs: AgentRuns, arm: str, seed: int, mode: str, metric: str) -> floa
     """Return the root mean square of a standard error over the evaluations after the start."""
     errors = np.array(list(after_start(runs.validation(arm, seed, mode, metric)).values()))
     return float(np.sqrt(np.mean(errors**2))) if errors.size else math.nan
-
-
-def _mean_size(series: Series) -> float:
-    return math.fsum(map(abs, series.values())) / len(series) if series else math.nan

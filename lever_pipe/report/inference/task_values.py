@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.intention.records import UNSOUND
-from lever_pipe.report.inference import agent_columns as columns
-from lever_pipe.report.inference.agent_runs import TEST, VAL, read_columns
+from lever_pipe.report.inference.agent_runs import CEILING, EPISODES_COLUMNS, PLACE, TEST, VAL, read_columns
 from lever_pipe.statistics.curves import trapezoid_weights
 
 log = logging.getLogger(__name__)
@@ -24,17 +23,8 @@ Array = NDArray[np.float64]
 CURRENT, LAST, BEST = "current", "last", "best"
 REWARD, NORMALISED = "reward", "normalised_reward"
 METRICS = (REWARD, NORMALISED)
-
-
-class Place(NamedTuple):
-    """One evaluation of one run."""
-
-    arm: str
-    seed: int
-    split: str
-    mode: str
-    checkpoint: str
-    step: int
+Place = tuple[str, int, str, str, str, int]
+"""One evaluation of one run, as `PLACE` says."""
 
 
 class TaskMeans(NamedTuple):
@@ -65,25 +55,22 @@ class EvaluatedEpisodes:
             RecordError: an evaluation whose tasks have different numbers of rollouts, or other tasks than its split has
                 elsewhere, so that nothing can be paired.
         """
-        rows = self.rows.assign(**{NORMALISED: self.rows[REWARD] / self.rows[columns.CEILING]})
+        rows = self.rows.assign(**{NORMALISED: self.rows[REWARD] / self.rows[CEILING]})
         n_rollouts = _rollouts(rows)
-        rows = _without_lost(rows, n_rollouts)
         found: dict[Place, TaskMeans] = {}
-        by_task = rows.groupby([*Place._fields, "task_id"], sort=True)[[*METRICS, columns.CEILING]]
-        for key, of in by_task.mean().groupby(level=list(Place._fields), sort=True):
-            place = _place(key)
+        for place, of in _by_place(_without_lost(rows).groupby([*PLACE, "task_id"])[[*METRICS, CEILING]].mean()):
             tasks = tuple(of.index.get_level_values("task_id"))
             values = {metric: of[metric].to_numpy(dtype=np.float64) for metric in METRICS}
-            found[place] = TaskMeans(tasks, values, n_rollouts[place], float(of[columns.CEILING].mean()))
+            found[place] = TaskMeans(tasks, values, n_rollouts[place], float(of[CEILING].mean()))
         return found
 
     @cached_property
-    def _steps(self) -> Mapping[tuple[str, int, str], tuple[int, ...]]:
+    def _steps(self) -> Mapping[tuple[str, int, str], list[int]]:
         found: dict[tuple[str, int, str], list[int]] = {}
-        for place in self.means:
-            if place.split == VAL:
-                found.setdefault((place.arm, place.seed, place.mode), []).append(place.step)
-        return {key: tuple(sorted(steps)) for key, steps in found.items()}
+        for arm, seed, split, mode, _, step in sorted(self.means):
+            if split == VAL:
+                found.setdefault((arm, seed, mode), []).append(step)
+        return found
 
     def held_out(self, arm: str, seed: int, mode: str, checkpoint: str) -> TaskMeans | None:
         """Return the evaluation of a checkpoint on held-out tasks."""
@@ -92,38 +79,30 @@ class EvaluatedEpisodes:
 
     def validation(self, arm: str, seed: int, mode: str, step: int) -> TaskMeans | None:
         """Return a validation at a step."""
-        return self.means.get(Place(arm, seed, VAL, mode, CURRENT, step))
-
-    def steps(self, arm: str, seed: int, mode: str) -> tuple[int, ...]:
-        """Return the steps that a run was validated at, the start included."""
-        return self._steps.get((arm, seed, mode), ())
-
-    def over_steps(self, arm: str, seed: int, mode: str, steps: Sequence[int], weights: Array) -> TaskMeans | None:
-        """Return a weighted sum over evaluations, task by task; None where one of them is missing."""
-        found = [self.validation(arm, seed, mode, step) for step in steps]
-        known = [of for of in found if of is not None]
-        if not known or len(known) < len(found):
-            return None
-        stacked = {metric: np.stack([of.values[metric] for of in known]) for metric in METRICS}
-        values = {metric: np.asarray(weights @ values) for metric, values in stacked.items()}
-        return TaskMeans(known[0].tasks, values, known[0].n_rollouts, known[0].ceiling)
+        return self.means.get((arm, seed, VAL, mode, CURRENT, step))
 
     def trapezoid(self, arm: str, seed: int, mode: str) -> TaskMeans | None:
         """Return the trapezoid mean of the curve after the start, task by task."""
-        steps = [step for step in self.steps(arm, seed, mode) if step]
-        return self.over_steps(arm, seed, mode, steps, trapezoid_weights(steps)) if steps else None
+        steps = [step for step in self._steps.get((arm, seed, mode), ()) if step]
+        return self._over_steps(arm, seed, mode, steps, trapezoid_weights(steps)) if steps else None
 
     def last_mean(self, arm: str, seed: int, mode: str, n: int) -> TaskMeans | None:
         """Return the mean of the last `n` evaluations after the start, task by task."""
-        steps = [step for step in self.steps(arm, seed, mode) if step][-n:]
-        return self.over_steps(arm, seed, mode, steps, np.full(len(steps), 1 / len(steps))) if steps else None
+        steps = [step for step in self._steps.get((arm, seed, mode), ()) if step][-n:]
+        return self._over_steps(arm, seed, mode, steps, np.full(len(steps), 1 / len(steps))) if steps else None
 
     def gain(self, arm: str, seed: int, mode: str) -> TaskMeans | None:
         """Return the last evaluation minus the start, task by task."""
-        steps = self.steps(arm, seed, mode)
-        if len(steps) < 2 or steps[0]:
+        first, *others = self._steps.get((arm, seed, mode), [1])
+        if first or not others:
             return None
-        return self.over_steps(arm, seed, mode, (steps[0], steps[-1]), np.array([-1.0, 1.0]))
+        return self._over_steps(arm, seed, mode, (first, others[-1]), np.array([-1.0, 1.0]))
+
+    def _over_steps(self, arm: str, seed: int, mode: str, steps: Sequence[int], weights: Array) -> TaskMeans:
+        """Return a weighted sum over evaluations, task by task."""
+        found = [self.means[arm, seed, VAL, mode, CURRENT, step] for step in steps]
+        values = {metric: np.asarray(weights @ np.stack([of.values[metric] for of in found])) for metric in METRICS}
+        return found[0]._replace(values=values)
 
 
 def read_episodes(path: Path) -> EvaluatedEpisodes:
@@ -132,13 +111,13 @@ def read_episodes(path: Path) -> EvaluatedEpisodes:
     Raises:
         RecordError: a missing file or column, or a value that is no number.
     """
-    numbers = ("seed", "step", "sample", "reward", "ceiling", "turns", "n_agent_tokens")
-    return EvaluatedEpisodes(read_columns(path, columns.EPISODES_COLUMNS, numbers=numbers))
+    return EvaluatedEpisodes(read_columns(path, EPISODES_COLUMNS))
 
 
-def _place(key: Any) -> Place:
-    arm, seed, split, mode, checkpoint, step = map(str, key)
-    return Place(arm, int(float(seed)), split, mode, checkpoint, int(float(step)))
+def _by_place(frame: Any) -> Iterator[tuple[Place, Any]]:
+    """Yield what belongs to each evaluation, of something whose index begins with its place."""
+    for (arm, seed, split, mode, checkpoint, step), of in frame.groupby(level=list(PLACE)):
+        yield (arm, int(seed), split, mode, checkpoint, int(step)), of
 
 
 def _rollouts(rows: pd.DataFrame) -> dict[Place, int]:
@@ -149,45 +128,40 @@ def _rollouts(rows: pd.DataFrame) -> dict[Place, int]:
     """
     found: dict[Place, int] = {}
     first: dict[str, tuple[Place, list[str]]] = {}
-    keys = list(Place._fields)
-    for key, counts in rows.groupby([*keys, "task_id"], sort=True).size().groupby(level=keys, sort=True):
-        place, numbers = _place(key), set(counts)
-        if len(numbers) > 1:
-            raise _fault(place, "equally many rollouts of each task", f"{min(numbers)} to {max(numbers)}")
+    for place, counts in _by_place(rows.groupby([*PLACE, "task_id"]).size()):
+        if counts.min() < counts.max():
+            raise _fault(place, "equally many rollouts of each task", f"{counts.min()} to {counts.max()}")
         tasks = list(counts.index.get_level_values("task_id"))
-        other, wanted = first.setdefault(place.split, (place, tasks))
+        other, wanted = first.setdefault(place[2], (place, tasks))
         if tasks != wanted:
             raise _fault(place, f"the {len(wanted)} tasks of {other}", f"{len(tasks)} others")
-        found[place] = int(numbers.pop())
+        found[place] = int(counts.min())
     return found
 
 
-def _without_lost(rows: pd.DataFrame, places: Iterable[Place]) -> pd.DataFrame:
+def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the sound episodes of those tasks that have one in every evaluation of their split.
 
     Raises:
         RecordError: no task is left.
     """
-    sound = rows[~rows["end"].isin(UNSOUND)]
-    tasks: dict[Place, set[str]] = {place: set() for place in places}
-    for key, names in sound.groupby(list(Place._fields))["task_id"]:
-        tasks[_place(key)] = set(names)
-    for split in dict.fromkeys(place.split for place in tasks):
-        kept = set.intersection(*(names for place, names in tasks.items() if place.split == split))
-        is_split = sound["split"] == split
-        n_tasks = rows.loc[rows["split"] == split, "task_id"].nunique()
-        if not kept:
+    sound, kept = rows[~rows["end"].isin(UNSOUND)], []
+    for split, of in rows.groupby("split"):
+        own = sound[sound["split"] == split]
+        n_evaluations, n_tasks = (len(of.drop_duplicates(names)) for names in (list(PLACE), ["task_id"]))
+        times = own.drop_duplicates([*PLACE, "task_id"])["task_id"].value_counts()
+        whole = times.index[times == n_evaluations]
+        if not len(whole):
             raise RecordError(
                 f"episodes.csv, split {split}: expected a task with a sound episode in every evaluation",
                 found=f"none of {n_tasks}",
                 do="Train and evaluate again with a simulator that answers.",
             )
-        if len(kept) < n_tasks:
-            log.warning(
-                "%d of %d tasks of split %s lack a sound episode somewhere", n_tasks - len(kept), n_tasks, split
-            )
-            sound = sound[~is_split | sound["task_id"].isin(kept)]
-    return sound
+        if len(whole) < n_tasks:
+            lost = n_tasks - len(whole)
+            log.warning("%d of %d tasks of split %s lack a sound episode somewhere", lost, n_tasks, split)
+        kept.append(own[own["task_id"].isin(whole)])
+    return pd.concat(kept) if kept else sound
 
 
 def _fault(place: Place, expected: str, found: str) -> RecordError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, say
+from lever_pipe.report.cells import Cell
 from lever_pipe.report.contents import MAIN, PAGES, Contents
 from lever_pipe.report.table import as_markdown
 
@@ -18,8 +18,8 @@ def markdown(contents: Contents, voice: Voice, *, title: Cell, lead: Cell) -> st
         texts, tables = contents.texts.get(section, ()), contents.tables.get(section, ())
         known = f"section.{section}.lead"
         if texts or tables:
-            parts.append(f"## {voice.text(say(f'section.{section}.title'))}")
-            parts += [voice.text(say(known))] if known in voice.texts else []
+            parts.append(f"## {voice.say(f'section.{section}.title')}")
+            parts += [voice.say(known)] if known in voice.texts else []
             parts += [voice.text(text) for text in texts]
             parts += [as_markdown(table, voice).strip() for table in tables]
     return "\n\n".join(part for part in parts if part) + "\n"

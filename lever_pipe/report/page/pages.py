@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from string import ascii_letters
+from typing import Any, TypeAlias
 
 import jinja2
 from markupsafe import Markup
 
 from lever_pipe.report.cards import Card
-from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, say
+from lever_pipe.report.catalogue import ABSENT, Voice
+from lever_pipe.report.cells import Cell, Number, PValue, numbers_in, say
 from lever_pipe.report.contents import MAIN, PAGES, Contents
-from lever_pipe.report.page import dots, drawings, grids, samples
-from lever_pipe.report.table import Table
+from lever_pipe.report.page import dots, drawings
+from lever_pipe.report.table import Column
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 FOLDER = "report"
 """Of the appendix and the other language, beside the main page."""
+LONG = 21
+"""Lines from which on a table is folded."""
+NOTHING = Markup(f'<span class="absent" aria-hidden="true">{ABSENT}</span>')
+Json: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What every page has around its contents."""
 
-    template: str
+    page: str
+    """Template of a page, and of what its sections hold."""
+    blocks: str
     style: str
     script: str
 
@@ -45,47 +54,8 @@ class Exhibits:
     """What is shown as it was made: the figures of a language by name, gallery and dialogues."""
 
     figures: Mapping[str, PageFigure] = field(default_factory=dict)
-    gallery: samples.Json | None = None
-    dialogues: samples.Json | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PageSection:
-    """A section of a page, as HTML."""
-
-    id: str
-    title: Markup
-    texts: Sequence[Markup]
-    blocks: Sequence[Markup]
-    entries: Sequence[tuple[str, Markup]]
-
-
-@dataclass(frozen=True, slots=True)
-class ShownCard:
-    """A card, as HTML."""
-
-    title: Markup
-    headline: Markup
-    detail: Markup
-    plot: Markup
-    notes: Markup
-    links: Sequence[tuple[str, Markup]]
-
-
-@dataclass(frozen=True, slots=True)
-class HtmlPage:
-    """What the template of a page takes."""
-
-    language: str
-    is_main: bool
-    title: str
-    lead: Markup
-    cards: Sequence[ShownCard]
-    sections: Sequence[PageSection]
-    pages: Sequence[tuple[str, Markup]]
-    other: tuple[str, str, str]
-    home: str
-    home_title: str
+    gallery: Json | None = None
+    dialogues: Json | None = None
 
 
 def file_of(page: str, language: str, first: str) -> str:
@@ -117,10 +87,47 @@ def html_pages(
         frame: template, style and script.
     """
     made = _Maker(contents, drawn, voice, first)
-    shown = [page for page in PAGES if page == MAIN or made.is_filled(page)]
-    render = _renderer(frame, voice)
+    shown = [page for page in PAGES if page == MAIN or any(map(made.has, PAGES[page]))]
+    around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame), "run": title}
+    template = _environment(frame, voice).get_template("page")
     for page in shown:
-        yield made.file(page), render(made.page(page, shown, title, lead))
+        is_main = page == MAIN
+        heads = (title, lead) if is_main else (say(f"page.{page}.title"), say(f"page.{page}.lead"))
+        values = {**around, **made.values(page, shown)}
+        yield made.file(page), template.render(title=heads[0], lead=heads[1], **values) + "\n"
+
+
+def blocks(frame: Frame, voice: Voice) -> Any:
+    """Return what writes a table, figure, gallery or dialogues in a language: the macros of `frame.blocks`."""
+    return _environment(frame, voice).get_template("blocks").module
+
+
+def value_of(cell: Cell) -> float | None:
+    """Return what a cell sorts by: its number, or the first one in its words; None of none."""
+    if isinstance(cell, int):
+        return float(cell)
+    value = next((number.value for number in numbers_in(cell)), math.nan)
+    return None if math.isnan(value) else value
+
+
+def _look(column: Column, cell: Cell = None) -> str:
+    """Return the classes of a column's cell; a phrase among numbers may wrap."""
+    is_phrase = column.kind == "number" and not isinstance(cell, Number | PValue | int | None)
+    return " ".join(filter(None, (column.kind, column.whose, "phrase" if is_phrase else "")))
+
+
+def _environment(frame: Frame, voice: Voice) -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.DictLoader({"page": frame.page, "blocks": frame.blocks}),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    writers = {"html": voice.html, "text": voice.text, "say": voice.say, "message": say}
+    tables = {"look": _look, "value_of": value_of, "long": LONG, "absent": NOTHING, "letters": ascii_letters}
+    found.globals |= {**writers, **tables, "words": lambda message, **args: voice.html(say(message, **args))}
+    return found
 
 
 class _Maker:
@@ -132,76 +139,48 @@ class _Maker:
     def file(self, page: str) -> str:
         return file_of(page, self.voice.language, self.first)
 
-    def is_filled(self, page: str) -> bool:
-        return any(self._has(section) for section in PAGES[page])
+    def has(self, section: str) -> bool:
+        made = self.contents.tables.get(section) or self.contents.texts.get(section)
+        return bool(made) or any(drawing.section == section for drawing in self.drawn.figures.values())
 
-    def page(self, page: str, shown: Sequence[str], title: Cell, lead: Cell) -> HtmlPage:
+    def values(self, page: str, shown: Sequence[str]) -> dict[str, Any]:
+        """Return what the template shows of a page, beside its title and lead."""
         language, here = self.voice.language, self.file(page)
         other = next(each for each in LANGUAGES if each != language)
-        is_main = page == MAIN
-        sections = [self._section(section, here) for section in PAGES[page] if self._has(section)]
         others = [each for each in shown if each not in (page, MAIN)]
-        return HtmlPage(
-            language=language,
-            is_main=is_main,
-            title=self.voice.text(title if is_main else say(f"page.{page}.title")),
-            lead=self.voice.html(lead if is_main else say(f"page.{page}.lead")),
-            cards=[self._card(card, shown, here) for card in self.contents.cards] if is_main else [],
-            sections=sections,
-            pages=[(link(self.file(each), here), self.voice.html(say(f"page.{each}.title"))) for each in others],
-            other=(link(file_of(page, other, self.first), here), other, LANGUAGES[other]),
-            home=link(self.file(MAIN), here),
-            home_title=self.voice.text(title),
-        )
+        return {
+            "language": language,
+            "is_main": page == MAIN,
+            "cards": [self._card(card, shown, here) for card in self.contents.cards] if page == MAIN else [],
+            "sections": [self._section(section, here) for section in PAGES[page] if self.has(section)],
+            "pages": [(link(self.file(each), here), say(f"page.{each}.title")) for each in others],
+            "other": (link(file_of(page, other, self.first), here), other, LANGUAGES[other]),
+            "home": link(self.file(MAIN), here),
+            "gallery": self.drawn.gallery,
+            "dialogues": self.drawn.dialogues,
+        }
 
-    def _has(self, section: str) -> bool:
-        return bool(
-            self.contents.tables.get(section)
-            or self.contents.texts.get(section)
-            or any(drawing.section == section for drawing in self.drawn.figures.values())
-        )
+    def _section(self, section: str, here: str) -> dict[str, Any]:
+        tables, lead = self.contents.tables.get(section, ()), f"section.{section}.lead"
+        leads = (say(lead),) if lead in self.voice.texts else ()
+        drawings_of = [self._figure(*each, here) for each in self.drawn.figures.items() if each[1].section == section]
+        return {
+            "id": section,
+            "title": say(f"section.{section}.title"),
+            "texts": (*leads, *self.contents.texts.get(section, ())),
+            "figures": drawings_of,
+            "tables": [(table, link(f"{FOLDER}/tables/{table.id}.csv", here)) for table in tables],
+        }
 
-    def _section(self, section: str, here: str) -> PageSection:
-        tables = self.contents.tables.get(section, ())
-        texts = [self.voice.html(text) for text in self.contents.texts.get(section, ())]
-        lead = f"section.{section}.lead"
-        if lead in self.voice.texts:
-            texts.insert(0, self.voice.html(say(lead)))
-        title = self.voice.html(say(f"section.{section}.title"))
-        entries = [(table.id, self.voice.html(table.title)) for table in tables]
-        return PageSection(section, title, texts, [*self._blocks(section, tables, here)], entries)
+    def _figure(self, name: str, drawing: PageFigure, here: str) -> tuple[str, Markup, str]:
+        title = self.voice.say(f"figure.{name}.title")
+        plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=title)
+        return name, plot, link(drawing.file, here)
 
-    def _blocks(self, section: str, tables: Sequence[Table], here: str) -> Iterator[Markup]:
-        if section != "agent":
-            yield from self._figures(section, here)
-        for table in tables:
-            csv = link(f"{FOLDER}/tables/{table.id}.csv", here)
-            yield Markup(grids.html(table, self.voice, csv=csv))
-        if section == "agent":
-            yield from self._figures(section, here)
-            yield samples.dialogues(self.drawn.dialogues, self.voice)
-        elif section == "selector":
-            yield samples.gallery(self.drawn.gallery, self.voice)
-
-    def _figures(self, section: str, here: str) -> Iterator[Markup]:
-        for name, drawing in self.drawn.figures.items():
-            if drawing.section == section:
-                title, caption = (say(f"figure.{name}.{kind}") for kind in ("title", "caption"))
-                text = self.voice.text(title)
-                plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=text)
-                told = self.voice.html(say("page.figure", title=title, caption=caption))
-                file = f'<a class="file" href="{link(drawing.file, here)}">SVG</a>'
-                caption_of = f"<figcaption>{told} {file}</figcaption>"
-                yield Markup(f'<figure id="figure-{name}"><div class="scroll">{plot}</div>{caption_of}</figure>')
-
-    def _card(self, card: Card, shown: Sequence[str], here: str) -> ShownCard:
-        say_html = self.voice.html
-        targets = [(self._target(target, shown, here), say_html(text)) for target, text in card.links]
-        links = [(target, text) for target, text in targets if target]
-        plot = dots.plot(card, self.voice)
-        return ShownCard(
-            say_html(card.title), say_html(card.headline), say_html(card.detail), plot, say_html(card.notes), links
-        )
+    def _card(self, card: Card, shown: Sequence[str], here: str) -> tuple[Card, Markup, list[tuple[str, Cell]]]:
+        """Return a card with its plot, and its links that this run has."""
+        links = ((self._target(target, shown, here), text) for target, text in card.links)
+        return card, dots.plot(card, self.voice), [(target, text) for target, text in links if target]
 
     def _target(self, target: str, shown: Sequence[str], here: str) -> str:
         """Return the link to a page, or to a section or table of the main one; nothing where this run has none."""
@@ -210,33 +189,14 @@ class _Maker:
             page = page.removesuffix(".html")
             return link(self.file(page), here) if page in shown else ""
         if anchor in PAGES[MAIN]:
-            return target if self._has(anchor) else ""
+            return target if self.has(anchor) else ""
         ids = {table.id for section in PAGES[MAIN] for table in self.contents.tables.get(section, ())}
         return f"#table-{anchor}" if anchor in ids else ""
 
 
-def _renderer(frame: Frame, voice: Voice) -> Callable[[HtmlPage], str]:
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
-    )
-    template = environment.from_string(frame.template)
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            "img-src data:",
-            f"style-src '{_hash(frame.style)}'",
-            f"script-src '{_hash(frame.script)}'",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
-    own = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": policy}
-
-    def render(page: HtmlPage) -> str:
-        return template.render(page=page, say=lambda name: voice.text(say(name)), **own) + "\n"
-
-    return render
-
-
-def _hash(content: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+def _policy(frame: Frame) -> str:
+    """Return what a page may load: its own style and script, and pictures that it holds."""
+    digests = (hashlib.sha256(content.encode()).digest() for content in (frame.style, frame.script))
+    style, script = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    allowed = (f"style-src {style}", f"script-src {script}", "base-uri 'none'", "form-action 'none'")
+    return "; ".join(("default-src 'none'", "img-src data:", *allowed))

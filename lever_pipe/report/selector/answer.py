@@ -1,22 +1,22 @@
-"""The two answers of study `lever`, at its primary endpoint: which KL_BETA, and whether GRPO helps.
+"""The two answers of study `lever`, which KL_BETA and whether GRPO helps, and the ladder of policies behind them.
 
-Both are read at the mean over shots, the largest sample count and the last common epoch, over every mode of GRPO.
+All are read at the primary endpoint: the mean over shots, the largest sample count and the last common epoch, over
+every mode of GRPO.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.cards import Card, CardRow, MarkKind
-from lever_pipe.report.cells import Cell, Code, Message, Name, Number, derived, gap, level, part, say, sentences
-from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.cells import Cell, Code, Message, Name, Number, derived, gap, holm, level, part, say, sentences
+from lever_pipe.report.evidence import ALPHA, EvidenceRow
+from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
+from lever_pipe.report.table import Table, TableLine, heads
 
-SEPARATED = 0.05
-"""Holm p below which two settings count as separated."""
 RANDOM, ORACLE = "baseline/random", "baseline/oracle"
 SIMILAR = ("baseline/similar_both", "baseline/similar_question", "baseline/similar_image")
 COMPARISONS = ("comparisons", say("card.link.comparisons"))
@@ -30,30 +30,44 @@ class Mode:
     Attributes:
         name: `grpo` or `on_policy`.
         groups: by beta, rising.
-        epoch: that epoch.
         over: the group that is the mean over all betas.
         base: the RCE group that it started from.
+        wanted: all of these groups, those first that stand for the mode: over all betas, then the documents' reference.
     """
 
     name: str
     groups: dict[float, str]
-    epoch: int
     over: str
     base: str
+    wanted: list[str]
+
+    @property
+    def called(self) -> Message:
+        """Return its name within a sentence."""
+        return say(f"mode.{self.name}")
+
+    @property
+    def start(self) -> Message:
+        """Return its name as a sentence begins with it."""
+        return say(f"mode.start.{self.name}")
+
+    @property
+    def kind(self) -> MarkKind:
+        """Return its mark in a plot."""
+        return "b" if self.name == "on_policy" else "a"
 
 
 def modes(material: Material) -> list[Mode]:
     """Return the modes of GRPO that the main preset ran, offline first."""
-    main = material.main
-    found = (
-        ("grpo", main.last_grpo, main.base, main.last),
-        ("on_policy", main.drawn, main.drawn_base, main.last_on_policy),
-    )
-    return [
-        Mode(name, groups, epoch, _over(name, main.preset, base, epoch), main.rce.get(base, ""))
-        for name, groups, base, epoch in found
-        if groups and base is not None and epoch is not None
-    ]
+    main, found = material.main, []
+    offline = ("grpo", main.last_grpo, main.base, main.last)
+    for name, groups, base, epoch in (offline, ("on_policy", main.drawn, main.drawn_base, main.last_on_policy)):
+        if groups and base is not None and epoch is not None:
+            over = f"preset~{main.preset}/{name}/base~{base}/beta~all/epoch~{epoch}"
+            reference = [group for beta, group in groups.items() if beta == main.reference_beta]
+            wanted = [over, *reference, *groups.values()]
+            found.append(Mode(name, groups, over, main.rce.get(base, ""), wanted))
+    return found
 
 
 def answers(material: Material) -> Iterator[Card]:
@@ -64,9 +78,38 @@ def answers(material: Material) -> Iterator[Card]:
         yield does_grpo_help(material, found)
 
 
+def tables(material: Material) -> Iterator[Table]:
+    """Yield the ladder: each policy's accuracy and its difference to the RCE base."""
+    if not material.has("lever") or not material.samples:
+        return
+    main, found = material.main, modes(material)
+    base = (found[-1].base if found else "") or main.last_rce or ""
+    groups = reading_order([name for name in material.baselines if name != ORACLE])
+    groups += [main.last_rce or "", *(name for mode in found for name in (mode.over, *mode.groups.values()))]
+    lines = []
+    for group in (*groups, *main.beside, ORACLE):
+        row, difference = material.accuracy(group), material.primary(group, base)
+        if row is not None or difference is not None:
+            numbers = (level(row, 1), gap(difference, 2), holm(difference), part(row or difference, "runs", 0))
+            lines.append(TableLine((label(group, with_epoch=False), *numbers), groups=(group,)))
+    columns = heads("head.policy", "head.accuracy", "head.gain", "head.holm_p", "head.runs")
+    title, note = say("selector.ladder", n=max(material.samples)), say("selector.ladder_note")
+    yield Table("ladder", "selector", title, columns, tuple(lines), notes=(note,)).without_empty_columns()
+
+
+def texts(material: Material) -> Iterator[tuple[str, Cell]]:
+    """Yield how many settings of each mode are separated from RCE."""
+    for mode in modes(material) if material.has("lever") else ():
+        if rows := _tested(material, mode):
+            ends = (pick(rows, key=lambda row: row.value) for pick in (min, max))
+            low, high = (Number(row.value, 2, row.key, sign=True) for row in ends)
+            counts = {"apart": count_separated(rows), "tested": len(rows)}
+            yield "selector", say("selector.separated", mode=mode.called, **counts, low=low, high=high)
+
+
 def is_separated(row: EvidenceRow) -> bool:
     """Return whether a comparison's Holm p lies below 0.05."""
-    return row.p_holm < SEPARATED
+    return row.p_holm < ALPHA
 
 
 def count_separated(rows: Collection[EvidenceRow]) -> Number | None:
@@ -81,12 +124,10 @@ def which_beta(material: Material, found: Sequence[Mode]) -> Card:
     title = say("card.beta.title")
     if not compared:
         betas = sorted({beta for mode in found for beta in mode.groups})
-        why = (
-            say("card.beta.one", beta=betas[0])
-            if len(betas) == 1
-            else say("card.no_grpo" if not betas else "card.beta.untested")
+        why = say("card.beta.untested") if betas else say("card.no_grpo")
+        return Card(
+            title, say("card.beta.one", beta=betas[0]) if len(betas) == 1 else why, None, (), None, None, (RUN,)
         )
-        return Card(title, why, None, (), None, None, (RUN,))
     told = [_beta_sentence(material, mode, rows) for mode, rows in compared]
     smallest = min(compared[0][0].groups)
     shown = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
@@ -98,7 +139,7 @@ def which_beta(material: Material, found: Sequence[Mode]) -> Card:
         axis=say("card.beta.axis", beta=smallest),
         notes=_basis(next(iter(rows.values())) for _, rows in compared),
         links=(COMPARISONS, ("#why", say("card.link.equal_rows"))),
-        keys=_keys([mode for mode, _ in shown]),
+        keys=tuple((mode.kind, mode.called) for mode, _ in shown),
     )
 
 
@@ -121,18 +162,16 @@ def does_grpo_help(material: Material, found: Sequence[Mode]) -> Card:
     )
 
 
-def _over(name: str, preset: str, base: int, epoch: int) -> str:
-    return f"preset~{preset}/{name}/base~{base}/beta~all/epoch~{epoch}"
-
-
-def _primary(material: Material, left: str, right: str) -> EvidenceRow | None:
-    return material.compared(left, right, samples=max(material.samples, default=0))
+def _tested(material: Material, mode: Mode) -> list[EvidenceRow]:
+    """Return the differences of a mode's betas to its RCE base."""
+    found = (material.primary(name, mode.base) for name in mode.groups.values())
+    return [row for row in found if row is not None]
 
 
 def _against_smallest(material: Material, mode: Mode) -> dict[float, EvidenceRow]:
     """Return by beta its difference to the smallest one."""
     smallest = min(mode.groups)
-    rows = ((beta, _primary(material, name, mode.groups[smallest])) for beta, name in mode.groups.items())
+    rows = ((beta, material.primary(name, mode.groups[smallest])) for beta, name in mode.groups.items())
     return {beta: row for beta, row in rows if row is not None and beta != smallest}
 
 
@@ -143,14 +182,10 @@ def _beta_headline(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) ->
         return say("card.beta.never")
     mode, rows = apart[0]
     beta = _farthest(rows)
-    found = {"beta": beta, "smallest": min(mode.groups), "mode": say(f"mode.{mode.name}")}
-    found["sign"] = say(f"card.beta.{'higher' if rows[beta].value > 0 else 'lower'}")
-    others = [each.name for each, _ in compared if each.name not in [of.name for of, _ in apart]]
-    return (
-        say("card.beta.depends", other=say(f"mode.{others[0]}"), **found)
-        if others
-        else say("card.beta.matters", **found)
-    )
+    sign = say(f"card.beta.{'higher' if rows[beta].value > 0 else 'lower'}")
+    found = {"beta": beta, "smallest": min(mode.groups), "mode": mode.called, "sign": sign}
+    others = [each.called for each, _ in compared if each not in [of for of, _ in apart]]
+    return say("card.beta.depends", other=others[0], **found) if others else say("card.beta.matters", **found)
 
 
 def _farthest(rows: dict[float, EvidenceRow]) -> float:
@@ -167,39 +202,21 @@ def _beta_sentence(material: Material, mode: Mode, rows: dict[float, EvidenceRow
     spread = derived(max(values) - min(values), 2, known.values(), "highest minus lowest") if known else None
     highest = max(known, key=lambda beta: (known[beta].value, -beta), default=min(mode.groups))
     farthest = _farthest(rows)
-    args = {
-        "mode": _start(mode.name),
-        "n": len(mode.groups),
-        "spread": spread,
-        "highest": highest,
-        "beta": farthest,
-        "smallest": min(mode.groups),
-        "gap": gap(rows[farthest], 2),
-    }
-    return say(f"card.beta.{'some' if is_separated(rows[farthest]) else 'none'}", **args)
+    kind = "some" if is_separated(rows[farthest]) else "none"
+    levels_of = {"n": len(mode.groups), "spread": spread, "highest": highest}
+    against = {"beta": farthest, "smallest": min(mode.groups), "gap": gap(rows[farthest], 2)}
+    return say(f"card.beta.{kind}", mode=mode.start, **levels_of, **against)
 
 
 def _beta_rows(shown: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[CardRow]:
-    kinds = _kinds([mode for mode, _ in shown])
     for beta in sorted({beta for _, rows in shown for beta in rows}):
-        marks = [(kinds[mode.name], gap(rows[beta], 2)) for mode, rows in shown if beta in rows]
+        marks = [(mode.kind, gap(rows[beta], 2)) for mode, rows in shown if beta in rows]
         yield CardRow(Name(f"{beta:g}"), tuple((kind, number) for kind, number in marks if number is not None))
-
-
-def _kinds(found: Sequence[Mode]) -> dict[str, MarkKind]:
-    return {mode.name: "b" if mode.name == "on_policy" else "a" for mode in found}
-
-
-def _keys(found: Sequence[Mode]) -> tuple[tuple[MarkKind, Message], ...]:
-    kinds = _kinds(found)
-    return tuple((kinds[mode.name], say(f"mode.{mode.name}")) for mode in found)
 
 
 def _gain(material: Material, mode: Mode) -> EvidenceRow | None:
     """Return a mode's difference to its RCE base: over all betas, else at the documents' reference, else any."""
-    reference = material.main.reference_beta
-    wanted = [mode.over, mode.groups.get(reference if reference is not None else math.nan, ""), *mode.groups.values()]
-    rows = (_primary(material, name, mode.base) for name in wanted if name)
+    rows = (material.primary(name, mode.base) for name in mode.wanted)
     return next((row for row in rows if row is not None), None)
 
 
@@ -207,59 +224,39 @@ def _gain_headline(found: Sequence[Mode], known: Sequence[tuple[Mode, EvidenceRo
     """Return in which modes GRPO is separated from RCE, and whether upwards."""
     if not known:
         return say("card.grpo.untested" if found else "card.no_grpo")
-    signs = {mode.name: _verdict(row) for mode, row in known}
-    if len(set(signs.values())) == 1:
-        return say(f"card.grpo.all.{next(iter(signs.values()))}")
-    (first, verdict), (other, then) = signs.items()
-    parts = say(f"card.grpo.{verdict}", mode=_start(first)), say(f"card.grpo.{then}", mode=say(f"mode.{other}"))
+    signs = ["open" if not is_separated(row) else "up" if row.value > 0 else "down" for _, row in known]
+    if len(set(signs)) == 1:
+        return say(f"card.grpo.all.{signs[0]}")
+    (first, _), (other, _) = known
+    parts = say(f"card.grpo.{signs[0]}", mode=first.start), say(f"card.grpo.{signs[1]}", mode=other.called)
     return say("card.grpo.depends", first=parts[0], then=parts[1])
 
 
-def _start(mode: str) -> Message:
-    """Return a mode's name as a sentence begins with it."""
-    return say(f"mode.start.{mode}")
-
-
-def _verdict(row: EvidenceRow) -> str:
-    return "open" if not is_separated(row) else "up" if row.value > 0 else "down"
-
-
 def _gain_sentence(material: Material, mode: Mode, row: EvidenceRow) -> Message:
-    each = [_primary(material, name, mode.base) for name in mode.groups.values()]
-    tested = [found for found in each if found is not None]
+    tested = _tested(material, mode)
     is_over = row.subject == mode.over
     beta = 0.0 if is_over else PolicyName.parse(row.subject).beta or 0.0
     which = say("card.grpo.over_betas") if is_over else say("card.grpo.at_beta", beta=beta)
-    return say(
-        "card.grpo.gain",
-        mode=_start(mode.name),
-        gap=gap(row, 1),
-        which=which,
-        apart=count_separated(tested),
-        tested=len(tested),
-    )
+    counts = {"apart": count_separated(tested), "tested": len(tested)}
+    return say("card.grpo.gain", mode=mode.start, gap=gap(row, 1), which=which, **counts)
 
 
 def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
-    similar = [(row.value, name) for name in SIMILAR if (row := material.accuracy(name)) is not None]
-    rows: list[tuple[MarkKind, Cell, Number | None]] = [("muted", say("card.policy.random"), _level(material, RANDOM))]
-    if similar:
-        rows.append(("muted", say("card.policy.similar"), _level(material, max(similar)[1])))
-    rows.append(("muted", say("card.policy.rce"), _level(material, material.main.last_rce or "")))
-    rows += [(_kinds([mode])[mode.name], say(f"card.policy.{mode.name}"), _level_of(material, mode)) for mode in found]
-    rows.append(("muted", say("card.policy.oracle"), _level(material, ORACLE)))
-    return (CardRow(label, ((kind, number),)) for kind, label, number in rows if number is not None)
+    def levels(*groups: str) -> list[Number]:
+        return [number for group in groups if (number := level(material.accuracy(group), 1)) is not None]
+
+    similar = sorted(levels(*SIMILAR), key=lambda number: number.value, reverse=True)
+    yield from _marked("muted", "random", levels(RANDOM))
+    yield from _marked("muted", "similar", similar)
+    yield from _marked("muted", "rce", levels(material.main.last_rce or ""))
+    for mode in found:
+        yield from _marked(mode.kind, mode.name, levels(*mode.wanted))
+    yield from _marked("muted", "oracle", levels(ORACLE))
 
 
-def _level(material: Material, group: str) -> Number | None:
-    return level(material.accuracy(group), 1)
-
-
-def _level_of(material: Material, mode: Mode) -> Number | None:
-    """Return a mode's accuracy over its betas; where only single ones have an interval that of the reference."""
-    reference = material.main.reference_beta
-    wanted = [mode.over, *(name for beta, name in mode.groups.items() if beta == reference), *mode.groups.values()]
-    return next((number for name in wanted if (number := _level(material, name)) is not None), None)
+def _marked(kind: MarkKind, policy: str, numbers: Sequence[Number]) -> Iterator[CardRow]:
+    """Yield a row of the first of some numbers, none without any."""
+    yield from (CardRow(say(f"card.policy.{policy}"), ((kind, number),)) for number in numbers[:1])
 
 
 def _basis(rows: Iterable[EvidenceRow]) -> Cell:
@@ -267,16 +264,13 @@ def _basis(rows: Iterable[EvidenceRow]) -> Cell:
     known = list(rows)
     if not known:
         return None
-    counts = sorted({row.runs for row in known})
-    first = max(known, key=lambda row: row.runs)
-    few = min(known, key=lambda row: row.runs)
+    first, few = (pick(known, key=lambda row: row.runs) for pick in (max, min))
     basis = say("card.basis", runs=part(first, "runs", 0), n=part(first, "n", 0))
-    kind = few.subject.split("/")[1]
-    if counts[-1] == 1:
+    if first.runs == 1:
         return sentences(basis, say("card.one_seed"))
-    return sentences(
-        basis, say("card.fewer_seeds", mode=_start(kind), runs=part(few, "runs", 0)) if len(counts) > 1 else None
-    )
+    mode = say(f"mode.start.{few.subject.split('/')[1]}")
+    fewer = say("card.fewer_seeds", mode=mode, runs=part(few, "runs", 0)) if few.runs < first.runs else None
+    return sentences(basis, fewer)
 
 
 def _recipes(material: Material, found: Sequence[Mode]) -> Cell:

@@ -7,45 +7,28 @@ Plain pivots stand in `resources/tables/documents_selector.yaml`; here are curve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.catalogue import number_text
-from lever_pipe.report.cells import Cell, Code, Name, Number, Series, average, derived, level, minus, say
+from lever_pipe.report.cells import Cell, Code, Name, Number, Series, average, derived, level, minus, numbers_in, say
 from lever_pipe.report.material import Material
+from lever_pipe.report.reference import ACCURACY_015, CURVE_BETAS, CURVES
 from lever_pipe.report.selector import data, document_002
 from lever_pipe.report.selector.printed import printed
 from lever_pipe.report.table import Column, Table, TableLine, beside
 
-CURVES = "KL_BETA_012_vs_015_训练曲线分析报告.md"
-"""File of the reference that document 000 quotes."""
 K64, OLD = "rl_data_k64_v3.json", "rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json"
-CURVE_BETAS = (0.12, 0.15)
 LAST_PUBLISHED_EPOCH = 50
 PARAMETERS = ("base", "rl_data", "epochs", "lr", "kl_beta", "batch", "frozen", "reward")
 """Lines of a table of configurations."""
 REMARKS = ((2, max, "highest_kl"), (2, min, "lowest_kl"), (3, min, "lowest_loss"), (4, min, "lowest_ppo"))
 """Cell of a line of a training table of document 001, extreme, and the message of the document's remark about it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CurveMetric:
-    """One metric of document 000 with the statistics that it prints."""
-
-    name: str
-    digits: int
-    statistics: tuple[str, ...] = ("mean", "first", "last")
-
-
-CURVE_METRICS = (
-    CurveMetric("kl", 6, ("mean", "first", "last", "change")),
-    CurveMetric("kl_loss", 8),
-    CurveMetric("ppo_loss", 8),
-    CurveMetric("loss", 8),
-    CurveMetric("val_loss", 6, ("mean", "first", "last", "minimum")),
-    CurveMetric("mean_ratio", 6),
-    CurveMetric("mean_advantage", 8),
-)
+DECIMALS = {"kl": 6, "kl_loss": 8, "ppo_loss": 8, "loss": 8, "val_loss": 6, "mean_ratio": 6, "mean_advantage": 8}
+"""The metrics of document 000, with the decimals that it prints."""
+FURTHER = {"kl": "change", "val_loss": "minimum"}
+"""What the document prints of a metric beside its mean, first and last epoch."""
 
 
 def tables(material: Material) -> Iterator[Table]:
@@ -68,12 +51,13 @@ def _document_000(material: Material) -> Iterator[Table]:
     groups = tuple(material.grpo(beta, max(runs[beta])) for beta in betas)
     quoted = tuple(f"published/grpo_balanced/beta~{beta_text(b)}/epoch~{LAST_PUBLISHED_EPOCH}" for b in CURVE_BETAS)
     lines: list[TableLine] = []
-    for metric in CURVE_METRICS:
-        ours = [_statistics(metric, _curve(material, metric, runs[beta])) for beta in betas]
+    for metric, digits in DECIMALS.items():
+        ours = [_statistics(_curve(material, metric, runs[beta]), digits) for beta in betas]
         theirs = [_published_statistics(material, metric, beta) for beta in betas]
-        for name in metric.statistics:
-            names = (say(f"doc.metric.{metric.name}"), say(f"doc.statistic.{name}"))
-            left, right = (_with_difference([each.get(name) for each in side], metric, name) for side in (ours, theirs))
+        for name in filter(None, ("mean", "first", "last", FURTHER.get(metric))):
+            names = (say(f"doc.metric.{metric}"), say(f"doc.statistic.{name}"))
+            of = 2 if name == "change" else digits
+            left, right = (_with_difference([each.get(name) for each in side], of) for side in (ours, theirs))
             lines += beside(names, left, right, (groups, quoted))
     seeds = max(len(subjects) for run in runs.values() for subjects in run.values())
     columns = [Column(say(head), "name") for head in ("doc.head.metric", "doc.head.statistic", "head.source")]
@@ -98,9 +82,8 @@ def long_runs(material: Material) -> dict[float, dict[int, list[str]]]:
     Shorter runs of a beta, and betas without a long one, are left out: means over other spans do not compare.
     """
     start = f"preset~{material.main.preset}/grpo/base~{material.main.base}/"
-    subjects = material.evidence.subjects("kl", study="lever")
     runs: dict[tuple[float, int], dict[int, str]] = {}
-    for subject in subjects:
+    for subject in material.evidence.subjects("kl", study="lever"):
         if subject.startswith(start) and "/seed~" in subject:
             name = PolicyName.parse(subject)
             runs.setdefault((name.beta or 0.0, name.seed or 0), {})[name.epoch or 0] = subject
@@ -113,98 +96,79 @@ def long_runs(material: Material) -> dict[float, dict[int, list[str]]]:
     return found
 
 
-def _curve(material: Material, metric: CurveMetric, run: Mapping[int, Sequence[str]]) -> dict[int, Number]:
+def _curve(material: Material, metric: str, run: Mapping[int, Sequence[str]]) -> dict[int, Number]:
     """Return a metric by epoch, mean over seeds."""
     found: dict[int, Number] = {}
     for epoch, subjects in sorted(run.items()):
-        cells = [level(material.evidence.find(subject, metric.name), metric.digits) for subject in subjects]
+        cells = [level(material.evidence.find(subject, metric), DECIMALS[metric]) for subject in subjects]
         value = average(cells) if len(cells) > 1 else cells[0]
         if value is not None:
             found[epoch] = value
     return found
 
 
-def _statistics(metric: CurveMetric, curve: Mapping[int, Number]) -> dict[str, Cell]:
+def _statistics(curve: Mapping[int, Number], digits: int) -> dict[str, Cell]:
     if not curve:
         return {}
-    first, last = curve[min(curve)], curve[max(curve)]
-    found: dict[str, Cell] = {"mean": average(list(curve.values()), metric.digits), "first": first, "last": last}
-    found["change"] = _change(first, last)
-    epoch = min(curve, key=lambda at: curve[at].value)
+    first, last, epoch = curve[min(curve)], curve[max(curve)], min(curve, key=lambda at: curve[at].value)
     where = derived(epoch, 0, [curve[epoch]], "epoch of the minimum")
-    return found | {"minimum": say("doc.at_epoch", value=curve[epoch], epoch=where)}
+    return _named(average(list(curve.values()), digits), first, last, curve[epoch], where)
 
 
-def _change(first: Number | None, last: Number | None) -> Number | None:
-    if first is None or last is None or not first.value:
-        return None
-    value = 100 * (last.value - first.value) / first.value
-    found = derived(value, 2, [first, last], "percent of the first", sign=True)
-    return found and replace(found, unit=" %")
-
-
-def _published_statistics(material: Material, metric: CurveMetric, beta: float) -> dict[str, Cell]:
+def _published_statistics(material: Material, metric: str, beta: float) -> dict[str, Cell]:
     subject = f"published/grpo_balanced/beta~{beta_text(beta)}"
-
-    def find(epoch: str, at: str = "") -> Number | None:
-        row = material.evidence.find(f"{subject}{epoch}", metric.name, at=at, quoted=CURVES)
-        cell = level(row, 0 if at == "minimum epoch" else metric.digits)
-        return cell and replace(cell, printed="")
-
-    found: dict[str, Cell] = {"mean": find("", at="mean(1-50)"), "first": find("/epoch~1")}
-    found["last"] = find(f"/epoch~{LAST_PUBLISHED_EPOCH}")
-    found["change"] = _change(find("/epoch~1"), find(f"/epoch~{LAST_PUBLISHED_EPOCH}"))
-    lowest, where = find("", at="minimum"), find("", at="minimum epoch")
-    return found | {"minimum": lowest and say("doc.at_epoch", value=lowest, epoch=where)}
+    places = (("", "mean(1-50)"), ("/epoch~1", ""), (f"/epoch~{LAST_PUBLISHED_EPOCH}", ""))
+    found = []
+    for epoch, at in (*places, ("", "minimum"), ("", "minimum epoch")):
+        row = material.evidence.find(f"{subject}{epoch}", metric, at=at, quoted=CURVES)
+        cell = level(row, 0 if at == "minimum epoch" else DECIMALS[metric])
+        found.append(cell and replace(cell, printed=""))
+    return _named(*found)
 
 
-def _with_difference(cells: list[Cell], metric: CurveMetric, name: str) -> list[Cell]:
+def _named(
+    mean: Number | None, first: Number | None, last: Number | None, least: Number | None, at: Number | None
+) -> dict[str, Cell]:
+    """Return the statistics of a curve by name, with its change in percent and the epoch of its minimum."""
+    found: dict[str, Cell] = {"mean": mean, "first": first, "last": last}
+    if first is not None and last is not None and first.value:
+        value = 100 * (last.value - first.value) / first.value
+        change = derived(value, 2, [first, last], "percent of the first", sign=True)
+        found["change"] = change and replace(change, unit=" %")
+    return found | {"minimum": least and say("doc.at_epoch", value=least, epoch=at)}
+
+
+def _with_difference(cells: list[Cell], digits: int) -> list[Cell]:
     if len(cells) != 2:
         return cells
-    left, right = (_number(cell) for cell in cells)
-    difference = minus(left, right, 2 if name == "change" else metric.digits)
+    left, right = (next((n for n in numbers_in(cell) if isinstance(n, Number)), None) for cell in cells)
+    difference = minus(left, right, digits)
     return [*cells, difference and replace(difference, unit=left.unit if left else "")]
 
 
-def _number(cell: Cell) -> Number | None:
-    """Return the number of a cell, of a sentence its first one."""
-    values = [cell] if isinstance(cell, Number) else [value for _, value in getattr(cell, "args", ())]
-    return next((value for value in values if isinstance(value, Number)), None)
-
-
 def _document_001(material: Material) -> Iterator[Table]:
-    stated: dict[str, Cell] = {
-        "base": Code("kl012/rce_epoch5.pt"),
-        "rl_data": Code(K64),
-        "batch": 1,
-        "reward": None,
-        "kl_beta": None,
-    }
+    stated = {"base": Code("kl012/rce_epoch5.pt"), "rl_data": Code(K64), "batch": 1, "reward": None, "kl_beta": None}
     yield from _configuration(material, "001", {"": stated})
     for table in material.declared("001"):
         yield _remarked(table) if "training" in table.id else table
 
 
 def _document_002(material: Material) -> Iterator[Table]:
-    old: dict[str, Cell] = {"base": say("doc.config.rce", epoch=5), "rl_data": Code(OLD), "batch": None}
-    stated = {"0.18": old, "0.15": {**_stated_of_015(material), "batch": None}, "0.12": old}
-    yield from _configuration(material, "002", stated)
+    loss = level(material.evidence.find("published/rce/epoch~2", "val_loss", quoted=ACCURACY_015), 4)
+    facts = {metric: row for metric in ("queries", "positive_pct") for row in material.rl_data(metric, K64)}
+    data_of = {name: level(row, 1) for name, row in facts.items()}
+    old = {"base": say("doc.config.rce", epoch=5), "rl_data": Code(OLD), "batch": None}
+    of_015 = {
+        "base": say("doc.config.rce_loss", epoch=2, loss=loss) if loss else say("doc.config.rce", epoch=2),
+        "rl_data": say("doc.config.rl_data", file=Code(K64), **data_of) if len(data_of) == 2 else Code(K64),
+        "batch": None,
+    }
+    yield from _configuration(material, "002", {"0.18": old, "0.15": of_015, "0.12": old})
     yield from material.declared("002")
     yield from document_002.tables(material)
 
 
-def _stated_of_015(material: Material) -> dict[str, Cell]:
-    find = material.evidence.find
-    loss = level(find("published/rce/epoch~2", "val_loss", quoted="2025-12-20正确率.md"), 4)
-    facts = {metric: row for metric in ("queries", "positive_pct") for row in material.rl_data(metric, K64)}
-    data_of = {name: level(row, 1) for name, row in facts.items()}
-    return {
-        "base": say("doc.config.rce_loss", epoch=2, loss=loss) if loss else say("doc.config.rce", epoch=2),
-        "rl_data": say("doc.config.rl_data", file=Code(K64), **data_of) if len(data_of) == 2 else Code(K64),
-    }
-
-
-def _configuration(material: Material, section: str, stated: Mapping[str, Mapping[str, Cell]]) -> Iterator[Table]:
+def _configuration(material: Material, section: str, stated: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
     """Yield our settings beside those that a document states, one column a KL_BETA where it tells them apart."""
     ours = _our_settings(material)
     if not ours:

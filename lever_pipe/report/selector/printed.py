@@ -15,6 +15,8 @@ STATISTICS = ("mean", "first", "last", "minimum")
 """Notes that name a statistic over a run, which its line names already."""
 FIELDS = ("base_checkpoint", "rl_data", "kl_beta_applied", "kl_control", "learning_rate", "trained")
 """What differs between the published runs, and no file name tells."""
+WORDS = {"unknown": "published.unknown", "as labelled": "published.as_labelled"}
+"""Values in the file of published lineage that the page says in its language."""
 
 
 def printed(material: Material, tables: Sequence[Table], told: set[str]) -> Iterator[Table]:
@@ -22,7 +24,7 @@ def printed(material: Material, tables: Sequence[Table], told: set[str]) -> Iter
 
     `told` are the notes that stand on the page already; those of this table are added.
     """
-    rows = [row for table in tables for row in _rows_behind(material, table)]
+    rows = [row for table in tables for line in table.lines for cell in line.cells for row in _behind(material, cell)]
     section = tables[0].section if tables else ""
     found: dict[tuple[str, ...], list[EvidenceRow]] = {}
     remarks = ["published.note"]
@@ -34,24 +36,18 @@ def printed(material: Material, tables: Sequence[Table], told: set[str]) -> Iter
         return
     lines = [TableLine((Name(file), *_what(of), _known(values), _noted(of))) for (file, *values), of in found.items()]
     names = ("published.file", "head.kl_beta", "head.epoch", "published.known", "published.noted")
-    table = Table(
-        id=f"{section}-published",
-        section=section,
-        title=say("published.title"),
-        columns=tuple(Column(say(name), "name" if i < 1 else "words") for i, name in enumerate(names)),
-        lines=tuple(lines),
-        notes=tuple(say(message) for message in dict.fromkeys(remarks) if message not in told),
-    )
+    columns = tuple(Column(say(name), "name" if i < 1 else "words") for i, name in enumerate(names))
+    notes = tuple(say(message) for message in dict.fromkeys(remarks) if message not in told)
+    table = Table(f"{section}-published", section, say("published.title"), columns, tuple(lines), notes=notes)
     yield table.without_empty_columns()
     told.update(remarks)
 
 
-def _rows_behind(material: Material, table: Table) -> Iterator[EvidenceRow]:
-    for line in table.lines:
-        for number in (number for cell in line.cells for number in numbers_in(cell)):
-            keys = getattr(number, "of", ()) or (number.ref,)
-            rows = (material.evidence.at(key) for key in keys if key)
-            yield from (row for row in rows if row.quoted and row.subject.startswith("published/grpo"))
+def _behind(material: Material, cell: Cell) -> Iterator[EvidenceRow]:
+    """Yield the published rows that the numbers of a cell are made of."""
+    for number in numbers_in(cell):
+        rows = (material.evidence.at(key) for key in getattr(number, "of", ()) or (number.ref,) if key)
+        yield from (row for row in rows if row.quoted and row.subject.startswith("published/grpo"))
 
 
 def _fields(material: Material, row: EvidenceRow, section: str) -> Fields:
@@ -69,12 +65,10 @@ def _what(rows: Sequence[EvidenceRow]) -> tuple[Cell, Cell]:
 
 
 def _known(values: Sequence[str]) -> Cell:
-    """Return the stated fields of a run, each with its name."""
-    told = [
-        say("published.field", field=say(f"guard.field.{name}"), value=_stated(text))
-        for name, text in zip(FIELDS, values, strict=True)
-        if text
-    ]
+    """Return the stated fields of a run, each with its name, common words in the page's language."""
+    known = {name: text for name, text in zip(FIELDS, values, strict=True) if text}
+    cells = {name: say(WORDS[text]) if text in WORDS else Code(text) for name, text in known.items()}
+    told = [say("published.field", field=say(f"guard.field.{name}"), value=cell) for name, cell in cells.items()]
     return Series(tuple(told), "parts") if told else None
 
 
@@ -88,9 +82,3 @@ def _noted(rows: Sequence[EvidenceRow]) -> Cell:
         say("published.about", betas=_what(of)[0], epochs=_what(of)[1], note=Code(how)) for how, of in notes.items()
     ]
     return Series(tuple(told), "parts") if told else None
-
-
-def _stated(value: str) -> Cell:
-    """Return a stated value as it stands in the file of published lineage, its common words in the page's language."""
-    words = {"unknown": "published.unknown", "as labelled": "published.as_labelled"}
-    return say(words[value]) if value in words else Code(value)

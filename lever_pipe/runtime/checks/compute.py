@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -25,7 +27,7 @@ OF_JOBS = ("package", "versions", "folder", "sees_files")
 
 
 def probe(token: Path) -> str:
-    """Return, as one line of JSON, what this machine would run a job with, and whether it sees the file `token`."""
+    """Return, as one line of JSON, what this machine would run a job with, and whether it sees `token` and its lock."""
     return json.dumps(
         {
             "host": socket.gethostname(),
@@ -33,6 +35,7 @@ def probe(token: Path) -> str:
             "versions": installed_versions(),
             "folder": str(Path.cwd()),
             "sees_files": token.exists(),
+            "sees_locks": _is_locked(token),
             "gpus": _gpus(),
         },
         sort_keys=True,
@@ -47,6 +50,8 @@ def check(jobs: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Outcome]:
     )
     snapshot.FOLDER.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=snapshot.FOLDER, prefix="doctor-") as token:
+        with suppress(OSError):  # a file system without locks: no machine sees one
+            fcntl.flock(token, fcntl.LOCK_EX)
         here = json.loads(probe(Path(token.name)))
         for request in asked:
             yield _compare(request, _command(request, prefix, token.name), here)
@@ -59,13 +64,30 @@ def _compare(request: JobRequest, command: list[str], here: dict[str, Any]) -> O
     there = _answer(reply.output) if reply else None
     if there is None:
         said = (reply.error.strip().splitlines() or ["nothing"])[-1] if reply else f"no end after {RUN_WITHIN:.0f} s"
-        return warning(check, "node answers", said, python=Path(sys.executable).name, seconds=START_WITHIN)
+        return warning(
+            check,
+            f"a node that starts `{Path(sys.executable).name} -m lever_pipe` within {START_WITHIN} s",
+            found=said,
+            do="Try again when a node is free; or put Python and package where all nodes see them.",
+        )
     different = [name for name in OF_JOBS if there.get(name) != here[name]]
     if different:
-        found = "; ".join(f"{name} {there.get(name)}" for name in different) + f" on {there['host']}"
-        return fault(check, "node differs", found, here="; ".join(f"{name} {here[name]}" for name in different))
+        return fault(
+            check,
+            "; ".join(f"{name} {here[name]}" for name in different),
+            found="; ".join(f"{name} {there.get(name)}" for name in different) + f" on {there['host']}",
+            do="Use one environment and one folder that all nodes share.",
+        )
+    if there.get("sees_locks") is False:
+        return warning(
+            check,
+            "a file system on which machines see each other's locks",
+            found=f"none on {there['host']}",
+            do="Mount it so (Lustre: -o flock): else SLURM alone tells two jobs of one artefact apart.",
+        )
     if request.gres and there["gpus"] == 0:
-        return warning(check, "node without GPU", f"none on {there['host']}")
+        do = "Install a torch that fits the node's driver, or name another partition."
+        return warning(check, "a GPU that torch sees", found=f"none on {there['host']}", do=do)
     gpus = "no torch here" if there["gpus"] is None else there["gpus"]
     return ok(check, f"{there['host']}: same package, versions and folder; GPUs that torch sees: {gpus}")
 
@@ -89,6 +111,15 @@ def _answer(output: str) -> dict[str, Any] | None:
         if isinstance(value, dict) and "package" in value:
             return value
     return None
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as fault:
+        return isinstance(fault, BlockingIOError)
+    return False
 
 
 def _gpus() -> int | None:

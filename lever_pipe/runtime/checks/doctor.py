@@ -23,7 +23,6 @@ from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.snakemake_adapter import UnplannableError, planned_jobs
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
-CONFIG = Path("config.yaml")
 SLURM, LOCAL = "slurm", "local"
 
 Job = Mapping[str, Any]
@@ -34,7 +33,7 @@ class SnakemakeCall(NamedTuple):
 
     Attributes:
         config: the configuration, files and words merged.
-        slurm: settings of the executor plugin; None with another executor.
+        slurm: what jobs are submitted with; None with another executor.
     """
 
     config: dict[str, Any]
@@ -56,9 +55,9 @@ def preflight(
 
     Args:
         experiment: what runs.
-        executor: Snakemake's executor; with `slurm`, SLURM is looked at too, and with `local`, this machine's GPUs.
+        executor: Snakemake's executor; with `local`, this machine's GPUs are looked at too.
         jobs: resources of each job that is to be submitted or run here, `rule` and `threads` among them.
-        slurm: settings of the executor plugin.
+        slurm: what jobs are submitted with; with it, SLURM is looked at.
         chosen: what to do about jobs of an earlier run; by default what the environment says.
         folder: the working directory.
 
@@ -69,8 +68,7 @@ def preflight(
     on_orphans, rules = orphans.choice(chosen), {str(job["rule"]) for job in jobs}
     found = list(local_checks.check(experiment, rules=rules, folder=folder))
     if jobs:
-        settings = (slurm or SlurmSettings()) if executor == SLURM else None
-        found += look_at_jobs(experiment, jobs, executor, settings, on_orphans, folder, so_far=found)
+        found += look_at_jobs(experiment, jobs, executor, slurm, on_orphans, folder, so_far=found)
     for outcome in found:
         if outcome.level is Level.WARNING:
             LOG.warning(outcome.text)
@@ -96,7 +94,7 @@ def look_at_jobs(
     if slurm is not None:
         found = list(slurm_checks.check(slurm, jobs))
         may_be_left = not any(each.check == slurm_checks.CLUSTER and each.level is Level.FAULT for each in found)
-        prefix, silence = slurm.jobname_prefix, fault
+        prefix, silence = slurm.own.jobname_prefix or "", fault
     else:
         computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
         found = list(local_checks.gpus(computing))
@@ -152,7 +150,7 @@ def examine(
         yield found[-1]
     yield from look_at_jobs(experiment, jobs, call.executor, call.slurm, on_orphans, folder, so_far=found)
     if on_nodes and call.slurm is not None:
-        yield from compute.check(jobs, call.slurm.jobname_prefix)
+        yield from compute.check(jobs, call.slurm.own.jobname_prefix)
 
 
 def read_call(words: Sequence[str]) -> SnakemakeCall:
@@ -166,14 +164,14 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
 
     try:
         args = snakemake_adapter.arguments_of(words)
-        files = [path for path in (CONFIG, *(args.configfile or ())) if path != CONFIG or path.exists()]
+        config, source = snakemake_adapter.configured(vars(args))
         executor = args.executor or LOCAL
         settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None
         return SnakemakeCall(
-            config=snakemake_adapter.configuration_of(files, args.config),
-            source=" + ".join(map(str, files)),
+            config=config,
+            source=source,
             executor=executor,
-            slurm=SlurmSettings.of(settings, attempts=1 + args.retries) if settings else None,
+            slurm=SlurmSettings(settings, attempts=1 + args.retries) if settings else None,
         )
     except (CliException, WorkflowError, ValueError, OSError) as refusal:
         expected = "doctor: expected words that Snakemake understands"

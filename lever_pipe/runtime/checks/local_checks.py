@@ -19,6 +19,7 @@ from lever_pipe.lever.datasets.okvqa import read_questions
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks import obtain
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
+from lever_pipe.runtime.sizing import LoadedModel
 from lever_pipe.runtime.slurm.requests import whole
 
 SNAKEMAKE = Path(".snakemake")
@@ -29,6 +30,8 @@ ROOM_PER_MODEL_BYTE = 2
 """Checkpoints, embeddings and answers grow with the models; a rule of thumb that is only a warning."""
 NO_GPU = "none: nvidia-smi lists no GPU, and CUDA_VISIBLE_DEVICES is empty or unset"
 NO_ROOM = 100_000_000
+MAKE_ROOM = "Make room, or lay `results` or `store.folder` elsewhere."
+KEEPS_ON = "The run goes on and keeps nothing there. Make room, or lay `store.folder` elsewhere."
 INODES = 20_000
 
 DATA_RULES = {"generate_world", "prepare_examples", "embed_examples", "generate_rl_data", "answer_prompts"}
@@ -48,34 +51,25 @@ class Model(NamedTuple):
     """A model folder and what its readers look for in it.
 
     Attributes:
-        rules: those that load it.
         any_of: files of which one is enough.
     """
 
-    key: str
-    folder: str
-    rules: frozenset[str]
+    loaded: LoadedModel
     files: tuple[str, ...]
     any_of: tuple[model_folders.AnyOf, ...] = ()
 
 
 def models(experiment: Experiment) -> list[Model]:
-    """Return the model folders of the configured studies."""
-    found = []
-    if "lever" in experiment.studies:
-        of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
-        of_lvlm = ("config.json", "preprocessor_config.json", "tokenizer.json")
-        asking = frozenset({"generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"})
-        embedding = frozenset({"embed_examples"})
-        vocabulary = model_folders.VOCABULARY
-        found.append(Model("encoder.model", experiment.encoder.model, embedding, of_encoder, vocabulary))
-        found.append(Model(LVLM, experiment.lvlm.model, asking, of_lvlm))
+    """Return the model folders of the configured studies that are loaded here; a trainer elsewhere has its own."""
     intention = experiment.intention
-    if "intention" in experiment.studies and intention.engine == "native" and intention.model.folder:
-        playing = frozenset({"train_agent", "evaluate_agent", "evaluate_start"})
-        of_codec = TOKENIZERS.get(intention.model.codec, ())
-        found.append(Model(AGENT, intention.model.folder, playing, ("config.json",), of_codec))
-    return found
+    of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
+    files: dict[str, tuple[tuple[str, ...], tuple[model_folders.AnyOf, ...]]] = {
+        "encoder.model": (of_encoder, model_folders.VOCABULARY),
+        LVLM: (("config.json", "preprocessor_config.json", "tokenizer.json"), ()),
+    }
+    if intention.engine == "native":
+        files[AGENT] = (("config.json",), TOKENIZERS.get(intention.model.codec, ()))
+    return [Model(model, *files[model.key]) for model in sizing.loaded(experiment) if model.key in files]
 
 
 def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
@@ -86,20 +80,26 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         rules: rules of the planned jobs: what none of them reads is not looked at. None for everything.
         folder: the working directory.
     """
-    needed = [model for model in models(experiment) if rules is None or model.rules & set(rules)]
-    weights = sum(model_folders.bytes_of(folder / name) for name in {model.folder for model in needed})
+    needed = [model for model in models(experiment) if _any(rules, set(model.loaded.rules))]
+    weights = sum(model_folders.bytes_of(folder / name) for name in {model.loaded.folder for model in needed})
     written = (folder / path for path in (experiment.results, SNAKEMAKE))
     ledger = folder / plan.ledger_folder(experiment)
     yield from disks(*written, kept=ledger, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
     for model in needed:
         yield model_folder(model, folder)
-        if model.key == LVLM:
+        if model.loaded.key == LVLM:
             yield from family(experiment, folder)
-        if model.key == AGENT and rules is None:
+        if model.loaded.key == AGENT and rules is None:
             yield from chat_template(experiment, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
     for package, version in snakemake_adapter.unknown_versions().items():
-        yield warning(package, "unknown version", version, known=snakemake_adapter.WRITTEN_FOR[package])
+        known = snakemake_adapter.WRITTEN_FOR[package]
+        yield warning(
+            package,
+            f"version {known}, for which lever_pipe/runtime/snakemake_adapter.py is written",
+            found=version,
+            do="Run tests/unit/runtime/test_snakemake_adapter.py and tests/workflow with it.",
+        )
 
 
 def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outcome]:
@@ -120,9 +120,13 @@ def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outco
     short = {rule: needed for rule, processes in taken.items() if (needed := max(1, processes)) > number}
     if short:
         most = max(short.values())
-        found = f"{number} visible" if number else NO_GPU
-        devices_needed = "a CUDA device" if most == 1 else f"{most} CUDA devices, one a process"
-        yield fault("CUDA", "CUDA", f"{found} ({', '.join(sorted(short))})", devices=devices_needed)
+        yield fault(
+            "CUDA",
+            "a CUDA device" if most == 1 else f"{most} CUDA devices, one a process",
+            found=f"{f'{number} visible' if number else NO_GPU} ({', '.join(sorted(short))})",
+            do="Run on such a machine or with profiles/slurm, or on the CPU: "
+            "--set-resources RULE:device=cpu RULE:processes=1",
+        )
     else:
         yield ok("CUDA", f"{number} visible")
 
@@ -153,27 +157,40 @@ def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Outcom
             handle.write(b"\0")
     except OSError as refusal:
         if not (keeps_only and refusal.errno in os_faults.FULL):
-            return fault(check, "unwritable", refusal.strerror or str(refusal))
+            return fault(
+                check,
+                "a folder to write to",
+                found=refusal.strerror or str(refusal),
+                do="Mend its permission or quota, or name another folder (`results`, `store.folder`).",
+            )
     free, state = shutil.disk_usage(there).free, os.statvfs(there)
     complaint = fault if free < NO_ROOM and not keeps_only else warning
     if free < needed:
-        return complaint(check, "room to keep" if keeps_only else "room", _bytes(free), needed=_bytes(needed))
+        return complaint(
+            check, f"about {_bytes(needed)} free", found=_bytes(free), do=KEEPS_ON if keeps_only else MAKE_ROOM
+        )
     if state.f_files and state.f_favail < INODES:  # some file systems count none
-        return warning(check, "inodes", str(state.f_favail), needed=INODES)
+        do = "Remove files, or lay `results` or `store.folder` elsewhere."
+        return warning(check, f"{INODES} free inodes", found=str(state.f_favail), do=do)
     return ok(check, f"{_bytes(free)} free")
 
 
 def model_folder(model: Model, folder: Path) -> Outcome:
     """Return whether a model folder is whole."""
-    check = f"{model.key} {model.folder}"
-    faults = model_folders.faults_of(folder / model.folder, files=model.files, any_of=model.any_of)
+    key, name, _ = model.loaded
+    faults = model_folders.faults_of(folder / name, files=model.files, any_of=model.any_of)
     if faults:
-        known = {"key": model.key, "command": obtain.command(model.folder), "folder": model.folder}
-        is_there, is_bin = (folder / model.folder).is_dir(), model_folders.has_bin_only(folder / model.folder)
-        return fault(
-            check, "bin weights" if is_bin else "model" if is_there else "no model", "; ".join(faults), **known
+        expected, do = (
+            "a whole model folder",
+            f"Bring it again: {obtain.command(name)}\n    Or name the right folder in {key}.",
         )
-    return ok(check, f"whole, {_bytes(model_folders.bytes_of(folder / model.folder))}")
+        if model_folders.has_bin_only(folder / name):
+            expected, do = "weights as safetensors", f"Make them: python -m lever_pipe convert {name}"
+        elif not (folder / name).is_dir():
+            expected = "a model folder"
+            do = f"Bring it (docs/production.md): {obtain.command(name)}\n    Or name another in {key}."
+        return fault(f"{key} {name}", expected, found="; ".join(faults), do=do)
+    return ok(f"{key} {name}", f"whole, {_bytes(model_folders.bytes_of(folder / name))}")
 
 
 def family(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
@@ -183,9 +200,15 @@ def family(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
     if not kind or named == ANY_FAMILY:
         return
     if named != AUTO and kind in members and kind != named:
-        yield warning(check, "other family", kind, member=named)
+        do = "Set lvlm.member: auto, or hf, which answers for any family, slowly."
+        yield warning(check, f"model_type {named}, which lvlm.member names", found=kind, do=do)
     elif kind not in members and named in (AUTO, *members):
-        yield warning(check, "no family", f"model_type {kind!r}", members=", ".join(members))
+        yield warning(
+            check,
+            f"a family with an adapter of its own: {', '.join(members)}",
+            found=f"model_type {kind!r}",
+            do="lvlm.member: hf answers for any family, slowly, by the model library's own `generate`.",
+        )
 
 
 def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
@@ -199,7 +222,7 @@ def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
     try:
         hf.load(folder / model.folder)
     except LeverPipeError as refusal:
-        yield fault(check, "chat template", refusal.found, do=refusal.do)
+        yield fault(check, "a chat template that the agent's codec can use", found=refusal.found, do=refusal.do)
     else:
         yield ok(check, "shows and calls the tool")
 
@@ -211,10 +234,20 @@ def shares(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[Outcome]:
     told = {(str(job["rule"]), whole(job.get("processes"))): job for job in jobs}
     for (rule, processes), job in told.items():
         if processes > 1 and job.get("device") == "cpu" and job.get("launcher") == sizing.FSDP:
-            yield warning(f"processes of {rule}", "shared CPU", str(processes), rule=rule)
+            yield warning(
+                f"processes of {rule}",
+                "one process on the CPU, where several that share a model only wait for each other",
+                found=str(processes),
+                do=f"--set-resources {rule}:device=cpu {rule}:processes=1",
+            )
         if rule == "train_agent" and processes > 1 and prompts % processes:
-            fitting = sizing.dividing(prompts, processes)
-            yield fault(f"processes of {rule}", "shares", str(processes), prompts=prompts, fitting=fitting)
+            fit = sizing.dividing(prompts, processes)
+            yield fault(
+                f"processes of {rule}",
+                f"a number that divides intention.grpo.prompts / minibatches = {prompts}",
+                found=str(processes),
+                do=f"Change it, or ask for {fit}: --set-resources train_agent:processes={fit} train_agent:gpu={fit}",
+            )
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
@@ -237,20 +270,26 @@ def _train_questions(experiment: Experiment, folder: Path) -> Outcome:
     try:
         number = len(read_questions(folder / name))
     except LeverPipeError:  # prepare_examples tells of every fault
-        return warning(f"questions {name}", "no questions", "another")
+        return warning(f"questions {name}", "an official VQA question file", found="another", do="Mend it.")
     needed = {"pools.size": experiment.pools.size + 1}
     if not experiment.rl_data.import_from:
         needed["rl_data.n_queries"] = experiment.rl_data.n_queries
     if short := {key: count for key, count in needed.items() if count > number}:
         wanted = ", ".join(f"{count} for {key}" for key, count in short.items())
-        return fault(f"questions {name}", "few questions", str(number), wanted=wanted, keys=" and ".join(short))
+        do = f"Lower {' and '.join(short)}, or add train questions."
+        return fault(f"questions {name}", f"at least {wanted}", found=str(number), do=do)
     return ok(f"questions {name}", f"{number:,}")
 
 
 def _present(key: str, names: list[str], folder: Path) -> Outcome:
     absent = [name for name in names if not _holds_something(folder / name)]
     if absent:
-        return fault(key, "raw files", f"absent or empty: {', '.join(absent)}", key=key)
+        return fault(
+            key,
+            "raw files and folders with images",
+            found=f"absent or empty: {', '.join(absent)}",
+            do=f"Put them there (docs/production.md says from where), or name their places in {key}.",
+        )
     return ok(key, f"{len(names)} files and folders there")
 
 

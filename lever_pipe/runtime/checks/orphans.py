@@ -33,6 +33,14 @@ GONE_WITHIN = 300.0  # seconds that cancelled jobs may take to end
 LOOK_EVERY = 5.0
 TELL_EVERY = 60.0
 SHOWN = 20
+ANSWER = "an answer of squeue and scancel about jobs of an earlier run, which would write this run's files"
+UNKNOWN = "Make sure that none is left, or start the run again when `scontrol ping` says UP."
+DOWN = "Their node may be down: `scontrol show job ID` tells; wait for it or ask the administrators."
+CHOOSE = (
+    f"Let them end with {VARIABLE}=wait, or cancel them with {VARIABLE}=cancel (better before the run, so that it"
+    " plans with what they made: python -m lever_pipe doctor --orphans wait|cancel). A run that was started here with"
+    " --nolock may still own them."
+)
 COMMENTS = ("rule_", "group_")  # how the plugin's comments begin
 
 Sleep = Callable[[float], None]
@@ -131,18 +139,27 @@ def settle(
     """
     jobs = find(prefix, folder)
     if not jobs:
-        return silence(CHECK, "queue", "none") if jobs is None else ok(CHECK, "none in the queue")
+        return silence(CHECK, ANSWER, found="none", do=UNKNOWN) if jobs is None else ok(CHECK, "none in the queue")
     if chosen is OnOrphans.REPORT:
-        return fault(CHECK, "left jobs", f"{len(jobs)}", variable=VARIABLE, jobs="\n    ".join(described(jobs)))
+        return fault(
+            CHECK,
+            "no jobs of an earlier run of this folder in the queue: they write the files that this run would make",
+            found=f"{len(jobs)}",
+            do="\n    ".join([CHOOSE, *described(jobs)]),
+        )
     # Whole messages: Snakemake's formatter does not fill in arguments.
     LOG.warning("\n  ".join([f"{DOING[chosen]} jobs that an earlier run left in the queue:", *described(jobs)]))
     if chosen is OnOrphans.CANCEL and not slurm.cancel([job.id for job in jobs]):
-        return fault(CHECK, "queue", "none")
+        return fault(CHECK, ANSWER, found="none", do=UNKNOWN)
     with ended_by_sigterm():
         left = _until_gone(prefix, folder, sleep=sleep, within=GONE_WITHIN if chosen is OnOrphans.CANCEL else None)
     if left:
-        told_jobs = "\n    ".join(described(left))
-        return fault(CHECK, "cancelled jobs", f"{len(left)} still there", seconds=f"{GONE_WITHIN:.0f}", jobs=told_jobs)
+        return fault(
+            CHECK,
+            f"cancelled jobs to end within {GONE_WITHIN:.0f} s",
+            found=f"{len(left)} still there",
+            do="\n    ".join([DOWN, *described(left)]),
+        )
     return ok(CHECK, f"{len(jobs)} {'cancelled and gone' if chosen is OnOrphans.CANCEL else 'waited for'}")
 
 

@@ -7,44 +7,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lever_pipe.runtime.checks.findings import Outcome, fault, ok, warning
+from lever_pipe.runtime.rerun.why_names import counted, first
 from lever_pipe.runtime.slurm import squeue as slurm
-from lever_pipe.runtime.slurm.requests import JobRequest, distinct, refused
+from lever_pipe.runtime.slurm.requests import OTHER_CLUSTER, JobRequest, distinct, refused
 
 CHECKS_PER_RECORD = 3  # the plugin trusts squeue when it remembers a job for so many first waits
 CLUSTER, STATUS, REQUEUE = "SLURM", "status command", "requeue"
 SHORT_MEMORY = 60  # seconds of MinJobAge: with less, one slow answer is enough to miss the end of a job
 DEFAULT_COMMAND = "the plugin's default, sacct"
-PLENTY = 3  # names that a message lists
+ASK_ADMIN = "Ask the cluster's administrators, or start the run again when `scontrol ping` says UP."
+LONGER_MEMORY = "Ask the administrators for a MinJobAge of 300 s, SLURM's default."
 
 
 class SlurmSettings(NamedTuple):
-    """The executor plugin's settings on which the checks depend.
+    """What jobs are submitted with.
 
     Attributes:
-        seconds_before_status_checks: between a submission and the first question about it.
+        own: the executor plugin's own settings.
         attempts: how often a job may run, retries included.
     """
 
-    status_command: str = ""
-    seconds_before_status_checks: int = 40
-    jobname_prefix: str = ""
-    requeue: bool = False
-    no_requeue: bool = False
-    array_jobs: str = ""
+    own: Any
     attempts: int = 1
 
-    @classmethod
-    def of(cls, settings: Any, *, attempts: int = 1) -> SlurmSettings:
-        """Return what the plugin's own settings object says."""
-        return cls(
-            status_command=settings.status_command or "",
-            seconds_before_status_checks=settings.init_seconds_before_status_checks or 40,
-            jobname_prefix=settings.jobname_prefix or "",
-            requeue=bool(settings.requeue),
-            no_requeue=bool(settings.no_requeue),
-            array_jobs=settings.array_jobs or "",
-            attempts=attempts,
-        )
+    @property
+    def wait(self) -> int:
+        """Return the seconds between a submission and the first question about it."""
+        return self.own.init_seconds_before_status_checks or 40
 
 
 def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
@@ -52,43 +41,49 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
     known = slurm.settings()
     if known is None:
         found = "none: the controller is down or unreachable, or this is no machine of the cluster"
-        yield fault(CLUSTER, "no cluster", found)
+        yield fault(CLUSTER, "an answer to `scontrol show config` within 20 s", found=found, do=ASK_ADMIN)
         yield from _settings_alone(settings)
         return
     yield ok(CLUSTER, f"cluster {known.get('ClusterName', '?')}, version {known.get('SLURM_VERSION', '?')}")
     yield status_command(settings, known)
     yield from _settings_alone(settings)
-    for (looked_at, text, said), rules in refused(jobs).items():
-        yield fault(looked_at, text, f"{said} ({shown(rules)})")
+    for (looked_at, complaint, said), rules in refused(jobs).items():
+        yield fault(looked_at, complaint.expected, found=f"{said} ({first(rules)})", do=complaint.do)
     if named := os.environ.get("SBATCH_CLUSTERS"):
-        yield fault("other cluster", "other cluster", f"SBATCH_CLUSTERS={named} in the environment")
+        found = f"SBATCH_CLUSTERS={named} in the environment"
+        yield fault("other cluster", OTHER_CLUSTER.expected, found=found, do=OTHER_CLUSTER.do)
     yield from accounts(jobs, known)
     partitions = slurm.partitions()
     if partitions is None:
-        yield fault("partitions", "no answer", "none", commands="scontrol and sinfo")
+        yield fault("partitions", "an answer of scontrol and sinfo", found="none", do=ASK_ADMIN)
         return
     yield from requests(settings, jobs, partitions, known)
 
 
 def status_command(settings: SlurmSettings, known: dict[str, str]) -> Outcome:
     """Return whether the plugin will learn how jobs end: by a command that answers, and that it really uses."""
-    wait, age = settings.seconds_before_status_checks, slurm.seconds(known.get("MinJobAge", ""))
+    wait, age = settings.wait, slurm.seconds(known.get("MinJobAge", ""))
     needed = CHECKS_PER_RECORD * wait
     has_accounting = slurm.has_accounting(known)
     complaint = warning if has_accounting else fault
-    if settings.status_command != "squeue":
+    if settings.own.status_command != "squeue":
         lacks = "which overlooks cancelled jobs"
         lacks = lacks if has_accounting else "but SLURM keeps no accounts: the plugin sees no job end"
-        return complaint(STATUS, "status command", f"{settings.status_command or DEFAULT_COMMAND}, {lacks}")
+        return complaint(
+            STATUS,
+            "slurm-status-command: squeue",
+            found=f"{settings.own.status_command or DEFAULT_COMMAND}, {lacks}",
+            do="Set slurm-status-command: squeue in the profile.",
+        )
     if age is not None and age >= needed:
         return _memory(age, has_accounting=has_accounting)
     lacks = "" if has_accounting else ", which knows nothing here: ends of jobs would be missed"
+    possible = (age or 0) // CHECKS_PER_RECORD
     return complaint(
         STATUS,
-        "short rounds" if age and age >= CHECKS_PER_RECORD else "short memory",
-        f"{known.get('MinJobAge', 'none')}, so that the plugin asks sacct{lacks}",
-        seconds=f"{needed} s, {CHECKS_PER_RECORD} x slurm-init-seconds-before-status-checks",
-        possible=(age or 0) // CHECKS_PER_RECORD,
+        f"MinJobAge of at least {needed} s, {CHECKS_PER_RECORD} x slurm-init-seconds-before-status-checks",
+        found=f"{known.get('MinJobAge', 'none')}, so that the plugin asks sacct{lacks}",
+        do=f"Set slurm-init-seconds-before-status-checks: {possible} in the profile." if possible else LONGER_MEMORY,
     )
 
 
@@ -101,17 +96,26 @@ def _memory(age: int, *, has_accounting: bool) -> Outcome:
         return ok(STATUS, f"squeue, thrice or more in the {age} s for which SLURM remembers an ended job")
     other = "the accounting" if has_accounting else "its artefact, or counts as failed"
     found = f"{age} s: the end of a job may be missed, and is then found out from {other}"
-    return warning(STATUS, "short memory", found, seconds=f"{SHORT_MEMORY} s")
+    return warning(STATUS, f"MinJobAge of at least {SHORT_MEMORY} s", found=found, do=LONGER_MEMORY)
 
 
 def _settings_alone(settings: SlurmSettings) -> Iterator[Outcome]:
-    if settings.requeue == settings.no_requeue:
-        found = "both" if settings.requeue else "neither, so that the cluster's default decides"
-        yield warning(REQUEUE, "requeue", found)
+    if not (settings.own.requeue or settings.own.no_requeue):  # the plugin itself refuses both
+        yield warning(
+            REQUEUE,
+            "one of slurm-no-requeue and slurm-requeue",
+            found="neither, so that the cluster's default decides",
+            do="Set slurm-no-requeue: true in the profile: Snakemake's retries then run a job again, and nobody else.",
+        )
     else:
-        yield ok(REQUEUE, "slurm-requeue" if settings.requeue else "slurm-no-requeue")
-    if settings.array_jobs:
-        yield fault("array jobs", "array jobs", f"slurm-array-jobs: {settings.array_jobs}")
+        yield ok(REQUEUE, "slurm-requeue" if settings.own.requeue else "slurm-no-requeue")
+    if settings.own.array_jobs:
+        yield fault(
+            "array jobs",
+            "none: the plugin mistakes the states of an array's tasks and deletes finished outputs",
+            found=f"slurm-array-jobs: {settings.own.array_jobs}",
+            do="Drop slurm-array-jobs from the profile.",
+        )
 
 
 def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterator[Outcome]:
@@ -120,14 +124,20 @@ def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterat
     if not asked:
         return
     if not slurm.has_accounting(known):
-        yield fault("account", "no accounts", shown(asked))
+        yield fault(
+            "account",
+            "no slurm_account: SLURM keeps no accounts here, and the plugin fails at every submission",
+            found=first(asked),
+            do="Drop slurm_account from default-resources of the profile.",
+        )
         return
     mine = slurm.accounts()
     if mine is None:
-        yield fault("account", "no answer", "none", commands="sacctmgr")
+        yield fault("account", "an answer of sacctmgr", found="none", do=ASK_ADMIN)
         return
     if not mine:
-        yield warning("account", "unseen accounts", "none listed by sacctmgr")
+        expected, do = "to see the accounts that you may charge", "Let it be if sbatch accepts the account."
+        yield warning("account", expected, found="none listed by sacctmgr", do=do)
         return
     numbers = {str(job["slurm_account"]) for job in jobs if isinstance(job.get("slurm_account"), int)}
     for name in asked:
@@ -135,7 +145,12 @@ def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterat
             yield ok(f"account {name}", "known")
         else:
             hint = " A number loses its leading zeros: quote it twice, as '\"0123\"'." if name in numbers else ""
-            yield fault(f"account {name}", "account", "none of them", mine=", ".join(sorted(mine)), hint=hint)
+            yield fault(
+                f"account {name}",
+                f"one that you may charge: {', '.join(sorted(mine))}",
+                found="none of them",
+                do=f"Set slurm_account in default-resources of the profile.{hint}",
+            )
 
 
 def requests(
@@ -153,64 +168,83 @@ def requests(
         check, unknown = f"partition {','.join(names)}".rstrip(), [name for name in names if name not in partitions]
         if unknown or not names:
             rules = sorted({rule for those in asked.values() for rule in those})
-            found = f"{', '.join(unknown) or 'none named, and none is the default'} ({shown(rules)})"
-            yield fault(check, "partition", found, known=", ".join(sorted(partitions)))
+            found = f"{', '.join(unknown) or 'none named, and none is the default'} ({first(rules)})"
+            do = "Set slurm_partition in default-resources or set-resources of the profile."
+            yield fault(check, f"one of {', '.join(sorted(partitions))}", found=found, do=do)
             continue
         chosen = [partitions[name] for name in names]
-        unfit = (each for request, rules in asked.items() for each in _unfit(check, request, rules, chosen))
+        offer = _together(chosen)
+        unfit = (each for request, rules in asked.items() for each in _unfit(check, request, rules, offer))
         faults = list(dict.fromkeys(unfit))
         if not faults:
-            faults = list(_unfit_later(check, asked, chosen, settings.attempts))
-        yield from faults or [ok(check, f"{_offer(chosen)}; {_count(len(asked), 'kind')} of jobs fit")]
-        yield from _hazards(check, chosen, partitions, settings, known)
+            faults = list(_unfit_later(check, asked, offer, settings.attempts))
+        yield from faults or [ok(check, f"{_offered(offer)}; {counted(len(asked), 'kind')} of jobs fit")]
+        if not any(node.is_working for node in offer.nodes):
+            found = ", ".join(sorted({node.state for node in offer.nodes})) or "no node"
+            yield warning(check, "a node that works", found=found, do="Jobs wait until one comes back.")
+        killing = [p.name for p in chosen if _kills(p, settings) and _is_preempted(p, partitions, known)]
+        if killing:
+            yield warning(
+                check,
+                "a partition whose jobs stay until they end",
+                found=f"preemption kills jobs of {', '.join(killing)}",
+                do="A killed job counts as failed: set retries in the profile, or name another slurm_partition.",
+            )
 
 
-def _unfit(check: str, request: JobRequest, rules: list[str], chosen: list[slurm.Partition]) -> Iterator[Outcome]:
-    if all(partition.state != "UP" for partition in chosen):
-        yield fault(check, "partition is up", chosen[0].state)
+def _together(chosen: list[slurm.Partition]) -> slurm.Partition:
+    """Return partitions of which any will do as one."""
+    states, limits = [partition.state for partition in chosen], [partition.minutes for partition in chosen]
+    nodes = {node.name: node for partition in chosen for node in partition.nodes}
+    return chosen[0]._replace(
+        state="UP" if "UP" in states else states[0],
+        minutes=None if None in limits else max(limit or 0 for limit in limits),
+        nodes=tuple(nodes.values()),
+    )
+
+
+def _unfit(check: str, request: JobRequest, rules: list[str], offer: slurm.Partition) -> Iterator[Outcome]:
+    if offer.state != "UP":
+        yield fault(check, "a partition that is UP", found=offer.state, do="Wait for it, or name another one.")
         return
-    limits = [partition.minutes for partition in chosen]
-    if request.minutes and all(limit is not None and limit < request.minutes for limit in limits):
-        found = f"{request.minutes} ({shown(rules)}): such a job would wait for ever or be refused"
-        yield fault(check, "runtime", found, minutes=max(limit or 0 for limit in limits))
-    nodes = [node for partition in chosen for node in partition.nodes]
-    if not any(_fits(request, node) for node in nodes):
-        words = f"{request.words} ({shown(rules)})"
-        yield fault(check, "node", f"at most {_largest(nodes, request)} on a node", words=words)
+    if offer.minutes is not None and offer.minutes < request.minutes:
+        yield fault(
+            check,
+            f"runtime of at most {offer.minutes} minutes",
+            found=f"{request.minutes} ({first(rules)}): such a job would wait for ever or be refused",
+            do="Set a lower runtime under set-resources of the profile, or name another slurm_partition.",
+        )
+    if not any(_fits(request, node) for node in offer.nodes):
+        yield fault(
+            check,
+            f"a node with {request.words} ({first(rules)})",
+            found=f"at most {_largest(offer, request)} on a node",
+            do="Ask for less under set-resources or set-threads of the profile, or name another slurm_partition.",
+        )
 
 
 def _unfit_later(
-    check: str, asked: dict[JobRequest, list[str]], chosen: list[slurm.Partition], attempts: int
+    check: str, asked: dict[JobRequest, list[str]], offer: slurm.Partition, attempts: int
 ) -> Iterator[Outcome]:
     """Yield a warning where a last attempt, after kills for want of memory or time alone, would find no place."""
-    nodes = [node for partition in chosen for node in partition.nodes]
     short: dict[str, set[str]] = {}
     for request, rules in asked.items():
-        if any(_unfit(check, request.grown(attempts), rules, chosen)):
-            short.setdefault(f"{_largest(nodes, request)} on a node, {_limit(chosen)}", set()).update(rules)
+        if any(_unfit(check, request.grown(attempts), rules, offer)):
+            short.setdefault(f"{_largest(offer, request)} on a node, {_limit(offer)}", set()).update(rules)
     for most, those in short.items():
-        yield warning(check, "later attempts", f"at most {most} ({shown(sorted(those))})", attempts=attempts)
-
-
-def _hazards(
-    check: str,
-    chosen: list[slurm.Partition],
-    partitions: dict[str, slurm.Partition],
-    settings: SlurmSettings,
-    known: dict[str, str],
-) -> Iterator[Outcome]:
-    nodes = [node for partition in chosen for node in partition.nodes]
-    if not any(node.is_working for node in nodes):
-        yield warning(check, "working node", ", ".join(sorted({node.state for node in nodes})) or "no node")
-    killing = [p.name for p in chosen if _kills(p, settings) and _is_preempted(p, partitions, known)]
-    if killing:
-        yield warning(check, "preemption", f"preemption kills jobs of {', '.join(killing)}")
+        yield warning(
+            check,
+            "room for every attempt: after a kill for want of memory or time a job asks for its first memory and time "
+            f"once more, {attempts} times at last",
+            found=f"at most {most} ({first(sorted(those))})",
+            do="Such a job may not run again; ask for enough at first, or name another slurm_partition.",
+        )
 
 
 def _kills(partition: slurm.Partition, settings: SlurmSettings) -> bool:
     """Tell whether preemption ends a job: in mode REQUEUE also one that must not be requeued."""
     modes = {mode.strip() for mode in partition.preempt_mode.split(",")}
-    return "CANCEL" in modes or ("REQUEUE" in modes and settings.no_requeue)
+    return "CANCEL" in modes or ("REQUEUE" in modes and settings.own.no_requeue)
 
 
 def _is_preempted(partition: slurm.Partition, partitions: dict[str, slurm.Partition], known: dict[str, str]) -> bool:
@@ -226,32 +260,20 @@ def _fits(request: JobRequest, node: slurm.ClusterNode) -> bool:
     return request.cpus <= node.cpus and request.mem_mb <= node.mem_mb and gres
 
 
-def _largest(nodes: list[slurm.ClusterNode], request: JobRequest) -> str:
-    found = [_count(max((node.cpus for node in nodes), default=0), "CPU")]
-    found.append(f"{max((node.mem_mb for node in nodes), default=0)} MB")
+def _largest(offer: slurm.Partition, request: JobRequest) -> str:
+    found = [counted(max((node.cpus for node in offer.nodes), default=0), "CPU")]
+    found.append(f"{max((node.mem_mb for node in offer.nodes), default=0)} MB")
     for name, _ in request.gres:
-        known = sorted({kind for node in nodes for kind in node.gres if ":" in kind})
-        number = max((node.gres.get(name, 0) for node in nodes), default=0)
+        known = sorted({kind for node in offer.nodes for kind in node.gres if ":" in kind})
+        number = max((node.gres.get(name, 0) for node in offer.nodes), default=0)
         found.append(f"{number} {name}" + (f" (there are {', '.join(known)})" if not number and known else ""))
     return ", ".join(found)
 
 
-def _offer(chosen: list[slurm.Partition]) -> str:
-    nodes = {node.name: node for partition in chosen for node in partition.nodes}
-    gpus = sum(node.gres.get("gpu", 0) for node in nodes.values())
-    return f"{_count(len(nodes), 'node')}, {_count(gpus, 'GPU')}, {_limit(chosen)}"
+def _offered(offer: slurm.Partition) -> str:
+    gpus = sum(node.gres.get("gpu", 0) for node in offer.nodes)
+    return f"{counted(len(offer.nodes), 'node')}, {counted(gpus, 'GPU')}, {_limit(offer)}"
 
 
-def _limit(chosen: list[slurm.Partition]) -> str:
-    limits = [partition.minutes for partition in chosen]
-    return "no time limit" if None in limits else f"at most {max(limit or 0 for limit in limits)} minutes"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def shown(names: list[str]) -> str:
-    """Return the first names of a list and how many more there are."""
-    more = f" and {len(names) - PLENTY} more" if len(names) > PLENTY else ""
-    return ", ".join(names[:PLENTY]) + more
+def _limit(offer: slurm.Partition) -> str:
+    return "no time limit" if offer.minutes is None else f"at most {offer.minutes} minutes"

@@ -178,7 +178,7 @@ def _causes(job: PlannedJob, call: PlannedCall | None, artefact: Artefact | None
             outputs = "outputs are" if len(paths) > 1 else "an output is"
             yield Cause(f"{state}_output", f"{outputs} {state}: {first(paths)}", {state: paths})
     if call is None:
-        yield Cause("unknown", f"Snakemake says so ({job.reason}); the command tells no more", {"reason": job.reason})
+        yield Cause("unknown", f"Snakemake says so ({job.reason}); its rule tells no more", {"reason": job.reason})
         return
     yield from _config_causes(artefact.made.config, call.config)
     if artefact.made.code != call.code:

@@ -37,6 +37,11 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with what is counted, as `1 job` or `1,200 jobs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def first(names: list[str] | tuple[str, ...]) -> str:
     """Return the first few names, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

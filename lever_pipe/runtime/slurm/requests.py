@@ -11,9 +11,28 @@ from lever_pipe.runtime.slurm import squeue as slurm
 WHOLE = ("mem_mb", "mem_mb_per_cpu", "runtime", "gpu", "nodes", "tasks", "cpus_per_task", "threads", "processes")
 UNKNOWN = "<TBD>"  # Snakemake's word for what is known only when the inputs are there
 CLUSTERS = ("cluster", "clusters", "slurm_cluster")
-OTHER_CLUSTER = re.compile(r"""(?:^|[\s'"])(?:-M|--clusters?[=\s])""")  # in slurm_extra
+NAMES_CLUSTER = re.compile(r"""(?:^|[\s'"])(?:-M|--clusters?[=\s])""")  # in slurm_extra
 
 Key = TypeVar("Key")
+
+
+class Refusal(NamedTuple):
+    """What is expected of a request instead, and how to mend it."""
+
+    expected: str
+    do: str
+
+
+WHOLE_NUMBER = Refusal("a whole number", "Write it with digits alone: YAML reads 1e3 as text.")
+DOUBLED_GPUS = Refusal(
+    "GPUs asked for either with gpu or with gres",
+    "Use one of them in set-resources: the one that gpu_request in default-resources of the profile names.",
+)
+OTHER_CLUSTER = Refusal(
+    "jobs of this machine's own cluster: of another one squeue tells nothing here, so that a job which runs there"
+    " would count as vanished and be started twice",
+    "Drop it, and start the run on a machine of that cluster.",
+)
 
 
 class JobRequest(NamedTuple):
@@ -72,24 +91,24 @@ def request_of(job: Mapping[str, Any]) -> JobRequest:
     )
 
 
-def refused(jobs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], list[str]]:
-    """Return what no job may ask for, and the rules that do: what was looked at, the complaint, and the words.
+def refused(jobs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, Refusal, str], list[str]]:
+    """Return what no job may ask for, and the rules that do: what was looked at, its refusal, and the words.
 
     No fraction or text where SLURM takes a whole number; no GPUs in two ways, of which `sbatch` would get --gres and
     --gpus; no other cluster.
     """
 
-    def of(job: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    def of(job: Mapping[str, Any]) -> list[tuple[str, Refusal, str]]:
         values = {name: job[name] for name in WHOLE if job.get(name) not in (None, "")}
-        found = [(f"resource {n}", "whole number", repr(value)) for n, value in values.items() if not _is_whole(value)]
+        found = [(f"resource {n}", WHOLE_NUMBER, repr(value)) for n, value in values.items() if not _is_whole(value)]
         of_gpus = {name: job[name] for name in ("gpu", "gpu_model") if job.get(name)}
         if of_gpus and "gpu" in slurm.gres(str(job.get("gres") or "")):
             said = ", ".join(f"{name}={value}" for name, value in {**of_gpus, "gres": job["gres"]}.items())
-            found.append(("resource gpu", "doubled GPUs", said))
+            found.append(("resource gpu", DOUBLED_GPUS, said))
         extra = str(job.get("slurm_extra") or "")
         named = [f"{name}={job[name]}" for name in CLUSTERS if job.get(name)]
-        named += [f"slurm_extra={extra}"] if OTHER_CLUSTER.search(extra) else []
-        return found + [("other cluster", "other cluster", said) for said in named]
+        named += [f"slurm_extra={extra}"] if NAMES_CLUSTER.search(extra) else []
+        return found + [("other cluster", OTHER_CLUSTER, said) for said in named]
 
     return _by(of, jobs)
 

@@ -6,18 +6,17 @@ import logging
 import time
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import CLIPModel
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.world.data.lexicon import CAPTIONS, COLORS, COUNTS, KINDS, WORDS, split_words
 from lever_pipe.world.models.models import CLIP_END_ID, CLIP_PAD_ID, CLIP_SPECIAL_TOKENS, CLIP_START_ID, build_clip
-from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate
+from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
 
 log = logging.getLogger(__name__)
 
@@ -46,20 +45,14 @@ def pixels_of(images: np.ndarray) -> Tensor:
 
 def image_vectors(model: CLIPModel, images: np.ndarray) -> Tensor:
     """Return unit vectors [N, 64] of uint8 images [N, 56, 56, 3]."""
-    return F.normalize(_pooled(model.get_image_features(pixel_values=pixels_of(images))), dim=-1)
+    return F.normalize(model.get_image_features(pixel_values=pixels_of(images)).pooler_output, dim=-1)
 
 
 def text_vectors(model: CLIPModel, texts: Sequence[str]) -> Tensor:
     """Return unit vectors [N, 64] of texts."""
     ids, mask = encode_texts(texts)
     output = model.get_text_features(input_ids=ids, attention_mask=mask)
-    return F.normalize(_pooled(output), dim=-1)
-
-
-def _pooled(output: Any) -> Tensor:
-    # Some versions of transformers return the vectors, others an output object that holds them.
-    pooled: Tensor = output if isinstance(output, Tensor) else output.pooler_output
-    return pooled
+    return F.normalize(output.pooler_output, dim=-1)
 
 
 def caption(scene: Sequence[int], template: str) -> str:
@@ -101,10 +94,7 @@ def train_clip(seed: int) -> tuple[CLIPModel, float]:
     for step in range(N_STEPS):
         set_rate(optimizer, step, N_STEPS, RATE, 0.02 * RATE, N_WARMUP)
         loss = _train_step(model, bank, rng)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        take_step(optimizer, loss, model.parameters())
         if (step + 1) % 100 == 0:
             log.info("CLIP step %d loss %.4f", step + 1, loss.item())
     return model.eval(), round(time.process_time() - start, 1)

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import torch
 from torch import nn
 
@@ -37,7 +38,7 @@ STATEMENT = (
     "end a phase have a world of their own (mapping seed 11). Call the skill look-up in context, "
     "taught with hints."
 )
-WEIGHTS = ("lvlm/model.safetensors", "clip/model.safetensors")
+TEMPLATE = Path(__file__).with_name("card.md.j2")
 
 
 def versions() -> dict[str, str]:
@@ -73,60 +74,11 @@ def write_card(root: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     return card
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = ["| " + " | ".join(map(str, row)) + " |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
-
-
 def render_card(card: Mapping[str, Any]) -> str:
     """Return the card as Markdown."""
-    reader, clip = card["lvlm"], card["clip"]
-    names = ["V", *(phase["name"] for phase in reader["phases"])]
-    phases = [(name, reader["steps"][name], f"{reader['cpu_seconds'][name]:.0f}") for name in names]
-    probes = [
-        (name, f"{value['vqa_accuracy']:.1f}", f"{value['equals_fact']:.1f}", value["n_queries"])
-        for name, value in card["probes"].items()
-    ]
-    weights = [(name, f"`{card['sha256'][name]}`") for name in WEIGHTS]
-    world, clip_shares = card["world"], clip["zero_shot"].items()
-    versions_used = ", ".join(f"{name} {value}" for name, value in card["versions"].items())
-    zero_shot = ", ".join(f"{name} {value:.1f}" for name, value in clip_shares)
-    return f"""\
-# Models of the embedded world
-
-Two small models with stock architectures, trained from scratch by this project on images and
-questions that it draws itself. Made by `{card["command"]}` on
-{card["threads"]} CPU thread(s); versions: {versions_used}.
-
-## `lvlm`: Qwen2_5_VLForConditionalGeneration
-
-{reader["parameters"]:,} parameters. Curriculum (options of each phase in `card.json`):
-
-{_table(("phase", "steps", "CPU seconds"), phases)}
-
-{card["training_only_losses"]}
-
-## Probes on the released world
-
-Facts of mapping seed {world["mapping_seed"]}, {world["n_train"]} train and {world["n_eval"]} evaluation
-questions; knowledge questions only unless the name says otherwise. Percent: VQA accuracy against ten
-annotators, and share of answers equal to the world's fact. Annotators disagree with the facts, so
-accuracy cannot reach 100.
-
-{_table(("probe", "VQA accuracy", "equals fact", "queries"), probes)}
-
-`shuffled` gives the demonstrations the images of other examples: a reader that finds its answer
-through the images must fall.
-
-## `clip`: CLIPModel
-
-{clip["parameters"]:,} parameters, {clip["steps"]} steps on captions, {clip["cpu_seconds"]:.0f} CPU seconds; it has
-read no question. Zero-shot accuracy on fresh images, percent: {zero_shot}.
-
-## Weights
-
-{_table(("file", "sha256"), weights)}
-"""
+    text = TEMPLATE.read_text(encoding="utf-8")
+    template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
+    return str(template.render(card))
 
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from lever_pipe.world.models.evaluation import answer_probes, draw_examples
 from lever_pipe.world.models.forward import image_features, pack, patches_of, read_turns
 from lever_pipe.world.models.models import WIDTH, Reader, build_reader
 from lever_pipe.world.models.probes import build_probes
-from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate
+from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +54,7 @@ def train_vision(model: Reader, bank: ImageBank, seed: int) -> None:
         pooled = image_features(visual, patches[chosen]).mean(1)
         losses = [F.cross_entropy(head(pooled), labels[chosen, i]) for i, head in enumerate(heads)]
         loss = torch.stack(losses).sum()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(visual.parameters(), 1.0)
-        optimizer.step()
+        take_step(optimizer, loss, visual.parameters())
         if (step + 1) % 500 == 0:
             log.info("V step %d loss %.4f", step + 1, loss.item())
     with torch.no_grad():
@@ -320,10 +317,7 @@ class ReaderTrainer:
             set_rate(self._optimizer, step, phase.n_steps, phase.rate, phase.final_rate, phase.n_warmup)
             episodes = draw_episodes(phase.batch, phase.n_turns, phase.episodes, self._bank, rng)
             loss, hits = self._losses(phase, episodes)
-            self._optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(self._trained, 1.0)
-            self._optimizer.step()
+            take_step(self._optimizer, loss, self._trained)
             window.add(loss.item(), hits, episodes)
             if (step + 1) % CHECK_EVERY == 0 or step + 1 == phase.n_steps:
                 shares = self._report(phase, step + 1, window)

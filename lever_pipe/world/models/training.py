@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.world.data.lexicon import COLORS, COUNTS, KINDS
@@ -72,3 +72,11 @@ def set_rate(
     cosine = final + (peak - final) * 0.5 * (1 + math.cos(math.pi * step / n_steps))
     for group in optimizer.param_groups:
         group["lr"] = min(1.0, (step + 1) / warmup) * cosine
+
+
+def take_step(optimizer: torch.optim.Optimizer, loss: Tensor, clipped: Iterable[nn.Parameter]) -> None:
+    """Descend from a loss; the gradients of `clipped` together have at most norm 1."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(clipped, 1.0)
+    optimizer.step()

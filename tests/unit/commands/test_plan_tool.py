@@ -147,16 +147,16 @@ class TestWhy:
         tree.make(self.CARD, "train", self.OUTPUTS, inputs={"pools": self.READ}, config={"a": 1})
 
     @pytest.mark.parametrize(
-        ("reason", "short"),
+        ("asked", "short"),
         [
-            ("Forced execution", "forced"),
-            ("Code has changed since last execution", "the rule's command"),
-            ("Software environment definition has changed since last execution", "software environment"),
-            ("Params have changed since last execution: before 'Forced execution'", "as made"),
+            (("forced",), "forced"),
+            (("command",), "the rule's command"),
+            (("environment",), "software environment"),
+            ((), "as made"),
         ],
     )
-    def test_what_a_user_asks_for(self, reason: str, short: str) -> None:
-        assert self.why(reason=reason) == short
+    def test_what_a_user_asks_for(self, asked: tuple[str, ...], short: str) -> None:
+        assert self.why(asked=asked) == short
 
     def test_files_that_are_not_as_made(self) -> None:
         tree.write(self.READ, "other pools")
@@ -188,7 +188,7 @@ class TestWhy:
 
 def test_causes_are_told_before_consequences() -> None:
     """Nothing is there of jobs 3 and 4; jobs 0 to 2 have all but an input that job 5 makes, which is forced."""
-    forced = job("results/a/above", "above", reason="Forced execution")
+    forced = job("results/a/above", "above", asked=("forced",))
     jobs = [forced, *seeds(3, 4)]
     for n in range(3):
         folder = f"results/a/seed~{n}"

@@ -148,10 +148,8 @@ class TestRootCauses:
         assert only(rce()).kind == "unreadable_card"
 
     def test_force_and_an_edited_command_come_from_snakemake(self) -> None:
-        assert only(grpo(reason="Forced execution")).kind == "forced"
-        assert only(grpo(reason="Code has changed since last execution")).kind == "command"
-        quoted = "Params have changed since last execution: before 'Forced execution'"
-        assert causes(grpo(reason=quoted)) == [], "a parameter may say anything"
+        assert only(grpo(asked=("forced",))).kind == "forced"
+        assert only(grpo(asked=("command",))).kind == "command"
 
     def test_inputs_that_came_or_went_are_named(self) -> None:
         card, table = "results/lever/tables/run.json", "results/lever/tables/scores.csv"
@@ -169,8 +167,8 @@ class TestRootCauses:
         assert found.kind == "input_content"
         assert other in found.text
 
-    def test_a_command_that_tells_nothing_is_said_to_be_so(self) -> None:
-        found = only(grpo()._replace(command="true", reason="Params have changed"))
+    def test_a_rule_that_tells_nothing_is_said_to_be_so(self) -> None:
+        found = only(grpo()._replace(call=None, reason="Params have changed"))
         assert (found.kind, found.details) == ("unknown", {"reason": "Params have changed"})
 
 
@@ -201,7 +199,7 @@ class TestCode:
 
 class TestConsequences:
     def test_a_job_below_one_that_runs_has_no_cause_of_its_own(self) -> None:
-        above, below, last = explained(rce(reason="Forced execution"), grpo(1), grpo(2))
+        above, below, last = explained(rce(asked=("forced",)), grpo(1), grpo(2))
         assert above.status == explain.RUNS
         assert (below.status, below.follows) == (explain.ONLY_IF, {0: ("start", "reference")})
         assert last.follows == {1: ("start",), 0: ("reference",)}
@@ -234,7 +232,7 @@ class TestConsequences:
             tree.make(
                 f"{GRPO}{i}/run.json", "train_grpo_epoch", {"selector": chosen}, inputs={"start": start}, config=CONFIG
             )
-        said = why_tool.sentences(explained(*map(job, range(1, 7)), rce(reason="Forced execution")), [5])
+        said = why_tool.sentences(explained(*map(job, range(1, 7)), rce(asked=("forced",))), [5])
         assert len(said) == 4
         assert "epoch 6" in said[0]
         assert "epoch 5" in said[1]
@@ -244,11 +242,11 @@ class TestConsequences:
         assert said[3] == "RCE epoch 5 of seed 1 (world) runs because this is forced."
 
     def test_jobs_beside_the_target_are_not_told(self) -> None:
-        jobs = explained(grpo(1, config={}), rce(reason="Forced execution"))
+        jobs = explained(grpo(1, config={}), rce(asked=("forced",)))
         assert [place for place, _ in explain.walk(jobs, [1])] == [1]
 
     def test_as_data_jobs_refer_to_each_other(self) -> None:
-        jobs = explained(grpo(1), rce(reason="Forced execution"))
+        jobs = explained(grpo(1), rce(asked=("forced",)))
         found = json.loads(json.dumps(why_tool.as_object(jobs, [0], [])))
         assert [(job["status"], job["distance"]) for job in found["jobs"]] == [("only if", 0), ("runs", 1)]
         assert found["jobs"][0]["follows"] == {"1": ["start", "reference"]}

@@ -12,7 +12,7 @@ from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.run_card import carry_out, files_of_card, start_model
-from lever_pipe.experiment.stage_configs import MergeRlDataConfig, Runtime, SelectBaselineConfig
+from lever_pipe.experiment.stage_configs import InputsAlone, Runtime, SelectBaselineConfig
 from lever_pipe.experiment.stage_files import Declared, External, Input, Inputs, Output, Outputs, Role, State, declared
 
 CONFIG = SelectBaselineConfig(baseline="oracle", shots=2, seed=1)
@@ -72,9 +72,9 @@ def test_a_card_says_how_an_artefact_came_to_be(tmp_path: Path, files: dict[str,
 
 
 def test_a_card_without_files_or_runtime(tmp_path: Path) -> None:
-    def merge_rl_data(*, config: MergeRlDataConfig) -> None: ...
+    def merge_rl_data(*, config: InputsAlone) -> None: ...
 
-    carry_out(merge_rl_data, tmp_path / "card", config=MergeRlDataConfig())
+    carry_out(merge_rl_data, tmp_path / "card", config=InputsAlone())
     card = storage.read_row(tmp_path / "card", RunCard)
     assert (card.config, card.inputs, card.outputs) == ({}, {}, {})
     assert card.versions["numerics"] == numerics.path()

@@ -19,12 +19,12 @@ from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.runtime.ownership import Times, lock_of, owned, owner_of
 
 HOUR_S = 3600.0
-FAST = Times(beat_s=100, limit_s=60, poll_s=0.02)  # no heartbeat within a test: the time of the lock is the test's
+FAST = Times(poll_s=0.02)
 HOLDER = """
 import sys, time
 from pathlib import Path
-from lever_pipe.runtime.ownership import Times, owned
-with owned(Path(sys.argv[1]), times=Times(beat_s=100)):
+from lever_pipe.runtime.ownership import owned
+with owned(Path(sys.argv[1])):
     print("owns", flush=True)
     time.sleep(60)
 """
@@ -54,8 +54,8 @@ def test_a_lock_of_any_time_is_its_living_owners_and_falls_with_him(tmp_path: Pa
     entered: list[bool] = []
 
     def wait() -> None:
-        with owned(card, times=FAST) as claim:
-            entered.append(claim.waited)
+        with owned(card, times=FAST) as waited:
+            entered.append(waited)
 
     waiting = threading.Thread(target=wait, daemon=True)
     with holder(card) as process:

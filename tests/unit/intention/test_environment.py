@@ -205,12 +205,6 @@ def test_many_environments_keep_their_order_in_a_pool() -> None:
     assert step_all([]) == []
 
 
-def test_an_environment_takes_one_turn_at_a_time() -> None:
-    env = env_of(task_of(3, 2), ScriptedUser())
-    with pytest.raises(ValueError, match="one turn"):
-        step_all([(env, calls("a")), (env, calls("b"))])
-
-
 def test_an_unknown_simulator_is_named_with_those_there_are() -> None:
     with pytest.raises(UnknownMemberError, match=r"'_cassette', which is none of openai, record, replay, rule"):
         load_simulator(Simulator(kind="_cassette"), AgentExecution())

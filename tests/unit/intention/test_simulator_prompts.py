@@ -8,18 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from intention_cases import task_of
 
-from lever_pipe.base.errors import SimulatorError
 from lever_pipe.intention.records import MissingDetail
-from lever_pipe.intention.simulators import _prompted
 from lever_pipe.intention.simulators._prompted import (
-    PROMPTS_DIGEST,
     UnreadableError,
     judge_prompt,
-    prompts_digest,
     read_judgement,
     read_reply,
     reply_prompt,
-    require_prompts,
 )
 from lever_pipe.intention.simulators.protocol import Exchange
 
@@ -63,14 +58,6 @@ def test_what_an_agent_writes_is_no_placeholder() -> None:
     assert "$details {request} ${category}" in judge_prompt(
         TASK, "$details {request} ${category}", (), (0,), leak_details=False
     )
-
-
-def test_the_code_knows_the_prompts_and_refuses_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert prompts_digest() == PROMPTS_DIGEST
-    require_prompts()
-    monkeypatch.setattr(_prompted, "PROMPTS_DIGEST", "0" * 16)
-    with pytest.raises(SimulatorError, match=rf"0000; found {PROMPTS_DIGEST}\. Set PROMPTS_DIGEST"):
-        require_prompts()
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,6 @@ def test_equal_selections_keep_the_first_method() -> None:
     assert [(p.gen_method, p.pointer) for p in found] == [("beam", (0, 2))]
 
 
-def test_order_makes_two_selections() -> None:
-    found = run([0.9, 0.1], replace(NONE, n_beams=2))
-    assert [p.pointer for p in found] == [(0, 1), (1, 0)]
-
-
 def test_more_beams_than_selections_gives_each_selection_once() -> None:
     found = run([0.9, 0.1], replace(NONE, n_beams=5))
     assert [p.pointer for p in found] == [(0, 1), (1, 0)]

@@ -83,8 +83,7 @@ def test_reads_the_published_example(tmp_path: Path, document: dict[str, Any]) -
     assert first.vqa_gt_logprob is None
     assert second.pointer_global == (97, 13)  # the stale pointer_pos says otherwise and is ignored
     assert groups[0].query.gt_answers_raw == ("race", "race", "motocross")
-    assert report.meta["note"] == "x"
-    assert report.as_dict() == {
+    assert report.as_dict(groups) == {
         "queries": 1,
         "trajectories": 2,
         "dropped_fields_pointer_pos": 2,
@@ -104,7 +103,11 @@ def test_failed_rows_are_dropped_and_counted(tmp_path: Path, document: dict[str,
     ]
     groups, report = import_original(write(tmp_path, document))
     assert len(groups[0].pointer_candidates) == 2
-    assert report.dropped_rows == {"eval_failed": 1, "error": 1, "fallback": 2}
+    assert {name: n for name, n in report.counts.items() if name.startswith("dropped_rows")} == {
+        "dropped_rows_eval_failed": 1,
+        "dropped_rows_error": 1,
+        "dropped_rows_fallback": 2,
+    }
 
 
 def test_a_query_without_any_sound_row_is_dropped_and_named(tmp_path: Path, document: dict[str, Any]) -> None:
@@ -121,8 +124,13 @@ def test_fields_of_later_generators_are_dropped_and_counted(tmp_path: Path, docu
     del document["4711"]["pointer_candidates"][1]["eval_failed"]
     groups, report = import_original(write(tmp_path, document))
     assert groups[0].pointer_candidates[1].eval_failed is False
-    assert report.dropped_fields == dict.fromkeys(extra, 1) | {"pointer_pos": 2}
-    assert report.filled_fields == {"vqa_gt_logprob": 2, "eval_failed": 1}
+    assert report.counts == {
+        **{f"dropped_fields_{name}": 1 for name in extra},
+        "dropped_fields_pointer_pos": 2,
+        "filled_fields_vqa_gt_logprob": 2,
+        "filled_fields_eval_failed": 1,
+        "other_accuracies": 2,
+    }
 
 
 def test_unknown_and_missing_keys_name_file_query_and_key(tmp_path: Path, document: dict[str, Any]) -> None:
@@ -163,8 +171,8 @@ def test_local_and_global_pointers_must_agree(tmp_path: Path, document: dict[str
         (lambda b: b["pointer_candidates"][0].update(vqa_correct=0), "vqa_correct is 0 and vqa_acc_score 0.6"),
         (lambda b: b["candidate_pool_ids"].append(4711), "candidate_pool_ids holds the query itself"),
         (lambda b: b["pointer_candidates"][0].update(query_id=4711), "'query_id': unknown key"),
-        (lambda b: b.update(pointer_candidates={}), "'pointer_candidates': no list"),
-        (lambda b: b["pointer_candidates"].append(3), "pointer_candidates[2]: no object"),
+        (lambda b: b.update(pointer_candidates={}), "'pointer_candidates': Input should be a valid array"),
+        (lambda b: b["pointer_candidates"].append(3), "'pointer_candidates[2]': Input should be an object"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, document: dict[str, Any], change: Any, words: str) -> None:
@@ -178,10 +186,10 @@ def test_other_json_is_refused(tmp_path: Path, document: object) -> None:
 
 
 def test_export_of_an_import_keeps_every_known_field(tmp_path: Path, document: dict[str, Any]) -> None:
-    groups, report = import_original(write(tmp_path, document))
-    write_original(tmp_path / "again.json", groups, report.meta)
+    groups, _ = import_original(write(tmp_path, document))
+    write_original(tmp_path / "again.json", groups)
     again = storage.read_json(tmp_path / "again.json")
-    assert again["_meta"] == {"fix_version": "v3", "note": "x"}
+    assert again["_meta"] == {"fix_version": "v3"}
     assert again["4711"]["query"] == QUERY
     assert again["4711"]["candidate_pool_ids"] == [88, 205, 97, 13]
     for ours, theirs in zip(again["4711"]["pointer_candidates"], document["4711"]["pointer_candidates"], strict=True):
@@ -234,9 +242,7 @@ def test_import_of_an_export_gives_the_groups_back(tmp_path: Path, groups: list[
     write_original(tmp_path / "original.json", groups)
     again, report = import_original(tmp_path / "original.json")
     assert again == groups
-    assert not report.dropped_rows
-    assert not report.dropped_fields
-    assert not report.filled_fields
+    assert set(report.counts) == {"other_accuracies"}
 
 
 def test_export_reads_the_rows_of_the_workflow(tmp_path: Path) -> None:
@@ -296,7 +302,6 @@ def test_summary_by_hand() -> None:
         "accuracy_0.6": 2,
         "accuracy_1": 3,
     }
-    assert summarise(groups, reward=lambda t: t.vqa_acc_score)["mean_reward"] == 0.525
 
 
 def test_summary_of_nothing_is_all_zero() -> None:

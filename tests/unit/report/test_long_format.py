@@ -16,3 +16,4 @@ def test_decimal(value: float, text: str) -> None:
 
 def test_absent_values_are_empty_fields_and_commas_are_quoted() -> None:
     assert csv_text(("a", "b"), [(None, "x, y"), (1, "")]) == 'a,b\n,"x, y"\n1,\n'
+    assert csv_text((), [(1 / 3, math.nan)]) == "0.333333333,\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lever_pipe.report.catalogue import read_catalogue, slots_of
+from lever_pipe.report.catalogue import SLOT, read_catalogue
 
 MESSAGES = Path("resources/messages")
 
@@ -19,6 +19,10 @@ MESSAGES = Path("resources/messages")
 @cache
 def catalogue(language: str) -> dict[str, str]:
     return read_catalogue(sorted((MESSAGES / language).glob("*.yaml")))
+
+
+def slots_of(text: str) -> set[str]:
+    return {match["name"] for match in SLOT.finditer(text)}
 
 
 def test_both_languages_say_the_same_messages_with_the_same_arguments() -> None:
@@ -52,8 +56,9 @@ ROOMS = (CODE / "report", CODE / "stages")
 DECLARED = (*Path("resources/tables").glob("*.yaml"), Path("resources/reference/lineage.yaml"))
 SAYS = frozenset(("say", "_say", "Message", "Verdict"))
 """Calls whose first argument is an id."""
-SAID = re.compile(r"""\bsay\(["']([\w.-]+)["']""")
-"""The same in a template."""
+SAID = re.compile(r"""\b(?:say|words|message)\(["']([\w.-]+)["'][,)]""")
+JOINED = re.compile(r"""\b(?:words|message)\("([\w.-]+\.)" ~ \w+(?: ~ "([\w.-]+)")?\)""")
+"""The same in a template, and ids that it puts together."""
 ID = re.compile(r"[a-z][\w-]*(\.[\w-]+)+")
 WORD = re.compile(r"[A-Za-z0-9]+")
 
@@ -100,6 +105,8 @@ def patterns() -> set[str]:
     """Return the f-strings that begin as a message's id does, as patterns with a group for each hole."""
     parts = (node.values for node in nodes() if isinstance(node, ast.JoinedStr))
     made = {"".join(re.escape(str(p.value)) if isinstance(p, ast.Constant) else "(.+?)" for p in of) for of in parts}
+    joined = (JOINED.findall(read(path)) for path in CODE.rglob("*.j2"))
+    made |= {f"{re.escape(start)}(.+?){re.escape(end)}" for of in joined for start, end in of}
     return {pattern for pattern in made if pattern.partition("\\.")[0] in areas()}
 
 

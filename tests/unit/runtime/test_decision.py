@@ -16,18 +16,16 @@ from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.experiment.run_card import carry_out
-from lever_pipe.experiment.stage_configs import MergeRlDataConfig, Runtime
+from lever_pipe.experiment.stage_configs import InputsAlone, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
 from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact
 from lever_pipe.runtime.rerun.decision import accept, is_made, judge, why_again
 
-CONFIG = MergeRlDataConfig()
+CONFIG = InputsAlone()
 Files = dict[str, Path | tuple[Path, ...]]
 
 
-def s(
-    *, groups: Input, shards: Inputs, tables: Output, cells: Outputs, lvlm: External, config: MergeRlDataConfig
-) -> None:
+def s(*, groups: Input, shards: Inputs, tables: Output, cells: Outputs, lvlm: External, config: InputsAlone) -> None:
     """Make nothing: all is there."""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import errno
+import fcntl
 import json
 import logging
 import shutil
@@ -16,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import snakemake_executor_plugin_slurm as plugin
 from fake_slurm import NODES, FakeSlurm, on_path
 from tiny_tokenizer import TEMPLATE, WITHOUT_TOOLS, tiny_tokenizer
 
@@ -24,14 +27,15 @@ from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.config import StoreSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import sizing, snakemake_adapter
-from lever_pipe.runtime.checks import compute, doctor, findings, local_checks, obtain, orphans, slurm_checks
+from lever_pipe.runtime.checks import compute, doctor, local_checks, obtain, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.slurm import requests
 from lever_pipe.runtime.slurm import squeue as slurm
 
 REPOSITORY = Path(__file__).parents[3]
-SETTINGS = SlurmSettings(status_command="squeue", jobname_prefix="lever_pipe", no_requeue=True)
+OWN = plugin.ExecutorSettings(status_command="squeue", jobname_prefix="lever_pipe", no_requeue=True)
+SETTINGS = SlurmSettings(OWN)
 JOB = {"rule": "train_rce_epoch", "threads": 1, "mem_mb": 2300, "runtime": 30}
 WORLD = {"data": {"source": "world"}}
 INTENTION = {"model": {"folder": "", "codec": "word"}, "tasks": {"source": "synthetic"}}
@@ -62,6 +66,10 @@ def of_slurm(*jobs: dict[str, Any], settings: SlurmSettings = SETTINGS) -> list[
     return list(slurm_checks.check(settings, [{**JOB, **job} for job in jobs or ({},)]))
 
 
+def said(**flags: Any) -> SlurmSettings:
+    return SlurmSettings(dataclasses.replace(OWN, **flags))
+
+
 def complaints(findings: list[Outcome] | Iterator[Outcome]) -> list[tuple[str, str]]:
     return [(str(finding.level), finding.check) for finding in findings if finding.level is not Level.OK]
 
@@ -86,13 +94,15 @@ def test_a_silent_controller_is_one_fault_and_nothing_else_is_asked(fake: FakeSl
         ("squeue", 201, "none", Level.FAULT),
         ("squeue", 201, "slurmdbd", Level.WARNING),
         ("sacct", 40, "none", Level.FAULT),
-        ("", 40, "none", Level.FAULT),
+        (None, 40, "none", Level.FAULT),
         ("sacct", 40, "slurmdbd", Level.WARNING),
     ],
 )
-def test_the_end_of_jobs_must_be_seen(fake: FakeSlurm, command: str, wait: int, accounting: str, level: Level) -> None:
+def test_the_end_of_jobs_must_be_seen(
+    fake: FakeSlurm, command: str | None, wait: int, accounting: str, level: Level
+) -> None:
     fake.configure(age=600, accounting=accounting)
-    settings = SETTINGS._replace(status_command=command, seconds_before_status_checks=wait)
+    settings = said(status_command=command, init_seconds_before_status_checks=wait)
     assert slurm_checks.status_command(settings, slurm.settings() or {}).level is level
 
 
@@ -100,7 +110,7 @@ def test_the_remedy_for_a_short_memory_is_a_setting_that_passes(fake: FakeSlurm)
     fake.configure(age=100)
     found = slurm_checks.status_command(SETTINGS, slurm.settings() or {})
     assert found.do == "Set slurm-init-seconds-before-status-checks: 33 in the profile."
-    mended = SETTINGS._replace(seconds_before_status_checks=33)
+    mended = said(init_seconds_before_status_checks=33)
     assert slurm_checks.status_command(mended, slurm.settings() or {}).level is Level.OK
     fake.configure(age=2)
     assert "administrators" in slurm_checks.status_command(SETTINGS, slurm.settings() or {}).do
@@ -118,7 +128,7 @@ def test_a_cluster_that_forgets_fast_is_a_warning(
     fake: FakeSlurm, age: int, accounting: str, level: Level, told: str
 ) -> None:
     fake.configure(age=age, accounting=accounting)
-    settings = SETTINGS._replace(seconds_before_status_checks=2)
+    settings = said(init_seconds_before_status_checks=2)
     found = slurm_checks.status_command(settings, slurm.settings() or {})
     assert found.level is level
     assert told in found.found
@@ -130,16 +140,15 @@ def test_a_cluster_that_forgets_fast_is_a_warning(
         ({"requeue": False, "no_requeue": True}, Level.OK),
         ({"requeue": True, "no_requeue": False}, Level.OK),
         ({"requeue": False, "no_requeue": False}, Level.WARNING),
-        ({"requeue": True, "no_requeue": True}, Level.WARNING),
     ],
 )
 def test_requeueing_must_be_said(fake: FakeSlurm, flags: dict[str, bool], level: Level) -> None:
-    found = of_slurm(settings=SETTINGS._replace(**flags))
+    found = of_slurm(settings=said(**flags))
     assert next(finding.level for finding in found if finding.check == "requeue") is level
 
 
 def test_array_jobs_are_refused(fake: FakeSlurm) -> None:
-    assert ("fault", "array jobs") in complaints(of_slurm(settings=SETTINGS._replace(array_jobs="all")))
+    assert ("fault", "array jobs") in complaints(of_slurm(settings=said(array_jobs="all")))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +280,7 @@ def test_a_last_attempt_is_judged_for_each_rule(fake: FakeSlurm) -> None:
 def test_preemption_that_kills_is_a_warning(
     fake: FakeSlurm, partition: str, flags: dict[str, bool], warned: bool
 ) -> None:
-    found = complaints(of_slurm({"slurm_partition": partition}, settings=SETTINGS._replace(**flags)))
+    found = complaints(of_slurm({"slurm_partition": partition}, settings=said(**flags)))
     assert found == ([("warning", f"partition {partition}")] if warned else [])
 
 
@@ -337,12 +346,6 @@ def test_an_account_that_yaml_read_as_a_number_gets_a_hint(fake: FakeSlurm) -> N
 def test_requests_are_told_once_with_their_rules() -> None:
     jobs = [{**JOB, "rule": rule} for rule in ("b", "a", "b")] + [{**JOB, "rule": "c", "gpu": 1}]
     assert list(requests.distinct(jobs).values()) == [["a", "b"], ["c"]]
-
-
-def test_settings_come_from_the_plugins_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = pytest.importorskip("snakemake_executor_plugin_slurm").ExecutorSettings
-    settings = SlurmSettings.of(own(status_command="squeue", no_requeue=True, jobname_prefix="p"), attempts=3)
-    assert settings == SlurmSettings("squeue", 40, "p", requeue=False, no_requeue=True, array_jobs="", attempts=3)
 
 
 def test_a_snakemake_that_nobody_looked_at_is_a_warning(
@@ -521,7 +524,7 @@ def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
 
 def test_rules_that_load_models_or_images_exist() -> None:
     rules = "".join(path.read_text() for path in (REPOSITORY / "workflow/rules").glob("*.smk"))
-    named = {rule for model in local_checks.models(parse_experiment(WORLD)) for rule in model.rules}
+    named = {rule for model in local_checks.models(parse_experiment(WORLD)) for rule in model.loaded.rules}
     for rule in named | local_checks.DATA_RULES | {"prepare_tasks"}:
         assert f"use rule stage as {rule} with:" in rules, rule
 
@@ -830,7 +833,7 @@ def answer_of(here: dict[str, Any], **other: Any) -> str:
 def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(compute, "_gpus", lambda: 0)
-    here = json.loads(compute.probe(tmp_path))
+    here = json.loads(compute.probe(tmp_path)) | {"sees_locks": True}
     jobs = [JOB, {**JOB, "rule": "b", "mem_mb": 9}, {**JOB, "slurm_partition": "gpu", "gpu": 2, "slurm_account": "x"}]
 
     fake.answers("srun", answer_of(here, gpus=1))
@@ -842,6 +845,8 @@ def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monke
     assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
     fake.answers("srun", answer_of(here, sees_files=False))
     assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
+    fake.answers("srun", answer_of(here, sees_locks=False))
+    assert {finding.level for finding in compute.check(jobs, "p")} == {Level.WARNING}
     fake.answers("srun", answer_of(here, gpus=0))
     assert [finding.level for finding in compute.check(jobs, "p")] == [Level.OK, Level.WARNING]
     fake.fails("srun", "srun: error: Unable to allocate resources: Requested nodes are busy\n")
@@ -857,12 +862,20 @@ def test_a_probe_sees_only_what_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert json.loads(compute.probe(tmp_path / "absent"))["sees_files"] is False
 
 
-def test_outcomes_speak_in_three_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_sees_a_lock_that_another_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_gpus", lambda: None)
+    token = tmp_path / "token"
+    with token.open("w") as handle:
+        assert not json.loads(compute.probe(token))["sees_locks"]
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert json.loads(compute.probe(token))["sees_locks"]
+
+
+def test_outcomes_speak_in_three_parts() -> None:
     assert ok("disk", "plenty").line == "ok       disk: plenty"
     said = "a: expected a model; found c. Mend it."
-    monkeypatch.setitem(findings.TEXTS, "b", ("a {what}", "Mend it."))
-    assert warning("a", "b", "c", what="model").line == f"warning  {said}"
-    assert fault("a", "b", "c", what="model").line == f"fault    {said}"
+    assert warning("a", "a model", found="c", do="Mend it.").line == f"warning  {said}"
+    assert fault("a", "a model", found="c", do="Mend it.").line == f"fault    {said}"
 
 
 @pytest.mark.skipif(find_spec("snakemake") is None, reason="Snakemake reads the words")
@@ -875,8 +888,11 @@ def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
     words = ["--workflow-profile", str(tmp_path), "--configfile", str(other), "--config", "results=here"]
     code = (
         f"from lever_pipe.runtime.checks.doctor import read_call\ncall = read_call({words!r})\n"
-        "print(call.slurm, call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
+        "own = call.slurm.own\n"
+        "print(call.slurm.attempts, own.status_command, own.jobname_prefix, own.no_requeue, sep='|')\n"
+        "print(call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
-    settings = SlurmSettings("squeue", 40, "mine", requeue=False, no_requeue=True, array_jobs="", attempts=3)
-    assert done.stdout.strip() == f"{settings}|{{'sampler': 'uniform', 'size': 64, 'seed': 7}}|here|world"
+    own, config = done.stdout.splitlines()
+    assert own == "3|squeue|mine|True"
+    assert config == "{'sampler': 'uniform', 'size': 64, 'seed': 7}|here|world"

@@ -216,6 +216,8 @@ def test_slurms_own_log_tells_what_the_state_hides(run: Run, text: str, reason: 
     run.ends_in_slurm(1, "FAILED", slurm_log=run.write("17.log", text))
     assert run.only.reason == reason
     assert run.only.slurm_log == "17.log"
+    starved = reason.startswith(("TIMEOUT", "OUT_OF_MEMORY", "killed by SIGKILL"))
+    assert run.heard.starved("train", {"seed": "0"}) == starved
 
 
 def test_a_refused_submission_says_what_sbatch_said(run: Run) -> None:
@@ -301,13 +303,6 @@ class TestStarved:
         else:
             run.errs(1, rule_msg=f"SLURM job 17 ended as {state}: words. {ADVICE}", aux={"external_jobid": "17"})
         assert self.after(run) == (1 if state in ("TIMEOUT", "OUT_OF_MEMORY") else 0)
-
-    @pytest.mark.parametrize(("text", "reason"), SLURM_LOGS.values(), ids=SLURM_LOGS)
-    def test_slurms_log_says_so(self, run: Run, text: str, reason: str) -> None:
-        run.starts(1)
-        run.ends_in_slurm(1, "FAILED", slurm_log=run.write("17.log", text))
-        words = ("TIMEOUT", "OUT_OF_MEMORY", "killed by SIGKILL")
-        assert self.after(run) == (1 if reason.startswith(words) else 0)
 
     @pytest.mark.parametrize("state", ["PREEMPTED", "CANCELLED", "NODE_FAIL"])
     def test_a_kill_that_another_end_brought_is_none(self, run: Run, state: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import logging
 import multiprocessing
@@ -9,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,28 +19,19 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import psutil
 import pytest
 from builders import embedding_arrays
 
-from lever_pipe.__main__ import _parser, is_made, main
+from lever_pipe.__main__ import _claimed, _parser, is_made, main
 from lever_pipe.base import atomic, storage
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 from lever_pipe.runtime import ownership
-from lever_pipe.runtime.ownership import (
-    HANDED,
-    Hold,
-    Owner,
-    Times,
-    lock_of,
-    owned,
-    process_start,
-    this_process,
-)
+from lever_pipe.runtime.ownership import Owner, Times, lock_of, owned, owner_of, this_process
 
-FAST = Times(beat_s=0.02, limit_s=0.3, poll_s=0.01, ask_s=0.02, say_s=0.1, launch_s=60)
+FAST = Times(poll_s=0.01, ask_s=0.02, say_s=0.1)
 FORK = multiprocessing.get_context("fork")
-NO_PROCESS = 2**22 + 1  # beyond the largest number that Linux gives
 
 
 @pytest.fixture
@@ -70,30 +64,11 @@ def far(**changes: str) -> Owner:
     return this_process().model_copy(update={"host": "n7", "machine": "other", "pid": 12} | changes)
 
 
-def put_lock(card: Path, owner: Owner, *, age_s: float = 0.0) -> Path:
+def put_lock(card: Path, owner: Owner) -> Path:
+    """Leave a lock as a killed process does."""
     lock = lock_of(card)
     lock.write_text(owner.model_dump_json())
-    then = time.time() - age_s
-    os.utime(lock, (then, then))
     return lock
-
-
-@contextmanager
-def beating(lock: Path, owner: Owner) -> Iterator[None]:
-    """Send another owner's heartbeats, and give its lock back in the end."""
-    lock.write_text(owner.model_dump_json())
-    hold = Hold(lock, owner, FAST, lambda reason: None)
-    hold.start()
-    try:
-        yield
-    finally:
-        hold.release()
-
-
-def hold_of(card: Path) -> Hold:
-    hold = Hold(lock_of(card), this_process(), FAST, lambda reason: None)
-    hold._own.write_text(hold._owner.model_dump_json())
-    return hold
 
 
 def note(folder: Path, *words: object) -> None:
@@ -126,11 +101,12 @@ def require_one_at_a_time(lines: list[list[str]], killed: set[str]) -> None:
 
 
 def test_an_owner_leaves_nothing_behind(card: Path) -> None:
-    with owned(card, times=FAST) as hold:
-        assert not hold.waited
+    with owned(card, times=FAST) as waited:
+        assert not waited
         assert [path.name for path in card.parent.iterdir()] == [".run.json.owner"]
-        found = Owner.model_validate_json(lock_of(card).read_text())
-        assert (found.pid, found.started) == (os.getpid(), process_start(os.getpid()))
+        found = owner_of(card)
+        assert found is not None
+        assert found.pid == os.getpid()
     assert not list(card.parent.iterdir())
     with pytest.raises(ZeroDivisionError), owned(card, times=FAST):
         raise ZeroDivisionError
@@ -150,8 +126,8 @@ def test_of_two_at_once_one_makes_and_one_leaves(card: Path) -> None:
 
     def job() -> None:
         barrier.wait()
-        with owned(card, times=FAST) as hold:
-            if hold.waited and card.exists():
+        with owned(card, times=FAST) as waited:
+            if waited and card.exists():
                 note(card.parent, "left", os.getpid())
                 return
             work(card, seconds=0.1)
@@ -164,7 +140,6 @@ def test_of_two_at_once_one_makes_and_one_leaves(card: Path) -> None:
 @pytest.mark.parametrize("machines", ["one", "several"])
 def test_many_jobs_many_times_some_killed_never_two_at_once(card: Path, machines: str) -> None:
     barrier = FORK.Barrier(5)
-    times = FAST if machines == "one" else FAST._replace(limit_s=1.0)
 
     def job(number: int) -> None:
         if machines == "several":
@@ -172,7 +147,7 @@ def test_many_jobs_many_times_some_killed_never_two_at_once(card: Path, machines
         chance = random.Random(number)
         barrier.wait()
         for turn in range(4):
-            with owned(card, times=times):
+            with owned(card, times=FAST):
                 note(card.parent, "begin", os.getpid())
                 time.sleep(chance.random() * 0.01)
                 if number == 0 and turn == 1:
@@ -184,7 +159,7 @@ def test_many_jobs_many_times_some_killed_never_two_at_once(card: Path, machines
     lines = protocol(card.parent)
     assert sum(what == "end" for what, _ in lines) == 4 * 4 + 1
     require_one_at_a_time(lines, killed={str(processes[0].pid)})
-    with owned(card, times=times):  # the killed one may have been the last
+    with owned(card, times=FAST):  # the killed one may have been the last
         pass
     assert [path.name for path in card.parent.iterdir()] == ["protocol"]
 
@@ -197,121 +172,38 @@ def test_a_killed_owner_is_replaced_at_once(card: Path) -> None:
     assert end(start(job)) == [-signal.SIGKILL]
     assert lock_of(card).exists()
     begin = time.monotonic()
-    with owned(card, times=FAST._replace(limit_s=1000)) as hold:
-        assert hold.waited
-    assert time.monotonic() - begin < 5
+    with owned(card) as waited:
+        assert waited
+    assert time.monotonic() - begin < 0.5 * Times().poll_s
 
 
-def test_a_number_that_is_used_again_is_another_process(card: Path) -> None:
-    put_lock(card, this_process().model_copy(update={"started": "1"}))
-    with owned(card, times=FAST._replace(limit_s=1000)):
-        pass
-    put_lock(card, this_process().model_copy(update={"pid": NO_PROCESS}))
-    with owned(card, times=FAST._replace(limit_s=1000)):
-        pass
+def test_a_lock_of_another_version_is_free_if_nobody_holds_it(card: Path) -> None:
+    lock_of(card).write_text("{")
+    with owned(card):
+        assert owner_of(card) == this_process().model_copy(update={"since": owner_of(card).since})  # type: ignore[union-attr]
+    assert not lock_of(card).exists()
 
 
-def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path) -> None:
+def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    here, dead = atomic.machine(), this_process().model_copy(update={"started": "1"})
+    here, other_job = atomic.machine(), far(job="17")
+    fake_squeue(card.parent, monkeypatch).write_text("RUNNING\n")
     cases = {
-        ".dead.json.owner": (dead.model_dump_json(), False),
-        ".dead.json.owner.heir": (dead.model_dump_json(), False),
-        ".alive.json.owner": (this_process().model_dump_json(), True),
-        ".elsewhere.json.owner": (far().model_dump_json(), True),
-        ".torn.json.owner": ("{", True),  # of another version, or about to be written
-        f".{here}.{gone.pid}.01234567.tmp": ("", False),  # killed before its first word: its name says who it was
+        ".dead.json.owner": (this_process().model_dump_json(), False),
+        ".elsewhere.json.owner": (far().model_dump_json(), False),
+        ".running.json.owner": (other_job.model_dump_json(), True),  # on a file system that does not share locks
+        ".torn.json.owner": ("{", False),
+        f".{here}.{gone.pid}.01234567.tmp": ("", False),
         f".{here}.{os.getpid()}.01234567.tmp": ("", True),
         f".another.{gone.pid}.01234567.tmp": ("", True),
     }
     for name, (text, _) in cases.items():
         (card.parent / name).write_text(text)
-    ownership.sweep(card.parent)
-    stay = {name for name, (_, stays) in cases.items() if stays}
-    assert {path.name for path in card.parent.iterdir()} == stay
-
-
-def test_what_a_killed_process_left_before_its_lock_goes_with_the_next(card: Path) -> None:
-    """SIGKILL may fall between the file that is to become the lock and the lock."""
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    dead, alive = (card.parent / f".{atomic.machine()}.{pid}.01234567.tmp" for pid in (gone.pid, os.getpid()))
-    for path in (dead, alive):
-        path.touch()
     with owned(card):
-        assert (dead.exists(), alive.exists()) == (False, True)
-
-
-def test_a_zombie_is_no_owner() -> None:
-    may_end = FORK.Event()
-    process = start(may_end.wait)
-    assert process.pid is not None
-    owner = this_process().model_copy(update={"pid": process.pid, "started": process_start(process.pid)})
-    assert owner.is_running()
-    may_end.set()
-    wait_for(lambda: not process_start(owner.pid))
-    os.kill(owner.pid, 0)  # nobody has waited for it: the number is taken
-    assert owner.is_running() is False
-    end(process)
-
-
-def test_a_silent_owner_on_this_machine_lives(card: Path) -> None:
-    hold = hold_of(card)
-    put_lock(card, this_process(), age_s=1000)
-    lock = ownership._read(lock_of(card))
-    assert lock is not None
-    assert hold._may_write(lock)
-
-
-@pytest.mark.parametrize("owner", [far(), this_process().model_copy(update={"started": ""})], ids=["far", "unknown"])
-def test_heartbeats_keep_an_owner_whose_process_cannot_be_seen(card: Path, owner: Owner) -> None:
-    taken: list[float] = []
-
-    def duplicate() -> None:
-        with owned(card, times=FAST._replace(limit_s=0.5)):
-            taken.append(time.monotonic())
-
-    with beating(lock_of(card), owner):
-        thread = threading.Thread(target=duplicate)
-        thread.start()
-        time.sleep(0.75)  # longer than the limit
-        assert not taken
-        freed = time.monotonic()
-    thread.join()
-    assert taken[0] >= freed
-
-
-def test_a_silent_owner_elsewhere_is_replaced_after_the_limit(card: Path) -> None:
-    put_lock(card, far())
-    begin = time.monotonic()
-    with owned(card, times=FAST):
-        assert time.monotonic() - begin > 0.9 * FAST.limit_s
-    put_lock(card, far(), age_s=30.1)
-    begin = time.monotonic()
-    with owned(card, times=FAST._replace(limit_s=30)):
-        assert time.monotonic() - begin < 20
-
-
-def test_a_heartbeat_begins_with_the_hold(card: Path) -> None:
-    hold = hold_of(card)
-    os.utime(hold._own, (1, 1))
-    assert hold._take()
-    assert time.time() - lock_of(card).stat().st_mtime < 20
-    heir = hold_of(card)
-    os.utime(heir._own, (1, 1))
-    judged = ownership._read(lock_of(card))
-    assert judged is not None
-    assert heir._take_over(judged)
-    assert time.time() - lock_of(card).stat().st_mtime < 20
-
-
-def test_a_lock_of_another_version_is_judged_by_its_age(card: Path) -> None:
-    lock = put_lock(card, far())
-    lock.write_text("{")
-    begin = time.monotonic()
-    with owned(card, times=FAST):
-        assert time.monotonic() - begin > 0.9 * FAST.limit_s
+        ownership.sweep(card.parent)
+        stay = {name for name, (_, stays) in cases.items() if stays} | {lock_of(card).name}
+        assert {path.name for path in card.parent.iterdir() if path.name.startswith(".")} == stay
 
 
 def fake_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -324,205 +216,104 @@ def fake_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return state
 
 
-def test_slurm_speaks_for_a_silent_job(card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("said", "lives"), {"RUNNING": True, "COMPLETING": True, "PENDING": False, "CANCELLED": False, "": False}.items()
+)
+def test_slurm_speaks_for_a_job_elsewhere_whose_lock_seems_free(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, lives: bool
+) -> None:
+    """On a file system that does not share locks between machines."""
     state = fake_squeue(tmp_path, monkeypatch)
-    hold = hold_of(card)
-    monkeypatch.setattr(hold, "_is_silent", lambda lock: True)
-    found = ownership._Lock("", 0.0, far(job="17"))
-    for said, lives in {"RUNNING": True, "COMPLETING": True, "PENDING": False, "CANCELLED": False, "": False}.items():
-        state.write_text(f"{said}\n")
-        assert hold._may_write(found) is lives, said
-    state.unlink()
-    assert not hold._may_write(found)
+    state.write_text(f"{said}\n")
+    put_lock(card, far(job="17"))
+    timer = threading.Timer(0.3, state.write_text, ("COMPLETED\n",))
+    timer.start()
+    begin = time.monotonic()
+    with owned(card, times=FAST):
+        assert (time.monotonic() - begin > 0.25) is lives
+    timer.join()
     assert set((tmp_path / "asked").read_text().splitlines()) == {"--noheader --states=all --jobs=17 --format=%T"}
 
 
 def test_a_requeued_job_does_not_wait_for_itself(card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_squeue(tmp_path, monkeypatch).write_text("RUNNING\n")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    put_lock(card, far(job="17"), age_s=1000)
+    put_lock(card, far(job="17"))
     with owned(card, times=FAST):
         assert not (tmp_path / "asked").exists()
 
 
-def test_a_slow_judge_takes_nothing_over(card: Path) -> None:
-    lock = put_lock(card, far(), age_s=1000)
-    judged = ownership._read(lock)
-    assert judged is not None
-    fast, slow = hold_of(card), hold_of(card)
-    assert fast._take_over(judged)
-    text = lock.read_text()
-    assert not slow._take_over(judged)
-    assert (lock.read_text(), Owner.model_validate_json(text).token) == (text, fast._owner.token)
-    assert sorted(path.name for path in card.parent.iterdir()) == sorted([lock.name, slow._own.name])
-
-
-def test_an_owner_that_beats_again_is_not_replaced(card: Path) -> None:
-    lock = put_lock(card, far(), age_s=1000)
-    judged = ownership._read(lock)
-    assert judged is not None
-    os.utime(lock)
-    assert not hold_of(card)._take_over(judged)
-    assert Owner.model_validate_json(lock.read_text()).machine == "other"
-
-
-def test_of_two_heirs_one_takes_over(card: Path) -> None:
-    lock = put_lock(card, far(), age_s=1000)
-    judged = ownership._read(lock)
-    assert judged is not None
-    heir = put_lock(card, far()).with_name(f"{lock.name}.heir")
-    lock.rename(heir)
-    lock.write_text(judged.text)
-    os.utime(lock, (judged.beat, judged.beat))
-    hold = hold_of(card)
-    assert not hold._take_over(judged)  # another is about to
-    assert lock.read_text() == judged.text
-    os.utime(heir, (1, 1))  # it was killed just then
-    assert not hold._take_over(judged)
-    assert not heir.exists()
-    assert hold._take_over(judged)
-
-
-def test_without_hard_links_there_is_still_one_owner(card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_told_and_slurm_alone_speaks(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
+        raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(os, "link", refuse)
-    hold = hold_of(card)
-    with owned(card, times=FAST):
-        assert not hold._take()
-    assert hold._take()
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    fake_squeue(tmp_path, monkeypatch).write_text("COMPLETED\n")
+    put_lock(card, far(job="17"))
+    with owned(card, times=FAST) as waited:
+        assert waited
+    assert "no locks" in caplog.text
+    assert not lock_of(card).exists()
 
 
-def fenced_job(card: Path, change: Callable[[Path], object]) -> int | None:
-    """Return the status of an owner whose lock is changed while it works; it notes the end of its work."""
-
+def test_a_stopped_owner_keeps_its_lock(card: Path) -> None:
     def job() -> None:
         with owned(card, times=FAST):
-            work(card, seconds=0.5)
-
-    process = start(job)
-    wait_for(lambda: (card.parent / "protocol").exists())
-    change(lock_of(card))
-    return end(process)[0]
-
-
-def test_an_owner_that_was_replaced_ends_itself(card: Path) -> None:
-    other = far().model_dump_json()
-    assert fenced_job(card, lambda lock: storage.write_text(lock, other)) == ownership.LOST
-    assert [what for what, _ in protocol(card.parent)] == ["begin"]
-    assert lock_of(card).read_text() == other
-
-
-def test_an_owner_puts_a_deleted_lock_back(card: Path) -> None:
-    back: list[bool] = []
-
-    def delete(lock: Path) -> None:
-        lock.unlink()
-        wait_for(lock.exists)
-        back.append(True)
-
-    assert fenced_job(card, delete) == 0
-    assert back == [True]
-    assert sorted(path.name for path in card.parent.iterdir()) == ["protocol"]
-
-
-def test_a_stopped_owner_ends_when_it_runs_again(card: Path) -> None:
-    def job() -> None:
-        atomic.machine = lambda: "other"  # type: ignore[assignment]
-        with owned(card, times=FAST):
-            note(card.parent, "begin", os.getpid())
-            time.sleep(5)
-            note(card.parent, "end", os.getpid())
+            work(card, seconds=0.2)
 
     process = start(job)
     wait_for(lambda: (card.parent / "protocol").exists())
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
+    timer = threading.Timer(0.5, os.kill, (process.pid, signal.SIGCONT))
+    timer.start()
     with owned(card, times=FAST):
-        text = lock_of(card).read_text()
-        os.kill(process.pid, signal.SIGCONT)
-        assert end(process) == [ownership.LOST]
-        assert lock_of(card).read_text() == text
-    assert [what for what, _ in protocol(card.parent)] == ["begin"]
+        note(card.parent, "begin", os.getpid())
+    timer.join()
+    assert end(process) == [0]
+    assert [what for what, _ in protocol(card.parent)] == ["begin", "end", "begin"]
 
 
 def test_who_waits_says_for_whom(card: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lever_pipe.runtime.ownership")
-    owner = far(job="17", since="then")
-    put_lock(card, owner)
-    with owned(card, times=FAST):
-        pass
-    lines = [record.getMessage() for record in caplog.records]
-    waiting = [line for line in lines if line.endswith("waiting")]
-    assert (
-        waiting[0]
-        == f"{card.parent} is being made by another job: host n7, process 12, SLURM job 17, since then; waiting"
-    )
-    assert 2 <= len(waiting) <= FAST.limit_s / FAST.say_s + 1
-    assert lines[-1] == f"{lock_of(card)}: its owner is gone ({owner}); taken over"
-
-
-def launcher(card: Path, *, hang: bool) -> None:
-    """Hand a lock to two processes, as accelerate's launcher does; each notes its number."""
-
-    def member(rank: int) -> None:
-        os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank)}
-        with ownership.adopted(times=FAST) as hold:
-            assert HANDED not in os.environ
-            note(card.parent, "owner" if hold else "other", os.getpid())
-            time.sleep(30 if hang else 0.2)
-
-    with owned(card, times=FAST) as hold, hold.handed_over():
-        members = [start(member, rank) for rank in range(2)]
-        status = 0 if end(*members) == [0, 0] else 1
-        os._exit(status)
-
-
-def test_a_lock_goes_to_the_first_process_of_a_launcher(card: Path) -> None:
-    process = start(lambda: launcher(card, hang=False))
-    wait_for(lambda: (card.parent / "protocol").exists() and len(protocol(card.parent)) == 2)
-    owner = Owner.model_validate_json(lock_of(card).read_text())
-    assert owner.pid == process.pid
-    wait_for(lambda: lock_of(card).stat().st_mtime < time.time() + 1)  # the heartbeat is no longer ahead of time
-    assert end(process) == [0]
-    assert sorted(who for who, _ in protocol(card.parent)) == ["other", "owner"]
-    assert not lock_of(card).exists()
-
-
-def test_the_processes_of_a_launcher_end_with_it(card: Path) -> None:
-    process = start(lambda: launcher(card, hang=True))
-    wait_for(lambda: (card.parent / "protocol").exists() and len(protocol(card.parent)) == 2)
-    process.kill()
-    for _, number in protocol(card.parent):
-        wait_for(lambda number=number: not process_start(int(number)))
-    end(process)
-    with owned(card, times=FAST._replace(limit_s=1000)) as hold:  # though the heartbeat was ahead of time
-        assert hold.waited
-
-
-def test_a_lock_outlives_the_start_of_a_launcher(card: Path) -> None:
-    with owned(card, times=FAST) as hold:
-        with hold.handed_over():
-            assert os.environ[HANDED].endswith(str(lock_of(card)))
-            assert lock_of(card).stat().st_mtime - time.time() > FAST.launch_s - 5
-            before = lock_of(card).stat().st_mtime
-            time.sleep(3 * FAST.beat_s)
-            assert lock_of(card).stat().st_mtime == before
-        assert HANDED not in os.environ
-    assert not lock_of(card).exists()
-
-
-def test_a_handed_lock_that_is_another_s_is_not_adopted(card: Path) -> None:
-    put_lock(card, far())
 
     def job() -> None:
-        os.environ |= {HANDED: f"mine:{lock_of(card)}", "RANK": "0"}
-        with ownership.adopted():
-            note(card.parent, "wrote", 0)
+        with owned(card):
+            work(card, seconds=0.25)
 
-    assert end(start(job)) == [ownership.LOST]
-    assert not (card.parent / "protocol").exists()
+    process = start(job)
+    wait_for(lambda: (card.parent / "protocol").exists())
+    owner = owner_of(card)
+    with owned(card, times=FAST):
+        pass
+    assert end(process) == [0]
+    waiting = [record.getMessage() for record in caplog.records]
+    assert waiting[0] == f"{card.parent} is being made by another job: {owner}; waiting"
+    assert str(far(job="17", since="then")) == "host n7, process 12, SLURM job 17, since then"
+    assert 2 <= len(waiting) <= 4
+
+
+def test_what_a_process_becomes_keeps_the_lock(card: Path) -> None:
+    """As a stage becomes accelerate's launcher."""
+
+    def job() -> None:
+        with owned(card):
+            os.execv(sys.executable, [sys.executable, "-c", "print(flush=True); input()"])
+
+    ours, theirs = os.pipe(), os.pipe()
+    process = FORK.Process(target=lambda: (os.dup2(theirs[0], 0), os.dup2(ours[1], 1), job()))
+    process.start()
+    assert os.read(ours[0], 1) == b"\n"
+    owner = owner_of(card)
+    assert owner is not None
+    assert owner.pid == process.pid
+    assert ownership._locked(lock_of(card)) is None
+    os.write(theirs[1], b"\n")
+    assert end(process) == [0]
+    with owned(card) as waited:
+        assert waited
 
 
 # The command line.
@@ -538,17 +329,14 @@ def call(folder: Path, **changes: object) -> list[str]:
 
 @contextmanager
 def another_job(folder: Path) -> Iterator[None]:
-    """Let another process seem to own the artefact until `main` waits for it."""
-    lock = put_lock(folder / "card", this_process())  # this process lives
-    judge = Hold._may_write
+    """Let another process own the artefact, until `main` waits for it."""
 
-    def judge_once(hold: Hold, found: ownership._Lock) -> bool:
-        lock.unlink(missing_ok=True)
-        return judge(hold, found)
+    def job() -> None:
+        with owned(folder / "card"):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Hold, "_may_write", judge_once)
-        yield
+    end(start(job))
+    yield
 
 
 @pytest.fixture
@@ -625,26 +413,43 @@ def test_sigterm_gives_the_lock_back(
 
 
 def test_sigterm_ends_a_wait(artefact: Path) -> None:
-    put_lock(artefact / "card", this_process())  # it never ends
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    assert main(call(artefact)) == 128 + 15
+    with lock_of(artefact / "card").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # it never ends
+        timer.start()
+        assert main(call(artefact)) == 128 + 15
     timer.join()
     assert sorted(path.name for path in artefact.iterdir()) == sorted([*FILES, ".card.owner"])
 
 
 def test_several_processes_take_the_lock_with_them(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: list[str] = []
+    held: list[bool] = []
 
     def become(*_: object) -> None:
-        handed.append(os.environ[HANDED])
-        assert lock_of(artefact / "card").stat().st_mtime > time.time() + 10
+        held.append(ownership._locked(lock_of(artefact / "card")) is None)
         raise OSError("no such launcher")
 
     monkeypatch.setattr(os, "execv", become)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(OSError, match="no such launcher"):
         main([*call(artefact), "--processes", "2"])
-    assert len(handed) == 1
-    assert HANDED not in os.environ
+    assert held == [True]
     assert not lock_of(artefact / "card").exists()
+
+
+def test_the_processes_of_a_launcher_end_with_it(tmp_path: Path) -> None:
+    """Of each it is the parent; whoever is killed between takes them with it."""
+
+    def member() -> None:
+        os.environ["LOCAL_RANK"] = "0"
+        with _claimed(_parser().parse_args(call(tmp_path))) as waited:
+            note(tmp_path, "works", os.getpid(), waited)
+            time.sleep(30)
+
+    launcher = start(lambda: end(start(member)))
+    wait_for(lambda: (tmp_path / "protocol").exists())
+    ((_, number, waited),) = protocol(tmp_path)
+    assert waited == "False"
+    launcher.kill()
+    wait_for(lambda: not psutil.pid_exists(int(number)) or psutil.Process(int(number)).status() == "zombie")
+    end(launcher)

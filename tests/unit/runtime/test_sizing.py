@@ -58,7 +58,8 @@ def test_the_production_models_run_on_one_gpu_each() -> None:
         asked = first(room, rule)
         assert (asked["device"], asked["processes"], asked["gpu"], asked["nodes"]) == ("cuda", 1, 1, 1), rule
         assert asked["mem_mb"] < 200_000  # half a node of 8 such GPUs at most
-    assert first(room, "train_agent")["device"] == "cpu"  # this experiment has the tiny agent
+    for rule in ("train_agent", "evaluate_start"):
+        assert first(room, rule)["device"] == "cpu"  # this experiment has the tiny agent
 
 
 def test_rules_without_model_grow_with_the_experiment_by_what_they_do() -> None:
@@ -68,6 +69,12 @@ def test_rules_without_model_grow_with_the_experiment_by_what_they_do() -> None:
     assert memory["score_answers"] > first(small, "score_answers")["mem_mb"]
     for rule, like in (("train_distil_epoch", "train_rce_epoch"), ("measure_rewards", "reward_groups")):
         assert first(large, rule) == first(large, like), rule
+
+
+def test_every_rule_that_loads_a_model_has_a_size() -> None:
+    """All but the tiny agent's own training, which loads none."""
+    models = sizing.loaded(experiment("config/intention_qwen3_8b.yaml")) + sizing.loaded(experiment())
+    assert {rule for model in models for rule in model.rules} == {*sizing.PRODUCTION_MODEL} - {"warm_start_agent"}
 
 
 def test_every_named_rule_exists() -> None:
@@ -82,7 +89,8 @@ def test_the_agent_of_8b_trains_on_several_gpus_of_one_node_through_accelerate()
     assert asked["processes"] == asked["gpu"] == 3
     assert asked["nodes"] == 1
     assert (ROOT / asked["launcher"]).is_file()
-    assert first(room, "evaluate_agent")["launcher"] == ""
+    for rule in ("evaluate_agent", "evaluate_start"):
+        assert (first(room, rule)["device"], first(room, rule)["launcher"]) == ("cuda", ""), rule
 
 
 def weights(folder: Path, parameters: int) -> str:

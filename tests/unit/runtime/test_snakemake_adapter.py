@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,13 +21,14 @@ from lever_pipe.base.errors import ConfigError
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.forks import ForkedJob
 from lever_pipe.runtime.snakemake_adapter import (
-    LOGGER,
     PREFIX,
     PlainCall,
+    PlannedCall,
     PlannedJob,
+    amend_methods,
     call_in,
     count_as_done,
-    heard_jobs,
+    planned_job,
     planned_jobs,
     start_calls_by,
 )
@@ -37,6 +38,7 @@ TOUCHED = {
     "snakemake.persistence:PersistenceBase.params_changed": "0e91b0866409",
     "snakemake.persistence:PersistenceBase.input_changed": "93b0d592f88b",
     "snakemake.jobs:Reason.__bool__": "70c3bf5c97cc",
+    "snakemake.jobs:Reason.clear": "73dc48e88059",
     "snakemake.jobs:Job.output_mintime": "d5272974684f",
     "snakemake.shell:shell.__new__": "2754bf2a0f8a",
     "snakemake.dag:DAG.file2jobs": "3f5215f47449",
@@ -108,8 +110,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[PlainCall]:
         assert environment["OMP_NUM_THREADS"] == "1"
         calls.append(PlainCall(words, log))
         job = ForkedJob()
-        job.has_started(os.getpid())
-        job.has_ended(len(words) % 2)
+        job.started.set_result(os.getpid())
+        job.ended.set_result(len(words) % 2)
         return job
 
     start_calls_by(start)
@@ -164,6 +166,21 @@ def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
     assert call_in(command) == PlainCall(words, "a b")
 
 
+def test_methods_and_properties_are_wrapped_once() -> None:
+    class Counted:
+        @property
+        def time(self) -> int:
+            return 1
+
+        def number(self) -> int:
+            return 1
+
+    for _ in range(2):
+        amend_methods(Counted, number=lambda own: lambda self: own(self) + 1)
+        amend_methods(Counted, time=lambda own: property(lambda self: own.fget(self) + 1))
+    assert (Counted().number(), Counted().time) == (2, 2)
+
+
 def test_a_job_that_is_done_is_reported_and_not_run() -> None:
     class Executor:
         ran: list[Any]
@@ -183,39 +200,53 @@ def test_a_job_that_is_done_is_reported_and_not_run() -> None:
         assert executor.ran == ran
 
 
-def test_what_snakemake_tells_of_a_job_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    caplog.set_level(logging.INFO, LOGGER)
-    said = {
-        "event": "job_info",
-        "rule_name": "train",
-        "wildcards": {"seed": 0},
-        "reason": "Forced execution",
-        "threads": 4,
-        "resources": {"gpu": 2, "tmpdir": "<TBD>"},
-        "input": ["in.txt"],
-        "output": ["out.txt"],
-        "shellcmd": None,
-    }
-    logger = logging.getLogger(LOGGER)
-    with heard_jobs() as jobs:
-        logger.info(None, extra={"event": "workflow_started", "rundir": str(tmp_path / "elsewhere")})
-        logger.info(None, extra=said)
-    logger.info(None, extra=said)
-    assert jobs == [
-        PlannedJob(
-            "train",
-            {"seed": "0"},
-            "Forced execution",
-            4,
-            {"gpu": 2},
-            ("elsewhere/in.txt",),
-            ("elsewhere/out.txt",),
-            "",
-        )
-    ]
+class _Named(dict[str, Any]):
+    """Snakemake's lists of files: their items have names, they themselves hold paths."""
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        return iter([path for value in self.values() for path in ([value] if isinstance(value, str) else value)])
+
+
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        ({}, ()),
+        ({"params_changed": "before 'Forced execution'"}, ()),
+        ({"code_changed": True, "software_stack_changed": True}, ("command", "environment")),
+        ({"forced": True, "code_changed": True}, ("forced",)),
+    ],
+)
+def test_a_planned_job_is_as_snakemake_has_it(told: dict[str, Any], asked: tuple[str, ...]) -> None:
+    from snakemake.jobs import Reason
+
+    reason = Reason()
+    for name, value in told.items():
+        setattr(reason, name, value)
+    job = SimpleNamespace(
+        rule=SimpleNamespace(name="train"),
+        wildcards_dict={"seed": 0},
+        dag=SimpleNamespace(reason=lambda _: reason),
+        threads=4,
+        resources={"gpu": 2, "tmpdir": "<TBD>"},
+        input=_Named(one="in.txt", several=["a", "b"]),
+        output=_Named(card="out.txt"),
+        params=SimpleNamespace(spec='{"code": "c", "config": {"a": 1}}'),
+    )
+    found = planned_job(job, Path("elsewhere"))
+    inputs = {"one": ["elsewhere/in.txt"], "several": ["elsewhere/a", "elsewhere/b"]}
+    assert found == PlannedJob(
+        "train",
+        {"seed": "0"},
+        str(reason),
+        4,
+        {"gpu": 2},
+        ("elsewhere/in.txt", "elsewhere/a", "elsewhere/b"),
+        ("elsewhere/out.txt",),
+        asked,
+        PlannedCall({"a": 1}, "c", inputs),
+    )
+    job.params = SimpleNamespace()
+    assert planned_job(job, Path()).call is None
 
 
 @pytest.mark.parametrize("word", ["--touch", "--unlock", "--delete-all-output", "--lint"])

@@ -571,14 +571,6 @@ class TestPace:
         assert paces == [40, 20, 20]
 
 
-def test_a_class_is_wrapped_once(states: dict[str, str]) -> None:
-    of_class = executor_class(lambda *_: "wait")
-    own = of_class.check_active_jobs.unamended  # type: ignore[attr-defined]
-    watch(of_class)
-    assert not hasattr(own, "unamended")
-    assert of_class.check_active_jobs.unamended is own  # type: ignore[attr-defined]
-
-
 def test_the_plugin_still_has_the_methods_that_are_wrapped() -> None:
     """And it still drops jobs and waits for preempted ones; once it does not, the watchdog may go."""
     source = inspect.getsource(plugin.Executor.check_active_jobs)

@@ -7,11 +7,9 @@ import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
 
-from lever_pipe.base.errors import RecordError
 from lever_pipe.report.inference.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.inference.curve_rows import StatisticRow
 from lever_pipe.report.inference.endpoints import EndpointRow
-from lever_pipe.stages.compare_arms import compare_arms
 from lever_pipe.statistics.comparison import t_p_values
 from lever_pipe.statistics.crossed import pooled_differences
 
@@ -122,14 +120,3 @@ def test_equal_inputs_give_equal_bytes(paths: dict[str, Path], tmp_path: Path) -
     again = agent_runs.compare(tmp_path, SMALL)
     for name in FILES:
         assert again[name].read_bytes() == paths[name].read_bytes()
-
-
-def test_a_missing_file_is_named(paths: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"none\.csv: expected a file; found none"):
-        compare_arms(
-            curves=paths["curves"],
-            episodes_table=tmp_path / "none.csv",
-            runs=paths["runs"],
-            **{name: tmp_path / f"{name}.csv" for name in FILES},
-            config=agent_runs.compare_config(SMALL),
-        )

@@ -13,7 +13,8 @@ import pytest
 import synthetic_results as synthetic
 
 from lever_pipe.experiment.config import Preset
-from lever_pipe.experiment.report_stage_configs import CollectEvidenceConfig, ReportedRun, ShownStudy
+from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
+from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
@@ -49,7 +50,7 @@ class DocumentTables:
         measured = synthetic.write_evidence(folder, size, collected)
         facts = synthetic.write_facts(folder)
         lineage = synthetic.write_lineage(folder, size, measured["intervals"])
-        written = {"evidence": folder / "evidence.csv", "config": CollectEvidenceConfig()}
+        written = {"evidence": folder / "evidence.csv", "config": InputsAlone()}
         single = {
             "intervals": measured["intervals"],
             "comparisons": measured["comparisons"],

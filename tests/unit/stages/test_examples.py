@@ -10,7 +10,7 @@ import yaml
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, ImageError
 from lever_pipe.base.records import Example, ExampleId, Pool, QuestionScore
-from lever_pipe.experiment.stage_configs import MeasurePoolsConfig
+from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.lvlms.protocol import ImageSource
@@ -109,7 +109,7 @@ def test_pools_are_measured_query_by_query(world: World, tmp_path: Path) -> None
         storage.write_rows(tmp_path / name, rows)
     found = measure_pools(
         **world.rows, eval_pools=tmp_path / "pools", zero_shot=tmp_path / "zero", bound=tmp_path / "bound",
-        config=MeasurePoolsConfig(),
+        config=InputsAlone(),
     )  # fmt: skip
     copied = [max(vqa_accuracy(train[i].answer, queries[p.query_id].answers) for i in p.candidates) for p in pools]
     assert found["queries"] == N_EVAL

@@ -53,32 +53,18 @@ def of_lever() -> list[EvidenceRow]:
 
 
 def of_agents() -> list[EvidenceRow]:
-    rows = []
-    for arm in ("a", "b"):
+    rows = [EvidenceRow("intention", "published/kl", "val_reward", 1.5, at="5", quoted="003")]
+    for arm in ("arm~a", "arm~b"):
+        rows += [EvidenceRow("intention", f"{arm}/seed~0", "executed_steps", 5.0, at="run")]
         for mode in ("sampled", "greedy"):
             at = {"subset": "val", "mode": mode}
-            rows += [
-                EvidenceRow("intention", f"arm~{arm}", "reward", 1.0 + step, at=str(step), **at) for step in (0, 5)
-            ]
-            held = {"subset": "test", "mode": mode, "at": "last", "low": 0.4, "high": 0.6}
-            rows += [EvidenceRow("intention", f"arm~{arm}", "normalised_reward", 0.5, **held)]
-            rows += (
-                [
-                    EvidenceRow(
-                        "intention",
-                        "arm~b",
-                        "normalised_reward",
-                        0.1,
-                        against="arm~a",
-                        **{**held, "low": 0.0, "high": 0.2},
-                    )
-                ]
-                if arm == "b"
-                else []
-            )
-        rows += [EvidenceRow("intention", f"arm~{arm}", metric, 0.2) for metric in ("kl_end", "entropy_end")]
-        rows += [EvidenceRow("intention", f"arm~{arm}", "reward", 1.0, at="1", subset="train")]
-    rows += [EvidenceRow("intention", "published/kl", "val_reward", 1.5, at="5", quoted="003")]
+            rows += [EvidenceRow("intention", arm, "reward", 1.0 + step, at=str(step), runs=1, **at) for step in (0, 5)]
+            held = {"subset": "test", "mode": mode, "at": "last"}
+            rows += [EvidenceRow("intention", arm, "normalised_reward", 0.5, low=0.4, high=0.6, **held)]
+            against = {**held, "against": "arm~a"} if arm == "arm~b" else {}
+            rows += [EvidenceRow("intention", arm, "normalised_reward", 0.1, high=0.2, **against)] if against else []
+        rows += [EvidenceRow("intention", arm, metric, 0.2) for metric in ("kl_end", "entropy_end")]
+        rows += [EvidenceRow("intention", arm, "reward", 1.0, at="1", subset="train", runs=1)]
     return rows
 
 

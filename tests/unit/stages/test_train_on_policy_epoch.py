@@ -261,7 +261,7 @@ def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
     assert [len(call) for call in model.calls] == [3]
     assert judge.prompts == 3
     for asked, verdict in zip([one, two, one, other_order], verdicts, strict=True):
-        shown = len(prompter(train[asked[0]], asked[1]).segments)
+        shown = len(prompter(train[asked[0]], asked[1]).blocks)
         accuracy = float(shown % 2)  # all ten annotators say yes
         assert verdict.accuracy == accuracy
         assert verdict.reward == pytest.approx(0.5 * accuracy + 10.0 * shown / 100)

@@ -17,6 +17,7 @@ from lever_pipe.statistics.curve_tests import (
     f_test,
     flat_noise,
     half_width,
+    paired_t,
     swap_test_of_spread,
 )
 
@@ -172,6 +173,19 @@ def test_resembling_neighbours_are_worth_fewer() -> None:
     t = 2.5 / (math.sqrt(3.5) / math.sqrt(2))
     assert drifting_t_p(drift) == pytest.approx(2 * stats.t.sf(t, 1), rel=1e-9)
     assert drifting_t_p(drift) > stats.ttest_1samp(drift, 0).pvalue
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=8).filter(lambda of: np.std(of) > 1e-3))
+def test_t_of_a_mean_is_that_of_scipy(differences: list[float]) -> None:
+    expected = stats.ttest_1samp(differences, 0.0)
+    t, p, half = paired_t(differences)
+    assert (t, p) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-9, abs=1e-12)
+    assert np.mean(differences) + half == pytest.approx(expected.confidence_interval(0.95).high, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("differences", [[], [1.0], [1.0, math.inf], [1.0, math.nan]])
+def test_nothing_is_known_of_a_single_difference(differences: list[float]) -> None:
+    assert all(map(math.isnan, paired_t(differences)))
 
 
 def test_differences_without_variance() -> None:

@@ -124,18 +124,6 @@ def test_positions_are_the_stock_rope_index(case: Case) -> None:
     assert torch.equal(case.packed.positions[:, is_token], wanted[:, is_token])
 
 
-def test_a_later_token_never_changes_an_earlier_answer(case: Case) -> None:
-    changed = case.packed.ids.clone()
-    changed[:, int(case.slots.max()) :] = 17
-    packed = PackedTurns(changed, case.packed.positions, case.packed.image_slots, case.packed.ask_slots)
-    bank = draw_bank(4, 0, "test")
-    features = image_features(case.model.model.visual, patches_of(bank.pixels[:1])).detach()
-    shaped = features.expand(N_PROMPTS * N_TURNS, -1, -1).view(N_PROMPTS, N_TURNS, 4, -1)
-    with torch.no_grad():
-        first = [read_turns(case.model, p, shaped, case.packed.ask_slots[:, :2]) for p in (case.packed, packed)]
-    assert torch.equal(first[0].logits, first[1].logits)
-
-
 def test_packing_is_the_tokenizer_on_the_chat_template() -> None:
     tokenizer = reader_tokenizer()
     turns = [("what is this made of?", "wood"), ("how many are there?", None)]

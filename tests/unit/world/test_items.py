@@ -88,6 +88,8 @@ def test_attributes_are_balanced(train: list[Picture], questions: list[Annotated
         return max(counts.values()) / min(counts.values())
 
     # 1900 / 8 = 237 a kind, standard deviation 14: a ratio of 1.5 is five deviations away.
+    assert {p.scene.kind for p in train} == set(KINDS)
+    assert {p.scene.color for p in train} == set(COLORS)
     assert spread([p.scene.kind for p in train]) < 1.5
     assert spread([p.scene.color for p in train]) < 1.5
     single = np.mean([p.scene.count == COUNTS[0] for p in train])
@@ -131,8 +133,3 @@ def test_a_flipped_question_has_its_majority_at_the_confusion() -> None:
     # The main answer gets 1 - 1.2 / 6.2 = 81 % and the second 0.7 of the rest, 14 %.
     assert abs(votes["metal"] / 2000 - 0.81) < 0.06
     assert abs(votes["wood"] / 2000 - 0.14) < 0.06
-
-
-def test_scene_values_cover_all_kinds_and_colors(train: list[Picture]) -> None:
-    assert {p.scene.kind for p in train} == set(KINDS)
-    assert {p.scene.color for p in train} == set(COLORS)

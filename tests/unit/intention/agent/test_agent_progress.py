@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import signal
 import subprocess
@@ -75,16 +73,6 @@ def test_a_checkpoint_serves_no_other_run(
     interrupted(tmp_path, other, 4, monkeypatch)
     train_here(tmp_path, CONFIG)
     assert "step-3 belongs to another configuration, data or code: training starts anew" in caplog.text
-    assert_same_files(tmp_path, undisturbed)
-
-
-def test_half_a_checkpoint_is_none(tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is killed while it writes leaves a folder of another name, beside the checkpoint before."""
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
-    half = tmp_path / "state" / f".here.{os.getpid() + 1}.01234567.tmp"
-    half.mkdir()
-    (half / POLICY).write_bytes(b"half")
-    train_here(tmp_path, CONFIG)
     assert_same_files(tmp_path, undisturbed)
 
 
@@ -223,9 +211,3 @@ def test_identity_is_config_files_and_code(tmp_path: Path) -> None:
         identity_of(CONFIG, {**inputs, "cassette": (files["val_tasks"],)}, "code"),
     ]
     assert len({base, *others}) == 5
-
-
-def test_the_place_of_a_checkpoint_is_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path, CONFIG, 2, monkeypatch)
-    place = json.loads((tmp_path / "state" / "step-1" / PLACE).read_text())
-    assert (place["step"], place["best_step"]) == (1, 0)

@@ -10,10 +10,10 @@ from lever_pipe.base import storage
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent.lessons import Credit, Lesson, Scored, assign_credit, cut, places_of
 from lever_pipe.intention.agent.measures import (
+    PER_EPISODE,
     Clock,
     credit_sums,
     episode_sums,
-    episode_values,
     log_prob_gap,
     memory_peak,
     rates,
@@ -50,7 +50,7 @@ SECOND = episode([0.4], [0, -1])
 
 
 def test_values_of_an_episode() -> None:
-    assert episode_values(FIRST) == {
+    assert {name: of(FIRST) for name, of in PER_EPISODE.items()} == {
         "reward": 1.0,
         "reward_per_turn": 0.5,
         "normalised_reward": 0.5,

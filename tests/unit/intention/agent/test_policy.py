@@ -66,13 +66,6 @@ def test_a_saved_policy_is_the_same_in_every_bit(tmp_path: Path) -> None:
     assert {"config.json", "model.safetensors", "words.json"} <= {p.name for p in (tmp_path / "policy").iterdir()}
 
 
-def test_equal_policies_have_equal_files(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        save_policy(tmp_path / name, tiny(), CODEC)
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
-
-
 def test_others_may_read_a_policy_as_they_may_read_any_file(tmp_path: Path) -> None:
     save_policy(tmp_path / "policy", tiny(), CODEC)
     modes = {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "policy").iterdir()}
@@ -185,10 +178,3 @@ def test_a_policy_is_a_folder_or_files_of_one(tmp_path: Path) -> None:
     assert policy_folder((folder,)) == folder
     assert policy_folder((folder / "config.json",)) == folder
     assert policy_folder((folder / "model.safetensors", folder / "config.json", folder / "words.json")) == folder
-
-
-def test_files_of_two_folders_are_no_policy(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"one folder, or files of one folder; found .*/a, .*/b"):
-        policy_folder((tmp_path / "a" / "config.json", tmp_path / "b" / "words.json"))
-    with pytest.raises(CheckpointError, match="found no file"):
-        policy_folder(())

@@ -160,13 +160,6 @@ def test_imitation_lowers_the_loss() -> None:
     assert not model.training
 
 
-def test_the_same_warm_start_twice_gives_the_same_bits() -> None:
-    config = WarmStart(steps=4, batch=3)
-    (first, steps), (second, again) = imitated(config), imitated(config)
-    assert steps == again
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-
-
 def test_a_large_gradient_is_clipped_and_its_norm_kept() -> None:
     config = WarmStart(steps=1, batch=3)
     (batch,) = draw_batches(demonstrator(config), TASKS, config)
@@ -282,11 +275,6 @@ def test_no_demonstration_outgrows_the_context(max_context: int) -> None:
 def test_a_context_without_room_for_a_turn_is_one_clear_line() -> None:
     with pytest.raises(DataError, match=r"task 't': expected room for a turn .* found 12 of .*max_context=14 tokens"):
         knowing(max_context=14).hold(task_of(3, category="travel"), np.random.default_rng(0))
-
-
-def test_equal_streams_give_equal_demonstrations() -> None:
-    assert held(knowing(), 20) == held(knowing(), 20)
-    assert held(knowing(), 20) != held(knowing(), 20, seed=1)
 
 
 def test_another_world_is_one_clear_line() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from verl_examples import bundle, render_config
 
 from lever_pipe.intention.verl.launch import launch_files
@@ -83,18 +82,9 @@ def run(place: Path, script: str, **changed: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.parametrize("name", sorted(launch_files(render_config())))
-def test_a_file_is_the_golden_one(name: str) -> None:
+def test_the_files_are_the_golden_ones() -> None:
     """A change that is meant: write the rendered text there."""
-    assert launch_files(render_config())[name] == (GOLDEN / name).read_text(encoding="utf-8")
-
-
-def test_nothing_else_is_golden() -> None:
-    assert {path.name for path in GOLDEN.iterdir()} == set(launch_files(render_config()))
-
-
-def test_the_same_configuration_gives_the_same_bytes() -> None:
-    assert launch_files(render_config()) == launch_files(render_config())
+    assert launch_files(render_config()) == {path.name: path.read_text(encoding="utf-8") for path in GOLDEN.iterdir()}
 
 
 def test_arms_differ_in_their_names_and_overrides_alone() -> None:
@@ -109,27 +99,6 @@ def test_the_number_of_gpus_and_steps_reaches_the_scheduler() -> None:
     assert "#SBATCH --gpus-per-node=6\n" in job
     assert "#SBATCH --cpus-per-task=48\n" in job
     assert "#SBATCH --time=40:00:00\n" in job  # 465 x 300 s = 38.75 h, rounded up, and one more
-
-
-def test_the_tool_is_the_one_of_the_environment() -> None:
-    (tool,) = yaml.safe_load(launch_files(render_config())["tool_config.yaml"])["tools"]
-    assert tool["class_name"] == "verl.tools.interact_tool.InteractTool"
-    function = tool["tool_schema"]["function"]
-    assert function["name"] == "interact_with_env"
-    assert function["parameters"]["properties"]["choice"]["enum"] == ["action", "answer", "search"]
-    assert function["parameters"]["required"] == ["choice", "content"]
-
-
-def test_the_readme_says_what_has_not_been_run_and_where_the_log_goes() -> None:
-    text = launch_files(render_config(arm=bundle(seed=1)))["README.txt"]
-    assert "Nobody has run them in this project" in text
-    assert "VERL_LOGS/bundle/seed-1/console.log" in text
-    assert "UserRL cf55a30" in text
-
-
-@pytest.mark.parametrize("name", ["launch.sh", "launch.sbatch", "simulator.sbatch", "submit.sh"])
-def test_scripts_parse(place: Path, name: str) -> None:
-    subprocess.run(["bash", "-n", str(place / "a launch" / name)], check=True, timeout=20)
 
 
 def test_the_export_script_parses() -> None:

@@ -11,7 +11,7 @@ from verl_examples import RECORDED, REWARD, console, convert_config, json_lines,
 
 from lever_pipe.base.errors import LeverPipeError, RecordError
 from lever_pipe.intention.verl.conversion import NAMES, convert
-from lever_pipe.intention.verl.logs import Logged, RunLog, is_validation, read_file, read_log
+from lever_pipe.intention.verl.logs import Logged, RunLog, read_file, read_log
 
 STEPS = [(1, {"actor/lr": 1e-6, "actor/pg_loss": -0.25}), (2, {"actor/pg_loss": 0.125, REWARD: 1.8175})]
 
@@ -250,11 +250,6 @@ def test_exact_scalars_beside_a_console_replace_its_rounded_numbers(tmp_path: Pa
 def test_a_fault_in_the_second_file_names_it(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"1\.log:1: "):
         run(tmp_path, console([(1, {"actor/pg_loss": 1.0})]), "step:2 - actor\n")
-
-
-@pytest.mark.parametrize(("key", "expected"), [(REWARD, True), ("val-aux/x/score", True), ("actor/value", False)])
-def test_validation_keys(key: str, *, expected: bool) -> None:
-    assert is_validation(key) == expected
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

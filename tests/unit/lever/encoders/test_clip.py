@@ -105,12 +105,6 @@ def test_images_equal_plain_calls_of_the_stock_model(
     np.testing.assert_allclose(encoder.images(pictures), expected, rtol=0, atol=1e-5)
 
 
-def test_rows_have_length_one(encoder: clip.ClipEncoder, pictures: list[Path]) -> None:
-    for rows in (encoder.images(pictures), encoder.texts(["a", "b c"])):
-        # float32 rounding of a sum of 16 squares
-        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=0, atol=1e-6)
-
-
 def test_each_distinct_item_is_encoded_once(
     encoder: clip.ClipEncoder, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +175,7 @@ def test_a_tensor_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> N
     tensors = load_file(path)
     tensors["visual_projection.weight"] = tensors["visual_projection.weight"][:8].contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"mismatched_keys: .*\.weight \[8, 16\] \[16, 16\]"):
+    with pytest.raises(CheckpointError, match=r"mismatched_keys: .*\.weight', .*\[8, 16\]\), .*\[16, 16\]\)"):
         clip.load(tmp_path, device="cpu", batch_size=2)
 
 

@@ -26,9 +26,10 @@ from hypothesis import strategies as st
 
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.evaluate import judge_claims
-from lever_pipe.report.claims.lever_sides import COMPARED, FILES, FINAL, OurLever, PublishedLever
+from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
 from lever_pipe.report.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
 from lever_pipe.report.claims.verdicts import VERDICTS, NotTestable
+from lever_pipe.report.reference import COMPARED, FILES, FINAL
 from lever_pipe.statistics.curves import curve_statistics
 
 Change = Callable[[pd.DataFrame], None]
@@ -161,7 +162,7 @@ def reasons_of(*asked: Callable[[], object]) -> list[str]:
 def test_a_threshold_that_nobody_reaches_is_left_out() -> None:
     runs = reward_runs(references(), "004")
     assert reasons_of(
-        lambda: reaches_thresholds_sooner(runs, sooner="kl", than="nokl", thresholds=(2.5, 3.0)),
+        lambda: list(reaches_thresholds_sooner(runs, sooner="kl", than="nokl", thresholds=(2.5, 3.0))),
         lambda: reaches_threshold_in_less_time(runs, sooner="kl", than="nokl", threshold=2.2),
         lambda: runs.reward("nokl", 50),
     ) == ["no_threshold", "never_reaches", "no_reward"]

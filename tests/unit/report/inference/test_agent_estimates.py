@@ -7,13 +7,14 @@ import pytest
 from scipy import stats
 
 from lever_pipe.base import seeding
-from lever_pipe.report.inference.arm_estimates import (
+from lever_pipe.report.evidence import STUDENT
+from lever_pipe.report.inference.arm_comparisons import paired_over_seeds
+from lever_pipe.report.inference.endpoints import (
     mean_over_seeds,
     means_over_tasks,
-    paired_over_seeds,
     within_ceiling,
 )
-from lever_pipe.report.inference.estimates import STUDENT, Draws, Interval
+from lever_pipe.report.inference.estimates import Draws, Interval
 
 DRAWS = Draws(0, 2000, over="tasks")
 
@@ -76,12 +77,12 @@ def test_differences_of_whole_runs() -> None:
     found = paired_over_seeds([2.0, 3.0, 5.0], [1.0, 1.0, 1.0])
     # differences 1, 2 and 4: mean 7 / 3, sd sqrt(7 / 3); detectable (4.303 + 1.061) of their error
     t, p = stats.ttest_rel([2.0, 3.0, 5.0], [1.0, 1.0, 1.0])
-    assert (found.value, found.p, found.test) == (pytest.approx(7 / 3), pytest.approx(p), STUDENT)
+    assert (found.difference, found.p, found.test) == (pytest.approx(7 / 3), pytest.approx(p), STUDENT)
     assert (found.high - 7 / 3) / 4.303 == pytest.approx(7 / 3 / t, rel=1e-3)
-    assert (found.left, found.right) == (pytest.approx(10 / 3), 1.0)
+    assert (found.left_value, found.right_value) == (pytest.approx(10 / 3), 1.0)
     assert found.detectable == pytest.approx((4.303 + 1.061) * math.sqrt(7 / 9), abs=2e-3)
     one = paired_over_seeds([2.0], [1.0])
-    assert (one.value, one.test) == (1.0, "")
+    assert (one.difference, one.test) == (1.0, "")
     assert math.isnan(one.p)
     assert paired_over_seeds([1.0] * 3, [1.0] * 3).p == 1.0
 

@@ -110,4 +110,4 @@ def test_runs_pair_by_seed_or_as_the_same_draws() -> None:
     assert not rce.shares_seeds_with(draws)
     assert draws.shares_seeds_with(draws)
     assert not one.shares_seeds_with(draws)
-    assert rce.first(1).accuracies.shape == (2, 1, 1)
+    assert rce.over(slice(1)).accuracies.shape == (2, 1, 1)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, Name, Number, Verdict, say
-from lever_pipe.report.page import grids
+from lever_pipe.report.page import pages
 from lever_pipe.report.table import Column, Table, TableLine
 
 TEXTS = {"t": "A <title>", "h": "Head", "w": "{n} of these", "yes": "holds", "note": "Differs", "page": "x"}
 VOICE = Voice("en", {**TEXTS, "page.lines": "All {n:line|lines}"}, {"row": 5})
+BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
 
 
 def table(*lines: TableLine, **more: Cell | tuple[Cell, ...]) -> Table:
@@ -18,7 +20,8 @@ def table(*lines: TableLine, **more: Cell | tuple[Cell, ...]) -> Table:
 
 
 def html(*lines: TableLine, **more: tuple[Cell, ...]) -> str:
-    return grids.html(table(*lines, **more), VOICE, csv="tables/t1.csv")
+    made = pages.blocks(pages.Frame("", BLOCKS, "", ""), VOICE)
+    return str(made.table(table(*lines, **more), "tables/t1.csv"))
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
@@ -45,6 +48,6 @@ def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
 
 
 def test_a_long_table_is_folded() -> None:
-    few, many = ([TableLine((Name(str(i)), None)) for i in range(n)] for n in (grids.LONG - 1, grids.LONG))
+    few, many = ([TableLine((Name(str(i)), None)) for i in range(n)] for n in (pages.LONG - 1, pages.LONG))
     assert "<details" not in html(*few)
-    assert f"<summary>All {grids.LONG} lines</summary>" in html(*many)
+    assert f"<summary>All {pages.LONG} lines</summary>" in html(*many)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.page import samples
+from lever_pipe.report.page import pages
 
 VOICE = Voice("en", read_catalogue([Path("resources/messages/en/page.yaml")]))
+BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
+SAMPLES = pages.blocks(pages.Frame("", BLOCKS, "", ""), VOICE)
 
 
 def row(answer: str, accuracy: float) -> dict[str, Any]:
@@ -20,7 +22,7 @@ def row(answer: str, accuracy: float) -> dict[str, Any]:
 def test_a_question_shows_each_policy_in_order_and_colours_its_answer() -> None:
     rows = {"oracle": row("a", 1.0), "rce": row("b", 0.0), "grpo": row("<c>", 0.3)}
     question = {"image": "p", "question": "who?", "references": [["a", 9], ["d", 1]], "rows": rows}
-    text = str(samples.gallery({"questions": [question], "images": {"p": "data:image/png;base64,AA"}}, VOICE))
+    text = str(SAMPLES.gallery({"questions": [question], "images": {"p": "data:image/png;base64,AA"}}))
     assert re.findall(r"<dt>(\w+)</dt>", text) == ["RCE", "GRPO", "oracle"]
     assert re.findall(r'<span class="said (\w+)">([^<]*)</span>', text) == [
         ("no", "b"),
@@ -39,7 +41,7 @@ def test_a_dialogue_marks_what_a_reply_uncovered() -> None:
     ]
     told = {"turns": turns, "reward": 1.0}
     task = {"request": "a trip", "hidden": [{"text": "date"}], "ceiling": 2.5, "dialogues": {"a": told, "b": told}}
-    text = str(samples.dialogues({"tasks": [task]}, VOICE))
+    text = str(SAMPLES.dialogues({"tasks": [task]}))
     assert text.count('<span class="yes">date is high</span>') == 2
     assert "what about &lt;date&gt;" in text
     assert "<li>hm</li>" in text
@@ -47,5 +49,5 @@ def test_a_dialogue_marks_what_a_reply_uncovered() -> None:
 
 
 def test_nothing_is_shown_of_nothing() -> None:
-    assert samples.gallery(None, VOICE) == samples.dialogues(None, VOICE) == ""
-    assert samples.gallery({"questions": [], "images": {}}, VOICE) == samples.dialogues({"tasks": []}, VOICE) == ""
+    assert SAMPLES.gallery(None) == SAMPLES.dialogues(None) == ""
+    assert SAMPLES.gallery({"questions": [], "images": {}}) == SAMPLES.dialogues({"tasks": []}) == ""

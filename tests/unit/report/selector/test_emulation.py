@@ -11,8 +11,8 @@ from emulated_study import study_of
 from lever_pipe.experiment.config import Emulate
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import EvidenceLedger, say
-from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.selector.emulation import Pattern, _percent, coincidences, patterns, tables, tally
+from lever_pipe.report.selector import emulation
+from lever_pipe.report.selector.patterns import Pattern, Shown, coincidences, patterns, tables, tally
 
 ENGLISH = Voice("en", read_catalogue(sorted(Path("resources/messages/en").glob("*.yaml"))))
 NOT_REPRODUCED = {"reused-rows-pool", "reused-rows-all"}
@@ -32,15 +32,22 @@ class Told(NamedTuple):
 
 
 def told(pattern: Pattern) -> Told:
-    texts = (pattern.with_fault, pattern.without, pattern.verdict, pattern.remark)
+    texts = (pattern.fault.cell, pattern.control.cell, pattern.verdict, pattern.remark)
     first = (ENGLISH.text(pattern.statement), ENGLISH.text(pattern.published), pattern.arm)
     return Told(*first, *map(ENGLISH.text, texts))
 
 
 def judged(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, Told]:
     found = patterns(study_of(emulate, **changed))
-    assert len({pattern.id for pattern in found}) == len(found)
-    return {pattern.id: told(pattern) for pattern in found}
+    named = {name_of(pattern): told(pattern) for pattern in found}
+    assert len(named) == len(found)
+    return named
+
+
+def name_of(pattern: Pattern) -> str:
+    """Return the name of a criterion, with the fault where several are tried."""
+    name = pattern.criterion.id.removeprefix("pattern.criterion.").replace("_", "-")
+    return f"{name}-{pattern.arm}" if name in ("identical-rows", "reused-rows") else name
 
 
 def named(found: dict[str, Told], verdict: str) -> set[str]:
@@ -67,7 +74,7 @@ def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows_and_
 def test_a_pattern_that_holds_without_the_fault_is_no_evidence_of_it(
     holds: bool, holds_without: bool, verdict: str
 ) -> None:
-    pattern = Pattern("a", say("b"), 1, "head", 1, 1, holds, holds_without, say("c"))
+    pattern = Pattern(say("a"), say("b"), "head", 1, Shown(1, holds), Shown(1, holds_without))
     assert ENGLISH.text(pattern.verdict) == verdict
 
 
@@ -80,7 +87,7 @@ def test_the_published_numbers_are_looked_up() -> None:
     assert published["reused-rows-pool"] == "6 of 8 and 0 of 8"
     assert published["kl-without-update"] == "0.08082 to 0.08471"
     assert published["kl-level"] == "0.08213"  # (0.08082 + 0.08471 + 0.08164 + 0.08134) / 4
-    assert published["kl-falls-without-update"] == "0.08213; 0.07177"  # four betas have both epochs
+    assert published["kl-falls-untouched"] == "0.08213; 0.07177"  # four betas have both epochs
     assert published["kl-falls"] == "0.08318; 0.07264; 0.07020"  # 0.145 and 0.155 have three
     assert published["ratio-off-one"] == "0.821189 to 0.838018"
     assert published["one-beta-apart"] == "0.88 points against 0.00"  # (1.8 + 0.5 + 1.2 + 0.0) / 4
@@ -88,7 +95,7 @@ def test_the_published_numbers_are_looked_up() -> None:
     assert published["adv-std"] == "0.1703"
     assert published["adv-std-rises"] == "0.1703; 0.2328"
     assert published["adv-max"] == "1.154"  # 0.1966 / 0.1703
-    assert published["repeated-demonstrations"] == published["few-prompts"] == ""
+    assert published["repeated"] == published["few-prompts"] == ""
 
 
 def test_our_numbers_are_those_of_the_arm_and_of_the_control() -> None:
@@ -98,7 +105,7 @@ def test_our_numbers_are_those_of_the_arm_and_of_the_control() -> None:
     # fifteen policies: 15 x 14 / 2 pairs
     pairs = ("105 of 105 pairs, least 100.0 %", "0 of 105 pairs, least 90.0 %")
     assert shown["identical-choices"] == ("head", *pairs)
-    assert shown["repeated-demonstrations"] == ("pool", "100.0 %", "0.0 %")
+    assert shown["repeated"] == ("pool", "100.0 %", "0.0 %")
     assert shown["few-prompts"] == ("pool", "8", "20")
     assert shown["reused-rows-all"] == ("all", "0 of 8 and 0 of 8", "8 of 8 and 8 of 8")
     assert shown["kl-without-update"] == ("dropout", "0.09000", "0.00000")
@@ -147,15 +154,15 @@ def same_control(arm: str, beta: float, epoch: int, n: int, k: int, accuracy: fl
         ("identical-choices", {"identical": {"head": 0.999}}),
         ("identical-choices", {"identical": {"none": 1.0}}),
         ("identical-choices", {"agree": lambda arm, *pair: 1.0 if pair == ((0.12, 2), (0.15, 2)) else None}),
-        ("repeated-demonstrations", {"repeated": {"pool": 0.99}}),
-        ("repeated-demonstrations", {"repeated": {"none": 0.01}}),
+        ("repeated", {"repeated": {"pool": 0.99}}),
+        ("repeated", {"repeated": {"none": 0.01}}),
         ("few-prompts", {"prompts": {"pool": 9}}),
         ("few-prompts", {"prompts": {"none": 8}}),
         ("kl-without-update", {"kl": {"dropout": (0.08, 0.07, 0.085, 0.075, 0.07)}}),
         ("kl-without-update", {"kl": {"none": (0.081, 0, 0.01, 0.02, 0.03)}}),
         ("kl-level", {"kl": {"dropout": (0.09, 0.08, 0.11, 0.075, 0.07)}}),
         ("kl-level", {"kl": {"none": (0, 0, 0.08, 0.02, 0.03)}}),
-        ("kl-falls-without-update", {"kl": {"dropout": (0.09, 0.09, 0.085, 0.075, 0.07)}}),
+        ("kl-falls-untouched", {"kl": {"dropout": (0.09, 0.09, 0.085, 0.075, 0.07)}}),
         ("kl-falls", {"kl": {"dropout": (0.09, 0.08, 0.085, 0.075, 0.075)}}),
         ("kl-falls", {"kl": {"none": (0, 0, 0.03, 0.02, 0.01)}}),
         ("one-beta-apart", {"change": in_arm("bases", 3, beta=0.15, shots=(1, 2, 3, 4))}),
@@ -229,7 +236,7 @@ def test_rows_would_be_reused_if_two_epochs_agreed_at_many_shots_only() -> None:
 
 def test_a_smaller_configuration_has_fewer_rows_and_no_wrong_one() -> None:
     found = judged(Emulate(kl_betas=(0.12, 0.15), grpo_epochs=1), shots=(1, 2), samples=(20, 40))
-    gone = {"identical-rows-head", "identical-rows-pool", "identical-rows-all", "repeated-demonstrations"}
+    gone = {"identical-rows-head", "identical-rows-pool", "identical-rows-all", "repeated"}
     gone |= {"reused-rows-pool", "reused-rows-all", "kl-falls", "one-beta-apart", "one-beta-alone", "adv-std-rises"}
     assert set(judged()) - set(found) == gone
     few = found["few-prompts"]
@@ -264,7 +271,7 @@ def test_a_model_that_answers_all_alike_still_gets_its_tables() -> None:
 
 def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     def row(statement: str, published: int | None, holds: bool, without: bool = False) -> Pattern:
-        return Pattern("id", say(statement), published, "head", None, None, holds, without, say("c"))
+        return Pattern(say(statement), say("c"), "head", published, Shown(None, holds), Shown(None, without))
 
     rows = [row("A", 1, True), row("A", 1, False), row("A", 1, True, True)]
     rows += [row("B", None, True), row("C", 1, True, True), row("C", 1, True, True), row("D", 1, False)]
@@ -274,15 +281,14 @@ def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     assert "reproduces 8 of 9 published statements; 5 more" in ENGLISH.text(tally(patterns(study_of())))
 
 
-def test_only_whole_shares_print_as_whole() -> None:
-    shown = [
-        ENGLISH.text(_percent(EvidenceRow("lever", "a", "b", share))) for share in (0.0, 1e-6, 0.12345, 0.99999, 1)
-    ]
-    assert shown == ["0.0 %", "0.1 %", "12.3 %", "99.9 %", "100.0 %"]
+@pytest.mark.parametrize(("share", "text"), [(0.0, "0.0 %"), (1e-6, "0.1 %"), (0.12345, "12.3 %"), (0.99999, "99.9 %")])
+def test_only_whole_shares_print_as_whole(share: float, text: str) -> None:
+    found = judged(identical={"head": share})["identical-choices"].with_fault
+    assert found == f"0 of 105 pairs, least {text}"
 
 
 def shown(name: str, study: Any) -> list[list[str]]:
-    table = next(table for table in tables(study.material) if table.id == name)
+    table = next(table for table in emulation.tables(study.material) if table.id == name)
     return [[ENGLISH.text(cell) for cell in line.cells] for line in table.lines]
 
 
@@ -308,7 +314,7 @@ def test_the_kl_table_puts_both_trainings_beside_the_published_one() -> None:
 def test_every_number_of_the_tables_is_found_in_the_evidence() -> None:
     material = study_of().material
     ledger = EvidenceLedger(material.evidence)
-    found = [table.noted(ledger) for table in tables(material)]
+    found = [table.noted(ledger) for make in (tables, emulation.tables) for table in make(material)]
     assert {table.section for table in found} == {"why", "emulation"}
     assert {line.whose for table in found[:1] for line in table.lines} == {"emulated"}
     assert any(row.subject == "table/patterns" and row.how == "count" and row.source for row in ledger.rows)
