@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check format schema world gpu bench bench-run real-parts size findings picture lock
+.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check format schema world rehearsal rehearsal-3b gpu bench bench-run real-parts size findings picture lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,12 @@ schema: setup ## write workflow/schemas/config.schema.json from the config model
 
 world: setup ## train the embedded world's models again (7.5 minutes on one idle core)
 	$(BIN)/python -m lever_pipe.world.models.make --out resources/world --seed 0
+
+rehearsal: setup real-parts ## study lever whole on each family's real parts and random weights; OKVQA=FOLDER for its questions
+	$(BIN)/python -m benchmarks.rehearsal $(if $(OKVQA),--okvqa $(OKVQA))
+
+rehearsal-3b: setup real-parts ## two prompts at the full size of Qwen2.5-VL-3B (8 GB of disk, 12 GB of memory, minutes)
+	$(BIN)/python -m benchmarks.rehearsal --3b $(if $(OKVQA),--okvqa $(OKVQA))
 
 gpu: setup ## tests that need a CUDA device
 	$(BIN)/pytest -m gpu tests/gpu

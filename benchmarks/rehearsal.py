@@ -1,6 +1,6 @@
 """A rehearsal of production: the whole workflow of study `lever` with the real parts around random weights.
 
-    python -m benchmarks.rehearsal [--okvqa FOLDER] [--families NAME ...] [--cores N]
+    python -m benchmarks.rehearsal [--okvqa FOLDER] [--families NAME ...] [--cores N] [--3b]
 
 Tokenizers, chat templates and photographs are the real ones of `make real-parts`; photographs are cut to the sizes that
 COCO's images have and stored as JPEG. Questions are OK-VQA's where a folder with its files is named, else easy-VQA's.
@@ -10,7 +10,10 @@ The weights are random: what is rehearsed is that files are read, prompts fit, i
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
+import resource
 import subprocess
 import sys
 import time
@@ -62,7 +65,7 @@ class Rehearsal:
 RUNS = (
     Rehearsal("qwen2_5_vl", "float32", 160, 48),
     Rehearsal("qwen2_5_vl", "bfloat16", 160, 48),
-    *(Rehearsal(family, "float32", 48, 8) for family in ("internvl", "idefics3", "smolvlm", "qwen3_vl")),
+    *(Rehearsal(family, "float32", 16, 8) for family in ("internvl", "idefics3", "smolvlm", "qwen3_vl")),
 )
 
 
@@ -72,7 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--okvqa", type=Path, help="folder with OK-VQA's question files; easy-VQA's without it")
     parser.add_argument("--families", nargs="*", default=sorted({run.family for run in RUNS}))
     parser.add_argument("--cores", default="all")
+    parser.add_argument("--3b", dest="full", action="store_true", help="two prompts at the full size of Qwen2.5-VL-3B")
     options = parser.parse_args(arguments)
+    if options.full:
+        sys.stdout.write(f"{full_size(options.okvqa)}\n")
+        return 0
     lines = []
     for run in RUNS:
         if run.family in options.families:
@@ -96,6 +103,7 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
         "store": None,
         "data": {"n_eval": run.n_eval, "files": data},
         "rl_data": {"n_queries": min(24, run.n_train // 2)},
+        "pools": {"size": min(16, run.n_train // 2)},
         "lvlm": {"model": str(model), "dtype": run.dtype},
         "evaluation": {"samples": sorted({max(1, run.n_eval // 2), run.n_eval})},
     }
@@ -110,6 +118,54 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
     work = _work(ROOT / "results" / "rehearsal" / run.name)
     asked = "OK-VQA" if okvqa else "easy-VQA"
     return f"{run.name}: {run.n_train}/{run.n_eval} questions of {asked}, {seconds:.0f} s, {work}"
+
+
+def full_size(okvqa: Path | None) -> str:
+    """Answer two prompts of two demonstrations at the published size in bfloat16, one of them by `generate` too."""
+    from lever_pipe.base.records import Example, ExampleId
+    from lever_pipe.experiment.config import PromptSettings
+    from lever_pipe.lvlms.asking.answering import open_lvlm
+    from lever_pipe.lvlms.asking.prompts import Wording
+    from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
+
+    folder = PLACE / "qwen2_5_vl_3b"
+    run = Rehearsal("qwen2_5_vl", "bfloat16", 4, 2)
+    files = write_data(folder / "data", run, okvqa)
+    model = folder / "model"
+    if not (model / "config.json").is_file():
+        with ambient_stream(0, "rehearsal", "3b"):
+            _write_full_qwen2_5_vl(model)
+    examples, paths = [], {}
+    for split in SPLITS:
+        for row in json.loads(Path(files[f"{split}_questions"]).read_text(encoding="utf-8"))["questions"]:
+            path = Path(files[f"{split}_images"]) / f"{row['image_id']:012d}.jpg"
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            paths[digest] = path
+            number = ExampleId(len(examples))
+            known = {"question_id": row["question_id"], "image_id": row["image_id"], "question": row["question"]}
+            asked = Example(
+                example_id=number, image=path.name, image_digest=digest, question_type="any", answers=("red",),
+                answer="red", **known,
+            )  # fmt: skip
+            examples.append(asked)
+    wording = Wording(PromptSettings(system="Answer with one or two words."))
+    requests = [LvlmRequest(wording.prompt(examples[4 + i], examples[2 * i : 2 * i + 2])) for i in range(2)]
+    begin = time.perf_counter()
+    options = LvlmOptions(dtype="bfloat16", num_beams=3, repetition_penalty=1.05)
+    lvlm = open_lvlm("qwen2_5_vl", model, options=options, images=ImageSource(paths), threads=os.cpu_count() or 1)
+    loaded = time.perf_counter()
+    ours = lvlm.run(requests)
+    answered = time.perf_counter()
+    stock = lvlm.stock_answers(requests[:1])
+    ended = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    counts = lvlm.counters
+    return (
+        f"Qwen2.5-VL-3B's shape, bfloat16, random weights: loaded in {loaded - begin:.0f} s; 2 prompts of "
+        f"{counts['tokens_prefilled']:,.0f} tokens and {counts['images_encoded']:.0f} images, "
+        f"{counts['flop'] / 1e12:.1f} TFLOP, in {answered - loaded:.0f} s; one of them by generate in "
+        f"{ended - answered:.0f} s, {'equal' if stock[0] == ours[0].text else 'another answer'}; peak {peak:.1f} GiB"
+    )
 
 
 def _work(results: Path) -> str:
@@ -207,10 +263,35 @@ def write_model(family: str, folder: Path) -> None:
         MODELS[family](folder)
 
 
-def _tokenizer(part: str, template: str, **special: Any) -> Any:
+TEXT: Mapping[str, Any] = {
+    "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 256, "max_position_embeddings": 32_768, "tie_word_embeddings": True,
+}  # fmt: skip
+"""A language model that a CPU runs in minutes; the vocabulary is the real one."""
+VOCABULARY = 151_936
+EYE: Mapping[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128,
+}  # fmt: skip
+"""A vision tower of the same kind."""
+ROTARY: Mapping[str, Any] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
+INTERNVL_TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}"
+    "{% for content in message['content'] %}{% if content['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}"
+    "{% elif content['type'] == 'text' %}{{ content['text'] }}{% endif %}{% endfor %}{{'<|im_end|>\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}"
+)
+"""What the published folders say of texts and images; no registry holds the file."""
+TILE_NAMES = ("<global-img>", *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)))
+
+
+def _tokenizer(part: str, template: str, *more: str, **named: str) -> Any:
+    """Return a real tokenizer with a template, and the special tokens that a family adds to it."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(real_parts.place_of(part), local_files_only=True, **special)
+    # What the tokenizer of another model lacks of the family's tokens is added, as the families themselves did.
+    options = {"extra_special_tokens": named} if named else {}
+    tokenizer = AutoTokenizer.from_pretrained(real_parts.place_of(part), local_files_only=True, **options)
+    tokenizer.add_tokens(list(more), special_tokens=True)
     tokenizer.chat_template = template
     return tokenizer
 
@@ -219,15 +300,23 @@ def _published(name: str) -> str:
     return _read(real_parts.place_of("chat-templates") / f"{name}.jinja")
 
 
-def _ids(tokenizer: Any, *texts: str) -> list[int]:
-    return [int(token) for token in tokenizer.convert_tokens_to_ids(list(texts))]
+def _id(tokenizer: Any, text: str) -> int:
+    return int(tokenizer.convert_tokens_to_ids(text))
 
 
-TEXT: Mapping[str, Any] = {
-    "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 256, "max_position_embeddings": 32_768, "tie_word_embeddings": True,
-}  # fmt: skip
-"""A language model that a CPU runs in minutes; the vocabulary is the real one."""
+def _save(folder: Path, model: Any, tokenizer: Any, processor: Any) -> None:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+def _seen_by_qwen(tokenizer: Any) -> dict[str, int]:
+    return {
+        "image_token_id": _id(tokenizer, "<|image_pad|>"),
+        "video_token_id": _id(tokenizer, "<|video_pad|>"),
+        "vision_start_token_id": _id(tokenizer, "<|vision_start|>"),
+        "vision_end_token_id": _id(tokenizer, "<|vision_end|>"),
+    }
 
 
 def _write_qwen2_5_vl(folder: Path) -> None:
@@ -235,24 +324,117 @@ def _write_qwen2_5_vl(folder: Path) -> None:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     tokenizer = _tokenizer("tokenizer-qwen2_5", _published("qwen2_5_vl"))
-    image, video, start, stop = _ids(tokenizer, "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
-    rotary = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
+    vision = {"depth": 4, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 128}
     config = Qwen2_5_VLConfig(
-        text_config={**TEXT, "vocab_size": 151_936, "rope_parameters": rotary},
-        vision_config={
-            "depth": 4, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 128,
-            "fullatt_block_indexes": [1, 3], "window_size": 112,
-        },
-        image_token_id=image, video_token_id=video, vision_start_token_id=start, vision_end_token_id=stop,
+        text_config={**TEXT, "vocab_size": VOCABULARY, "rope_parameters": ROTARY},
+        vision_config=vision | {"fullatt_block_indexes": [1, 3], "window_size": 112},
         tie_word_embeddings=True,
-    )  # fmt: skip
-    Qwen2_5_VLForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=12_845_056).save_pretrained(folder)
+        **_seen_by_qwen(tokenizer),
+    )
+    processor = Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=12_845_056)
+    _save(folder, Qwen2_5_VLForConditionalGeneration(config), tokenizer, processor)
+
+
+def _write_full_qwen2_5_vl(folder: Path) -> None:
+    """Write the published shape: 3.75 billion random weights in bfloat16, 7.5 GB."""
+    import torch
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokenizer = _tokenizer("tokenizer-qwen2_5", _published("qwen2_5_vl"))
+    text = {
+        "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2,
+        "intermediate_size": 11_008, "max_position_embeddings": 128_000, "vocab_size": VOCABULARY,
+        "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
+    }  # fmt: skip
+    vision = {
+        "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 2048,
+        "fullatt_block_indexes": [7, 15, 23, 31], "window_size": 112,
+    }  # fmt: skip
+    config = Qwen2_5_VLConfig(
+        text_config=text, vision_config=vision, tie_word_embeddings=True, **_seen_by_qwen(tokenizer)
+    )
+    model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
+    _save(folder, model, tokenizer, Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=12_845_056))
+
+
+def _write_qwen3_vl(folder: Path) -> None:
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokenizer = _tokenizer("tokenizer-qwen3", _published("qwen3_vl"))
+    vision = {"depth": 4, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 128}
+    config = Qwen3VLConfig(
+        text_config={**TEXT, "head_dim": 32, "vocab_size": VOCABULARY, "rope_parameters": ROTARY},
+        vision_config=vision | {"patch_size": 16, "deepstack_visual_indexes": [1, 2], "num_position_embeddings": 2304},
+        tie_word_embeddings=True,
+        **_seen_by_qwen(tokenizer),
+    )
+    processor = Qwen2VLImageProcessorPil(patch_size=16, min_pixels=256 * 256, max_pixels=4096 * 4096)
+    _save(folder, Qwen3VLForConditionalGeneration(config), tokenizer, processor)
+
+
+def _write_internvl(folder: Path) -> None:
+    from transformers import InternVLConfig, InternVLForConditionalGeneration
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+
+    named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
+    named["video_token"] = "<video>"
+    tokenizer = _tokenizer("tokenizer-qwen2_5", INTERNVL_TEMPLATE, *named.values(), **named)
+    config = InternVLConfig(
+        text_config={**TEXT, "model_type": "qwen2", "vocab_size": VOCABULARY},
+        vision_config={**EYE, "image_size": [448, 448], "patch_size": [14, 14]},
+        image_token_id=_id(tokenizer, "<IMG_CONTEXT>"),
+        tie_word_embeddings=True,
+    )
+    # Published are 12 tiles at most, 3,328 tokens an image; two shots of those are nothing for a CPU.
+    processor = GotOcr2ImageProcessorPil(size={"height": 448, "width": 448}, min_patches=1, max_patches=2)
+    _save(folder, InternVLForConditionalGeneration(config), tokenizer, processor)
+
+
+def _write_tiles(folder: Path, kinds: tuple[Any, Any, Any], name: str, start: str, *, side: int, scale: int) -> None:
+    """Write a model that sees tiles; no registry holds its tokenizer, so Qwen2.5's has its tokens added."""
+    around = ("<image>", "<end_of_utterance>", "<fake_token_around_image>", *TILE_NAMES)
+    own = (start,) if start != "<|im_start|>" else ()
+    tokenizer = _tokenizer("tokenizer-qwen2_5", _published(name), *own, *around)
+    tokenizer.bos_token, tokenizer.eos_token = start, "<end_of_utterance>"
+    make_config, make_model, make_processor = kinds
+    config = make_config(
+        text_config={**TEXT, "model_type": "llama", "vocab_size": VOCABULARY},
+        vision_config={**EYE, "image_size": side, "patch_size": 14},
+        image_token_id=_id(tokenizer, "<image>"),
+        scale_factor=scale,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=True,
+    )
+    # As with InternVL: published are up to 17 and 13 tiles an image.
+    processor = make_processor(size={"longest_edge": 2 * side}, max_image_size={"longest_edge": side})
+    _save(folder, make_model(config), tokenizer, processor)
+
+
+def _write_idefics3(folder: Path) -> None:
+    from transformers import Idefics3Config, Idefics3ForConditionalGeneration
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    kinds = (Idefics3Config, Idefics3ForConditionalGeneration, Idefics3ImageProcessorPil)
+    _write_tiles(folder, kinds, "idefics3", "<|begin_of_text|>", side=364, scale=2)
+
+
+def _write_smolvlm(folder: Path) -> None:
+    from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+    kinds = (SmolVLMConfig, SmolVLMForConditionalGeneration, SmolVLMImageProcessorPil)
+    _write_tiles(folder, kinds, "smolvlm", "<|im_start|>", side=504, scale=4)
 
 
 MODELS: dict[str, Callable[[Path], None]] = {
     "qwen2_5_vl": _write_qwen2_5_vl,
+    "qwen3_vl": _write_qwen3_vl,
+    "internvl": _write_internvl,
+    "idefics3": _write_idefics3,
+    "smolvlm": _write_smolvlm,
 }
 
 if __name__ == "__main__":
