@@ -39,7 +39,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "raw files": (
         "raw files and folders with images",
-        "Put them there (docs/production.md says from where), or name their places in {key}.",
+        "Put them there (docs/production.md, docs/intention.md), or name their places in {key}.",
     ),
     "shares": (
         "a number that divides intention.grpo.prompts / minibatches = {prompts}",
