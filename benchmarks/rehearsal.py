@@ -135,7 +135,8 @@ def full_size(okvqa: Path | None) -> str:
     if not (model / "config.json").is_file():
         with ambient_stream(0, "rehearsal", "3b"):
             _write_full_qwen2_5_vl(model)
-    examples, paths = [], {}
+    examples: list[Example] = []
+    paths: dict[str, Path] = {}
     for split in SPLITS:
         for row in json.loads(Path(files[f"{split}_questions"]).read_text(encoding="utf-8"))["questions"]:
             path = Path(files[f"{split}_images"]) / f"{row['image_id']:012d}.jpg"
@@ -338,7 +339,7 @@ def _write_qwen2_5_vl(folder: Path) -> None:
 def _write_full_qwen2_5_vl(folder: Path) -> None:
     """Write the published shape: 3.75 billion random weights in bfloat16, 7.5 GB."""
     import torch
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+    from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     tokenizer = _tokenizer("tokenizer-qwen2_5", _published("qwen2_5_vl"))
@@ -355,7 +356,8 @@ def _write_full_qwen2_5_vl(folder: Path) -> None:
     config = Qwen2_5_VLConfig(
         text_config=text, vision_config=vision, tie_word_embeddings=True, **_seen_by_qwen(tokenizer)
     )
-    model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
+    config.dtype = torch.bfloat16
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
     _save(folder, model, tokenizer, Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=12_845_056))
 
 

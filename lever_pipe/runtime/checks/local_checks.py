@@ -288,7 +288,7 @@ def _present(key: str, names: list[str], folder: Path) -> Outcome:
             key,
             "raw files and folders with images",
             found=f"absent or empty: {', '.join(absent)}",
-            do=f"Put them there (docs/production.md says from where), or name their places in {key}.",
+            do=f"Put them there (docs/production.md, docs/intention.md), or name their places in {key}.",
         )
     return ok(key, f"{len(names)} files and folders there")
 
