@@ -413,6 +413,8 @@ def _write_tiles(folder: Path, kinds: tuple[Any, Any, Any], name: str, start: st
     # As with InternVL: published are up to 17 and 13 tiles an image.
     processor = make_processor(size={"longest_edge": 2 * side}, max_image_size={"longest_edge": side})
     _save(folder, make_model(config), tokenizer, processor)
+    tokens = (side // 14 // scale) ** 2
+    (folder / "processor_config.json").write_text(json.dumps({"image_seq_len": tokens}), encoding="utf-8")
 
 
 def _write_idefics3(folder: Path) -> None:

@@ -208,7 +208,7 @@ class StockEngine:
         """
         done: dict[TokenPrompt, tuple[TokenRequest, Result]] = {}
         ordered = sorted(merge_requests(requests), key=lambda r: [(s.ids, s.images) for s in r.prompt.segments])
-        with self._counted():
+        with self._counted(), self._fitting():
             for start in range(0, len(ordered), PROMPTS_PER_BATCH):
                 for request, result in self._batch(ordered[start : start + PROMPTS_PER_BATCH]):
                     done[request.prompt] = request, result
@@ -225,6 +225,20 @@ class StockEngine:
             scores = self._family.scores(request.prompt, answers, self._images.open) if answers else []
             own = scores[len(request.answers)] if tokens else ()
             yield request, Result(tokens, own, beam_score, tuple(scores[: len(request.answers)]))
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Say what a model says of a processor that writes other tokens for an image than it has features."""
+        try:
+            yield
+        except PromptTooLongError:
+            raise
+        except ValueError as fault:
+            raise CheckpointError(
+                f"{self._family.folder}: expected a processor whose images the model takes",
+                found=" ".join(str(fault).split()),
+                do="Download processor_config.json and preprocessor_config.json of this very model.",
+            ) from None
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

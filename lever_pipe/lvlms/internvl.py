@@ -45,7 +45,7 @@ TILES_PER_BATCH_ELSEWHERE = 64
 
 
 @dataclass(frozen=True)
-class Tiles:
+class SquareTiles:
     """Images as tiles of one size (`_vision.ImageEncoder`); a grid is the number of tiles.
 
     Attributes:
@@ -133,7 +133,7 @@ def load(folder: Path, *, dtype: str, device: str) -> Family:
     model = load_model(InternVLForConditionalGeneration, folder, tokenizer, dtype=dtype, device=device)
     language = LanguageModel(model.model.language_model, model.lm_head, axes=1, image_token=config.image_token_id)
     around = tokenizer.convert_tokens_to_ids([START, STOP])
-    encoder = Tiles(model, processor, (around[0], around[1]))
+    encoder = SquareTiles(model, processor, (around[0], around[1]))
     return Family(__name__, folder, model, tokenizer, processor, TEMPLATE, language, encoder)
 
 

@@ -15,7 +15,7 @@ from benchmarks.document import gate_faults
 from benchmarks.modes import ENGINE, MODES, PLAIN, ByEngine, Mode, Outcome, Work
 from benchmarks.subjects import SIZES, Subject, random_subject
 from benchmarks.workloads import Workload, evaluation, rl_data
-from lever_pipe.lvlms.asking.prompts import Prompt, Shown, TextSegment, Turn
+from lever_pipe.lvlms.asking.prompts import ImagePart, Prompt, TextSegment, Turn
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_the_random_model_reacts_to_images_and_their_order(subject: Subject) -> 
     exchanged = {first: second, second: first}
 
     def exchange(turn: Turn) -> Turn:
-        shown = (Shown(exchanged.get(p.digest, p.digest)) if isinstance(p, Shown) else p for p in turn.parts)
+        shown = (ImagePart(exchanged.get(p.digest, p.digest)) if isinstance(p, ImagePart) else p for p in turn.parts)
         return replace(turn, parts=tuple(shown))
 
     blocks = tuple(tuple(map(exchange, block)) for block in request.prompt.blocks)

@@ -20,13 +20,13 @@ Role = Literal["system", "user", "assistant"]
 
 
 @dataclass(frozen=True)
-class Shown:
+class ImagePart:
     """An image in a prompt, by its digest."""
 
     digest: str
 
 
-Part = str | Shown
+Part = str | ImagePart
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Prompt:
     def images(self) -> tuple[str, ...]:
         """Return the image digests in the order in which the prompt shows them."""
         parts = (part for block in self.blocks for turn in block for part in turn.parts)
-        return tuple(part.digest for part in parts if isinstance(part, Shown))
+        return tuple(part.digest for part in parts if isinstance(part, ImagePart))
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Prompt:
 
 
 def _content(part: Part) -> dict[str, str]:
-    return {"type": "image"} if isinstance(part, Shown) else {"type": "text", "text": part}
+    return {"type": "image"} if isinstance(part, ImagePart) else {"type": "text", "text": part}
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _writer(template: ChatTemplate) -> Any:
     @lru_cache(maxsize=65_536)
     def write(before: Role | None, block: Block, after: Role | None) -> TextSegment:
         text = "".join(_written(template, before, block, after))
-        shown = tuple(part.digest for turn in block for part in turn.parts if isinstance(part, Shown))
+        shown = tuple(part.digest for turn in block for part in turn.parts if isinstance(part, ImagePart))
         return TextSegment(text, shown)
 
     return write
@@ -166,7 +166,7 @@ def _written(template: ChatTemplate, before: Role | None, block: Block, after: R
             yield template.between if before is not None else ""
             yield template.begin.format(role=template.roles.get(turn.role, turn.role))
         for place, part in enumerate(turn.parts):
-            if isinstance(part, Shown):
+            if isinstance(part, ImagePart):
                 yield template.image + template.behind_image
             else:
                 yield part if place or goes_on else template.before_text + part
@@ -209,7 +209,7 @@ class Wording:
 
 
 def _says(role: Role, example: Example, template: str) -> Turn:
-    return Turn(role, (Shown(example.image_digest), _filled(template, example)))
+    return Turn(role, (ImagePart(example.image_digest), _filled(template, example)))
 
 
 def _filled(template: str, example: Example) -> str:

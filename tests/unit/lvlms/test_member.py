@@ -23,7 +23,7 @@ from lever_pipe.lvlms._requests import merge_requests
 from lever_pipe.lvlms.asking import answering
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of
-from lever_pipe.lvlms.asking.prompts import Prompt, Shown, Turn, Wording
+from lever_pipe.lvlms.asking.prompts import ImagePart, Prompt, Turn, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmOptions, LvlmRequest
 
 STYLE = PromptSettings(layout="turns", system="", demonstration="{question} {answer}", query="{question}")
@@ -234,7 +234,7 @@ def test_a_missing_image_file_is_named(load, requests, paths, tmp_path: Path) ->
 def test_a_placeholder_without_an_image_is_refused(load) -> None:
     member = load()
     member.family = replace(member.family, template=replace(member.family.template, behind_image="<|image_pad|>"))
-    prompt = Prompt(((Turn("user", (Shown(next(iter(member._images._paths))),)),),))
+    prompt = Prompt(((Turn("user", (ImagePart(next(iter(member._images._paths))),)),),))
     with pytest.raises(DataError, match="expected 1 image placeholders; found 2"):
         member.run([LvlmRequest(prompt)])
 

@@ -23,7 +23,7 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3I
 from lever_pipe.lvlms import _tiles
 from lever_pipe.lvlms._family import Family
 from lever_pipe.lvlms._tiles import Tiles, written
-from lever_pipe.lvlms.asking.prompts import Prompt, Shown, Turn
+from lever_pipe.lvlms.asking.prompts import ImagePart, Prompt, Turn
 from lever_pipe.lvlms.protocol import ImageSource
 
 MEMBERS = ("idefics3", "smolvlm")
@@ -96,7 +96,7 @@ def test_the_first_smolvlm_is_an_idefics3(tmp_path: Path) -> None:
     folder = tmp_path / "idefics3"
     tiny_tiles.save(folder, kinds=tiny_idefics3.KINDS, specials=tiny_smolvlm.SPECIALS, side=28, scale=2, longest=56)
     family = load(folder)
-    prompt = Prompt(((Turn("user", (Shown("a"), "two dog")),), (Turn("user", (Shown("b"), "is")),)))
+    prompt = Prompt(((Turn("user", (ImagePart("a"), "two dog")),), (Turn("user", (ImagePart("b"), "is")),)))
     told = family.tokenizer.apply_chat_template(prompt.messages(), tokenize=False, add_generation_prompt=True)
     assert family.render(prompt).text == told
     assert told.startswith("<|im_start|>User:<image>")
