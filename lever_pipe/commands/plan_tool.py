@@ -3,7 +3,8 @@
 The words are those of the run itself: targets, `--configfile`, `--workflow-profile`. Nothing is run or locked, and no
 result is written; where somebody replaced an output, its run card notes that, as in any dry run.
 A rule's seconds are the median of the records that jobs of this rule left on the same kind of device below the results
-folder. A rule without a record is no part of the estimate; its requested runtime is shown as an upper bound.
+folder. A rule without a record is no part of the estimate; its requested runtime is shown as an upper bound. What the
+LVLM has to compute in such rules is told too, counted from the configuration with nothing shared.
 `--json` prints the same for programs.
 """
 
@@ -23,10 +24,13 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import contents
 from lever_pipe.commands.telling import as_json, plain, words_for_snakemake
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.runtime.lvlm_work import FLOP_PER_SECOND, lvlm_work
+from lever_pipe.runtime.plan import parameters_of
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.explain import CONSEQUENCE, MISSING, Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
-from lever_pipe.runtime.snakemake_adapter import PlannedJob, planned_jobs, results_folder
+from lever_pipe.runtime.snakemake_adapter import PlannedJob, configured_experiment, planned_jobs, results_folder
 
 WIDTH, SHORTEST_WHY = 120, 20
 RECORD, CARD = "benchmark.jsonl", "run.json"
@@ -61,11 +65,21 @@ class RuleForecast(NamedTuple):
     at_most: Hours | None
 
 
+class LvlmForecast(NamedTuple):
+    """What the LVLM computes at most in rules without a record; `flop` and `gpu_hours` are None for unknown weights."""
+
+    prompts: int
+    tokens: int
+    flop: float | None
+    gpu_hours: float | None
+
+
 class Forecast(NamedTuple):
     """What is expected of a plan; `chain_seconds` is a lower bound of its time on any number of machines."""
 
     rules: tuple[RuleForecast, ...]
     chain_seconds: float
+    lvlm: LvlmForecast | None = None
 
 
 def main(words: Sequence[str]) -> int:
@@ -78,6 +92,7 @@ def main(words: Sequence[str]) -> int:
     if asked:
         jobs, results = planned_jobs(asked.words), results_folder(asked.words)
         found = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
+        found = found._replace(lvlm=lvlm_forecast(configured_experiment(asked.words), found.rules))
         sys.stdout.write(as_json(as_object(found)) if asked.as_json else text(found))
     return 0
 
@@ -90,6 +105,16 @@ def forecast(explained: Sequence[Explained], records: Records) -> Forecast:
     rules = tuple(_forecast_rule(rule, members, records) for rule, members in by_rule.items())
     seconds = {rule.rule: rule.seconds or 0.0 for rule in rules}
     return Forecast(rules, _longest_chain([each.job for each in explained], seconds))
+
+
+def lvlm_forecast(experiment: Experiment, rules: Sequence[RuleForecast]) -> LvlmForecast | None:
+    """Return what the LVLM computes in planned rules that have left no record; None where it computes nothing."""
+    work = lvlm_work(experiment, {rule.rule: rule.jobs for rule in rules if not rule.records})
+    if not work.prompts:
+        return None
+    parameters = parameters_of(experiment.lvlm.model)
+    flop = work.flop(parameters) if parameters else None
+    return LvlmForecast(*work, flop, flop / FLOP_PER_SECOND / 3600 if flop else None)
 
 
 def recorded(results: Path) -> Records:
@@ -119,6 +144,7 @@ def as_object(found: Forecast) -> dict[str, Any]:
         "hours": _sum(rule.hours for rule in found.rules),
         "at_most_without_record": _sum(rule.at_most for rule in found.rules),
         "chain_seconds": found.chain_seconds,
+        "lvlm_without_record": found.lvlm,
     }
     return dict(plain(values))
 
@@ -144,6 +170,15 @@ def text(found: Forecast) -> str:
         lines.append(
             f"{'' if known else chr(10)}Upper bound for the {without} jobs of rules without record: "
             f"{_hours(bound.gpu)} GPU-hours, {_hours(bound.cpu)} CPU-core-hours, by their requested runtime."
+        )
+    if found.lvlm:
+        cost = "its weights are not there, so nobody knows how much work that is"
+        if found.lvlm.flop is not None and found.lvlm.gpu_hours is not None:
+            hours = _hours(found.lvlm.gpu_hours)
+            cost = f"{found.lvlm.flop:.1e} operations, {hours} hours of a GPU that does {FLOP_PER_SECOND:.0e} a second"
+        lines.append(
+            f"In those the LVLM answers at most {found.lvlm.prompts:,} prompts of {found.lvlm.tokens:,} tokens, "
+            f"with images of 640 x 480 and nothing shared: {cost}."
         )
     unbounded = [rule.rule for rule in found.rules if rule.hours is None and rule.at_most is None]
     if unbounded:

@@ -9,14 +9,17 @@ from typing import Any, ClassVar
 
 import card_tree as tree
 import pytest
+import yaml
 
 from lever_pipe.base.contents import Digests
 from lever_pipe.commands import plan_tool
-from lever_pipe.commands.plan_tool import Hours
+from lever_pipe.commands.plan_tool import Forecast, Hours, RuleForecast, lvlm_forecast, text
+from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime.rerun.explain import explain
 from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
 HOUR = 3600.0
+ROOT = Path(__file__).parents[3]
 
 
 def job(folder: str, rule: str = "train", **values: Any) -> PlannedJob:
@@ -216,3 +219,20 @@ def test_the_table_fits_a_terminal() -> None:
 def test_an_empty_plan_says_so() -> None:
     assert plan_tool.text(forecast([])).startswith("Nothing to be done")
     assert plan_tool.as_object(forecast([]))["jobs"] == 0
+
+
+def test_what_the_lvlm_computes_is_told_before_its_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    given = parse_experiment({**values, "emulate": None})
+    rules = tuple(RuleForecast("generate_rl_data", 2, {}, None, n, None, None) for n in (0, 3))
+    found = lvlm_forecast(given, rules[:1])
+    assert found is not None
+    assert found.prompts == 1600 * 26
+    # The embedded model's 716,736 parameters, two operations each and token.
+    assert found.flop == pytest.approx(2 * 716_736 * found.tokens)
+    assert found.gpu_hours == pytest.approx(found.flop / 4e14 / 3600)
+    shown = text(Forecast(rules[:1], 0.0, found))
+    assert "at most 41,600 prompts of" in shown
+    assert lvlm_forecast(given, rules[1:]) is None
+    assert "the LVLM" not in text(Forecast(rules[1:], 0.0))

@@ -1,0 +1,76 @@
+"""What an LVLM has to compute, told before one of its jobs has left a record: prompts, tokens, operations at most.
+
+Nothing is taken for shared: images, beginnings and whole prompts that recur cost a run less than this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.runtime import plan
+
+TOKENS_OF_IMAGE = 391
+"""Of an image of 640 x 480 pixels in Qwen2.5-VL: 23 x 17 squares of 28 pixels. Families of tiles take up to 3,300."""
+TOKENS_OF_TEXT = 30
+"""Of a question with its answer and the words around them."""
+TOKENS_OF_OPENING = 80
+"""Of the published system text."""
+FLOP_PER_SECOND = 4.0e14
+"""What a GPU of 80 GB reaches in matrix products of bfloat16, of the 10**15 that its maker names."""
+
+
+class LvlmWork(NamedTuple):
+    """Prompts and what they come to."""
+
+    prompts: int
+    tokens: int
+
+    def flop(self, parameters: int) -> float:
+        """Return multiply-adds times two of a model of so many parameters; attention is small beside them."""
+        return 2.0 * parameters * self.tokens
+
+
+def lvlm_work(experiment: Experiment, jobs: Mapping[str, int]) -> LvlmWork:
+    """Return what the LVLM answers at most in planned jobs.
+
+    Args:
+        experiment: what runs.
+        jobs: rule -> how many of its jobs are planned.
+    """
+    found = LvlmWork(0, 0)
+    for rule, (wholes, work) in _works(experiment).items():
+        share = min(1.0, jobs.get(rule, 0) / wholes) if wholes else 0.0
+        found = LvlmWork(found.prompts + round(share * work.prompts), found.tokens + round(share * work.tokens))
+    return found
+
+
+def _works(experiment: Experiment) -> dict[str, tuple[int, LvlmWork]]:
+    """Return for each rule that asks the LVLM its jobs in the whole experiment and their work."""
+    if "lever" not in experiment.studies:
+        return {}
+    rl, shots = experiment.rl_data, experiment.evaluation.shots
+    drawn = rl.n_beams + len(rl.temperatures) * rl.n_samples_per_temperature + rl.n_retrieval + rl.n_random
+    asked = len(plan.evaluated(experiment)) * experiment.data.n_eval
+    found = {"answer_prompts": (len(plan.batches(experiment)), _all(asked, shots))}
+    if not rl.import_from:
+        found["generate_rl_data"] = (rl.n_shards, _all(rl.n_queries * drawn, (rl.shots,)))
+    epochs, draws = 0, LvlmWork(0, 0)
+    for arm in experiment.arms:
+        if arm.on_policy is None:
+            continue
+        settings, preset = arm.on_policy, experiment.presets[arm.preset]
+        group, lengths = preset.on_policy.group, preset.on_policy.shots
+        marks = settings.mark_seeds or settings.seeds if "reinforce" in settings.marks else ()
+        n = (len(settings.seeds) * len(settings.kl_betas) + len(marks)) * settings.epochs * len(arm.base_rce_epochs)
+        queries = int(preset.train_share * rl.n_queries)
+        one = _all(n * queries * group, lengths, each=1 / len(lengths))
+        epochs, draws = epochs + n, LvlmWork(draws.prompts + one.prompts, draws.tokens + one.tokens)
+    return found | {"train_on_policy_epoch": (epochs, draws)}
+
+
+def _all(prompts: int, shots: tuple[int, ...], each: float = 1.0) -> LvlmWork:
+    """Return the work of `each` times so many prompts at every number of shots."""
+    tokens = sum(TOKENS_OF_OPENING + (count + 1) * (TOKENS_OF_IMAGE + TOKENS_OF_TEXT) for count in shots)
+    return LvlmWork(round(each * prompts * len(shots)), round(each * prompts * tokens))
