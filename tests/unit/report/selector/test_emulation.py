@@ -264,7 +264,8 @@ def test_a_model_that_answers_all_alike_still_gets_its_tables() -> None:
     assert named(judged(**of), "not defined here") == WITHOUT_TOO
     material = study_of(**of).material
     ledger = EvidenceLedger(material.evidence)
-    texts = [ENGLISH.text(c) for table in tables(material) for line in table.noted(ledger).lines for c in line.cells]
+    found = [table.noted(ledger) for make in (tables, emulation.tables) for table in make(material)]
+    texts = [ENGLISH.text(cell) for table in found for line in table.lines for cell in line.cells]
     assert len(texts) > 500
     assert not [text for text in texts if "nan" in text.split()]
 
