@@ -94,7 +94,7 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
     folder = PLACE / run.name
     folder.mkdir(parents=True, exist_ok=True)
     data = write_data(folder / "data", run, okvqa)
-    model = folder / "model"
+    model = folder / f"{run.family}-of-random-weights"  # the report calls it so
     if not (model / "config.json").is_file():
         write_model(run.family, model)
     config = folder / "config.yaml"
