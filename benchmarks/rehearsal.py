@@ -78,14 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--3b", dest="full", action="store_true", help="two prompts at the full size of Qwen2.5-VL-3B")
     options = parser.parse_args(arguments)
     if options.full:
-        sys.stdout.write(f"{full_size(options.okvqa)}\n")
+        full_size(options.okvqa)
         return 0
     lines = []
     for run in RUNS:
         if run.family in options.families:
             lines.append(rehearse(run, options.okvqa, options.cores))
-            sys.stdout.write(f"{lines[-1]}\n")
-            sys.stdout.flush()
+            _say(lines[-1])
     return int(any("failed" in line for line in lines))
 
 
@@ -120,8 +119,8 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
     return f"{run.name}: {run.n_train}/{run.n_eval} questions of {asked}, {seconds:.0f} s, {work}"
 
 
-def full_size(okvqa: Path | None) -> str:
-    """Answer two prompts of two demonstrations at the published size in bfloat16, one of them by `generate` too."""
+def full_size(okvqa: Path | None) -> None:
+    """Tell what two prompts of two demonstrations take at the published size in bfloat16, one by `generate` too."""
     from lever_pipe.base.records import Example, ExampleId
     from lever_pipe.experiment.config import PromptSettings
     from lever_pipe.lvlms.asking.answering import open_lvlm
@@ -155,18 +154,23 @@ def full_size(okvqa: Path | None) -> str:
     options = LvlmOptions(dtype="bfloat16", num_beams=3, repetition_penalty=1.05)
     lvlm = open_lvlm("qwen2_5_vl", model, options=options, images=ImageSource(paths), threads=os.cpu_count() or 1)
     loaded = time.perf_counter()
-    ours = lvlm.run(requests)
+    _say(f"Qwen2.5-VL-3B's shape, bfloat16, random weights: loaded in {loaded - begin:.0f} s")
+    ours, counts = lvlm.run(requests), lvlm.counters
     answered = time.perf_counter()
-    stock = lvlm.stock_answers(requests[:1])
-    ended = time.perf_counter()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    counts = lvlm.counters
-    return (
-        f"Qwen2.5-VL-3B's shape, bfloat16, random weights: loaded in {loaded - begin:.0f} s; 2 prompts of "
-        f"{counts['tokens_prefilled']:,.0f} tokens and {counts['images_encoded']:.0f} images, "
-        f"{counts['flop'] / 1e12:.1f} TFLOP, in {answered - loaded:.0f} s; one of them by generate in "
-        f"{ended - answered:.0f} s, {'equal' if stock[0] == ours[0].text else 'another answer'}; peak {peak:.1f} GiB"
+    _say(
+        f"2 prompts of {counts['tokens_prefilled']:,.0f} tokens and {counts['images_encoded']:.0f} images, "
+        f"{counts['flop'] / 1e12:.1f} TFLOP: {answered - loaded:.0f} s"
     )
+    stock = lvlm.stock_answers(requests[:1])
+    told = "equal" if stock[0] == ours[0].text else "another answer"
+    _say(f"one of them by generate: {time.perf_counter() - answered:.0f} s, {told}")
+    _say(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")
+
+
+def _say(line: str) -> None:
+    """Print a line at once: each takes minutes."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _work(results: Path) -> str:
