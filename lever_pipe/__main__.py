@@ -23,6 +23,7 @@ from lever_pipe.base.parsing import did_you_mean, parse_model
 from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment import run_card
+from lever_pipe.experiment.config import VISION_BYTES
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import forks, gpu_slots, ownership, snapshot
@@ -316,8 +317,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
     parser.add_argument("--ask-again", action="store_true", help="ask although the ledger has another engine's answers")
-    usual = Runtime().vision_bytes
-    parser.add_argument("--vision-bytes", type=int, default=usual, help="bytes of image features that an LVLM keeps")
+    parser.add_argument("--vision-bytes", type=int, default=VISION_BYTES, help="bytes of image features to keep")
     parser.add_argument("--agent", default="", help="the execution settings of study intention, as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     return parser

@@ -51,6 +51,7 @@ RewardModeName = Literal[
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
 Mark = Literal["reinforce", "distil", "continued"]
 AUTO = "auto"
+VISION_BYTES = 16 * 2**30
 
 
 class WorldData(Section):
@@ -220,7 +221,7 @@ class AnswerSettings(Section):
 class LvlmSettings(AnswerSettings):
     """The frozen vision-language model that answers."""
 
-    vision_bytes: int = Field(16 * 2**30, ge=0)
+    vision_bytes: int = Field(VISION_BYTES, ge=0)
     """Bytes of image features that are kept at one time, on a GPU a quarter of its free memory at most; the least
     recently used go first and are encoded again. Execution, not identity."""
     model: FilePath = "models/Qwen2.5-VL-3B-Instruct"

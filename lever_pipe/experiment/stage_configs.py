@@ -16,6 +16,7 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.config import (
+    VISION_BYTES,
     AnswerSettings,
     Distil,
     Epoch,
@@ -45,7 +46,7 @@ class Runtime(Section):
     """Folder of the answer ledger; empty for none."""
     ask_again: bool = False
     """`lvlm.ask_again`."""
-    vision_bytes: int = 16 * 2**30
+    vision_bytes: int = VISION_BYTES
     """`lvlm.vision_bytes`."""
     code: str = ""
     """Fingerprint of the code as the workflow planned this job; empty to compute it."""

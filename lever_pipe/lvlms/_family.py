@@ -7,6 +7,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class Family:
     language: LanguageModel
     encoder: ImageEncoder
 
-    @property
+    @cached_property  # asked for with every given answer
     def eos(self) -> int:
         """The token that ends a turn."""
         return int(self.tokenizer(self.template.end, add_special_tokens=False).input_ids[0])

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +70,12 @@ class Stock:
         """A tokenizer of transformers."""
         return self.processor.tokenizer
 
-    @property
+    @cached_property  # asked for with every given answer
     def eos(self) -> int:
         """The token that ends a turn."""
         return int(self.tokenizer(self.template.end, add_special_tokens=False).input_ids[0])
 
-    @property
+    @cached_property  # asked for with every segment
     def image_token(self) -> int:
         """The placeholder that stands for an image."""
         return int(self.tokenizer(self.template.image, add_special_tokens=False).input_ids[0])
@@ -121,7 +122,7 @@ class Stock:
         self, prompts: Sequence[TokenPrompt], open_image: Callable[[str], Image], options: DecodeOptions
     ) -> list[tuple[Answer, float | None]]:
         """Return the tokens of each prompt and the score of its beam, by one call of `generate`."""
-        inputs = self.inputs(prompts, open_image)
+        inputs = self.inputs(prompts, open_image, room=options.max_new_tokens)
         search = generation_arguments(options, self.tokenizer.pad_token_id)
         found = self.model.generate(**inputs, **search, return_dict_in_generate=True, output_scores=True)
         new = found.sequences[:, inputs["input_ids"].shape[1] :].tolist()
@@ -133,8 +134,9 @@ class Stock:
         self, prompt: TokenPrompt, answers: Sequence[Answer], open_image: Callable[[str], Image]
     ) -> list[tuple[float, ...]]:
         """Return the log-probability of each token of each answer, by one forward with a row an answer."""
-        inputs = self.inputs([prompt], open_image)
-        length, longest = inputs["input_ids"].shape[1], max(map(len, answers))
+        longest = max(map(len, answers))
+        inputs = self.inputs([prompt], open_image, room=longest)
+        length = inputs["input_ids"].shape[1]
         shape = inputs["input_ids"].shape
         rows = {name: tensor.repeat(len(answers), *[1] * (tensor.ndim - 1)) for name, tensor in inputs.items()}
         for name, tensor in inputs.items():
@@ -146,12 +148,14 @@ class Stock:
         lines = self.model(**rows).logits[:, length - 1 : -1].float().log_softmax(-1)
         return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
 
-    def inputs(self, prompts: Sequence[TokenPrompt], open_image: Callable[[str], Image]) -> dict[str, Tensor]:
-        """Return what the model takes of prompts, padded on the left.
+    def inputs(
+        self, prompts: Sequence[TokenPrompt], open_image: Callable[[str], Image], *, room: int
+    ) -> dict[str, Tensor]:
+        """Return what the model takes of prompts, padded on the left; `room` is left for an answer's tokens.
 
         Raises:
             DataError: a text comes back changed from its tokens, so the processor would be told another one.
-            PromptTooLongError: a prompt is longer than the model's context.
+            PromptTooLongError: a prompt with its answer is longer than the model's context.
         """
         texts = [self._text(prompt) for prompt in prompts]
         images = [[open_image(digest) for digest in prompt.images] for prompt in prompts]
@@ -159,8 +163,8 @@ class Stock:
         told = {"padding": True, "padding_side": "left", "add_special_tokens": False}
         found = self.processor(text=texts, **shown, text_kwargs=told, return_tensors="pt")
         for prompt, length in zip(prompts, found["attention_mask"].sum(dim=1).tolist(), strict=True):
-            if length > self.context:
-                raise PromptTooLongError(prompt, length)
+            if length + room > self.context:
+                raise PromptTooLongError(prompt, length + room)
         taken = inspect.signature(self.model.forward).parameters
         return {name: tensor.to(self.model.device) for name, tensor in found.items() if name in taken}
 

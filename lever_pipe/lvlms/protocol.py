@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import ImageError
+from lever_pipe.experiment.config import VISION_BYTES
 from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, TextPrompt
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class LvlmOptions:
     executor: Literal["packed", "padded"] = "packed"
     wave_tokens: int = 8192  # tokens of one forward
     kv_tokens: int = 65_536  # tokens whose keys and values are kept at one time
-    vision_bytes: int = 16 * 2**30  # image features kept; the least recently used ones go first
+    vision_bytes: int = VISION_BYTES  # image features kept; the least recently used ones go first
     threads: int = 1  # that decode images ahead of a GPU
 
 

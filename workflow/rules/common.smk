@@ -8,7 +8,7 @@ from lever_pipe.runtime import agent_plan, plan, snakemake_adapter
 from lever_pipe.base import numerics, os_faults
 from lever_pipe.runtime import duplicates, failures, invocation, sizing
 from lever_pipe.base.errors import LeverPipeError
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.config import VISION_BYTES
 from lever_pipe.runtime.rerun import decision, sparing
 
 STARTED = time.monotonic()
@@ -40,7 +40,7 @@ LVLM = {"lvlm": EXPERIMENT.lvlm.model}
 ASKED = ["--ledger", plan.ledger_folder(EXPERIMENT)]
 if EXPERIMENT.lvlm.ask_again:
     ASKED += ["--ask-again"]
-if EXPERIMENT.lvlm.vision_bytes != Runtime().vision_bytes:
+if EXPERIMENT.lvlm.vision_bytes != VISION_BYTES:
     ASKED += ["--vision-bytes", EXPERIMENT.lvlm.vision_bytes]
 TABLES = f"{LEVER}/tables"
 REFERENCE = "resources/reference/lever-plus-published.csv"

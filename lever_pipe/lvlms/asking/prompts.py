@@ -123,7 +123,7 @@ class ChatTemplate:
     before_text: str = ""
     behind_image: str = ""
     system: str = ""
-    roles: Mapping[Role, str] = field(default_factory=dict)
+    roles: Mapping[Role, str] = field(default_factory=dict, hash=False)
 
     def render(self, prompt: Prompt) -> TextPrompt:
         """Return a prompt as text, a segment a block."""
@@ -138,9 +138,6 @@ class ChatTemplate:
     def answer(self, text: str) -> str:
         """Return an answer as it continues a prompt."""
         return self.before_text + text
-
-    def __hash__(self) -> int:
-        return hash((self.begin, self.end, self.image, self.start, self.between, self.before_text))
 
 
 @lru_cache(maxsize=8)

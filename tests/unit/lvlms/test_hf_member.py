@@ -10,7 +10,6 @@ from families import FOLDERS, VARIANTS
 from test_every_family import ANSWERS, ATOL, prompts
 
 from lever_pipe.base.errors import CheckpointError, DataError
-from lever_pipe.experiment.config import PromptSettings
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
 
@@ -75,7 +74,6 @@ def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(
         member.run([LvlmRequest(prompts(paths, "turns", "")[0])])
     written = member.family.render(prompts(paths, "turns", None)[0]).text
     assert "You are a helpful assistant." in written
-    assert PromptSettings(system=None).system is None
 
 
 @pytest.mark.parametrize(
