@@ -16,13 +16,19 @@ from typing import Any, Literal, Self
 from lever_pipe.base.errors import RecordError
 
 Mode = Literal["", "offline", "on_policy"]
-Phase = Literal["baseline", "init", "rce", "grpo", "reinforce", "distil", "continued"]
+Phase = Literal["baseline", "own", "init", "rce", "grpo", "reinforce", "distil", "continued"]
 
 EMULATION = "emulation"
 """First part of every emulated policy's name, and name of their answer batch."""
 BASELINE = "baseline"
+OWN = "own"
+"""A user's own selectors, and name of their answer batch."""
+TRANSFER = "transfer"
+"""Answer batch of selectors that were trained on another data set."""
 ALL_BETAS = "all"
 AGENT = "agent"
+STARTS = ("from~", "preset~", "arm~")
+"""What the name of a trained policy or agent begins with."""
 TRAINED = {
     "init": (),
     "rce": ("epoch",),
@@ -49,7 +55,7 @@ class PolicyName:
     """A policy's name by its parts; a part that is absent does not apply to its kind.
 
     Attributes:
-        kind: `baseline`, a key of `TRAINED`, `emulation`, `published`, or `agent`.
+        kind: `baseline`, `own`, a key of `TRAINED`, `emulation`, `published`, or `agent`.
         preset: of a trained policy.
         member: which baseline, which arm of the emulation or of the agents, or which published phase.
         draw: of a baseline that is drawn several times.
@@ -58,6 +64,7 @@ class PolicyName:
         is_over_betas: whether it stands for the mean over all KL_BETA of GRPO, written `beta~all`.
         is_untouched: whether an emulated epoch makes no updates.
         document: which one quotes a published row, where several do.
+        origin: data set of the grid that a policy was trained on, where it is evaluated on another one.
     """
 
     kind: str
@@ -71,6 +78,7 @@ class PolicyName:
     epoch: int | None = None
     is_untouched: bool = False
     document: str = ""
+    origin: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -94,14 +102,14 @@ class PolicyName:
         """Return the policy or agent whose folder a path lies in, if any; the folder of a trained one has a seed."""
         parts = path.split("/")
         for start in range(len(parts) - 1, -1, -1):
-            if parts[start] not in (BASELINE, EMULATION) and not parts[start].startswith(("preset~", "arm~")):
+            if parts[start] not in (BASELINE, EMULATION, OWN) and not parts[start].startswith(STARTS):
                 continue
             for end in range(len(parts), start, -1):
                 try:
                     found = cls.parse("/".join(parts[start:end]))
                 except RecordError:
                     continue
-                if found.kind == BASELINE or found.seed is not None:
+                if found.kind in (BASELINE, OWN) or found.seed is not None:
                     return found
         return None
 
@@ -115,7 +123,11 @@ class PolicyName:
                 values[name] = read(values[name])
         if "untouched" in values:
             values |= {"epoch": values.pop("untouched"), "is_untouched": True}
+        if "from" in values:
+            values["origin"] = values.pop("from")
         match [part for part in text.split("/") if "~" not in part]:
+            case ["own", member]:
+                return cls(kind=OWN, member=member, **values)
             case ["baseline", member]:
                 name, _, draw = member.rpartition("-")
                 drawn = {"member": name, "draw": int(draw)} if name and draw.isdecimal() else {"member": member}
@@ -136,7 +148,7 @@ class PolicyName:
         if self.is_over_betas:
             stated = stated | {"beta"} if self.kind in ("grpo", "on_policy") and self.beta is None else set()
         match self.kind:
-            case "baseline" | "agent":
+            case "baseline" | "agent" | "own":
                 return bool(self.member) and not stated
             case "emulation" | "published":
                 return bool(self.member) and "epoch" in stated
@@ -156,12 +168,13 @@ class PolicyName:
             "document": self.document or None,
         }
         stated = [f"{name}~{value}" for name, value in numbers.items() if value is not None]
-        return "/".join([*self._head, *stated])
+        origin = [f"from~{self.origin}"] if self.origin else []
+        return "/".join([*origin, *self._head, *stated])
 
     @property
     def _head(self) -> tuple[str, ...]:
         match self.kind:
-            case "emulation" | "published":
+            case "emulation" | "published" | "own":
                 return self.kind, self.member
             case "agent":
                 return (f"arm~{self.member}",)
@@ -192,7 +205,9 @@ class PolicyName:
     @property
     def batch(self) -> str:
         """The answer batch that holds its prompts."""
-        if self.kind in (BASELINE, EMULATION, "published"):
+        if self.origin:
+            return TRANSFER
+        if self.kind in (BASELINE, EMULATION, OWN, "published"):
             return self.kind
         return f"{self._head[0]}/seed~{self.seed}"
 
@@ -207,6 +222,8 @@ class PolicyName:
         match self.kind:
             case "baseline":
                 return f"baseline {str(self).removeprefix('baseline/')}"
+            case "own":
+                return f"own policy {self.member}"
             case "agent":
                 what = f"arm {self.member}"
             case "emulation":
@@ -220,6 +237,7 @@ class PolicyName:
         what += "" if self.epoch is None else f" epoch {self.epoch}"
         what += "" if self.seed is None else f" of seed {self.seed}"
         told += [] if self.base is None else [f"base {self.base}"]
+        told += [f"trained on {self.origin}"] if self.origin else []
         return f"{what} ({', '.join(told)})" if told else what
 
 

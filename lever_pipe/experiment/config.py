@@ -50,6 +50,8 @@ RewardModeName = Literal[
 ]
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
 Mark = Literal["reinforce", "distil", "continued"]
+BASELINES = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")
+"""Policies without training that every report shows."""
 AUTO = "auto"
 VISION_BYTES = 16 * 2**30
 
@@ -148,6 +150,9 @@ class EncoderSettings(Section):
 
 class Pools(Section):
     """The K train examples offered to each query."""
+
+    encoder: EncoderSettings | None = None
+    """What similarity is measured with; null for the selector's encoder. The published pools have ViT-L/14."""
 
     sampler: str = "uniform"
     """A member of `lever_pipe/lever/samplers`; `uniform` is the published RandSampler."""
@@ -478,6 +483,8 @@ class ArmSettings(Section):
     what an arm is compared by, so an arm whose betas are all long is compared by the last of these."""
     on_policy: OnPolicyRuns | None = None
     """null for the published, offline objective alone."""
+    only_last: bool = False
+    """Evaluate the last epoch of each run alone."""
 
     @rule
     def _on_policy_seeds_exist(self) -> list[Fault]:
@@ -504,6 +511,11 @@ class Baselines(Section):
 
     n_random_draws: int = Field(3, ge=1, le=100)
     seed: Seed = 42
+
+    @property
+    def drawn_from(self) -> tuple[str, ...]:
+        """Their names, a drawn one once."""
+        return BASELINES
 
 
 class PrimaryCells(Section):

@@ -131,7 +131,7 @@ class PrepareExamplesConfig(ExampleSettings):
     """Identity of `prepare_examples`."""
 
 
-@identity_of("embed_examples", "lever.encoders.{member}", of="encoder")
+@identity_of("embed_examples", "lever.encoders.{member}", of=Planned("encoder"))
 class EmbedExamplesConfig(Section):
     """Identity of `embed_examples`."""
 

@@ -22,6 +22,7 @@ from lever_pipe.base.parsing import (
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, cut, dotted, one_of, rule, shown
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
+from lever_pipe.experiment.grid_config import Grid
 from lever_pipe.experiment.config import (
     AUTO,
     ArmSettings,
@@ -70,7 +71,7 @@ class Experiment(Section):
     identity, but answers and stored work of two paths never mix."""
     forked_jobs: bool = True
     """Whether jobs of this machine are forks of one process that has imported what they need; execution."""
-    studies: Distinct[Literal["lever", "intention"]] = Field(("lever", "intention"), min_length=1)
+    studies: Distinct[Literal["lever", "intention", "grid"]] = Field(("lever", "intention"), min_length=1)
     """Which studies run and stand in the report."""
     data: Data = Data()
     encoder: EncoderSettings = EncoderSettings()
@@ -86,6 +87,8 @@ class Experiment(Section):
     """null for a run without emulated faults."""
     intention: Intention = Intention()
     """Study `intention`."""
+    grid: Grid = Grid()
+    """Study `grid`: selectors, samplers, data sets and LVLMs beside each other."""
     report: Report = Report()
 
     @rule
@@ -135,6 +138,20 @@ class Experiment(Section):
         for index, arm in enumerate(self.arms):
             if hasattr(arm, "preset"):
                 yield ("arms", index, "preset"), arm.preset
+
+    @rule
+    def _grid_is_whole(self) -> Iterator[Fault]:
+        if "grid" not in self.studies:
+            return
+        for name, axis in (("data", self.grid.data), ("samplers", self.grid.samplers), ("lvlms", self.grid.lvlms)):
+            if not axis:
+                yield ("grid", name), "must name at least one value where study `grid` runs, got none. Add one."
+        for index, arm in enumerate(self.grid.arms):
+            place = ("grid", "arms", index, "preset")
+            yield from one_of(place, arm.preset, sorted(self.presets), "Name one of them or add the preset.")
+        for name, data in self.grid.data.items():
+            place = ("evaluation", "samples")
+            yield from at_most(place, max(self.evaluation.samples), f"grid.data.{name}.n_eval", data.n_eval)
 
     @rule
     def _samples_are_evaluated(self) -> list[Fault]:
@@ -197,9 +214,28 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
             expected and a remedy.
     """
     require_plain(values, source=source)
-    experiment, lines = read_section(Experiment, values)
+    experiment, lines = read_section(Experiment, _with_grid_laid_over(values))
     require_none([*lines, *_unknown_members(experiment)], source)
     return experiment
+
+
+def _with_grid_laid_over(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values with each data set and LVLM of the grid laid over the experiment's own."""
+    grid = values.get("grid")
+    if not isinstance(grid, Mapping):
+        return values
+    whole = dict(grid)
+    for axis, section in (("data", "data"), ("lvlms", "lvlm")):
+        named = grid.get(axis)
+        if isinstance(named, Mapping):
+            whole[axis] = {name: _laid_over(values.get(section, {}), of) for name, of in named.items()}
+    return {**values, "grid": whole}
+
+
+def _laid_over(below: Any, above: Any) -> Any:
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    return {**below, **{key: _laid_over(below.get(key), value) for key, value in above.items()}}
 
 
 def _unknown_members(experiment: Experiment) -> list[str]:
@@ -211,6 +247,10 @@ def _unknown_members(experiment: Experiment) -> list[str]:
         if isinstance(name, str) and name not in (*available(kind), *OTHER_NAMES.get(path, ())):
             seen = unknown_member(kind, name)
             lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
+    for index, name in enumerate(getattr(experiment.grid, "samplers", ())):
+        if name not in available("lever/samplers"):
+            seen = unknown_member("lever/samplers", name)
+            lines.append(f"grid.samplers[{index}]: must be a module of lever_pipe/lever/samplers, got {seen}. {MEMBER_REMEDY}")
     return lines
 
 

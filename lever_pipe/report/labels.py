@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.experiment.config import BASELINES
 from lever_pipe.report.cells import Cell, Code, Name, say
-
-BASELINES = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")
-"""In reading order; others stand behind them under their own names."""
 
 
 def label(group: str, *, with_epoch: bool = True) -> Cell:

@@ -17,17 +17,18 @@ from typing import Any
 
 from lever_pipe.base.members import available
 from lever_pipe.base.model_folders import model_type
-from lever_pipe.base.policy_names import EMULATION, PolicyName
+from lever_pipe.base.policy_names import EMULATION, OWN, PolicyName
 from lever_pipe.base.provenance import canonical_json, code_of
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
-from lever_pipe.experiment.config import AUTO, ArmSettings, Emulate, OnPolicy, Reward
+from lever_pipe.experiment.grid_config import Corner
+from lever_pipe.experiment.config import AUTO, ArmSettings, Emulate, EncoderSettings, OnPolicy, Reward
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import IDENTITIES, ContinuedRce, LvlmConfig, Planned, Setting, Wildcard
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import agent_plan
+from lever_pipe.runtime import agent_plan, grid_plan
 
 Wildcards = Mapping[str, str]
 Planner = Callable[[Experiment, Wildcards], Any]
@@ -36,7 +37,8 @@ MARK_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
 """Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
 GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_projections", "reward"}
 """What continued RCE takes over from the preset's offline GRPO."""
-SIMILARITIES = ("similar_image", "similar_question", "similar_both")
+DRAWN = ("random", "random_all")
+"""Baselines that are drawn several times."""
 
 
 def put_this_interpreter_first() -> None:
@@ -52,19 +54,26 @@ def ledger_folder(experiment: Experiment) -> str:
 
 def baselines(experiment: Experiment) -> list[str]:
     """Return the names of all baselines."""
-    draws = [f"random-{draw}" for draw in range(experiment.baselines.n_random_draws)]
-    return ["zero_shot", *draws, *SIMILARITIES, "oracle"]
+    draws = range(experiment.baselines.n_random_draws)
+    named = experiment.baselines.drawn_from
+    return [
+        one for name in named for one in ([f"{name}-{draw}" for draw in draws] if name in DRAWN else [name])
+    ]
 
 
 def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated RCE epochs of one seed."""
     run = PolicyName(kind="rce", preset=arm.preset, seed=seed)
-    return [str(run.at(epoch)) for epoch in range(1, arm.rce_epochs + 1)]
+    return [str(run.at(epoch)) for epoch in _evaluated_epochs(arm, arm.rce_epochs)]
+
+
+def _evaluated_epochs(arm: ArmSettings, last: int) -> range:
+    return range(last if arm.only_last else 1, last + 1)
 
 
 def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated GRPO epochs of one seed, for every base epoch and beta, those of long runs last."""
-    short = [(beta, epoch) for beta in arm.kl_betas for epoch in range(1, arm.grpo_epochs + 1)]
+    short = [(beta, epoch) for beta in arm.kl_betas for epoch in _evaluated_epochs(arm, arm.grpo_epochs)]
     is_long = seed in arm.long_seeds
     long = [(beta, epoch) for beta in arm.long_kl_betas for epoch in arm.long_evaluated if is_long]
     return [
@@ -86,7 +95,7 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
         str(PolicyName(kind=kind, preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
         for kind, beta in [*drawn, *marks]
-        for epoch in range(1, runs.epochs + 1)
+        for epoch in _evaluated_epochs(arm, runs.epochs)
     ]
 
 
@@ -120,8 +129,25 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
         return [f"baseline/{name}" for name in baselines(experiment)]
     if batch == EMULATION:
         return emulated(experiment)
+    if batch == OWN:
+        return [f"{OWN}/{name}" for name in experiment.grid.policies]
     arm, seed = _trained_batches(experiment)[batch]
     return [*rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
+
+
+def transferred(experiment: Experiment, corner: Corner) -> list[str]:
+    """Return the policies of other data sets that a corner of the grid evaluates, too."""
+    grid = experiment.grid
+    others = [corner._replace(data=data) for data in grid.data if data != corner.data] if grid.transfer else []
+    there = [(other.data, grid_plan.at(experiment, grid_plan.folders_of(other))) for other in others]
+    names = [(data, PolicyName.parse(name)) for data, here in there for name in evaluated(here)]
+    return [str(replace(name, origin=data)) for data, name in names if name.preset]
+
+
+def policies_at(experiment: Experiment, corner: Corner) -> list[str]:
+    """Return every policy that a corner of the grid evaluates."""
+    here = grid_plan.at(experiment, grid_plan.folders_of(corner))
+    return [*evaluated(here), *policies_of(here, OWN), *transferred(experiment, corner)]
 
 
 def batch_of(policy: str) -> str:
@@ -202,7 +228,7 @@ def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Se
     Raises:
         KeyError: no such stage, or a wildcard that is missing.
     """
-    declared = IDENTITIES[stage]
+    experiment, declared = grid_plan.at(experiment, wildcards), IDENTITIES[stage]
     named = {**vars(experiment), **wildcards}
 
     def taken(source: Setting | Wildcard | Planned) -> Any:
@@ -262,6 +288,12 @@ def lvlm_member(experiment: Experiment) -> str:
         return named
     kind = model_type(Path(experiment.lvlm.model))
     return kind if kind in available("lvlms") else "hf"
+
+
+def encoder_of(experiment: Experiment, wildcards: Wildcards) -> EncoderSettings:
+    """Return the encoder behind a file of embeddings: that of the pools where they have one of their own."""
+    own = experiment.pools.encoder if wildcards.get("embedded") == "pool_embeddings" else None
+    return own or experiment.encoder
 
 
 def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy:
@@ -374,7 +406,10 @@ def parameters_of(folder: str) -> int:
 
 PLANNED: Mapping[str, Planner] = {
     "most_shots": lambda experiment, _: max(experiment.evaluation.shots),
-    "encoder_identity": lambda experiment, _: agent_plan.identity_of_model(experiment.encoder.model),
+    "encoder": encoder_of,
+    "encoder_identity": lambda experiment, wildcards: agent_plan.identity_of_model(
+        encoder_of(experiment, wildcards).model
+    ),
     "lvlm": lambda experiment, _: lvlm_config(experiment),
     "lvlm_name": lambda experiment, _: lvlm_name(experiment),
     "scale": lambda experiment, _: scale(experiment),
@@ -385,7 +420,7 @@ PLANNED: Mapping[str, Planner] = {
     "kept": lambda experiment, _: kept_selections(experiment),
     "policy": lambda _, wildcards: PolicyRef.of(wildcards["policy"]),
     "selector": lambda experiment, wildcards: (
-        experiment.presets[PolicyName.parse(wildcards["trained"]).preset].selector
+        experiment.presets[PolicyName.parse(wildcards["selected"]).preset].selector
     ),
     "evaluated": lambda experiment, _: evaluated(experiment),
     "trained": lambda experiment, _: trained(experiment),

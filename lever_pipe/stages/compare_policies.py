@@ -8,6 +8,7 @@ from itertools import chain
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example
+from lever_pipe.experiment.config import BASELINES
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.inference import breakdown as kinds
@@ -17,7 +18,6 @@ from lever_pipe.report.inference.estimates import comparisons as compare
 from lever_pipe.report.inference.estimates import intervals as estimate
 from lever_pipe.report.inference.families import ORACLE, Arm, arms_of, families_of
 from lever_pipe.report.inference.per_question import mean_group, read_groups
-from lever_pipe.report.labels import BASELINES
 from lever_pipe.report.long_format import write_csv
 
 SHOWN_BASELINES = ("zero_shot", "random", "similar_both")

@@ -4,7 +4,8 @@ import json
 import time
 from pathlib import Path
 
-from lever_pipe.runtime import agent_plan, plan, snakemake_adapter
+from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
+from lever_pipe.base.policy_names import TRANSFER
 from lever_pipe.base import numerics, os_faults
 from lever_pipe.runtime import duplicates, failures, invocation, sizing
 from lever_pipe.base.errors import LeverPipeError
@@ -36,7 +37,21 @@ if workflow.is_main_process:
 
 RESULTS = EXPERIMENT.results
 LEVER = f"{RESULTS}/lever"
-LVLM = {"lvlm": EXPERIMENT.lvlm.model}
+# Where a job's artefacts lie: those of a data set, of its pools, and of an LVLM's answers about them. In the documents'
+# study all three are `LEVER`; the grid has a folder for each value of each axis (`runtime/grid_plan.py`).
+OF_DATA = f"{RESULTS}/{{data}}"
+OF_POOLS = f"{OF_DATA}{{sampled}}"
+CORNER = f"{OF_POOLS}{{asked}}"
+LVLM = {"lvlm": lambda wildcards: grid_plan.at(EXPERIMENT, wildcards).lvlm.model}
+
+
+def in_documents(pattern):
+    """Return a path of the corner that holds the documents' study."""
+    for name, value in grid_plan.DOCUMENTS.items():
+        pattern = pattern.replace(f"{{{name}}}", value)
+    return pattern
+
+
 ASKED = ["--ledger", plan.ledger_folder(EXPERIMENT)]
 if EXPERIMENT.lvlm.ask_again:
     ASKED += ["--ask-again"]
@@ -48,13 +63,13 @@ REPORT = f"{RESULTS}/report.md"
 PAGE = f"{RESULTS}/report.html"
 APPENDIX = f"{RESULTS}/report"
 
-INIT = f"{LEVER}/preset~{{preset}}/init/seed~{{seed}}"
-RCE = f"{LEVER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
+INIT = f"{CORNER}/preset~{{preset}}/init/seed~{{seed}}"
+RCE = f"{CORNER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
 # The RCE epoch that other runs start from and are anchored to.
 BASE = RCE.replace("{epoch}", "{base}")
-GRPO = f"{LEVER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
-ON_POLICY = f"{LEVER}/preset~{{preset}}/{{objective}}/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
-DISTIL = f"{LEVER}/preset~{{preset}}/distil/base~{{base}}/seed~{{seed}}/epoch~{{epoch}}"
+GRPO = f"{CORNER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
+ON_POLICY = f"{CORNER}/preset~{{preset}}/{{objective}}/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
+DISTIL = f"{CORNER}/preset~{{preset}}/distil/base~{{base}}/seed~{{seed}}/epoch~{{epoch}}"
 CONTINUED = DISTIL.replace("distil", "continued")
 TRAINED = "preset~[^/]+/(rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|(distil|continued)/base~[^/]+)/seed~[0-9]+/epoch~[0-9]+"
 EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
@@ -63,6 +78,9 @@ NOISY = f"{EMULATION}/dropout/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{
 
 
 wildcard_constraints:
+    data="lever|grid/data~[A-Za-z0-9_]+",
+    sampled="(/sampler~[a-z0-9_]+)?",
+    asked="(/lvlm~[A-Za-z0-9_]+)?",
     preset="[A-Za-z0-9_]+",
     seed="0|[1-9][0-9]*",
     epoch="[1-9][0-9]*",
@@ -73,9 +91,13 @@ wildcard_constraints:
     objective="on_policy|reinforce",
     rewarded="groups|grpo_groups",
     trained=TRAINED,
-    policy=f"baseline/[^/]+|{TRAINED}",
+    selected="(from~[A-Za-z0-9_]+/)?" + TRAINED,
+    policy=f"(baseline|own)/[^/]+|(from~[A-Za-z0-9_]+/)?{TRAINED}",
     arm="[a-z][a-z0-9_]*",
-    batch="baseline|emulation|preset~[^/]+/seed~[0-9]+",
+    own="[A-Za-z0-9_]+",
+    raw="world|grid/data~[A-Za-z0-9_]+/world",
+    embedded="(pool_)?embeddings",
+    batch="baseline|own|transfer|emulation|preset~[^/]+/seed~[0-9]+",
 
 
 # What the longest chain of jobs waits for starts first, then runs that are one long job each; the rest fills the gaps.
@@ -100,8 +122,9 @@ def call(stage, external={}, *options, shared=False):
 
     Args:
         stage: the rule's name.
-        external: further files by name, which Snakemake must not stat. Model folders: their digest is part of `spec`.
-            Image folders: each image's digest is part of the examples, and every stage that opens an image compares.
+        external: further files by name, or functions of the wildcards that return them, which Snakemake must not stat.
+            Model folders: their digest is part of `spec`. Image folders: each image's digest is part of the examples,
+            and every stage that opens an image compares.
         options: what changes no number.
         shared: whether several processes may share the job.
     """
@@ -111,7 +134,10 @@ def call(stage, external={}, *options, shared=False):
 
     def words(wildcards, input, output):
         found = [stage]
-        beside = {name: path.format(**wildcards) for name, path in external.items()}
+        beside = {
+            name: path(wildcards) if callable(path) else path.format(**wildcards)
+            for name, path in external.items()
+        }
         for name, value in [*input.items(), *output.items(), *beside.items()]:
             paths = [value] if isinstance(value, str) else value
             found += [f"{name}={path}" for path in paths]
@@ -140,7 +166,7 @@ def before(run, first, name):
 def groups_of_grpo(wildcards):
     """Return the rewarded groups that offline GRPO reads, and what is held against it on the same data."""
     name = plan.grpo_groups(EXPERIMENT, wildcards.preset)
-    return f"{LEVER}/preset~{wildcards.preset}/{name}.safetensors"
+    return f"{corner_of(wildcards)}/preset~{wildcards.preset}/{name}.safetensors"
 
 
 def selectors_of_arm(wildcards):
@@ -153,20 +179,33 @@ def selectors_of_arm(wildcards):
 
 def selections_of_batch(wildcards):
     """Return the selections whose prompts one answer batch holds."""
-    return [
-        f"{LEVER}/{policy}/selections.jsonl"
-        for policy in plan.policies_of(EXPERIMENT, wildcards.batch)
-    ]
+    if wildcards.batch == TRANSFER:
+        policies = plan.transferred(EXPERIMENT, grid_plan.corner_of(wildcards))
+    else:
+        policies = plan.policies_of(grid_plan.at(EXPERIMENT, wildcards), wildcards.batch)
+    return [f"{corner_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
 
 
-def answers_of(policy):
+def corner_of(wildcards):
+    """Return the folder of the corner that a job names."""
+    return CORNER.format(**{name: wildcards[name] for name in grid_plan.DOCUMENTS})
+
+
+def answers_of(policy, corner=LEVER):
     """Return a policy's answers, which lie beside those of its batch."""
-    return f"{ANSWERS.format(batch=plan.batch_of(policy))}/{policy}.jsonl"
+    return f"{corner}/answers/{plan.batch_of(policy)}/policies/{policy}.jsonl"
 
 
 def answers_of_policy(wildcards):
     """Return the answers of the policy that a job names."""
-    return answers_of(wildcards.policy)
+    return answers_of(wildcards.policy, corner_of(wildcards))
+
+
+def selector_to_evaluate(wildcards):
+    """Return the selector that a job evaluates; one that is transferred lies with the data set that it was trained on."""
+    origin, policy = grid_plan.origin_of(wildcards.selected)
+    place = dict(wildcards.items()) | ({"data": origin} if origin else {})
+    return f"{CORNER.format(**place)}/{policy}/selector.safetensors"
 
 
 def of_each_run(name):

@@ -39,7 +39,7 @@ use rule stage as compare_policies with:
             f"{LEVER}/{policy}/scores/per_question.jsonl"
             for policy in plan.evaluated(EXPERIMENT)
         ],
-        eval_examples=EXAMPLES["eval_examples"],
+        eval_examples=MAIN_EXAMPLES["eval_examples"],
     output:
         intervals=f"{TABLES}/intervals.csv",
         comparisons=f"{TABLES}/comparisons.csv",
@@ -63,7 +63,7 @@ use rule stage as measure_agreement with:
             f"{LEVER}/{policy}/selector.safetensors"
             for policy in [*SELECTING, *plan.starts(EXPERIMENT)]
         ],
-        eval_examples=EXAMPLES["eval_examples"],
+        eval_examples=MAIN_EXAMPLES["eval_examples"],
     output:
         agreement=f"{TABLES}/agreement.csv",
         parameters=f"{TABLES}/parameters.csv",
@@ -80,7 +80,7 @@ use rule stage as measure_agreement with:
 
 use rule stage as collect_samples with:
     input:
-        **EXAMPLES,
+        **MAIN_EXAMPLES,
         answers=[answers_of(policy) for policy in plan.sampled(EXPERIMENT)],
         per_question=[
             f"{LEVER}/{policy}/scores/per_question.jsonl"
@@ -95,6 +95,6 @@ use rule stage as collect_samples with:
     pathvars:
         beside=f"{TABLES}/samples.",
     params:
-        **call("collect_samples", IMAGES),
+        **call("collect_samples", MAIN_IMAGES),
     message:
         "Collect what can be looked at: answers, gallery, flips, selections"

@@ -1,67 +1,83 @@
-RAW = f"{RESULTS}/world"
-FILES = EXPERIMENT.data.files
+# The raw files of the documents' study, or those of a data set of the grid, if they are generated.
+RAW = f"{RESULTS}/{{raw}}"
+LISTING = f"{RAW}/images.sha256"
 WORLD = EXPERIMENT.data.source == "world"
 
-if WORLD:
-    IMAGES = {"train_images": f"{RAW}/train2014", "eval_images": f"{RAW}/val2014"}
-    QUESTIONS = {
-        "train_questions": f"{RAW}/OpenEnded_mscoco_train2014_questions.json",
-        "train_annotations": f"{RAW}/mscoco_train2014_annotations.json",
-        "eval_questions": f"{RAW}/OpenEnded_mscoco_val2014_questions.json",
-        "eval_annotations": f"{RAW}/mscoco_val2014_annotations.json",
-    }
-else:
-    IMAGES = {"train_images": FILES.train_images, "eval_images": FILES.eval_images}
-    QUESTIONS = {
-        "train_questions": FILES.train_questions,
-        "train_annotations": FILES.train_annotations,
-        "eval_questions": FILES.eval_questions,
-        "eval_annotations": FILES.eval_annotations,
-    }
 
+def raw_file(name):
+    """Return the function that names a raw file, or a folder of images, of a job's data set."""
+
+    def of(wildcards):
+        data = grid_plan.at(EXPERIMENT, wildcards).data
+        if data.source == "files":
+            return getattr(data.files, name)
+        return GENERATED[name].format(raw=grid_plan.raw_of(wildcards))
+
+    return of
+
+
+def listing_of_images(wildcards):
+    """Return the digests of generated images: a trigger that image folders themselves cannot be."""
+    data = grid_plan.at(EXPERIMENT, wildcards).data
+    return [LISTING.format(raw=grid_plan.raw_of(wildcards))] if data.source == "world" else []
+
+
+def encoder_of(wildcards):
+    """Return the model folder that makes a file of embeddings: the selector's, or that of the pools."""
+    return plan.encoder_of(EXPERIMENT, wildcards).model
+
+
+GENERATED = {
+    "train_questions": f"{RAW}/OpenEnded_mscoco_train2014_questions.json",
+    "train_annotations": f"{RAW}/mscoco_train2014_annotations.json",
+    "eval_questions": f"{RAW}/OpenEnded_mscoco_val2014_questions.json",
+    "eval_annotations": f"{RAW}/mscoco_val2014_annotations.json",
+    "train_images": f"{RAW}/train2014",
+    "eval_images": f"{RAW}/val2014",
+}
+IMAGES = {name: raw_file(name) for name in ("train_images", "eval_images")}
+QUESTIONS = {name: raw_file(name) for name in GENERATED if name not in IMAGES}
 TRAIN_IMAGES = {"train_images": IMAGES["train_images"]}
-# Digests of the images: a trigger that image folders themselves cannot be.
-IMAGE_LISTING = [f"{RAW}/images.sha256"] if WORLD else []
-EXAMPLES_SUMMARY = f"{LEVER}/examples/summary.json"
+EXAMPLES_SUMMARY = f"{OF_DATA}/examples/summary.json"
 EXAMPLES = {
-    "train_examples": f"{LEVER}/examples/train.jsonl",
-    "eval_examples": f"{LEVER}/examples/eval.jsonl",
+    "train_examples": f"{OF_DATA}/examples/train.jsonl",
+    "eval_examples": f"{OF_DATA}/examples/eval.jsonl",
 }
-EMBEDDINGS = f"{LEVER}/embeddings/embeddings.safetensors"
+MAIN_IMAGES = {name: raw_file(name)(grid_plan.DOCUMENTS) for name in IMAGES}
+MAIN_EXAMPLES = {name: in_documents(path) for name, path in EXAMPLES.items()}
+EMBEDDINGS = f"{OF_DATA}/embeddings/embeddings.safetensors"
 POOLS = {
-    "train_pools": f"{LEVER}/pools/train.jsonl",
-    "eval_pools": f"{LEVER}/pools/eval.jsonl",
+    "train_pools": f"{OF_POOLS}/pools/train.jsonl",
+    "eval_pools": f"{OF_POOLS}/pools/eval.jsonl",
 }
 
 
-if WORLD:
-
-    use rule stage as generate_world with:
-        output:
-            **QUESTIONS,
-            train_images=directory(IMAGES["train_images"]),
-            eval_images=directory(IMAGES["eval_images"]),
-            image_listing=IMAGE_LISTING[0],
-            card=f"{RAW}/run.json",
-        pathvars:
-            beside=f"{RAW}/",
-        priority: CHAIN
-        params:
-            **call("generate_world"),
-        message:
-            "Generate the world: questions, annotations, images"
+use rule stage as generate_world with:
+    output:
+        **{name: GENERATED[name] for name in QUESTIONS},
+        train_images=directory(GENERATED["train_images"]),
+        eval_images=directory(GENERATED["eval_images"]),
+        image_listing=LISTING,
+        card=f"{RAW}/run.json",
+    pathvars:
+        beside=f"{RAW}/",
+    priority: CHAIN
+    params:
+        **call("generate_world"),
+    message:
+        "Generate the world: questions, annotations, images"
 
 
 use rule stage as prepare_examples with:
     input:
         **QUESTIONS,
-        image_listing=IMAGE_LISTING,
+        image_listing=listing_of_images,
     output:
         **EXAMPLES,
         summary=EXAMPLES_SUMMARY,
-        card=f"{LEVER}/examples/run.json",
+        card=f"{OF_DATA}/examples/run.json",
     pathvars:
-        beside=f"{LEVER}/examples/",
+        beside=f"{OF_DATA}/examples/",
     priority: CHAIN
     params:
         **call("prepare_examples", IMAGES),
@@ -73,17 +89,17 @@ use rule stage as embed_examples with:
     input:
         **EXAMPLES,
     output:
-        embeddings=EMBEDDINGS,
-        card=f"{LEVER}/embeddings/run.json",
+        embeddings=f"{OF_DATA}/{{embedded}}/embeddings.safetensors",
+        card=f"{OF_DATA}/{{embedded}}/run.json",
     pathvars:
-        beside=f"{LEVER}/embeddings/",
+        beside=f"{OF_DATA}/{{embedded}}/",
     priority: CHAIN
     conda:
         "../../envs/gpu.yaml"
     resources:
         **room("embed_examples").resources,
     params:
-        **call("embed_examples", {**IMAGES, "encoder": EXPERIMENT.encoder.model}),
+        **call("embed_examples", {**IMAGES, "encoder": encoder_of}),
     message:
         "Embed images and questions"
 
@@ -91,12 +107,12 @@ use rule stage as embed_examples with:
 use rule stage as sample_pools with:
     input:
         **EXAMPLES,
-        embeddings=EMBEDDINGS,
+        embeddings=EMBEDDINGS if EXPERIMENT.pools.encoder is None else EMBEDDINGS.replace("embeddings/", "pool_embeddings/"),
     output:
         **POOLS,
-        card=f"{LEVER}/pools/run.json",
+        card=f"{OF_POOLS}/pools/run.json",
     pathvars:
-        beside=f"{LEVER}/pools/",
+        beside=f"{OF_POOLS}/pools/",
     priority: CHAIN
     params:
         **call("sample_pools"),

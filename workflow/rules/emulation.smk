@@ -3,7 +3,7 @@ if EMULATE:
         policy.removeprefix("emulation/none/")
         for policy in plan.emulated(EXPERIMENT, "none")
     ]
-    RIGHT_BASE = BASE.replace("{preset}", EMULATE.preset)
+    RIGHT_BASE = in_documents(BASE).replace("{preset}", EMULATE.preset)
     GROUPS = (
         f"{LEVER}/preset~{EMULATE.preset}/"
         f"{plan.grpo_groups(EXPERIMENT, EMULATE.preset)}.safetensors"
@@ -12,7 +12,7 @@ if EMULATE:
     use rule stage as emulate_grpo_epoch with:
         input:
             groups=GROUPS,
-            embeddings=EMBEDDINGS,
+            embeddings=in_documents(EMBEDDINGS),
             start=before(NOISY, RIGHT_BASE, "selector.safetensors"),
             start_optimiser=before(NOISY, RIGHT_BASE, "optimiser.safetensors"),
             reference=f"{RIGHT_BASE}/selector.safetensors",
@@ -32,8 +32,8 @@ if EMULATE:
     use rule stage as emulate_untouched with:
         input:
             groups=GROUPS,
-            embeddings=EMBEDDINGS,
-            reference=f"{RCE}/selector.safetensors".format(
+            embeddings=in_documents(EMBEDDINGS),
+            reference=in_documents(f"{RCE}/selector.safetensors").format(
                 preset=EMULATE.preset,
                 seed=EMULATE.seed,
                 epoch=EMULATE.base_rce_epoch,
@@ -51,8 +51,8 @@ if EMULATE:
     use rule stage as emulate_selections with:
         input:
             selectors=selectors_of_arm,
-            eval_pools=POOLS["eval_pools"],
-            embeddings=EMBEDDINGS,
+            eval_pools=in_documents(POOLS["eval_pools"]),
+            embeddings=in_documents(EMBEDDINGS),
         output:
             selections=[
                 f"{EMULATION}/{{arm}}/{policy}/selections.jsonl" for policy in OF_ARM
@@ -74,10 +74,10 @@ if EMULATE:
                 for policy in plan.emulated(EXPERIMENT)
             ],
             answers=[
-                f"{ANSWERS}/{policy}.jsonl".format(batch=plan.faults.EMULATION)
+                answers_of(policy)
                 for policy in plan.emulated(EXPERIMENT)
             ],
-            eval_examples=EXAMPLES["eval_examples"],
+            eval_examples=MAIN_EXAMPLES["eval_examples"],
             metrics=[
                 f"{LEVER}/{run}/metrics.json" for run in plan.emulated_runs(EXPERIMENT)
             ],

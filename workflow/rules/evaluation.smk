@@ -1,24 +1,24 @@
 SAMPLES = EXPERIMENT.evaluation.samples
 SHOTS = EXPERIMENT.evaluation.shots
-SCORES = f"{LEVER}/{{policy}}/scores"
-ANSWERS = f"{LEVER}/answers/{{batch}}/policies"
+SCORES = f"{CORNER}/{{policy}}/scores"
+ANSWERS = f"{CORNER}/answers/{{batch}}/policies"
 """A file of answers for each policy."""
 
 
 use rule stage as select_demonstrations with:
     input:
-        selector=f"{LEVER}/{{trained}}/selector.safetensors",
+        selector=selector_to_evaluate,
         eval_pools=POOLS["eval_pools"],
         embeddings=EMBEDDINGS,
     output:
-        selections=f"{LEVER}/{{trained}}/selections.jsonl",
-        card=f"{LEVER}/{{trained}}/selections.run.json",
+        selections=f"{CORNER}/{{selected}}/selections.jsonl",
+        card=f"{CORNER}/{{selected}}/selections.run.json",
     pathvars:
-        beside=f"{LEVER}/{{trained}}/selections.",
+        beside=f"{CORNER}/{{selected}}/selections.",
     params:
         **call("select_demonstrations"),
     message:
-        "Select demonstrations: {wildcards.trained}"
+        "Select demonstrations: {wildcards.selected}"
 
 
 use rule stage as select_baseline with:
@@ -27,10 +27,10 @@ use rule stage as select_baseline with:
         eval_pools=POOLS["eval_pools"],
         embeddings=EMBEDDINGS,
     output:
-        selections=f"{LEVER}/baseline/{{baseline}}/selections.jsonl",
-        card=f"{LEVER}/baseline/{{baseline}}/selections.run.json",
+        selections=f"{CORNER}/baseline/{{baseline}}/selections.jsonl",
+        card=f"{CORNER}/baseline/{{baseline}}/selections.run.json",
     pathvars:
-        beside=f"{LEVER}/baseline/{{baseline}}/selections.",
+        beside=f"{CORNER}/baseline/{{baseline}}/selections.",
     params:
         **call("select_baseline"),
     message:
@@ -43,10 +43,10 @@ use rule stage as answer_prompts with:
         selections=selections_of_batch,
     output:
         answers=directory(ANSWERS),
-        counters=f"{LEVER}/answers/{{batch}}/counters.json",
-        card=f"{LEVER}/answers/{{batch}}/run.json",
+        counters=f"{CORNER}/answers/{{batch}}/counters.json",
+        card=f"{CORNER}/answers/{{batch}}/run.json",
     pathvars:
-        beside=f"{LEVER}/answers/{{batch}}/",
+        beside=f"{CORNER}/answers/{{batch}}/",
     conda:
         "../../envs/gpu.yaml"
     resources:
@@ -59,7 +59,7 @@ use rule stage as answer_prompts with:
 
 use rule stage as score_answers with:
     input:
-        selections=f"{LEVER}/{{policy}}/selections.jsonl",
+        selections=f"{CORNER}/{{policy}}/selections.jsonl",
         answers=answers_of_policy,
         eval_examples=EXAMPLES["eval_examples"],
     output:
@@ -77,8 +77,8 @@ use rule stage as score_answers with:
 
 use rule stage as measure_pools with:
     input:
-        **EXAMPLES,
-        eval_pools=POOLS["eval_pools"],
+        **MAIN_EXAMPLES,
+        eval_pools=in_documents(POOLS["eval_pools"]),
         zero_shot=f"{LEVER}/baseline/zero_shot/scores/per_question.jsonl",
     output:
         bound=f"{LEVER}/pools/bound.json",
@@ -93,7 +93,7 @@ use rule stage as measure_pools with:
 
 use rule stage as check_world with:
     input:
-        **EXAMPLES,
+        **MAIN_EXAMPLES,
     output:
         check=f"{LEVER}/world_check/check.json",
         counters=f"{LEVER}/world_check/counters.json",
@@ -105,6 +105,6 @@ use rule stage as check_world with:
     resources:
         **room("check_world").resources,
     params:
-        **call("check_world", {**IMAGES, **LVLM}),
+        **call("check_world", MAIN_IMAGES | LVLM),
     message:
         "Check that the embedded LVLM reads its demonstrations"

@@ -2,7 +2,7 @@ BATCHES = plan.batches(EXPERIMENT)
 COUNTERS = [f"{LEVER}/answers/{batch}/counters.json" for batch in BATCHES]
 COUNTERS += [f"{LEVER}/{policy}/counters.json" for policy in plan.stepped(EXPERIMENT)]
 if not IMPORTED:
-    COUNTERS += [f"{shard}/counters.json" for shard in SHARDS]
+    COUNTERS += [in_documents(f"{shard}/counters.json") for shard in SHARDS]
 WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []
 
 
@@ -16,7 +16,7 @@ use rule stage as collect_results with:
             f"{LEVER}/{policy}/metrics.json" for policy in plan.trained(EXPERIMENT)
         ],
         steps=[f"{LEVER}/{policy}/steps.jsonl" for policy in plan.stepped(EXPERIMENT)],
-        rl_summary=RL_SUMMARY,
+        rl_summary=in_documents(RL_SUMMARY),
         ties=f"{LEVER}/rl_data/ties.jsonl",
         groups=[
             f"{LEVER}/preset~{arm.preset}/groups.safetensors"

@@ -1,7 +1,7 @@
-RL_DATA = f"{LEVER}/rl_data/rl_data_k64_v3.jsonl"
-RL_SUMMARY = f"{LEVER}/rl_data/summary.json"
+RL_DATA = f"{CORNER}/rl_data/rl_data_k64_v3.jsonl"
+RL_SUMMARY = f"{CORNER}/rl_data/summary.json"
 SHARDS = [
-    f"{LEVER}/rl_data/shard~{shard}" for shard in range(EXPERIMENT.rl_data.n_shards)
+    f"{CORNER}/rl_data/shard~{shard}" for shard in range(EXPERIMENT.rl_data.n_shards)
 ]
 IMPORTED = EXPERIMENT.rl_data.import_from
 
@@ -11,10 +11,10 @@ use rule stage as propose_trajectories with:
         train_pools=POOLS["train_pools"],
         embeddings=EMBEDDINGS,
     output:
-        proposals=f"{LEVER}/rl_data/proposals.jsonl",
-        card=f"{LEVER}/rl_data/proposals.run.json",
+        proposals=f"{CORNER}/rl_data/proposals.jsonl",
+        card=f"{CORNER}/rl_data/proposals.run.json",
     pathvars:
-        beside=f"{LEVER}/rl_data/proposals.",
+        beside=f"{CORNER}/rl_data/proposals.",
     priority: CHAIN
     params:
         **call("propose_trajectories"),
@@ -24,15 +24,15 @@ use rule stage as propose_trajectories with:
 
 use rule stage as generate_rl_data with:
     input:
-        proposals=f"{LEVER}/rl_data/proposals.jsonl",
+        proposals=f"{CORNER}/rl_data/proposals.jsonl",
         train_pools=POOLS["train_pools"],
         train_examples=EXAMPLES["train_examples"],
     output:
-        trajectories=f"{LEVER}/rl_data/shard~{{shard}}/trajectories.jsonl",
-        counters=f"{LEVER}/rl_data/shard~{{shard}}/counters.json",
-        card=f"{LEVER}/rl_data/shard~{{shard}}/run.json",
+        trajectories=f"{CORNER}/rl_data/shard~{{shard}}/trajectories.jsonl",
+        counters=f"{CORNER}/rl_data/shard~{{shard}}/counters.json",
+        card=f"{CORNER}/rl_data/shard~{{shard}}/run.json",
     pathvars:
-        beside=f"{LEVER}/rl_data/shard~{{shard}}/",
+        beside=f"{CORNER}/rl_data/shard~{{shard}}/",
     priority: CHAIN
     conda:
         "../../envs/gpu.yaml"
@@ -53,9 +53,9 @@ if IMPORTED:
         output:
             rl_data=RL_DATA,
             summary=RL_SUMMARY,
-            card=f"{LEVER}/rl_data/run.json",
+            card=f"{CORNER}/rl_data/run.json",
         pathvars:
-            beside=f"{LEVER}/rl_data/",
+            beside=f"{CORNER}/rl_data/",
         priority: CHAIN
         params:
             **call("import_rl_data"),
@@ -72,9 +72,9 @@ else:
         output:
             rl_data=RL_DATA,
             summary=RL_SUMMARY,
-            card=f"{LEVER}/rl_data/run.json",
+            card=f"{CORNER}/rl_data/run.json",
         pathvars:
-            beside=f"{LEVER}/rl_data/",
+            beside=f"{CORNER}/rl_data/",
         priority: CHAIN
         params:
             **call("merge_rl_data"),
@@ -84,10 +84,10 @@ else:
 
 use rule stage as measure_rewards with:
     input:
-        rl_data=RL_DATA,
+        rl_data=in_documents(RL_DATA),
     output:
         ties=f"{LEVER}/rl_data/ties.jsonl",
-        histogram=f"{LEVER}/tables/rewards.csv",
+        histogram=f"{TABLES}/rewards.csv",
         card=f"{LEVER}/rl_data/ties.run.json",
     pathvars:
         beside=f"{LEVER}/rl_data/ties.",

@@ -2,10 +2,10 @@ use rule stage as reward_groups with:
     input:
         rl_data=RL_DATA,
     output:
-        groups=f"{LEVER}/preset~{{preset}}/{{rewarded}}.safetensors",
-        card=f"{LEVER}/preset~{{preset}}/{{rewarded}}.run.json",
+        groups=f"{CORNER}/preset~{{preset}}/{{rewarded}}.safetensors",
+        card=f"{CORNER}/preset~{{preset}}/{{rewarded}}.run.json",
     pathvars:
-        beside=f"{LEVER}/preset~{{preset}}/{{rewarded}}.",
+        beside=f"{CORNER}/preset~{{preset}}/{{rewarded}}.",
     priority: CHAIN
     params:
         **call("reward_groups"),
@@ -32,7 +32,7 @@ use rule stage as initialise_selector with:
 
 use rule stage as train_rce_epoch with:
     input:
-        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
+        groups=f"{CORNER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
         start=before(RCE, INIT, "selector.safetensors"),
         start_optimiser=before(RCE, INIT, "optimiser.safetensors"),
@@ -73,7 +73,7 @@ use rule stage as train_grpo_epoch with:
 
 use rule stage as train_on_policy_epoch with:
     input:
-        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
+        groups=f"{CORNER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
         train_examples=EXAMPLES["train_examples"],
         start=before(ON_POLICY, BASE, "selector.safetensors"),
@@ -101,7 +101,7 @@ use rule stage as train_on_policy_epoch with:
 
 use rule stage as train_distil_epoch with:
     input:
-        groups=f"{LEVER}/preset~{{preset}}/groups.safetensors",
+        groups=f"{CORNER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
         train_examples=EXAMPLES["train_examples"],
         start=before(DISTIL, BASE, "selector.safetensors"),

@@ -1,0 +1,146 @@
+"""The grid: which selectors stand beside each other, on which data sets, with which pools and vision-language models.
+
+A *corner* is a data set, a sampler and an LVLM; every arm, baseline and policy of a user's own is evaluated in each
+corner that no exclusion names. What corners share is made once: examples and embeddings of a data set, pools of a
+sampler, answers of an LVLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, one_of, rule, some_of
+from lever_pipe.experiment.config import BASELINES, ArmSettings, Baselines, Data, KlBeta, LvlmSettings
+
+NAME = "[A-Za-z0-9_]{1,64}"
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+UNTRAINED = (*BASELINES, "random_all")
+"""Baselines that exist; `random` and `random_all` are drawn `n_random_draws` times, the latter out of all train
+examples instead of the pool."""
+
+
+class Corner(NamedTuple):
+    """Where policies are compared: a value of each of the three axes."""
+
+    data: str
+    sampler: str
+    lvlm: str
+
+
+class GridArm(ArmSettings):
+    """A trained selector of the grid: of each of its runs the last epoch is evaluated."""
+
+    kl_betas: Distinct[KlBeta] = ()
+    """Of offline GRPO; none for a selector without it."""
+    only_last: bool = True
+
+
+class GridBaselines(Baselines):
+    """Policies without training, in each corner."""
+
+    names: Distinct[str] = ("zero_shot", "random", "oracle")
+    """Out of `UNTRAINED`."""
+
+    @property
+    def drawn_from(self) -> tuple[str, ...]:
+        """Their names, a drawn one once."""
+        return self.names
+
+    @rule
+    def _names_exist(self) -> Iterator[Fault]:
+        for index, name in enumerate(self.names):
+            yield from one_of(("names", index), name, UNTRAINED, "Name one of them.")
+
+
+class OwnPolicy(Section):
+    """A user's own selector: a file of selections, or a module `lever/policies/NAME.py` beside the package."""
+
+    selections: dict[Name, FilePath] = {}
+    """By data set, a CSV file `policy,question_id,demonstrations`, the last ones question ids of train examples with
+    blanks between them, best first; empty where the module selects."""
+
+
+class Exclusion(Section):
+    """Cells that do not run; an axis that is not named means all of its values."""
+
+    data: str | None = None
+    sampler: str | None = None
+    lvlm: str | None = None
+    preset: str | None = None
+    why: str = Field(min_length=1)
+    """What the grid's page says in their place, for example what they would cost."""
+
+    def names(self, corner: Corner, preset: str) -> bool:
+        """Return whether it names a preset in a corner."""
+        return all(
+            wanted in (None, value)
+            for wanted, value in zip(
+                (self.data, self.sampler, self.lvlm, self.preset), (*corner, preset), strict=True
+            )
+        )
+
+
+class Grid(Section):
+    """Axes of the grid, and what is evaluated in every corner; the other settings are those of the whole experiment."""
+
+    data: dict[Name, Data] = {}
+    """Data sets by name. Each lies over the experiment's `data`: it says what differs."""
+    samplers: Distinct[str] = ()
+    """Members of `lever_pipe/lever/samplers`."""
+    lvlms: dict[Name, LvlmSettings] = {}
+    """Vision-language models by name, each laid over the experiment's `lvlm`."""
+    arms: tuple[GridArm, ...] = ()
+    reference: str = ""
+    """Preset of the arm that the other arms are compared with, objective by objective."""
+    baselines: GridBaselines = GridBaselines()
+    policies: dict[Name, OwnPolicy] = {}
+    """Selectors of a user's own."""
+    exclude: tuple[Exclusion, ...] = ()
+    transfer: bool = False
+    """Whether selectors trained on one data set are evaluated on the others, too."""
+
+    @property
+    def corners(self) -> list[Corner]:
+        """Every combination of the three axes, in their order."""
+        return [Corner(*values) for values in product(self.data, self.samplers, self.lvlms)]
+
+    def excluded(self, corner: Corner, preset: str) -> str:
+        """Return why an arm does not run in a corner; nothing where it does."""
+        return next((each.why for each in self.exclude if each.names(corner, preset)), "")
+
+    @rule
+    def _arms_differ(self) -> Iterator[Fault]:
+        presets = [arm.preset for arm in self.arms]
+        for index, name in enumerate(presets):
+            if name in presets[:index]:
+                yield ("arms", index, "preset"), f"must differ from the earlier arms', got {name!r}. Merge the arms."
+
+    @rule
+    def _reference_is_an_arm(self) -> Iterator[Fault]:
+        if self.arms or self.reference:
+            presets = [arm.preset for arm in self.arms]
+            yield from one_of(("reference",), self.reference, presets, "Name one of them.", "the arms' presets")
+
+    @rule
+    def _exclusions_name_values(self) -> Iterator[Fault]:
+        axes = {
+            "data": list(self.data),
+            "sampler": list(self.samplers),
+            "lvlm": list(self.lvlms),
+            "preset": [arm.preset for arm in self.arms],
+        }
+        for index, each in enumerate(self.exclude):
+            for axis, values in axes.items():
+                value = getattr(each, axis, None)
+                if value is not None:
+                    yield from one_of(("exclude", index, axis), value, values, "Name one of them.", f"the grid's values of {axis}")
+
+    @rule
+    def _selections_are_of_data_sets(self) -> Iterator[Fault]:
+        for name, policy in self.policies.items():
+            place = ("policies", name, "selections")
+            yield from some_of(place, tuple(policy.selections), tuple(self.data), "grid.data", "Drop these.")

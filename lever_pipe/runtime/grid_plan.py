@@ -1,0 +1,71 @@
+"""From the experiment to study `grid`: its corners, and what is made and evaluated in each.
+
+Paths name a corner by three wildcards: `data` is `lever` for the documents' study and `grid/data~NAME` for a data set of
+the grid; `sampled` is `/sampler~NAME` and `asked` `/lvlm~NAME`, both empty in the documents' study. What lies at
+`{data}` is shared by all corners of a data set, what lies at `{data}{sampled}` by all LVLMs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lever_pipe.base.policy_names import values_in
+from lever_pipe.experiment.grid_config import Corner
+from lever_pipe.experiment.studies import Experiment
+
+Wildcards = Mapping[str, str]
+DOCUMENTS = {"data": "lever", "sampled": "", "asked": ""}
+"""The wildcards that name a corner, as they are for the documents' study."""
+RAW = "raw"
+"""The wildcard that names a generated data set."""
+
+
+def folders_of(corner: Corner) -> dict[str, str]:
+    """Return the wildcards that name a corner."""
+    return {"data": f"grid/data~{corner.data}", "sampled": f"/sampler~{corner.sampler}", "asked": f"/lvlm~{corner.lvlm}"}
+
+
+def at(experiment: Experiment, wildcards: Wildcards) -> Experiment:
+    """Return the experiment as a job of a corner sees it; of the documents' study it is the experiment itself.
+
+    A job that several corners share sees what its wildcards name, and of the rest what the experiment says.
+    """
+    named = values_in("".join(wildcards.get(name, "") for name in (RAW, *DOCUMENTS)))
+    if "data" not in named:
+        return experiment
+    grid, data = experiment.grid, named["data"]
+    update: dict[str, object] = {"data": grid.data[data], "baselines": grid.baselines}
+    if "sampler" in named:
+        update["pools"] = experiment.pools.model_copy(update={"sampler": named["sampler"]})
+    if "lvlm" in named:
+        corner = Corner(data, named["sampler"], named["lvlm"])
+        own = {name: of for name, of in grid.policies.items() if not of.selections or data in of.selections}
+        update |= {
+            "lvlm": grid.lvlms[corner.lvlm],
+            "arms": tuple(arm for arm in grid.arms if not grid.excluded(corner, arm.preset)),
+            "grid": grid.model_copy(update={"policies": own}),
+        }
+    return experiment.model_copy(update=update)
+
+
+def raw_of(wildcards: Wildcards) -> str:
+    """Return where a generated data set lies, the wildcard `raw`."""
+    data = wildcards["data"]
+    return "world" if data == DOCUMENTS["data"] else f"{data}/world"
+
+
+def corner_of(wildcards: Wildcards) -> Corner:
+    """Return the corner of the grid that wildcards name."""
+    named = values_in("".join(wildcards[name] for name in DOCUMENTS))
+    return Corner(named["data"], named["sampler"], named["lvlm"])
+
+
+def origin_of(policy: str) -> tuple[str, str]:
+    """Return `data` of the data set that a transferred policy was trained on, and its name there; nothing for others."""
+    origin, _, name = policy.removeprefix("from~").partition("/")
+    return (f"grid/data~{origin}", name) if policy.startswith("from~") else ("", policy)
+
+
+def folder_of(corner: Corner, policy: str) -> str:
+    """Return the folder of a policy in a corner, below the results."""
+    return "".join(folders_of(corner).values()) + f"/{policy}"
