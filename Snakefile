@@ -26,6 +26,7 @@ include: "workflow/rules/comparison.smk"
 include: "workflow/rules/intention.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/evidence.smk"
+include: "workflow/rules/grid.smk"
 
 
 regard_what_is_made()
@@ -34,8 +35,8 @@ regard_what_is_made()
 rule all:
     default_target: True
     input:
-        PAGE,
-        REPORT,
+        [PAGE, REPORT] if {"lever", "intention"} & set(EXPERIMENT.studies) else [],
+        GRID_PAGE,
 
 
 onstart:

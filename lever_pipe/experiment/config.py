@@ -250,6 +250,12 @@ class ProposalSettings(Section):
     similarity_scale: float = Field(1.5, gt=0, le=1000)
     """Logit per standard deviation of similarity within the pool, of the policy that proposes beams and samples."""
 
+    @property
+    def per_query(self) -> int:
+        """How many trajectories a query has at most, before a diversity budget adds some."""
+        drawn = len(self.temperatures) * self.n_samples_per_temperature
+        return self.n_beams + drawn + self.n_retrieval + self.n_random
+
 
 class RlData(ProposalSettings):
     """How the stored trajectories are proposed and scored."""

@@ -293,6 +293,16 @@ class SelectBaselineConfig(Section):
     seed: Seed
 
 
+@identity_of("select_own")
+class SelectOwnConfig(Section):
+    """Identity of `select_own`."""
+
+    own: Annotated[str, Wildcard("own")]
+    module: Annotated[str, Planned("own_module")]
+    """Member of `lever/policies` that selects; empty where a file says what is selected."""
+    shots: MostShots
+
+
 @identity_of("answer_prompts", LVLM, of="evaluation")
 class AnswerPromptsConfig(Section):
     """Identity of `answer_prompts`."""
@@ -390,6 +400,53 @@ class ComparePoliciesConfig(Section):
     primary: PrimaryCells = PrimaryCells()
     n_resamples: int = 10_000
     """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""
+
+
+class EvaluatedCell(Section):
+    """A run of a policy in a corner of the grid."""
+
+    data: str
+    sampler: str
+    lvlm: str
+    policy: str
+    training_prompts: int
+    """That the LVLM answers at most before the policy can select."""
+
+
+@identity_of("compare_cells", of="evaluation")
+class CompareCellsConfig(Section):
+    """Identity of `compare_cells`."""
+
+    evaluated: Annotated[tuple[EvaluatedCell, ...], Planned("evaluated_cells")]
+    """One for each of the `per_question`."""
+    reference: Annotated[str, Setting("grid.reference")]
+    samples: Counts
+    shots: Counts
+    seed: Seed
+    n_resamples: int = 10_000
+
+
+class MissingCell(Section):
+    """A selector that no corner of these values has, and why."""
+
+    data: str
+    sampler: str
+    lvlm: str
+    preset: str
+    why: str
+
+
+@identity_of("build_grid", of="evaluation")
+class BuildGridConfig(Section):
+    """Identity of `build_grid`."""
+
+    title: Annotated[str, Setting("report.title")]
+    samples: Counts
+    shots: Counts
+    reference: Annotated[str, Setting("grid.reference")]
+    missing: Annotated[tuple[MissingCell, ...], Planned("missing_cells")]
+    models: Annotated[dict[str, str], Planned("grid_models")]
+    """LVLM of the grid -> which model on which kind of data it is."""
 
 
 class ClaimArm(Section):

@@ -91,6 +91,13 @@ class Experiment(Section):
     """Study `grid`: selectors, samplers, data sets and LVLMs beside each other."""
     report: Report = Report()
 
+    @property
+    def data_sets(self) -> dict[str, Data]:
+        """The data sets of the configured studies, by the key that says them."""
+        own = {"data": self.data} if "lever" in self.studies else {}
+        grid = self.grid.data if "grid" in self.studies else {}
+        return own | {f"grid.data.{name}": data for name, data in grid.items()}
+
     @rule
     def _folders_are_their_own(self) -> Iterator[Fault]:
         """Refuse to write where the project, or something else than a folder, lies."""

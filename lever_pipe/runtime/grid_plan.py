@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from lever_pipe.base.policy_names import values_in
 from lever_pipe.experiment.grid_config import Corner
+from lever_pipe.experiment.stage_configs import EvaluatedCell
 from lever_pipe.experiment.studies import Experiment
 
 Wildcards = Mapping[str, str]
@@ -66,6 +67,6 @@ def origin_of(policy: str) -> tuple[str, str]:
     return (f"grid/data~{origin}", name) if policy.startswith("from~") else ("", policy)
 
 
-def folder_of(corner: Corner, policy: str) -> str:
-    """Return the folder of a policy in a corner, below the results."""
-    return "".join(folders_of(corner).values()) + f"/{policy}"
+def folder_of(cell: EvaluatedCell) -> str:
+    """Return the folder of a policy in its corner, below the results."""
+    return "".join(folders_of(Corner(cell.data, cell.sampler, cell.lvlm)).values()) + f"/{cell.policy}"

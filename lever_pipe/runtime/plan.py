@@ -26,7 +26,16 @@ from lever_pipe.experiment import faults
 from lever_pipe.experiment.grid_config import Corner
 from lever_pipe.experiment.config import AUTO, ArmSettings, Emulate, EncoderSettings, OnPolicy, Reward
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
-from lever_pipe.experiment.stage_configs import IDENTITIES, ContinuedRce, LvlmConfig, Planned, Setting, Wildcard
+from lever_pipe.experiment.stage_configs import (
+    IDENTITIES,
+    ContinuedRce,
+    EvaluatedCell,
+    LvlmConfig,
+    MissingCell,
+    Planned,
+    Setting,
+    Wildcard,
+)
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan, grid_plan
 
@@ -150,6 +159,38 @@ def policies_at(experiment: Experiment, corner: Corner) -> list[str]:
     return [*evaluated(here), *policies_of(here, OWN), *transferred(experiment, corner)]
 
 
+def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:
+    """Return every run of every policy in every corner of the grid."""
+    return [
+        EvaluatedCell(**corner._asdict(), policy=policy, training_prompts=training_prompts(experiment, policy))
+        for corner in experiment.grid.corners
+        for policy in policies_at(experiment, corner)
+    ]
+
+
+def training_prompts(experiment: Experiment, policy: str) -> int:
+    """Return how many prompts the LVLM answers at most before a policy can select."""
+    name, rl = PolicyName.parse(policy), experiment.rl_data
+    if not name.preset:
+        return 0
+    stored = rl.n_queries * rl.per_query
+    if name.mode != "on_policy":
+        return stored
+    preset = experiment.presets[name.preset]
+    return stored + int(preset.train_share * rl.n_queries) * preset.on_policy.group * (name.epoch or 0)
+
+
+def missing_cells(experiment: Experiment) -> list[MissingCell]:
+    """Return the selectors that do not run in a corner."""
+    grid = experiment.grid
+    return [
+        MissingCell(**corner._asdict(), preset=arm.preset, why=grid.excluded(corner, arm.preset))
+        for corner in grid.corners
+        for arm in grid.arms
+        if grid.excluded(corner, arm.preset)
+    ]
+
+
 def batch_of(policy: str) -> str:
     """Return the answer batch of a policy."""
     return PolicyName.parse(policy).batch
@@ -271,6 +312,8 @@ def members_of(config: Section) -> tuple[str, ...]:
     drawn = getattr(config, "on_policy", None)
     rewards = [getattr(config, "reward", None), getattr(drawn, "reward", None), *getattr(config, "rewards", ())]
     beside = available("lever/rewards")
+    own = getattr(config, "module", "")
+    named += [f"lever.policies.{own}"] if own else []
     return (*named, *(f"lever.rewards.{reward.mode}" for reward in rewards if reward and reward.mode in beside))
 
 
@@ -358,7 +401,7 @@ def shown_studies(experiment: Experiment) -> list[ShownStudy]:
         "lever": {"is_world": experiment.data.source == "world", "model": lvlm_name(experiment)},
         "intention": {"is_world": intention.is_world, "model": intention.model_name},
     }
-    return [ShownStudy.model_validate({"name": name, **of[name]}) for name in experiment.studies]
+    return [ShownStudy.model_validate({"name": name, **of[name]}) for name in experiment.studies if name in of]
 
 
 def shown_agents(experiment: Experiment) -> ShownAgents | None:
@@ -412,6 +455,14 @@ PLANNED: Mapping[str, Planner] = {
     ),
     "lvlm": lambda experiment, _: lvlm_config(experiment),
     "lvlm_name": lambda experiment, _: lvlm_name(experiment),
+    "evaluated_cells": lambda experiment, _: evaluated_cells(experiment),
+    "missing_cells": lambda experiment, _: missing_cells(experiment),
+    "grid_models": lambda experiment, _: {
+        name: scale(experiment.model_copy(update={"lvlm": of})) for name, of in experiment.grid.lvlms.items()
+    },
+    "own_module": lambda experiment, wildcards: (
+        "" if experiment.grid.policies[wildcards["own"]].selections else wildcards["own"]
+    ),
     "scale": lambda experiment, _: scale(experiment),
     "on_policy_settings": on_policy_settings,
     "continued_rce": continued_rce,

@@ -7,6 +7,7 @@ None of this changes a number: a profile or `--set-resources` may ask for anythi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -113,7 +114,7 @@ def rooms(
         ConfigError: another `gpu_request`.
     """
     _gpus(1, gpu_request)  # refused here, also where no rule asks for one
-    is_production = ("lever" in experiment.studies and experiment.data.source == "files") or any(
+    is_production = any(data.source == "files" for data in experiment.data_sets.values()) or any(
         _is_large(model.folder) for model in loaded(experiment)
     )
 
@@ -164,10 +165,13 @@ def _gpus(count: int, request: str) -> Resources:
 def loaded(experiment: Experiment) -> list[LoadedModel]:
     """Return the model folders that the configured studies load; the tiny agent is none."""
     found = []
-    if "lever" in experiment.studies:
-        found.append(LoadedModel("encoder.model", experiment.encoder.model, ("embed_examples",)))
-        asking = ("generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch")
-        found.append(LoadedModel("lvlm.model", experiment.lvlm.model, asking))
+    asking = ("generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch")
+    lvlms = {"lvlm.model": experiment.lvlm} if "lever" in experiment.studies else {}
+    if "grid" in experiment.studies:
+        lvlms |= {f"grid.lvlms.{name}.model": lvlm for name, lvlm in experiment.grid.lvlms.items()}
+    encoders = {"encoder.model": experiment.encoder, "pools.encoder.model": experiment.pools.encoder} if lvlms else {}
+    found += [LoadedModel(key, of.model, ("embed_examples",)) for key, of in encoders.items() if of is not None]
+    found += [LoadedModel(key, of.model, asking) for key, of in lvlms.items()]
     if "intention" in experiment.studies and experiment.intention.model.folder:
         playing = ("train_agent", "evaluate_agent", "evaluate_start")
         found.append(LoadedModel("intention.model.folder", experiment.intention.model.folder, playing))
@@ -175,8 +179,9 @@ def loaded(experiment: Experiment) -> list[LoadedModel]:
 
 
 def model_of(experiment: Experiment, rule: str) -> str:
-    """Return the model folder that a rule loads; empty for none."""
-    return next((model.folder for model in loaded(experiment) if rule in model.rules), "")
+    """Return the model folder that a rule loads, the largest of several; empty for none."""
+    folders = [model.folder for model in loaded(experiment) if rule in model.rules]
+    return max(folders, key=lambda folder: plan.parameters_of(folder) or math.inf, default="")
 
 
 def dividing(prompts: int, wanted: int) -> int:

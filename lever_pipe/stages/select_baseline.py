@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lever_pipe.base import storage
-from lever_pipe.base.records import Pool, Selection
+from lever_pipe.base.records import ExampleId, Pool, Selection
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.stage_configs import SelectBaselineConfig
 from lever_pipe.experiment.stage_files import Input, Output
@@ -21,6 +23,8 @@ def select_baseline(
 ) -> int:
     """Write the selections of all evaluation queries and return how many there are; zero-shot selects nothing.
 
+    `random_all` draws out of all train examples that show another image, every other baseline out of the pool.
+
     Raises:
         UnknownMemberError: no such baseline.
     """
@@ -29,6 +33,7 @@ def select_baseline(
     rows = []
     for pool in storage.read_rows(eval_pools, Pool):
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
+        offered: Sequence[ExampleId] = pool.candidates
         similarities = baselines.pool_similarities(pool, arrays, split="eval")
         if config.baseline == "zero_shot":
             ranked = []
@@ -37,9 +42,13 @@ def select_baseline(
         elif config.baseline.startswith("random-"):
             stream = generator(config.seed, config.baseline, pool.query_id)
             ranked = baselines.rank_by_chance(len(candidates), stream).tolist()
+        elif config.baseline.startswith("random_all-"):
+            stream = generator(config.seed, config.baseline, pool.query_id)
+            offered = [one.example_id for one in train if one.image_digest != query.image_digest]
+            ranked = baselines.rank_by_chance(len(offered), stream).tolist()
         else:
             ranked = baselines.rank_by_similarity(config.baseline, similarities).tolist()
-        chosen = tuple(pool.candidates[position] for position in ranked[: config.shots])
+        chosen = tuple(offered[position] for position in ranked[: config.shots])
         rows.append(Selection(query_id=pool.query_id, demonstrations=chosen))
     storage.write_rows(selections, rows)
     return len(rows)

@@ -201,6 +201,13 @@ def answers_of_policy(wildcards):
     return answers_of(wildcards.policy, corner_of(wildcards))
 
 
+def own_selections(wildcards):
+    """Return a user's file of selections, if it is not a module that selects."""
+    named = EXPERIMENT.grid.policies[wildcards.own].selections
+    corner = grid_plan.corner_of(wildcards)
+    return [named[corner.data]] if named else []
+
+
 def selector_to_evaluate(wildcards):
     """Return the selector that a job evaluates; one that is transferred lies with the data set that it was trained on."""
     origin, policy = grid_plan.origin_of(wildcards.selected)
@@ -292,10 +299,10 @@ def closing_summary():
     notes = "".join(f"\n{line}" for line in told_of if line)
     said = Path(f"{APPENDIX}/answers.txt")
     answers = f"\n{said.read_text(encoding='utf-8')}" if said.is_file() else ""
-    return (
-        f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{notes}\n{answers}"
-        f"\nReport:  {PAGE}\nTables:  {APPENDIX}/tables/\nFigures: {RESULTS}/figures/\n"
-    )
+    places = "".join(f"Grid:    {page}\n" for page in GRID_PAGE)
+    if {"lever", "intention"} & set(EXPERIMENT.studies):
+        places += f"Report:  {PAGE}\nTables:  {APPENDIX}/tables/\nFigures: {RESULTS}/figures/\n"
+    return f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{notes}\n{answers}\n{places}"
 
 
 def failure_summary():

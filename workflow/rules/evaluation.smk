@@ -37,6 +37,23 @@ use rule stage as select_baseline with:
         "Select demonstrations: baseline {wildcards.baseline}"
 
 
+use rule stage as select_own with:
+    input:
+        **EXAMPLES,
+        eval_pools=POOLS["eval_pools"],
+        embeddings=EMBEDDINGS,
+        own_selections=own_selections,
+    output:
+        selections=f"{CORNER}/own/{{own}}/selections.jsonl",
+        card=f"{CORNER}/own/{{own}}/selections.run.json",
+    pathvars:
+        beside=f"{CORNER}/own/{{own}}/selections.",
+    params:
+        **call("select_own"),
+    message:
+        "Select demonstrations: own policy {wildcards.own}"
+
+
 use rule stage as answer_prompts with:
     input:
         **EXAMPLES,

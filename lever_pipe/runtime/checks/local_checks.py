@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from lever_pipe.base import model_folders, os_faults
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.members import available
-from lever_pipe.experiment.config import AUTO
+from lever_pipe.experiment.config import AUTO, Data
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets.okvqa import read_questions
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
@@ -252,21 +252,21 @@ def shares(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[Outcome]:
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
     """Yield whether the raw files and image folders of the configured studies are there."""
-    if "lever" in experiment.studies and experiment.data.source == "files" and _any(rules, DATA_RULES):
-        places = experiment.data.files.model_dump()
-        found = _present("data.files", list(places.values()), folder)
-        yield found
-        if found.level is Level.OK:
-            yield _train_questions(experiment, folder)
+    for key, data in experiment.data_sets.items() if _any(rules, DATA_RULES) else ():
+        if data.source == "files":
+            found = _present(f"{key}.files", list(data.files.model_dump().values()), folder)
+            yield found
+            if found.level is Level.OK:
+                yield _train_questions(experiment, data, folder)
     if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
         files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
         if files:
             yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder)
 
 
-def _train_questions(experiment: Experiment, folder: Path) -> Outcome:
+def _train_questions(experiment: Experiment, data: Data, folder: Path) -> Outcome:
     """Return whether there are as many train questions as pools and RL queries need, before an image is embedded."""
-    name = experiment.data.files.train_questions
+    name = data.files.train_questions
     try:
         number = len(read_questions(folder / name))
     except LeverPipeError:  # prepare_examples tells of every fault

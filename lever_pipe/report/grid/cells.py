@@ -1,0 +1,206 @@
+"""Cells of the grid with their intervals, and the comparisons between them.
+
+A cell is a policy in a corner: data set, sampler, LVLM. All cells of a data set answer the same questions, so any two of
+them are compared question by question; two trained ones over the seeds that both have, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from lever_pipe.base.policy_names import OWN, PolicyName, group_of
+from lever_pipe.experiment.stage_configs import CompareCellsConfig
+from lever_pipe.report.evidence import MEAN, PRIMARY
+from lever_pipe.report.inference import estimates
+from lever_pipe.report.inference.estimates import ComparisonRow, Draws, IntervalRow
+from lever_pipe.report.inference.families import ComparisonFamily, Pairs
+from lever_pipe.report.inference.per_question import read_groups, read_scores
+
+RANDOM, ORACLE = "baseline/random", "baseline/oracle"
+OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
+"""In the order in which one may build upon the other; each is compared with those before it."""
+AGAINST_RANDOM, SAMPLERS, AIMS, SELECTORS = "against-random", "samplers", "objectives", "selectors"
+OWNS, TRANSFERS = "own", "transfer"
+QUESTIONS: Mapping[str, str] = {
+    AGAINST_RANDOM: "Does the policy choose better than chance does from the same pools?",
+    SAMPLERS: "Do pools of this sampler serve the same policy better than those of the first sampler?",
+    AIMS: "Does this objective make a better selector than the one before it, the network being the same?",
+    SELECTORS: "Does this selector beat the reference selector that was trained by the same objective?",
+    OWNS: "Does a selector of the user's own beat the reference selector?",
+    TRANSFERS: "How does a selector that was trained on another data set do against the one trained here?",
+}
+"""Family -> what it asks, left minus right. Each is adjusted (Holm) on its own, and within each data set."""
+
+
+class CellRow(NamedTuple):
+    """A line of `leaderboard.csv`: a cell at a sample and a shot count; accuracies in percent, differences in points."""
+
+    data: str
+    sampler: str
+    lvlm: str
+    selector: str
+    """Preset of a trained one; else the baseline's or the user's name."""
+    objective: str
+    trained_on: str
+    """Data set; empty for a policy without training."""
+    policy: str
+    training_prompts: int
+    """Prompts that the LVLM answers at most before the policy can select."""
+    n_runs: int
+    samples: int
+    shots: str
+    accuracy: float
+    low: float
+    high: float
+    share_of_oracle: float | None
+    """Of the way from random to the oracle of the same corner; empty where these are not evaluated or alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Name of a group within a data set, by its parts."""
+
+    corner: str
+    """`sampler~NAME/lvlm~NAME`."""
+    policy: PolicyName
+
+    @classmethod
+    def parse(cls, group: str) -> Place:
+        """Return the parts of a group's name."""
+        sampler, lvlm, policy = group.split("/", 2)
+        return cls(f"{sampler}/{lvlm}", PolicyName.parse(policy))
+
+    @property
+    def sampler(self) -> str:
+        """Return the sampler's name."""
+        return self.corner.split("/")[0].removeprefix("sampler~")
+
+    @property
+    def lvlm(self) -> str:
+        """Return the LVLM's name."""
+        return self.corner.split("/")[1].removeprefix("lvlm~")
+
+    def __str__(self) -> str:
+        """Return the group's name."""
+        return f"{self.corner}/{self.policy}"
+
+
+def compare_cells(
+    paths: Sequence[Path], config: CompareCellsConfig
+) -> tuple[list[CellRow], dict[str, list[ComparisonRow]]]:
+    """Return the lines of the leaderboard, and the comparisons by data set.
+
+    Raises:
+        RecordError: a malformed file, or policies of a data set that were not scored on the same questions.
+    """
+    rows: list[CellRow] = []
+    compared: dict[str, list[ComparisonRow]] = {}
+    for data in dict.fromkeys(of.data for of in config.evaluated):
+        here = [(of, path) for of, path in zip(config.evaluated, paths, strict=True) if of.data == data]
+        names = [f"sampler~{of.sampler}/lvlm~{of.lvlm}/{of.policy}" for of, _ in here]
+        questions = read_scores(here[0][1]).questions
+        groups = read_groups(names, [path for _, path in here], questions=questions, shots=config.shots)
+        draws = Draws(config.seed, config.n_resamples, over=f"questions of {data}")
+        prompts = {group_of(name): of.training_prompts for name, (of, _) in zip(names, here, strict=True)}
+        rows += _leaderboard(data, estimates.intervals(groups, config.samples, draws), prompts)
+        families = families_of(list(map(Place.parse, groups)), config, data)
+        compared[data] = estimates.comparisons(groups, families, draws)
+    return rows, compared
+
+
+def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) -> list[ComparisonFamily]:
+    """Return the families of a data set at the largest sample count and the mean over shots."""
+    found = [
+        (AGAINST_RANDOM, _with(places, RANDOM)),
+        (SAMPLERS, _with_first_sampler(places, config)),
+        (AIMS, tuple(_with_earlier_objectives(places))),
+        (SELECTORS, tuple(_with_reference(places, config.reference))),
+        (OWNS, tuple(_own_with_reference(places, config.reference))),
+        (TRANSFERS, tuple(_with_trained_here(places))),
+    ]
+    return [
+        ComparisonFamily(name, max(config.samples), pairs, f"{name} on {data}", (MEAN,), PRIMARY)
+        for name, pairs in found
+        if pairs
+    ]
+
+
+def _with(places: Sequence[Place], baseline: str) -> Pairs:
+    names = set(map(str, places))
+    others = [(place, f"{place.corner}/{baseline}") for place in places if str(place.policy) != baseline]
+    return tuple((str(place), other) for place, other in others if other in names)
+
+
+def _with_first_sampler(places: Sequence[Place], config: CompareCellsConfig) -> Pairs:
+    names, first = set(map(str, places)), config.evaluated[0].sampler
+    others = [(place, replace(place, corner=f"sampler~{first}/lvlm~{place.lvlm}")) for place in places]
+    pairs = [(place, other) for place, other in others if place != other and str(other) in names]
+    return tuple((str(place), str(other)) for place, other in pairs if str(place.policy) != "baseline/zero_shot")
+
+
+def _with_earlier_objectives(places: Sequence[Place]) -> Iterator[tuple[str, str]]:
+    trained = [place for place in places if place.policy.kind in OBJECTIVES and not place.policy.origin]
+    for left in trained:
+        for right in trained:
+            is_same = (left.corner, left.policy.preset) == (right.corner, right.policy.preset)
+            if is_same and OBJECTIVES.index(left.policy.kind) > OBJECTIVES.index(right.policy.kind):
+                yield str(left), str(right)
+
+
+def _with_reference(places: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
+    trained = [place for place in places if place.policy.preset and not place.policy.origin]
+    by_kind = {
+        (place.corner, place.policy.kind, place.policy.beta): str(place)
+        for place in trained
+        if place.policy.preset == reference
+    }
+    for place in trained:
+        other = by_kind.get((place.corner, place.policy.kind, place.policy.beta))
+        if other is not None and place.policy.preset != reference:
+            yield str(place), other
+
+
+def _own_with_reference(places: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
+    marks = [place for place in places if place.policy.preset == reference and not place.policy.origin]
+    for own in places:
+        if own.policy.kind == OWN:
+            yield from ((str(own), str(mark)) for mark in marks if mark.corner == own.corner)
+
+
+def _with_trained_here(places: Sequence[Place]) -> Iterator[tuple[str, str]]:
+    names = set(map(str, places))
+    for place in places:
+        home = str(replace(place, policy=replace(place.policy, origin="")))
+        if place.policy.origin and home in names:
+            yield str(place), home
+
+
+def _leaderboard(data: str, found: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:
+    accuracy = {(row.group, row.samples, row.shots): row.accuracy for row in found}
+    for row in found:
+        place = Place.parse(row.group)
+        chance, best = (
+            accuracy.get((f"{place.corner}/{mark}", row.samples, row.shots)) for mark in (RANDOM, ORACLE)
+        )
+        is_known = chance is not None and best is not None and best > chance
+        policy = place.policy
+        yield CellRow(
+            data=data,
+            sampler=place.sampler,
+            lvlm=place.lvlm,
+            selector=policy.preset or policy.member,
+            objective=policy.kind,
+            trained_on=(policy.origin or data) if policy.preset else "",
+            policy=str(policy),
+            training_prompts=prompts[row.group],
+            n_runs=row.n_runs,
+            samples=row.samples,
+            shots=row.shots,
+            accuracy=row.accuracy,
+            low=row.low,
+            high=row.high,
+            share_of_oracle=(row.accuracy - chance) / (best - chance) if is_known else None,  # type: ignore[operator]
+        )

@@ -1,0 +1,172 @@
+"""The grid's page: what separates, the map, the best cell of each budget, and every cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.report.evidence import MEAN
+from lever_pipe.report.grid.cells import AGAINST_RANDOM, ORACLE, QUESTIONS, Place
+from lever_pipe.report.grid.map import Mark
+
+LEVEL = 0.05
+"""Of the adjusted p value from which on two cells count as separated."""
+DASH = "–"
+
+
+class Tables(NamedTuple):
+    """What `compare_cells` wrote, at the cell that is looked at first: all questions, mean over shots."""
+
+    cells: pd.DataFrame
+    compared: pd.DataFrame
+
+
+def primary(leaderboard: pd.DataFrame, comparisons: pd.DataFrame, samples: int) -> Tables:
+    """Return the lines of the largest sample count and the mean over shots."""
+    is_primary = (leaderboard["samples"] == samples) & (leaderboard["shots"].astype(str) == MEAN)
+    return Tables(leaderboard[is_primary], comparisons)
+
+
+def called(policy: str) -> str:
+    """Return what a policy's row is called."""
+    name = PolicyName.parse(policy)
+    if not name.preset:
+        return name.member.replace("_", " ") if name.kind == "baseline" else f"own: {name.member}"
+    beta = "" if name.beta is None else f" β={beta_text(name.beta)}"
+    origin = f" from {name.origin}" if name.origin else ""
+    return f"{name.preset}: {name.kind.replace('_', '-')}{beta}{origin}"
+
+
+def marks(tables: Tables) -> list[Mark]:
+    """Return every cell's distance from random in its corner, best row first."""
+    against = tables.compared[tables.compared["family"].str.startswith(AGAINST_RANDOM)]
+    ceilings = {
+        (row.data, Place.parse(row.left).corner): row.difference
+        for row in against.itertuples()
+        if str(Place.parse(row.left).policy) == ORACLE
+    }
+    found = []
+    for row in against.itertuples():
+        place = Place.parse(row.left)
+        if str(place.policy) == ORACLE:
+            continue
+        ceiling = ceilings.get((row.data, place.corner))
+        panel = f"{row.data}, answered by {place.lvlm}"
+        found.append(Mark(panel, called(str(place.policy)), place.sampler, row.difference, row.low, row.high, ceiling))
+    mean = pd.DataFrame(found, columns=Mark._fields).groupby("row")["value"].mean()
+    return sorted(found, key=lambda mark: (mark.panel, -mean[mark.row], mark.row))
+
+
+class Verdicts(NamedTuple):
+    """How the comparisons of a family came out on a data set."""
+
+    family: str
+    data: str
+    asks: str
+    n: int
+    up: int
+    down: int
+    rows: list[dict[str, Any]]
+
+    @property
+    def told(self) -> str:
+        """Return the sentence."""
+        rest = self.n - self.up - self.down
+        return f"{self.up} of {self.n} higher, {self.down} lower, {rest} not separated"
+
+
+def verdicts(tables: Tables) -> list[Verdicts]:
+    """Return every family by data set, its comparisons from the largest difference to the smallest."""
+    found = []
+    for (family, data), rows in tables.compared.groupby(["family", "data"], sort=False):
+        is_apart = rows["p_holm"] < LEVEL
+        listed = [_compared(row) for row in rows.sort_values("difference", ascending=False).itertuples()]
+        asks = QUESTIONS.get(str(family).removesuffix("-one-run"), "")
+        up, down = (int((is_apart & sign).sum()) for sign in (rows["difference"] > 0, rows["difference"] < 0))
+        found.append(Verdicts(str(family), str(data), asks, len(rows), up, down, listed))
+    return found
+
+
+def _compared(row: Any) -> dict[str, Any]:
+    left, right = Place.parse(row.left), Place.parse(row.right)
+    where = left.sampler if left.sampler == right.sampler else f"{left.sampler} − {right.sampler}"
+    same = str(left.policy) == str(right.policy)
+    return {
+        "what": called(str(left.policy)) if same else f"{called(str(left.policy))} − {called(str(right.policy))}",
+        "where": f"{where}, {left.lvlm}",
+        "difference": signed(row.difference),
+        "interval": f"{signed(row.low)} to {signed(row.high)}",
+        "p": p_text(row.p_holm),
+        "detectable": DASH if math.isnan(row.detectable) else f"{row.detectable:.1f}",
+        "runs": row.n_runs,
+        "is_apart": row.p_holm < LEVEL,
+    }
+
+
+def best_by_budget(tables: Tables) -> list[dict[str, Any]]:
+    """Return for each data set and budget of training prompts the cell of the highest accuracy within it."""
+    real = tables.cells[~tables.cells["policy"].isin([ORACLE])]
+    found: list[dict[str, Any]] = []
+    for data, rows in real.groupby("data", sort=False):
+        for budget in sorted(rows["training_prompts"].unique()):
+            best = rows[rows["training_prompts"] <= budget].sort_values("accuracy", ascending=False).iloc[0]
+            found.append({"data": data, "budget": f"{budget:,}", **cell_of(best)})
+    return found
+
+
+def cell_of(row: pd.Series) -> dict[str, Any]:
+    """Return what a table says of a cell."""
+    share = row["share_of_oracle"]
+    return {
+        "data": row["data"],
+        "policy": called(row["policy"]),
+        "sampler": row["sampler"],
+        "lvlm": row["lvlm"],
+        "accuracy": f"{row['accuracy']:.1f}",
+        "interval": f"{row['low']:.1f} to {row['high']:.1f}",
+        "runs": row["n_runs"],
+        "prompts": f"{row['training_prompts']:,}",
+        "share": DASH if pd.isna(share) else f"{100 * share:.0f} %",
+    }
+
+
+def cells_of(tables: Tables) -> list[dict[str, Any]]:
+    """Return every cell, by data set from the highest accuracy to the lowest."""
+    ordered = tables.cells.sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
+    return [cell_of(row) for _, row in ordered.iterrows()]
+
+
+def by_shots(leaderboard: pd.DataFrame, samples: int, shots: Iterable[int]) -> list[dict[str, Any]]:
+    """Return the mean over corners of each policy's accuracy at each shot count, by data set."""
+    rows = leaderboard[leaderboard["samples"] == samples]
+    found: list[dict[str, Any]] = []
+    for (data, policy), of in rows.groupby(["data", "policy"], sort=False):
+        at = of.groupby(of["shots"].astype(str))["accuracy"].mean()
+        found.append({"data": data, "policy": called(policy), "values": [f"{at[str(k)]:.1f}" for k in shots]})
+    return found
+
+
+def signed(value: float) -> str:
+    """Return a difference in points with its sign."""
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def p_text(p: float) -> str:
+    """Return an adjusted p value."""
+    return DASH if math.isnan(p) else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+
+
+def headline(found: Sequence[Verdicts]) -> str:
+    """Return the sentence that stands first: what is separated from chance."""
+    against = [of for of in found if of.family == AGAINST_RANDOM]
+    n, up, down = (sum(getattr(of, name) for of in against) for name in ("n", "up", "down"))
+    return (
+        f"{up} of {n} cells select better than chance from the same pools, {down} worse; "
+        f"for {n - up - down} the data do not tell (Holm within each data set, {LEVEL:.0%})."
+    )
+
+

@@ -1,0 +1,64 @@
+"""Rule `build_grid`: the page on which a researcher sees every cell of the grid."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+
+from lever_pipe.base import storage
+from lever_pipe.base.atomic import write_file
+from lever_pipe.experiment.stage_configs import BuildGridConfig
+from lever_pipe.experiment.stage_files import Input, Output
+from lever_pipe.report.grid import page as told
+from lever_pipe.report.grid.map import draw_map
+from lever_pipe.report.page import drawings
+
+
+def build_grid(
+    *,
+    leaderboard: Input,
+    comparisons: Input,
+    reference: Input,
+    template: Input,
+    style: Input,
+    page: Output,
+    map_svg: Output,
+    map_png: Output,
+    config: BuildGridConfig,
+) -> None:
+    """Write the page, one file that needs no other, and the map it shows as SVG and PNG."""
+    samples = max(config.samples)
+    board = pd.read_csv(leaderboard)
+    tables = told.primary(board, pd.read_csv(comparisons), samples)
+    with tempfile.TemporaryDirectory() as folder:
+        draw_map(told.marks(tables), Path(folder), "map")
+        svg = (Path(folder) / "map.svg").read_text(encoding="utf-8")
+        for name, path in (("map.svg", map_svg), ("map.png", map_png)):
+            content = (Path(folder) / name).read_bytes()
+            write_file(path, lambda handle, content=content: handle.write(content))  # type: ignore[misc]
+    found, cells = told.verdicts(tables), told.cells_of(tables)
+    title = config.title or "The grid: selectors, samplers, data sets"
+    axes = (("data", "data set"), ("sampler", "sampler"), ("lvlm", "LVLM"), ("policy", "policy"))
+    counts = [(tables.cells[name].nunique(), noun) for name, noun in axes]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    text = environment.from_string(template.read_text(encoding="utf-8")).render(
+        title=title,
+        style=style.read_text(encoding="utf-8"),
+        headline=told.headline(found),
+        n_cells=len(cells),
+        axes=", ".join(f"{n} {noun.replace('policy', 'policie') if n > 1 else noun}{'s' if n > 1 else ''}" for n, noun in counts),
+        models=" ".join(f"{name} is: {of}." for name, of in config.models.items()),
+        shots=", ".join(map(str, config.shots)),
+        counts=[*config.shots],
+        samples=samples,
+        map=drawings.inline(svg, source=str(map_svg), name="map", title="Every cell of the grid"),
+        verdicts=[{**of._asdict(), "told": of.told} for of in found],
+        budgets=told.best_by_budget(tables),
+        by_shots=told.by_shots(board, samples, config.shots),
+        cells=cells,
+        missing=[of.model_dump() | {"is_apart": False} for of in config.missing],
+    )
+    storage.write_text(page, text)

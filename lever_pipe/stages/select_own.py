@@ -1,0 +1,126 @@
+"""Rule `select_own`: the ordered demonstrations that a user's own selector gives every query."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.members import member
+from lever_pipe.base.records import Example, ExampleId, Pool, Selection
+from lever_pipe.experiment.stage_configs import SelectOwnConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.lever import baselines
+from lever_pipe.lever.policies.protocol import Choice, PolicyMember
+
+HEAD = ["policy", "question_id", "demonstrations"]
+
+
+def select_own(
+    *,
+    train_examples: Input,
+    eval_examples: Input,
+    eval_pools: Input,
+    embeddings: Input,
+    own_selections: Inputs,
+    selections: Output,
+    config: SelectOwnConfig,
+) -> int:
+    """Write the selections of all evaluation queries and return how many there are.
+
+    `own_selections` is the user's file, or none where `config.module` selects out of each query's pool. The file may
+    name any train example: its author had them all.
+
+    Raises:
+        RecordError: a line with another head or another number of cells, an unknown question, one that stands twice
+            or is missing, or demonstrations that are unknown, repeated or fewer than the shots evaluated; the message
+            names the line.
+    """
+    train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
+    if own_selections:
+        chosen = read_selections(own_selections[0], config.own, train=train, queries=queries, shots=config.shots)
+        rows = [Selection(query_id=of.example_id, demonstrations=chosen[of.example_id]) for of in queries]
+    else:
+        policy: PolicyMember = member("lever/policies", config.module)
+        arrays = storage.read_embeddings(embeddings, train=len(train), eval=len(queries))
+        rows = []
+        for pool in storage.read_rows(eval_pools, Pool):
+            similar = baselines.pool_similarities(pool, arrays, split="eval")
+            examples = [train[i] for i in pool.candidates]
+            choice = Choice(queries[pool.query_id], examples, similar["image"], similar["question"])
+            rows.append(_selection(pool, policy.select(choice, config.shots), config))
+    storage.write_rows(selections, rows)
+    return len(rows)
+
+
+def _selection(pool: Pool, positions: Sequence[int], config: SelectOwnConfig) -> Selection:
+    chosen = [int(position) for position in positions][: config.shots]
+    size = len(pool.candidates)
+    if len(set(chosen)) < config.shots or not all(0 <= position < size for position in chosen):
+        raise RecordError(
+            f"policy {config.own}, query {pool.query_id}: expected {config.shots} distinct positions in 0..{size - 1}",
+            found=str(chosen),
+            do=f"Mend `select` of lever/policies/{config.module}.py.",
+        )
+    return Selection(query_id=pool.query_id, demonstrations=tuple(pool.candidates[position] for position in chosen))
+
+
+def read_selections(
+    path: Path, policy: str, *, train: Sequence[Example], queries: Sequence[Example], shots: int
+) -> Mapping[ExampleId, tuple[ExampleId, ...]]:
+    """Return the first `shots` demonstrations of every query of a policy's lines in a file; other policies' lines wait.
+
+    Raises:
+        RecordError: as `select_own`.
+    """
+    ids = {example.question_id: example.example_id for example in train}
+    asked = {example.question_id: example.example_id for example in queries}
+    chosen: dict[ExampleId, tuple[ExampleId, ...]] = {}
+    for where, cells in _lines(path):
+        if cells[0] != policy:
+            continue
+        question, named = _number(cells[1], where), [_number(cell, where) for cell in cells[2].split()]
+        foreign = [one for one in named if one not in ids]
+        if question not in asked:
+            _refuse(where, "a question of the evaluation split", f"question_id {question}")
+        elif asked[question] in chosen:
+            _refuse(where, "each question once", f"question_id {question} again")
+        elif foreign:
+            _refuse(where, "question ids of train examples as demonstrations", str(foreign))
+        elif len(set(named)) != len(named):
+            _refuse(where, "distinct demonstrations", str(named))
+        elif len(named) < shots:
+            _refuse(where, f"at least {shots} demonstrations, the most that evaluation.shots has", str(len(named)))
+        chosen[asked[question]] = tuple(ids[one] for one in named[:shots])
+    missing = [question for question, query in asked.items() if query not in chosen]
+    if missing:
+        found = f"{len(missing)} of {len(asked)} missing, as {missing[:3]}"
+        _refuse(f"{path}: policy {policy}", "a line for each evaluated question", found)
+    return chosen
+
+
+def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    try:
+        head, *lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8")), strict=True)) or [[]]
+    except (UnicodeDecodeError, csv.Error) as fault:
+        _refuse(str(path), "a CSV file in UTF-8", str(fault))
+    if head != HEAD:
+        _refuse(f"{path}: line 1", f"the head {','.join(HEAD)}", repr(",".join(head)))
+    for number, cells in enumerate(lines, start=2):
+        if len(cells) != len(HEAD):
+            _refuse(f"{path}: line {number}", f"{len(HEAD)} cells", str(len(cells)))
+        yield f"{path}: line {number}", cells
+
+
+def _number(cell: str, where: str) -> int:
+    if not cell.strip().isdecimal():
+        _refuse(where, "question ids as whole numbers, with blanks between them", repr(cell))
+    return int(cell)
+
+
+def _refuse(where: str, expected: str, found: str) -> NoReturn:
+    raise RecordError(f"{where}: expected {expected}", found=found, do="Mend the file that grid.policies names.")
