@@ -27,8 +27,9 @@ TRANSFER = "transfer"
 """Answer batch of selectors that were trained on another data set."""
 ALL_BETAS = "all"
 AGENT = "agent"
-STARTS = ("from~", "preset~", "arm~")
-"""What the name of a trained policy or agent begins with."""
+STARTS = ("preset~", "arm~")
+"""What the name of a trained policy or agent begins with, behind where it comes from."""
+ORIGIN = "from~"
 TRAINED = {
     "init": (),
     "rce": ("epoch",),
@@ -104,6 +105,7 @@ class PolicyName:
         for start in range(len(parts) - 1, -1, -1):
             if parts[start] not in (BASELINE, EMULATION, OWN) and not parts[start].startswith(STARTS):
                 continue
+            start -= start > 0 and parts[start - 1].startswith(ORIGIN)
             for end in range(len(parts), start, -1):
                 try:
                     found = cls.parse("/".join(parts[start:end]))
@@ -123,16 +125,13 @@ class PolicyName:
                 values[name] = read(values[name])
         if "untouched" in values:
             values |= {"epoch": values.pop("untouched"), "is_untouched": True}
-        if "from" in values:
-            values["origin"] = values.pop("from")
+        values["origin"] = values.pop("from", "")
         match [part for part in text.split("/") if "~" not in part]:
-            case ["own", member]:
-                return cls(kind=OWN, member=member, **values)
             case ["baseline", member]:
                 name, _, draw = member.rpartition("-")
                 drawn = {"member": name, "draw": int(draw)} if name and draw.isdecimal() else {"member": member}
                 return cls(kind=BASELINE, **drawn, **values)
-            case ["emulation" | "published" as kind, member]:
+            case ["emulation" | "published" | "own" as kind, member]:
                 return cls(kind=kind, member=member, **values)
             case [kind]:
                 return cls(kind=kind, **values)
@@ -168,7 +167,7 @@ class PolicyName:
             "document": self.document or None,
         }
         stated = [f"{name}~{value}" for name, value in numbers.items() if value is not None]
-        origin = [f"from~{self.origin}"] if self.origin else []
+        origin = [f"{ORIGIN}{self.origin}"] if self.origin else []
         return "/".join([*origin, *self._head, *stated])
 
     @property

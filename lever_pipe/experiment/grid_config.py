@@ -59,7 +59,7 @@ class GridBaselines(Baselines):
 class OwnPolicy(Section):
     """A user's own selector: a file of selections, or a module `lever/policies/NAME.py` beside the package."""
 
-    selections: dict[Name, FilePath] = {}
+    selections: dict[Name, FilePath] = Field({})
     """By data set, a CSV file `policy,question_id,demonstrations`, the last ones question ids of train examples with
     blanks between them, best first; empty where the module selects."""
 
@@ -78,26 +78,24 @@ class Exclusion(Section):
         """Return whether it names a preset in a corner."""
         return all(
             wanted in (None, value)
-            for wanted, value in zip(
-                (self.data, self.sampler, self.lvlm, self.preset), (*corner, preset), strict=True
-            )
+            for wanted, value in zip((self.data, self.sampler, self.lvlm, self.preset), (*corner, preset), strict=True)
         )
 
 
 class Grid(Section):
     """Axes of the grid, and what is evaluated in every corner; the other settings are those of the whole experiment."""
 
-    data: dict[Name, Data] = {}
+    data: dict[Name, Data] = Field({})
     """Data sets by name. Each lies over the experiment's `data`: it says what differs."""
     samplers: Distinct[str] = ()
     """Members of `lever_pipe/lever/samplers`."""
-    lvlms: dict[Name, LvlmSettings] = {}
+    lvlms: dict[Name, LvlmSettings] = Field({})
     """Vision-language models by name, each laid over the experiment's `lvlm`."""
     arms: tuple[GridArm, ...] = ()
     reference: str = ""
     """Preset of the arm that the other arms are compared with, objective by objective."""
     baselines: GridBaselines = GridBaselines()
-    policies: dict[Name, OwnPolicy] = {}
+    policies: dict[Name, OwnPolicy] = Field({})
     """Selectors of a user's own."""
     exclude: tuple[Exclusion, ...] = ()
     transfer: bool = False
@@ -137,7 +135,9 @@ class Grid(Section):
             for axis, values in axes.items():
                 value = getattr(each, axis, None)
                 if value is not None:
-                    yield from one_of(("exclude", index, axis), value, values, "Name one of them.", f"the grid's values of {axis}")
+                    yield from one_of(
+                        ("exclude", index, axis), value, values, "Name one of them.", f"the grid's values of {axis}"
+                    )
 
     @rule
     def _selections_are_of_data_sets(self) -> Iterator[Fault]:

@@ -22,7 +22,6 @@ from lever_pipe.base.parsing import (
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, cut, dotted, one_of, rule, shown
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
-from lever_pipe.experiment.grid_config import Grid
 from lever_pipe.experiment.config import (
     AUTO,
     ArmSettings,
@@ -38,6 +37,7 @@ from lever_pipe.experiment.config import (
     RlData,
     StoreSettings,
 )
+from lever_pipe.experiment.grid_config import Grid
 
 MEMBERS: Mapping[tuple[str, ...], str] = {
     ("data", "reader"): "lever/datasets",
@@ -157,8 +157,8 @@ class Experiment(Section):
             place = ("grid", "arms", index, "preset")
             yield from one_of(place, arm.preset, sorted(self.presets), "Name one of them or add the preset.")
         for name, data in self.grid.data.items():
-            place = ("evaluation", "samples")
-            yield from at_most(place, max(self.evaluation.samples), f"grid.data.{name}.n_eval", data.n_eval)
+            largest, bound = max(self.evaluation.samples), f"grid.data.{name}.n_eval"
+            yield from at_most(("evaluation", "samples"), largest, bound, data.n_eval)
 
     @rule
     def _samples_are_evaluated(self) -> list[Fault]:
@@ -257,7 +257,9 @@ def _unknown_members(experiment: Experiment) -> list[str]:
     for index, name in enumerate(getattr(experiment.grid, "samplers", ())):
         if name not in available("lever/samplers"):
             seen = unknown_member("lever/samplers", name)
-            lines.append(f"grid.samplers[{index}]: must be a module of lever_pipe/lever/samplers, got {seen}. {MEMBER_REMEDY}")
+            lines.append(
+                f"grid.samplers[{index}]: must be a module of lever_pipe/lever/samplers, got {seen}. {MEMBER_REMEDY}"
+            )
     return lines
 
 

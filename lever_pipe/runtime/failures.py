@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from lever_pipe.base.storage import write_text
+from lever_pipe.runtime import grid_plan
 from lever_pipe.runtime.rerun.why_names import counted
 
 LOGGER = "snakemake.logging"
@@ -249,7 +250,8 @@ class Invocation(logging.Handler):
         said = vars(record)
         job = self._job(said)
         wildcards = dict(said.get("wildcards") or {})
-        job.wildcards = ", ".join(f"{name}={value}" for name, value in wildcards.items())
+        told = {name: value for name, value in wildcards.items() if value != grid_plan.DOCUMENTS.get(name)}
+        job.wildcards = ", ".join(f"{name}={value}" for name, value in told.items())
         job.key = _key(job.rule, wildcards)
         job.resources = dict((said.get("resources") or {}).items())
         job.own_logs = [str(path) for path in said.get("log") or ()]

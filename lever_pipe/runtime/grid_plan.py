@@ -1,7 +1,7 @@
 """From the experiment to study `grid`: its corners, and what is made and evaluated in each.
 
-Paths name a corner by three wildcards: `data` is `lever` for the documents' study and `grid/data~NAME` for a data set of
-the grid; `sampled` is `/sampler~NAME` and `asked` `/lvlm~NAME`, both empty in the documents' study. What lies at
+Paths name a corner by three wildcards: `data` is `lever` for the documents' study and `grid/data~NAME` for a data set
+of the grid; `sampled` is `/sampler~NAME` and `asked` `/lvlm~NAME`, both empty in the documents' study. What lies at
 `{data}` is shared by all corners of a data set, what lies at `{data}{sampled}` by all LVLMs.
 """
 
@@ -23,7 +23,11 @@ RAW = "raw"
 
 def folders_of(corner: Corner) -> dict[str, str]:
     """Return the wildcards that name a corner."""
-    return {"data": f"grid/data~{corner.data}", "sampled": f"/sampler~{corner.sampler}", "asked": f"/lvlm~{corner.lvlm}"}
+    return {
+        "data": f"grid/data~{corner.data}",
+        "sampled": f"/sampler~{corner.sampler}",
+        "asked": f"/lvlm~{corner.lvlm}",
+    }
 
 
 def at(experiment: Experiment, wildcards: Wildcards) -> Experiment:
@@ -51,7 +55,7 @@ def at(experiment: Experiment, wildcards: Wildcards) -> Experiment:
 
 def raw_of(wildcards: Wildcards) -> str:
     """Return where a generated data set lies, the wildcard `raw`."""
-    data = wildcards["data"]
+    data = wildcards.get("data", DOCUMENTS["data"])
     return "world" if data == DOCUMENTS["data"] else f"{data}/world"
 
 
@@ -62,7 +66,7 @@ def corner_of(wildcards: Wildcards) -> Corner:
 
 
 def origin_of(policy: str) -> tuple[str, str]:
-    """Return `data` of the data set that a transferred policy was trained on, and its name there; nothing for others."""
+    """Return `data` of what a transferred policy was trained on, and its name there; nothing of one that was not."""
     origin, _, name = policy.removeprefix("from~").partition("/")
     return (f"grid/data~{origin}", name) if policy.startswith("from~") else ("", policy)
 

@@ -23,8 +23,8 @@ from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
-from lever_pipe.experiment.grid_config import Corner
 from lever_pipe.experiment.config import AUTO, ArmSettings, Emulate, EncoderSettings, OnPolicy, Reward
+from lever_pipe.experiment.grid_config import Corner
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import (
     IDENTITIES,
@@ -65,9 +65,7 @@ def baselines(experiment: Experiment) -> list[str]:
     """Return the names of all baselines."""
     draws = range(experiment.baselines.n_random_draws)
     named = experiment.baselines.drawn_from
-    return [
-        one for name in named for one in ([f"{name}-{draw}" for draw in draws] if name in DRAWN else [name])
-    ]
+    return [one for name in named for one in ([f"{name}-{draw}" for draw in draws] if name in DRAWN else [name])]
 
 
 def rce_policies(arm: ArmSettings, seed: int) -> list[str]:

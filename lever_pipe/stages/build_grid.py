@@ -49,7 +49,9 @@ def build_grid(
         style=style.read_text(encoding="utf-8"),
         headline=told.headline(found),
         n_cells=len(cells),
-        axes=", ".join(f"{n} {noun.replace('policy', 'policie') if n > 1 else noun}{'s' if n > 1 else ''}" for n, noun in counts),
+        axes=", ".join(
+            f"{n} {noun.replace('policy', 'policie') if n > 1 else noun}{'s' if n > 1 else ''}" for n, noun in counts
+        ),
         models=" ".join(f"{name} is: {of}." for name, of in config.models.items()),
         shots=", ".join(map(str, config.shots)),
         counts=[*config.shots],

@@ -10,9 +10,7 @@ from lever_pipe.report.inference.estimates import ComparisonRow
 from lever_pipe.report.long_format import write_csv
 
 
-def compare_cells(
-    *, per_question: Inputs, leaderboard: Output, comparisons: Output, config: CompareCellsConfig
-) -> int:
+def compare_cells(*, per_question: Inputs, leaderboard: Output, comparisons: Output, config: CompareCellsConfig) -> int:
     """Write both long-format files, to which others may append lines of their own, and return the number of cells.
 
     `per_question` belong to `config.evaluated`, in their order.

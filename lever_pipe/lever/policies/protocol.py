@@ -1,7 +1,7 @@
 """What a selector of a user's own is: a function `select` of a module `lever/policies/NAME.py` beside the package.
 
-The environment variable `LEVER_PIPE_MEMBERS` names the folder that holds `lever/policies/NAME.py`; `grid.policies` names
-`NAME`. The module's code is part of the job's identity, so that an edit selects again.
+The environment variable `LEVER_PIPE_MEMBERS` names the folder that holds `lever/policies/NAME.py`, `grid.policies`
+names `NAME`. The module's code is part of the job's identity, so that an edit selects again.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Cells of the grid with their intervals, and the comparisons between them.
 
-A cell is a policy in a corner: data set, sampler, LVLM. All cells of a data set answer the same questions, so any two of
-them are compared question by question; two trained ones over the seeds that both have, too.
+A cell is a policy in a corner: data set, sampler, LVLM. All cells of a data set answer the same questions, so any two
+of them are compared question by question; two trained ones over the seeds that both have, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from lever_pipe.base.policy_names import OWN, PolicyName, group_of
+from lever_pipe.base.policy_names import BASELINE, OWN, PolicyName, group_of
 from lever_pipe.experiment.stage_configs import CompareCellsConfig
 from lever_pipe.report.evidence import MEAN, PRIMARY
 from lever_pipe.report.inference import estimates
@@ -22,10 +22,11 @@ from lever_pipe.report.inference.per_question import read_groups, read_scores
 RANDOM, ORACLE = "baseline/random", "baseline/oracle"
 OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
 """In the order in which one may build upon the other; each is compared with those before it."""
-AGAINST_RANDOM, SAMPLERS, AIMS, SELECTORS = "against-random", "samplers", "objectives", "selectors"
+AGAINST_RANDOM, MARKS, SAMPLERS, AIMS, SELECTORS = "against-random", "marks", "samplers", "objectives", "selectors"
 OWNS, TRANSFERS = "own", "transfer"
 QUESTIONS: Mapping[str, str] = {
-    AGAINST_RANDOM: "Does the policy choose better than chance does from the same pools?",
+    AGAINST_RANDOM: "Does the selector choose better than chance does from the same pools?",
+    MARKS: "How far are policies without training from chance out of the same pools?",
     SAMPLERS: "Do pools of this sampler serve the same policy better than those of the first sampler?",
     AIMS: "Does this objective make a better selector than the one before it, the network being the same?",
     SELECTORS: "Does this selector beat the reference selector that was trained by the same objective?",
@@ -36,7 +37,7 @@ QUESTIONS: Mapping[str, str] = {
 
 
 class CellRow(NamedTuple):
-    """A line of `leaderboard.csv`: a cell at a sample and a shot count; accuracies in percent, differences in points."""
+    """A line of `leaderboard.csv`: a cell at a sample and a shot count; accuracies in percent."""
 
     data: str
     sampler: str
@@ -113,8 +114,10 @@ def compare_cells(
 
 def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) -> list[ComparisonFamily]:
     """Return the families of a data set at the largest sample count and the mean over shots."""
+    names = set(map(str, places))
     found = [
-        (AGAINST_RANDOM, _with(places, RANDOM)),
+        (AGAINST_RANDOM, _with_random([place for place in places if place.policy.kind != BASELINE], names)),
+        (MARKS, _with_random([place for place in places if place.policy.kind == BASELINE], names)),
         (SAMPLERS, _with_first_sampler(places, config)),
         (AIMS, tuple(_with_earlier_objectives(places))),
         (SELECTORS, tuple(_with_reference(places, config.reference))),
@@ -128,10 +131,9 @@ def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) 
     ]
 
 
-def _with(places: Sequence[Place], baseline: str) -> Pairs:
-    names = set(map(str, places))
-    others = [(place, f"{place.corner}/{baseline}") for place in places if str(place.policy) != baseline]
-    return tuple((str(place), other) for place, other in others if other in names)
+def _with_random(places: Sequence[Place], names: Collection[str]) -> Pairs:
+    pairs = [(str(place), f"{place.corner}/{RANDOM}") for place in places if str(place.policy) != RANDOM]
+    return tuple((left, right) for left, right in pairs if right in names)
 
 
 def _with_first_sampler(places: Sequence[Place], config: CompareCellsConfig) -> Pairs:
@@ -182,9 +184,7 @@ def _leaderboard(data: str, found: Sequence[IntervalRow], prompts: Mapping[str, 
     accuracy = {(row.group, row.samples, row.shots): row.accuracy for row in found}
     for row in found:
         place = Place.parse(row.group)
-        chance, best = (
-            accuracy.get((f"{place.corner}/{mark}", row.samples, row.shots)) for mark in (RANDOM, ORACLE)
-        )
+        chance, best = (accuracy.get((f"{place.corner}/{mark}", row.samples, row.shots)) for mark in (RANDOM, ORACLE))
         is_known = chance is not None and best is not None and best > chance
         policy = place.policy
         yield CellRow(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -32,24 +33,25 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
     A panel a data set and LVLM, a row a policy, a colour and marker a sampler. The vertical line is random selection
     from the same pools, a short grey stroke the oracle.
     """
-    panels, rows, series = (list(dict.fromkeys(mark[i] for mark in marks)) for i in range(3))
+    series = list(dict.fromkeys(mark.series for mark in marks))
     looks = {name: style.look(index) for index, name in enumerate(series)}
-    height = 0.9 + len(rows) * (0.14 * len(series) + 0.12)
+    panels = {panel: [mark for mark in marks if mark.panel == panel] for panel in dict.fromkeys(m.panel for m in marks)}
+    heights = [0.9 + len({mark.row for mark in of}) * (0.12 * len(series) + 0.14) for of in panels.values()]
     with style.styled():
-        figure = Figure(figsize=(style.INCHES, height * max(1, len(panels))), layout="constrained")
+        figure = Figure(figsize=(style.INCHES, 0.4 + sum(heights)), layout="constrained")
         FigureCanvasAgg(figure)
-        for place, panel in enumerate(panels):
-            axes = figure.add_subplot(max(1, len(panels)), 1, place + 1)
-            _panel(axes, [mark for mark in marks if mark.panel == panel], rows, looks)
+        stacked = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+        for axes, (panel, own) in zip(stacked, panels.items(), strict=True):
+            _panel(axes, own, list(dict.fromkeys(mark.row for mark in own)), looks)
             axes.set_title(panel)
-            if place == len(panels) - 1:
-                axes.set_xlabel("points above random selection from the same pools (95 % interval)")
-        handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        stacked[-1].set_xlabel("points above random selection from the same pools (95 % interval)")
+        found = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in stacked]
+        handles = {label: handle for of in found for handle, label in of}
         figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(4, len(handles)))
         style.save(figure, folder, name, with_png=True)
 
 
-def _panel(axes: style.Axes, marks: Sequence[Mark], rows: Sequence[str], looks: Mapping[str, style.Look]) -> None:
+def _panel(axes: Axes, marks: Sequence[Mark], rows: Sequence[str], looks: Mapping[str, style.Look]) -> None:
     names, step = list(looks), 0.8 / max(1, len(looks))
     axes.axvline(0, color=style.INK, linewidth=1)
     for series, look in looks.items():

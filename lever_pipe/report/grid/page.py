@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
-from lever_pipe.report.evidence import MEAN
-from lever_pipe.report.grid.cells import AGAINST_RANDOM, ORACLE, QUESTIONS, Place
+from lever_pipe.report.evidence import MEAN, OF_ONE_RUN
+from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
 
 LEVEL = 0.05
@@ -31,6 +31,11 @@ def primary(leaderboard: pd.DataFrame, comparisons: pd.DataFrame, samples: int) 
     return Tables(leaderboard[is_primary], comparisons)
 
 
+def lines_of(frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield the lines of a frame, their cells by name."""
+    yield from frame.itertuples()
+
+
 def called(policy: str) -> str:
     """Return what a policy's row is called."""
     name = PolicyName.parse(policy)
@@ -43,14 +48,14 @@ def called(policy: str) -> str:
 
 def marks(tables: Tables) -> list[Mark]:
     """Return every cell's distance from random in its corner, best row first."""
-    against = tables.compared[tables.compared["family"].str.startswith(AGAINST_RANDOM)]
+    against = tables.compared[tables.compared["family"].str.startswith((AGAINST_RANDOM, MARKS))]
     ceilings = {
         (row.data, Place.parse(row.left).corner): row.difference
-        for row in against.itertuples()
+        for row in lines_of(against)
         if str(Place.parse(row.left).policy) == ORACLE
     }
     found = []
-    for row in against.itertuples():
+    for row in lines_of(against):
         place = Place.parse(row.left)
         if str(place.policy) == ORACLE:
             continue
@@ -84,8 +89,9 @@ def verdicts(tables: Tables) -> list[Verdicts]:
     found = []
     for (family, data), rows in tables.compared.groupby(["family", "data"], sort=False):
         is_apart = rows["p_holm"] < LEVEL
-        listed = [_compared(row) for row in rows.sort_values("difference", ascending=False).itertuples()]
-        asks = QUESTIONS.get(str(family).removesuffix("-one-run"), "")
+        listed = [_compared(row) for row in lines_of(rows.sort_values("difference", ascending=False))]
+        name, is_of_one = str(family).removesuffix(OF_ONE_RUN), str(family).endswith(OF_ONE_RUN)
+        asks = QUESTIONS[name] + (" (single runs, which say nothing of further seeds)" if is_of_one else "")
         up, down = (int((is_apart & sign).sum()) for sign in (rows["difference"] > 0, rows["difference"] < 0))
         found.append(Verdicts(str(family), str(data), asks, len(rows), up, down, listed))
     return found
@@ -146,7 +152,7 @@ def by_shots(leaderboard: pd.DataFrame, samples: int, shots: Iterable[int]) -> l
     found: list[dict[str, Any]] = []
     for (data, policy), of in rows.groupby(["data", "policy"], sort=False):
         at = of.groupby(of["shots"].astype(str))["accuracy"].mean()
-        found.append({"data": data, "policy": called(policy), "values": [f"{at[str(k)]:.1f}" for k in shots]})
+        found.append({"data": data, "policy": called(str(policy)), "values": [f"{at[str(k)]:.1f}" for k in shots]})
     return found
 
 
@@ -162,11 +168,9 @@ def p_text(p: float) -> str:
 
 def headline(found: Sequence[Verdicts]) -> str:
     """Return the sentence that stands first: what is separated from chance."""
-    against = [of for of in found if of.family == AGAINST_RANDOM]
+    against = [of for of in found if of.family.removesuffix(OF_ONE_RUN) == AGAINST_RANDOM]
     n, up, down = (sum(getattr(of, name) for of in against) for name in ("n", "up", "down"))
     return (
-        f"{up} of {n} cells select better than chance from the same pools, {down} worse; "
+        f"{up} of {n} cells of a selector choose better than chance from the same pools, {down} worse; "
         f"for {n - up - down} the data do not tell (Holm within each data set, {LEVEL:.0%})."
     )
-
-

@@ -24,7 +24,7 @@ WORDS = (
     "--snakefile",
     "Snakefile",
     "--target-jobs",
-    "train_rce_epoch:preset=world,seed=0,epoch=2",
+    "train_rce_epoch:data=lever,sampled=,asked=,preset=world,seed=0,epoch=2",
     "--allowed-rules",
     "a",
 )
@@ -61,7 +61,7 @@ def test_the_command_line_of_a_job_names_its_files(workflow: Any) -> None:
 
 
 def test_lists_of_files_stay_lists_and_rules_without_card_are_none(workflow: Any) -> None:
-    (target,) = duplicates.jobs_of(workflow, ("--target-jobs", "merge_rl_data:", "all:"))
+    (target,) = duplicates.jobs_of(workflow, ("--target-jobs", "merge_rl_data:data=lever,sampled=,asked=", "all:"))
     assert target.files["trajectories"] == tuple(
         Path(f"results/lever/rl_data/shard~{shard}/trajectories.jsonl") for shard in range(2)
     )

@@ -92,13 +92,13 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
         if name.startswith("baseline/"):
             names.append(("select_baseline", {"baseline": name.removeprefix("baseline/")}))
         else:
-            names.append(("select_demonstrations", {"trained": name}))
+            names.append(("select_demonstrations", {"selected": name}))
     names += [("answer_prompts", {"batch": batch}) for batch in plan.batches(given)]
     names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
     unplanned = {"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", CONTINUED, DRAWING} - taken
-    absent = taken | emulated | unplanned
+    absent = taken | emulated | unplanned | {"select_own"}
     names += [(stage, {}) for stage in available("stages") if stage not in absent]
     return names
 
@@ -254,7 +254,7 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
     [
         ({"emulate": {"head_seed": 12345}}, {"emulate_selections"} | PAGE),
         ({"emulate": None}, PAGE),
-        ({"report": {"title": "Another"}}, {"build_report"}),
+        ({"report": {"title": "Another"}}, {"build_report", "build_grid"}),
         ({"results": "elsewhere"}, set()),
         ({"data": {"world": shipped()["data"]["world"] | {"seed": 12345}}}, {"generate_world", "collect_samples"}),
         ({"baselines": {"seed": 12345}}, {"select_baseline"}),

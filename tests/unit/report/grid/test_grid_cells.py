@@ -1,0 +1,172 @@
+"""Cells, families and the page of the grid, on accuracies whose differences the test makes itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lever_pipe.base import storage
+from lever_pipe.base.records import ExampleId, QuestionScore
+from lever_pipe.experiment.stage_configs import BuildGridConfig, CompareCellsConfig, EvaluatedCell, MissingCell
+from lever_pipe.report.grid import page
+from lever_pipe.report.grid.cells import (
+    AGAINST_RANDOM,
+    AIMS,
+    MARKS,
+    OWNS,
+    SAMPLERS,
+    SELECTORS,
+    TRANSFERS,
+    Place,
+    compare_cells,
+)
+from lever_pipe.stages.build_grid import build_grid
+from lever_pipe.stages.compare_cells import compare_cells as stage
+
+N = 200
+ROOT = Path(__file__).parents[4]
+RATES = {
+    "baseline/zero_shot": 0.2,
+    "baseline/random-0": 0.3,
+    "baseline/random-1": 0.3,
+    "baseline/oracle": 0.9,
+    "own/mine": 0.3,
+    **{
+        f"preset~world/{kind}/seed~{seed}/epoch~2": rate
+        for kind, rate in (("sft", 0.5), ("rce", 0.7))
+        for seed in (0, 1)
+    },
+    **{f"preset~gated/rce/seed~{seed}/epoch~1": 0.7 for seed in (0, 1)},
+    **{f"from~other/preset~world/rce/seed~{seed}/epoch~2": 0.45 for seed in (0, 1)},
+}
+
+
+@pytest.fixture
+def config() -> CompareCellsConfig:
+    cells = [
+        EvaluatedCell(data="world", sampler=sampler, lvlm="tiny", policy=policy, training_prompts=prompts_of(policy))
+        for sampler in ("uniform", "mixture")
+        for policy in RATES
+    ]
+    return CompareCellsConfig(
+        evaluated=tuple(cells), reference="world", samples=(100, N), shots=(1, 2), seed=0, n_resamples=500
+    )
+
+
+def prompts_of(policy: str) -> int:
+    return 1000 if policy.startswith("preset~") else 0
+
+
+@pytest.fixture
+def paths(config: CompareCellsConfig, tmp_path: Path) -> list[Path]:
+    """Right where a question's own threshold lies below the policy's rate, so that policies are ordered on each one."""
+    thresholds = np.random.default_rng(0).permutation(N) / N
+    found = []
+    for number, cell in enumerate(config.evaluated):
+        rate = RATES[cell.policy] + (
+            0.1 if cell.sampler == "mixture" and cell.policy.startswith("baseline/random") else 0
+        )
+        rows = [
+            QuestionScore(query_id=ExampleId(q), shots=k, accuracy=float(thresholds[q] < rate))
+            for q in range(N)
+            for k in (1, 2)
+        ]
+        path = tmp_path / f"{number}.jsonl"
+        storage.write_rows(path, rows)
+        found.append(path)
+    return found
+
+
+def test_accuracies_and_shares_are_those_that_were_made(config: CompareCellsConfig, paths: list[Path]) -> None:
+    rows, _ = compare_cells(paths, config)
+    found = {(row.sampler, row.policy): row for row in rows if row.samples == N and row.shots == "mean"}
+    rce = found["uniform", "preset~world/rce/epoch~2"]
+    assert rce.accuracy == pytest.approx(70)
+    assert rce.share_of_oracle == pytest.approx((70 - 30) / (90 - 30))
+    assert found["mixture", "preset~world/rce/epoch~2"].share_of_oracle == pytest.approx((70 - 40) / (90 - 40))
+    assert (rce.selector, rce.objective, rce.trained_on, rce.n_runs, rce.training_prompts) == (
+        "world",
+        "rce",
+        "world",
+        2,
+        1000,
+    )
+    assert found["uniform", "from~other/preset~world/rce/epoch~2"].trained_on == "other"
+    assert found["uniform", "baseline/random"].n_runs == 2
+    assert len(found) == 2 * 8
+
+
+def test_each_family_holds_its_pairs(config: CompareCellsConfig, paths: list[Path]) -> None:
+    _, compared = compare_cells(paths, config)
+    pairs: dict[str, set[tuple[str, str]]] = {}
+    for row in compared["world"]:
+        assert (row.samples, row.shots) == (N, "mean")
+        left, right = Place.parse(row.left), Place.parse(row.right)
+        pairs.setdefault(row.family.removesuffix("-one-run"), set()).add((str(left.policy), str(right.policy)))
+        same = left.corner == right.corner
+        assert same is (row.family.removesuffix("-one-run") != SAMPLERS)
+    sft, rce, gated = "preset~world/sft/epoch~2", "preset~world/rce/epoch~2", "preset~gated/rce/epoch~1"
+    away = f"from~other/{rce}"
+    assert pairs[AGAINST_RANDOM] == {(name, "baseline/random") for name in (sft, rce, gated, away, "own/mine")}
+    assert pairs[MARKS] == {(f"baseline/{name}", "baseline/random") for name in ("zero_shot", "oracle")}
+    assert pairs[AIMS] == {(rce, sft)}
+    assert pairs[SELECTORS] == {(gated, rce)}
+    assert pairs[OWNS] == {("own/mine", sft), ("own/mine", rce)}
+    assert pairs[TRANSFERS] == {(away, rce)}
+    everyone = {sft, rce, gated, away, "own/mine", "baseline/random", "baseline/oracle"}
+    assert pairs[SAMPLERS] == {(name, name) for name in everyone}
+
+
+def test_what_differs_is_separated_and_what_is_alike_is_not(config: CompareCellsConfig, paths: list[Path]) -> None:
+    _, compared = compare_cells(paths, config)
+    rows = {
+        (row.family, Place.parse(row.left).sampler, str(Place.parse(row.left).policy)): row for row in compared["world"]
+    }
+    ahead = rows[AIMS, "uniform", "preset~world/rce/epoch~2"]
+    assert ahead.difference == pytest.approx(20)
+    assert ahead.p_holm < 0.001
+    alike = rows[SELECTORS, "uniform", "preset~gated/rce/epoch~1"]
+    assert (alike.difference, alike.p_holm) == (0, 1)
+
+
+def test_the_page_says_counts_budgets_and_what_did_not_run(
+    config: CompareCellsConfig, paths: list[Path], tmp_path: Path
+) -> None:
+    out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
+    assert stage(per_question=tuple(paths), config=config, **out) == 16
+    made = {name: tmp_path / name for name in ("page", "map_svg", "map_png")}
+    templates = ROOT / "lever_pipe/report/templates"
+    missing = MissingCell(data="world", sampler="uniform", lvlm="tiny", preset="huge", why="it <costs> 3 days")
+    build_grid(
+        **out,
+        reference=ROOT / "resources/reference/lever-plus-published.csv",
+        template=templates / "grid.html.j2",
+        style=templates / "report.css",
+        **made,
+        config=BuildGridConfig(
+            title="",
+            samples=config.samples,
+            shots=config.shots,
+            reference="world",
+            missing=(missing,),
+            models={"tiny": "a model"},
+        ),
+    )
+    text = made["page"].read_text()
+    # Own ties with random in uniform pools and lies below it in the others; all eight trained cells lie above.
+    assert "8 of 10 cells of a selector choose better than chance" in text
+    assert "it &lt;costs&gt; 3 days" in text
+    assert "<script" not in text
+    assert text.count("<svg") == 1
+    assert made["map_png"].read_bytes().startswith(b"\x89PNG")
+    tables = page.primary(pd.read_csv(out["leaderboard"]), pd.read_csv(out["comparisons"]), N)
+    best = {row["budget"]: row["policy"] for row in page.best_by_budget(tables)}
+    assert best == {"0": "random", "1,000": "world: rce"}
+
+
+def test_what_differs_is_written_with_its_sign() -> None:
+    assert [page.signed(value) for value in (1.25, -0.04, -3.0)] == ["+1.2", "−0.0", "−3.0"]
+    assert [page.p_text(p) for p in (0.0004, 0.0314, 1.0, float("nan"))] == ["<.001", ".031", "1.000", "–"]

@@ -1,0 +1,175 @@
+"""The grid as a plan: which cells exist, what they share, and that each identity holds what its job reads."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.experiment.grid_config import Corner
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime import grid_plan, plan
+
+ROOT = Path(__file__).parents[3]
+
+GRID: dict[str, Any] = {
+    "data": {"world": {}, "world_b": {"reader": "vqav2", "world": {"seed": 3}}},
+    "samplers": ["uniform", "mixture"],
+    "lvlms": {"world": {}, "greedy": {"decode": {"max_new_tokens": 2}}},
+    "arms": [
+        {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [2], "on_policy": {"seeds": [0]}},
+        {"preset": "published", "seeds": [0], "rce_epochs": 1, "base_rce_epochs": [1], "kl_betas": [0.1]},
+    ],
+    "reference": "world",
+    "policies": {"mine": {"selections": {"world": "mine.csv"}}, "code": {}},
+    "transfer": True,
+}
+
+
+def shipped() -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
+    return values
+
+
+def experiment(**changed: Any) -> Experiment:
+    return parse_experiment({**shipped(), "studies": ["grid"], "grid": {**GRID, **changed}})
+
+
+def spec(given: Experiment, stage: str, corner: Corner, **others: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(plan.spec_of(given, stage, {**grid_plan.folders_of(corner), **others}))
+    return found
+
+
+def test_every_combination_of_the_axes_is_a_corner() -> None:
+    corners = experiment().grid.corners
+    assert corners == [Corner(*of) for of in product(("world", "world_b"), ("uniform", "mixture"), ("world", "greedy"))]
+
+
+def test_a_data_set_lies_over_the_experiments_own() -> None:
+    given = experiment()
+    world_b = given.grid.data["world_b"]
+    assert (world_b.reader, world_b.world.seed) == ("vqav2", 3)
+    assert world_b.world.n_train == given.data.world.n_train
+    assert world_b.train_image_name == given.data.train_image_name
+    assert given.grid.lvlms["greedy"].model == given.lvlm.model
+
+
+def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trained_there() -> None:
+    names = plan.policies_at(experiment(), Corner("world", "uniform", "world"))
+    trained = [name for name in names if name.startswith("preset~")]
+    assert trained == [
+        "preset~world/rce/seed~0/epoch~2",
+        *(
+            f"preset~world/on_policy/base~2/beta~{beta}/seed~0/epoch~3"
+            for beta in ("0", "0.12", "0.145", "0.15", "0.155", "0.18")
+        ),
+        *(f"preset~world/{kind}/seed~0/epoch~3" for kind in ("reinforce/base~2/beta~0", "distil/base~2")),
+        "preset~world/rce/seed~1/epoch~2",
+        "preset~published/rce/seed~0/epoch~1",
+        "preset~published/grpo/base~1/beta~0.1/seed~0/epoch~3",
+    ]
+    assert [name for name in names if name.startswith("from~")] == [f"from~world_b/{name}" for name in trained]
+    assert [name for name in names if name.startswith("own/")] == ["own/mine", "own/code"]
+    assert "own/mine" not in plan.policies_at(experiment(), Corner("world_b", "uniform", "world"))
+
+
+def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
+    for cell in plan.evaluated_cells(experiment()):
+        name = PolicyName.parse(cell.policy)
+        assert str(name) == cell.policy
+        assert PolicyName.in_path(f"results/{grid_plan.folder_of(cell)}/scores/run.json") == name
+        assert name.batch in ("baseline", "own", "transfer") or name.batch.startswith("preset~")
+
+
+def test_an_exclusion_removes_its_cells_alone_with_their_transfers() -> None:
+    why = "it costs more than it tells"
+    left = experiment(exclude=[{"data": "world_b", "preset": "published", "why": why}])
+    before, after = ({(c.data, c.policy) for c in plan.evaluated_cells(of)} for of in (experiment(), left))
+    gone = before - after
+    assert gone
+    assert all(
+        "published" in policy and (data == "world_b" or policy.startswith("from~world_b/")) for data, policy in gone
+    )
+    assert {(cell.data, cell.preset, cell.why) for cell in plan.missing_cells(left)} == {("world_b", "published", why)}
+    assert len(plan.missing_cells(left)) == 4  # samplers x LVLMs
+
+
+@pytest.mark.parametrize(
+    ("stage", "others", "axes"),
+    [
+        ("prepare_examples", {}, {"data"}),
+        ("sample_pools", {}, {"sampler"}),
+        ("answer_prompts", {"batch": "baseline"}, {"lvlm"}),
+        ("train_rce_epoch", {"preset": "world", "seed": "0", "epoch": "1"}, set()),
+        ("select_baseline", {"baseline": "oracle"}, set()),
+        ("embed_examples", {"embedded": "embeddings"}, set()),
+    ],
+)
+def test_an_identity_holds_what_its_job_reads(stage: str, others: dict[str, str], axes: set[str]) -> None:
+    """Data and pools reach the other stages as contents of their inputs."""
+    given, here = experiment(), Corner("world", "uniform", "world")
+    there = {"data": "world_b", "sampler": "mixture", "lvlm": "greedy"}
+    changed = {
+        axis
+        for axis, value in there.items()
+        if spec(given, stage, here, **others) != spec(given, stage, here._replace(**{axis: value}), **others)
+    }
+    assert changed == axes
+
+
+def test_a_value_more_leaves_every_other_cell_as_it_is() -> None:
+    more = experiment(samplers=["uniform", "mixture", "text_similarity"])
+    corner = Corner("world", "uniform", "world")
+    for stage, others in (("sample_pools", {}), ("answer_prompts", {"batch": "baseline"})):
+        assert spec(experiment(), stage, corner, **others) == spec(more, stage, corner, **others)
+    kept = set(map(str, plan.evaluated_cells(experiment())))
+    assert kept < set(map(str, plan.evaluated_cells(more)))
+
+
+def test_the_documents_study_knows_nothing_of_the_grid() -> None:
+    plain = parse_experiment(shipped())
+    with_grid = parse_experiment({**shipped(), "studies": ["lever", "grid"], "grid": GRID})
+    assert plan.evaluated(plain) == plan.evaluated(with_grid)
+    for stage, others in (("sample_pools", {}), ("answer_prompts", {"batch": "baseline"}), ("generate_world", {})):
+        wildcards = {**grid_plan.DOCUMENTS, "raw": "world", **others}
+        assert plan.spec_of(plain, stage, wildcards) == plan.spec_of(with_grid, stage, wildcards)
+
+
+def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
+    given = experiment()
+    rl, preset = given.rl_data, given.presets["world"]
+    stored = rl.n_queries * (rl.n_beams + rl.n_samples_per_temperature + rl.n_retrieval + rl.n_random)
+    assert plan.training_prompts(given, "baseline/oracle") == 0
+    assert plan.training_prompts(given, "preset~world/rce/seed~0/epoch~2") == stored
+    drawn = int(preset.train_share * rl.n_queries) * preset.on_policy.group * 3
+    assert plan.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + drawn
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"samplers": ["uniform", "text_similar"]}, r"grid.samplers\[1\]: must be a module .* 'text_similarity'"),
+        ({"samplers": []}, "grid.samplers: must name at least one value"),
+        ({"reference": "worldly"}, "grid.reference: must be one of the arms' presets=.*'worldly'"),
+        ({"exclude": [{"sampler": "none", "why": "x"}]}, r"grid.exclude\[0\].sampler: must be one of"),
+        ({"baselines": {"names": ["randm"]}}, r"grid.baselines.names\[0\]: must be one of"),
+        ({"arms": [*GRID["arms"], GRID["arms"][0]]}, r"grid.arms\[2\].preset: must differ"),
+        ({"arms": [{"preset": "wrld"}], "reference": "wrld"}, r"grid.arms\[0\].preset: must be one of"),
+        ({"policies": {"mine": {"selections": {"worlds": "f.csv"}}}}, "grid.policies.mine.selections: must be some of"),
+        (
+            {"data": {"small": {"n_eval": 10, "world": {"n_eval": 10}}}},
+            "evaluation.samples: must be at most grid.data.small",
+        ),
+        ({"data": {"world": {"n_train": 3}}}, "grid.data.world.n_train: unknown key"),
+        ({"lvlm": {}}, "grid.lvlm: unknown key; did you mean 'lvlms'"),
+    ],
+)
+def test_a_fault_names_its_key_and_the_remedy(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        experiment(**changed)

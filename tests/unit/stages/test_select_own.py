@@ -1,0 +1,91 @@
+"""A user's own selector: its file is read strictly, its module gets each query's pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import embedding_arrays, example, random_pools
+
+from lever_pipe.base import members, storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import Pool, Selection
+from lever_pipe.experiment.stage_configs import SelectOwnConfig
+from lever_pipe.stages.select_own import read_selections, select_own
+
+TRAIN = [example(i, question_id=100 + i) for i in range(6)]
+QUERIES = [example(i, question_id=900 + i) for i in range(2)]
+HEAD = "policy,question_id,demonstrations\n"
+SOUND = HEAD + "mine,901,103 100 105\nmine,900,101 104 102\nother,900,1\n"
+
+
+def test_lines_of_a_policy_are_taken_by_question_and_cut_to_the_shots(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(SOUND)
+    assert read_selections(path, "mine", train=TRAIN, queries=QUERIES, shots=2) == {1: (3, 0), 0: (1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SOUND.replace("policy,", "name,", 1), "line 1: expected the head"),
+        (SOUND.replace("mine,901,103 100 105", "mine,901"), "line 2: expected 3 cells"),
+        (SOUND.replace("901", "955"), "line 2: expected a question of the evaluation split; found question_id 955"),
+        (SOUND.replace("901", "900"), "line 3: expected each question once; found question_id 900 again"),
+        (SOUND.replace("103", "77"), r"line 2: expected question ids of train examples.*\[77\]"),
+        (SOUND.replace("103", "100"), "line 2: expected distinct demonstrations"),
+        (SOUND.replace("103 100 105", "103"), "line 2: expected at least 2 demonstrations"),
+        (SOUND.replace("103", "1.5"), "line 2: expected question ids as whole numbers"),
+        (SOUND.replace("mine,900", "mein,900"), r"expected a line for each evaluated question; found 1 of 2.*900"),
+        ("", "expected the head"),
+        ('"', "expected a CSV file"),
+    ],
+)
+def test_a_faulty_file_is_refused_by_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=said):
+        read_selections(path, "mine", train=TRAIN, queries=QUERIES, shots=2)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    names = ("train_examples", "eval_examples", "eval_pools", "embeddings", "selections")
+    paths = {name: tmp_path / name for name in names}
+    storage.write_rows(paths["train_examples"], [example(i) for i in range(20)])
+    storage.write_rows(paths["eval_examples"], [example(i) for i in range(5)])
+    storage.write_rows(paths["eval_pools"], random_pools(5, 20))
+    storage.write_arrays(paths["embeddings"], embedding_arrays(20, 5))
+    return paths
+
+
+def select_by(code: str, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    folder = tmp_path / "beside/lever/policies"
+    folder.mkdir(parents=True)
+    (folder / f"{name}.py").write_text(code)
+    monkeypatch.setenv(members.VARIABLE, str(tmp_path / "beside"))
+    config = SelectOwnConfig(own=name, module=name, shots=2)
+    assert select_own(**files, own_selections=(), config=config) == 5
+
+
+def test_a_module_beside_the_package_selects(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most similar questions, told again from the arrays."""
+    code = "import numpy\n\ndef select(choice, shots):\n    return numpy.argsort(-choice.question_similarity)[:shots]\n"
+    select_by(code, files, tmp_path, monkeypatch, "by_question")
+    arrays = storage.read_arrays(files["embeddings"])
+    pools = {pool.query_id: pool.candidates for pool in storage.read_rows(files["eval_pools"], Pool)}
+    for row in storage.read_rows(files["selections"], Selection):
+        similar = arrays["train_question"][list(pools[row.query_id])] @ arrays["eval_question"][row.query_id]
+        assert row.demonstrations == tuple(pools[row.query_id][i] for i in np.argsort(-similar)[:2])
+
+
+@pytest.mark.parametrize(("number", "answer"), [(0, "[0, 0]"), (1, "[0]"), (2, "[0, 99]"), (3, "[-1, 0]")])
+def test_a_module_that_selects_nonsense_is_named(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, answer: str
+) -> None:
+    name = f"nonsense_{number}"
+    with pytest.raises(RecordError, match=f"policy {name}, query 0: expected 2 distinct positions"):
+        select_by(f"def select(choice, shots):\n    return {answer}\n", files, tmp_path, monkeypatch, name)
