@@ -228,7 +228,7 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
 
 def _with_grid_laid_over(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values with each data set and LVLM of the grid laid over the experiment's own."""
-    grid = values.get("grid")
+    grid = values.get("grid") if isinstance(values, Mapping) else None
     if not isinstance(grid, Mapping):
         return values
     whole = dict(grid)
