@@ -56,6 +56,8 @@ def _works(experiment: Experiment) -> dict[str, tuple[int, LvlmWork]]:
     found = {"answer_prompts": (len(plan.batches(experiment)), _all(asked, shots))}
     if not rl.import_from:
         found["generate_rl_data"] = (rl.n_shards, _all(rl.n_queries * drawn, (rl.shots,)))
+    if any(arm.sft_epochs for arm in experiment.arms):
+        found["search_beams"] = (1, _of_beams(experiment))
     epochs, draws = 0, LvlmWork(0, 0)
     for arm in experiment.arms:
         if arm.on_policy is None:
@@ -68,6 +70,17 @@ def _works(experiment: Experiment) -> dict[str, tuple[int, LvlmWork]]:
         one = _all(n * queries * group, lengths, each=1 / len(lengths))
         epochs, draws = epochs + n, LvlmWork(draws.prompts + one.prompts, draws.tokens + one.tokens)
     return found | {"train_on_policy_epoch": (epochs, draws)}
+
+
+def _of_beams(experiment: Experiment) -> LvlmWork:
+    """Return the work of beam search: at each step every beam with each candidate that it lacks, and it alone."""
+    of, size, width, found = experiment.beams, experiment.pools.size, 1, LvlmWork(0, 0)
+    for step in range(of.shots):
+        for prompts, shots in ((width, step), (width * (size - step), step + 1)):
+            one = _all(of.anchors * prompts, (shots,))
+            found = LvlmWork(found.prompts + one.prompts, found.tokens + one.tokens)
+        width = min(of.size, width * (size - step))
+    return found
 
 
 def _all(prompts: int, shots: tuple[int, ...], each: float = 1.0) -> LvlmWork:

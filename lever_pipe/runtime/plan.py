@@ -56,6 +56,12 @@ def baselines(experiment: Experiment) -> list[str]:
     return ["zero_shot", *draws, *SIMILARITIES, "oracle"]
 
 
+def sft_policies(arm: ArmSettings, seed: int, *, first: int = 1) -> list[str]:
+    """Return the SFT epochs of one seed from `first` on."""
+    run = PolicyName(kind="sft", preset=arm.preset, seed=seed)
+    return [str(run.at(epoch)) for epoch in range(max(1, first), arm.sft_epochs + 1)]
+
+
 def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated RCE epochs of one seed."""
     run = PolicyName(kind="rce", preset=arm.preset, seed=seed)
@@ -121,7 +127,8 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
     if batch == EMULATION:
         return emulated(experiment)
     arm, seed = _trained_batches(experiment)[batch]
-    return [*rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
+    last_sft = sft_policies(arm, seed, first=arm.sft_epochs)
+    return [*last_sft, *rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
 
 
 def batch_of(policy: str) -> str:
@@ -155,7 +162,7 @@ def trained(experiment: Experiment) -> list[str]:
     """Return every training epoch of every run once, evaluated or not."""
     names = [policy for policy in evaluated(experiment) if not policy.startswith("baseline/")]
     for arm in experiment.arms:
-        names += long_runs(arm)
+        names += [policy for seed in arm.seeds for policy in sft_policies(arm, seed)] + long_runs(arm)
     return list(dict.fromkeys(names))
 
 

@@ -69,6 +69,7 @@ WORLD_MODEL = Need(mem_mb=3000, runtime=60)
 PRODUCTION_MODEL: Mapping[str, Need] = {
     "embed_examples": Need(mem_mb=32_000, runtime=120, threads=8, gpus=1),
     "generate_rl_data": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+    "search_beams": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "train_on_policy_epoch": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
     "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
@@ -85,7 +86,10 @@ BESIDE_WEIGHTS_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""
 PRODUCTION_CPU: Mapping[str, Need] = {
     **dict.fromkeys(
-        ("train_rce_epoch", "train_continued_epoch", "train_grpo_epoch", "train_distil_epoch", "emulate_grpo_epoch"),
+        (
+            *("train_sft_epoch", "train_rce_epoch", "train_continued_epoch", "train_grpo_epoch", "train_distil_epoch"),
+            "emulate_grpo_epoch",
+        ),
         Need(mem_mb=8000, runtime=240),
     ),
     **dict.fromkeys(("prepare_examples", "propose_trajectories", "sample_pools"), Need(mem_mb=16_000, runtime=240)),
@@ -166,7 +170,7 @@ def loaded(experiment: Experiment) -> list[LoadedModel]:
     found = []
     if "lever" in experiment.studies:
         found.append(LoadedModel("encoder.model", experiment.encoder.model, ("embed_examples",)))
-        asking = ("generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch")
+        asking = ("generate_rl_data", "search_beams", "answer_prompts", "check_world", "train_on_policy_epoch")
         found.append(LoadedModel("lvlm.model", experiment.lvlm.model, asking))
     if "intention" in experiment.studies and experiment.intention.model.folder:
         playing = ("train_agent", "evaluate_agent", "evaluate_start")
