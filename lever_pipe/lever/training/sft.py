@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import torch
 
@@ -38,7 +37,7 @@ def plan_sft_epoch(
     steps = [rows for order in orders for rows in order]
     total = settings.horizon_epochs * len(steps)
     for index, rows in enumerate(steps):
-        optimiser.learning_rate = scheduled_rate(
+        learning_rate = scheduled_rate(
             min((epoch - 1) * len(steps) + index, total),
             total,
             peak=settings.learning_rate,
@@ -46,10 +45,16 @@ def plan_sft_epoch(
             warmup_steps=round(settings.warmup_share * total),
             minimum=settings.final_learning_rate_share,
         )
-        yield groups.take(rows), partial(sft_step, module, optimiser, table, settings=settings)
+        optimiser.learning_rate = learning_rate
+
+        def step(batch: Groups, lr: float = learning_rate) -> Step:
+            taken = sft_step(module, table, batch, settings)
+            return Step(taken.loss, taken.values | {"learning_rate": lr})
+
+        yield groups.take(rows), step
 
 
-def sft_step(module: PointerSelector, optimiser: AdamW, table: EmbeddingTable, batch: Groups, *, settings: Sft) -> Step:
+def sft_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, settings: Sft) -> Step:
     """Return the cross-entropy of each pick among the candidates that are left, mean over picks and queries."""
     scores = table.scores(module, batch)
     shots = batch.selections.shape[-1]
@@ -64,5 +69,4 @@ def sft_step(module: PointerSelector, optimiser: AdamW, table: EmbeddingTable, b
         "weights_entropy": terms.weights_entropy,
         "max_weight": terms.max_weight,
     }
-    logged = {name: float(value) for name, value in values.items()}
-    return Step(terms.total, logged | {"learning_rate": optimiser.learning_rate})
+    return Step(terms.total, {name: float(value) for name, value in values.items()})
