@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# The smoke configuration: one seed, an SFT epoch, 2 RCE epochs, betas {0, 0.15} x 2 GRPO epochs, a long run of 3 epochs for 0.15;
-# on-policy betas {0, 1} and REINFORCE x 2 epochs, 2 each of distillation and of continued RCE.
+# The smoke configuration: one seed, an SFT epoch, 2 RCE epochs, betas {0, 0.15} x 2 GRPO epochs, a long run of 3 epochs
+# for 0.15; on-policy betas {0, 1} and REINFORCE x 2 epochs, 2 each of distillation and of continued RCE.
 SFT_EPOCHS, RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 1, 2, 4, 1, 6
 ON_POLICY_EPOCHS, DISTIL_EPOCHS = 6, 2
 MARKS = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
