@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from lever_pipe.base.errors import RecordError
 
 Mode = Literal["", "offline", "on_policy"]
-Phase = Literal["baseline", "own", "init", "rce", "grpo", "reinforce", "distil", "continued"]
+Phase = Literal["baseline", "own", "init", "sft", "rce", "grpo", "reinforce", "distil", "continued"]
 
 EMULATION = "emulation"
 """First part of every emulated policy's name, and name of their answer batch."""
@@ -32,6 +32,7 @@ STARTS = ("preset~", "arm~")
 ORIGIN = "from~"
 TRAINED = {
     "init": (),
+    "sft": ("epoch",),
     "rce": ("epoch",),
     "grpo": ("base", "beta", "epoch"),
     "on_policy": ("base", "beta", "epoch"),
@@ -42,6 +43,7 @@ TRAINED = {
 """Kind of a trained policy -> the numbers that its name states; a group has no seed."""
 METHODS = {
     "init": "initialisation",
+    "sft": "SFT",
     "rce": "RCE",
     "grpo": "GRPO",
     "on_policy": "on-policy GRPO",

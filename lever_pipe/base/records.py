@@ -125,6 +125,22 @@ class RlGroup(Row):
         return self
 
 
+class Beam(Row):
+    """Demonstrations that a search chose one by one, by how probable they make the query's true answer."""
+
+    demonstrations: tuple[ExampleId, ...]  # in the order of choice
+    gains: tuple[float, ...]  # what each choice added to the probability
+    probability: float = Field(ge=0, le=1)  # of the answer's span with all of them
+
+
+class QueryBeams(Row):
+    """All that a search found for one query, the best beam first."""
+
+    query_id: ExampleId
+    empty: float = Field(ge=0, le=1)  # probability of the answer's span without demonstrations
+    beams: tuple[Beam, ...]
+
+
 class Selection(Row):
     """The ordered demonstrations that one policy gives one query; k shots are its first k."""
 

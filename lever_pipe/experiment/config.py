@@ -281,6 +281,34 @@ class RlData(ProposalSettings):
         return at_most(("n_shards",), self.n_shards, "rl_data.n_queries", n_most)
 
 
+class Beams(Section):
+    """Beam data: demonstrations searched step by step for how probable they make the true answer.
+
+    Source: Lever-Plus v3, published code, with the answer's span found in the real token ids.
+    """
+
+    anchors: int = Field(800, ge=2)
+    """RL queries that are searched for; drawn among those that have a pool."""
+    size: int = Field(5, ge=1, le=64)
+    """Beams that each step keeps."""
+    shots: int = Field(2, ge=1, le=8)
+    rank: Literal["total", "last_gain"] = "total"
+    """What beams are kept by: the probability of the answer with all their demonstrations, or what the last of them
+    added (published), which prefers a bad first choice with a large second step."""
+    newest: Literal["last", "first"] = "last"
+    """Where a prompt shows what was chosen last: nearest to the question, so that fewer shots are the first choices
+    alone, or in front of all others (published `left`)."""
+    seed: Seed = 42
+
+    def prompts(self, pool: int) -> Iterator[tuple[int, int]]:
+        """Yield numbers of shots and how many prompts of so many there are, for pools of `pool` candidates."""
+        width = 1
+        for step in range(self.shots):
+            yield step, self.anchors * width
+            yield step + 1, self.anchors * width * (pool - step)
+            width = min(self.size, width * (pool - step))
+
+
 class Selector(Section):
     """The pointer network (source: Lever-Plus v3, published code)."""
 
@@ -427,6 +455,26 @@ class OnPolicy(Section):
             yield ("group",), f"{bound}, got {self.group}. Raise it, or write advantages: batch."
 
 
+class Sft(Section):
+    """Supervised learning of beam data; one epoch is `passes` over the anchors that train."""
+
+    learning_rate: float = Field(1e-4, gt=0, le=1)
+    batch_queries: int = Field(64, ge=1)
+    passes: int = Field(1, ge=1, le=64)
+    horizon_epochs: int = Field(20, ge=1)
+    """Epochs over which the learning rate rises and falls; its own number, so that more epochs change no earlier
+    one."""
+    warmup_share: Share = 0.05
+    """Share of the horizon's steps over which the learning rate rises."""
+    final_learning_rate_share: Share = 0.0
+    """Learning rate at the horizon as a share of the highest, on a cosine; 1 keeps it constant."""
+    weight_decay: float = Field(1e-3, ge=0, le=1)
+    targets: Literal["best", "beams"] = "best"
+    """What is imitated: a query's best beam, or all of its beams, weighted by softmax(probability / temperature)."""
+    temperature: float = Field(0.1, gt=0, le=100)
+    """Of these weights; `beams` only."""
+
+
 class Distil(Section):
     """Supervised learning of the candidates that the annotations rank first, as an upper mark (`baseline/oracle`)."""
 
@@ -442,7 +490,10 @@ class Preset(Section):
 
     selector: Selector = Selector()
     reward: Reward = Reward()
+    sft: Sft = Sft()
     rce: Rce = Rce()
+    rce_from_sft_epoch: int = Field(0, ge=0, le=400)
+    """The SFT epoch whose selector RCE starts from; 0 for the untrained one."""
     grpo: Grpo = Grpo()
     on_policy: OnPolicy = OnPolicy()
     distil: Distil = Distil()
@@ -475,6 +526,8 @@ class ArmSettings(Section):
 
     preset: str
     seeds: Distinct[Seed] = Field((0, 1, 2), min_length=1)
+    sft_epochs: int = Field(0, ge=0, le=400)
+    """Epochs of supervised learning of beam data, of which the last is evaluated; 0 for none."""
     rce_epochs: Epoch = 5
     base_rce_epochs: Distinct[Epoch] = Field((5,), min_length=1)
     """RCE epochs from which GRPO starts; named, never the last."""

@@ -18,6 +18,7 @@ from lever_pipe.base.sections import Section
 from lever_pipe.experiment.config import (
     VISION_BYTES,
     AnswerSettings,
+    Beams,
     Distil,
     Epoch,
     EvaluatedCells,
@@ -32,6 +33,7 @@ from lever_pipe.experiment.config import (
     Reward,
     Seed,
     Selector,
+    Sft,
     WorldData,
 )
 from lever_pipe.experiment.faults import EmulatedPolicy
@@ -166,6 +168,13 @@ class GenerateRlDataConfig(Section):
     seed: Seed
 
 
+@identity_of("search_beams", LVLM, of="beams")
+class SearchBeamsConfig(Beams):
+    """Identity of `search_beams`."""
+
+    lvlm: OfLvlm
+
+
 @identity_of("merge_rl_data")
 @identity_of("measure_pools")
 @identity_of("collect_evidence")
@@ -216,11 +225,20 @@ class TrainingFromBaseConfig(TrainingConfig):
     base_rce_epoch: Annotated[Epoch, Wildcard("base")]
 
 
+@identity_of("train_sft_epoch", of=OF_PRESET)
+class TrainSftEpochConfig(TrainingConfig):
+    """Identity of `train_sft_epoch`."""
+
+    sft: Sft
+
+
 @identity_of("train_rce_epoch", of=OF_PRESET)
 class TrainRceEpochConfig(TrainingConfig):
     """Identity of `train_rce_epoch`."""
 
     rce: Rce
+    rce_from_sft_epoch: int = 0
+    """Its first epoch's start, by name; 0 for the untrained selector."""
 
 
 @identity_of("train_grpo_epoch", of=OF_PRESET)

@@ -26,6 +26,7 @@ from lever_pipe.experiment.config import (
     AUTO,
     ArmSettings,
     Baselines,
+    Beams,
     Data,
     Emulate,
     EncoderSettings,
@@ -78,6 +79,7 @@ class Experiment(Section):
     pools: Pools = Pools()
     lvlm: LvlmSettings = LvlmSettings()
     rl_data: RlData = RlData()
+    beams: Beams = Beams()
     presets: dict[str, Preset] = Field({"published": Preset()})
     arms: tuple[ArmSettings, ...] = Field((ArmSettings(preset="published"),), min_length=1)
     """The first arm fills the documents' tables; further arms get tables of their own."""
@@ -172,6 +174,26 @@ class Experiment(Section):
     @rule
     def _proposed_shots_fit_into_pools(self) -> list[Fault]:
         return at_most(("rl_data", "shots"), self.rl_data.shots, "pools.size", self.pools.size)
+
+    @rule
+    def _beams_are_within_their_pools(self) -> Iterator[Fault]:
+        if not any(getattr(arm, "sft_epochs", 0) for arm in (*self.arms, *self.grid.arms)):
+            return
+        yield from at_most(("beams", "anchors"), self.beams.anchors, "rl_data.n_queries", self.rl_data.n_queries)
+        yield from at_most(("beams", "shots"), self.beams.shots, "pools.size", self.pools.size)
+
+    @rule
+    def _rce_starts_from_an_sft_epoch_that_is_trained(self) -> Iterator[Fault]:
+        of_grid = self.grid.arms if "grid" in self.studies else ()
+        named = [
+            (f"{key}arms.{i}", arm) for key, arms in (("", self.arms), ("grid.", of_grid)) for i, arm in enumerate(arms)
+        ]
+        for key, arm in named:
+            preset = self.presets.get(getattr(arm, "preset", ""))
+            if preset is not None and hasattr(arm, "sft_epochs"):
+                place, bound = ("presets", arm.preset, "rce_from_sft_epoch"), f"{key}.sft_epochs"
+                do = "Lower it or train more epochs."
+                yield from at_most(place, preset.rce_from_sft_epoch, bound, arm.sft_epochs, do)
 
     @rule
     def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:

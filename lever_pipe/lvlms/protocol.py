@@ -81,12 +81,17 @@ class LvlmReply:
     Attributes:
         text: the generated answer without special tokens; empty if none was asked for.
         n_tokens: generated tokens, the end of the turn included.
-        answer_log_probs: natural log-probability of each given answer, summed over its tokens and the end of the turn.
+        token_log_probs: natural log-probability of each token of each given answer, the end of the turn last.
     """
 
     text: str
     n_tokens: int
-    answer_log_probs: tuple[float, ...]
+    token_log_probs: tuple[tuple[float, ...], ...]
+
+    @property
+    def answer_log_probs(self) -> tuple[float, ...]:
+        """The log-probability of each given answer, summed over its tokens and the end of the turn."""
+        return tuple(map(sum, self.token_log_probs))
 
 
 @runtime_checkable

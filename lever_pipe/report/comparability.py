@@ -22,11 +22,21 @@ PUBLISHED = "published/"
 TRAINING = frozenset(
     (
         *("reward", "learning_rate", "trained", "dropout", "kl_control", "max_gradient_norm"),
-        *("training_code", "selection_code"),
+        *("rce_from_sft_epoch", "training_code", "selection_code"),
     )
 )
 """Fields of how a policy was trained, beside those of the sections below; a preset may differ in all of them."""
-TRAINING_SECTIONS = ("rce.", "grpo.", "on_policy.", "distil.", "continued.", "selector.", "reward.", "selection.")
+TRAINING_SECTIONS = (
+    "sft.",
+    "rce.",
+    "grpo.",
+    "on_policy.",
+    "distil.",
+    "continued.",
+    "selector.",
+    "reward.",
+    "selection.",
+)
 SHARED_WITHIN_METHOD = frozenset(("kl_beta", "epoch", "base_rce_epoch", "base_checkpoint", "draws"))
 """Fields that only policies of one method share, as those of training."""
 

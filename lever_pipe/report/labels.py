@@ -14,7 +14,7 @@ def label(group: str, *, with_epoch: bool = True) -> Cell:
     match name.kind:
         case "baseline":
             return say(f"policy.{name.member}") if name.member in BASELINES else Code(name.member)
-        case "rce" | "continued" | "distil" | "reinforce":
+        case "sft" | "rce" | "continued" | "distil" | "reinforce":
             return say(f"policy.{name.kind}{suffix}", epoch=name.epoch)
         case "grpo" | "on_policy":
             beta = say("policy.all_betas") if name.beta is None else say("policy.beta", beta=beta_text(name.beta))

@@ -149,7 +149,7 @@ def of_training(card: RunCard) -> dict[str, str]:
         found |= {f"judge.{name}": value for name, value in _of_lvlm(config.pop("lvlm")).items()}
     found |= {
         "seeds": str(config.pop("seed")),
-        "rewarded_groups": card.inputs["groups"][:DIGEST],
+        "rewarded_groups" if learns_from_rewards(card) else "beams": card.inputs["groups"][:DIGEST],
         "learning_rate": _plain(own.pop("learning_rate")),
         "training_embeddings": card.inputs["embeddings"][:DIGEST],
         "training_code": card.code,
@@ -157,6 +157,11 @@ def of_training(card: RunCard) -> dict[str, str]:
     if "train_examples" in card.inputs:
         found["training_examples"] = card.inputs["train_examples"][:DIGEST]
     return found | _texts("", {**config, section: own})
+
+
+def learns_from_rewards(card: RunCard) -> bool:
+    """Return whether a training epoch reads the rewarded RL data; supervised learning has beams in their place."""
+    return _method(card) != "sft"
 
 
 def of_reward(card: RunCard) -> dict[str, str]:

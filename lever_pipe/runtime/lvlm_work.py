@@ -5,11 +5,11 @@ Nothing is taken for shared: images, beginnings and whole prompts that recur cos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import plan
+from lever_pipe.runtime import grid_plan, plan
 
 TOKENS_OF_IMAGE = 391
 """Of an image of 640 x 480 pixels in Qwen2.5-VL: 23 x 17 squares of 28 pixels. Families of tiles take up to 3,300."""
@@ -47,14 +47,27 @@ def lvlm_work(experiment: Experiment, jobs: Mapping[str, int]) -> LvlmWork:
 
 
 def _works(experiment: Experiment) -> dict[str, tuple[int, LvlmWork]]:
-    """Return for each rule that asks the LVLM its jobs in the whole experiment and their work."""
-    if "lever" not in experiment.studies:
-        return {}
+    """Return for each rule that asks the LVLM its jobs in the whole experiment and their work, over all corners."""
+    found: dict[str, tuple[int, LvlmWork]] = {}
+    places = [(experiment, plan.evaluated(experiment))] if "lever" in experiment.studies else []
+    if "grid" in experiment.studies:
+        corners = [(grid_plan.at(experiment, grid_plan.folders_of(of)), of) for of in experiment.grid.corners]
+        places += [(here, plan.policies_at(experiment, corner)) for here, corner in corners]
+    for here, policies in places:
+        for rule, (jobs, work) in _works_at(here, policies).items():
+            jobs_before, before = found.get(rule, (0, LvlmWork(0, 0)))
+            found[rule] = (jobs_before + jobs, LvlmWork(before.prompts + work.prompts, before.tokens + work.tokens))
+    return found
+
+
+def _works_at(experiment: Experiment, policies: Sequence[str]) -> dict[str, tuple[int, LvlmWork]]:
     rl, shots = experiment.rl_data, experiment.evaluation.shots
-    asked = len(plan.evaluated(experiment)) * experiment.data.n_eval
-    found = {"answer_prompts": (len(plan.batches(experiment)), _all(asked, shots))}
+    batches = {plan.batch_of(policy) for policy in policies}
+    found = {"answer_prompts": (len(batches), _all(len(policies) * experiment.data.n_eval, shots))}
     if not rl.import_from:
         found["generate_rl_data"] = (rl.n_shards, _all(rl.n_queries * rl.per_query, (rl.shots,)))
+    if any(arm.sft_epochs for arm in experiment.arms):
+        found["search_beams"] = (1, _of_beams(experiment))
     epochs, draws = 0, LvlmWork(0, 0)
     for arm in experiment.arms:
         if arm.on_policy is None:
@@ -67,6 +80,15 @@ def _works(experiment: Experiment) -> dict[str, tuple[int, LvlmWork]]:
         one = _all(n * queries * group, lengths, each=1 / len(lengths))
         epochs, draws = epochs + n, LvlmWork(draws.prompts + one.prompts, draws.tokens + one.tokens)
     return found | {"train_on_policy_epoch": (epochs, draws)}
+
+
+def _of_beams(experiment: Experiment) -> LvlmWork:
+    """Return the work of beam search: at each step every beam with each candidate that it lacks, and it alone."""
+    found = LvlmWork(0, 0)
+    for shots, prompts in experiment.beams.prompts(experiment.pools.size):
+        one = _all(prompts, (shots,))
+        found = LvlmWork(found.prompts + one.prompts, found.tokens + one.tokens)
+    return found
 
 
 def _all(prompts: int, shots: tuple[int, ...], each: float = 1.0) -> LvlmWork:

@@ -68,6 +68,12 @@ def baselines(experiment: Experiment) -> list[str]:
     return [one for name in named for one in ([f"{name}-{draw}" for draw in draws] if name in DRAWN else [name])]
 
 
+def sft_policies(arm: ArmSettings, seed: int, *, first: int = 1) -> list[str]:
+    """Return the SFT epochs of one seed from `first` on."""
+    run = PolicyName(kind="sft", preset=arm.preset, seed=seed)
+    return [str(run.at(epoch)) for epoch in range(max(1, first), arm.sft_epochs + 1)]
+
+
 def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated RCE epochs of one seed."""
     run = PolicyName(kind="rce", preset=arm.preset, seed=seed)
@@ -139,7 +145,8 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
     if batch == OWN:
         return [f"{OWN}/{name}" for name in experiment.grid.policies]
     arm, seed = _trained_batches(experiment)[batch]
-    return [*rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
+    last_sft = sft_policies(arm, seed, first=arm.sft_epochs)
+    return [*last_sft, *rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
 
 
 def transferred(experiment: Experiment, corner: Corner) -> list[str]:
@@ -171,10 +178,13 @@ def training_prompts(experiment: Experiment, policy: str) -> int:
     name, rl = PolicyName.parse(policy), experiment.rl_data
     if not name.preset:
         return 0
-    stored = rl.n_queries * rl.per_query
+    stored, preset = rl.n_queries * rl.per_query, experiment.presets[name.preset]
+    searched = sum(prompts for _, prompts in experiment.beams.prompts(experiment.pools.size))
+    if name.kind == "sft":
+        return searched
+    stored += searched if preset.rce_from_sft_epoch else 0
     if name.mode != "on_policy":
         return stored
-    preset = experiment.presets[name.preset]
     return stored + int(preset.train_share * rl.n_queries) * preset.on_policy.group * (name.epoch or 0)
 
 
@@ -220,7 +230,7 @@ def trained(experiment: Experiment) -> list[str]:
     """Return every training epoch of every run once, evaluated or not."""
     names = [policy for policy in evaluated(experiment) if not policy.startswith("baseline/")]
     for arm in experiment.arms:
-        names += long_runs(arm)
+        names += [policy for seed in arm.seeds for policy in sft_policies(arm, seed)] + long_runs(arm)
     return list(dict.fromkeys(names))
 
 

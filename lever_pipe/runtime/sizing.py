@@ -70,6 +70,7 @@ WORLD_MODEL = Need(mem_mb=3000, runtime=60)
 PRODUCTION_MODEL: Mapping[str, Need] = {
     "embed_examples": Need(mem_mb=32_000, runtime=120, threads=8, gpus=1),
     "generate_rl_data": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+    "search_beams": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "train_on_policy_epoch": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
     "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
@@ -86,7 +87,10 @@ BESIDE_WEIGHTS_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""
 PRODUCTION_CPU: Mapping[str, Need] = {
     **dict.fromkeys(
-        ("train_rce_epoch", "train_continued_epoch", "train_grpo_epoch", "train_distil_epoch", "emulate_grpo_epoch"),
+        (
+            *("train_sft_epoch", "train_rce_epoch", "train_continued_epoch", "train_grpo_epoch", "train_distil_epoch"),
+            "emulate_grpo_epoch",
+        ),
         Need(mem_mb=8000, runtime=240),
     ),
     **dict.fromkeys(("prepare_examples", "propose_trajectories", "sample_pools"), Need(mem_mb=16_000, runtime=240)),
@@ -165,7 +169,7 @@ def _gpus(count: int, request: str) -> Resources:
 def loaded(experiment: Experiment) -> list[LoadedModel]:
     """Return the model folders that the configured studies load; the tiny agent is none."""
     found = []
-    asking = ("generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch")
+    asking = ("generate_rl_data", "search_beams", "answer_prompts", "check_world", "train_on_policy_epoch")
     lvlms = {"lvlm.model": experiment.lvlm} if "lever" in experiment.studies else {}
     if "grid" in experiment.studies:
         lvlms |= {f"grid.lvlms.{name}.model": lvlm for name, lvlm in experiment.grid.lvlms.items()}

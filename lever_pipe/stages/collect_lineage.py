@@ -41,7 +41,8 @@ def collect_lineage(
     found: Found = {}
     shared = dict(zip(config.presets, map(_read, rewards), strict=True))
     for row in map(_read, training):
-        own, stored = fields_of.of_training(row), fields_of.of_reward(shared[row.config["preset"]])
+        own, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
+        stored = fields_of.of_reward(shared[row.config["preset"]]) if rewarded else {}
         values = own | {name: value for name, value in stored.items() if name not in own}
         _add(found, fields_of.group_of_training(row), {**values, **fields_of.of_environment(row)})
     batches = [_read(path) for path, n in zip(answers, config.batch_sizes, strict=True) for _ in range(n)]

@@ -28,7 +28,7 @@ SCORES_COLUMNS = (
 TRAINING_COLUMNS = (*RUN, "epoch", "metric", "value", "preset")
 STEPS_COLUMNS = (*RUN, "epoch", "step", "prompts", "metric", "value", "preset")
 WEIGHTS = ("hard", "soft", "relevance")
-STAGES = ("baseline", "init", "rce", "grpo", "reinforce", "distil", "continued")
+STAGES = ("baseline", "init", "sft", "rce", "grpo", "reinforce", "distil", "continued")
 MODES = ("", "offline", "on_policy")
 
 

@@ -70,7 +70,7 @@ def test_log_and_benchmark_lie_beside_the_card(stage: str) -> None:
 
 def test_those_stages_alone_are_shared_by_processes_that_can_be() -> None:
     shared = {stage for stage in STAGES if calls_several(rules()[stage])}
-    assert shared == {"generate_rl_data", "answer_prompts", "train_agent"}
+    assert shared == {"generate_rl_data", "search_beams", "answer_prompts", "train_agent"}
 
 
 def calls_several(rule: Any) -> bool:

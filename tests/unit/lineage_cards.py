@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lever_pipe.base.records import PolicyRef, RunCard
-from lever_pipe.experiment.config import Decode, Distil, Grpo, OnPolicy, PromptSettings, Rce, Reward, Selector
+from lever_pipe.experiment.config import Decode, Distil, Grpo, OnPolicy, PromptSettings, Rce, Reward, Selector, Sft
 from lever_pipe.experiment.stage_configs import (
     AnswerPromptsConfig,
     ContinuedRce,
@@ -19,6 +19,7 @@ from lever_pipe.experiment.stage_configs import (
     TrainGrpoEpochConfig,
     TrainOnPolicyEpochConfig,
     TrainRceEpochConfig,
+    TrainSftEpochConfig,
 )
 
 TRAINING = {"preset": "p", "selector": Selector(width=8), "train_share": 0.8, "max_gradient_norm": 1.0}
@@ -83,6 +84,11 @@ def continued(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> R
 def rce(seed: int = 0, epoch: int = 5, **changed: Any) -> RunCard:
     config = TrainRceEpochConfig(**{**TRAINING, "seed": seed, "epoch": epoch, "rce": Rce()})
     return card("train_rce_epoch", config, **changed)
+
+
+def sft(seed: int = 0, epoch: int = 2, **changed: Any) -> RunCard:
+    config = TrainSftEpochConfig(**{**TRAINING, "seed": seed, "epoch": epoch, "sft": Sft()})
+    return card("train_sft_epoch", config, **changed)
 
 
 def reward(**changed: Any) -> RunCard:

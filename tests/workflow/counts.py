@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# The smoke configuration: one seed, 2 RCE epochs, betas {0, 0.15} x 2 GRPO epochs, a long run of 3 epochs for 0.15;
-# on-policy betas {0, 1} and REINFORCE x 2 epochs, 2 each of distillation and of continued RCE.
-RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 2, 4, 1, 6
+# The smoke configuration: one seed, an SFT epoch, 2 RCE epochs, betas {0, 0.15} x 2 GRPO epochs, a long run of 3 epochs
+# for 0.15; on-policy betas {0, 1} and REINFORCE x 2 epochs, 2 each of distillation and of continued RCE.
+SFT_EPOCHS, RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 1, 2, 4, 1, 6
 ON_POLICY_EPOCHS, DISTIL_EPOCHS = 6, 2
 MARKS = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
 # Emulated: 2 RCE epochs; three betas from base 2 and 0.15 from base 1, right and with dropout; six arms.
@@ -19,7 +19,7 @@ EMULATED_GRPO_AND_BELOW = {
     "emulate_untouched": 1,
     **EMULATION_BELOW_TRAINING,
 }
-SEED_SCORES = RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values())
+SEED_SCORES = SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values())
 ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
 OFFLINE_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
@@ -54,5 +54,5 @@ BELOW_RL_DATA = {
     **MARKS,
     "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
     **ALL_GRPO_AND_BELOW,
-    **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES),
+    **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES - SFT_EPOCHS),
 }

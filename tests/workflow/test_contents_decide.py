@@ -26,6 +26,7 @@ from .counts import (
     RCE_EPOCHS,
     REPORT,
     SEED_SCORES,
+    SFT_EPOCHS,
 )
 
 pytestmark = pytest.mark.workflow
@@ -267,16 +268,17 @@ class TestRecords:
         ),
         pytest.param(
             "config/smoke.yaml", "seeds: [0]\n    rce", "seeds: [0, 1]\n    rce",
-            {"initialise_selector": 1, "train_rce_epoch": RCE_EPOCHS, "train_grpo_epoch": GRPO_EPOCHS,
-             "select_demonstrations": RCE_EPOCHS + GRPO_EPOCHS, "answer_prompts": 1,
-             "score_answers": RCE_EPOCHS + GRPO_EPOCHS, **REPORT},
+            {"initialise_selector": 1, "train_sft_epoch": SFT_EPOCHS, "train_rce_epoch": RCE_EPOCHS,
+             "train_grpo_epoch": GRPO_EPOCHS, "answer_prompts": 1,
+             **dict.fromkeys(("select_demonstrations", "score_answers"), SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS),
+             **REPORT},
             id="a seed more runs that seed",
         ),
         pytest.param(
             "config.yaml", "    rce:\n      learn", "    reward: {mode: soft_only}\n    rce:\n      learn",
             {"reward_groups": 1, "measure_rewards": 1, **MARKS,
-             "train_rce_epoch": RCE_EPOCHS, **GRPO_AND_BELOW, "select_demonstrations": SEED_SCORES,
-             "score_answers": SEED_SCORES},
+             "train_rce_epoch": RCE_EPOCHS, **GRPO_AND_BELOW,
+             **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES - SFT_EPOCHS)},
             id="another reward trains its preset",
         ),
         pytest.param(

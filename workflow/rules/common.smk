@@ -64,6 +64,7 @@ PAGE = f"{RESULTS}/report.html"
 APPENDIX = f"{RESULTS}/report"
 
 INIT = f"{CORNER}/preset~{{preset}}/init/seed~{{seed}}"
+SFT = f"{CORNER}/preset~{{preset}}/sft/seed~{{seed}}/epoch~{{epoch}}"
 RCE = f"{CORNER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
 # The RCE epoch that other runs start from and are anchored to.
 BASE = RCE.replace("{epoch}", "{base}")
@@ -71,7 +72,7 @@ GRPO = f"{CORNER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed
 ON_POLICY = f"{CORNER}/preset~{{preset}}/{{objective}}/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 DISTIL = f"{CORNER}/preset~{{preset}}/distil/base~{{base}}/seed~{{seed}}/epoch~{{epoch}}"
 CONTINUED = DISTIL.replace("distil", "continued")
-TRAINED = "preset~[^/]+/(rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|(distil|continued)/base~[^/]+)/seed~[0-9]+/epoch~[0-9]+"
+TRAINED = "preset~[^/]+/(sft|rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|(distil|continued)/base~[^/]+)/seed~[0-9]+/epoch~[0-9]+"
 EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
 EMULATION = f"{LEVER}/emulation"
 NOISY = f"{EMULATION}/dropout/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
@@ -159,6 +160,17 @@ def before(run, first, name):
         folder = first if epoch == 1 else run
         values = {**dict(wildcards.items()), "epoch": epoch - 1}
         return f"{folder}/{name}".format(**values)
+
+    return of
+
+
+def before_rce(name):
+    """Return the input function for a file of what an RCE epoch starts from: the one before, INIT or an SFT epoch."""
+
+    def of(wildcards):
+        start = EXPERIMENT.presets[wildcards.preset].rce_from_sft_epoch
+        first = SFT.replace("{epoch}", str(start)) if start else INIT
+        return before(RCE, first, name)(wildcards)
 
     return of
 

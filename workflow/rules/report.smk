@@ -3,6 +3,8 @@ COUNTERS = [f"{LEVER}/answers/{batch}/counters.json" for batch in BATCHES]
 COUNTERS += [f"{LEVER}/{policy}/counters.json" for policy in plan.stepped(EXPERIMENT)]
 if not IMPORTED:
     COUNTERS += [in_documents(f"{shard}/counters.json") for shard in SHARDS]
+if any(arm.sft_epochs for arm in EXPERIMENT.arms):
+    COUNTERS += [in_documents(f"{BEAMS}/counters.json")]
 WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []
 
 

@@ -4,6 +4,7 @@ SHARDS = [
     f"{CORNER}/rl_data/shard~{shard}" for shard in range(EXPERIMENT.rl_data.n_shards)
 ]
 IMPORTED = EXPERIMENT.rl_data.import_from
+BEAMS = f"{CORNER}/beams"
 
 
 use rule stage as propose_trajectories with:
@@ -80,6 +81,28 @@ else:
             **call("merge_rl_data"),
         message:
             "Merge the shards of RL data"
+
+
+use rule stage as search_beams with:
+    input:
+        train_pools=POOLS["train_pools"],
+        train_examples=EXAMPLES["train_examples"],
+    output:
+        beams=f"{BEAMS}/beams.jsonl",
+        groups=f"{BEAMS}/groups.safetensors",
+        counters=f"{BEAMS}/counters.json",
+        card=f"{BEAMS}/run.json",
+    pathvars:
+        beside=f"{BEAMS}/",
+    priority: CHAIN
+    conda:
+        "../../envs/gpu.yaml"
+    resources:
+        **room("search_beams").resources,
+    params:
+        **call("search_beams", {**TRAIN_IMAGES, **LVLM}, *ASKED, shared=True),
+    message:
+        "Search beams: the LVLM tells how probable each demonstration makes the true answer"
 
 
 use rule stage as measure_rewards with:

@@ -30,12 +30,32 @@ use rule stage as initialise_selector with:
         "Initialise the selector: {wildcards.preset}, seed {wildcards.seed}"
 
 
+use rule stage as train_sft_epoch with:
+    input:
+        groups=f"{BEAMS}/groups.safetensors",
+        embeddings=EMBEDDINGS,
+        start=before(SFT, INIT, "selector.safetensors"),
+        start_optimiser=before(SFT, INIT, "optimiser.safetensors"),
+    output:
+        selector=f"{SFT}/selector.safetensors",
+        optimiser=f"{SFT}/optimiser.safetensors",
+        metrics=f"{SFT}/metrics.json",
+        card=f"{SFT}/run.json",
+    pathvars:
+        beside=f"{SFT}/",
+    priority: CHAIN
+    params:
+        **call("train_sft_epoch"),
+    message:
+        "Train SFT epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
+
+
 use rule stage as train_rce_epoch with:
     input:
         groups=f"{CORNER}/preset~{{preset}}/groups.safetensors",
         embeddings=EMBEDDINGS,
-        start=before(RCE, INIT, "selector.safetensors"),
-        start_optimiser=before(RCE, INIT, "optimiser.safetensors"),
+        start=before_rce("selector.safetensors"),
+        start_optimiser=before_rce("optimiser.safetensors"),
     output:
         selector=f"{RCE}/selector.safetensors",
         optimiser=f"{RCE}/optimiser.safetensors",

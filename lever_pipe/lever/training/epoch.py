@@ -11,7 +11,7 @@ import torch
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce
+from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Sft
 from lever_pipe.experiment.stage_configs import (
     ContinuedRce,
     TrainContinuedEpochConfig,
@@ -19,6 +19,7 @@ from lever_pipe.experiment.stage_configs import (
     TrainGrpoEpochConfig,
     TrainOnPolicyEpochConfig,
     TrainRceEpochConfig,
+    TrainSftEpochConfig,
 )
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import state
@@ -27,13 +28,14 @@ from lever_pipe.lever.training.groups import Groups, load_groups, split_groups
 from lever_pipe.lever.training.loop import Step, run_epoch, validation_loss
 
 EpochConfig = (
-    TrainRceEpochConfig
+    TrainSftEpochConfig
+    | TrainRceEpochConfig
     | TrainContinuedEpochConfig
     | TrainDistilEpochConfig
     | TrainGrpoEpochConfig
     | TrainOnPolicyEpochConfig
 )
-Settings = Rce | Distil | Grpo | OnPolicy
+Settings = Sft | Rce | Distil | Grpo | OnPolicy
 
 
 class TrainingInputs(NamedTuple):
@@ -107,14 +109,19 @@ class SelectorEpoch:
         """
         return FrozenSelector(self._load(reference), self.data.table)
 
-    def run(self, plan: Iterable[tuple[Groups, Callable[[Groups], Step]]]) -> dict[str, float]:
+    def run(
+        self, plan: Iterable[tuple[Groups, Callable[[Groups], Step]]], *, temperature: float = 1.0
+    ) -> dict[str, float]:
         """Take the planned steps and return the means of what they log, with the loss on held-out queries.
+
+        `temperature` is that of `validation_loss`.
 
         Raises:
             TrainingError: a loss or a gradient is not finite.
         """
         values = run_epoch(self.module, self.adam, plan, max_gradient_norm=self._config.max_gradient_norm)
-        return values | {"val_loss": validation_loss(self.module, self.data.table, self.data.validation)}
+        table, held_out = self.data.table, self.data.validation
+        return values | {"val_loss": validation_loss(self.module, table, held_out, temperature=temperature)}
 
     def save(self, values: Mapping[str, float], policy: PolicyRef, *, kl_beta: float = 0.0) -> EpochMetrics:
         """Write the epoch's three files and return its metrics; `kl_beta` is the next epoch's."""

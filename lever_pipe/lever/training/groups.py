@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import RlGroup, Trajectory
+from lever_pipe.base.records import ExampleId, Pool, QueryBeams, RlGroup, Trajectory
 from lever_pipe.losses.advantages import group_advantages, group_z_scores, top_k_by_reward
 
 
@@ -38,36 +39,88 @@ class Groups:
         return Groups(**{name: tensor.to(device) for name, tensor in asdict(self).items()})
 
 
+class _Scored(NamedTuple):
+    """A query with its pool, and selections out of it with their rewards."""
+
+    query: ExampleId
+    pool: Sequence[ExampleId]
+    selections: Sequence[Sequence[int]]
+    rewards: Sequence[float]
+
+
 def pad_groups(groups: Sequence[RlGroup], reward_of: Callable[[Trajectory], float]) -> Groups:
     """Return RL groups, in query-id order, as tensors padded to the largest group.
 
     Raises:
         RecordError: no group, an empty one, two of one query, or selections or pools of unequal length.
     """
-    ordered = sorted(groups, key=lambda group: group.query.query_id)
+    return _padded(
+        _Scored(
+            group.query.query_id,
+            group.candidate_pool_ids,
+            [t.pointer for t in group.pointer_candidates],
+            [reward_of(t) for t in group.pointer_candidates],
+        )
+        for group in groups
+    )
+
+
+def groups_of_beams(
+    rows: Sequence[QueryBeams],
+    pools: Sequence[Pool],
+    shown: Callable[[tuple[ExampleId, ...]], tuple[ExampleId, ...]],
+) -> Groups:
+    """Return beam data as groups: `rows[i]` was searched in `pools[i]`; a reward is a beam's total probability.
+
+    Args:
+        rows: beams of each query, the best one first; so stand the selections.
+        pools: one a row, of the same query.
+        shown: gives demonstrations in the order of choice that of the prompt, which is what a selector learns.
+
+    Raises:
+        RecordError: as `pad_groups`; or a beam that its pool does not hold or that repeats a demonstration.
+    """
+    groups = []
+    for row, pool in zip(rows, pools, strict=True):
+        places = {candidate: place for place, candidate in enumerate(pool.candidates)}
+        chosen = [beam.demonstrations for beam in row.beams]
+        for beam in chosen:
+            if row.query_id != pool.query_id or not places.keys() >= set(beam) or len(set(beam)) < len(beam):
+                raise RecordError(
+                    f"beams of query {row.query_id}: expected distinct demonstrations from its pool",
+                    found=str(list(beam)),
+                    do="Rebuild the beams from these pools.",
+                )
+        selections = [[places[i] for i in shown(beam)] for beam in chosen]
+        groups.append(_Scored(row.query_id, pool.candidates, selections, [beam.probability for beam in row.beams]))
+    return _padded(groups)
+
+
+def _padded(groups: Iterable[_Scored]) -> Groups:
+    ordered = sorted(groups, key=lambda group: group.query)
     for one, other in pairwise(ordered):
-        if one.query.query_id == other.query.query_id:
-            where = f"RL data: query {one.query.query_id}: expected one group"
+        if one.query == other.query:
+            where = f"RL data: query {one.query}: expected one group"
             raise RecordError(where, found="two", do="Rebuild the RL data.")
-    shots = _one_size("selection", (len(t.pointer) for g in ordered for t in g.pointer_candidates))
-    _one_size("pool", (len(group.candidate_pool_ids) for group in ordered))
-    widest = max(len(group.pointer_candidates) for group in ordered)
+    shots = _one_size("selection", (len(selection) for group in ordered for selection in group.selections))
+    _one_size("pool", (len(group.pool) for group in ordered))
+    widest = max(len(group.selections) for group in ordered)
     selections = torch.zeros(len(ordered), widest, shots, dtype=torch.long)
     rewards = torch.zeros(len(ordered), widest)
     valid = torch.zeros(len(ordered), widest, dtype=torch.bool)
     for row, group in enumerate(ordered):
-        kept = group.pointer_candidates
+        kept = len(group.selections)
         if not kept:
             raise RecordError(
-                f"RL data: query {group.query.query_id}: expected at least one trajectory",
+                f"RL data: query {group.query}: expected at least one trajectory",
                 found="none",
                 do="Drop the query or rebuild the RL data.",
             )
-        selections[row, : len(kept)] = torch.tensor([t.pointer for t in kept])
-        rewards[row, : len(kept)] = torch.tensor([reward_of(t) for t in kept])
-        valid[row, : len(kept)] = True
-    queries = torch.tensor([int(group.query.query_id) for group in ordered])
-    pools = torch.tensor([group.candidate_pool_ids for group in ordered])
+        selections[row, :kept] = torch.tensor(group.selections)
+        rewards[row, :kept] = torch.tensor(group.rewards)
+        valid[row, :kept] = True
+    queries = torch.tensor([int(group.query) for group in ordered])
+    pools = torch.tensor([group.pool for group in ordered])
     return Groups(queries, pools, selections, rewards, valid)
 
 
@@ -119,6 +172,13 @@ def keep_best(
     advantages = group_advantages(z.gather(1, kept), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
     rewards = groups.rewards.gather(1, kept)
     return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
+
+
+def first_selections(groups: Groups) -> Groups:
+    """Return the groups with the first selection of each alone, which of beam data is the best."""
+    return replace(
+        groups, selections=groups.selections[:, :1], rewards=groups.rewards[:, :1], valid=groups.valid[:, :1]
+    )
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> list[Tensor]:

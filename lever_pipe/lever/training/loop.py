@@ -90,16 +90,19 @@ def policy_entropy(scores: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def validation_loss(module: PointerSelector, table: EmbeddingTable, groups: Groups) -> float:
+def validation_loss(
+    module: PointerSelector, table: EmbeddingTable, groups: Groups, *, temperature: float = 1.0
+) -> float:
     """Return the published yardstick of both phases: RCE on held-out queries, raw reward, temperature 1.
 
-    A uniform policy over 64 candidates and two picks has ln 64 + ln 63.
+    Supervised learning has its own temperature and groups, of the same unit, nats a selection. A uniform policy over
+    64 candidates and two picks has ln 64 + ln 63.
     """
     module.eval()
     total = 0.0
     for rows in torch.arange(len(groups)).split(256):  # type: ignore[no-untyped-call]
         part = groups.take(rows)
         log_probs = selection_log_probs(table.scores(module, part), part.selections, part.valid)
-        terms = rce_terms(log_probs_BG=log_probs, rewards_BG=part.rewards, valid_BG=part.valid, temperature=1.0)
+        terms = rce_terms(log_probs_BG=log_probs, rewards_BG=part.rewards, valid_BG=part.valid, temperature=temperature)
         total += float(terms.total) * len(part)
     return total / len(groups)

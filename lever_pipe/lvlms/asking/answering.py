@@ -292,10 +292,10 @@ class LedgerLvlm:
     def _to_reply(self, request: TokenRequest, key: str) -> LvlmReply:
         row = self._ledger.get(key) or {}
         scores = row.get("scores", {})
-        sums = tuple(sum(scores[_name(answer)]) for answer in request.answers)
+        told = tuple(tuple(scores[_name(answer)]) for answer in request.answers)
         if not request.generate:
-            return LvlmReply("", 0, sums)
-        return LvlmReply(row["text"], len(row["tokens"]), sums)
+            return LvlmReply("", 0, told)
+        return LvlmReply(row["text"], len(row["tokens"]), told)
 
     def _to_request(self, request: LvlmRequest) -> TokenRequest:
         answers = tuple((*self._ids[self._answer(answer)], self.family.eos) for answer in request.answers)

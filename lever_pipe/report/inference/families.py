@@ -49,6 +49,8 @@ class Arm:
     """The groups of one preset."""
 
     preset: str
+    sft: dict[int, str] = field(default_factory=dict)
+    """Supervised learning of beam data, by epoch."""
     rce: dict[int, str] = field(default_factory=dict)
     """By epoch."""
     grpo: dict[tuple[int, float, int], str] = field(default_factory=dict)
@@ -122,6 +124,11 @@ class Arm:
         return [name for mark in ("reinforce", "continued", "distil") if (name := self.mark(mark))]
 
     @property
+    def last_sft(self) -> str | None:
+        """Return the group of the last SFT epoch."""
+        return self.sft[max(self.sft)] if self.sft else None
+
+    @property
     def last_rce(self) -> str | None:
         """Return the group of the last RCE epoch."""
         return self.rce[max(self.rce)] if self.rce else None
@@ -148,6 +155,8 @@ def arms_of(groups: Iterable[str], main_preset: str) -> list[Arm]:
             continue
         arm, base = arms.setdefault(name.preset, Arm(name.preset)), name.base or 0
         match name.kind:
+            case "sft":
+                arm.sft[name.epoch] = group
             case "rce":
                 arm.rce[name.epoch] = group
             case "grpo":
@@ -187,7 +196,7 @@ def families_of(
         primary: the endpoint of the primary families, each of which is adjusted on its own; those at the other cells
             of the largest count, `NAME-by-shots`, are secondary.
         is_main: other presets write their name before the family's.
-        baselines: groups that the last RCE epoch is held against.
+        baselines: groups that the last RCE and SFT epochs are held against.
         columns: the shot counts and `mean`.
         samples: evaluated sample counts.
         accuracy: mean over shots of a group at the largest sample count, which chooses the highest beta.
@@ -204,7 +213,7 @@ def families_of(
         **{name: (near(samples, DOCUMENT_SAMPLES), of, name) for e in arm.epochs for name, of in _documents(arm, e)},
         HIGHEST: (largest, tuple((name, highest) for name in lower), HIGHEST),
         OTHERS: (largest, tuple(combinations(lower, 2)), HIGHEST),
-        LEARNING: (largest, tuple((arm.last_rce, name) for name in baselines if arm.last_rce), LEARNING),
+        LEARNING: (largest, _learning(arm, baselines), LEARNING),
         MARKS: (largest, _marks(arm, baselines), MARKS),
     }
     found += [ComparisonFamily(prefix + name, n, of, prefix + by) for name, (n, of, by) in secondary.items()]
@@ -263,6 +272,13 @@ def _against_smallest(groups: Mapping[float, str]) -> Pairs:
     """Return each beta of groups in rising order with the smallest one, which is 0 where it is among them."""
     smallest, *others = groups.values() or [""]
     return tuple((name, smallest) for name in others)
+
+
+def _learning(arm: Arm, baselines: Sequence[str]) -> Pairs:
+    """Return the last RCE and SFT epochs against each baseline, and the one against the other."""
+    rce, sft = arm.last_rce, arm.last_sft
+    pairs = [(learned, name) for learned in (rce, sft) for name in baselines]
+    return tuple((left, right) for left, right in [*pairs, (rce, sft)] if left is not None and right is not None)
 
 
 def _marks(arm: Arm, baselines: Sequence[str]) -> Pairs:

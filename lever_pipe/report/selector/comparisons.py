@@ -66,10 +66,10 @@ def comparisons(material: Material) -> Iterator[Table]:
 
 
 def other_presets(material: Material) -> Table:
-    """Return accuracies of RCE and of the last GRPO epoch of every preset but the main one."""
+    """Return accuracies of SFT, RCE and the last GRPO epoch of every preset but the main one."""
     lines, places = [], [*map(str, material.shots), MEAN]
     for arm in material.presets[1:]:
-        for group in [*arm.rce.values(), *arm.last_grpo.values(), *arm.drawn.values()]:
+        for group in [*arm.sft.values(), *arm.rce.values(), *arm.last_grpo.values(), *arm.drawn.values()]:
             cells = [level(material.accuracy(group, at)) for at in places]
             gain = gap(material.compared(group, arm.rce.get(arm.base or 0, "")))
             lines.append(TableLine((Code(arm.preset), label(group), *cells, gain), "ours", (group,)))
@@ -99,7 +99,7 @@ def parameters(material: Material) -> Table:
     """Return how far training moved the parameters of every preset's policies from where it began."""
     lines = []
     for arm in material.presets:
-        for group in [*list(arm.rce.values())[-1:], *arm.last_grpo.values(), *arm.drawn.values()]:
+        for group in [*arm.sft.values(), *list(arm.rce.values())[-1:], *arm.last_grpo.values(), *arm.drawn.values()]:
             rows = {name: material.evidence.find(group, name, at="from base") for name in PARAMETERS}
             cells = [level(rows[name], digits, scale=scale) for name, (digits, scale) in PARAMETERS.items()]
             if any(cells):

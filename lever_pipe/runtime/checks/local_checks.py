@@ -34,7 +34,10 @@ MAKE_ROOM = "Make room, or lay `results` or `store.folder` elsewhere."
 KEEPS_ON = "The run goes on and keeps nothing there. Make room, or lay `store.folder` elsewhere."
 INODES = 20_000
 
-DATA_RULES = {"generate_world", "prepare_examples", "embed_examples", "generate_rl_data", "answer_prompts"}
+DATA_RULES = {
+    *("generate_world", "prepare_examples", "embed_examples"),
+    *("generate_rl_data", "search_beams", "answer_prompts"),
+}
 DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
 ANY_FAMILY = "hf"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from lineage_cards import answers, continued, distil, grpo, on_policy, rce, reward, scores, selection
+from lineage_cards import answers, continued, distil, grpo, on_policy, rce, reward, scores, selection, sft
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
@@ -56,6 +56,7 @@ CARDS: dict[str, tuple[RunCard, FieldsOf]] = {
     "distil": (distil(), lineage.of_training),
     "continued": (continued(), lineage.of_training),
     "rce": (rce(), lineage.of_training),
+    "sft": (sft(), lineage.of_training),
     "reward": (reward(), lineage.of_reward),
     "selection": (selection("preset~p/rce/seed~0/epoch~1"), lambda card: lineage.of_selection(card, "preset~p/rce")),
     "baseline": (selection("baseline/random-3"), lambda card: lineage.of_selection(card, "baseline/random-3")),
@@ -90,6 +91,7 @@ def test_code_and_inputs_are_in_a_field(name: str) -> None:
         "on_policy": ("reference", "groups", "embeddings", "train_examples"),
         "distil": ("groups", "embeddings", "train_examples"),
         "rce": ("groups", "embeddings"),
+        "sft": ("groups", "embeddings"),
         "continued": ("groups", "embeddings"),
         "reward": ("rl_data",),
         "selection": ("eval_pools", "embeddings"),
@@ -120,6 +122,15 @@ def test_a_training_card_names_its_group() -> None:
     lower = lineage.group_of_training(on_policy(beta=0.0, epoch=3, objective="reinforce"))
     assert lower == "preset~p/reinforce/base~5/beta~0/epoch~3"
     assert lineage.group_of_training(distil(seed=1, base=2)) == "preset~p/distil/base~2/epoch~1"
+
+
+def test_supervised_learning_has_beams_in_place_of_rewards() -> None:
+    found = lineage.of_training(sft(epoch=3))
+    assert (found["method"], found["epoch"], found["sft.targets"]) == ("sft", "3", "best")
+    assert found["beams"] == lineage.of_training(rce())["rewarded_groups"]
+    assert "rewarded_groups" not in found
+    assert [lineage.learns_from_rewards(card) for card in (sft(), rce(), grpo())] == [False, True, True]
+    assert lineage.group_of_training(sft(epoch=3)) == "preset~p/sft/epoch~3"
 
 
 def test_an_epoch_that_judges_its_draws_has_a_reward_and_an_lvlm_of_its_own() -> None:

@@ -42,6 +42,15 @@ def test_on_policy_runs_draw_a_group_a_query_and_take_the_lengths_in_turn() -> N
     assert one.prompts == 1280 * 8
 
 
+def test_beam_search_asks_each_beam_with_each_candidate() -> None:
+    # 800 anchors: nothing and 64 candidates, then 5 beams alone and with 63 candidates each.
+    arms = [{"preset": "world", "sft_epochs": 1, "grpo_epochs": 1}]
+    found = work.lvlm_work(experiment(arms=arms), {"search_beams": 1})
+    assert found.prompts == 800 * 385
+    assert found.tokens == 800 * (385 * (80 + 421) + (64 + 5) * 421 + 5 * 63 * 2 * 421)
+    assert work.lvlm_work(experiment(), {"search_beams": 1}) == work.LvlmWork(0, 0)
+
+
 @pytest.mark.parametrize("jobs", [{}, {"train_grpo_epoch": 5}])
 def test_rules_that_ask_nothing_count_nothing(jobs: dict[str, int]) -> None:
     assert work.lvlm_work(experiment(), jobs) == work.LvlmWork(0, 0)

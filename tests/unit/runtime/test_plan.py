@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snakemake.utils import update_config
 
+from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.members import available
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import PolicyRef
@@ -29,6 +30,7 @@ RULES = (ROOT / "workflow/rules/common.smk").read_text()
 REWARDED = {"reward_groups", "measure_rewards"}
 DRAWING = "train_on_policy_epoch"
 CONTINUED = "train_continued_epoch"
+SUPERVISED = "train_sft_epoch"
 SMALL_ARM = {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [1, 2], "grpo_epochs": 2}
 
 DRAWN = {"seeds": [1], "epochs": 2, "kl_betas": [0, 0.3]}
@@ -97,7 +99,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
-    unplanned = {"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", CONTINUED, DRAWING} - taken
+    unplanned = {"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", CONTINUED, DRAWING, SUPERVISED}
     absent = taken | emulated | unplanned | {"select_own"}
     names += [(stage, {}) for stage in available("stages") if stage not in absent]
     return names
@@ -263,8 +265,12 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
         ({"evaluation": {"n_random_subsets": 997}}, {"score_answers"}),
         ({"evaluation": {"primary": {"shots": 1}}}, {"compare_policies"}),
         ({"encoder": {"batch_size": 8}}, {"embed_examples"}),
-        ({"lvlm": {"wave_tokens": 12345}}, {"generate_rl_data", "answer_prompts", "check_world", DRAWING}),
+        (
+            {"lvlm": {"wave_tokens": 12345}},
+            {"generate_rl_data", "search_beams", "answer_prompts", "check_world", DRAWING},
+        ),
         ({"rl_data": {"n_random": 63}}, {"propose_trajectories"}),
+        ({"beams": {"rank": "last_gain"}}, {"search_beams"}),
         ({"presets": {"world": shipped()["presets"]["world"] | {"reward": {"mode": "hard_only"}}}}, REWARDED | PAGE),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -315,6 +321,7 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
             "embed_examples": ("lever.encoders.clip",),
             "sample_pools": ("lever.samplers.uniform",),
             "generate_rl_data": ("lvlms.qwen2_5_vl",),
+            "search_beams": ("lvlms.qwen2_5_vl",),
             "answer_prompts": ("lvlms.qwen2_5_vl",),
             "check_world": ("lvlms.qwen2_5_vl",),
             "prepare_tasks": ("intention.sources.synthetic",),
@@ -425,18 +432,49 @@ def presets_with(section: str, **changed: Any) -> dict[str, Any]:
         ("grpo", {"clip_epsilon": 0.1}, ["train_grpo_epoch"]),
         ("grpo", {"learning_rate": 1e-5}, ["train_grpo_epoch", CONTINUED]),
         ("rce", {"temperature_start": 3.0}, ["train_rce_epoch"]),
+        ("sft", {"targets": "beams"}, [SUPERVISED]),
     ],
 )
 def test_settings_of_one_objective_rerun_its_epochs_alone(
     section: str, changed: dict[str, Any], stages: list[str]
 ) -> None:
-    arm = SMALL_ARM | {"on_policy": DRAWN | {"marks": ["reinforce", "distil", "continued"]}}
+    arm = SMALL_ARM | {"on_policy": DRAWN | {"marks": ["reinforce", "distil", "continued"]}, "sft_epochs": 2}
     base, other = (specs(small(arms=[arm], **more)) for more in ({}, {"presets": presets_with(section, **changed)}))
     differing = {key for key in base if base[key] != other[key]}
     assert {stage for stage, _ in differing} == set(stages) | PAGE
     for stage in (stage for stage in stages if stage.endswith("_epoch")):
         every_epoch = {key for key in base if key[0] == stage and ("preset", "world") in key[1]}
         assert {key for key in differing if key[0] == stage} == every_epoch
+
+
+def test_of_supervised_epochs_all_are_trained_and_the_last_is_evaluated() -> None:
+    given = small(arms=[SMALL_ARM | {"sft_epochs": 3}])
+    names = [f"preset~world/sft/seed~{seed}/epoch~{epoch}" for seed in (0, 1) for epoch in (1, 2, 3)]
+    assert [name for name in plan.trained(given) if "/sft/" in name] == [names[2], names[5], *names[:2], *names[3:5]]
+    assert [name for name in plan.evaluated(given) if "/sft/" in name] == [names[2], names[5]]
+    assert {name for name in plan.sampled(given) if "/sft/" in name} == {names[2], names[5]}
+    assert plan.batch_of(names[2]) == "preset~world/seed~0"
+    assert names[2] in plan.policies_of(given, "preset~world/seed~0")
+    assert not [name for name in plan.trained(small()) if "/sft/" in name]
+    base, more = specs(small(arms=[SMALL_ARM])), specs(given)
+    assert {key[0] for key in base.keys() & more.keys() if base[key] != more[key]} <= COLLECTING | SHOWING
+
+
+def test_rce_may_start_from_a_supervised_epoch_that_is_trained() -> None:
+    world = shipped()["presets"]["world"] | {"rce_from_sft_epoch": 2}
+    presets = shipped()["presets"] | {"world": world}
+    arms = [SMALL_ARM | {"sft_epochs": 2}]
+    base, other = specs(small(arms=arms)), specs(small(arms=arms, presets=presets))
+    assert {key[0] for key in base if base[key] != other[key]} == {"train_rce_epoch"} | PAGE
+    with pytest.raises(ConfigError, match=r"presets\.world\.rce_from_sft_epoch: must be at most arms\.0\.sft_epochs=0"):
+        small(presets=presets)
+
+
+def test_beams_are_searched_for_queries_that_have_pools() -> None:
+    few = {"rl_data": {"n_queries": 300}}
+    assert small(**few).beams.anchors == 800  # without supervised learning there is no search
+    with pytest.raises(ConfigError, match=r"beams\.anchors: must be at most rl_data\.n_queries=300, got 800"):
+        small(**few, arms=[SMALL_ARM | {"sft_epochs": 1}])
 
 
 def test_grpo_may_have_a_reward_of_its_own_and_keeps_its_base() -> None:

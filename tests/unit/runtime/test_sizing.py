@@ -17,7 +17,10 @@ from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import sizing
 
 ROOT = Path(__file__).parents[3]
-GPU_RULES = {"embed_examples", "generate_rl_data", "answer_prompts", "check_world", "train_on_policy_epoch"}
+GPU_RULES = {
+    *("embed_examples", "generate_rl_data", "search_beams", "answer_prompts", "check_world"),
+    "train_on_policy_epoch",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
+from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection, sft
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
@@ -45,6 +45,12 @@ def run(folder: Path, given: dict[str, list[RunCard]], **config: Any) -> dict[st
 
 def changed(rows: Sequence[RunCard], position: int, **update: Any) -> list[RunCard]:
     return [row.model_copy(update=update) if i == position else row for i, row in enumerate(rows)]
+
+
+def test_supervised_learning_has_no_field_of_the_rewarded_data(tmp_path: Path) -> None:
+    found = run(tmp_path, cards() | {"training": [sft(), rce()]})
+    assert not {"reward", "rl_data", "reward.hard"} & found["preset~p/sft/epoch~2"].keys()
+    assert {"reward", "rl_data", "reward.hard"} <= found["preset~p/rce/epoch~5"].keys()
 
 
 def test_a_group_has_the_fields_that_apply_to_it(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ class Echo:
     def reply(request: LvlmRequest) -> LvlmReply:
         shown = len(request.prompt.blocks)
         probability = torch.tensor(shown / 100, dtype=torch.float64).log().item()
-        return LvlmReply("yes" if shown % 2 else "no", 1, (probability,) * len(request.answers))
+        return LvlmReply("yes" if shown % 2 else "no", 1, ((probability,),) * len(request.answers))
 
 
 def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:

@@ -61,6 +61,16 @@ def test_arms_sort_groups_by_preset_and_pass_over_others() -> None:
     assert arms_of([], "main")[0].last_grpo == {}
 
 
+def test_supervised_learning_is_held_against_the_baselines_and_rce() -> None:
+    sft = "preset~main/sft/epoch~3"
+    alone = tuple((sft, name) for name in BASELINES)
+    assert families([sft]).keys() == {"learning"}
+    assert pairs([sft], "learning") == alone
+    assert pairs([sft, rce(4)], "learning") == (*((rce(4), name) for name in BASELINES), *alone, (rce(4), sft))
+    assert arms_of([sft], "main")[0].last_sft == sft
+    assert arms_of([rce(4)], "main")[0].last_sft is None
+
+
 def test_the_last_epoch_is_one_that_every_beta_has() -> None:
     arm = arms_of([grpo("0", 1), grpo("0", 2), grpo("0.15", 1)], "main")[0]
     assert arm.last == 1

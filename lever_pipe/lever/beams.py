@@ -1,0 +1,94 @@
+"""Beam data: which demonstrations, chosen one after the other, make the true answer of a query most probable."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+from lever_pipe.base.records import Beam, Example, ExampleId, Pool, QueryBeams
+from lever_pipe.experiment.config import Beams
+from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest
+
+Chosen = tuple[ExampleId, ...]
+"""Demonstrations in the order of choice."""
+Asked = tuple[ExampleId, Chosen]
+"""A query with some demonstrations."""
+Score = Callable[[Sequence[Asked]], Sequence[float]]
+"""Gives each of several the probability of the query's answer, in [0, 1]."""
+
+DIGITS = 6
+"""Of a probability: the last bits depend on batch composition on a GPU, and ties are settled by id."""
+
+
+def search_beams(pools: Iterable[Pool], score: Score, settings: Beams) -> list[QueryBeams]:
+    """Return what a beam search over each query's pool finds, the best beam first.
+
+    gain(c | S) = P(y | x, S + c) - P(y | x, S), so that the gains of a beam add up to what all its demonstrations do.
+    Each step asks for a beam itself and for every candidate that it lacks: 1 + K, then `size` times 1 + K - s. Of
+    equal beams the one of smaller ids is kept.
+
+    Source: Lever-Plus published code
+    """
+    known: dict[Asked, float] = {}
+    beams: dict[Pool, list[Chosen]] = {pool: [()] for pool in pools}
+    for _ in range(settings.shots):
+        grown = {
+            pool: [(*beam, c) for beam in of for c in pool.candidates if c not in beam] for pool, of in beams.items()
+        }
+        asked = [(pool.query_id, one) for pool, of in beams.items() for one in [*of, *grown[pool]]]
+        known.update(zip(asked, (round(p, DIGITS) for p in score(asked)), strict=True))
+        for pool, children in grown.items():
+            ranked = sorted((-_worth(known, pool.query_id, one, settings), one) for one in children)
+            beams[pool] = [one for _, one in ranked[: settings.size]]
+    return [
+        QueryBeams(
+            query_id=pool.query_id,
+            empty=known[pool.query_id, ()],
+            beams=tuple(
+                Beam(demonstrations=one, gains=_gains(known, pool.query_id, one), probability=known[pool.query_id, one])
+                for one in of
+            ),
+        )
+        for pool, of in beams.items()
+    ]
+
+
+def _worth(known: dict[Asked, float], query: ExampleId, chosen: Chosen, settings: Beams) -> float:
+    return known[query, chosen] if settings.rank == "total" else _gains(known, query, chosen)[-1]
+
+
+def _gains(known: dict[Asked, float], query: ExampleId, chosen: Chosen) -> tuple[float, ...]:
+    path = [known[query, chosen[:n]] for n in range(len(chosen) + 1)]
+    return tuple(round(after - before, DIGITS) for before, after in pairwise(path))
+
+
+def shown(chosen: Chosen, settings: Beams) -> Chosen:
+    """Return chosen demonstrations in the order of the prompt, the first one farthest from the question."""
+    return chosen if settings.newest == "last" else chosen[::-1]
+
+
+def scorer(train: Sequence[Example], model: Lvlm, prompter: Prompter, settings: Beams) -> Score:
+    """Return what asks an LVLM for the probability of a train query's shown answer."""
+
+    def score(asked: Sequence[Asked]) -> list[float]:
+        requests = [
+            LvlmRequest(prompter(train[query], shown(chosen, settings)), (train[query].answer,), generate=False)
+            for query, chosen in asked
+        ]
+        return [span_probability(reply) for reply in model.run(requests)]
+
+    return score
+
+
+def span_probability(reply: LvlmReply) -> float:
+    """Return exp(mean log-probability) over the tokens of the one answer that was asked for, in [0, 1].
+
+    The end of the turn is no part of the answer.
+
+    Source: Lever-Plus published code
+    """
+    *span, _ = reply.token_log_probs[0]
+    return min(1.0, math.exp(statistics.fmean(span)))

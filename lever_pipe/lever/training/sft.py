@@ -1,0 +1,72 @@
+"""One epoch of supervised learning of beam data: the weighted cross-entropy of RCE, with beams as groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.experiment.config import Sft
+from lever_pipe.lever.selector.network import PointerSelector
+from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.training.groups import Groups, batches, first_selections
+from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.losses.learning_rates import scheduled_rate
+from lever_pipe.losses.rce import rce_terms
+from lever_pipe.losses.sequence import selection_log_probs
+
+
+def targets_of(groups: Groups, settings: Sft) -> Groups:
+    """Return what is imitated of beam data: all beams, or of each query the first, which is the best."""
+    return first_selections(groups) if settings.targets == "best" else groups
+
+
+def plan_sft_epoch(
+    module: PointerSelector,
+    optimiser: AdamW,
+    table: EmbeddingTable,
+    groups: Groups,
+    settings: Sft,
+    epoch: int,
+    generator: torch.Generator,
+) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+    """Yield the batches of one epoch with their step; the learning rate follows the step's place in the horizon."""
+    module.train()
+    orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
+    steps = [rows for order in orders for rows in order]
+    total = settings.horizon_epochs * len(steps)
+    for index, rows in enumerate(steps):
+        learning_rate = scheduled_rate(
+            min((epoch - 1) * len(steps) + index, total),
+            total,
+            peak=settings.learning_rate,
+            kind="cosine",
+            warmup_steps=round(settings.warmup_share * total),
+            minimum=settings.final_learning_rate_share,
+        )
+        optimiser.learning_rate = learning_rate
+
+        def step(batch: Groups, lr: float = learning_rate) -> Step:
+            taken = sft_step(module, table, batch, settings)
+            return Step(taken.loss, taken.values | {"learning_rate": lr})
+
+        yield groups.take(rows), step
+
+
+def sft_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, settings: Sft) -> Step:
+    """Return the cross-entropy of each pick among the candidates that are left, mean over picks and queries."""
+    scores = table.scores(module, batch)
+    shots = batch.selections.shape[-1]
+    terms = rce_terms(
+        log_probs_BG=selection_log_probs(scores, batch.selections, batch.valid) / shots,
+        rewards_BG=batch.rewards,
+        valid_BG=batch.valid,
+        temperature=settings.temperature,
+    )
+    values = {
+        "entropy": policy_entropy(scores.detach()),
+        "weights_entropy": terms.weights_entropy,
+        "max_weight": terms.max_weight,
+    }
+    return Step(terms.total, {name: float(value) for name, value in values.items()})

@@ -1,0 +1,160 @@
+"""Beam search against hand values and against looking at everything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import permutations
+
+import numpy as np
+import pytest
+from builders import ids, pool
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.records import Beam, QueryBeams
+from lever_pipe.experiment.config import Beams
+from lever_pipe.lever.beams import Asked, Chosen, Score, search_beams, shown, span_probability
+from lever_pipe.lever.training.groups import groups_of_beams
+from lever_pipe.lvlms.protocol import LvlmReply
+
+Table = Callable[[Chosen], float]
+
+
+def scoring(of: Table, calls: list[list[Asked]] | None = None) -> Score:
+    """Return a scorer that asks a table, whichever the query, and keeps what it was asked."""
+
+    def score(asked: Sequence[Asked]) -> list[float]:
+        if calls is not None:
+            calls.append(list(asked))
+        return [of(chosen) for _, chosen in asked]
+
+    return score
+
+
+def drawn(seed: int) -> Table:
+    """Return a probability for each selection, the same each time."""
+    return lambda chosen: float(np.random.default_rng([seed, *chosen]).random())
+
+
+def test_gains_of_hand_values() -> None:
+    """P goes from .2 over .5 to .4, so the gains are +.3 and -.1."""
+    values = {(): 0.2, (7,): 0.5, (7, 9): 0.4, (9,): 0.1, (9, 7): 0.35}
+    (found,) = search_beams([pool(0, [9, 7])], scoring(lambda chosen: values[chosen]), Beams(anchors=2))
+    assert found.empty == 0.2
+    assert [beam.demonstrations for beam in found.beams] == [(7, 9), (9, 7)]
+    assert found.beams[0].gains == pytest.approx((0.3, -0.1), abs=1e-9)
+    assert [beam.probability for beam in found.beams] == [0.4, 0.35]
+
+
+def test_the_last_gain_prefers_a_bad_start_with_a_large_step() -> None:
+    """The path .2 -> .1 -> .35 ends lower than .2 -> .5 -> .4, but its last step is +.25."""
+    values = {(): 0.2, (7,): 0.5, (7, 9): 0.4, (9,): 0.1, (9, 7): 0.35}
+    settings = {rank: Beams(anchors=2, size=2, rank=rank) for rank in ("total", "last_gain")}  # type: ignore[arg-type]
+    best = {
+        rank: search_beams([pool(0, [7, 9])], scoring(lambda chosen: values[chosen]), of)[0].beams[0]
+        for rank, of in settings.items()
+    }
+    assert (best["total"].demonstrations, best["last_gain"].demonstrations) == ((7, 9), (9, 7))
+    assert best["last_gain"].gains[-1] == pytest.approx(0.25)
+
+
+@given(
+    st.integers(0, 2**31),
+    st.integers(2, 5),
+    st.integers(1, 6),
+    st.integers(1, 2),
+    st.sampled_from(["total", "last_gain"]),
+)
+def test_gains_add_up_to_what_all_demonstrations_do(seed: int, k: int, size: int, shots: int, rank: str) -> None:
+    settings = Beams(anchors=2, size=size, shots=shots, rank=rank)  # type: ignore[arg-type]
+    for row in search_beams([pool(3, range(10, 10 + k))], scoring(drawn(seed)), settings):
+        assert len(row.beams) == min(size, math.perm(k, shots))
+        for beam in row.beams:
+            assert sum(beam.gains) == pytest.approx(beam.probability - row.empty, abs=1e-6)
+            assert len(set(beam.demonstrations)) == shots == len(beam.gains)
+        worth = [beam.probability if rank == "total" else beam.gains[-1] for beam in row.beams]
+        assert worth == sorted(worth, reverse=True)
+
+
+@given(st.integers(0, 2**31))
+def test_as_many_beams_as_candidates_find_the_best_of_all(seed: int) -> None:
+    table = drawn(seed)
+    everything = list(permutations(range(4), 2))
+    (found,) = search_beams([pool(9, range(4))], scoring(table), Beams(anchors=2, size=4))
+    assert table(found.beams[0].demonstrations) == pytest.approx(max(map(table, everything)), abs=1e-6)
+
+
+def test_equal_beams_are_settled_by_id_whatever_the_order_of_the_pool() -> None:
+    for order in permutations((5, 3, 8)):
+        (found,) = search_beams([pool(0, order)], scoring(lambda _: 0.5), Beams(anchors=2, size=2))
+        assert [beam.demonstrations for beam in found.beams] == [(3, 5), (3, 8)]
+
+
+def test_a_difference_beyond_the_digits_is_a_tie() -> None:
+    values = {(): 0.5, (3,): 0.25, (5,): 0.25 + 4e-8}
+    (found,) = search_beams([pool(0, [5, 3])], scoring(lambda c: values[c]), Beams(anchors=2, shots=1, size=1))
+    assert found.beams[0].demonstrations == (3,)
+
+
+@pytest.mark.parametrize(("k", "size", "shots"), [(64, 5, 2), (16, 3, 2), (4, 9, 2), (6, 2, 3), (7, 3, 1)])
+def test_how_much_is_asked(k: int, size: int, shots: int) -> None:
+    """At pool 64 and size 5: (1 + 64) + 5 (1 + 63) = 385, of which the 5 parents were asked before."""
+    calls: list[list[Asked]] = []
+    pools = [pool(500, range(k)), pool(501, range(100, 100 + k))]
+    search_beams(pools, scoring(drawn(1), calls), Beams(anchors=2, size=size, shots=shots))
+    widths = [1]
+    for step in range(shots):
+        widths.append(min(size, widths[-1] * (k - step)))
+    of_one = sum(width * (1 + k - step) for step, width in enumerate(widths[:-1]))
+    assert of_one == {(64, 5, 2): 385, (16, 3, 2): 65}.get((k, size, shots), of_one)
+    assert sum(map(len, calls)) == 2 * of_one
+    assert len(calls) == shots
+    for call in calls:
+        assert len(set(call)) == len(call)
+    again = [one for one, other in zip(calls[1:], calls, strict=False) for one in set(one) & set(other)]
+    assert len(again) == 2 * sum(widths[1:-1])  # parents, which a ledger knows
+
+
+def test_a_query_does_not_depend_on_the_others() -> None:
+    pools = [pool(1, range(10, 15)), pool(2, range(20, 25))]
+    together = search_beams(pools, scoring(drawn(4)), Beams(anchors=2))
+    alone = [search_beams([one], scoring(drawn(4)), Beams(anchors=2))[0] for one in pools[::-1]]
+    assert together == alone[::-1]
+
+
+def test_the_probability_is_that_of_the_span_alone() -> None:
+    """Mean of ln .5 and ln .125 is ln .25; the end of the turn does not count."""
+    reply = LvlmReply("", 0, ((math.log(0.5), math.log(0.125), -40.0),))
+    assert span_probability(reply) == pytest.approx(0.25)
+    assert span_probability(LvlmReply("", 0, ((1e-7, 0.0),))) == 1.0
+
+
+def test_labels_are_places_in_the_pool_in_the_order_of_the_prompt() -> None:
+    rows = [
+        QueryBeams(query_id=4, empty=0.1, beams=(beam([30, 20], 0.9), beam([10, 30], 0.5))),
+        QueryBeams(query_id=2, empty=0.1, beams=(beam([7, 9], 0.2),)),
+    ]  # fmt: skip
+    pools = [pool(4, [10, 20, 30]), pool(2, [9, 8, 7])]
+    for newest, first in (("last", [2, 1]), ("first", [1, 2])):
+        settings = Beams(anchors=2, newest=newest)  # type: ignore[arg-type]
+        groups = groups_of_beams(rows, pools, lambda chosen, of=settings: shown(chosen, of))  # type: ignore[misc]
+        assert groups.queries.tolist() == [2, 4]
+        assert groups.selections[1, 0].tolist() == first
+        for row, group in zip(sorted(rows, key=lambda row: row.query_id), range(2), strict=True):
+            labelled = groups.pools[group][groups.selections[group][groups.valid[group]]].tolist()
+            assert [tuple(one) for one in labelled] == [shown(of.demonstrations, settings) for of in row.beams]
+        assert groups.valid.tolist() == [[True, False], [True, True]]
+        assert groups.rewards.tolist() == [[pytest.approx(0.2), 0.0], [pytest.approx(0.9), 0.5]]
+
+
+@pytest.mark.parametrize("chosen", [[10, 11], [10, 10]])
+def test_a_beam_that_no_pool_allows_is_refused(chosen: list[int]) -> None:
+    row = QueryBeams(query_id=4, empty=0.1, beams=(beam(chosen, 0.9),))
+    with pytest.raises(RecordError, match="beams of query 4: expected distinct demonstrations from its pool"):
+        groups_of_beams([row], [pool(4, [10, 20])], lambda one: one)
+
+
+def beam(demonstrations: Sequence[int], probability: float) -> Beam:
+    return Beam(demonstrations=ids(demonstrations), gains=(0.0,) * len(demonstrations), probability=probability)

@@ -1,0 +1,145 @@
+"""Beam search with the embedded LVLM and its ledger."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import pool
+from on_policy_chain import CODE, LVLM, N_TRAIN, lvlm_config, world
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import DataError
+from lever_pipe.base.records import ExampleId, Pool, QueryBeams
+from lever_pipe.experiment.config import Beams
+from lever_pipe.experiment.stage_configs import Runtime, SearchBeamsConfig
+from lever_pipe.lever.beams import Chosen, scorer
+from lever_pipe.lever.training.groups import load_groups
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.protocol import LvlmRequest
+from lever_pipe.stages.search_beams import anchors_of, search_beams
+
+pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
+
+K, SIZE, ANCHORS = 6, 2, 8
+A_QUERY = (1 + K) + SIZE * (1 + K - 1)
+
+
+class Search:
+    """Two runs of the stage with one ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        rng = np.random.default_rng(0)
+        others = [[i for i in range(N_TRAIN) if i != query] for query in range(ANCHORS + 4)]
+        self.pools = [pool(query, rng.permutation(of)[:K]) for query, of in enumerate(others)]
+        self.folder, self.config = folder, SearchBeamsConfig(lvlm=lvlm_config(), anchors=ANCHORS, size=SIZE)
+        storage.write_rows(folder / "pools.jsonl", self.pools)
+        self.counters = [self.run(name) for name in ("first", "second")]
+        self.rows = storage.read_rows(folder / "first.jsonl", QueryBeams)
+
+    def run(self, name: str) -> dict[str, float]:
+        out = {kind: self.folder / f"{name}.{kind}" for kind in ("jsonl", "safetensors", "json")}
+        count = search_beams(
+            train_pools=self.folder / "pools.jsonl", train_examples=world() / "train.jsonl",
+            train_images=world() / "train_images", lvlm=LVLM, beams=out["jsonl"], groups=out["safetensors"],
+            counters=out["json"], config=self.config, runtime=Runtime(ledger=str(self.folder / "ledger"), code=CODE),
+        )  # fmt: skip
+        assert count == self.config.anchors
+        found: dict[str, float] = json.loads(out["json"].read_text())
+        return found
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Search]:
+    threads = torch.get_num_threads()
+    yield Search(tmp_path_factory.mktemp("beams"))
+    torch.set_num_threads(threads)
+
+
+def probabilities(search: Search, asked: list[tuple[ExampleId, Chosen]]) -> list[float]:
+    train = storage.read_examples(world() / "train.jsonl")
+    runtime = Runtime(ledger=str(search.folder / "ledger"))
+    model = load_lvlm(search.config.lvlm, LVLM, [(train, world() / "train_images")], runtime)
+    found = scorer(train, model, Prompter(Wording(search.config.lvlm.prompt), train), search.config)(asked)
+    return list(found)
+
+
+def test_no_call_is_paid_twice(search: Search) -> None:
+    first, second = search.counters
+    assert first["prompts_asked"] == second["prompts_asked"] == ANCHORS * A_QUERY
+    assert first["prompts_from_ledger"] == ANCHORS * SIZE  # the parents of the second step
+    assert second["prompts_from_ledger"] == second["prompts_distinct"]
+    assert second["forwards"] == 0
+    assert (search.folder / "second.jsonl").read_bytes() == (search.folder / "first.jsonl").read_bytes()
+    assert (search.folder / "second.safetensors").read_bytes() == (search.folder / "first.safetensors").read_bytes()
+
+
+def test_gains_add_up(search: Search) -> None:
+    for row in search.rows:
+        for beam in row.beams:
+            assert sum(beam.gains) == pytest.approx(beam.probability - row.empty, abs=1e-6)
+
+
+def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
+    """The sum over the answer and the end of its turn is what RL data holds; the span leaves out the end."""
+    row = search.rows[0]
+    train = storage.read_examples(world() / "train.jsonl")
+    model = load_lvlm(search.config.lvlm, LVLM, [(train, world() / "train_images")], Runtime())
+    query, best = train[row.query_id], row.beams[0]
+    prompt = Prompter(Wording(search.config.lvlm.prompt), train)(query, best.demonstrations)
+    (reply,) = model.run([LvlmRequest(prompt, (query.answer,))])
+    *span, end = reply.token_log_probs[0]
+    assert len(span) == len(model.family.tokenizer(query.answer, add_special_tokens=False).input_ids)
+    assert best.probability == pytest.approx(math.exp(sum(span) / len(span)), abs=1e-5)
+    assert reply.answer_log_probs[0] == pytest.approx(sum(span) + end)
+
+
+def test_the_best_beam_is_better_than_a_random_pair(search: Search) -> None:
+    """On average over queries; a reversed sign would find the worst one."""
+    pools = {of.query_id: of for of in search.pools}
+    rng = np.random.default_rng(1)
+    pairs = [tuple(rng.permutation(pools[row.query_id].candidates)[:2].tolist()) for row in search.rows]
+    random = probabilities(search, [(row.query_id, pair) for row, pair in zip(search.rows, pairs, strict=True)])
+    assert np.mean([row.beams[0].probability for row in search.rows]) > np.mean(random)
+
+
+def test_enough_beams_find_the_best_pair_of_all(search: Search) -> None:
+    config = search.config.model_copy(update={"anchors": 2, "size": 4})
+    small = [Pool(query_id=of.query_id, candidates=of.candidates[:4]) for of in search.pools[:2]]
+    asked = [(of.query_id, pair) for of in small for pair in permutations(of.candidates, 2)]
+    known = dict(zip(asked, probabilities(search, asked), strict=True))
+    whole = Search.__new__(Search)
+    whole.folder, whole.config = search.folder / "whole", config
+    whole.folder.mkdir()
+    storage.write_rows(whole.folder / "pools.jsonl", small)
+    whole.run("found")
+    for row in storage.read_rows(whole.folder / "found.jsonl", QueryBeams):
+        every = [p for (query, _), p in known.items() if query == row.query_id]
+        assert row.beams[0].probability == pytest.approx(max(every), abs=1e-5)
+
+
+def test_groups_hold_the_same_beams(search: Search) -> None:
+    groups = load_groups(search.folder / "first.safetensors")
+    assert groups.queries.tolist() == [row.query_id for row in search.rows]
+    for place, row in enumerate(search.rows):
+        ids = groups.pools[place][groups.selections[place]].tolist()
+        assert ids == [list(beam.demonstrations) for beam in row.beams]
+        assert groups.rewards[place].tolist() == pytest.approx([beam.probability for beam in row.beams])
+
+
+def test_anchors_are_drawn_by_their_own_stream(search: Search) -> None:
+    drawn = [tuple(of.query_id for of in anchors_of(search.pools, Beams(anchors=4, seed=seed))) for seed in range(5)]
+    assert len(set(drawn)) > 1
+    assert all(list(one) == sorted(one) for one in drawn)
+    assert [row.query_id for row in search.rows] == [of.query_id for of in anchors_of(search.pools, search.config)]
+    with pytest.raises(
+        DataError, match=r"beams\.anchors: expected at most the 12 RL queries that have a pool; found 13"
+    ):
+        anchors_of(search.pools, Beams(anchors=13))

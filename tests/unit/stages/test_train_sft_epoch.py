@@ -1,0 +1,202 @@
+"""Supervised learning of beam data, from files to files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from builders import WIDTH, embedding_arrays, ids, random_pools
+from chains import Chain, execution
+
+from lever_pipe.base import storage
+from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.records import Beam, EpochMetrics, QueryBeams
+from lever_pipe.experiment.config import Selector, Sft
+from lever_pipe.experiment.stage_configs import TrainRceEpochConfig, TrainSftEpochConfig
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.embeddings import EmbeddingTable, architecture_of
+from lever_pipe.lever.training.groups import Groups, groups_of_beams, save_groups, split_groups
+from lever_pipe.lever.training.loop import validation_loss
+from lever_pipe.lever.training.sft import sft_step, targets_of
+from lever_pipe.losses.sequence import step_logits
+from lever_pipe.stages.train_rce_epoch import train_rce_epoch
+from lever_pipe.stages.train_sft_epoch import train_sft_epoch
+
+SFT = Sft(batch_queries=4, learning_rate=1e-2, horizon_epochs=3, warmup_share=0.2)
+N_QUERIES, N_TRAIN = 40, 60
+
+
+def beam_groups(n: int = N_QUERIES, *, k: int = 8, seed: int = 0) -> Groups:
+    """Return random beams, three a query, the best first."""
+    rng, rows = np.random.default_rng(seed), []
+    pools = random_pools(n, N_TRAIN, size=k, seed=seed)
+    for of in pools:
+        found = [rng.permutation(of.candidates)[:2] for _ in range(3)]
+        beams = tuple(
+            Beam(demonstrations=ids(chosen), gains=(0.1, 0.1), probability=p)
+            for chosen, p in zip(found, (0.9, 0.5, 0.2), strict=True)
+        )
+        rows.append(QueryBeams(query_id=of.query_id, empty=0.1, beams=beams))
+    return groups_of_beams(rows, pools, lambda chosen: chosen)
+
+
+class SftChain(Chain):
+    """Jobs of one seed: INIT as `sft0`, then SFT epochs, each from the files of the one before."""
+
+    def __post_init__(self) -> None:
+        embeddings = self.folder / "embeddings.safetensors"
+        storage.write_arrays(embeddings, embedding_arrays(N_TRAIN, 5))
+        save_groups(self.folder / "beams.safetensors", beam_groups())
+        self.files = {"groups": self.folder / "beams.safetensors", "embeddings": embeddings}
+        self.initialise()
+
+    def config(self, epoch: int, settings: Sft) -> TrainSftEpochConfig:
+        return TrainSftEpochConfig(
+            preset="p",
+            selector=self.selector,
+            sft=settings,
+            train_share=0.8,
+            max_gradient_norm=1.0,
+            seed=0,
+            epoch=epoch,
+        )
+
+    def sft_epoch(self, epoch: int, settings: Sft = SFT) -> EpochMetrics:
+        start = self.outputs(f"sft{epoch - 1}" if epoch > 1 else "rce0")
+        return train_sft_epoch(
+            **self.files, start=start["selector"], start_optimiser=start["optimiser"], **self.outputs(f"sft{epoch}"),
+            config=self.config(epoch, settings),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> SftChain:
+    return SftChain(tmp_path)
+
+
+class Even(PointerSelector):
+    """Logits of zero, whatever it sees."""
+
+    def first(self, encoded: object) -> torch.Tensor:  # type: ignore[override]
+        v: torch.Tensor = encoded.candidates  # type: ignore[attr-defined]
+        return v.sum(dim=-1) * 0.0
+
+
+@pytest.mark.parametrize("targets", ["best", "beams"])
+def test_a_selector_that_knows_nothing_has_the_uniform_loss(targets: Literal["best", "beams"]) -> None:
+    """ln 64 for the first pick and ln 63 for the second; their mean is 4.151."""
+    arrays = embedding_arrays(80, 2)
+    table = EmbeddingTable(torch.from_numpy(arrays["train_image"]))
+    rng = np.random.default_rng(0)
+    queries = torch.arange(3)
+    pools = torch.from_numpy(np.stack([rng.permutation(np.arange(10, 80))[:64] for _ in range(3)]))
+    selections = torch.from_numpy(np.stack([[rng.permutation(64)[:2] for _ in range(4)] for _ in range(3)]))
+    groups = Groups(queries, pools, selections, torch.rand(3, 4), torch.ones(3, 4, dtype=torch.bool))
+    module = Even(Architecture(WIDTH, 16, 1, 1, 0.0, 0.0, 0.1))
+    settings = Sft(targets=targets)
+    wanted = targets_of(groups, settings)
+    loss = sft_step(module, table, wanted, settings).loss
+    total = math.log(64) + math.log(63)
+    assert total == pytest.approx(8.302, abs=1e-3)
+    assert float(loss.detach()) == pytest.approx(total / 2, abs=1e-5)
+    found = validation_loss(module, table, wanted, temperature=settings.temperature)
+    assert found == pytest.approx(total, abs=1e-5)
+
+
+def test_each_pick_is_one_of_the_candidates_that_are_left() -> None:
+    """-100 at what is chosen is minus infinity in float32, and no label is masked."""
+    groups, scores = beam_groups(), torch.randn(N_QUERIES, 8) * 5
+    masked = step_logits(scores, groups.selections)
+    labels = groups.selections[..., None]
+    assert not (masked.gather(-1, labels) == -100.0).any()
+    assert ((masked == -100.0).sum(dim=-1) == torch.arange(2)).all()
+    left = torch.where(masked == -100.0, -torch.inf, masked)
+    assert torch.equal(left.log_softmax(dim=-1).gather(-1, labels), masked.log_softmax(dim=-1).gather(-1, labels))
+
+
+def test_best_is_the_first_beam_and_beams_are_weighted() -> None:
+    groups = beam_groups()
+    assert torch.equal(targets_of(groups, Sft()).selections, groups.selections[:, :1])
+    assert targets_of(groups, Sft(targets="beams")) is groups
+    module = build_selector(Architecture(WIDTH, 16, 1, 1, 0.0, 0.0, 0.1)).eval()
+    table = EmbeddingTable(torch.from_numpy(embedding_arrays(N_TRAIN, 2)["train_image"]))
+    step = sft_step(module, table, groups, Sft(targets="beams", temperature=0.2))
+    with torch.no_grad():
+        log_probs = step_logits(table.scores(module, groups), groups.selections).log_softmax(dim=-1)
+    per_beam = -log_probs.gather(-1, groups.selections[..., None]).squeeze(-1).mean(dim=-1)  # over picks
+    weights = torch.tensor([math.exp(p / 0.2) for p in (0.9, 0.5, 0.2)])
+    expected = (per_beam * (weights / weights.sum())).sum(dim=1).mean()
+    assert float(step.loss.detach()) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_it_learns_thirty_two_groups_by_heart(tmp_path: Path) -> None:
+    chain = SftChain(tmp_path, selector=Selector(width=32, feed_forward=64, dropout=0.0, attention_dropout=0.0))
+    settings = Sft(batch_queries=8, passes=60, horizon_epochs=2, learning_rate=1e-2, final_learning_rate_share=0.02)
+    losses = [chain.sft_epoch(epoch, settings).values["loss"] for epoch in (1, 2)]
+    assert int(0.8 * N_QUERIES) == 32
+    assert losses[0] > losses[1]
+    data = chain.inputs()
+    module = state.load_selector(chain.outputs("sft2")["selector"], architecture_of(chain.selector, data.table))
+    wanted = targets_of(data.train, settings)
+    assert validation_loss(module, data.table, wanted) / 2 < 0.05
+
+
+def test_a_reloaded_selector_has_the_same_validation_loss(chain: SftChain) -> None:
+    settings = SFT.model_copy(update={"targets": "beams"})
+    rows = [chain.sft_epoch(epoch, settings) for epoch in (1, 2)]
+    data = chain.inputs()
+    assert len(data.validation) == N_QUERIES - 32
+    for row, run in zip(rows, ("sft1", "sft2"), strict=True):
+        module = state.load_selector(chain.outputs(run)["selector"], architecture_of(chain.selector, data.table))
+        with execution():
+            found = validation_loss(module, data.table, data.validation, temperature=settings.temperature)
+        assert row.values["val_loss"] == found
+
+
+def test_the_rate_rises_and_falls_over_the_horizon(chain: SftChain) -> None:
+    """32 queries in batches of 4: 8 steps an epoch, 24 in three; the first 5 rise, the rest is a cosine."""
+    rates = [chain.sft_epoch(epoch).values["learning_rate"] for epoch in (1, 2, 3, 4)]
+
+    def rate(update: int) -> float:
+        update = min(update, 24)
+        return update / 5 if update < 5 else (1 + math.cos(math.pi * (update - 5) / 19)) / 2
+
+    means = [1e-2 * sum(rate(8 * epoch + step) for step in range(8)) / 8 for epoch in range(4)]
+    assert rates == pytest.approx(means, rel=1e-6, abs=1e-12)
+
+
+def test_jobs_repeat_bit_by_bit_and_name_what_they_write(chain: SftChain, tmp_path: Path) -> None:
+    row = chain.sft_epoch(1)
+    assert row.policy.name == "preset~p/sft/seed~0/epoch~1"
+    assert (row.policy.stage, row.policy.mode, row.policy.kl_beta) == ("sft", "", None)
+    assert storage.read_row(chain.outputs("sft1")["metrics"], EpochMetrics) == row
+    first = chain.bytes_of("sft1")
+    chain.sft_epoch(1)
+    assert chain.bytes_of("sft1") == first
+
+
+def test_rce_goes_on_from_an_sft_epoch_with_a_fresh_optimiser(chain: SftChain) -> None:
+    chain.sft_epoch(1)
+    start, out = chain.outputs("sft1"), chain.outputs("rce1")
+    config = TrainRceEpochConfig(**chain.rce_config(1).model_dump() | {"rce_from_sft_epoch": 1})
+    train_rce_epoch(
+        **chain.files, start=start["selector"], start_optimiser=start["optimiser"], **out, config=config
+    )  # fmt: skip
+    moments, about = load_tensors(out["optimiser"])
+    assert about == {"stage": "rce", "epoch": 1}
+    steps = {float(value) for key, value in moments.items() if key.endswith(".step")}
+    assert steps == {math.ceil(32 / chain.rce.batch_queries) * chain.rce.passes}
+    began, ended, scratch = (
+        load_tensors(chain.outputs(run)["selector"])[0]["input_proj.weight"] for run in ("sft1", "rce1", "rce0")
+    )
+    assert 0 < float((ended - began).norm()) < float((ended - scratch).norm())
+
+
+def test_the_split_is_that_of_the_preset() -> None:
+    train, validation = split_groups(beam_groups(), 0.8)
+    assert (len(train), len(validation)) == (32, 8)
