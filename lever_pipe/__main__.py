@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, NoReturn, get_type_hints
 from lever_pipe.base import contents, os_faults, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, SnapshotError
 from lever_pipe.base.members import available
-from lever_pipe.base.parsing import did_you_mean, parse_model
+from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import RunCard
+from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import run_card
 from lever_pipe.experiment.config import VISION_BYTES
 from lever_pipe.experiment.stage_configs import Runtime

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from math import inf
 from types import ModuleType
@@ -16,7 +15,18 @@ from pydantic_core import ErrorDetails
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.members import available, member
-from lever_pipe.base.sections import RULE_FAULT, SHOWN, VALUE_FAULT, Fault, Section, cut, dotted, shown
+from lever_pipe.base.sections import (
+    RULE_FAULT,
+    SHOWN,
+    VALUE_FAULT,
+    Fault,
+    Section,
+    cut,
+    did_you_mean,
+    dotted,
+    nearest,
+    shown,
+)
 
 S = TypeVar("S", bound=Section)
 
@@ -65,18 +75,6 @@ def load_member(kind: str, name: str) -> ModuleType:
     """
     require_member(kind, name)
     return member(kind, name)
-
-
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar of `names`, or None when nothing is close."""
-    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return matches[0] if matches else None
-
-
-def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return the remedy for a name that is none of `names`: the nearest of them, or what to do where none is near."""
-    near = nearest(name, names)
-    return f"Did you mean '{near}'?" if near else otherwise
 
 
 def unknown_member(kind: str, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
@@ -44,7 +45,9 @@ def dividing(place: Path, value: int, whole: str, of: int) -> list[Fault]:
 
 def one_of(place: Path, value: object, known: Collection[object], do: str, name: str = "") -> list[Fault]:
     """Return the fault of a value that is none of those known, which stand under the key `name` if it is given."""
-    said = f"must be one of {f'{name}=' if name else ''}{list(known)}, got {value!r}. {do}"
+    names = [each for each in known if isinstance(each, str)] if isinstance(value, str) else []
+    remedy = did_you_mean(str(value), names, do)
+    said = f"must be one of {f'{name}=' if name else ''}{list(known)}, got {value!r}. {remedy}"
     return [] if value in known else [(place, said)]
 
 
@@ -52,6 +55,18 @@ def some_of(place: Path, values: Iterable[T], known: Collection[T], name: str, d
     """Return the fault of values that are not all among those known, which `name` calls."""
     others = [value for value in values if value not in known]
     return [(place, f"must be some of {name}={list(known)}, got {others}. {do}")] if others else []
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the most similar of `names`, or None when nothing is close."""
+    matches = get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for a name that is none of `names`: the nearest of them, or what to do where none is near."""
+    near = nearest(name, names)
+    return f"Did you mean '{near}'?" if near else otherwise
 
 
 @cache

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from lever_pipe.base.errors import ComparisonError, UnknownMemberError
-from lever_pipe.base.parsing import did_you_mean
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import EpochMetrics, Example, RunCard
+from lever_pipe.base.sections import did_you_mean
 from lever_pipe.base.storage import read_row, read_rows, read_selections
 from lever_pipe.commands import card_differences as cards
 from lever_pipe.commands import side_by_side

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError, UnknownMemberError
-from lever_pipe.base.parsing import did_you_mean, nearest
 from lever_pipe.base.policy_names import PolicyName, group_of
+from lever_pipe.base.sections import did_you_mean, nearest
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, read_evidence
 from lever_pipe.runtime.rerun.why_names import STUDIES
 

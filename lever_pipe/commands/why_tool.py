@@ -18,9 +18,9 @@ from typing import Any
 
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.parsing import did_you_mean
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
+from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.telling import as_json, plain, words_for_snakemake
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, cards_below, read_artefact
 from lever_pipe.runtime.rerun.decision import judge

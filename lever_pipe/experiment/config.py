@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Literal, get_args
@@ -24,6 +23,7 @@ from lever_pipe.base.sections import (
     Rising,
     Section,
     at_most,
+    did_you_mean,
     dividing,
     one_of,
     rule,
@@ -351,8 +351,7 @@ class Reward(Section):
     def _mode_exists(self) -> Iterator[Fault]:
         known = [*get_args(RewardModeName), *available("lever/rewards")]
         if self.mode not in known:
-            near = get_close_matches(self.mode, known, n=1)
-            remedy = f"Did you mean {near[0]!r}?" if near else "Name one of them."
+            remedy = did_you_mean(self.mode, known, "Name one of them.")
             yield ("mode",), f"must be one of {', '.join(known)}, got {self.mode!r}. {remedy}"
 
 

@@ -65,21 +65,19 @@ class OwnPolicy(Section):
 
 
 class Exclusion(Section):
-    """Cells that do not run; an axis that is not named means all of its values."""
+    """Cells that do not run; an axis of which no value is named means all of them."""
 
-    data: str | None = None
-    sampler: str | None = None
-    lvlm: str | None = None
-    preset: str | None = None
+    data: Distinct[str] = ()
+    samplers: Distinct[str] = ()
+    lvlms: Distinct[str] = ()
+    presets: Distinct[str] = ()
     why: str = Field(min_length=1)
     """What the grid's page says in their place, for example what they would cost."""
 
     def names(self, corner: Corner, preset: str) -> bool:
         """Return whether it names a preset in a corner."""
-        return all(
-            wanted in (None, value)
-            for wanted, value in zip((self.data, self.sampler, self.lvlm, self.preset), (*corner, preset), strict=True)
-        )
+        axes = (self.data, self.samplers, self.lvlms, self.presets)
+        return all(value in named or not named for named, value in zip(axes, (*corner, preset), strict=True))
 
 
 class Grid(Section):
@@ -127,17 +125,15 @@ class Grid(Section):
     def _exclusions_name_values(self) -> Iterator[Fault]:
         axes = {
             "data": list(self.data),
-            "sampler": list(self.samplers),
-            "lvlm": list(self.lvlms),
-            "preset": [arm.preset for arm in self.arms],
+            "samplers": list(self.samplers),
+            "lvlms": list(self.lvlms),
+            "presets": [arm.preset for arm in self.arms],
         }
         for index, each in enumerate(self.exclude):
             for axis, values in axes.items():
-                value = getattr(each, axis, None)
-                if value is not None:
-                    yield from one_of(
-                        ("exclude", index, axis), value, values, "Name one of them.", f"the grid's values of {axis}"
-                    )
+                for place, value in enumerate(getattr(each, axis, ())):
+                    own = f"the grid's {axis}"
+                    yield from one_of(("exclude", index, axis, place), value, values, "Name one of them.", own)
 
     @rule
     def _selections_are_of_data_sets(self) -> Iterator[Fault]:

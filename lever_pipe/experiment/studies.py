@@ -276,7 +276,7 @@ def _unknown_members(experiment: Experiment) -> list[str]:
         if isinstance(name, str) and name not in (*available(kind), *OTHER_NAMES.get(path, ())):
             seen = unknown_member(kind, name)
             lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
-    for index, name in enumerate(getattr(experiment.grid, "samplers", ())):
+    for index, name in enumerate(getattr(getattr(experiment, "grid", None), "samplers", ())):
         if name not in available("lever/samplers"):
             seen = unknown_member("lever/samplers", name)
             lines.append(

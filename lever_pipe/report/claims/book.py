@@ -13,8 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.parsing import nearest
-from lever_pipe.base.sections import Section
+from lever_pipe.base.sections import Section, nearest
 from lever_pipe.report.claims import lever_claims, reward_claims
 from lever_pipe.report.claims.verdicts import Part, RuleName
 

@@ -8,7 +8,8 @@ import yaml
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.members import available
-from lever_pipe.base.parsing import nearest, parse_model, require_member
+from lever_pipe.base.parsing import parse_model, require_member
+from lever_pipe.base.sections import nearest
 from lever_pipe.experiment.config import ArmSettings, Data, EvaluationSettings, Pools, Reward, RewardModeName
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES

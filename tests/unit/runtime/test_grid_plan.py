@@ -89,7 +89,7 @@ def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
 
 def test_an_exclusion_removes_its_cells_alone_with_their_transfers() -> None:
     why = "it costs more than it tells"
-    left = experiment(exclude=[{"data": "world_b", "preset": "published", "why": why}])
+    left = experiment(exclude=[{"data": ["world_b"], "presets": ["published"], "why": why}])
     before, after = ({(c.data, c.policy) for c in plan.evaluated_cells(of)} for of in (experiment(), left))
     gone = before - after
     assert gone
@@ -157,7 +157,14 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
         ({"samplers": ["uniform", "text_similar"]}, r"grid.samplers\[1\]: must be a module .* 'text_similarity'"),
         ({"samplers": []}, "grid.samplers: must name at least one value"),
         ({"reference": "worldly"}, "grid.reference: must be one of the arms' presets=.*'worldly'"),
-        ({"exclude": [{"sampler": "none", "why": "x"}]}, r"grid.exclude\[0\].sampler: must be one of"),
+        (
+            {"exclude": [{"samplers": ["mixtur"], "why": "x"}]},
+            r"grid.exclude\[0\].samplers\[0\]: .*Did you mean 'mixture'",
+        ),
+        (
+            {"exclude": [{"sampler": "mixture", "why": "x"}]},
+            r"grid.exclude\[0\].sampler: unknown key; did you mean 'samplers'",
+        ),
         ({"baselines": {"names": ["randm"]}}, r"grid.baselines.names\[0\]: must be one of"),
         ({"arms": [*GRID["arms"], GRID["arms"][0]]}, r"grid.arms\[2\].preset: must differ"),
         ({"arms": [{"preset": "wrld"}], "reference": "wrld"}, r"grid.arms\[0\].preset: must be one of"),
