@@ -33,6 +33,9 @@ reproduce: setup ## run both the set-up and the whole default experiment; the re
 smoke: setup ## the whole workflow at toy size, about a minute
 	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
 
+grid: setup ## the grid of selectors, samplers and data sets; the page is results/grid/report.html
+	$(BIN)/snakemake --cores $(CORES) --configfile config/grid.yaml
+
 test: setup ## set-up and all tests that need neither GPU nor SLURM
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not slurm and not faults"
 
