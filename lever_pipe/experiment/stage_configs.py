@@ -100,6 +100,7 @@ def identity_of(stage: str, *members: str, of: str | Planned | None = None) -> C
 OF_PRESET = "presets.{preset}"
 """A run's hyper-parameters."""
 LVLM = "lvlms.{lvlm.member}"
+SELECTOR = ("lever.networks.{selector.network}", "lever.heads.{selector.head}")
 OfSeed = Annotated[Seed, Wildcard("seed")]
 OfEpoch = Annotated[Epoch, Wildcard("epoch")]
 Names = tuple[str, ...]
@@ -188,7 +189,7 @@ class RewardGroupsConfig(Section):
     reward: Annotated[Reward, Planned("reward")]
 
 
-@identity_of("initialise_selector", of=OF_PRESET)
+@identity_of("initialise_selector", *SELECTOR, of=OF_PRESET)
 class InitialiseSelectorConfig(Section):
     """Identity of `initialise_selector`."""
 
@@ -216,14 +217,14 @@ class TrainingFromBaseConfig(TrainingConfig):
     base_rce_epoch: Annotated[Epoch, Wildcard("base")]
 
 
-@identity_of("train_rce_epoch", of=OF_PRESET)
+@identity_of("train_rce_epoch", *SELECTOR, of=OF_PRESET)
 class TrainRceEpochConfig(TrainingConfig):
     """Identity of `train_rce_epoch`."""
 
     rce: Rce
 
 
-@identity_of("train_grpo_epoch", of=OF_PRESET)
+@identity_of("train_grpo_epoch", *SELECTOR, of=OF_PRESET)
 class TrainGrpoEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_grpo_epoch`."""
 
@@ -231,7 +232,7 @@ class TrainGrpoEpochConfig(TrainingFromBaseConfig):
     kl_beta: Annotated[KlBeta, Wildcard("beta")]
 
 
-@identity_of("train_on_policy_epoch", LVLM, of=OF_PRESET)
+@identity_of("train_on_policy_epoch", LVLM, *SELECTOR, of=OF_PRESET)
 class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_on_policy_epoch`."""
 
@@ -242,7 +243,7 @@ class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
     kl_beta: Annotated[KlBeta, Wildcard("beta")]
 
 
-@identity_of("train_distil_epoch", of=OF_PRESET)
+@identity_of("train_distil_epoch", *SELECTOR, of=OF_PRESET)
 class TrainDistilEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_distil_epoch`."""
 
@@ -256,7 +257,7 @@ class ContinuedRce(Rce):
     freeze_projections: bool
 
 
-@identity_of("train_continued_epoch", of=OF_PRESET)
+@identity_of("train_continued_epoch", *SELECTOR, of=OF_PRESET)
 class TrainContinuedEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_continued_epoch`."""
 
@@ -276,7 +277,7 @@ class MeasureRewardsConfig(Section):
     advantage_clamp: float
 
 
-@identity_of("select_demonstrations")
+@identity_of("select_demonstrations", *SELECTOR)
 class SelectDemonstrationsConfig(Section):
     """Identity of `select_demonstrations`."""
 
@@ -420,14 +421,14 @@ class CheckClaimsConfig(Section):
     """Which validation curve of ours is judged: that of the primary endpoint."""
 
 
-@identity_of("emulate_grpo_epoch")
+@identity_of("emulate_grpo_epoch", *(name.replace("{", "{training.") for name in SELECTOR))
 class EmulateGrpoEpochConfig(Section):
     """Identity of `emulate_grpo_epoch`."""
 
     training: Annotated[TrainGrpoEpochConfig, Planned("emulated_training")]
 
 
-@identity_of("emulate_untouched", of="presets.{emulate.preset}")
+@identity_of("emulate_untouched", *SELECTOR, of="presets.{emulate.preset}")
 class EmulateUntouchedConfig(Section):
     """Identity of `emulate_untouched`."""
 
@@ -439,7 +440,7 @@ class EmulateUntouchedConfig(Section):
     seed: Annotated[Seed, Setting("emulate.seed")]
 
 
-@identity_of("emulate_selections", of="presets.{emulate.preset}")
+@identity_of("emulate_selections", *SELECTOR, of="presets.{emulate.preset}")
 class EmulateSelectionsConfig(Section):
     """Identity of `emulate_selections`."""
 

@@ -150,6 +150,20 @@ class Experiment(Section):
         return at_most(("rl_data", "shots"), self.rl_data.shots, "pools.size", self.pools.size)
 
     @rule
+    def _step_embeddings_are_trained(self) -> Iterator[Fault]:
+        """A step without an embedding could not be scored, and one that no selection reaches keeps random numbers."""
+        most, name = max(self.evaluation.shots), "evaluation.shots"
+        for preset in sorted({arm.preset for arm in self.arms if hasattr(arm, "preset")} & self.presets.keys()):
+            steps, place = self.presets[preset].selector.steps, ("presets", preset, "selector", "steps")
+            drawn = max(self.rl_data.shots, *self.presets[preset].on_policy.shots)
+            if steps and not max(most, drawn) <= steps:
+                bound = f"must be 0 or at least {max(most, drawn)}, the most shots that are evaluated or trained"
+                yield place, f"{bound}, got {steps}. Raise it, or write steps: 0."
+            elif steps and self.rl_data.shots < most:
+                bound = f"must be 0 where rl_data.shots={self.rl_data.shots} is below the largest of {name}, {most}"
+                yield place, f"{bound}, got {steps}. Later rows would not be trained: raise rl_data.shots."
+
+    @rule
     def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
         for name in sorted({arm.preset for arm in self.arms if getattr(arm, "on_policy", None)} & self.presets.keys()):
             place, largest = ("presets", name, "on_policy", "shots"), max(self.presets[name].on_policy.shots)
