@@ -17,7 +17,6 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from lever_pipe.base.members import available
-from lever_pipe.base.parsing import MEMBER_REMEDY, unknown_member
 from lever_pipe.base.sections import (
     Distinct,
     Fault,
@@ -321,14 +320,6 @@ class Selector(Section):
     @rule
     def _heads_divide_width(self) -> list[Fault]:
         return dividing(("heads",), self.heads, "width", self.width)
-
-    @rule
-    def _members_exist(self) -> Iterator[Fault]:
-        for key, folder in (("network", "lever/networks"), ("head", "lever/heads")):
-            name = getattr(self, key)
-            if name not in available(folder):
-                seen = unknown_member(folder, name)
-                yield (key,), f"must be a module of lever_pipe/{folder}, got {seen}. {MEMBER_REMEDY}"
 
     @rule
     def _members_read_their_options(self) -> Iterator[Fault]:

@@ -48,6 +48,8 @@ MEMBERS: Mapping[tuple[str, ...], str] = {
     ("intention", "model", "codec"): "intention/codecs",
 }
 """Keys that name a module, and the folder that holds it."""
+MEMBERS_OF_SELECTORS: Mapping[str, str] = {"network": "lever/networks", "head": "lever/heads"}
+"""The same, of each preset's selector."""
 OTHER_NAMES: Mapping[tuple[str, ...], tuple[str, ...]] = {("lvlm", "member"): (AUTO,)}
 """What a key may say besides."""
 PROJECT = Path(__file__).resolve().parents[2]
@@ -218,14 +220,20 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
 
 def _unknown_members(experiment: Experiment) -> list[str]:
     lines: list[str] = []
-    for path, kind in MEMBERS.items():
+    for path, kind in [*MEMBERS.items(), *_members_of_presets(experiment)]:
         name: Any = experiment
         for key in path:
-            name = getattr(name, key, None)
+            name = name.get(key) if isinstance(name, dict) else getattr(name, key, None)
         if isinstance(name, str) and name not in (*available(kind), *OTHER_NAMES.get(path, ())):
             seen = unknown_member(kind, name)
             lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
     return lines
+
+
+def _members_of_presets(experiment: Experiment) -> Iterator[tuple[tuple[str, ...], str]]:
+    for preset in getattr(experiment, "presets", {}):
+        for key, kind in MEMBERS_OF_SELECTORS.items():
+            yield ("presets", preset, "selector", key), kind
 
 
 def _taken(path: Path, *, may_be_home: bool) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lever_pipe.base.parsing import load_member
+from lever_pipe.base.members import member
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import require_shapes
@@ -67,7 +67,7 @@ class PointerSelector(nn.Module):
         gradient norms.
         """
         a = self.architecture
-        head: Head = load_member("lever/heads", a.head).build(HeadSettings(a.width, a.temperature, a.steps, a.penalty))
+        head: Head = member("lever/heads", a.head).build(HeadSettings(a.width, a.temperature, a.steps, a.penalty))
         self._head = (head,)  # as a submodule it would come before the names of its tensors
         for name, part in head.named_children():
             self.add_module(name, part)
@@ -137,7 +137,7 @@ class PointerSelector(nn.Module):
 def build_selector(architecture: Architecture) -> PointerSelector:
     """Return a selector whose weights mean nothing yet: `initialise` or a checkpoint fills them."""
     with ambient_stream(0, "construction"):  # the library draws weights from the global stream, which nobody may use
-        module: PointerSelector = load_member("lever/networks", architecture.network).build(architecture)
+        module: PointerSelector = member("lever/networks", architecture.network).build(architecture)
         return rowwise(module)
 
 
