@@ -131,7 +131,7 @@ def test_flips_belong_to_the_run_and_its_base(inputs: dict[str, Any], tmp_path: 
 
 
 def test_a_score_without_its_answer_is_told(inputs: dict[str, Any], tmp_path: Path) -> None:
-    few = tmp_path / "few"
-    storage.write_rows(few, storage.read_rows(inputs["answers"][3], AnswerRow)[:-1])
-    with pytest.raises(RecordError, match="query 11 with 3 shots"):
+    few, rows = tmp_path / "few", storage.read_rows(inputs["answers"][3], AnswerRow)
+    storage.write_rows(few, [*rows[:-2], rows[-1]])
+    with pytest.raises(RecordError, match="query 11 with 1 shots"):
         collected({**inputs, "answers": (*inputs["answers"][:3], few)}, tmp_path)

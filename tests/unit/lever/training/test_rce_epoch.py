@@ -15,8 +15,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Rce, Reward, Selector
-from lever_pipe.lever.selector.features import fuse
 from lever_pipe.lever.networks.cross_attention import CrossAttention
+from lever_pipe.lever.selector.features import fuse
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
