@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from dataclasses import replace
@@ -255,6 +256,31 @@ def test_a_frozen_selector_says_the_same_bits(network: str, head: str) -> None:
         assert torch.equal(frozen.scores(batch), together)
         alone = frozen.scores(batch.take(torch.tensor([4])))
     torch.testing.assert_close(alone[0], together[4], atol=1e-5, rtol=0)  # products of candidates are no row's own
+
+
+@every_pair
+def test_a_choice_does_not_depend_on_its_company(network: str, head: str) -> None:
+    module, pools = selector(head, network), pools_of(300)  # more queries than are scored at one time
+    queries = EmbeddingTable(torch.randn(300, 6, generator=torch_generator(3)))
+    rows = choose(module, table(), queries, pools, 4)
+    assert choose(module, table(), queries, pools[280:281], 4) == rows[280:281]
+    assert choose(module, table(), queries, pools[:7], 4) == rows[:7]
+
+
+def pools_of(n: int) -> list[Pool]:
+    drawn = [torch.randperm(N_EXAMPLES, generator=torch_generator(4, query))[:K].tolist() for query in range(n)]
+    return [Pool(query_id=query, candidates=of_query) for query, of_query in enumerate(drawn)]  # type: ignore[arg-type]
+
+
+@every_pair
+def test_whatever_moves_the_module_moves_its_head(network: str, head: str) -> None:
+    for module in (selector(head, network).double(), copy.deepcopy(selector(head, network)).double()):
+        own = dict(module.named_parameters())
+        assert all(tensor is own[name] for name, tensor in module.head.named_parameters())
+        assert all(tensor.dtype == torch.float64 for tensor in module.head.parameters())
+    module, other = selector(head, network, seed=1), selector(head, network, seed=2)
+    module.load_state_dict(other.state_dict(), strict=True)
+    assert torch.equal(table().scores(module, groups()), table().scores(other, groups()))
 
 
 @every_pair
@@ -527,10 +553,7 @@ def test_choice_gives_from_one_to_all_shots() -> None:
     with torch.no_grad():
         module.stop_token.mul_(2.0)
     queries = EmbeddingTable(torch.randn(60, 6, generator=torch_generator(3)))
-    pools = [
-        Pool(query_id=i, candidates=torch.randperm(N_EXAMPLES, generator=torch_generator(i))[:K].tolist())  # type: ignore[arg-type]
-        for i in range(60)
-    ]
+    pools = pools_of(60)
     rows = {shots: choose(module, table(), queries, pools, shots) for shots in (1, 2, 5)}
     lengths = {shots: [len(row.demonstrations) for row in of] for shots, of in rows.items()}
     assert lengths[1] == [1] * 60
