@@ -8,7 +8,7 @@ world overrides them in `config.yaml`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Literal, get_args
@@ -309,6 +309,28 @@ class Beams(Section):
             width = min(self.size, width * (pool - step))
 
 
+OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "network": {
+        "cross_attention": ("feed_forward", "layers", "heads", "attention_dropout"),
+        "bi_encoder": (),
+    },
+    "head": {
+        "static": (),
+        "gated": (),
+        "blend": (),
+        "gru": ("steps",),
+        "gru_mmr": ("steps", "penalty"),
+        "additive": ("steps",),
+        "bilinear": ("steps",),
+        "stop": ("steps",),
+    },
+}
+"""Which keys of `selector` a member of the package reads beside those that all read; a member beside the package may
+read any."""
+STOPPING = ("stop",)
+"""Heads of the package that may end a selection before its last shot."""
+
+
 class Selector(Section):
     """The pointer network (source: Lever-Plus v3, published code)."""
 
@@ -323,13 +345,37 @@ class Selector(Section):
     dropout: float = Field(0.5, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     temperature: float = Field(0.1, gt=0, le=10)
-    head: Literal["static", "gated"] = "static"
-    """`static`: one ranking, whatever was chosen before (published v3); `gated`: each pick moves the query vector
-    through a learned gate, so that later picks may complement earlier ones."""
+    network: str = "cross_attention"
+    """A member of `lever_pipe/lever/networks`: `cross_attention` lets the query look at its pool (published v2 to v4);
+    `bi_encoder` maps query and candidates apart (published v1, with head `blend`)."""
+    head: str = "static"
+    """A member of `lever_pipe/lever/heads`. `static`: one ranking, whatever was chosen before (published v3); with all
+    others each pick moves what later ones are scored against, so that they may complement it."""
+    steps: int = Field(0, ge=0, le=16)
+    """Rows of step embeddings, one a shot; 0 for none. Read by `gru` and the heads that are made from it."""
+    penalty: float = Field(0.744, gt=0, le=1000)
+    """Logits that `gru_mmr` takes off a candidate like an earlier pick before it is trained (published: 0.744)."""
 
     @rule
     def _heads_divide_width(self) -> list[Fault]:
         return dividing(("heads",), self.heads, "width", self.width)
+
+    @rule
+    def _members_read_their_options(self) -> Iterator[Fault]:
+        for key, read in OPTIONS.items():
+            name = getattr(self, key)
+            for option in sorted({each for options in read.values() for each in options} - {*read.get(name, ())}):
+                default, value = type(self).model_fields[option].default, getattr(self, option)
+                if name in read and value != default:
+                    readers = [each for each, options in read.items() if option in options]
+                    bound = f"must stay {default} with {key}: {name}, which does not read it"
+                    yield (option,), f"{bound}, got {value}. Drop it, or name one of {', '.join(readers)}."
+
+    @rule
+    def _penalty_is_in_range(self) -> list[Fault]:
+        do = "Lower it, or lower the temperature."
+        is_read = "penalty" in OPTIONS["head"].get(self.head, ())
+        return at_most(("penalty",), self.penalty, "2 / temperature", 2 / self.temperature, do) if is_read else []
 
 
 class Reward(Section):
@@ -443,6 +489,8 @@ class OnPolicy(Section):
     advantage_clamp: float = Field(5.0, gt=0, le=100)
     reward: Reward = Reward(mode="accuracy_plus_expected", hard=0.5, soft=0.5)
     """Of the selections drawn; it may differ from that of the stored ones."""
+    stop_price: float = Field(0.0, ge=0, le=1)
+    """What the reward loses with each demonstration, where `selector.head` may stop before the last shot."""
     weight_decay: float = Field(0.01, ge=0, le=1)
     freeze_projections: bool = False
     """As in `grpo`."""
@@ -499,6 +547,20 @@ class Preset(Section):
     train_share: float = Field(0.8, gt=0, lt=1)
     """Share of the RL queries, in id order, that trains; the rest gives the validation loss."""
     max_gradient_norm: float = Field(1.0, gt=0)
+
+    @rule
+    def _a_price_is_paid(self) -> Iterator[Fault]:
+        price, head = self.on_policy.stop_price, self.selector.head
+        if price and head in OPTIONS["head"] and head not in STOPPING:
+            bound = f"must stay 0.0 with selector.head: {head}, which takes every shot"
+            yield ("on_policy", "stop_price"), f"{bound}, got {price}. Drop it, or name {', '.join(STOPPING)}."
+
+    @rule
+    def _something_is_trained(self) -> Iterator[Fault]:
+        for objective in ("grpo", "on_policy"):
+            if self.selector.network == "bi_encoder" and getattr(self, objective).freeze_projections:
+                said = "must be false with selector.network: bi_encoder, which has projections only, got true"
+                yield (objective, "freeze_projections"), f"{said}. Write {objective}: {{freeze_projections: false}}."
 
 
 class OnPolicyRuns(Section):

@@ -102,6 +102,7 @@ def identity_of(stage: str, *members: str, of: str | Planned | None = None) -> C
 OF_PRESET = "presets.{preset}"
 """A run's hyper-parameters."""
 LVLM = "lvlms.{lvlm.member}"
+SELECTOR = ("lever.networks.{selector.network}", "lever.heads.{selector.head}")
 OfSeed = Annotated[Seed, Wildcard("seed")]
 OfEpoch = Annotated[Epoch, Wildcard("epoch")]
 Names = tuple[str, ...]
@@ -197,7 +198,7 @@ class RewardGroupsConfig(Section):
     reward: Annotated[Reward, Planned("reward")]
 
 
-@identity_of("initialise_selector", of=OF_PRESET)
+@identity_of("initialise_selector", *SELECTOR, of=OF_PRESET)
 class InitialiseSelectorConfig(Section):
     """Identity of `initialise_selector`."""
 
@@ -225,14 +226,14 @@ class TrainingFromBaseConfig(TrainingConfig):
     base_rce_epoch: Annotated[Epoch, Wildcard("base")]
 
 
-@identity_of("train_sft_epoch", of=OF_PRESET)
+@identity_of("train_sft_epoch", *SELECTOR, of=OF_PRESET)
 class TrainSftEpochConfig(TrainingConfig):
     """Identity of `train_sft_epoch`."""
 
     sft: Sft
 
 
-@identity_of("train_rce_epoch", of=OF_PRESET)
+@identity_of("train_rce_epoch", *SELECTOR, of=OF_PRESET)
 class TrainRceEpochConfig(TrainingConfig):
     """Identity of `train_rce_epoch`."""
 
@@ -241,7 +242,7 @@ class TrainRceEpochConfig(TrainingConfig):
     """Its first epoch's start, by name; 0 for the untrained selector."""
 
 
-@identity_of("train_grpo_epoch", of=OF_PRESET)
+@identity_of("train_grpo_epoch", *SELECTOR, of=OF_PRESET)
 class TrainGrpoEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_grpo_epoch`."""
 
@@ -249,7 +250,7 @@ class TrainGrpoEpochConfig(TrainingFromBaseConfig):
     kl_beta: Annotated[KlBeta, Wildcard("beta")]
 
 
-@identity_of("train_on_policy_epoch", LVLM, of=OF_PRESET)
+@identity_of("train_on_policy_epoch", LVLM, *SELECTOR, of=OF_PRESET)
 class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_on_policy_epoch`."""
 
@@ -260,7 +261,7 @@ class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
     kl_beta: Annotated[KlBeta, Wildcard("beta")]
 
 
-@identity_of("train_distil_epoch", of=OF_PRESET)
+@identity_of("train_distil_epoch", *SELECTOR, of=OF_PRESET)
 class TrainDistilEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_distil_epoch`."""
 
@@ -274,7 +275,7 @@ class ContinuedRce(Rce):
     freeze_projections: bool
 
 
-@identity_of("train_continued_epoch", of=OF_PRESET)
+@identity_of("train_continued_epoch", *SELECTOR, of=OF_PRESET)
 class TrainContinuedEpochConfig(TrainingFromBaseConfig):
     """Identity of `train_continued_epoch`."""
 
@@ -294,7 +295,7 @@ class MeasureRewardsConfig(Section):
     advantage_clamp: float
 
 
-@identity_of("select_demonstrations")
+@identity_of("select_demonstrations", *SELECTOR)
 class SelectDemonstrationsConfig(Section):
     """Identity of `select_demonstrations`."""
 
@@ -495,14 +496,14 @@ class CheckClaimsConfig(Section):
     """Which validation curve of ours is judged: that of the primary endpoint."""
 
 
-@identity_of("emulate_grpo_epoch")
+@identity_of("emulate_grpo_epoch", *(name.replace("{", "{training.") for name in SELECTOR))
 class EmulateGrpoEpochConfig(Section):
     """Identity of `emulate_grpo_epoch`."""
 
     training: Annotated[TrainGrpoEpochConfig, Planned("emulated_training")]
 
 
-@identity_of("emulate_untouched", of="presets.{emulate.preset}")
+@identity_of("emulate_untouched", *SELECTOR, of="presets.{emulate.preset}")
 class EmulateUntouchedConfig(Section):
     """Identity of `emulate_untouched`."""
 
@@ -514,7 +515,7 @@ class EmulateUntouchedConfig(Section):
     seed: Annotated[Seed, Setting("emulate.seed")]
 
 
-@identity_of("emulate_selections", of="presets.{emulate.preset}")
+@identity_of("emulate_selections", *SELECTOR, of="presets.{emulate.preset}")
 class EmulateSelectionsConfig(Section):
     """Identity of `emulate_selections`."""
 

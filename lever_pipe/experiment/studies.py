@@ -50,6 +50,8 @@ MEMBERS: Mapping[tuple[str, ...], str] = {
     ("intention", "model", "codec"): "intention/codecs",
 }
 """Keys that name a module, and the folder that holds it."""
+MEMBERS_OF_SELECTORS: Mapping[str, str] = {"network": "lever/networks", "head": "lever/heads"}
+"""The same, of each preset's selector."""
 OTHER_NAMES: Mapping[tuple[str, ...], tuple[str, ...]] = {("lvlm", "member"): (AUTO,)}
 """What a key may say besides."""
 PROJECT = Path(__file__).resolve().parents[2]
@@ -143,6 +145,9 @@ class Experiment(Section):
                 yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
             seen.add(name)
 
+    def _all_arms(self) -> tuple[ArmSettings, ...]:
+        return (*self.arms, *(self.grid.arms if "grid" in self.studies else ()))
+
     def _presets_of_arms(self) -> Iterator[tuple[Place, str]]:
         for index, arm in enumerate(self.arms):
             if hasattr(arm, "preset"):
@@ -177,7 +182,7 @@ class Experiment(Section):
 
     @rule
     def _beams_are_within_their_pools(self) -> Iterator[Fault]:
-        if not any(getattr(arm, "sft_epochs", 0) for arm in (*self.arms, *self.grid.arms)):
+        if not any(getattr(arm, "sft_epochs", 0) for arm in self._all_arms()):
             return
         yield from at_most(("beams", "anchors"), self.beams.anchors, "rl_data.n_queries", self.rl_data.n_queries)
         yield from at_most(("beams", "shots"), self.beams.shots, "pools.size", self.pools.size)
@@ -196,8 +201,24 @@ class Experiment(Section):
                 yield from at_most(place, preset.rce_from_sft_epoch, bound, arm.sft_epochs, do)
 
     @rule
+    def _step_embeddings_are_trained(self) -> Iterator[Fault]:
+        """A step without an embedding could not be scored, and one that no selection reaches keeps random numbers."""
+        most, name = max(self.evaluation.shots), "evaluation.shots"
+        for preset in sorted({arm.preset for arm in self._all_arms() if hasattr(arm, "preset")} & self.presets.keys()):
+            steps, place = self.presets[preset].selector.steps, ("presets", preset, "selector", "steps")
+            drawn = max(self.rl_data.shots, *self.presets[preset].on_policy.shots)
+            if steps and not max(most, drawn) <= steps:
+                bound = f"must be 0 or at least {max(most, drawn)}, the most shots that are evaluated or trained"
+                yield place, f"{bound}, got {steps}. Raise it, or write steps: 0."
+            elif steps and self.rl_data.shots < most:
+                bound = f"must be 0 where rl_data.shots={self.rl_data.shots} is below the largest of {name}, {most}"
+                yield place, f"{bound}, got {steps}. Later rows would not be trained: raise rl_data.shots."
+
+    @rule
     def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
-        for name in sorted({arm.preset for arm in self.arms if getattr(arm, "on_policy", None)} & self.presets.keys()):
+        for name in sorted(
+            {arm.preset for arm in self._all_arms() if getattr(arm, "on_policy", None)} & self.presets.keys()
+        ):
             place, largest = ("presets", name, "on_policy", "shots"), max(self.presets[name].on_policy.shots)
             yield from at_most(place, largest, "pools.size", self.pools.size)
 
@@ -269,10 +290,10 @@ def _laid_over(below: Any, above: Any) -> Any:
 
 def _unknown_members(experiment: Experiment) -> list[str]:
     lines: list[str] = []
-    for path, kind in MEMBERS.items():
+    for path, kind in [*MEMBERS.items(), *_members_of_presets(experiment)]:
         name: Any = experiment
         for key in path:
-            name = getattr(name, key, None)
+            name = name.get(key) if isinstance(name, dict) else getattr(name, key, None)
         if isinstance(name, str) and name not in (*available(kind), *OTHER_NAMES.get(path, ())):
             seen = unknown_member(kind, name)
             lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
@@ -283,6 +304,12 @@ def _unknown_members(experiment: Experiment) -> list[str]:
                 f"grid.samplers[{index}]: must be a module of lever_pipe/lever/samplers, got {seen}. {MEMBER_REMEDY}"
             )
     return lines
+
+
+def _members_of_presets(experiment: Experiment) -> Iterator[tuple[tuple[str, ...], str]]:
+    for preset in getattr(experiment, "presets", {}):
+        for key, kind in MEMBERS_OF_SELECTORS.items():
+            yield ("presets", preset, "selector", key), kind
 
 
 def _taken(path: Path, *, may_be_home: bool) -> str:

@@ -12,6 +12,7 @@ from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Example
 from lever_pipe.lever.gallery import EQUAL, Comparison, kind_of
 from lever_pipe.lever.samples import PolicyAnswers
+from lever_pipe.metrics.agreement import ENDED, padded_selections
 
 ALL, MEAN = "all", "mean"
 
@@ -74,7 +75,7 @@ def selections(
     policies: Mapping[str, PolicyAnswers], queries: Sequence[Example], shots: Sequence[int], agreements: Agreements
 ) -> Iterator[SelectionRow]:
     """Yield the shares of each group, over all questions and over those of each kind; policies without demonstrations
-    have none.
+    have none, and at a rank those questions count that have so many.
 
     Args:
         policies: by name.
@@ -89,13 +90,14 @@ def selections(
     groups: dict[str, list[NDArray[np.int64]]] = {}
     for name, policy in policies.items():
         chosen = [policy.said[query.example_id, max(shots)].demonstrations for query in queries]
-        if chosen and chosen[0]:
-            groups.setdefault(group_of(name), []).append(np.array(chosen, dtype=np.int64))
+        if any(chosen):
+            groups.setdefault(group_of(name), []).append(padded_selections(chosen, max(shots)))
     for group, runs in groups.items():
         chosen_SQR = np.stack(runs)
         for kind, places in sorted(kinds.items(), key=lambda item: (item[0] != ALL, item[0])):
             picked_SNR = chosen_SQR[:, places]
             for rank in range(picked_SNR.shape[2]):
-                for what, agrees_QT in agreements.items():
-                    found = agrees_QT[ids[places], picked_SNR[:, :, rank]]
+                taken = picked_SNR[:, :, rank] != ENDED
+                for what, agrees_QT in agreements.items() if taken.any() else ():
+                    found = agrees_QT[ids[places], picked_SNR[:, :, rank]][taken]
                     yield SelectionRow(group, kind, rank + 1, what, float(found.mean()), found.size)

@@ -66,7 +66,7 @@ class Sample(Row):
 def read_answers(policy: str, answers: Path, per_question: Path, shots: Sequence[int]) -> PolicyAnswers:
     """Return what a policy led to at these shot counts.
 
-    A policy without demonstrations has one answer for all counts.
+    A policy that gives a query fewer demonstrations, none for instance, has its longest answer for all further counts.
 
     Raises:
         RecordError: a malformed row, or a score without its answer.
@@ -79,7 +79,7 @@ def read_answers(policy: str, answers: Path, per_question: Path, shots: Sequence
         if score.shots not in shots:
             continue
         of_query = rows.get(score.query_id, {})
-        answer = of_query.get(score.shots, of_query.get(0))
+        answer = of_query.get(min(score.shots, max(of_query, default=0)))
         if answer is None:
             raise RecordError(
                 f"{answers}: expected an answer of query {score.query_id} with {score.shots} shots",

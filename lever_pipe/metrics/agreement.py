@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.shapes import ShapeError
+
+ENDED = -1
+"""In the place of a demonstration behind the last one of a selection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,21 @@ def agreement_matrices(selections_PNS: NDArray[np.int64], shots: int) -> Agreeme
         as_set=_equal_shares(_row_numbers(np.sort(first_PNS, axis=2))),
         at_position=_equal_shares(first_PNS[:, :, -1]),
     )
+
+
+def padded_selections(chosen: Sequence[Sequence[int]], shots: int) -> NDArray[np.int64]:
+    """Return the first demonstrations of N selections as one array, [N, S]; short ones go on with `ENDED`.
+
+    So two selections are one prompt where their rows are equal, and behind their ends short ones agree.
+
+    Args:
+        chosen: ids in prompt order, of any length, N times.
+        shots: S.
+
+    Source: this project
+    """
+    rows = [[*row[:shots], *[ENDED] * (shots - len(row))] for row in chosen]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), shots)
 
 
 def parameter_differences(

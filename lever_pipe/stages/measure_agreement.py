@@ -14,7 +14,12 @@ from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.metrics.agreement import ParameterDifference, agreement_matrices, parameter_differences
+from lever_pipe.metrics.agreement import (
+    ParameterDifference,
+    agreement_matrices,
+    padded_selections,
+    parameter_differences,
+)
 from lever_pipe.report.long_format import write_csv
 
 AGREEMENT_COLUMNS = ("left", "right", "shots", "as_sequence", "as_set", "at_position")
@@ -76,11 +81,11 @@ def _read_selections(path: Path, queries: Sequence[Example]) -> Chosen:
 def _compare_selections(chosen: Mapping[str, Chosen], shots: Sequence[int]) -> Iterator[Line]:
     """Yield every pair that a reader asks for; a policy that selects nothing agrees with no other."""
     most = max(shots)
-    names = [name for name, of in chosen.items() if all(len(demonstrations) >= most for demonstrations in of.values())]
+    names = [name for name, of in chosen.items() if any(of.values())]
     if len(names) < 2:
         return
     queries = sorted(chosen[names[0]])
-    ids_PNS = np.array([[chosen[name][query][:most] for query in queries] for name in names], dtype=np.int64)
+    ids_PNS = np.stack([padded_selections([chosen[name][query] for query in queries], most) for name in names])
     pairs = _pairs_of(names)
     for k in shots:
         found = agreement_matrices(ids_PNS, k)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -26,6 +27,8 @@ from lever_pipe.experiment.stage_configs import (
     SamplePoolsConfig,
 )
 from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.lever.selector.decoding import greedy
+from lever_pipe.lever.selector.network import Architecture, Encoded, build_selector
 from lever_pipe.lever.training.groups import load_groups
 from lever_pipe.lever.trajectories import make_group, score_trajectory
 from lever_pipe.runtime import plan
@@ -50,6 +53,22 @@ REWARD = '''"""One for a right answer of one token."""
 def reward(inputs, weights):
     """Return 3 h."""
     return 3.0 * inputs.correct * weights.hard
+'''
+HEAD = '''"""The nearest of what is not like the first pick."""
+from lever_pipe.lever.heads.protocol import Head
+
+
+class Contrary(Head):
+    """Each pick turns the query's vector round."""
+
+    def moved(self, vectors_BGH, picked_BGH):
+        """Return the vectors after a pick."""
+        return -picked_BGH
+
+
+def build(settings):
+    """Return the head."""
+    return Contrary(settings)
 '''
 READER = '''"""One JSON file."""
 import hashlib
@@ -129,6 +148,22 @@ def example(number: int) -> Example:
         answers=("a",) * 10,
         answer="a",
     )
+
+
+def test_a_head_is_one_file(beside: Path) -> None:
+    presets = yaml.safe_load((ROOT / "config.yaml").read_text())["presets"]
+    mine = presets | {"mine": {"selector": {"head": "mine", "steps": 4}}}
+    with pytest.raises(ConfigError, match=r"presets.mine.selector.head: must be a module .* got 'mine'"):
+        configured(presets=mine)
+    path = added(beside, "lever/heads/mine.py", HEAD)
+    given = configured(presets=mine)
+    wildcards = {"seed": "0", "epoch": "1"}
+    assert identity_follows(path, "train_rce_epoch", given, preset="mine", **wildcards)
+    assert not identity_follows(path, "train_rce_epoch", given, preset="world", **wildcards)
+    module = build_selector(Architecture(2, 2, 1, 1, 0.0, 0.0, 1.0, head="mine"))
+    v = torch.tensor([[[1.0, 0.0], [0.9, 0.1], [-1.0, 0.0]]])
+    picks = greedy(module, Encoded(torch.tensor([[1.0, 0.0]]), v), 2)
+    assert picks.tolist() == [[0, 2]]
 
 
 def test_a_sampler_is_one_file(beside: Path, tmp_path: Path) -> None:

@@ -8,18 +8,20 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import ShapeError, require_shapes
-from lever_pipe.lever.selector.network import Encoded, PointerSelector, rank_pool, rows_at
+from lever_pipe.lever.selector.network import Encoded, PointerSelector, rank_pool
 
 
 @torch.no_grad()
 def greedy(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
     """Return the best candidate at each step, `[B, S]` pool positions; ties keep pool order.
 
+    K in place of a position, from some step on and never at the first, ends a selection before.
+
     Raises:
         ShapeError: fewer candidates than shots.
     """
     _require_enough(encoded.candidates.shape[1], shots)
-    if module.gate is None:
+    if not module.head.follows:
         return rank_pool(module.first(encoded), shots)
     return _pick(module, encoded, 1, shots, lambda logits_BGK, _: logits_BGK).squeeze(1)
 
@@ -29,13 +31,17 @@ def draw(module: PointerSelector, encoded: Encoded, noise_BGSK: Tensor) -> Tenso
     """Return G selections a query, `[B, G, S]` pool positions: at each step the largest logit + noise not yet chosen.
 
     With standard Gumbel noise (`gumbel`) they are exact draws from the policy (Plackett-Luce, without repeats):
-    P(argmax of logit + noise = k) = softmax(logit)_k over the candidates that are left.
+    P(argmax of logit + noise = k) = softmax(logit)_k over the candidates that are left. The noise is as wide as there
+    are `outcomes`: where a selection may end, one more than candidates, and K ends it as in `greedy`.
 
     Raises:
         ShapeError: fewer candidates than shots, or noise of another shape.
     """
-    sizes = require_shapes(("candidates", "B K H", encoded.candidates), ("noise", "B G S K", noise_BGSK))
-    _require_enough(sizes["K"], sizes["S"])
+    n_pool, outcomes = encoded.candidates.shape[1], module.outcomes(encoded)
+    sizes = require_shapes(("noise", "B G S K", noise_BGSK), ("queries", "B H", encoded.queries))
+    if sizes["K"] != outcomes:
+        raise ShapeError(f"noise must be [B G S K] with K={outcomes}, got {list(noise_BGSK.shape)}")
+    _require_enough(n_pool, sizes["S"])
     return _pick(module, encoded, sizes["G"], sizes["S"], lambda logits_BGK, step: logits_BGK + noise_BGSK[:, :, step])
 
 
@@ -52,17 +58,20 @@ def _pick(
     shots: int,
     utilities: Callable[[Tensor, int], Tensor],
 ) -> Tensor:
-    u, v = encoded
-    u = u[:, None].expand(-1, group, -1)
-    logits_BGK = module.logits(u, v)
-    chosen_BGK = torch.zeros_like(logits_BGK, dtype=torch.bool)
+    v, head = encoded.candidates, module.head
+    state = module.start(encoded, group)
+    logits_BGK = head.logits([state], v, may_stop=True)[:, :, 0]
+    taken_BGK = torch.zeros_like(logits_BGK, dtype=torch.bool)
+    ends_K = torch.arange(logits_BGK.shape[-1], device=v.device) >= v.shape[1]
     picks: list[Tensor] = []
     for step in range(shots):
-        if picks and module.gate is not None:
-            u = module.after(u, rows_at(v, picks[-1]))
-            logits_BGK = module.logits(u, v)
-        picks.append(utilities(logits_BGK, step).masked_fill(chosen_BGK, -torch.inf).argmax(dim=-1))
-        chosen_BGK.scatter_(-1, picks[-1][..., None], value=True)
+        if picks and head.follows:
+            state = head.after(state, picks[-1], v)
+            logits_BGK = head.logits([state], v, may_stop=True)[:, :, 0]
+        picks.append(utilities(logits_BGK, step).masked_fill(taken_BGK, -torch.inf).argmax(dim=-1))
+        taken_BGK.scatter_(-1, picks[-1][..., None], value=True)
+        # What has ended stays so: nothing is left but its end.
+        taken_BGK = torch.where(ends_K[picks[-1]][..., None], ~ends_K, taken_BGK)
     return torch.stack(picks, dim=-1)
 
 

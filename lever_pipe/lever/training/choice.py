@@ -16,7 +16,7 @@ BATCH = 256
 """Queries scored at one time. The last batch is filled up: products of one shape round a query alike in any company."""
 
 Decode = Callable[[PointerSelector, Encoded, int], Tensor]
-"""Turns a module, what it has encoded, and shots into pool positions `[B, S]`."""
+"""Turns a module, what it has encoded, and shots into pool positions `[B, S]`; K ends a selection before."""
 
 
 @torch.inference_mode()
@@ -29,7 +29,7 @@ def choose(
     *,
     decode: Decode = greedy,
 ) -> list[Selection]:
-    """Return the selection of every pool's query."""
+    """Return the selection of every pool's query, of fewer demonstrations than shots where the policy stops before."""
     frozen, rows = FrozenSelector(module, train), list[Selection]()
     for part in torch.arange(len(pools)).split(BATCH):  # type: ignore[no-untyped-call]
         batch = [pools[i] for i in part.tolist()]
@@ -37,6 +37,10 @@ def choose(
         candidates = torch.tensor([pool.candidates for pool in filled])
         query = queries.vectors[torch.tensor([pool.query_id for pool in filled])]
         ranked = decode(module, frozen.encoded(module.project(query), candidates), shots).cpu()
-        chosen = candidates.gather(1, ranked)[: len(batch)].tolist()
-        rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=True)]
+        most = candidates.shape[1] - 1
+        chosen, lengths = candidates.gather(1, ranked.clamp(max=most)).tolist(), (ranked <= most).sum(dim=1).tolist()
+        rows += [
+            Selection(query_id=pool.query_id, demonstrations=chosen[row][: lengths[row]])
+            for row, pool in enumerate(batch)
+        ]
     return rows

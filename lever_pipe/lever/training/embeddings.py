@@ -23,9 +23,9 @@ class EmbeddingTable(NamedTuple):
 
     vectors: Tensor
 
-    def scores(self, module: PointerSelector, groups: Groups) -> Tensor:
-        """Return the selector's logits for a batch of groups: `[B, K]`, or `[B, G, S, K]` if they follow the picks."""
-        return scores_of(module, self.encoded(module, groups), groups)
+    def scores(self, module: PointerSelector, groups: Groups, *, may_stop: bool = False) -> Tensor:
+        """Return the selector's logits for a batch of groups (`scores_of`)."""
+        return scores_of(module, self.encoded(module, groups), groups, may_stop=may_stop)
 
     def encoded(self, module: PointerSelector, groups: Groups) -> Encoded:
         """Return the queries and pools of a batch as the selector compares them.
@@ -59,9 +59,10 @@ class FrozenSelector:
         self._candidates_NH = module.as_candidates(self._projected_NH)
 
     @torch.no_grad()
-    def scores(self, groups: Groups) -> Tensor:
+    def scores(self, groups: Groups, *, may_stop: bool = False) -> Tensor:
         """Return the logits for a batch of groups, as `EmbeddingTable.scores`."""
-        return scores_of(self._module, self.encoded(self._projected_NH[groups.queries], groups.pools), groups)
+        encoded = self.encoded(self._projected_NH[groups.queries], groups.pools)
+        return scores_of(self._module, encoded, groups, may_stop=may_stop)
 
     @torch.no_grad()
     def encoded(self, query_BH: Tensor, pools_BK: Tensor) -> Encoded:
@@ -70,9 +71,15 @@ class FrozenSelector:
         return Encoded(queries, embedding(pools_BK, self._candidates_NH))
 
 
-def scores_of(module: PointerSelector, encoded: Encoded, groups: Groups) -> Tensor:
-    """Return the logits of an encoded batch: `[B, K]`, or `[B, G, S, K]` if they follow the picks."""
-    return module.first(encoded) if module.gate is None else module.following(encoded, groups.selections)
+def scores_of(module: PointerSelector, encoded: Encoded, groups: Groups, *, may_stop: bool = False) -> Tensor:
+    """Return the logits of an encoded batch: `[B, K]`, or `[B, G, S, K]` if they follow the picks.
+
+    Stored selections all have one length, which somebody else has set: without `may_stop` they are scored under the
+    policy that goes on. What a policy drew may have ended early, and a head that stops has one column more.
+    """
+    if not module.head.follows:
+        return module.first(encoded)
+    return module.following(encoded, groups.selections, may_stop=may_stop)
 
 
 def read_table(embeddings: Path, split: str, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:

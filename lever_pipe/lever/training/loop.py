@@ -51,7 +51,7 @@ def run_epoch(
         for parameter in trainable:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        _complete_gate(module)
+        _complete_head(module)
         norm = nn.utils.clip_grad_norm_(trainable, max_gradient_norm)
         values = values | {"loss": float(loss.detach()), "grad_norm": float(norm)}
         _require_finite(values, after=n_queries)
@@ -62,9 +62,9 @@ def run_epoch(
     return {name: total / n_queries for name, total in totals.items()}
 
 
-def _complete_gate(module: PointerSelector) -> None:
-    """Selections of one shot do not reach the gate: its gradient is then 0, while any other absence is a fault."""
-    for parameter in module.gate.parameters() if module.gate is not None else ():
+def _complete_head(module: PointerSelector) -> None:
+    """Selections of one shot do not reach all of a head: a gradient is then 0, while any other absence is a fault."""
+    for parameter in module.head.parameters():
         if parameter.grad is None and parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
 

@@ -29,6 +29,7 @@ from lever_pipe.losses.on_policy import OnPolicyTerms, on_policy_terms
 from lever_pipe.losses.reduction import group_has_spread, masked
 from lever_pipe.losses.schedules import cosine
 from lever_pipe.losses.sequence import step_log_probs, step_logits
+from lever_pipe.losses.stopping import ended_selections, net_rewards
 
 Asked = tuple[ExampleId, tuple[ExampleId, ...]]
 """A query and the demonstrations that it is answered with, in order."""
@@ -58,6 +59,7 @@ class Drawn:
     """B queries with G selections each, and what is known of the moment they were drawn."""
 
     groups: Groups  # selections [B, G, S], beyond their length padded by further draws, rewards [B, G]
+    lengths: Tensor  # [B, G] demonstrations in a selection
     taken: Tensor  # [B, G, S] bool: the steps that belong to a selection
     accuracies: Tensor  # [B, G]
     log_probs: Tensor  # [B, G] under the policy that drew
@@ -145,32 +147,34 @@ def draw_groups(
     """Return selections drawn from the policy without replacement, with their rewards.
 
     The queries of an epoch take the configured lengths in turn, from the place `first` of this batch on; their order is
-    drawn, so each length is equally likely.
+    drawn, so each length is equally likely. A policy that may stop is bounded by it, and pays for each demonstration.
     """
-    device, n_pool = queries.queries.device, queries.pools.shape[1]
-    longest = max(settings.shots)
-    noise = gumbel((len(queries), settings.group, longest, n_pool), generator).to(device)
+    device, longest = queries.queries.device, max(settings.shots)
     module = policies.policy.eval()
     encoded = table.encoded(module, queries)
+    outcomes = module.outcomes(encoded)
+    noise = gumbel((len(queries), settings.group, longest, outcomes), generator).to(device)
     selections = draw(module, encoded, noise)
     turns = range(first, first + len(queries))
-    lengths = torch.tensor([settings.shots[turn % len(settings.shots)] for turn in turns], device=device)
-    taken = (torch.arange(longest, device=device) < lengths[:, None, None]).expand_as(selections)
-    asked = asked_of(queries, selections, lengths.tolist())
-    verdicts = torch.tensor(judge(asked), dtype=torch.float32, device=device)
+    most = torch.tensor([settings.shots[turn % len(settings.shots)] for turn in turns], device=device)
+    lengths, taken = ended_selections(selections, most, queries.pools.shape[1])
+    verdicts = torch.tensor(judge(asked_of(queries, selections, lengths)), dtype=torch.float32, device=device)
     rewards, accuracies = verdicts.view(len(queries), settings.group, len(Judged._fields)).unbind(dim=-1)
+    if module.head.stops:
+        rewards = net_rewards(rewards, lengths, price=settings.stop_price)
     groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
-    steps = step_log_probs(scores_of(module, encoded, groups), selections)
-    return Drawn(groups, taken, accuracies, masked(steps, taken).sum(dim=-1))
+    steps = step_log_probs(scores_of(module, encoded, groups, may_stop=True), selections)
+    return Drawn(groups, lengths, taken, accuracies, masked(steps, taken).sum(dim=-1))
 
 
-def asked_of(queries: Groups, selections_BGS: Tensor, lengths: Sequence[int]) -> list[Asked]:
+def asked_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> list[Asked]:
     """Return the query and the train ids of every drawn selection, queries outermost."""
-    chosen = queries.pools[:, None].expand(-1, selections_BGS.shape[1], -1).gather(2, selections_BGS)
+    positions = selections_BGS.clamp(max=queries.pools.shape[1] - 1)  # behind an end stands no position
+    chosen = queries.pools[:, None].expand(-1, selections_BGS.shape[1], -1).gather(2, positions)
     return [
         (ExampleId(query), tuple(ExampleId(i) for i in ids[:length]))
-        for query, group, length in zip(queries.queries.tolist(), chosen.tolist(), lengths, strict=True)
-        for ids in group
+        for query, group, lengths in zip(queries.queries.tolist(), chosen.tolist(), lengths_BG.tolist(), strict=True)
+        for ids, length in zip(group, lengths, strict=True)
     ]
 
 
@@ -200,7 +204,7 @@ def on_policy_step(
     clip_epsilon: float | None,
 ) -> Step:
     """Return the loss of a drawn batch and what is logged of it."""
-    scores, anchor = policies.scores(table, batch)
+    scores, anchor = policies.scores(table, batch, may_stop=True)
     # A step that is not taken has equal logits on both sides, and so no divergence.
     met = drawn.taken[..., None]
     logits, anchor_logits = (
@@ -226,6 +230,7 @@ def on_policy_step(
             "reward": float(batch.rewards.mean()),
             "accuracy": 100 * float(drawn.accuracies.mean()),
             "gradient_share_hard": float(group_has_spread(drawn.accuracies, batch.valid).float().mean()),
+            **({"shots": float(drawn.lengths.float().mean())} if policies.policy.head.stops else {}),
         },
     )
 

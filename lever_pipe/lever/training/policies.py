@@ -29,9 +29,10 @@ class Policies:
     policy: PointerSelector
     reference: FrozenSelector
 
-    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
+    def scores(self, table: EmbeddingTable, batch: Groups, *, may_stop: bool = False) -> tuple[Tensor, Tensor]:
         """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
-        return table.scores(self.policy.eval(), batch), self.reference.scores(batch)
+        policy = table.scores(self.policy.eval(), batch, may_stop=may_stop)
+        return policy, self.reference.scores(batch, may_stop=may_stop)
 
 
 def trained_share(module: PointerSelector) -> float:

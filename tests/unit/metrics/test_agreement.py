@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.metrics.agreement import (
+    ENDED,
     Agreement,
     ParameterDifference,
     agreement_matrices,
     clusters,
+    padded_selections,
     parameter_differences,
     selection_agreement,
 )
@@ -197,3 +199,8 @@ def test_every_two_of_a_cluster_agree_and_everyone_is_in_one(selections: NDArray
 def test_a_policy_without_a_comparison_joins_no_cluster() -> None:
     shares = np.array([[1.0, math.nan], [math.nan, 1.0]])
     assert clusters(shares, 0.0) == [[0], [1]]
+
+
+def test_short_selections_are_filled_behind_their_ends() -> None:
+    assert padded_selections([[4, 2, 7], [5], []], 2).tolist() == [[4, 2], [5, ENDED], [ENDED, ENDED]]
+    assert padded_selections([], 3).shape == (0, 3)

@@ -20,7 +20,7 @@ from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.config import ArmSettings
 from lever_pipe.experiment.configuration import read_file
 from lever_pipe.experiment.faults import ARMS
-from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.stage_configs import IDENTITIES, MeasureRewardsConfig, TrainOnPolicyEpochConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import agent_plan, plan
 
@@ -311,6 +311,14 @@ def test_more_betas_epochs_and_seeds_change_only_what_collects() -> None:
     assert differing == COLLECTING | SHOWING
 
 
+SELECTOR = ("lever.networks.cross_attention", "lever.heads.static")
+SELECTING = {
+    *("initialise_selector", "select_demonstrations", "emulate_untouched", "emulate_grpo_epoch", "emulate_selections"),
+    *(f"train_{objective}_epoch" for objective in ("rce", "grpo", "on_policy", "distil", "continued")),
+}
+"""Stages that build a selector."""
+
+
 def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
     given = small()
     members = {stage: plan.members_of(plan.stage_config(given, stage, wild)) for stage, wild in jobs(given)}
@@ -326,13 +334,39 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
             "check_world": ("lvlms.qwen2_5_vl",),
             "prepare_tasks": ("intention.sources.synthetic",),
             "warm_start_agent": ("intention.codecs.word",),
-            "train_on_policy_epoch": ("lvlms.qwen2_5_vl",),
+            "train_on_policy_epoch": ("lvlms.qwen2_5_vl", *SELECTOR),
+            **dict.fromkeys(SELECTING & {stage for stage, _ in jobs(given)} - {"train_on_policy_epoch"}, SELECTOR),
             "train_agent": ("intention.simulators.rule", "intention.codecs.word"),
             "evaluate_agent": ("intention.simulators.rule", "intention.codecs.word"),
             "evaluate_start": ("intention.simulators.rule", "intention.codecs.word"),
         }.items()
         if stage in available("stages")
     }
+
+
+def test_every_stage_that_reads_a_selector_names_its_members() -> None:
+    reading = {
+        stage
+        for stage, declared in IDENTITIES.items()
+        for section in (declared.config, declared.config.model_fields.get("training"))
+        if "selector" in getattr(getattr(section, "annotation", section), "model_fields", ())
+    }
+    assert reading == SELECTING
+    assert all(len([m for m in IDENTITIES[stage].members if "selector" in m]) == 2 for stage in reading)
+
+
+def test_a_head_reaches_the_cells_of_its_preset_only() -> None:
+    arms = [
+        {"preset": p, "seeds": [0], "rce_epochs": 1, "base_rce_epochs": [1], "grpo_epochs": 1} for p in ("world", "b")
+    ]
+    presets = {"world": shipped()["presets"]["world"], "b": {"selector": {"head": "gru"}}}
+    given = small(arms=arms, presets=presets, emulate=None)
+    naming = {
+        wildcards.get("preset") or wildcards["trained"].split("/")[0].removeprefix("preset~")
+        for stage, wildcards in jobs(given)
+        if "lever.heads.gru" in plan.members_of(plan.stage_config(given, stage, wildcards))
+    }
+    assert naming == {"b"}
 
 
 def test_the_spec_parses_back_into_the_stage_config() -> None:

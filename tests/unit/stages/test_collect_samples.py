@@ -131,7 +131,21 @@ def test_flips_belong_to_the_run_and_its_base(inputs: dict[str, Any], tmp_path: 
 
 
 def test_a_score_without_its_answer_is_told(inputs: dict[str, Any], tmp_path: Path) -> None:
-    few = tmp_path / "few"
-    storage.write_rows(few, storage.read_rows(inputs["answers"][3], AnswerRow)[:-1])
-    with pytest.raises(RecordError, match="query 11 with 3 shots"):
+    few, rows = tmp_path / "few", storage.read_rows(inputs["answers"][3], AnswerRow)
+    storage.write_rows(few, [*rows[:-2], rows[-1]])
+    with pytest.raises(RecordError, match="query 11 with 1 shots"):
         collected({**inputs, "answers": (*inputs["answers"][:3], few)}, tmp_path)
+
+
+def test_a_selection_that_ends_early_is_shown_with_what_it_has(inputs: dict[str, Any], tmp_path: Path) -> None:
+    few, rows = tmp_path / "few", storage.read_rows(inputs["answers"][3], AnswerRow)
+    storage.write_rows(few, [row for row in rows if (row.query_id, len(row.demonstrations)) != (9, 3)])
+    found = collected({**inputs, "answers": (*inputs["answers"][:3], few)}, tmp_path)
+    short = storage.read_rows(found["samples"], Sample)[-3]
+    assert (short.query_id, short.shots, len(short.demonstrations), short.answer) == (9, 3, 1, "31")
+    with found["selections"].open() as handle:
+        lines = [of for of in csv.DictReader(handle) if (of["kind"], of["agrees_in"]) == ("all", "key")]
+    counts = {(of["group"], of["rank"]): int(of["n"]) for of in lines}
+    drawn, base = DRAWN.replace("seed~0/", ""), "preset~p/rce/epoch~2"
+    assert [counts[drawn, rank] for rank in "123"] == [10, 9, 9]
+    assert [counts[base, rank] for rank in "123"] == [10, 10, 10]

@@ -197,3 +197,12 @@ def test_baselines_alone_have_agreement_too(files: dict[str, Any]) -> None:
     run(files, policies=names, starts=())
     assert shares(files, *names, 2) == (0.25, 0.5, 0.25)
     assert read(files["parameters"]) == []
+
+
+def test_selections_that_end_early_agree_where_their_prompts_do(files: dict[str, Any]) -> None:
+    # The first ends where the other goes on, the second is the same short one, the third differs in its only one.
+    write_selections(files["selections"][2], [[1], [2], [3], [5, 6]])
+    write_selections(files["selections"][3], [[1, 2], [2], [4], [6, 5]])
+    run(files)
+    assert shares(files, RCE.format(0), GRPO.format(0), 1) == (0.5, 0.5, 0.5)
+    assert shares(files, RCE.format(0), GRPO.format(0), 2) == (0.25, 0.5, 0.5)

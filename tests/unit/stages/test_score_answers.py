@@ -155,3 +155,15 @@ def test_zero_shot_is_one_prompt_for_all_shot_counts(study: Study) -> None:
 def test_more_samples_than_queries_are_refused(study: Study) -> None:
     with pytest.raises(RecordError, match=r"evaluation\.samples: expected at most 30, .*; found 31"):
         study.score(samples=(10, 31))
+
+
+def test_a_selection_that_ends_early_counts_with_what_it_has(study: Study) -> None:
+    short = study.selections[3].model_copy(update={"demonstrations": study.selections[3].demonstrations[:1]})
+    study.score()
+    before = {(row.query_id, row.shots): row.accuracy for row in study.rows()}
+    study.selections[3] = short
+    cells = study.score()
+    after = {(row.query_id, row.shots): row.accuracy for row in study.rows()}
+    assert after.pop((short.query_id, 2)) == before[short.query_id, 1]
+    assert after == {key: value for key, value in before.items() if key != (short.query_id, 2)}
+    assert [cell.shots for cell in cells] == [1, 2] * 3

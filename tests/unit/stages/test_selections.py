@@ -145,3 +145,21 @@ def test_prompts_are_asked_once(tmp_path: Path) -> None:
 def test_builders_are_unit_rows() -> None:
     for rows in embedding_arrays(5, 5).values():
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
+
+
+def test_a_policy_that_stops_is_asked_with_what_it_chose(files: dict[str, Path]) -> None:
+    selector = Selector(width=8, head="stop")
+    architecture = architecture_of(selector, read_table(files["embeddings"], "train", torch.device("cpu")))
+    module = initialise(build_selector(architecture), torch_generator(0))
+    with torch.no_grad():
+        module.stop_token.normal_(std=0.5, generator=torch_generator(1))
+    save_selector(files["selector"], module, stage="rce", epoch=1)
+    rows = run_selector(files, 4, selector)
+    lengths = {len(row) for row in rows}
+    assert {1, 4} <= lengths | {1}
+    assert len(lengths) > 1
+    assert min(lengths) >= 1
+    assert run_selector(files, 2, selector) == [row[:2] for row in rows]
+    run_selector(files, 4, selector)
+    asked = distinct_prompts((files["selections"],), (1, 2, 3, 4))
+    assert asked == sorted({(query, row[:k]) for query, row in enumerate(rows) for k in range(1, len(row) + 1)})

@@ -10,7 +10,7 @@ import pytest
 import torch
 from builders import example
 from chains import execution, same_weights
-from on_policy_chain import LVLM, ON_POLICY, TRAINED, DrawnChain, lvlm_config, world
+from on_policy_chain import LVLM, ON_POLICY, SELECTOR, TRAINED, DrawnChain, lvlm_config, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
@@ -271,3 +271,26 @@ def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
     judge([one, (ExampleId(1), (ExampleId(4),))])
     assert [len(call) for call in model.calls] == [3, 2]
     assert judge.prompts == 4  # one of the two was asked before
+
+
+def test_a_policy_that_stops_pays_for_what_it_shows(tmp_path: Path) -> None:
+    price, rows = 1.0, {}
+    for paid in (0.0, price):  # a reward lies in [0, 1], so at this price no demonstration is worth its own
+        chain = DrawnChain(
+            tmp_path / str(paid),
+            selector=SELECTOR.model_copy(update={"head": "stop"}),
+            on_policy=ON_POLICY.model_copy(update={"shots": (4,), "stop_price": paid, "learning_rate": 3e-2}),
+        )
+        chain.begin()
+        rows[paid] = [chain.on_policy_epoch(epoch, kl_beta=0.0, ledger=tmp_path / "ledger") for epoch in (1, 2, 3)]
+        before, after = (load_tensors(chain.outputs(run)["selector"])[0] for run in ("rce1", "drawn3"))
+        assert not torch.equal(before["stop_token"], after["stop_token"])
+    first = {paid: chains[0].values["shots"] for paid, chains in rows.items()}
+    assert 1 < first[price] <= 4
+    last = {paid: chains[-1].values["shots"] for paid, chains in rows.items()}
+    assert last[price] < last[0.0]
+    assert last[price] < first[price]
+    steps = chain.steps("drawn1")
+    # the reward of an answer lies in [0, 1], and each demonstration took the price off
+    assert 0 <= steps[0].values["reward"] + price * steps[0].values["shots"] <= 1
+    assert rows[price][0].values["val_loss"] > 0

@@ -12,7 +12,7 @@ from torch import nn
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.selector.decoding import draw, gumbel
-from lever_pipe.lever.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 
 PLAIN = Architecture(embedding=12, width=16, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
 BLOCK = replace(PLAIN, feed_forward=24)
@@ -45,7 +45,7 @@ def test_a_block_adds_four_tensors() -> None:
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
-def test_a_block_begins_as_the_identity(head: Head) -> None:
+def test_a_block_begins_as_the_identity(head: str) -> None:
     plain, block = selector(replace(PLAIN, head=head)), selector(replace(BLOCK, head=head))
     for name in plain.state_dict().keys() - {"gate.weight"}:  # a gate is drawn behind the block
         assert torch.equal(plain.state_dict()[name], block.state_dict()[name]), name

@@ -12,7 +12,7 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.baselines import rank_by_annotations
-from lever_pipe.lever.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.distil import distil_step, oracle_targets, plan_distil_epoch
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
@@ -45,7 +45,7 @@ def groups(n: int = 16) -> Groups:
     return Groups(torch.arange(n), pools, torch.zeros(n, 1, 1, dtype=torch.long), empty, empty.bool())
 
 
-def selector(head: Head = "static") -> PointerSelector:
+def selector(head: str = "static") -> PointerSelector:
     return initialise(build_selector(replace(SMALL, head=head)), torch_generator(0)).eval()
 
 
@@ -128,7 +128,7 @@ def test_every_pass_shows_every_query_once_with_its_own_target() -> None:
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
-def test_it_learns_what_the_oracle_would_choose(head: Head) -> None:
+def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
     module, batch = selector(head), groups()
     targets = oracle_targets(examples(), batch)
     adam = AdamW(module, learning_rate=2e-2, weight_decay=0.0)

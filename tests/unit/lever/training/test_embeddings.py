@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.lever.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.training.groups import Groups
 
 N = 40
 
 
-def selector(head: Head) -> PointerSelector:
+def selector(head: str) -> PointerSelector:
     architecture = Architecture(6, 8, 1, 2, 0.5, 0.5, 0.1, head=head, feed_forward=12)
     return initialise(build_selector(architecture), torch_generator(0))
 
@@ -35,7 +35,7 @@ def groups(n: int) -> Groups:
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
-def test_its_logits_are_those_of_the_module_bit_for_bit(head: Head) -> None:
+def test_its_logits_are_those_of_the_module_bit_for_bit(head: str) -> None:
     frozen = FrozenSelector(selector(head).train(), table())
     for n in (1, 2, 5, 33):
         with torch.no_grad():

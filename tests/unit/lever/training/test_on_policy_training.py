@@ -15,7 +15,7 @@ from lever_pipe.base.records import ExampleId
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import AdvantageName, OnPolicy
 from lever_pipe.lever.selector.decoding import greedy
-from lever_pipe.lever.selector.network import Architecture, Head, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import run_epoch
@@ -39,10 +39,10 @@ STILL = 1e-30
 """A learning rate that moves no weight."""
 
 
-def selector(seed: int = 0, head: Head = "static") -> PointerSelector:
+def selector(seed: int = 0, head: str = "static") -> PointerSelector:
     """Return a selector whose gate, if any, is far from its start, so that a pick matters to the next."""
     module = initialise(build_selector(replace(SMALL, head=head)), torch_generator(seed)).eval()
-    if module.gate is not None:
+    if head == "gated":
         nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(seed, "gate"))
     return module
 
@@ -101,7 +101,7 @@ def epoch(
     number: int = 1,
     policy: PointerSelector | None = None,
     judge: Recorder | None = None,
-    head: Head = "static",
+    head: str = "static",
 ) -> Run:
     """Run one epoch from the selector of seed 0, or go on with `policy`."""
     module, judge = policy or selector(0, head), judge or Recorder()
@@ -128,7 +128,7 @@ def epoch(
     return Run(module, values, spent, judge, seen)
 
 
-def drawn_of(settings: OnPolicy, *, n: int = 8, head: Head = "static", seed: int = 3) -> tuple[Policies, Drawn]:
+def drawn_of(settings: OnPolicy, *, n: int = 8, head: str = "static", seed: int = 3) -> tuple[Policies, Drawn]:
     """Return policies that differ and the groups that the trained one draws."""
     policies = Policies(selector(seed, head), FrozenSelector(selector(0, head), table()))
     with torch.no_grad():
@@ -185,7 +185,7 @@ def test_a_batch_smaller_than_the_number_of_lengths_leaves_none_out() -> None:
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
-def test_what_comes_behind_a_selection_does_not_count(head: Head) -> None:
+def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
     policies, drawn = drawn_of(SETTINGS, head=head)
     advantages = advantages_of(drawn.groups, SETTINGS)
     others = drawn.groups.selections.clone()
@@ -208,7 +208,7 @@ def test_what_comes_behind_a_selection_does_not_count(head: Head) -> None:
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
-def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: Head) -> None:
+def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: str) -> None:
     policies, drawn = drawn_of(SETTINGS, head=head)
     advantages = advantages_of(drawn.groups, SETTINGS)
     step = on_policy_step(policies, table(), drawn.groups, drawn, advantages, kl_beta=0.5, clip_epsilon=0.2)
@@ -403,7 +403,7 @@ def test_only_the_clipped_objective_clips() -> None:
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
-def test_the_same_stream_gives_the_same_bits(head: Head) -> None:
+def test_the_same_stream_gives_the_same_bits(head: str) -> None:
     first, second = (epoch(SETTINGS, head=head) for _ in range(2))
     assert first.values == second.values
     assert first.spent == second.spent

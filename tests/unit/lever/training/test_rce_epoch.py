@@ -15,8 +15,9 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Rce, Reward, Selector
+from lever_pipe.lever.networks.cross_attention import CrossAttention
 from lever_pipe.lever.selector.features import fuse
-from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, policy_entropy, run_epoch, validation_loss
@@ -70,7 +71,7 @@ def test_the_logged_temperature_is_the_mean_of_the_epoch(tmp_path: Path) -> None
     assert values["learning_rate"] == pytest.approx(sum(rate) / 4, rel=1e-12)
 
 
-class Uniform(PointerSelector):
+class Uniform(CrossAttention):
     """A policy that finds all candidates equal."""
 
     def forward(self, query_BD: torch.Tensor, pool_BKD: torch.Tensor) -> torch.Tensor:

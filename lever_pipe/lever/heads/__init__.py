@@ -1,0 +1,1 @@
+"""What scores a pool after some picks, by `selector.head`."""

@@ -1,0 +1,36 @@
+"""One learned share of the query's vector stays at each pick (source: Lever-Plus v1, the bi-encoder's history)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lever_pipe.lever.heads.protocol import Head, HeadSettings
+
+FIRST_WEIGHT = 0.6
+"""Published start of w: sigmoid(0.6) = 0.646 of the query's vector stays at a pick."""
+
+
+class BlendHead(Head):
+    """u <- norm(a u + (1 - a) v), a = sigmoid(w), one w for all."""
+
+    def __init__(self, settings: HeadSettings) -> None:
+        super().__init__(settings)
+        self.query_update_weight = nn.Parameter(torch.empty(()))
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Set w to `FIRST_WEIGHT`; nothing is drawn."""
+        del generator
+        self.query_update_weight.fill_(FIRST_WEIGHT)
+
+    def moved(self, vectors_BGH: Tensor, picked_BGH: Tensor) -> Tensor:
+        """Return the vectors after a pick."""
+        a = self.query_update_weight.sigmoid()
+        return F.normalize(a * vectors_BGH + (1 - a) * picked_BGH, dim=-1)
+
+
+def build(settings: HeadSettings) -> Head:
+    """Return the head."""
+    return BlendHead(settings)

@@ -1,0 +1,102 @@
+"""What a head offers: scores of a pool after some picks.
+
+To add a head, add a module `lever/heads/NAME.py` with a function `build` that returns a `Head`; its name is then valid
+in `selector.head`, and `tests/unit/lever/test_every_head.py` checks it. What encodes queries and candidates, masks,
+decodes and trains knows no head by name. A head's tensors stand in checkpoints under the names that the head gives
+them, beside those of the network; so no head has a tensor that a network has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class HeadSettings(NamedTuple):
+    """What a head is made from; a head reads of the last two what its `options` name."""
+
+    width: int  # H
+    temperature: float
+    steps: int = 0
+    """Rows of step embeddings; 0 for none."""
+    penalty: float = 1.0
+    """Where a learned penalty starts, above 0."""
+
+
+class State(NamedTuple):
+    """What a head knows after some picks of G selections a query."""
+
+    vectors: Tensor  # [B, G, H] unit vectors
+    picked: tuple[Tensor, ...]  # [B, G, H] each: what was picked, first pick first
+
+
+class Head(nn.Module):
+    """Cosines of candidates with the query's vector; a head overrides what is different with it.
+
+    It has neither dropout nor another behaviour in training: it is no submodule of the network, only its parts are.
+    """
+
+    follows = True
+    """Whether scores depend on the picks before; if not, the pool is ranked once."""
+    stops = False
+    """Whether a selection may end before its last shot: the outcome behind the K candidates."""
+    options: tuple[str, ...] = ()
+    """Fields of `selector` that it reads beside the sizes."""
+
+    def __init__(self, settings: HeadSettings) -> None:
+        super().__init__()
+        self.temperature = settings.temperature
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Fill the head's own tensors from `generator`."""
+
+    def first(self, queries_BH: Tensor, candidates_BKH: Tensor) -> Tensor:
+        """Return the logits `[B, K]` of the first pick, which is always a candidate."""
+        scores: Tensor = (candidates_BKH @ queries_BH[:, None].transpose(1, 2)).squeeze(-1) / self.temperature
+        return scores
+
+    def start(self, queries_BGH: Tensor) -> State:
+        """Return the state before any pick."""
+        return State(queries_BGH, ())
+
+    def after(self, state: State, picks_BG: Tensor, candidates_BKH: Tensor) -> State:
+        """Return the state after a further pick, one for each selection: positions in 0..K-1, or K to stop."""
+        picked_BGH = self.vectors_at(picks_BG, candidates_BKH)
+        return State(self.moved(state.vectors, picked_BGH), (*state.picked, picked_BGH))
+
+    def logits(self, states: Sequence[State], candidates_BKH: Tensor, *, may_stop: bool = False) -> Tensor:
+        """Return the logits `[B, G, S, K]` of S states, nothing masked that was picked.
+
+        With `may_stop` a head that `stops` has one more column, `[B, G, S, K + 1]`.
+        """
+        del may_stop
+        seen_BGSH = torch.stack([self.seen(state) for state in states], dim=2)
+        return self.scores(seen_BGSH.flatten(1, 2), candidates_BKH).reshape(*seen_BGSH.shape[:3], -1)
+
+    def moved(self, vectors_BGH: Tensor, picked_BGH: Tensor) -> Tensor:
+        """Return the state's vectors `[B, G, H]` after a pick."""
+        del picked_BGH
+        return vectors_BGH
+
+    def seen(self, state: State) -> Tensor:
+        """Return the vectors `[B, G, H]` that candidates are scored against."""
+        return state.vectors
+
+    def scores(self, vectors_BNH: Tensor, candidates_BKH: Tensor) -> Tensor:
+        """Return `[B, N, K]`, by default cosines over the temperature."""
+        return vectors_BNH @ candidates_BKH.transpose(1, 2) / self.temperature
+
+    def vectors_at(self, picks_BG: Tensor, candidates_BKH: Tensor) -> Tensor:
+        """Return what stands at picks, `[B, G, H]`."""
+        return candidates_BKH.gather(1, picks_BG[..., None].expand(-1, -1, candidates_BKH.shape[-1]))
+
+
+class HeadModule(Protocol):
+    """A module of `lever_pipe/lever/heads`."""
+
+    def build(self, settings: HeadSettings) -> Head:
+        """Return the head, its tensors not filled yet."""
+        ...

@@ -1,0 +1,1 @@
+"""What makes queries and candidates comparable, by `selector.network`."""

@@ -1,0 +1,85 @@
+"""What a configuration may say of networks and heads, and how it is told what they do not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.members import available
+from lever_pipe.experiment.config import OPTIONS, STOPPING, Selector
+from lever_pipe.experiment.studies import parse_experiment
+
+ROOT = Path(__file__).parents[3]
+V1 = {"network": "bi_encoder", "head": "blend", "width": 512, "dropout": 0.08, "temperature": 0.5}
+UNFROZEN = {"grpo": {"freeze_projections": False}}
+
+
+def configured(selector: dict[str, Any], **changed: Any) -> Selector:
+    """Return the selector of a preset of the shipped configuration that an arm trains."""
+    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    top = {key: changed.pop(key) for key in ("evaluation", "rl_data") if key in changed}
+    values["presets"]["tried"] = {"selector": selector, **changed}
+    values["arms"] = [*values["arms"], {"preset": "tried", "seeds": [0]}]
+    for key, section in top.items():
+        values[key] = values[key] | section
+    return parse_experiment(values).presets["tried"].selector
+
+
+def test_the_options_are_told_of_every_member_of_the_package() -> None:
+    assert list(OPTIONS["head"]) != []
+    assert sorted(OPTIONS["head"]) == available("lever/heads")
+    assert sorted(OPTIONS["network"]) == available("lever/networks")
+    assert set(STOPPING) <= set(OPTIONS["head"])
+    assert all(
+        option in Selector.model_fields for read in OPTIONS.values() for each in read.values() for option in each
+    )
+
+
+@pytest.mark.parametrize(
+    ("selector", "changed"),
+    [
+        *(({"head": head}, {}) for head in available("lever/heads")),
+        (V1, UNFROZEN),
+        ({"head": "gru_mmr", "penalty": 20.0}, {}),  # 2 / 0.1, the range of the logits
+        ({"head": "stop"}, {"on_policy": {"stop_price": 0.05}}),
+        ({"head": "gru", "steps": 4}, {"rl_data": {"shots": 4}}),
+        ({"head": "gru", "steps": 2}, {"evaluation": {"shots": [1, 2]}, "on_policy": {"shots": [1, 2]}}),
+    ],
+)
+def test_what_is_read_is_taken(selector: dict[str, Any], changed: dict[str, Any]) -> None:
+    found = configured(selector, **changed)
+    assert all(getattr(found, key) == value for key, value in selector.items())
+
+
+@pytest.mark.parametrize(
+    ("selector", "changed", "said"),
+    [
+        ({"head": "gatd"}, {}, r"head: must be a module of .*/heads, got 'gatd' \(did you mean 'gated'\?\)"),
+        ({"network": "biencoder"}, {}, r"network: .* got 'biencoder' \(did you mean 'bi_encoder'\?\)"),
+        ({"head": "gated", "steps": 4}, {}, r"steps: must stay 0 with head: gated, .* got 4. Drop it, or name .* gru,"),
+        ({"head": "gru", "penalty": 1.0}, {}, r"penalty: must stay 0.744 with head: gru, .* name one of gru_mmr"),
+        ({"head": "gru_mmr", "penalty": 21.0}, {}, r"penalty: must be at most 2 / temperature=20.0, got 21.0"),
+        ({"head": "gru_mmr", "penalty": 0.0}, {}, "penalty: "),
+        (V1 | {"layers": 2}, UNFROZEN, "layers: must stay 1 with network: bi_encoder"),
+        (V1 | {"feed_forward": 8}, UNFROZEN, "feed_forward: must stay 0 with network: bi_encoder"),
+        (V1, {}, "grpo.freeze_projections: must be false with selector.network: bi_encoder"),
+        (V1, UNFROZEN | {"on_policy": {"freeze_projections": True}}, "on_policy.freeze_projections: must be false"),
+        ({"head": "gru"}, {"on_policy": {"stop_price": 0.1}}, "stop_price: must stay 0.0 with selector.head: gru"),
+        ({"head": "gru", "steps": 3}, {}, "steps: must be 0 or at least 4, the most shots"),
+        ({"head": "gru", "steps": 4}, {}, "steps: must be 0 where rl_data.shots=2 is below .* evaluation.shots, 4"),
+    ],
+)  # fmt: skip
+def test_what_is_not_is_refused(selector: dict[str, Any], changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"presets\.tried\.(selector|on_policy)?\.?{said}"):
+        configured(selector, **changed)
+
+
+def test_the_emulation_has_the_published_head_alone() -> None:
+    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    values["presets"]["published"] = {"selector": {"head": "stop"}}
+    with pytest.raises(ConfigError, match=r"emulate.preset: must name a preset with selector.head: static"):
+        parse_experiment(values | {"emulate": {"preset": "published"}})

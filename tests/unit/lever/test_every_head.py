@@ -1,0 +1,626 @@
+"""What must be true of every head, whichever network is below it, and what each head and network says by hand."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import chi2
+from torch import Tensor, nn
+
+from lever_pipe.base.members import available, member
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.records import Pool
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.experiment.config import OPTIONS, STOPPING, OnPolicy, Rce, Selector
+from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
+from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
+from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
+from lever_pipe.lever.training.choice import choose
+from lever_pipe.lever.training.distil import distil_step
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of
+from lever_pipe.lever.training.groups import Groups
+from lever_pipe.lever.training.grpo import grpo_step
+from lever_pipe.lever.training.loop import run_epoch, validation_loss
+from lever_pipe.lever.training.on_policy import Asked, Judged, draw_groups, plan_on_policy_epoch
+from lever_pipe.lever.training.policies import Policies
+from lever_pipe.lever.training.rce import plan_rce_epoch
+from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
+
+HEADS, NETWORKS = available("lever/heads"), available("lever/networks")
+BOTH = list(itertools.product(NETWORKS, HEADS))
+SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)
+PUBLISHED = Architecture(512, 256, 1, 1, 0.5, 0.1, 0.1, steps=2)
+V1 = Architecture(512, 512, 1, 1, 0.08, 0.0, 0.5, head="blend", network="bi_encoder")
+N_EXAMPLES, K = 40, 7
+
+every_head = pytest.mark.parametrize("head", HEADS)
+every_pair = pytest.mark.parametrize(("network", "head"), BOTH)
+
+
+def selector(head: str, network: str = "cross_attention", seed: int = 0, **changed: object) -> PointerSelector:
+    """Return a selector whose head is far from its start, so that a pick matters to the next."""
+    architecture = replace(SMALL, head=head, network=network, **changed)
+    module = initialise(build_selector(architecture), torch_generator(seed)).eval()
+    with torch.no_grad():
+        for name, tensor in module.head.named_parameters():
+            tensor.add_(torch.randn(tensor.shape, generator=torch_generator(seed, name)))
+    return module
+
+
+def inputs(batch: int, size: int = K, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch_generator(seed, "inputs")
+    return torch.randn(batch, 6, generator=generator), torch.randn(batch, size, 6, generator=generator)
+
+
+def table() -> EmbeddingTable:
+    return EmbeddingTable(F.normalize(torch.randn(N_EXAMPLES, 6, generator=torch_generator(1)), dim=-1))
+
+
+def groups(n: int = 6, shots: int = 3) -> Groups:
+    generator = torch_generator(2)
+    return Groups(
+        queries=torch.arange(n),
+        pools=torch.stack([torch.randperm(N_EXAMPLES, generator=generator)[:K] for _ in range(n)]),
+        selections=torch.rand(n, 4, K, generator=generator).argsort(dim=-1)[..., :shots],
+        rewards=torch.rand(n, 4, generator=generator),
+        valid=torch.ones(n, 4, dtype=torch.bool),
+    )
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+# What each one is made of
+
+
+def test_parameters_are_those_of_the_published_table() -> None:
+    static = 525_824  # network
+    gru = 2 * 3 * 256**2 + 2 * 3 * 256 + 2 * 256  # two matrices and two biases of three gates; two steps
+    assert static + gru == 921_088
+    table_of = {
+        "static": static,
+        "gated": 657_152,
+        "blend": static + 1,
+        "gru": 921_088,
+        "gru_mmr": 921_090 - 1,  # the published penalty of the first step is never used
+        "additive": 1_052_672,
+        "bilinear": 986_624,
+        "stop": 921_344,
+    }
+    assert set(table_of) == set(HEADS)
+    for head, parameters in table_of.items():
+        assert count(build_selector(replace(PUBLISHED, head=head))) == parameters, head
+    assert count(build_selector(V1)) == 1_054_721
+
+
+@every_head
+def test_its_tensors_stand_beside_those_of_the_network_under_the_published_names(head: str) -> None:
+    module, bare = (build_selector(replace(PUBLISHED, head=each)) for each in (head, "static"))
+    own = {name: tuple(tensor.shape) for name, tensor in module.head.state_dict().items()}
+    assert module.state_dict().keys() == bare.state_dict().keys() | own.keys()
+    assert not bare.state_dict().keys() & own.keys()
+    assert {id(p) for p in module.head.parameters()} <= {id(p) for p in module.parameters()}
+    recurrent = {
+        "decoder_gru.weight_ih": (768, 256),
+        "decoder_gru.weight_hh": (768, 256),
+        "decoder_gru.bias_ih": (768,),
+        "decoder_gru.bias_hh": (768,),
+        "step_emb.weight": (2, 256),
+    }
+    scorer = {"attn_Wc.weight": (256, 256), "attn_v.weight": (1, 256)}
+    names = {
+        "static": {},
+        "gated": {"gate.weight": (256, 512), "gate.bias": (256,)},
+        "blend": {"query_update_weight": ()},
+        "gru": recurrent,
+        "gru_mmr": recurrent | {"div_lambda": ()},
+        "additive": recurrent | {"attn_Wq.weight": (256, 256), "attn_Wq.bias": (256,)} | scorer,
+        "bilinear": recurrent | {"bilinear.weight": (256, 256)},
+        "stop": recurrent | {"stop_token": (1, 256)},
+    }
+    assert own == names[head]
+
+
+def test_the_bi_encoder_has_its_published_names() -> None:
+    layers = [
+        f"{side}_proj.{layer}.{kind}"
+        for side in ("query", "cand")
+        for layer in (0, 1, 4, 5)
+        for kind in ("weight", "bias")
+    ]
+    assert set(build_selector(V1).state_dict()) == {*layers, "query_update_weight"}
+
+
+@every_head
+def test_the_configuration_knows_what_it_reads(head: str) -> None:
+    found: Head = build_selector(replace(SMALL, head=head)).head
+    assert found.options == OPTIONS["head"][head]
+    assert found.stops == (head in STOPPING)
+    assert found.follows == (head != "static")
+
+
+@every_pair
+def test_a_configuration_becomes_it(network: str, head: str) -> None:
+    architecture = architecture_of(Selector(width=8, network=network, head=head), table())
+    assert (architecture.network, architecture.head, architecture.embedding) == (network, head, 6)
+    assert build_selector(architecture).head.temperature == 0.1
+
+
+@every_pair
+def test_initial_weights_are_complete_and_come_from_the_generator_alone(network: str, head: str) -> None:
+    architecture, states = replace(SMALL, head=head, network=network, steps=3), []
+    for seed in (0, 0, 1):
+        module, before = build_selector(architecture), torch.get_rng_state()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.fill_(math.nan)
+        states.append(initialise(module, torch_generator(seed)).state_dict())
+        assert torch.equal(torch.get_rng_state(), before)
+    assert all(bool(value.isfinite().all()) for value in states[0].values())
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    assert any(not torch.equal(value, states[2][name]) for name, value in states[0].items())
+
+
+# What must be true of all
+
+
+@every_pair
+def test_permuting_the_pool_permutes_the_picks(network: str, head: str) -> None:
+    module, order = selector(head, network).double(), torch.randperm(K, generator=torch_generator(3))
+    query, pool = (tensor.double() for tensor in inputs(12))
+    noise = gumbel((12, 3, 4, K), torch_generator(4))
+    ends = gumbel((12, 3, 4, int(module.head.stops)), torch_generator(5))
+    straight, moved = module.encode(query, pool), module.encode(query, pool[:, order])
+    back = torch.cat([order, torch.tensor([K])])  # the end of a selection has no place in the pool
+    # in float64 two candidates never come as near to each other as rounding
+    assert torch.equal(back[greedy(module, moved, 4)], greedy(module, straight, 4))
+    drawn = draw(module, straight, torch.cat([noise, ends], dim=-1))
+    assert torch.equal(back[draw(module, moved, torch.cat([noise[..., order], ends], dim=-1))], drawn)
+
+
+@every_pair
+def test_fewer_shots_are_a_prefix_without_repeats(network: str, head: str) -> None:
+    module, (query, pool) = selector(head, network), inputs(30)
+    encoded = module.encode(query, pool)
+    every = greedy(module, encoded, K)
+    for shots in range(1, K):
+        assert torch.equal(greedy(module, encoded, shots), every[:, :shots])
+    for row in every.tolist():
+        kept = [pick for pick in row if pick < K]
+        assert len(set(kept)) == len(kept) >= 1
+        assert row == kept + [K] * (K - len(kept))
+    if not module.head.stops:
+        assert every.sort().values.tolist() == [list(range(K))] * 30
+
+
+@every_pair
+def test_teacher_forcing_and_decoding_see_the_same_logits(network: str, head: str) -> None:
+    module, (query, pool) = selector(head, network), inputs(8)
+    encoded = module.encode(query, pool)
+    picks = greedy(module, encoded, 4)[:, None]
+    with torch.no_grad():
+        along = module.following(encoded, picks, may_stop=True)[:, 0]
+        first = module(query, pool)
+    torch.testing.assert_close(along[:, 0, :K], first, atol=1e-5, rtol=0)  # kernels differ by shape
+    for row, logits in zip(picks[:, 0].tolist(), along.double().tolist(), strict=True):
+        for step, pick in enumerate(row):
+            left = [k for k in range(along.shape[-1]) if k not in row[:step]]
+            if pick in left:  # what has ended stays so, whatever its logits
+                assert logits[step][pick] >= max(logits[step][k] for k in left) - 1e-5
+
+
+@every_head
+def test_draws_have_the_enumerated_probabilities(head: str) -> None:
+    n, module, (query, pool) = 20_000, selector(head), inputs(1, 4)
+    encoded = module.encode(query, pool)
+    outcomes = module.outcomes(encoded)
+    every = [s for s in itertools.product(range(outcomes), repeat=3) if is_selection(s, 4)]
+    with torch.no_grad():
+        shared = torch.tensor(every)[None]
+        steps = step_log_probs(module.following(encoded, shared, may_stop=True).double(), shared)
+    # behind an end nothing is drawn
+    taken = torch.tensor([[4 not in s[:step] for step in range(3)] for s in every])
+    expected = n * (steps[0] * taken).sum(dim=-1).exp()
+    assert float(expected.sum()) == pytest.approx(n, rel=1e-6)
+    found = draw(module, encoded, gumbel((1, n, 3, outcomes), torch_generator(5)))[0].tolist()
+    counts = torch.tensor([0.0] * len(every))
+    place = {selection: i for i, selection in enumerate(every)}
+    for selection in found:
+        counts[place[tuple(selection)]] += 1
+    enough = expected > 5  # where the chi-square law holds
+    assert int(enough.sum()) > 4
+    distance = float(((counts - expected) ** 2 / expected)[enough].sum())
+    assert distance < float(chi2.isf(1e-6, int(enough.sum())))
+
+
+def is_selection(outcomes: tuple[int, ...], stop: int) -> bool:
+    """Whether candidates come first, at least one and without repeats, and then the end alone."""
+    kept = [pick for pick in outcomes if pick != stop]
+    return bool(kept) and len(set(kept)) == len(kept) and outcomes == (*kept, *[stop] * (len(outcomes) - len(kept)))
+
+
+@every_pair
+def test_a_frozen_selector_says_the_same_bits(network: str, head: str) -> None:
+    module, batch = selector(head, network), groups()
+    frozen = FrozenSelector(module, table())
+    with torch.no_grad():
+        together = table().scores(module, batch)
+        assert torch.equal(frozen.scores(batch), together)
+        alone = frozen.scores(batch.take(torch.tensor([4])))
+    torch.testing.assert_close(alone[0], together[4], atol=1e-5, rtol=0)  # products of candidates are no row's own
+
+
+@every_pair
+def test_a_choice_does_not_depend_on_its_company(network: str, head: str) -> None:
+    module, pools = selector(head, network), pools_of(300)  # more queries than are scored at one time
+    queries = EmbeddingTable(torch.randn(300, 6, generator=torch_generator(3)))
+    rows = choose(module, table(), queries, pools, 4)
+    assert choose(module, table(), queries, pools[280:281], 4) == rows[280:281]
+    assert choose(module, table(), queries, pools[:7], 4) == rows[:7]
+
+
+def pools_of(n: int) -> list[Pool]:
+    drawn = [torch.randperm(N_EXAMPLES, generator=torch_generator(4, query))[:K].tolist() for query in range(n)]
+    return [Pool(query_id=query, candidates=of_query) for query, of_query in enumerate(drawn)]  # type: ignore[arg-type]
+
+
+@every_pair
+def test_whatever_moves_the_module_moves_its_head(network: str, head: str) -> None:
+    for module in (selector(head, network).double(), copy.deepcopy(selector(head, network)).double()):
+        own = dict(module.named_parameters())
+        assert all(tensor is own[name] for name, tensor in module.head.named_parameters())
+        assert all(tensor.dtype == torch.float64 for tensor in module.head.parameters())
+    module, other = selector(head, network, seed=1), selector(head, network, seed=2)
+    module.load_state_dict(other.state_dict(), strict=True)
+    assert torch.equal(table().scores(module, groups()), table().scores(other, groups()))
+
+
+@every_pair
+def test_a_gradient_reaches_every_parameter(network: str, head: str) -> None:
+    module, batch = selector(head, network, steps=3 if "steps" in OPTIONS["head"][head] else 0).train(), groups()
+    scores = module.following(table().encoded(module, batch), batch.selections, may_stop=True)
+    loss = selection_log_probs(scores, batch.selections).mean()
+    loss.backward()
+    dead = [name for name, p in module.named_parameters() if p.grad is None or not bool((p.grad != 0).any())]
+    assert dead == []
+
+
+@every_pair
+def test_every_objective_trains_it(network: str, head: str) -> None:
+    module, batch = selector(head, network), groups()
+    adam = AdamW(module, learning_rate=1e-3, weight_decay=0.0)
+    policies = Policies(module, FrozenSelector(selector(head, network, seed=0), table()))
+    rce = plan_rce_epoch(module, adam, table(), batch, Rce(batch_queries=3), 1, torch_generator(0))
+    grpo = [(batch, lambda b: grpo_step(policies, table(), b, b.rewards - 0.5, kl_beta=0.1, clip_epsilon=0.2))]
+    targets = torch.full((len(batch), K), 1 / K)
+    distil = [(batch, lambda b: distil_step(module, table(), b, targets_BK=targets))]
+    settings = OnPolicy(batch_queries=3, group=4, shots=(1, 3))
+    drawn = plan_on_policy_epoch(
+        policies,
+        adam,
+        table(),
+        batch,
+        Judge(),
+        settings,
+        epoch=1,
+        kl_beta=0.1,
+        clips=True,
+        generator=torch_generator(1),
+        on_step=lambda _: None,
+    )
+    for plan in (rce, grpo, distil, drawn):
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
+        assert all(math.isfinite(value) for value in values.values())
+        assert any(not torch.equal(p, before[name]) for name, p in module.named_parameters())
+    assert math.isfinite(validation_loss(module, table(), batch))
+
+
+class Judge:
+    """Rewards what it is asked by a number that tells selections apart."""
+
+    def __init__(self, needed: int = 0) -> None:
+        self.asked: list[Asked] = []
+        self.needed = needed
+
+    @property
+    def prompts(self) -> int:
+        return len(set(self.asked))
+
+    def __call__(self, asked: list[Asked]) -> list[Judged]:
+        self.asked += asked
+        if self.needed:
+            return [Judged(float(len(chosen) >= self.needed), 0.0) for _, chosen in asked]
+        return [Judged(math.sin(query + sum(chosen)), float(query % 2)) for query, chosen in asked]
+
+
+# What one of them says
+
+
+def built(head: str, width: int = 2, temperature: float = 1.0, **settings: float) -> Head:
+    made: Head = member("lever/heads", head).build(HeadSettings(width, temperature, **settings))
+    made.initialise(torch_generator(0))
+    return made
+
+
+def test_the_blend_by_hand() -> None:
+    blend = built("blend")
+    a = 1 / (1 + math.exp(-0.6))
+    expected = [a / math.hypot(a, 1 - a), (1 - a) / math.hypot(a, 1 - a)]
+    assert [round(a, 3), *(round(x, 3) for x in expected)] == [0.646, 0.877, 0.481]
+    after = blend.moved(torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.0, 1.0]]]))
+    np.testing.assert_allclose(after[0, 0].detach().numpy(), expected, atol=1e-6)
+    with torch.no_grad():
+        blend.query_update_weight.fill_(40.0)  # type: ignore[operator]
+        assert blend.moved(torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.0, 1.0]]])).tolist() == [[[1.0, 0.0]]]
+
+
+def test_the_bi_encoder_is_the_published_formula() -> None:
+    module, (query, pool) = selector("blend", "bi_encoder"), inputs(3)
+    w = {name: value.double().numpy() for name, value in module.state_dict().items()}
+
+    def mapped(x: np.ndarray, side: str) -> np.ndarray:
+        for first, norm, is_last in ((0, 1, False), (4, 5, True)):
+            x = w[f"{side}_proj.{first}.weight"] @ x + w[f"{side}_proj.{first}.bias"]
+            x = (x - x.mean()) / math.sqrt(x.var() + 1e-5)
+            x = x * w[f"{side}_proj.{norm}.weight"] + w[f"{side}_proj.{norm}.bias"]
+            x = x if is_last else np.maximum(x, 0)
+        return x / np.linalg.norm(x)
+
+    with torch.no_grad():
+        scores = module(query, pool)
+    for row in range(3):
+        u = mapped(query[row].double().numpy(), "query")
+        expected = [u @ mapped(one.double().numpy(), "cand") / 0.5 for one in pool[row]]
+        np.testing.assert_allclose(scores[row].numpy(), expected, atol=1e-5)
+
+
+def test_a_bi_encoded_query_does_not_look_at_its_pool() -> None:
+    module, (query, pool) = selector("blend", "bi_encoder"), inputs(3)
+    with torch.no_grad():
+        assert torch.equal(module.encode(query, pool).queries, module.encode(query, -pool).queries)
+        seen = selector("static")
+        assert not torch.equal(seen.encode(query, pool).queries, seen.encode(query, -pool).queries)
+
+
+def test_dropout_of_the_bi_encoder_lies_inside_its_perceptrons() -> None:
+    module, (query, pool) = selector("blend", "bi_encoder", dropout=0.5), inputs(3)
+    with ambient_stream(0, "dropout"), torch.no_grad():
+        assert torch.equal(module(query, pool), module(query, pool))
+        assert not torch.equal(module.train()(query, pool), module(query, pool))
+
+
+def test_the_cell_is_the_librarys() -> None:
+    head = built("gru", width=8).double()
+    h, v = (F.normalize(torch.randn(2, 3, 8, generator=torch_generator(i)).double(), dim=-1) for i in (1, 2))
+    cell = head.decoder_gru(v.flatten(0, 1), h.flatten(0, 1)).reshape(2, 3, 8)  # type: ignore[operator]
+    torch.testing.assert_close(head.moved(h, v), F.normalize(cell, dim=-1), atol=1e-12, rtol=0)
+
+
+def test_step_embeddings_move_what_is_scored_and_not_the_state() -> None:
+    head, plain = built("gru", width=8, steps=2).double(), built("gru", width=8).double()
+    plain.load_state_dict({name: value for name, value in head.state_dict().items() if name != "step_emb.weight"})
+    generator = torch_generator(1)
+    h, candidates = (
+        torch.randn(2, 1, 8, generator=generator).double(),
+        torch.randn(2, 5, 8, generator=generator).double(),
+    )
+    picks = torch.tensor([[1], [3]])
+    states, bare = [head.start(h)], [plain.start(h)]
+    states.append(head.after(states[0], picks, candidates))
+    bare.append(plain.after(bare[0], picks, candidates))
+    for step in (0, 1):
+        assert torch.equal(states[step].vectors, bare[step].vectors)
+        e = head.state_dict()["step_emb.weight"][step]
+        expected = F.normalize(bare[step].vectors + e, dim=-1) @ candidates.transpose(1, 2)
+        found = head.logits([states[step]], candidates)[:, :, 0]
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    assert not torch.equal(head.logits(states, candidates), plain.logits(bare, candidates))
+    with pytest.raises(IndexError):
+        head.logits([head.after(states[1], picks, candidates)], candidates)
+
+
+def mmr_picks(penalty: float) -> list[int]:
+    """Pick two out of scores (1.0, 0.9, 0.5), where the second is as the first and the third is not."""
+    head = built("gru_mmr", width=3, penalty=max(penalty, 1e-30))
+    v1, second, third = [1.0, 0.0, 0.0], [0.9, math.sqrt(0.19), 0.0], [0.1, 0.0, math.sqrt(0.99)]
+    v = torch.tensor([[v1, second, third]])
+    # u . v = (1.0, 0.9, 0.5) for u = (1, 0, y): 0.1 + y sqrt(0.99) = 0.5; the state is held where it is
+    u = torch.tensor([[[1.0, 0.0, 0.4 / math.sqrt(0.99)]]])
+    scores = head.logits([State(u, ())], v)[0, 0, 0]
+    torch.testing.assert_close(scores, torch.tensor([1.0, 0.9, 0.5]), atol=1e-6, rtol=0)
+    first = int(scores.argmax())
+    after = head.logits([State(u, (v[:, first][:, None],))], v)[0, 0, 0].detach()
+    left = after.masked_fill(torch.arange(3) == first, -math.inf)
+    torch.testing.assert_close(after[1:], torch.tensor([0.9 - 0.9 * penalty, 0.5 - 0.1 * penalty]), atol=1e-6, rtol=0)
+    return [first, int(left.argmax())]
+
+
+def test_the_penalty_by_hand() -> None:
+    assert mmr_picks(1.0) == [0, 2]  # 0.9 - 0.9 < 0.5 - 0.1
+    assert mmr_picks(0.0) == [0, 1]
+    assert mmr_picks(0.49) == [0, 1]  # equal at 0.5: 0.9 - 0.45 = 0.5 - 0.05
+    assert mmr_picks(0.51) == [0, 2]
+
+
+def test_the_penalty_is_of_the_nearest_pick() -> None:
+    head = built("gru_mmr", width=2, penalty=1.0)
+    v = torch.eye(2)[None]
+    u = torch.tensor([[[0.6, 0.8]]])
+    both = State(u, (v[:, 0][:, None], v[:, 1][:, None]))
+    torch.testing.assert_close(head.logits([both], v)[0, 0, 0], torch.tensor([-0.4, -0.2]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 0.744, 5.0, 19.0])
+def test_the_penalty_starts_where_it_is_configured_and_has_a_bound(penalty: float) -> None:
+    head = built("gru_mmr", temperature=0.1, penalty=penalty)
+    assert float(head.penalty().detach()) == pytest.approx(penalty, rel=1e-4)  # type: ignore[operator]
+    with torch.no_grad():
+        head.div_lambda.fill_(1e4)  # type: ignore[operator]
+    assert float(head.penalty().detach()) == 20.0  # type: ignore[operator]
+
+
+def same_but(head: str, *, seed: int = 3) -> tuple[PointerSelector, PointerSelector]:
+    """Return a selector of this head and one with the head `gru` and the same weights otherwise."""
+    module, plain = selector(head, seed=seed), selector("gru", seed=seed)
+    plain.load_state_dict({n: v for n, v in module.state_dict().items() if n in plain.state_dict()})
+    return module, plain
+
+
+def test_without_a_penalty_the_head_is_the_recurrent_one() -> None:
+    module, plain = same_but("gru_mmr")
+    batch = groups()
+    with torch.no_grad():
+        assert not torch.allclose(table().scores(module, batch), table().scores(plain, batch), atol=1e-3)
+        module.div_lambda.fill_(-1e4)
+        assert torch.equal(table().scores(module, batch), table().scores(plain, batch))
+
+
+def test_a_bilinear_scorer_of_the_identity_is_the_recurrent_one() -> None:
+    module, plain = same_but("bilinear")
+    batch = groups()
+    with torch.no_grad():
+        assert not torch.allclose(table().scores(module, batch), table().scores(plain, batch), atol=1e-3)
+        module.bilinear.weight.copy_(torch.eye(8))
+        torch.testing.assert_close(table().scores(module, batch), table().scores(plain, batch), atol=1e-5, rtol=0)
+
+
+def test_a_bilinear_scorer_maps_the_state_and_not_the_candidate() -> None:
+    head = built("bilinear", width=2)
+    with torch.no_grad():
+        head.bilinear.weight.copy_(torch.tensor([[0.0, 2.0], [0.0, 0.0]]))  # type: ignore[union-attr, operator]
+    # W h = (2, 0) for h = (0, 1), so only the first candidate is met; W v would be 0 for it
+    scores = head.scores(torch.tensor([[[0.0, 1.0]]]), torch.eye(2)[None])
+    assert scores.tolist() == [[[2.0, 0.0]]]
+
+
+def test_the_additive_scorer_is_its_formula() -> None:
+    head = built("additive", width=4, temperature=0.5).double()
+    h, v = (torch.randn(2, n, 4, generator=torch_generator(n)).double() for n in (3, 5))
+    with torch.no_grad():
+        head.attn_Wq.bias.copy_(torch.randn(4, generator=torch_generator(9)))  # type: ignore[union-attr, operator]
+        found = head.scores(h, v).numpy()
+    w = {name: value.numpy() for name, value in head.state_dict().items()}
+    for b, n, k in itertools.product(range(2), range(3), range(5)):
+        hidden = np.tanh(
+            w["attn_Wq.weight"] @ h[b, n].numpy() + w["attn_Wq.bias"] + w["attn_Wc.weight"] @ v[b, k].numpy()
+        )
+        assert found[b, n, k] == pytest.approx(float(w["attn_v.weight"][0] @ hidden) / 0.5, abs=1e-12)
+
+
+# A head that may stop
+
+
+def test_an_end_is_never_first_and_absorbs() -> None:
+    module, (query, pool) = selector("stop"), inputs(40)
+    with torch.no_grad():
+        module.stop_token.mul_(3.0)
+    encoded = module.encode(query, pool)
+    drawn = draw(module, encoded, gumbel((40, 50, 5, K + 1), torch_generator(0)))
+    for picks in (greedy(module, encoded, 5)[:, None], drawn):
+        ended = picks == K
+        assert not ended[..., 0].any()
+        assert torch.equal(ended, ended.cummax(dim=-1).values)  # once ended, always
+        assert float(ended[..., -1].float().mean()) > 0
+    with torch.no_grad():
+        logits = module.following(encoded, drawn, may_stop=True)
+    assert float(logits[:, :, 0, K].max()) == MASKED_SCORE
+    # the end is scored as a candidate is: its vector with the state, over the temperature
+    state = module.head.after(module.start(encoded, 50), drawn[..., 0], encoded.candidates).vectors
+    expected = (state * module.stop_token[0]).sum(dim=-1) / 0.5
+    torch.testing.assert_close(logits[:, :, 1, K], expected.detach(), atol=1e-5, rtol=0)
+
+
+def test_stored_selections_say_nothing_of_the_end() -> None:
+    module, batch = selector("stop"), groups()
+    scores = table().scores(module, batch)
+    assert scores.shape == (6, 4, 3, K)
+    selection_log_probs(scores, batch.selections).sum().backward()
+    assert not module.stop_token.grad.any()
+    assert table().scores(module, batch, may_stop=True).shape == (6, 4, 3, K + 1)
+
+
+def test_choice_gives_from_one_to_all_shots() -> None:
+    module = selector("stop")
+    with torch.no_grad():
+        module.stop_token.mul_(2.0)
+    queries = EmbeddingTable(torch.randn(60, 6, generator=torch_generator(3)))
+    pools = pools_of(60)
+    rows = {shots: choose(module, table(), queries, pools, shots) for shots in (1, 2, 5)}
+    lengths = {shots: [len(row.demonstrations) for row in of] for shots, of in rows.items()}
+    assert lengths[1] == [1] * 60
+    assert set(lengths[5]) >= {1, 5}
+    assert set(lengths[5]) <= {1, 2, 3, 4, 5}
+    for few, many, pool in zip(rows[2], rows[5], pools, strict=True):
+        assert few.demonstrations == many.demonstrations[:2]
+        assert set(many.demonstrations) <= set(pool.candidates)
+
+
+def drawn_with(price: float, shots: tuple[int, ...] = (2, 5)) -> tuple[PointerSelector, Judge, object]:
+    module, judge = selector("stop"), Judge()
+    policies = Policies(module, FrozenSelector(selector("stop", seed=4), table()))
+    settings = OnPolicy(group=6, shots=shots, stop_price=price)
+    return module, judge, draw_groups(policies, table(), groups(), judge, settings, torch_generator(0))
+
+
+def test_draws_are_asked_up_to_their_end_and_pay_for_it() -> None:
+    module, judge, free = drawn_with(0.0)
+    _, _, paid = drawn_with(0.25)
+    most = [2, 5, 2, 5, 2, 5]  # lengths come in turn
+    asked = iter(judge.asked)
+    ended = 0
+    for row, of_query in enumerate(free.groups.selections.tolist()):
+        for g, selection in enumerate(of_query):
+            query, chosen = next(asked)
+            kept = [pick for pick in selection[: most[row]] if pick < K]
+            assert query == row
+            assert list(chosen) == [int(free.groups.pools[row, pick]) for pick in kept]
+            assert int(free.lengths[row, g]) == len(kept)
+            steps = min(len(kept) + 1, most[row])  # the draw of the end counts, a bound is no draw
+            assert free.taken[row, g].tolist() == [step < steps for step in range(5)]
+            worth = float(free.groups.rewards[row, g])
+            assert float(paid.groups.rewards[row, g]) == pytest.approx(worth - 0.25 * len(kept), abs=1e-6)
+            ended += len(kept) < most[row]
+    assert 0 < ended < 36
+    with torch.no_grad():
+        scores = table().scores(module, free.groups, may_stop=True)
+    steps = step_log_probs(scores, free.groups.selections)
+    expected = torch.where(free.taken, steps, torch.zeros(())).sum(dim=-1)
+    torch.testing.assert_close(free.log_probs, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("needed", [1, 2])
+def test_it_learns_to_stop_where_more_costs_more_than_it_gives(needed: int) -> None:
+    module = initialise(build_selector(replace(SMALL, head="stop")), torch_generator(0)).eval()
+    policies = Policies(module, FrozenSelector(module, table()))
+    adam, batch = AdamW(module, learning_rate=1.0, weight_decay=0.0), groups(n=24)
+    settings = OnPolicy(learning_rate=3e-2, batch_queries=8, group=8, shots=(4,), stop_price=0.1, updates=1)
+    lengths = []
+    for epoch in range(1, 16):
+        judge = Judge(needed=needed)
+        plan = plan_on_policy_epoch(
+            policies,
+            adam,
+            table(),
+            batch,
+            judge,
+            settings,
+            epoch=epoch,
+            kl_beta=0.0,
+            clips=True,
+            generator=torch_generator(1, epoch),
+            on_step=lambda _: None,
+        )
+        lengths.append(run_epoch(module, adam, plan, max_gradient_norm=1.0)["shots"])
+    assert lengths[0] > 2.5  # untrained it hardly stops
+    picks = greedy(module, Encoded(*table().encoded(module, batch)), 4)
+    chosen = (picks < K).sum(dim=1)
+    assert float((chosen == needed).float().mean()) > 0.9
