@@ -18,6 +18,7 @@ from lever_pipe.base.sections import Section
 from lever_pipe.experiment.config import (
     VISION_BYTES,
     AnswerSettings,
+    Balance,
     Distil,
     Epoch,
     EvaluatedCells,
@@ -166,15 +167,21 @@ class GenerateRlDataConfig(Section):
     seed: Seed
 
 
-@identity_of("merge_rl_data")
 @identity_of("measure_pools")
 @identity_of("collect_evidence")
 class InputsAlone(Section):
     """Identity of stages whose inputs say all."""
 
 
-@identity_of("import_rl_data")
-class ImportRlDataConfig(Section):
+@identity_of("merge_rl_data", of="rl_data")
+class MergeRlDataConfig(Section):
+    """Identity of `merge_rl_data`."""
+
+    balance: Balance | None = None
+
+
+@identity_of("import_rl_data", of="rl_data")
+class ImportRlDataConfig(MergeRlDataConfig):
     """Identity of `import_rl_data`."""
 
     pool_size: Annotated[int, Setting("pools.size")]
@@ -311,6 +318,8 @@ class CheckWorldConfig(Section):
     """Prompts that the stock classes answer too."""
     n_judged: int = 400
     """Probed queries from which on the bounds are judged; fewer are too noisy."""
+    world: Annotated[WorldData, Setting("data.world")]
+    """Where it is harder than the released one, the bounds are not judged."""
 
 
 @identity_of("score_answers", of="evaluation")

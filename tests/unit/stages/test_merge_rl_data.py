@@ -8,7 +8,7 @@ from builders import example, random_pools, trajectory
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RlGroup, Trajectory
-from lever_pipe.experiment.stage_configs import InputsAlone
+from lever_pipe.experiment.stage_configs import MergeRlDataConfig
 from lever_pipe.stages.merge_rl_data import merge_rl_data
 
 POOLS = random_pools(6, 30)
@@ -30,7 +30,7 @@ def merge(folder: Path, shards: list[list[Trajectory]]) -> list[RlGroup]:
         train_examples=folder / "examples",
         rl_data=folder / "rl_data",
         summary=folder / "summary",
-        config=InputsAlone(),
+        config=MergeRlDataConfig(),
     )
     return storage.read_rows(folder / "rl_data", RlGroup)
 
