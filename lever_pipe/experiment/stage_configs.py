@@ -318,8 +318,8 @@ class CheckWorldConfig(Section):
     """Prompts that the stock classes answer too."""
     n_judged: int = 400
     """Probed queries from which on the bounds are judged; fewer are too noisy."""
-    world: Annotated[WorldData, Setting("data.world")]
-    """Where it is harder than the released one, the bounds are not judged."""
+    is_harder: Annotated[bool, Setting("data.world.is_harder")]
+    """Then the bounds are not judged."""
 
 
 @identity_of("score_answers", of="evaluation")

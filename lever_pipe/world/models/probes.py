@@ -17,7 +17,6 @@ import numpy as np
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.config import WorldData
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.world.data.lexicon import KNOWLEDGE
 
@@ -32,8 +31,6 @@ MIN_EXACT = 94.0
 MIN_CONFLICT = 95.0
 MIN_SHUFFLE_DROP = 40.0
 MIN_DISTRACTED = 93.0
-HARDER = ("dissent", "flipped_share", "blur", "composite_share")
-"""Options of a world that move what the best demonstrations reach."""
 
 
 @dataclass(frozen=True)
@@ -185,12 +182,6 @@ def summarise(probes: Mapping[str, Sequence[Probe]], answers: Mapping[str, Seque
         hits = [answer == row.truth for row, answer in zip(rows, given, strict=True)]
         summary[name] = ProbeScore(100 * float(np.mean(accuracies)), 100 * float(np.mean(hits)), len(rows))
     return summary
-
-
-def holds_for(world: WorldData) -> bool:
-    """Return whether the bounds are meant for a world: one without more noise, blur or composites than the released."""
-    released = WorldData()
-    return all(getattr(world, name) == getattr(released, name) for name in HARDER)
 
 
 def check_bounds(summary: Mapping[str, ProbeScore]) -> list[str]:
