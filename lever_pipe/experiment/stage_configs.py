@@ -19,6 +19,7 @@ from lever_pipe.experiment.config import (
     VISION_BYTES,
     AnswerSettings,
     Beams,
+    Balance,
     Distil,
     Epoch,
     EvaluatedCells,
@@ -176,15 +177,21 @@ class SearchBeamsConfig(Beams):
     lvlm: OfLvlm
 
 
-@identity_of("merge_rl_data")
 @identity_of("measure_pools")
 @identity_of("collect_evidence")
 class InputsAlone(Section):
     """Identity of stages whose inputs say all."""
 
 
-@identity_of("import_rl_data")
-class ImportRlDataConfig(Section):
+@identity_of("merge_rl_data", of="rl_data")
+class MergeRlDataConfig(Section):
+    """Identity of `merge_rl_data`."""
+
+    balance: Balance | None = None
+
+
+@identity_of("import_rl_data", of="rl_data")
+class ImportRlDataConfig(MergeRlDataConfig):
     """Identity of `import_rl_data`."""
 
     pool_size: Annotated[int, Setting("pools.size")]
@@ -340,6 +347,8 @@ class CheckWorldConfig(Section):
     """Prompts that the stock classes answer too."""
     n_judged: int = 400
     """Probed queries from which on the bounds are judged; fewer are too noisy."""
+    is_harder: Annotated[bool, Setting("data.world.is_harder")]
+    """Then the bounds are not judged."""
 
 
 @identity_of("score_answers", of="evaluation")

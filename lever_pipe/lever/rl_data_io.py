@@ -23,6 +23,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, RlGroup, Trajectory
 from lever_pipe.base.sections import dotted
 from lever_pipe.base.storage import read_json, read_rows, shortened, write_text
+from lever_pipe.experiment.config import Balance
 from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
 
 FIX_VERSION = "v3"
@@ -32,6 +33,7 @@ IGNORED_FIELDS = ("aug_type", "aug_round", "proxy_score", "raw_generation", "pro
 DEFAULTS = {"vqa_gt_logprob": None, "eval_failed": False}  # absent from files that predate them
 ACCURACY_TOLERANCE = 0.005  # files round accuracies and probabilities
 SHOWN = 5
+LEAST = 2  # groups: one to train, one to validate
 
 
 @dataclass(slots=True)
@@ -151,6 +153,40 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
             found=_several(faults),
             do="Prepare the train split that this file was made with.",
         )
+
+
+def keep_balanced(
+    groups: Sequence[RlGroup], balance: Balance | None, *, source: str
+) -> tuple[list[RlGroup], dict[str, int]]:
+    """Return the groups whose share of positive trajectories lies within the bounds, and what became of all.
+
+    Args:
+        groups: RL data.
+        balance: the bounds, both inclusive; None keeps all and counts nothing.
+        source: what the groups are of, for the message.
+
+    Raises:
+        RecordError: fewer than `LEAST` groups are kept.
+
+    Source: Lever-Plus published code (VQAv2)
+    """
+    if balance is None:
+        return list(groups), {}
+    shares = [statistics.fmean(row.vqa_correct for row in group.pointer_candidates) for group in groups]
+    kept = [group for group, share in zip(groups, shares, strict=True) if balance.low <= share <= balance.high]
+    counts = {
+        "balance_kept": len(kept),
+        "balance_rejected_low": sum(share < balance.low for share in shares),
+        "balance_rejected_high": sum(share > balance.high for share in shares),
+    }
+    if len(kept) < LEAST:
+        raise RecordError(
+            f"{source}: expected at least {LEAST} queries with {balance.low:g} to {balance.high:g} of their "
+            "trajectories positive: some train, some validate",
+            found=", ".join(f"{name.removeprefix('balance_')} {count}" for name, count in counts.items()),
+            do="Widen rl_data.balance, or raise rl_data.n_queries or the number of proposals.",
+        )
+    return kept, counts
 
 
 def summarise(groups: Sequence[RlGroup]) -> dict[str, int | float]:

@@ -51,7 +51,7 @@ def check_world(
     result = {
         "probes": {name: asdict(score) for name, score in summary.items()},
         "bounds": missed,
-        "judged": n_queries >= config.n_judged,
+        "judged": n_queries >= config.n_judged and not config.is_harder,
         "stock_agreement": agreement,
     }
     storage.write_json(check, result)

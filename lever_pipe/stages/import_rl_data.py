@@ -6,15 +6,19 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.stage_configs import ImportRlDataConfig
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.lever.rl_data_io import import_original, require_train_examples, summarise
-
-LEAST = 2
+from lever_pipe.lever.rl_data_io import (
+    LEAST,
+    import_original,
+    keep_balanced,
+    require_train_examples,
+    summarise,
+)
 
 
 def import_rl_data(
     *, original: Input, train_examples: Input, rl_data: Output, summary: Output, config: ImportRlDataConfig
 ) -> int:
-    """Write one line a query, in the file's order, and return how many queries there are.
+    """Write one line a query that is kept, in the file's order, and return how many there are.
 
     `summary` also counts what the import dropped and filled in.
 
@@ -30,6 +34,7 @@ def import_rl_data(
             do="Name another file as rl_data.import_from, or leave it empty to generate RL data.",
         )
     require_train_examples(groups, storage.read_examples(train_examples), source=str(original))
-    storage.write_rows(rl_data, groups)
-    storage.write_json(summary, report.as_dict(groups) | summarise(groups))
-    return len(groups)
+    kept, counts = keep_balanced(groups, config.balance, source=str(original))
+    storage.write_rows(rl_data, kept)
+    storage.write_json(summary, report.as_dict(groups) | counts | summarise(kept))
+    return len(kept)

@@ -49,7 +49,7 @@ class ImageFolder:
         faults.extend(f"missing image in {self._folder}", map(self.name, missing))
 
     def readable(self, questions: list[Q], on_bad_image: Literal["stop", "skip"], limit: int | None) -> list[Q]:
-        """Return the first `limit` questions whose image can be shown.
+        """Return the first `limit` questions, in their order, whose image can be shown.
 
         Raises:
             DataError: an image beyond the first `limit` questions is needed and missing.

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.sections import dotted
+from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import read_json
 from lever_pipe.lever.datasets._faults import Faults
 from lever_pipe.lever.datasets._images import ImageFolder
@@ -104,16 +105,22 @@ def read_split(
     # An entry with a fault of its own is reported once, not as unmatched as well.
     _compare(questions, annotations, broken_questions | broken_annotations, faults)
     _check_answers(annotations, options.n_answers, shown_answer, faults)
+    wanted = questions if options.seed is None else _drawn(questions, options.seed)
     images = ImageFolder(files.images, options.image_name)
-    images.find(dict.fromkeys(q.image_id for q in questions[: options.limit]), faults)
+    images.find(dict.fromkeys(q.image_id for q in wanted[: options.limit]), faults)
     where = f"expected complete and consistent {files.questions} and {files.annotations}"
     faults.raise_any(where, do=MEND)
-    kept = images.readable(questions, options.on_bad_image, options.limit)
+    kept = images.readable(wanted, options.on_bad_image, options.limit)
     examples = []
-    for position, question in enumerate(kept):
+    for position, question in enumerate(sorted(kept, key=lambda question: question.question_id)):
         annotation = annotations[question.question_id]
         examples.append(_example(position, question, annotation, images, shown_answer(annotation)))
     return ReadResult(examples, images.skipped)
+
+
+def _drawn(questions: list[QuestionEntry], seed: int) -> list[QuestionEntry]:
+    """Return the questions in drawn order."""
+    return [questions[i] for i in generator(seed, "eval subset").permutation(len(questions))]
 
 
 def most_frequent(answers: Iterable[str]) -> str:

@@ -32,7 +32,8 @@ class ReadOptions:
     image_name: str  # with the field image_id, as "COCO_val2014_{image_id:012d}.jpg"
     n_answers: int = 10  # annotators a question; another count is a fault
     on_bad_image: Literal["stop", "skip"] = "stop"
-    limit: int | None = None  # at least 1: the first readable questions in question-id order; None for all
+    limit: int | None = None  # at least 1: readable questions; None for all
+    seed: int | None = None  # of the drawn order in which the limit is reached; None for question-id order
 
 
 @dataclass(frozen=True, slots=True)

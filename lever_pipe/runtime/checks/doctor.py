@@ -114,7 +114,8 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.write(f"{compute.probe(options.probe)}\n")
         return 0
     faulty = False
-    for finding in examine(call_words, orphans.choice(options.orphans), on_nodes=options.compute):
+    found = examine(call_words, orphans.choice(options.orphans), on_nodes=options.compute, in_data=options.data)
+    for finding in found:
         sys.stdout.write(f"{finding.line}\n")
         sys.stdout.flush()
         faulty = faulty or finding.level is Level.FAULT
@@ -122,7 +123,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def examine(
-    words: Sequence[str], on_orphans: orphans.OnOrphans, *, on_nodes: bool, folder: Path = Path()
+    words: Sequence[str], on_orphans: orphans.OnOrphans, *, on_nodes: bool, in_data: bool = False, folder: Path = Path()
 ) -> Iterator[Outcome]:
     """Yield what is found for a call of Snakemake with these words.
 
@@ -130,23 +131,26 @@ def examine(
         words: of the call.
         on_orphans: what to do about jobs of an earlier run.
         on_nodes: whether to submit a tiny job to each partition that the planned jobs name.
+        in_data: whether to read the raw data whole.
         folder: the working directory.
     """
     call = read_call(words)
     try:
         experiment = parse_experiment(call.config, source=call.source)
     except LeverPipeError as refusal:
-        yield _refused("configuration", refusal)
+        yield local_checks.refused("configuration", refusal)
         return
     yield ok("configuration", call.source)
     yield ok("executor", call.executor)
     found = list(local_checks.check(experiment, rules=None, folder=folder))
     yield from found
+    if in_data:
+        yield from local_checks.data(experiment, folder)
     jobs: list[Job] = []
     try:
         jobs = planned(words)
     except UnplannableError as refusal:
-        found.append(_refused("plan", refusal))
+        found.append(local_checks.refused("plan", refusal))
         yield found[-1]
     yield from look_at_jobs(experiment, jobs, call.executor, call.slurm, on_orphans, folder, so_far=found)
     if on_nodes and call.slurm is not None:
@@ -199,10 +203,6 @@ def submitted(jobs: Any) -> list[Job]:
     ]
 
 
-def _refused(check: str, refusal: LeverPipeError) -> Outcome:
-    return Outcome(Level.FAULT, check, refusal.found, refusal.expected.rpartition("expected ")[2], refusal.do)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lever_pipe doctor",
@@ -215,6 +215,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=list(map(str, orphans.OnOrphans)),
         help=f"what to do about jobs of an earlier run; {orphans.VARIABLE} says it for a run",
     )
+    parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
     parser.add_argument("--compute", action="store_true", help="also run a tiny job in each partition")
     parser.add_argument("--probe", type=Path, help=argparse.SUPPRESS)
     return parser

@@ -15,7 +15,9 @@ from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.members import available
 from lever_pipe.experiment.config import AUTO, Data
 from lever_pipe.experiment.studies import Experiment
+from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
 from lever_pipe.lever.datasets.okvqa import read_questions
+from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks import obtain
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
@@ -282,6 +284,50 @@ def _train_questions(experiment: Experiment, data: Data, folder: Path) -> Outcom
         do = f"Lower {' and '.join(short)}, or add train questions."
         return fault(f"questions {name}", f"at least {wanted}", found=str(number), do=do)
     return ok(f"questions {name}", f"{number:,}")
+
+
+def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
+    """Yield what each split's files and images are, read whole as the first job reads them, and what both ask.
+
+    Args:
+        experiment: what runs.
+        folder: the working directory.
+    """
+    settings = experiment.data
+    if "lever" not in experiment.studies or settings.source != "files":
+        yield ok("data", "none is read: the embedded worlds are generated")
+        return
+    places = {key: folder / name for key, name in settings.files.model_dump().items()}
+    found: dict[str, ReadResult] = {}
+    for split, read in (("train", read_train), ("eval", read_queries)):
+        files = VqaFilePaths(*(places[f"{split}_{kind}"] for kind in ("questions", "annotations", "images")))
+        try:
+            found[split] = read(files, settings)
+        except LeverPipeError as refusal:
+            yield refused(f"data, {split}: {files.questions}", refusal)
+        else:
+            yield _read(f"data, {split}: {files.questions}", found[split])
+    if len(found) == 2:
+        train, queries = (result.examples for result in found.values())
+        asked, shown = places["eval_questions"], places["train_questions"]
+        check = f"data, both splits: {asked}"
+        try:
+            shared = shared_questions(train, queries, settings, asked=asked, shown=shown)
+        except LeverPipeError as refusal:
+            yield refused(check, refusal)
+        else:
+            yield ok(check, f"{len(shared)} of {len(queries)} questions are train questions too")
+
+
+def _read(check: str, result: ReadResult) -> Outcome:
+    images = len({example.image for example in result.examples})
+    skipped = f", {result.n_skipped_questions:,} skipped" if result.n_skipped_questions else ""
+    return ok(check, f"{len(result.examples):,} questions about {images:,} images{skipped}")
+
+
+def refused(check: str, refusal: LeverPipeError) -> Outcome:
+    """Return the fault that an error tells."""
+    return fault(check, refusal.expected.rpartition("expected ")[2], found=refusal.found, do=refusal.do)
 
 
 def _present(key: str, names: list[str], folder: Path) -> Outcome:

@@ -1,7 +1,8 @@
-"""Raw files of one world in OK-VQA's official format."""
+"""Raw files of one world in the official format of OK-VQA or VQAv2."""
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from lever_pipe.world.data.items import AnnotatedQuestion, Picture, Split, draw_
 from lever_pipe.world.data.lexicon import RELATIONS, answer_type, question_type
 from lever_pipe.world.data.scenes import render
 
-INFO = {"description": "Embedded world in the format of OK-VQA", "url": "", "version": "1.0"}
+LAYOUTS = {"okvqa": "OK-VQA", "vqav2": "VQAv2"}
+INFO = {"description": "", "url": "", "version": "1.0"}
 LICENSE = {"name": "CC0 1.0", "url": "https://creativecommons.org/publicdomain/zero/1.0/"}
 
 
@@ -32,34 +34,44 @@ def image_name(split: Split, image_id: int) -> str:
 
 
 def draw_image(options: WorldData, split: Split, picture: Picture) -> np.ndarray:
-    """Return the pixels of a picture, uint8 [56, 56, 3]; every image has its own stream."""
-    rng = generator(options.seed, "pixels", split, picture.image_id)
+    """Return the pixels of a picture, uint8 [56, 56, 3]; every image has its own stream.
+
+    A copy has the stream of its original, and single shades that differ by one.
+    """
+    rng = generator(options.seed, "pixels", split, picture.copy_of or picture.image_id)
     scene = picture.scene
-    return np.asarray(render(scene.kind, scene.color, scene.count, rng))
+    beside = (scene.beside.kind, scene.beside.color) if scene.beside else None
+    pixels = np.asarray(render(scene.kind, scene.color, scene.count, rng, beside=beside, blur=options.blur))
+    if picture.copy_of is None:
+        return pixels
+    noise = generator(options.seed, "copy", split, picture.image_id).integers(-1, 1, size=pixels.shape, endpoint=True)
+    return np.clip(pixels + noise, 0, 255).astype(np.uint8)
 
 
-def _annotation(picture: Picture, question_id: int, question: AnnotatedQuestion) -> dict[str, Any]:
-    answers = [
-        {"answer_id": i, "raw_answer": answer, "answer_confidence": "yes", "answer": answer}
-        for i, answer in enumerate(question.answers, start=1)
-    ]
-    return {
+def _annotation(picture: Picture, question_id: int, question: AnnotatedQuestion, layout: str) -> dict[str, Any]:
+    common = {
         "image_id": picture.image_id,
         "answer_type": answer_type(question.relation),
         "question_type": question.type,
         "question_id": question_id,
-        "answers": answers,
-        "confidence": 3,
     }
+    said = [
+        {"answer_id": i, "answer_confidence": "yes", "answer": answer}
+        for i, answer in enumerate(question.answers, start=1)
+    ]
+    if layout == "vqav2":
+        most = Counter(question.answers).most_common(1)[0][0]
+        return {**common, "answers": said, "multiple_choice_answer": most}
+    return {**common, "answers": [{**each, "raw_answer": each["answer"]} for each in said], "confidence": 3}
 
 
-def build_documents(pictures: list[Picture], split: Split, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def build_documents(pictures: list[Picture], split: Split, options: WorldData) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the question and the annotation document of one split, rows in one random order."""
     rows = [(picture, qid) for picture in pictures for qid in picture.questions]
-    order = generator(seed, "row order", split).permutation(len(rows))
+    order = generator(options.seed, "row order", split).permutation(len(rows))
     rows = [rows[i] for i in order]
     common = {
-        "info": INFO,
+        "info": INFO | {"description": f"Embedded world in the format of {LAYOUTS[options.layout]}"},
         "license": LICENSE,
         "data_type": "mscoco",
         "data_subtype": subset(split),
@@ -68,12 +80,13 @@ def build_documents(pictures: list[Picture], split: Split, seed: int) -> tuple[d
         {"image_id": picture.image_id, "question": picture.questions[qid].text, "question_id": qid}
         for picture, qid in rows
     ]
-    annotations = [_annotation(picture, qid, picture.questions[qid]) for picture, qid in rows]
+    annotations = [_annotation(picture, qid, picture.questions[qid], options.layout) for picture, qid in rows]
+    asked: dict[str, Any] = {**common, "task_type": "Open-Ended", "questions": questions}
+    if options.layout == "vqav2":
+        return asked, {**common, "annotations": annotations}
     types = {question_type(r, key): f"{r.name} by {r.key}" for r in RELATIONS for key in r.keys}
-    return (
-        {**common, "task_type": "Open-Ended", "questions": questions},
-        {**common, "annotations": annotations, "question_types": types},
-    )
+    types |= {q.type: f"{q.relation.name} by {q.relation.key}" for p in pictures for q in p.questions.values()}
+    return asked, {**common, "annotations": annotations, "question_types": types}
 
 
 def _write_images(folder: Path, pictures: list[Picture], options: WorldData, split: Split) -> None:
@@ -103,7 +116,7 @@ def write_raw_files(
     )
     for split, questions_path, annotations_path, images_path in targets:
         pictures = draw_split(options, split)
-        questions, annotations = build_documents(pictures, split, options.seed)
+        questions, annotations = build_documents(pictures, split, options)
         write_folder(images_path, partial(_write_images, pictures=pictures, options=options, split=split))
         write_json(questions_path, questions)
         write_json(annotations_path, annotations)

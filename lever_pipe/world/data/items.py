@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from lever_pipe.experiment.config import WorldData
 from lever_pipe.world.data.lexicon import (
     COLORS,
     COUNTS,
+    GUESSES,
     KINDS,
     KNOWLEDGE,
     PERCEPTUAL,
@@ -23,6 +24,7 @@ from lever_pipe.world.data.lexicon import (
 )
 
 Split = Literal["train", "val"]
+T = TypeVar("T")
 
 N_ANNOTATORS = 10
 SINGLE_SHARE = 0.7  # scenes with one shape; two and three share the rest
@@ -30,10 +32,8 @@ SECOND_ANSWER_SHARE = 0.7  # of the dissenting votes; the others are any answer 
 # An annotator dissents with a probability that differs by question: Beta(1.2, b).
 DISSENT_A, DISSENT_B_KNOWLEDGE, DISSENT_B_PERCEPTUAL = 1.2, 5.0, 14.0
 MAX_IMAGE_ID = 580_000
-FLIPPED_SHARE = 0.05
-"""Of the knowledge questions; their majority is at the usual confusion."""
 SHARED_IMAGE_SHARE = 0.10
-"""Of the questions; they sit in pairs on one image."""
+"""Of the questions; they sit in pairs on one image, where not several are asked about each."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Scene:
     kind: str
     color: str
     count: str
+    beside: Scene | None = None
+    """The second of two different things; then `count` is two."""
 
     def value(self, attribute: Attribute) -> str:
         """Return the value of one attribute."""
@@ -57,8 +59,13 @@ class Knowledge:
     confusions: Mapping[str, Mapping[str, str]]
 
     def truth(self, relation: Relation, scene: Scene) -> str:
-        """Return the answer of `relation` for `scene`."""
+        """Return the answer of `relation` for `scene`; things beside each other share it."""
         return self.facts[relation.name][scene.value(relation.key)]
+
+    def others_alike(self, relation: Relation, scene: Scene) -> list[str]:
+        """Return the other keys of `relation` whose answer is that of `scene`."""
+        own, truth = scene.value(relation.key), self.truth(relation, scene)
+        return [key for key, answer in self.facts[relation.name].items() if answer == truth and key != own]
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,8 @@ class Picture:
     image_id: int
     scene: Scene
     questions: Mapping[int, AnnotatedQuestion]
+    copy_of: int | None = None
+    """Id of the image that this one nearly is."""
 
 
 def _draw_facts(relation: Relation, n_active: int, rng: np.random.Generator) -> dict[str, str]:
@@ -101,39 +110,53 @@ def _draw_confusions(relation: Relation, rng: np.random.Generator) -> dict[str, 
     return dict(zip(cycle, cycle[1:] + cycle[:1], strict=True))
 
 
-def draw_knowledge(mapping_seed: int, n_active_answers: int) -> Knowledge:
-    """Return the facts of the world `mapping_seed`; a relation uses `n_active_answers` answers."""
+def draw_knowledge(options: WorldData) -> Knowledge:
+    """Return the facts of the world `options.mapping_seed`: drawn ones, and those that the shipped LVLM guesses."""
     facts, confusions = {}, {}
     for relation in RELATIONS:
-        rng = generator(mapping_seed, "knowledge", relation.name)
-        facts[relation.name] = _draw_facts(relation, n_active_answers, rng)
+        rng = generator(options.mapping_seed, "knowledge", relation.name)
+        drawn = _draw_facts(relation, options.n_active_answers, rng)
+        facts[relation.name] = drawn | _draw_guessed(relation, options)
         confusions[relation.name] = _draw_confusions(relation, rng)
     return Knowledge(facts, confusions)
 
 
-def draw_scene(rng: np.random.Generator) -> Scene:
-    """Return a scene with uniform kind and colour, mostly of one shape."""
+def _draw_guessed(relation: Relation, options: WorldData) -> dict[str, str]:
+    guesses = dict(zip(relation.keys, GUESSES.get(relation.name, ()), strict=False))
+    order = generator(options.mapping_seed, "guessable", relation.name).permutation(list(guesses))
+    return {str(key): guesses[key] for key in order[: round(options.guessable_share * len(order))]}
+
+
+def _pick(values: Sequence[T], skew: float, rng: np.random.Generator) -> T:
+    """Return one of the values; the weight of the one at place r is r to the power of -`skew`."""
+    if not skew:
+        return values[int(rng.integers(len(values)))]
+    weights = np.arange(1, len(values) + 1) ** -skew
+    return values[int(rng.choice(len(values), p=weights / weights.sum()))]
+
+
+def _draw_scene(skew: float, rng: np.random.Generator) -> Scene:
+    """Return a scene, mostly of one shape."""
     count = COUNTS[0] if rng.random() < SINGLE_SHARE else COUNTS[int(rng.integers(1, len(COUNTS)))]
-    return Scene(KINDS[rng.integers(len(KINDS))], COLORS[rng.integers(len(COLORS))], count)
+    return Scene(_pick(KINDS, skew, rng), _pick(COLORS, skew, rng), count)
 
 
-def draw_relation(perceptual_share: float, rng: np.random.Generator) -> Relation:
-    """Return a relation, perceptual with probability `perceptual_share`."""
-    family = PERCEPTUAL if rng.random() < perceptual_share else KNOWLEDGE
-    return family[rng.integers(len(family))]
+def _draw_relation(options: WorldData, rng: np.random.Generator) -> Relation:
+    family = PERCEPTUAL if rng.random() < options.perceptual_share else KNOWLEDGE
+    return _pick([relation for relation in family if relation.name in options.relations], options.skew, rng)
 
 
 def annotate(
-    relation: Relation, truth: str, confusion: str, flipped_share: float, rng: np.random.Generator
+    relation: Relation, truth: str, confusion: str, options: WorldData, rng: np.random.Generator
 ) -> tuple[str, ...]:
     """Return ten answers: mostly `truth`, else mostly `confusion`, else any of the relation.
 
-    A share `flipped_share` of the knowledge questions has its majority at `confusion` instead.
+    A share `options.flipped_share` of the knowledge questions has its majority at `confusion` instead.
     """
-    is_flipped = relation.is_knowledge and rng.random() < flipped_share
+    is_flipped = relation.is_knowledge and rng.random() < options.flipped_share
     main, second = (confusion, truth) if is_flipped else (truth, confusion)
     b = DISSENT_B_KNOWLEDGE if relation.is_knowledge else DISSENT_B_PERCEPTUAL
-    dissent = rng.beta(DISSENT_A, b)
+    dissent = rng.beta(DISSENT_A, b / options.dissent)
     votes = []
     for _ in range(N_ANNOTATORS):
         if rng.random() >= dissent:
@@ -146,49 +169,96 @@ def annotate(
 
 
 def _draw_question(
-    scene: Scene, relation: Relation, knowledge: Knowledge, rng: np.random.Generator
+    scene: Scene, relation: Relation, knowledge: Knowledge, options: WorldData, rng: np.random.Generator
 ) -> AnnotatedQuestion:
     truth = knowledge.truth(relation, scene)
     confusion = knowledge.confusions[relation.name][truth]
-    answers = annotate(relation, truth, confusion, FLIPPED_SHARE, rng)
+    answers = annotate(relation, truth, confusion, options, rng)
     text = relation.questions[rng.integers(len(relation.questions))]
-    return AnnotatedQuestion(relation, scene.value(relation.key), text, truth, answers)
+    key = scene.value(relation.key)
+    if scene.beside is not None:
+        key = joint_key(relation, key, scene.beside.value(relation.key))
+    return AnnotatedQuestion(relation, key, text, truth, answers)
+
+
+def joint_key(relation: Relation, *keys: str) -> str:
+    """Return the key of several things, for example "ball+star"; their order does not matter."""
+    return "+".join(sorted(keys, key=relation.keys.index))
+
+
+def _add_another(
+    scene: Scene, relation: Relation, knowledge: Knowledge, skew: float, rng: np.random.Generator
+) -> Scene:
+    """Return the scene with another thing of the same answer beside it; unchanged if there is none."""
+    keys = knowledge.others_alike(relation, scene)
+    if not keys:
+        return scene
+    other, key = _draw_scene(skew, rng), keys[int(rng.integers(len(keys)))]
+    beside = replace(other, kind=key) if relation.key == "kind" else replace(other, color=key)
+    return replace(scene, count=COUNTS[1], beside=beside)
+
+
+def _is_composite(relations: Sequence[Relation], options: WorldData, rng: np.random.Generator) -> bool:
+    may_be = bool(options.composite_share) and len(relations) == 1 and relations[0].is_knowledge
+    return may_be and rng.random() < options.composite_share
 
 
 def _draw_picture_questions(
-    n_questions: int, knowledge: Knowledge, perceptual_share: float, rng: np.random.Generator
+    n_questions: int, knowledge: Knowledge, options: WorldData, rng: np.random.Generator
 ) -> tuple[Scene, list[AnnotatedQuestion]]:
     relations: list[Relation] = []
     while len(relations) < n_questions:
-        relation = draw_relation(perceptual_share, rng)
+        relation = _draw_relation(options, rng)
         if relation not in relations:
             relations.append(relation)
-    scene = draw_scene(rng)
+    scene = _draw_scene(options.skew, rng)
     if any(relation.key == "count" for relation in relations):
         # Where the count is asked for, all counts are equally likely.
-        scene = Scene(scene.kind, scene.color, COUNTS[rng.integers(len(COUNTS))])
-    return scene, [_draw_question(scene, relation, knowledge, rng) for relation in relations]
+        scene = replace(scene, count=COUNTS[rng.integers(len(COUNTS))])
+    elif _is_composite(relations, options, rng):
+        scene = _add_another(scene, relations[0], knowledge, options.skew, rng)
+    return scene, [_draw_question(scene, relation, knowledge, options, rng) for relation in relations]
+
+
+def _questions_by_image(n_questions: int, per_image: int) -> list[int]:
+    """Return how many questions each image has, those with more of them first."""
+    if per_image == 1:
+        n_pairs = round(n_questions * SHARED_IMAGE_SHARE / 2)
+        return [2] * n_pairs + [1] * (n_questions - 2 * n_pairs)
+    whole, rest = divmod(n_questions, per_image)
+    return [per_image] * whole + [rest] * (rest > 0)
+
+
+def _with_copies(pictures: Sequence[Picture], share: float) -> list[Picture]:
+    """Return the pictures, the last of them copies of the first ones with as many questions, taken in turns."""
+    found = list(pictures)
+    for size in {len(picture.questions) for picture in pictures}:
+        places = [i for i, picture in enumerate(pictures) if len(picture.questions) == size]
+        n_originals = max(1, len(places) - round(share * len(places)))
+        for turn, place in enumerate(places[n_originals:]):
+            of, own = pictures[places[turn % n_originals]], pictures[place]
+            questions = dict(zip(own.questions, of.questions.values(), strict=True))
+            found[place] = Picture(own.image_id, of.scene, questions, copy_of=of.image_id)
+    return found
 
 
 def draw_split(options: WorldData, split: Split) -> list[Picture]:
     """Return the pictures of one split; their questions number exactly `options.n_train` or `options.n_eval`.
 
-    A share of the questions sits in pairs on one image. Image ids are random and never occur in both splits; a question
-    id is image id * 10 + a digit, as in COCO.
+    Image ids are random and never occur in both splits; a question id is image id * 10 + a digit, as in COCO.
     """
     n_questions = options.n_train if split == "train" else options.n_eval
-    n_pairs = round(n_questions * SHARED_IMAGE_SHARE / 2)
-    n_images = n_questions - n_pairs
-    knowledge = draw_knowledge(options.mapping_seed, options.n_active_answers)
+    sizes = _questions_by_image(n_questions, options.questions_per_image)
+    n_images = len(sizes)
+    knowledge = draw_knowledge(options)
     rng = generator(options.seed, "world", split)
     # Odd ids for train and even ids for val keep the splits apart whatever their sizes.
     halves = rng.choice(MAX_IMAGE_ID // 2, size=n_images, replace=False)
     image_ids = 2 * halves + (1 if split == "train" else 2)
     pictures = []
-    for i, image_id in enumerate(int(value) for value in image_ids):
-        n_here = 2 if i < n_pairs else 1
-        scene, questions = _draw_picture_questions(n_here, knowledge, options.perceptual_share, rng)
+    for n_here, image_id in zip(sizes, (int(value) for value in image_ids), strict=True):
+        scene, questions = _draw_picture_questions(n_here, knowledge, options, rng)
         digits = rng.permutation(10)[:n_here]
         ids = [image_id * 10 + int(digit) for digit in digits]
         pictures.append(Picture(image_id, scene, dict(zip(ids, questions, strict=True))))
-    return pictures
+    return _with_copies(pictures, options.near_duplicates) if split == "train" else pictures

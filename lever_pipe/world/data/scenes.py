@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter
 
 from lever_pipe.world.data.lexicon import COUNTS
 
@@ -110,12 +110,33 @@ def _paint(
         draw.polygon([(x + u * cos - v * sin, y + u * sin + v * cos) for u, v in OUTLINES[kind]], fill=fill)
 
 
-def render(kind: str, color: str, count: str, rng: np.random.Generator) -> Image.Image:
-    """Return an RGB image of 56 x 56 pixels; position, size, tilt and shades come from `rng`."""
+def render(
+    kind: str,
+    color: str,
+    count: str,
+    rng: np.random.Generator,
+    *,
+    beside: tuple[str, str] | None = None,
+    blur: float = 0.0,
+) -> Image.Image:
+    """Return an RGB image of 56 x 56 pixels; position, size, tilt and shades come from `rng`.
+
+    Args:
+        kind: of each shape.
+        color: of each shape.
+        count: how many shapes.
+        rng: what the rest comes from.
+        beside: kind and colour of the second shape, where that differs.
+        blur: radius in pixels.
+    """
     level = int(rng.integers(BACKGROUND_LEVELS, endpoint=True))
     background = _jittered((level, level, level), BACKGROUND_TINT, rng)
     image = Image.new("RGB", (SIZE * OVERSAMPLING, SIZE * OVERSAMPLING), background)
     draw, fill = ImageDraw.Draw(image), _jittered(PALETTE[color], COLOR_JITTER, rng)
-    for spot in _positions(COUNTS.index(count) + 1, rng):
-        _paint(draw, kind, fill, spot, rng.uniform(-MAX_TILT, MAX_TILT))
-    return image.resize((SIZE, SIZE), Image.Resampling.BOX)
+    shapes = [(kind, fill)] * (COUNTS.index(count) + 1)
+    if beside is not None:
+        shapes[1] = (beside[0], _jittered(PALETTE[beside[1]], COLOR_JITTER, rng))
+    for (shape, paint), spot in zip(shapes, _positions(len(shapes), rng), strict=True):
+        _paint(draw, shape, paint, spot, rng.uniform(-MAX_TILT, MAX_TILT))
+    small = image.resize((SIZE, SIZE), Image.Resampling.BOX)
+    return small.filter(ImageFilter.GaussianBlur(blur)) if blur else small

@@ -21,7 +21,7 @@ from torch import nn
 from lever_pipe.base.errors import WorldError
 from lever_pipe.base.storage import digest, read_json, write_json, write_text
 from lever_pipe.experiment.config import WorldData
-from lever_pipe.world.data.items import FLIPPED_SHARE, SHARED_IMAGE_SHARE
+from lever_pipe.world.data.items import SHARED_IMAGE_SHARE
 from lever_pipe.world.models.encoder import N_STEPS, train_clip, zero_shot_accuracies
 from lever_pipe.world.models.evaluation import answer_probes, draw_examples, perceptual_probe
 from lever_pipe.world.models.models import Reader, save_clip, save_reader
@@ -122,7 +122,7 @@ def make(out: Path, *, seed: int, threads: int = 1) -> dict[str, Any]:
         "command": f"python -m lever_pipe.world.models.make --out resources/world --seed {seed}",
         "seed": seed,
         "threads": threads,
-        "world": {**options.model_dump(), "flipped_share": FLIPPED_SHARE, "shared_image_share": SHARED_IMAGE_SHARE},
+        "world": {**options.model_dump(mode="json"), "shared_image_share": SHARED_IMAGE_SHARE},
         "lvlm": {
             "parameters": _size(reader),
             "cpu_seconds": trainer.record.seconds,

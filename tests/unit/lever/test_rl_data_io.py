@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RlGroup, RlQuery
+from lever_pipe.experiment.config import Balance
 from lever_pipe.lever.rl_data_io import (
     export_original,
     import_original,
+    keep_balanced,
     require_train_examples,
     summarise,
     write_original,
@@ -311,3 +314,51 @@ def test_summary_of_nothing_is_all_zero() -> None:
 def test_a_query_without_trajectories_counts_as_all_negative() -> None:
     facts = summarise([make_group(example(0), pool(0, range(10, 14)), [])])
     assert (facts["all_negative_queries"], facts["all_positive_queries"], facts["traj_min"]) == (1, 0, 0)
+
+
+def of_positives(query: int, n_positive: int, n: int = 20) -> RlGroup:
+    """Return a group of `n` selections of which `n_positive` earn something, the least at that."""
+    of = pool(query, range(100, 108))
+    pairs = list(itertools.permutations(range(8), 2))[:n]
+    rows = [trajectory(of, pair, 0.3 if i < n_positive else 0.0) for i, pair in enumerate(pairs)]
+    return make_group(example(query), of, rows)
+
+
+@pytest.mark.parametrize(
+    ("n_positive", "fate"),
+    [(0, "low"), (7, "low"), (8, "kept"), (9, "kept"), (11, "kept"), (12, "kept"), (13, "high"), (20, "high")],
+)
+def test_a_query_is_kept_by_its_share_of_positive_trajectories_bounds_included(n_positive: int, fate: str) -> None:
+    anchors = [of_positives(1, 10), of_positives(2, 10)]  # kept, so that there are enough
+    groups = [anchors[0], of_positives(3, n_positive), anchors[1]]
+    kept, counts = keep_balanced(groups, Balance(), source="RL data")
+    assert kept == (groups if fate == "kept" else anchors)
+    assert counts == {
+        "balance_kept": len(kept),
+        "balance_rejected_low": int(fate == "low"),
+        "balance_rejected_high": int(fate == "high"),
+    }
+
+
+def test_without_balance_all_queries_stay_and_nothing_is_counted() -> None:
+    groups = [of_positives(1, 0), of_positives(2, 20)]
+    assert keep_balanced(groups, None, source="RL data") == (groups, {})
+
+
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=8), st.integers(0, 10), st.integers(10, 20))
+def test_kept_and_rejected_make_up_all(positives: list[int], low: int, high: int) -> None:
+    groups = [of_positives(query, n) for query, n in enumerate(positives)]
+    expected = [group for group, n in zip(groups, positives, strict=True) if low <= n <= high]
+    balance = Balance(low=low / 20, high=high / 20)
+    if len(expected) < 2:
+        with pytest.raises(RecordError, match=r"at least 2 queries .* found kept"):
+            keep_balanced(groups, balance, source="RL data")
+        return
+    kept, counts = keep_balanced(groups, balance, source="RL data")
+    assert kept == expected
+    assert sum(counts.values()) == len(groups)
+
+
+def test_crossed_bounds_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be at most high=0\.4, got 0\.6"):
+        Balance(low=0.6, high=0.4)

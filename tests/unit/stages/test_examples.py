@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
+from snakemake.utils import update_config
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, ImageError
+from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Example, ExampleId, Pool, QuestionScore
 from lever_pipe.experiment.stage_configs import InputsAlone
-from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.lvlms.protocol import ImageSource
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
@@ -29,17 +32,19 @@ N_TRAIN, N_EVAL = 80, 12
 class World:
     """A generated world below a folder, and its preparation."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, experiment: Experiment = EXPERIMENT) -> None:
+        self.experiment = experiment
         kinds = ("questions", "annotations", "images")
         self.raw = {f"{split}_{kind}": folder / f"{split}_{kind}" for split in ("train", "eval") for kind in kinds}
         self.rows = {f"{split}_examples": folder / f"{split}.jsonl" for split in ("train", "eval")}
         self.listing, self.summary = folder / "images.sha256", folder / "summary"
-        small = EXPERIMENT.data.world.model_copy(update={"n_train": N_TRAIN, "n_eval": N_EVAL})
-        config = plan.stage_config(EXPERIMENT, "generate_world", {}).model_copy(update={"world": small})
+        small = experiment.data.world.model_copy(update={"n_train": N_TRAIN, "n_eval": N_EVAL})
+        config = plan.stage_config(experiment, "generate_world", {}).model_copy(update={"world": small})
         generate_world(**self.raw, image_listing=self.listing, config=config)  # type: ignore[arg-type]
 
     def prepare(self, **changed: object) -> tuple[int, int]:
-        config = plan.stage_config(EXPERIMENT, "prepare_examples", {}).model_copy(update={"n_eval": N_EVAL} | changed)
+        identity = plan.stage_config(self.experiment, "prepare_examples", {})
+        config = identity.model_copy(update={"n_eval": N_EVAL} | changed)
         return prepare_examples(
             **self.raw, **self.rows, image_listing=(self.listing,), summary=self.summary, config=config
         )  # type: ignore[arg-type]
@@ -118,3 +123,45 @@ def test_pools_are_measured_query_by_query(world: World, tmp_path: Path) -> None
     assert found["best_answer_or_zero_shot"] == pytest.approx(100 * sum(either) / N_EVAL, abs=1e-3)
     exact = [holds_exact_demonstration(queries[p.query_id], [train[i] for i in p.candidates]) for p in pools]
     assert found["exact_demonstration"] == pytest.approx(100 * sum(exact) / N_EVAL, abs=1e-3)
+
+
+def second_world() -> Experiment:
+    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    update_config(values, yaml.safe_load((ROOT / "config/world_b.yaml").read_text()))
+    return parse_experiment(values)
+
+
+def test_the_second_world_goes_through_the_reader_of_vqav2(tmp_path: Path) -> None:
+    world = World(tmp_path, second_world())
+    assert world.prepare() == (N_TRAIN, N_EVAL)
+    train = world.examples("train")
+    assert len({example.image for example in train}) == N_TRAIN // 5
+    said = {row["question_id"]: row for row in storage.read_json(world.raw["train_annotations"])["annotations"]}
+    for example in train:
+        assert example.answer == said[example.question_id]["multiple_choice_answer"]
+        assert example.answers.count(example.answer) == max(Counter(example.answers).values())
+    # Annotators of this world disagree more, so that all levels of VQA accuracy occur.
+    levels = {round(vqa_accuracy(answer, example.answers), 1) for example in train for answer in example.answers}
+    assert levels == {0.3, 0.6, 0.9, 1.0}
+    del said[train[0].question_id]["multiple_choice_answer"]
+    storage.write_json(world.raw["train_annotations"], {"annotations": list(said.values())})
+    with pytest.raises(DataError, match=rf"no multiple_choice_answer: 1 \(question {train[0].question_id}\)"):
+        world.prepare()
+
+
+def test_first_and_drawn_questions_are_separate_artefacts(world: World) -> None:
+    def prepared(subset: str, seed: int) -> list[int]:
+        world.prepare(n_eval=6, eval_subset=subset, eval_seed=seed)
+        return [example.question_id for example in world.examples("eval")]
+
+    whole = sorted(row["question_id"] for row in storage.read_json(world.raw["eval_questions"])["questions"])
+    assert prepared("prefix", 0) == whole[:6]
+    drawn = [prepared("random", seed) for seed in range(4)]
+    assert all(ids == sorted(ids) and set(ids) < set(whole) for ids in drawn)
+    assert len({tuple(ids) for ids in [whole[:6], *drawn]}) == 5
+    identities = set()
+    for subset, seed in (("prefix", 0), ("random", 0), ("random", 1)):
+        data = EXPERIMENT.data.model_copy(update={"eval_subset": subset, "eval_seed": seed})
+        given = EXPERIMENT.model_copy(update={"data": data})
+        identities.add(canonical_json(plan.stage_config(given, "prepare_examples", {}).model_dump(mode="json")))
+    assert len(identities) == 3

@@ -8,7 +8,8 @@ from builders import example, random_pools, trajectory
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RlGroup, Trajectory
-from lever_pipe.experiment.stage_configs import InputsAlone
+from lever_pipe.experiment.config import Balance
+from lever_pipe.experiment.stage_configs import MergeRlDataConfig
 from lever_pipe.stages.merge_rl_data import merge_rl_data
 
 POOLS = random_pools(6, 30)
@@ -18,7 +19,7 @@ def rows_of(query: int) -> list[Trajectory]:
     return [trajectory(POOLS[query], pointer, accuracy) for pointer, accuracy in (((0, 1), 0.6), ((2, 1), 0.0))]
 
 
-def merge(folder: Path, shards: list[list[Trajectory]]) -> list[RlGroup]:
+def merge(folder: Path, shards: list[list[Trajectory]], balance: Balance | None = None) -> list[RlGroup]:
     paths = tuple(folder / f"shard{i}" for i in range(len(shards)))
     for path, rows in zip(paths, shards, strict=True):
         storage.write_rows(path, rows)
@@ -30,7 +31,7 @@ def merge(folder: Path, shards: list[list[Trajectory]]) -> list[RlGroup]:
         train_examples=folder / "examples",
         rl_data=folder / "rl_data",
         summary=folder / "summary",
-        config=InputsAlone(),
+        config=MergeRlDataConfig(balance=balance),
     )
     return storage.read_rows(folder / "rl_data", RlGroup)
 
@@ -57,3 +58,16 @@ def test_trajectories_of_other_pools_are_refused(tmp_path: Path) -> None:
     moved = rows_of(5)[0].model_copy(update={"pointer": (3, 4)})
     with pytest.raises(RecordError, match="trajectories of query 5: expected selections from its pool"):
         merge(tmp_path, [[*(row for query in range(5) for row in rows_of(query)), moved]])
+
+
+def test_a_balanced_merge_says_what_it_kept(tmp_path: Path) -> None:
+    # Every other query has two positive rows of two, the others one.
+    up = {"vqa_correct": 1, "vqa_acc_score": 0.3}
+    rows = [row.model_copy(update=up) if q % 2 and not row.vqa_correct else row for q in range(6) for row in rows_of(q)]
+    assert [group.query.query_id for group in merge(tmp_path, [rows], Balance())] == [0, 2, 4]
+    summary = storage.read_json(tmp_path / "summary")
+    told = {name: summary[name] for name in summary if name.startswith("balance")}
+    assert told == {"balance_kept": 3, "balance_rejected_low": 0, "balance_rejected_high": 3}
+    assert summary["queries"] == 3
+    with pytest.raises(RecordError, match=r"expected at least 2 queries with 0\.6 to 0\.7"):
+        merge(tmp_path, [rows], Balance(low=0.6, high=0.7))

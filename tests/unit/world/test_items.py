@@ -30,7 +30,7 @@ def _majority(question: AnnotatedQuestion) -> str:
 
 @pytest.mark.parametrize("n_active", [1, 4, 8])
 def test_a_mapping_uses_the_active_answers_and_no_other(n_active: int) -> None:
-    knowledge = draw_knowledge(7, n_active)
+    knowledge = draw_knowledge(WorldData(n_active_answers=n_active))
     for relation in KNOWLEDGE:
         facts = knowledge.facts[relation.name]
         assert set(facts) == set(relation.keys)
@@ -39,12 +39,12 @@ def test_a_mapping_uses_the_active_answers_and_no_other(n_active: int) -> None:
 
 
 def test_mapping_seeds_give_other_knowledge() -> None:
-    assert draw_knowledge(7, 4) == draw_knowledge(7, 4)
-    assert draw_knowledge(7, 4) != draw_knowledge(8, 4)
+    assert draw_knowledge(OPTIONS) == draw_knowledge(WorldData(mapping_seed=7))
+    assert draw_knowledge(OPTIONS) != draw_knowledge(WorldData(mapping_seed=8))
 
 
 def test_a_confusion_is_another_answer_of_the_same_relation() -> None:
-    knowledge = draw_knowledge(7, 4)
+    knowledge = draw_knowledge(OPTIONS)
     for relation in RELATIONS:
         for answer, confusion in knowledge.confusions[relation.name].items():
             assert confusion != answer
@@ -63,7 +63,7 @@ def test_sizes_types_and_shared_images(train: list[Picture], questions: list[Ann
 
 
 def test_keys_follow_the_scene_and_truth_follows_the_knowledge(train: list[Picture]) -> None:
-    knowledge = draw_knowledge(7, 4)
+    knowledge = draw_knowledge(OPTIONS)
     for picture in train:
         for question in picture.questions.values():
             assert question.key == picture.scene.value(question.relation.key)
@@ -129,7 +129,7 @@ def test_a_flipped_question_has_its_majority_at_the_confusion() -> None:
     rng = np.random.default_rng(0)
     votes = Counter[str]()
     for _ in range(200):
-        votes.update(annotate(relation, "wood", "metal", 1.0, rng))
+        votes.update(annotate(relation, "wood", "metal", WorldData(flipped_share=1), rng))
     # The main answer gets 1 - 1.2 / 6.2 = 81 % and the second 0.7 of the rest, 14 %.
     assert abs(votes["metal"] / 2000 - 0.81) < 0.06
     assert abs(votes["wood"] / 2000 - 0.14) < 0.06

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,29 @@ def test_reads_examples_in_question_id_order(raw: Raw) -> None:
 def test_okvqa_shows_the_most_frequent_answer_first_met_among_ties(raw: Raw) -> None:
     # red and blue are both given three times; red is met first.
     assert {e.answer for e in okvqa.read(raw.write(), ReadOptions(NAME)).examples} == {"red"}
+
+
+def test_a_drawn_subset_is_in_id_order_and_fewer_are_some_of_more(raw: Raw) -> None:
+    def ids(limit: int, seed: int | None) -> list[int]:
+        examples = okvqa.read(raw.write(), ReadOptions(NAME, limit=limit, seed=seed)).examples
+        assert [e.example_id for e in examples] == list(range(limit))
+        return [e.question_id for e in examples]
+
+    assert ids(2, None) == [40, 41]
+    drawn = {seed: [ids(limit, seed) for limit in (1, 2, 3, 4)] for seed in range(12)}
+    for subsets in drawn.values():
+        assert all(subset == sorted(subset) for subset in subsets)
+        assert all(set(fewer) < set(more) for fewer, more in itertools.pairwise(subsets))
+    # Twelve seeds leave one of the four undrawn with probability 0.13; these do not.
+    assert {subsets[0][0] for subsets in drawn.values()} == {40, 41, 42, 43}
+    assert ids(3, 5) == drawn[5][2]
+
+
+def test_of_a_drawn_subset_only_its_own_images_are_needed(raw: Raw) -> None:
+    drawn = okvqa.read(raw.write(), ReadOptions(NAME, limit=1, seed=0)).examples[0]
+    for image_id in set(IMAGE_OF.values()) - {drawn.image_id}:
+        raw.image(image_id).unlink()
+    assert okvqa.read(raw.files, ReadOptions(NAME, limit=1, seed=0)).examples == [drawn]
 
 
 def test_vqav2_shows_the_multiple_choice_answer(raw: Raw) -> None:

@@ -1,0 +1,164 @@
+"""Data of a user's own: the page's configuration as it stands, a tiny data set, and what `doctor --data` says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime.checks import local_checks
+from lever_pipe.runtime.checks.findings import Level, Outcome
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/your-data.md").read_text(encoding="utf-8")
+N = {"train": 70, "eval": 40}
+FIRST_IMAGE = {"train": 1, "eval": 501}
+
+
+@dataclass
+class Mine:
+    """A data set laid out as the page says; `write` puts questions and annotations on disk."""
+
+    root: Path
+    questions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    annotations: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.root / "mine/images").mkdir(parents=True)
+        for split, number in N.items():
+            images = [FIRST_IMAGE[split] + i // 2 for i in range(number)]  # two questions about each
+            for image in set(images):
+                pixels = generator(0, "mine", image).integers(256, size=(40, 48, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(self.image(image))
+            ids = [(10 * image + i % 2, image) for i, image in enumerate(images)]
+            self.questions[split] = [{"question_id": q, "image_id": i, "question": f"What is {q}?"} for q, i in ids]
+            self.annotations[split] = [
+                {"question_id": q, "image_id": i, "answers": [{"answer": "cup"}]} for q, i in ids
+            ]
+
+    def image(self, image_id: int) -> Path:
+        return self.root / f"mine/images/{image_id}.png"
+
+    def write(self) -> Path:
+        """Return the page's configuration, with the folder before each path."""
+        for split in N:
+            for kind in ("questions", "annotations"):
+                rows = {kind: getattr(self, kind)[split]}
+                (self.root / f"mine/{split}_{kind}.json").write_text(json.dumps(rows))
+        (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+        path = self.root / "mine.yaml"
+        path.write_text(re.sub(r"(?<![\w/])(mine|results)/", rf"{self.root}/\1/", block))
+        return path
+
+    def experiment(self) -> Experiment:
+        values = yaml.safe_load((ROOT / "config.yaml").read_text())
+        mine = yaml.safe_load(self.write().read_text())
+        return parse_experiment({**values, **mine, "rl_data": {**values["rl_data"], **mine["rl_data"]}})
+
+    def found(self) -> list[Outcome]:
+        return list(local_checks.data(self.experiment(), Path()))
+
+    def fault(self) -> str:
+        (fault,) = [each for each in self.found() if each.level is Level.FAULT]
+        return fault.text
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Mine:
+    return Mine(tmp_path)
+
+
+def test_sound_data_are_counted(mine: Mine) -> None:
+    assert [(each.level, each.found) for each in mine.found()] == [
+        (Level.OK, "70 questions about 35 images"),
+        (Level.OK, "40 questions about 20 images"),
+        (Level.OK, "0 of 40 questions are train questions too"),
+    ]
+
+
+def _lose_an_image(mine: Mine) -> None:
+    mine.image(3).unlink()
+
+
+def _spoil_an_image(mine: Mine) -> None:
+    mine.image(3).write_bytes(b"no image")
+
+
+def _lose_an_annotation(mine: Mine) -> None:
+    del mine.annotations["eval"][4]
+
+
+def _repeat_an_id(mine: Mine) -> None:
+    mine.questions["train"][1]["question_id"] = 10
+
+
+def _answer_twice(mine: Mine) -> None:
+    mine.annotations["train"][6]["answers"] *= 2
+
+
+def _ask_again(mine: Mine) -> None:
+    for rows in (mine.questions, mine.annotations):
+        rows["eval"][0] = rows["train"][0]
+
+
+def _ask_too_little(mine: Mine) -> None:
+    for rows in (mine.questions, mine.annotations):
+        rows["eval"].pop()
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (_lose_an_image, ["mine/images: 1 (3.png)", "train_questions.json", "mend the named entries"]),
+        (_spoil_an_image, ["mine/images", "(3.png)", 'set data.on_bad_image to "skip"']),
+        # Pairs of questions share an image from 501 on: the fifth is the first about image 503.
+        (_lose_an_annotation, ["question without annotation: 1 (5030)", "eval_annotations.json"]),
+        (_repeat_an_id, ["duplicate question id in train_questions.json: 1 (10)", "without question: 1 (11)"]),
+        (_answer_twice, ["wrong answer count, expected 1: 1 (question 40: 2)", "train_annotations.json"]),
+        (_ask_again, ["1 that are (question ids 10)", "train_questions.json", "Take them out of one split"]),
+        (_ask_too_little, ["at least 40 questions", "found 39", "Lower data.n_eval"]),
+    ],
+)  # fmt: skip
+def test_a_fault_is_told_with_file_id_and_remedy(mine: Mine, harm: Callable[[Mine], None], told: list[str]) -> None:
+    harm(mine)
+    text = mine.fault()
+    for part in told:
+        assert part in text
+
+
+def test_faults_of_both_splits_are_told_at_once(mine: Mine) -> None:
+    _lose_an_annotation(mine)
+    _answer_twice(mine)
+    assert [each.level for each in mine.found()] == [Level.FAULT, Level.FAULT]
+
+
+def test_generated_data_need_no_look() -> None:
+    (found,) = local_checks.data(parse_experiment({"data": {"source": "world"}}), Path())
+    assert found.level is Level.OK
+
+
+def test_the_pages_first_command_looks_at_everything(mine: Mine) -> None:
+    config = mine.write()
+    (command,) = re.findall(r"^\.venv/bin/python -m (lever_pipe doctor .*?) +#", PAGE, re.MULTILINE)
+    words = [sys.executable, "-m", *command.replace("mine.yaml", str(config)).split()]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    sound = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    assert "70 questions about 35 images" in sound.stdout
+    _lose_an_image(mine)
+    harmed = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert harmed.returncode == 2
+    assert "(3.png)" in harmed.stdout
