@@ -3,13 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import example, random_pools, trajectory
+from builders import POOL, example, random_pools, rl_groups, trajectory
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RlGroup, Trajectory
 from lever_pipe.experiment.config import Balance
-from lever_pipe.experiment.stage_configs import MergeRlDataConfig
+from lever_pipe.experiment.stage_configs import ImportRlDataConfig, MergeRlDataConfig
+from lever_pipe.lever.rl_data_io import write_original
+from lever_pipe.stages.import_rl_data import import_rl_data
 from lever_pipe.stages.merge_rl_data import merge_rl_data
 
 POOLS = random_pools(6, 30)
@@ -71,3 +73,20 @@ def test_a_balanced_merge_says_what_it_kept(tmp_path: Path) -> None:
     assert summary["queries"] == 3
     with pytest.raises(RecordError, match=r"expected at least 2 queries with 0\.6 to 0\.7"):
         merge(tmp_path, [rows], Balance(low=0.6, high=0.7))
+
+
+def test_imported_queries_are_balanced_too(tmp_path: Path) -> None:
+    groups = rl_groups(8, 30)  # levels 0, 0.6, 1 in turns: four of six are positive, of every fourth group none
+    write_original(tmp_path / "original.json", groups)
+    storage.write_rows(tmp_path / "examples", [example(i) for i in range(30)])
+    config = ImportRlDataConfig(pool_size=POOL, balance=Balance(low=0.5, high=0.7))
+    kept = import_rl_data(
+        original=tmp_path / "original.json", train_examples=tmp_path / "examples", rl_data=tmp_path / "rl_data",
+        summary=tmp_path / "summary", config=config,
+    )  # fmt: skip
+    assert kept == 6
+    assert storage.read_rows(tmp_path / "rl_data", RlGroup) == [
+        group for group in groups if group.query.query_id % 4 < 3
+    ]
+    summary = storage.read_json(tmp_path / "summary")
+    assert [summary[name] for name in ("queries", "balance_kept", "balance_rejected_low")] == [6, 6, 2]
