@@ -96,8 +96,8 @@ class Grid(Section):
     policies: dict[Name, OwnPolicy] = Field({})
     """Selectors of a user's own."""
     exclude: tuple[Exclusion, ...] = ()
-    transfer: bool = False
-    """Whether selectors trained on one data set are evaluated on the others, too."""
+    transfer: Distinct[str] = ()
+    """Data sets between which selectors are carried over: those trained on one are evaluated on the others, too."""
 
     @property
     def corners(self) -> list[Corner]:
@@ -134,6 +134,10 @@ class Grid(Section):
                 for place, value in enumerate(getattr(each, axis, ())):
                     own = f"the grid's {axis}"
                     yield from one_of(("exclude", index, axis, place), value, values, "Name one of them.", own)
+
+    @rule
+    def _transfer_is_between_data_sets(self) -> list[Fault]:
+        return some_of(("transfer",), self.transfer, tuple(self.data), "grid.data", "Drop these.")
 
     @rule
     def _selections_are_of_data_sets(self) -> Iterator[Fault]:

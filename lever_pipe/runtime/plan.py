@@ -152,7 +152,8 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
 def transferred(experiment: Experiment, corner: Corner) -> list[str]:
     """Return the policies of other data sets that a corner of the grid evaluates, too."""
     grid = experiment.grid
-    others = [corner._replace(data=data) for data in grid.data if data != corner.data] if grid.transfer else []
+    is_target = corner.data in grid.transfer
+    others = [corner._replace(data=data) for data in grid.transfer if is_target and data != corner.data]
     there = [(other.data, grid_plan.at(experiment, grid_plan.folders_of(other))) for other in others]
     names = [(data, PolicyName.parse(name)) for data, here in there for name in evaluated(here)]
     return [str(replace(name, origin=data)) for data, name in names if name.preset]

@@ -28,7 +28,7 @@ GRID: dict[str, Any] = {
     ],
     "reference": "world",
     "policies": {"mine": {"selections": {"world": "mine.csv"}}, "code": {}},
-    "transfer": True,
+    "transfer": ["world", "world_b"],
 }
 
 
@@ -174,6 +174,7 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
             "evaluation.samples: must be at most grid.data.small",
         ),
         ({"data": {"world": {"n_train": 3}}}, "grid.data.world.n_train: unknown key"),
+        ({"transfer": ["world", "wrld"]}, "grid.transfer: must be some of grid.data"),
         ({"lvlm": {}}, "grid.lvlm: unknown key; did you mean 'lvlms'"),
     ],
 )
