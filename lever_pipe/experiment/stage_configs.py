@@ -23,6 +23,7 @@ from lever_pipe.experiment.config import (
     EvaluatedCells,
     ExampleSettings,
     Grpo,
+    ImportFormat,
     KlBeta,
     OnPolicy,
     Pools,
@@ -173,12 +174,16 @@ class InputsAlone(Section):
     """Identity of stages whose inputs say all."""
 
 
-@identity_of("import_rl_data")
+@identity_of("import_rl_data", of="rl_data")
 class ImportRlDataConfig(Section):
     """Identity of `import_rl_data`."""
 
+    import_format: ImportFormat
+    allow_mixed: bool
     pool_size: Annotated[int, Setting("pools.size")]
     """K: what each pool must hold."""
+    pool_seed: Annotated[Seed, Setting("pools.seed")]
+    exclude_same_image: Annotated[bool, Setting("pools.exclude_same_image")]
 
 
 @identity_of("reward_groups")

@@ -54,7 +54,7 @@ def _works(experiment: Experiment) -> dict[str, tuple[int, LvlmWork]]:
     drawn = rl.n_beams + len(rl.temperatures) * rl.n_samples_per_temperature + rl.n_retrieval + rl.n_random
     asked = len(plan.evaluated(experiment)) * experiment.data.n_eval
     found = {"answer_prompts": (len(plan.batches(experiment)), _all(asked, shots))}
-    if not rl.import_from:
+    if rl.is_answered:
         found["generate_rl_data"] = (rl.n_shards, _all(rl.n_queries * drawn, (rl.shots,)))
     epochs, draws = 0, LvlmWork(0, 0)
     for arm in experiment.arms:
