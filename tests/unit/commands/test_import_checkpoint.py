@@ -236,7 +236,7 @@ def test_no_tensor_of_any_kind_may_be_missing(kind: str) -> None:
     for name in state_of(kind):
         state = state_of(kind)
         del state[name]
-        with pytest.raises(CheckpointError, match="missing|unknown"):
+        with pytest.raises(CheckpointError, match=r"missing|unknown"):
             found = recognise(Path("x"), state, {})
             raise CheckpointError(f"missing {name} makes it {found.kind}", found="", do="")
         others = [other for other in KINDS if shapes_of(other, 1).keys() == state.keys()]
