@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -24,7 +24,7 @@ from lever_pipe.base import atomic, storage
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.parsing import parse_model
-from lever_pipe.commands.convert_tool import load_restricted
+from lever_pipe.commands.convert_tool import load_restricted, no_tensors
 from lever_pipe.experiment.config import Preset, Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.network import Architecture, build_selector
@@ -233,14 +233,14 @@ def pick_tensors(source: Path, found: Any) -> tuple[dict[str, Tensor], dict[str,
         _refuse(
             f"{source}: expected a dictionary", type(found).__name__, "Name a checkpoint of the original's training."
         )
-    if found and all(isinstance(value, Tensor) for value in found.values()):
+    if not any(no_tensors(found)):
         return dict(found), {}, []
     held = [name for name in DICTS if name in found]
-    wrong = [name for name in held if not _is_state(found[name])]
+    wrong = [f"{name}: {fault}" for name in held for fault in no_tensors(found[name])]
     if not held or wrong:
         _refuse(
-            f"{source}: expected tensors by name, alone or as {' or '.join(DICTS)}",
-            f"{', '.join(wrong)} with other objects" if wrong else f"the keys {_listed(map(str, found))}",
+            f"{source}: expected plain tensors by name, alone or as {' or '.join(DICTS)}",
+            _listed(wrong) if wrong else f"the keys {_listed(map(str, found)) or 'of nothing'}",
             OTHER_FILE,
         )
     states = [_stripped(source, found[name]) for name in held]
@@ -300,10 +300,6 @@ def shapes_of(kind: str, n_layers: int) -> dict[str, str]:
     of = KINDS[kind]
     layers = range(n_layers if of.layered else 0)
     return {**of.shapes, **{name.format(l=at): shape for at in layers for name, shape in LAYER_SHAPES.items()}}
-
-
-def _is_state(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value) and all(isinstance(tensor, Tensor) for tensor in value.values())
 
 
 def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
@@ -444,7 +440,7 @@ def _kinds() -> str:
     return "a selector of one kind: " + "; ".join(kind.is_what for kind in KINDS.values())
 
 
-def _listed(names: Iterator[str] | Sequence[str] | Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     shown = list(names)
     return ", ".join(shown[:SHOWN]) + (f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else "")
 

@@ -153,7 +153,7 @@ def load_restricted(path: Path) -> Any:
 def _tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a `.bin` file, which must hold nothing else."""
     found = load_restricted(path)
-    if wrong := list(_no_tensors(found)):
+    if wrong := list(no_tensors(found)):
         _refuse(
             f"{path}: expected tensors by their names, and nothing else",
             f"{', '.join(wrong[:SHOWN])} ({len(wrong)})",
@@ -162,7 +162,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def _no_tensors(found: Any) -> Iterator[str]:
+def no_tensors(found: Any) -> Iterator[str]:
     """Yield what is no plain tensor with a name, nor has a place in safetensors."""
     if not isinstance(found, Mapping) or not found:
         yield f"a {type(found).__name__}" if not isinstance(found, Mapping) else "no tensor"

@@ -168,7 +168,7 @@ def import_groups(
         return import_original(path, pool_size=pools.size)
     expected = f"RL data of format {form} (rl_data.import_format)"
     _, found = read_queries(path)
-    reader = _Reader(FORMATS[form], train, pools)
+    reader = _OriginalFile(FORMATS[form], train, pools)
     blocks = {key: k64 for key, block in found.items() if (k64 := reader.k64_block(key, block)) is not None}
     modes, unions = reader.modes, reader.unions
     if len(modes) > 1 and not allow_mixed:
@@ -185,7 +185,7 @@ def import_groups(
     return groups, report
 
 
-class _Reader:
+class _OriginalFile:
     """Turns the queries of one file into k64 v3 blocks.
 
     Attributes:

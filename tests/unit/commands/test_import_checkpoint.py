@@ -263,9 +263,11 @@ def test_two_different_dictionaries_are_refused(tmp_path: Path) -> None:
     [
         ([1], "expected a dictionary; found list"),
         ({"epoch": 3}, "the keys epoch"),
-        ({}, "expected tensors by name"),
-        ({"state_dict": {}}, "state_dict with other objects"),
-        ({"state_dict": {"a": 3}}, "state_dict with other objects"),
+        ({}, "the keys of nothing"),
+        ({"state_dict": {}}, "state_dict: no tensor"),
+        ({"state_dict": {"a": 3}}, "state_dict: 'a': int"),
+        ({"state_dict": {3: torch.ones(1)}}, "state_dict: 3: Tensor"),
+        ({"state_dict": {"a": torch.ones(2, 2).to_sparse()}}, "tensor of layout torch.sparse_coo"),
     ],
 )
 def test_other_content_is_refused(tmp_path: Path, value: object, words: str) -> None:
