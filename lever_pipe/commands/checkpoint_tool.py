@@ -10,6 +10,7 @@ Source: Lever-Plus (published code), `models/v1`, `models/v2`, `models/v3`, `scr
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -108,7 +109,7 @@ KINDS: Mapping[str, Kind] = {
         "V4-3, with a GRU and a penalty",
         GRU | {"div_lambda": "R"},
         {"head": "gru_mmr"},
-        changed={"div_lambda": lambda steps: steps[1]},
+        changed={"div_lambda": lambda steps: steps[:2][-1]},
         assumed=("the largest cosine with a pick counts, not the mean; the second pick's penalty serves all",),
     ),
     "additive": Kind("V4-5, additive", GRU | ATTENTION, {"head": "additive"}),
@@ -193,7 +194,7 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
         _refuse(f"{out}: expected no folder yet", "one", "Name another, or remove it.")
     settings = _preset(experiment, preset)
     found, stated, ignored = pick_tensors(source, load_restricted(source))
-    recognised = recognise(source, found, stated)
+    recognised = recognise(source, found, [*stated, *ignored])
     _require_stock(source, recognised.towers, Path(experiment.encoder.model))
     of_kind = {"inputs": "fused", "feed_forward": 0} | recognised.selector
     selector = parse_model(Selector, settings.selector.model_dump() | of_kind, source=f"{source}: its selector")
@@ -230,9 +231,7 @@ def pick_tensors(source: Path, found: Any) -> tuple[dict[str, Tensor], dict[str,
         CheckpointError: no dictionary of tensors, or two different ones.
     """
     if not isinstance(found, dict):
-        _refuse(
-            f"{source}: expected a dictionary", type(found).__name__, "Name a checkpoint of the original's training."
-        )
+        _refuse(f"{source}: expected a dictionary", type(found).__name__, OTHER_FILE)
     if not any(no_tensors(found)):
         return dict(found), {}, []
     held = [name for name in DICTS if name in found]
@@ -247,12 +246,17 @@ def pick_tensors(source: Path, found: Any) -> tuple[dict[str, Tensor], dict[str,
     if len(states) > 1 and not _equal(*states):
         _refuse(f"{source}: expected one network", " and ".join(held) + ", which differ", "Take one of them out.")
     beside = {name: value for name, value in found.items() if name not in DICTS}
-    stated = {str(name): value for name, value in beside.items() if isinstance(value, str | int | float | bool)}
+    stated = {str(name): value for name, value in beside.items() if _is_plain(value)}
     return states[0], stated, sorted(str(name) for name in beside if str(name) not in stated)
 
 
-def recognise(source: Path, found: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Recognised:
+def recognise(source: Path, found: Mapping[str, Tensor], beside: Iterable[str]) -> Recognised:
     """Return what tensors are and what they are called here.
+
+    Args:
+        source: of the message.
+        found: by the original's names, with or without prefixes.
+        beside: names of what the file holds beside the tensors.
 
     Raises:
         CheckpointError: another network than ours, or tensors missing, unknown or of another shape, type or value.
@@ -261,16 +265,14 @@ def recognise(source: Path, found: Mapping[str, Tensor], stated: Mapping[str, An
     for name in tensors:
         for part, whose in REFUSED.items():
             if part in name:
-                _refuse(
-                    f"{source}: expected {_kinds()}", f"'{name}' of {whose}", "Train that selector here, if at all."
-                )
+                _refuse(f"{source}: expected {_kinds()}", f"'{name}' of {whose}", "Import another one.")
     towers = {name: tensors.pop(name) for name in list(tensors) if name.startswith(TOWERS)}
     named = _with_layers(source, tensors)
     n_layers = _layers_of(source, named)
     kind = _kind_of(source, set(named), n_layers)
     shapes = shapes_of(kind, n_layers)
     sizes = _sizes(source, kind, named, shapes)
-    if kind == "gru" and (sizes.get("R") == ROWS_OF_LOST_HEAD or any(name.startswith("dpp_") for name in stated)):
+    if kind == "gru" and (sizes.get("R") == ROWS_OF_LOST_HEAD or any(name.startswith("dpp_") for name in beside)):
         _refuse(
             f"{source}: expected {_kinds()}",
             f"a GRU with {sizes['R']} step embeddings and no tensor of V4-6 or V4-7, whose converters drop them",
@@ -300,6 +302,10 @@ def shapes_of(kind: str, n_layers: int) -> dict[str, str]:
     of = KINDS[kind]
     layers = range(n_layers if of.layered else 0)
     return {**of.shapes, **{name.format(l=at): shape for at in layers for name, shape in LAYER_SHAPES.items()}}
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

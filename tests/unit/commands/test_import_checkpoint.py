@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -31,8 +32,23 @@ from lever_pipe.lever.training.state import load_selector
 
 D, H = 12, 8
 LAYERED = [kind for kind in KINDS if KINDS[kind].layered]
-BUILT = ["static", "gated"]
-"""Kinds whose head is here."""
+INVERSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "bilinear.weight": lambda weight: weight.T[None],
+    "div_lambda": lambda penalty: torch.stack([torch.zeros(()), penalty]),
+}
+
+
+def settings_of(kind: str, layers: int = 1) -> Selector | None:
+    """Return the selector of a kind, or None where its head is not here."""
+    of = KINDS[kind]
+    steps = {"steps": 2} if "step_emb.weight" in of.shapes else {}
+    try:
+        return Selector(width=H, layers=layers, **of.selector, **steps)  # type: ignore[arg-type] - of the table
+    except ValidationError:
+        return None
+
+
+BUILT = [kind for kind in KINDS if settings_of(kind)]
 PREFIX = "lever_lm.pointer_selector."
 State = dict[str, Tensor]
 
@@ -64,8 +80,8 @@ def saved(folder: Path, value: object) -> Path:
 
 
 def recognised(path: Path) -> Recognised:
-    found, stated, _ = pick_tensors(path, torch.load(path, weights_only=True))
-    return recognise(path, found, stated)
+    found, stated, ignored = pick_tensors(path, torch.load(path, weights_only=True))
+    return recognise(path, found, [*stated, *ignored])
 
 
 def fault(path: Path, out: Path) -> str:
@@ -137,15 +153,17 @@ def test_the_penalty_is_that_of_the_second_pick() -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("wrapped", ["bare", "state_dict", "model_state_dict", "both"])
 def test_a_round_trip_gives_equal_logits(tmp_path: Path, kind: str, layers: int, wrapped: str) -> None:
-    settings = Selector(width=H, layers=layers, head=kind)  # type: ignore[arg-type] - one of the heads
+    settings = settings_of(kind, layers)
+    assert settings
     architecture = Architecture(embedding=D, **settings.model_dump(exclude={"inputs"}))
     module = build_selector(architecture).eval()
     theirs = {ours: name for name, ours in KINDS[kind].renamed.items()}
     state = {theirs.get(name, name): tensor for name, tensor in module.state_dict().items()}
+    state |= {name: change(state[name]) for name, change in INVERSES.items() if name in KINDS[kind].changed}
     if layers == 1:
         state = older(state)
     lightning = OrderedDict((PREFIX + name, tensor) for name, tensor in state.items())
-    beside = {"epoch": 4, "phase": "rce", "kl_beta": 0.1, "metrics": {"val_loss": 5.0}}
+    beside = {"epoch": 4, "phase": "rce", "kl_beta": 0.1, "loss": float("nan"), "metrics": {"val_loss": 5.0}}
     values = {
         "bare": state,
         "state_dict": {"state_dict": lightning, "hyper_parameters": {"lr": 1e-4}},
@@ -168,8 +186,15 @@ def test_a_round_trip_gives_equal_logits(tmp_path: Path, kind: str, layers: int,
     assert record["assumed"]["temperature"] == 0.1
     stated = {"epoch": 4, "phase": "rce", "kl_beta": 0.1} if wrapped == "model_state_dict" else {}
     assert record["stated"] == stated
-    ignored = {"model_state_dict": ["metrics"], "state_dict": ["hyper_parameters"]}
+    ignored = {"model_state_dict": ["loss", "metrics"], "state_dict": ["hyper_parameters"]}
     assert record["ignored"] == ignored.get(wrapped, [])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BUILT])
+def test_a_selector_that_is_not_here_is_refused_by_its_field(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)its selector: .*(head|network): "):
+        import_checkpoint(saved(tmp_path, state_of(kind)), tmp_path / "out", experiment())
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_renamed_file_of_nine_tensors_recovers_all_parameters(tmp_path: Path, capsys: Any) -> None:
