@@ -45,6 +45,8 @@ LAYER = re.compile(r"(?:cross_attn_layers|attn_norms)\.(\d+)\.")
 OTHER_FILE = "Name a checkpoint of the original's training."
 SHOWN = 5
 
+UNTOLD, UNTOLD_OF_LAYERS = ("temperature", "dropout"), ("heads", "attention_dropout")
+"""Fields of `selector` that no tensor tells."""
 SIZES = ("D", "H", "R")
 Shapes = Mapping[str, str]
 """Tensor -> its sizes: D of embeddings, H of the selector, R rows, or numbers; `3H` is three times H."""
@@ -196,8 +198,10 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     found, stated, ignored = pick_tensors(source, load_restricted(source))
     recognised = recognise(source, found, [*stated, *ignored])
     _require_stock(source, recognised.towers, Path(experiment.encoder.model))
-    of_kind = {"inputs": "fused", "feed_forward": 0} | recognised.selector
-    selector = parse_model(Selector, settings.selector.model_dump() | of_kind, source=f"{source}: its selector")
+    of = KINDS[recognised.kind]
+    assumed = {name: getattr(settings.selector, name) for name in (*UNTOLD, *(UNTOLD_OF_LAYERS if of.layered else ()))}
+    told = {"inputs": "fused"} | recognised.selector
+    selector = parse_model(Selector, assumed | told, source=f"{source}: its selector")
     architecture = Architecture(embedding=recognised.embedding, **selector.model_dump(exclude={"inputs"}))
     module = build_selector(architecture)
     require_same_tensors(source, recognised.tensors, module.state_dict())
@@ -206,16 +210,13 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
         "source": source.name,
         "sha256": storage.digest(source),
         "kind": recognised.kind,
-        "is": KINDS[recognised.kind].is_what,
+        "is": of.is_what,
         "parameters": sum(tensor.numel() for tensor in recognised.tensors.values()),
         "selector": selector.model_dump(),
         "mapped": recognised.mapped,
         "ignored": sorted([*ignored, *(f"CLIP's {name}" for name in recognised.towers)]),
         "stated": stated,
-        "assumed": {
-            **{name: value for name, value in selector.model_dump().items() if name not in of_kind},
-            "head_details": list(KINDS[recognised.kind].assumed),
-        },
+        "assumed": {**assumed, "head_details": list(of.assumed)},
     }
     with atomic.folder_in(out.parent) as temporary:
         save_selector(temporary / SELECTOR, module, stage="imported", epoch=0)
