@@ -332,7 +332,7 @@ class _Query:
         levels = MINED_LEVELS if row.get("vqa_eval_mode") == MINED else levels_of(n)
         if type(accuracy) not in (int, float):
             yield "'vqa_acc_score': no number"
-        elif all(abs(accuracy - level) > ACCURACY_TOLERANCE for level in levels):
+        elif not 0 <= accuracy <= 1 or all(abs(accuracy - level) > ACCURACY_TOLERANCE for level in levels):
             shown = ", ".join(f"{level:.4g}" for level in levels)
             yield f"'vqa_acc_score': {accuracy} is none of {shown}, the accuracies of {n} answers"
 
