@@ -246,6 +246,9 @@ HARMS: dict[str, tuple[Callable[[State], object], str]] = {
 }
 
 
+BROKEN = {"shape", "flat", "width", "half", "nan", "infinite"}
+
+
 @pytest.mark.parametrize("harm", HARMS)
 def test_each_corruption_is_refused_by_name(tmp_path: Path, harm: str) -> None:
     state = state_of("static", 2)
@@ -254,6 +257,7 @@ def test_each_corruption_is_refused_by_name(tmp_path: Path, harm: str) -> None:
     message = fault(saved(tmp_path, {"model_state_dict": state}), tmp_path / "out")
     assert words in message
     assert "rce_epoch5.pt: expected" in message
+    assert ("Take another copy; this one is broken." in message) == (harm in BROKEN)
 
 
 @pytest.mark.parametrize("kind", KINDS)

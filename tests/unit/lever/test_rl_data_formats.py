@@ -140,6 +140,16 @@ def test_what_fills_a_pool_is_the_querys_own_draw(tmp_path: Path) -> None:
     assert other[0].candidate_pool_ids[:4] == alone[0].candidate_pool_ids[:4] == (2, 4, 9, 11)
 
 
+def test_queries_with_the_same_rows_draw_apart(tmp_path: Path) -> None:
+    rows = {"pointer_candidates": [FIRST]}
+    groups, _ = taken(tmp_path, "a", {str(query_id): rows for query_id in (0, 3, 5)})
+    ranks = []
+    for group in groups:
+        eligible = [i for i in range(N) if i not in (group.query.query_id, 4, 9)]
+        ranks.append(tuple(eligible.index(i) for i in group.candidate_pool_ids[2:]))
+    assert len(set(ranks)) == 3
+
+
 def test_what_fills_a_pool_shows_another_image(tmp_path: Path) -> None:
     path = tmp_path / "original.json"
     path.write_text(json.dumps({"3": golden("a")["3"]}))
