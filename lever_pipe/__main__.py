@@ -46,6 +46,7 @@ TOOLS = {
     "store": Tool("commands.store_tool", "count, check or trim the store of finished work"),
     "ledger": Tool("commands.ledger_tools", "count, check or merge the LVLM's answers"),
     "convert": Tool("commands.convert_tool", "write safetensors beside the .bin weights of a model folder"),
+    "import_checkpoint": Tool("commands.checkpoint_tool", "make a selector of the original's training one of ours"),
     "export_rl_data": Tool("commands.tools", "write RL data in the original format"),
     "closure": Tool("commands.tools", "list the modules whose code is part of a stage's identity"),
     "schema": Tool("commands.tools", "write or check the schema of the configuration"),

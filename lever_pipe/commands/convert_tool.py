@@ -1,13 +1,15 @@
 """`python -m lever_pipe convert`: write safetensors beside the `.bin` weights of a model folder.
 
 Such a file is a pickle. It is read by `torch.load(weights_only=True)`, which builds tensors and plain containers and
-refuses every other object, and by nothing else in this package: no stage opens one, so none can meet one unasked.
+refuses every other object, and by nothing else in this package; `import_checkpoint` reads through it too. No stage
+opens one, so none can meet one unasked.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +30,13 @@ BIN_INDEX = f"{STEM}.bin.index.json"
 HEAD = "lm_head"
 """What an output head is called, beside the embeddings that it may share."""
 SHOWN = 5
+REFUSED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+"""What `torch.load` says of an object that it does not build."""
+SAVE_ALONE = (
+    "The file holds objects that would run code; it was not run. Where you trust it, save its tensors alone, as "
+    "torch.save({'state_dict': loaded['state_dict']}, 'tensors.pt')."
+)
+BROKEN = "The file is broken, or holds objects that would run code; it was not run. Take another copy."
 
 ABOUT = """
 Reads pytorch_model.bin, or the shards that pytorch_model.bin.index.json names, one at a time, and writes
@@ -117,23 +126,34 @@ def _shards(folder: Path) -> dict[str, set[str] | None]:
     return dict(sorted(shards.items()))
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a `.bin` file, which must hold nothing else."""
+def load_restricted(path: Path) -> Any:
+    """Return what a file holds: tensors, numbers, texts and plain containers of them.
+
+    Raises:
+        CheckpointError: a broken file, or any other object, which is named and not built.
+        OSError: the system refuses.
+    """
     with path.open("rb") as handle:
         if handle.read(len(POINTER)) == POINTER:
             _refuse(f"{path}: expected weights", "a git-lfs pointer", "Fetch the file itself.")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as fault:  # noqa: BLE001 - it raises whatever a broken file leads to
-        said = shortened(" ".join(str(fault).split()))
+        said = " ".join(str(fault).split())
+        named = REFUSED_GLOBAL.search(said)
         _refuse(
             f"{path}: expected tensors that torch.load(weights_only=True) reads",
-            f"{type(fault).__name__}: {said}",
-            "The file is broken, or holds objects that would run code; it was not run. Take another copy.",
+            f"the object {named[1]}" if named else f"{type(fault).__name__}: {shortened(said)}",
+            SAVE_ALONE if named else BROKEN,
         )
-    if wrong := list(_no_tensors(found)):
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a `.bin` file, which must hold nothing else."""
+    found = load_restricted(path)
+    if wrong := list(no_tensors(found)):
         _refuse(
             f"{path}: expected tensors by their names, and nothing else",
             f"{', '.join(wrong[:SHOWN])} ({len(wrong)})",
@@ -142,7 +162,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def _no_tensors(found: Any) -> Iterator[str]:
+def no_tensors(found: Any) -> Iterator[str]:
     """Yield what is no plain tensor with a name, nor has a place in safetensors."""
     if not isinstance(found, Mapping) or not found:
         yield f"a {type(found).__name__}" if not isinstance(found, Mapping) else "no tensor"

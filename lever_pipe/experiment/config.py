@@ -54,6 +54,7 @@ AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
 Mark = Literal["reinforce", "distil", "continued"]
 BASELINES = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")
 """Policies without training that every report shows."""
+ImportFormat = Literal["a", "c", "e", "f", "g", "j", "k"]
 AUTO = "auto"
 VISION_BYTES = 16 * 2**30
 
@@ -341,7 +342,14 @@ class RlData(ProposalSettings):
     """How the stored trajectories are proposed and scored."""
 
     import_from: FilePath = ""
-    """An existing `rl_data_k64_v3.json` to use instead of generating; empty to generate."""
+    """An existing file of the original to use instead of generating; empty to generate."""
+    import_format: ImportFormat = "g"
+    """What that file is, never guessed (`lever_pipe/lever/rl_data_formats.py`): `a` a generator's first one, `c` with
+    mined positives, `e` strictly evaluated, `f` filled for diversity, `g` k64 v3, `j` balanced VQAv2, `k` beam data."""
+    allow_mixed: bool = False
+    """Whether rows that were scored in several ways may stand together; `g` mixes them by its making."""
+    rescore: bool = False
+    """Whether the LVLM answers anew with each imported selection; the old scores stay in `rl_data/imported.jsonl`."""
     n_queries: int = Field(800, ge=2)
     """Train examples that serve as RL queries."""
     n_shards: int = Field(4, ge=1, le=512)
@@ -357,6 +365,18 @@ class RlData(ProposalSettings):
         if not (self.import_from or self.n_beams or n_samples or self.n_retrieval or self.n_random):
             seen = "n_beams=0, n_retrieval=0, n_random=0 and no sample of any temperature"
             yield (), f"must propose some selection, got {seen}. Raise one of them."
+
+    @rule
+    def _what_is_rescored_was_imported(self) -> Iterator[Fault]:
+        if self.rescore and not self.import_from:
+            yield ("rescore",), "must be false without import_from, got True. Name the file, or drop it."
+        if self.rescore and self.diversity_budget:
+            yield ("diversity_budget",), f"must be 0 with rescore, got {self.diversity_budget}. Drop one of them."
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the LVLM answers with its selections."""
+        return self.rescore or not self.import_from
 
     @rule
     def _no_shard_is_empty(self) -> list[Fault]:

@@ -18,13 +18,14 @@ from lever_pipe.base.sections import Section
 from lever_pipe.experiment.config import (
     VISION_BYTES,
     AnswerSettings,
-    Beams,
     Balance,
+    Beams,
     Distil,
     Epoch,
     EvaluatedCells,
     ExampleSettings,
     Grpo,
+    ImportFormat,
     KlBeta,
     OnPolicy,
     Pools,
@@ -194,8 +195,12 @@ class MergeRlDataConfig(Section):
 class ImportRlDataConfig(MergeRlDataConfig):
     """Identity of `import_rl_data`."""
 
+    import_format: ImportFormat
+    allow_mixed: bool
     pool_size: Annotated[int, Setting("pools.size")]
     """K: what each pool must hold."""
+    pool_seed: Annotated[Seed, Setting("pools.seed")]
+    exclude_same_image: Annotated[bool, Setting("pools.exclude_same_image")]
 
 
 @identity_of("reward_groups")

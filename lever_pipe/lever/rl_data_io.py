@@ -27,10 +27,13 @@ from lever_pipe.experiment.config import Balance
 from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
 
 FIX_VERSION = "v3"
+K64 = "RL data in the k64 v3 format"
 FAILED_MODES = ("error", "fallback")  # `vqa_eval_mode` of rows whose scores are made up
 # Fields of later generators that no stage reads, and the stale positions.
 IGNORED_FIELDS = ("aug_type", "aug_round", "proxy_score", "raw_generation", "prompt_text", "pointer_pos")
 DEFAULTS = {"vqa_gt_logprob": None, "eval_failed": False}  # absent from files that predate them
+COPIED_METHOD, COPIED_KEY = "global_positive_transfer", "source_query"
+COPIED = "its scores are another query's (the original's optimised pools), which no option takes"
 ACCURACY_TOLERANCE = 0.005  # files round accuracies and probabilities
 SHOWN = 5
 LEAST = 2  # groups: one to train, one to validate
@@ -68,15 +71,34 @@ def import_original(path: Path, *, pool_size: int | None = None) -> tuple[list[R
     Raises:
         RecordError: no such file, another version, or unknown, missing or contradictory keys; names query and key.
     """
+    meta, blocks = read_queries(path)
+    _refuse_other_versions(path, meta, blocks)
+    return take_groups(path, blocks, ImportReport(), pool_size=pool_size)
+
+
+def read_queries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the `_meta` of an original file, if any, and its queries' blocks by their key.
+
+    Raises:
+        RecordError: no such file, or another JSON.
+    """
     document = read_json(path)
     if not isinstance(document, dict):
-        raise _fault(path, [f"a JSON {type(document).__name__} instead of an object of queries"])
+        raise faults_of(path, [f"a JSON {type(document).__name__} instead of an object of queries"])
     meta = document.get("_meta") or {}
     if not isinstance(meta, dict):
-        raise _fault(path, ["'_meta': no object"])
-    report = ImportReport()
-    blocks = {key: block for key, block in document.items() if key != "_meta"}
-    _refuse_other_versions(path, meta, blocks)
+        raise faults_of(path, ["'_meta': no object"])
+    return meta, {key: block for key, block in document.items() if key != "_meta"}
+
+
+def take_groups(
+    path: Path, blocks: Mapping[str, Any], report: ImportReport, *, pool_size: int | None, expected: str = K64
+) -> tuple[list[RlGroup], ImportReport]:
+    """Return the groups of k64 v3 blocks, as `import_original` does of a file's, and the report with their counts.
+
+    Raises:
+        RecordError: unknown, missing or contradictory keys; names query and key.
+    """
     groups: list[RlGroup] = []
     faults: list[str] = []
     for key, block in blocks.items():
@@ -90,7 +112,7 @@ def import_original(path: Path, *, pool_size: int | None = None) -> tuple[list[R
     if len(shots) > 1:
         faults.append(f"selections of several lengths: {dict(sorted(shots.items()))}")
     if faults:
-        raise _fault(path, faults)
+        raise faults_of(path, faults, expected)
     otherwise = [_is_scored_otherwise(group, t) for group in groups for t in group.pointer_candidates]
     report.counts["other_accuracies"] = sum(otherwise)
     return groups, report
@@ -249,7 +271,9 @@ def _group(key: str, block: Any, counts: Counter[str], pool_size: int | None) ->
     if isinstance(query, dict) and isinstance(rows, list):
         if any(isinstance(row, dict) and "query_id" in row for row in rows):
             return None, ["pointer_candidates: 'query_id': unknown key"]  # only the query block holds it
-        kept = [row for row in rows if not _has_failed(row, counts)]
+        if copied := [at for at, row in enumerate(rows) if isinstance(row, dict) and is_copied(row)]:
+            return None, [f"pointer_candidates[{copied[0]}]: {COPIED}"]
+        kept = [row for row in rows if not has_failed(row, counts)]
         block = {**block, "pointer_candidates": [_known(row, query.get("query_id"), counts) for row in kept]}
     try:
         # As JSON spells it: "3" and 3.0 are no 3.
@@ -259,8 +283,13 @@ def _group(key: str, block: Any, counts: Counter[str], pool_size: int | None) ->
     return group, _contradictions(key, group, pool_size)
 
 
-def _has_failed(row: Any, counts: Counter[str]) -> bool:
-    """Count and tell a row whose evaluation had failed."""
+def is_copied(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has the scores of another query's."""
+    return COPIED_KEY in row or row.get("gen_method") == COPIED_METHOD
+
+
+def has_failed(row: Any, counts: Counter[str]) -> bool:
+    """Return whether a row's evaluation had failed, and count it then."""
     mode = row.get("vqa_eval_mode") if isinstance(row, dict) else None
     if mode in FAILED_MODES or (isinstance(row, dict) and row.get("eval_failed") is True):
         counts[f"dropped_rows_{mode if mode in FAILED_MODES else 'eval_failed'}"] += 1
@@ -329,9 +358,10 @@ def _describe(fault: ValidationError) -> list[str]:
     return [f"'{dotted(place)}': {kind}" if place else kind for place, kind in told]
 
 
-def _fault(path: Path, faults: Sequence[str]) -> RecordError:
+def faults_of(path: Path, faults: Sequence[str], expected: str = K64) -> RecordError:
+    """Return the error of a file with these faults, the first ones told."""
     do = "Mend or remove the named entries."
-    return RecordError(f"{path}: expected RL data in the k64 v3 format", found=_several(faults), do=do)
+    return RecordError(f"{path}: expected {expected}", found=_several(faults), do=do)
 
 
 def _several(faults: Sequence[str]) -> str:

@@ -64,7 +64,7 @@ def _works_at(experiment: Experiment, policies: Sequence[str]) -> dict[str, tupl
     rl, shots = experiment.rl_data, experiment.evaluation.shots
     batches = {plan.batch_of(policy) for policy in policies}
     found = {"answer_prompts": (len(batches), _all(len(policies) * experiment.data.n_eval, shots))}
-    if not rl.import_from:
+    if rl.is_answered:
         found["generate_rl_data"] = (rl.n_shards, _all(rl.n_queries * rl.per_query, (rl.shots,)))
     if any(arm.sft_epochs for arm in experiment.arms):
         found["search_beams"] = (1, _of_beams(experiment))

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_fuzz_rows import TRAJECTORY
 
+from lever_pipe.base.records import Example
 from lever_pipe.intention.sources import json as task_files
 from lever_pipe.intention.sources import parquet
 from lever_pipe.intention.sources.protocol import RawFiles
 from lever_pipe.lever import rl_data_io
 from lever_pipe.lever.datasets import okvqa, vqav2
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
+from lever_pipe.lever.rl_data_formats import PoolRule, import_groups
 
 IDS = (11, 7)
 QUESTIONS = {
@@ -129,6 +131,64 @@ def test_rl_data_are_what_the_file_says(folder: Path, content: bytes) -> None:
         for trajectory, row in zip(group.pointer_candidates, kept, strict=True):
             stated = {key: value for key, value in row.items() if key not in rl_data_io.IGNORED_FIELDS}
             assert same(trajectory.model_dump(), stated)
+
+
+TRAIN = [
+    Example(
+        example_id=i, question_id=100 + i, image_id=i, image=f"{i}.png", image_digest=str(i), question=f"question {i}?",
+        question_type="one", answers=("red",), answer="red",
+    )
+    for i in range(10)
+]  # fmt: skip
+ROWS = {
+    "a": {
+        "pointer": [7, 8], "beam_rank": 0, "beam_score": 0.5, "logprob_score": -1.5, "gen_method": "beam",
+        "temperature": None, "vqa_pred_answer": "red", "vqa_correct": 1, "vqa_acc_score": 1.0,
+    },
+    "j": {"pointer": [7, 8], "vqa_pred_answer": "red", "vqa_acc_score": 1.0},
+}  # fmt: skip
+FILES: dict[str, Any] = {
+    "a": {"3": {"pointer_candidates": [ROWS["a"], {**ROWS["a"], "pointer": [8, 9]}]}},
+    "j": {
+        "3": {
+            "query": {
+                "query_id": 3, "question_id": 103, "question": "question 3?",
+                "gt_answers_raw": [{"answer": "red", "answer_id": 1, "answer_confidence": "yes"}],
+            },
+            "pointer_candidates": [ROWS["j"]],
+        },
+        "train_ids": [3],
+    },
+    "k": {"3": {"few_shot_num": 2, "id_list": [[7, 8, 3], [8, 9, 3]], "score_list": [0.5, -0.5], "beams": []}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FILES)
+@inputs
+@given(data=st.data())
+def test_other_rl_data_use_the_train_examples_that_the_file_says(folder: Path, form: str, data: st.DataObject) -> None:
+    path = folder / "other_rl.json"
+    path.write_bytes(content := data.draw(harmed(FILES[form])))
+    rule = PoolRule(size=5, seed=0, exclude_same_image=True)
+    taken, result = law_of(
+        f"rl data {form}", lambda: import_groups(path, form, TRAIN, rule, allow_mixed=True), names=str(path)
+    )
+    if not taken:
+        return
+    blocks = only_reading(content)
+    for group in result[0]:
+        block = blocks[str(group.query.query_id)]
+        stated = (
+            [row[:-1] for row in block["id_list"]]
+            if form == "k"
+            else [
+                row["pointer"]
+                for row in block["pointer_candidates"]
+                if row.get("vqa_eval_mode") not in rl_data_io.FAILED_MODES and not row.get("eval_failed")
+            ]
+        )
+        assert same([list(row.pointer_global) for row in group.pointer_candidates], stated)
+        assert len(set(group.candidate_pool_ids)) == 5
 
 
 def holds(tasks: Any, records: list[Any]) -> bool:

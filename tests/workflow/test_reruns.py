@@ -311,6 +311,22 @@ def test_exported_rl_data_import_to_the_same_selector(smoke: Project, tmp_path: 
     assert imported.read_bytes() == generated.read_bytes()
 
 
+def test_rescored_rl_data_are_what_the_lvlm_said_before(smoke: Project, tmp_path: Path) -> None:
+    """The same selections out of the same pools are the same prompts: new scores are the old ones."""
+    rl_data = "results/smoke/lever/rl_data/rl_data_k64_v3.jsonl"
+    project = begin(tmp_path, smoke)
+    smoke.tool("export_rl_data", str(smoke.folder / rl_data), str(project.folder / "rl_data_k64_v3.json"))
+    words = ("--config", "rl_data={import_from: rl_data_k64_v3.json, rescore: true}")
+    planned = project.planned(*words)
+    assert (planned["import_rl_data"], planned["generate_rl_data"], planned["merge_rl_data"]) == (1, 2, 1)
+    assert "propose_trajectories" not in planned
+    project.snakemake("--cores", "2", *words, "--", rl_data)
+    generated, rescored = ((of.folder / rl_data).read_bytes() for of in (smoke, project))
+    imported = (project.folder / "results/smoke/lever/rl_data/imported.jsonl").read_bytes()
+    assert generated == rescored
+    assert generated == imported
+
+
 def test_two_processes_share_a_job(smoke: Project, tmp_path: Path) -> None:
     shard = "results/smoke/lever/rl_data/shard~0"
     project = begin(tmp_path, smoke)

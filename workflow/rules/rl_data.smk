@@ -5,6 +5,10 @@ SHARDS = [
 ]
 IMPORTED = EXPERIMENT.rl_data.import_from
 BEAMS = f"{CORNER}/beams"
+# Selections of an imported file, and what the LVLM answers with anew where they are rescored.
+PROPOSALS = f"{CORNER}/rl_data/{'imported.' if IMPORTED else ''}proposals.jsonl"
+RL_POOLS = f"{CORNER}/rl_data/imported.pools.jsonl" if IMPORTED else POOLS["train_pools"]
+AS_IMPORTED = f"{CORNER}/rl_data/{'imported.' if EXPERIMENT.rl_data.rescore else ''}"
 
 
 use rule stage as propose_trajectories with:
@@ -25,8 +29,8 @@ use rule stage as propose_trajectories with:
 
 use rule stage as generate_rl_data with:
     input:
-        proposals=f"{CORNER}/rl_data/proposals.jsonl",
-        train_pools=POOLS["train_pools"],
+        proposals=PROPOSALS,
+        train_pools=RL_POOLS,
         train_examples=EXAMPLES["train_examples"],
     output:
         trajectories=f"{CORNER}/rl_data/shard~{{shard}}/trajectories.jsonl",
@@ -52,23 +56,26 @@ if IMPORTED:
             original=IMPORTED,
             train_examples=EXAMPLES["train_examples"],
         output:
-            rl_data=RL_DATA,
-            summary=RL_SUMMARY,
-            card=f"{CORNER}/rl_data/run.json",
+            rl_data=f"{AS_IMPORTED}jsonl" if EXPERIMENT.rl_data.rescore else RL_DATA,
+            summary=f"{AS_IMPORTED}summary.json",
+            proposals=PROPOSALS,
+            train_pools=RL_POOLS,
+            card=f"{AS_IMPORTED}run.json",
         pathvars:
-            beside=f"{CORNER}/rl_data/",
+            beside=AS_IMPORTED,
         priority: CHAIN
         params:
             **call("import_rl_data"),
         message:
             "Import existing RL data"
 
-else:
+
+if EXPERIMENT.rl_data.is_answered:
 
     use rule stage as merge_rl_data with:
         input:
             trajectories=[f"{shard}/trajectories.jsonl" for shard in SHARDS],
-            train_pools=POOLS["train_pools"],
+            train_pools=RL_POOLS,
             train_examples=EXAMPLES["train_examples"],
         output:
             rl_data=RL_DATA,

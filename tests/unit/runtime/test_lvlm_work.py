@@ -57,11 +57,14 @@ def test_rules_that_ask_nothing_count_nothing(jobs: dict[str, int]) -> None:
     assert work.lvlm_work(experiment(studies=["intention"]), {"answer_prompts": 3}) == work.LvlmWork(0, 0)
 
 
-def test_imported_rl_data_ask_nothing(tmp_path: Path) -> None:
+def test_imported_rl_data_ask_nothing_unless_rescored(tmp_path: Path) -> None:
     values = yaml.safe_load((ROOT / "config.yaml").read_text())
     values["rl_data"]["import_from"] = str(tmp_path / "rl.json")
     given = parse_experiment({**values, "emulate": None})
     assert work.lvlm_work(given, {"generate_rl_data": 2}).prompts == 0
+    values["rl_data"]["rescore"] = True
+    again = parse_experiment({**values, "emulate": None})
+    assert work.lvlm_work(again, {"generate_rl_data": 2}).prompts > 0
 
 
 def test_operations_are_two_a_parameter_and_token() -> None:
