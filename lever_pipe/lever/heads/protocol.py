@@ -30,7 +30,8 @@ class State(NamedTuple):
     """What a head knows after some picks of G selections a query."""
 
     vectors: Tensor  # [B, G, H] unit vectors
-    picked: tuple[Tensor, ...]  # [B, G, H] each: what was picked, first pick first
+    picks: tuple[Tensor, ...]  # [B, G] each: positions of what was picked, first pick first
+    picked: tuple[Tensor, ...]  # [B, G, H] each: its vectors
 
 
 class Head(nn.Module):
@@ -60,12 +61,16 @@ class Head(nn.Module):
 
     def start(self, queries_BGH: Tensor) -> State:
         """Return the state before any pick."""
-        return State(queries_BGH, ())
+        return State(queries_BGH, (), ())
 
     def after(self, state: State, picks_BG: Tensor, candidates_BKH: Tensor) -> State:
-        """Return the state after a further pick, one for each selection: positions in 0..K-1, or K to stop."""
-        picked_BGH = self.vectors_at(picks_BG, candidates_BKH)
-        return State(self.moved(state.vectors, picked_BGH), (*state.picked, picked_BGH))
+        """Return the state after a further pick, one for each selection: positions in 0..K-1.
+
+        K ends a selection; what a state behind an end holds means nothing.
+        """
+        rows_BG1 = picks_BG.clamp(max=candidates_BKH.shape[1] - 1)[..., None]
+        picked_BGH = candidates_BKH.gather(1, rows_BG1.expand(-1, -1, candidates_BKH.shape[-1]))
+        return State(self.moved(state.vectors, picked_BGH), (*state.picks, picks_BG), (*state.picked, picked_BGH))
 
     def logits(self, states: Sequence[State], candidates_BKH: Tensor, *, may_stop: bool = False) -> Tensor:
         """Return the logits `[B, G, S, K]` of S states, nothing masked that was picked.
@@ -88,10 +93,6 @@ class Head(nn.Module):
     def scores(self, vectors_BNH: Tensor, candidates_BKH: Tensor) -> Tensor:
         """Return `[B, N, K]`, by default cosines over the temperature."""
         return vectors_BNH @ candidates_BKH.transpose(1, 2) / self.temperature
-
-    def vectors_at(self, picks_BG: Tensor, candidates_BKH: Tensor) -> Tensor:
-        """Return what stands at picks, `[B, G, H]`."""
-        return candidates_BKH.gather(1, picks_BG[..., None].expand(-1, -1, candidates_BKH.shape[-1]))
 
 
 class HeadModule(Protocol):

@@ -1,4 +1,4 @@
-"""A recurrent state, and a learned vector that ends the selection where it outscores all candidates (source: V4-10)."""
+"""A recurrent state, and a learned vector that says where a selection ends (source: Lever-Plus V4-10)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from lever_pipe.lever.heads.gru import STEP_DEVIATION, GruHead
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 from lever_pipe.losses.reduction import masked
 from lever_pipe.losses.sequence import MASKED_SCORE
 
+FIRST_LOG_ODDS = -1.0
+"""Of ending to going on before training: greedy selections take every shot, and of draws a quarter ends at each step,
+so that rewards say where it is better to end."""
+
 
 class StopHead(GruHead):
-    """STOP is scored as candidate K + 1 is, and out of question before the first pick.
+    """P(end) = sigmoid(h . e / temperature - 1) after each pick, 0 before the first.
 
-    The network does not look at it. Its vector is not scaled to length 1: with a short one no selection ends early.
-    Stored selections say nothing about where to stop, so it is trained by what the policy draws itself.
+    As outcome K + 1 it has the logit h . e / temperature - 1 + ln sum_k exp(logit_k), k over the candidates that are
+    left. A vector that competes with each candidate by itself, as published, has odds that fall with the size of the
+    pool and with every step that sharpens its scores, until no draw ends and nothing is learned of it. The network does
+    not look at the vector. Stored selections say nothing about where to end, so it is trained by what the policy draws.
     """
 
     stops = True
@@ -33,20 +40,23 @@ class StopHead(GruHead):
         nn.init.normal_(self.stop_token, std=STEP_DEVIATION, generator=generator)
 
     def logits(self, states: Sequence[State], candidates_BKH: Tensor, *, may_stop: bool = False) -> Tensor:
-        """Return the logits `[B, G, S, K]` of S states, with STOP's `[B, G, S, K + 1]`."""
+        """Return the logits `[B, G, S, K]` of S states, with the end's `[B, G, S, K + 1]`."""
+        logits_BGSK = super().logits(states, candidates_BKH)
         if not may_stop:
-            return super().logits(states, candidates_BKH)
-        logits_BGSO = super().logits(states, self._with_stop(candidates_BKH))
-        offered_SO = torch.ones(logits_BGSO.shape[2:], dtype=torch.bool, device=logits_BGSO.device)
-        offered_SO[:, -1] = torch.tensor([bool(state.picked) for state in states])
-        return masked(logits_BGSO, offered_SO.expand_as(logits_BGSO), MASKED_SCORE)
+            return logits_BGSK
+        ends_BGS1 = super().logits(states, self.stop_token.expand(len(candidates_BKH), 1, -1)) + FIRST_LOG_ODDS
+        ends_BGS1 = ends_BGS1 + masked(logits_BGSK, left_of(states, logits_BGSK), MASKED_SCORE).logsumexp(-1, True)
+        has_begun_S1 = torch.tensor([[bool(state.picks)] for state in states], device=logits_BGSK.device)
+        return torch.cat([logits_BGSK, masked(ends_BGS1, has_begun_S1.expand_as(ends_BGS1), MASKED_SCORE)], dim=-1)
 
-    def vectors_at(self, picks_BG: Tensor, candidates_BKH: Tensor) -> Tensor:
-        """Return what stands at picks, `[B, G, H]`, STOP's vector at K."""
-        return super().vectors_at(picks_BG, self._with_stop(candidates_BKH))
 
-    def _with_stop(self, candidates_BKH: Tensor) -> Tensor:
-        return torch.cat([candidates_BKH, self.stop_token.expand(len(candidates_BKH), 1, -1)], dim=1)
+def left_of(states: Sequence[State], logits_BGSK: Tensor) -> Tensor:
+    """Return which candidates are not picked yet, bool `[B, G, S, K]`."""
+    n_pool, left = logits_BGSK.shape[-1], [torch.ones_like(logits_BGSK[:, :, 0], dtype=torch.bool) for _ in states]
+    for state, left_BGK in zip(states, left, strict=True):
+        for picks_BG in state.picks:
+            left_BGK &= one_hot(picks_BG, n_pool + 1)[..., :n_pool] == 0
+    return torch.stack(left, dim=2)
 
 
 def build(settings: HeadSettings) -> Head:

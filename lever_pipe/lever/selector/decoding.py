@@ -15,7 +15,8 @@ from lever_pipe.lever.selector.network import Encoded, PointerSelector, rank_poo
 def greedy(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
     """Return the best candidate at each step, `[B, S]` pool positions; ties keep pool order.
 
-    K in place of a position, from some step on and never at the first, ends a selection before.
+    K in place of a position, from some step on and never at the first, ends a selection before: where its end is more
+    likely than that it goes on.
 
     Raises:
         ShapeError: fewer candidates than shots.
@@ -23,7 +24,8 @@ def greedy(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
     _require_enough(encoded.candidates.shape[1], shots)
     if not module.head.follows:
         return rank_pool(module.first(encoded), shots)
-    return _pick(module, encoded, 1, shots, lambda logits_BGK, _: logits_BGK).squeeze(1)
+    n_pool = encoded.candidates.shape[1]
+    return _pick(module, encoded, 1, shots, lambda logits_BGK, _: _likelier(logits_BGK, n_pool)).squeeze(1)
 
 
 @torch.no_grad()
@@ -68,11 +70,18 @@ def _pick(
         if picks and head.follows:
             state = head.after(state, picks[-1], v)
             logits_BGK = head.logits([state], v, may_stop=True)[:, :, 0]
-        picks.append(utilities(logits_BGK, step).masked_fill(taken_BGK, -torch.inf).argmax(dim=-1))
+        picks.append(utilities(logits_BGK.masked_fill(taken_BGK, -torch.inf), step).argmax(dim=-1))
         taken_BGK.scatter_(-1, picks[-1][..., None], value=True)
         # What has ended stays so: nothing is left but its end.
         taken_BGK = torch.where(ends_K[picks[-1]][..., None], ~ends_K, taken_BGK)
     return torch.stack(picks, dim=-1)
+
+
+def _likelier(logits_BGK: Tensor, n_pool: int) -> Tensor:
+    """Return logits in which the end, if there is one, is the best or the worst outcome."""
+    candidates, ends = logits_BGK[..., :n_pool], logits_BGK[..., n_pool:]
+    is_likelier = ends > candidates.logsumexp(dim=-1, keepdim=True)
+    return torch.cat([candidates, torch.where(is_likelier, torch.inf, -torch.inf)], dim=-1)
 
 
 def _require_enough(candidates: int, shots: int) -> None:

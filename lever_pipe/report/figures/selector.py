@@ -162,7 +162,8 @@ def selections(material: Material, voice: Voice) -> Figure | None:
     for index, (panel, aspect) in enumerate(zip(axes, aspects, strict=True)):
         shares = [_shares(material, group, aspect) for group in groups]
         _heat(panel, shares)
-        panel.set_xticks(range(len(shares[0])), [str(rank + 1) for rank in range(len(shares[0]))])
+        ranks = range(max(map(len, shares)))
+        panel.set_xticks(ranks, [str(rank + 1) for rank in ranks])
         panel.set_yticks(range(len(groups)), [_named(voice, group) if index == 0 else "" for group in groups])
         style.label(panel, title=voice.say(f"aspect.{aspect}"), x=voice.say("axis.rank"))
         panel.title.set_fontsize(9.0)
@@ -309,8 +310,11 @@ def _shares(material: Material, group: str, aspect: str) -> list[float]:
 
 
 def _heat(axes: Axes, shares: Sequence[Sequence[float]]) -> None:
+    """Draw a row of percentages for each policy; one whose selections are shorter leaves its last places empty."""
     axes.grid(visible=False)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    widest = max(map(len, shares))
+    filled = [[*row, *[math.nan] * (widest - len(row))] for row in shares]
+    axes.imshow(filled, cmap="Blues", vmin=0, vmax=100, aspect="auto")
     for i, row in enumerate(shares):
         for j, share in enumerate(row):
             axes.text(

@@ -213,8 +213,8 @@ def test_teacher_forcing_and_decoding_see_the_same_logits(network: str, head: st
     for row, logits in zip(picks[:, 0].tolist(), along.double().tolist(), strict=True):
         for step, pick in enumerate(row):
             left = [k for k in range(along.shape[-1]) if k not in row[:step]]
-            if pick in left:  # what has ended stays so, whatever its logits
-                assert logits[step][pick] >= max(logits[step][k] for k in left) - 1e-5
+            if pick < K:  # an end is held against all candidates together
+                assert logits[step][pick] >= max(logits[step][k] for k in left if k < K) - 1e-5
 
 
 @every_head
@@ -435,10 +435,10 @@ def mmr_picks(penalty: float) -> list[int]:
     v = torch.tensor([[v1, second, third]])
     # u . v = (1.0, 0.9, 0.5) for u = (1, 0, y): 0.1 + y sqrt(0.99) = 0.5; the state is held where it is
     u = torch.tensor([[[1.0, 0.0, 0.4 / math.sqrt(0.99)]]])
-    scores = head.logits([State(u, ())], v)[0, 0, 0]
+    scores = head.logits([State(u, (), ())], v)[0, 0, 0]
     torch.testing.assert_close(scores, torch.tensor([1.0, 0.9, 0.5]), atol=1e-6, rtol=0)
     first = int(scores.argmax())
-    after = head.logits([State(u, (v[:, first][:, None],))], v)[0, 0, 0].detach()
+    after = head.logits([State(u, (), (v[:, first][:, None],))], v)[0, 0, 0].detach()
     left = after.masked_fill(torch.arange(3) == first, -math.inf)
     torch.testing.assert_close(after[1:], torch.tensor([0.9 - 0.9 * penalty, 0.5 - 0.1 * penalty]), atol=1e-6, rtol=0)
     return [first, int(left.argmax())]
@@ -455,7 +455,7 @@ def test_the_penalty_is_of_the_nearest_pick() -> None:
     head = built("gru_mmr", width=2, penalty=1.0)
     v = torch.eye(2)[None]
     u = torch.tensor([[[0.6, 0.8]]])
-    both = State(u, (v[:, 0][:, None], v[:, 1][:, None]))
+    both = State(u, (), (v[:, 0][:, None], v[:, 1][:, None]))
     torch.testing.assert_close(head.logits([both], v)[0, 0, 0], torch.tensor([-0.4, -0.2]), atol=1e-6, rtol=0)
 
 
@@ -533,10 +533,40 @@ def test_an_end_is_never_first_and_absorbs() -> None:
     with torch.no_grad():
         logits = module.following(encoded, drawn, may_stop=True)
     assert float(logits[:, :, 0, K].max()) == MASKED_SCORE
-    # the end is scored as a candidate is: its vector with the state, over the temperature
     state = module.head.after(module.start(encoded, 50), drawn[..., 0], encoded.candidates).vectors
-    expected = (state * module.stop_token[0]).sum(dim=-1) / 0.5
-    torch.testing.assert_close(logits[:, :, 1, K], expected.detach(), atol=1e-5, rtol=0)
+    odds = (state * module.stop_token[0]).sum(dim=-1).double() / 0.5 - 1
+    found = step_log_probs(logits.double(), drawn)[:, :, 1][drawn[:, :, 1] == K]
+    expected = F.logsigmoid(odds)[drawn[:, :, 1] == K].detach()
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(ends_at(logits.double(), drawn), odds.sigmoid().detach(), atol=1e-5, rtol=0)
+
+
+def ends_at(logits: Tensor, drawn: Tensor) -> Tensor:
+    """Return the probability of the end after one pick, whatever was drawn then."""
+    ended = drawn.clone()
+    ended[..., 1] = K
+    return step_log_probs(logits, ended)[:, :, 1].exp()
+
+
+def test_untrained_it_takes_every_shot_and_draws_fewer() -> None:
+    module, (query, pool) = initialise(build_selector(replace(SMALL, head="stop")), torch_generator(0)), inputs(40)
+    with torch.no_grad():
+        encoded = module.encode(query, 10 * pool)
+    assert int((greedy(module, encoded, 5) == K).sum()) == 0
+    ended = draw(module, encoded, gumbel((40, 50, 5, K + 1), torch_generator(0))) == K
+    # sigmoid(-1) = 0.269, moved by h . e / 0.5 with e of deviation 0.02: by less than 0.02 * sqrt(8) / 0.5 * 0.2
+    share = float(ended[..., 1].double().mean())
+    assert abs(share - 1 / (1 + math.e)) < 0.025 + 5 * math.sqrt(0.2 / 2000)
+
+
+def test_greedy_ends_where_the_end_is_likelier_than_going_on() -> None:
+    module, (query, pool) = selector("stop"), inputs(60)
+    encoded = module.encode(query, pool)
+    picks = greedy(module, encoded, 2)
+    state = module.head.after(module.start(encoded, 1), picks[:, :1], encoded.candidates).vectors[:, 0]
+    likelier = (state * module.stop_token[0]).sum(dim=-1) / 0.5 > 1
+    assert torch.equal(picks[:, 1] == K, likelier)
+    assert 0 < int(likelier.sum()) < 60
 
 
 def test_stored_selections_say_nothing_of_the_end() -> None:
@@ -544,7 +574,7 @@ def test_stored_selections_say_nothing_of_the_end() -> None:
     scores = table().scores(module, batch)
     assert scores.shape == (6, 4, 3, K)
     selection_log_probs(scores, batch.selections).sum().backward()
-    assert not module.stop_token.grad.any()
+    assert module.stop_token.grad is None
     assert table().scores(module, batch, may_stop=True).shape == (6, 4, 3, K + 1)
 
 

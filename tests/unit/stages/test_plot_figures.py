@@ -116,3 +116,15 @@ def test_one_study_alone_draws_its_own_figures(tmp_path: Path, study: str, rows:
 
 def test_a_run_without_scores_draws_nothing(tmp_path: Path) -> None:
     assert not list(drawn(tmp_path / "none", [], "lever").rglob("*.svg"))
+
+
+def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:
+    longer = EvidenceRow("lever", RCE.format(1), "agrees.relation", 0.375, at="rank 2", subset="kind~all")
+    figures = {
+        name: (drawn(tmp_path / name, rows, "lever") / "en/selections.svg").read_text(encoding="utf-8")
+        for name, rows in {"one rank": of_lever(), "two ranks": [*of_lever(), longer]}.items()
+    }
+    assert ">38<" not in figures["one rank"]
+    assert figures["two ranks"].count(">38<") == 1  # the policy with one rank leaves its second place empty
+    assert figures["two ranks"].count(">50<") == figures["one rank"].count(">50<")
+    assert ">nan<" not in figures["two ranks"]
