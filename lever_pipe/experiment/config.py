@@ -293,6 +293,12 @@ class Beams(Section):
 class Selector(Section):
     """The pointer network (source: Lever-Plus v3, published code)."""
 
+    network: Literal["pointer", "train_ids"] = "pointer"
+    """`pointer` ranks a query's pool; `train_ids` is a language model over the ids of all train examples (published v0:
+    width 512, 2 layers, 8 heads, dropout 0.1), which supervised learning alone trains: its width is the encoder's, and
+    of the keys below it reads `layers`, `heads`, `dropout` and `candidates`."""
+    candidates: Literal["pool", "all"] = "pool"
+    """Whether `train_ids` chooses out of a query's pool, as a pointer does, or of all train examples (published)."""
     inputs: Literal["fused", "parts"] = "fused"
     """What it sees of an example: one vector fused from image and question (published), or the two side by side."""
     width: int = Field(256, ge=8, le=4096)

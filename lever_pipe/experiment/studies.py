@@ -159,6 +159,26 @@ class Experiment(Section):
         yield from at_most(("beams", "shots"), self.beams.shots, "pools.size", self.pools.size)
 
     @rule
+    def _train_ids_learn_beams_alone(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            preset = self.presets.get(getattr(arm, "preset", ""))
+            if preset is None or not hasattr(arm, "sft_epochs") or preset.selector.network != "train_ids":
+                continue
+            bound = f"with selector.network: train_ids of preset {arm.preset!r}"
+            if not arm.sft_epochs:
+                yield ("arms", index, "sft_epochs"), f"must be at least 1 {bound}, got 0. Raise it."
+            if arm.long_epochs:
+                yield ("arms", index, "long_epochs"), f"must be 0 {bound}, got {arm.long_epochs}. Drop them."
+            if arm.on_policy is not None:
+                yield ("arms", index, "on_policy"), f"must be null {bound}, got runs. Drop them."
+            if index == 0:
+                do = "Put an arm with a pointer in front of it."
+                yield (
+                    ("arms", 0, "preset"),
+                    f"must have RCE and GRPO, as the documents' tables do, {bound}, got none. {do}",
+                )
+
+    @rule
     def _rce_starts_from_an_sft_epoch_that_is_trained(self) -> Iterator[Fault]:
         for index, arm in enumerate(self.arms):
             preset = self.presets.get(getattr(arm, "preset", ""))
@@ -198,6 +218,11 @@ class Experiment(Section):
         if not preset.grpo.freeze_projections:
             remedy = "Only then are the trained tensors those that the published evaluation lost"
             yield place, f"must name a preset with grpo.freeze_projections, got {emulate.preset!r}. {remedy}."
+        if preset.selector.network != "pointer":
+            yield (
+                place,
+                f"must name a preset with selector.network: pointer, got {emulate.preset!r}. Published runs had it.",
+            )
         if preset.selector.head != "static":
             yield (
                 place,

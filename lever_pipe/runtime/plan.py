@@ -128,6 +128,8 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
         return emulated(experiment)
     arm, seed = _trained_batches(experiment)[batch]
     last_sft = sft_policies(arm, seed, first=arm.sft_epochs)
+    if experiment.presets[arm.preset].selector.network == "train_ids":
+        return last_sft
     return [*last_sft, *rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
 
 

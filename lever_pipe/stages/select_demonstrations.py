@@ -10,6 +10,7 @@ from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.choice import choose
 from lever_pipe.lever.training.embeddings import architecture_of, read_table
 from lever_pipe.lever.training.state import load_selector
+from lever_pipe.lever.training.train_ids import INPUTS, choose_ids, ids_architecture, load_train_ids
 
 
 def select_demonstrations(
@@ -25,13 +26,18 @@ def select_demonstrations(
 
     Raises:
         CheckpointError: the selector has another architecture.
+        ConfigError: a language model over train ids has another width than the embeddings.
     """
-    device = execution.prepare(runtime)
-    train, queries = (
-        read_table(embeddings, split, device, inputs=config.selector.inputs) for split in ("train", "eval")
-    )
-    module = load_selector(selector, architecture_of(config.selector, train)).to(device)
+    device, is_ids = execution.prepare(runtime), config.selector.network == "train_ids"
+    inputs = INPUTS if is_ids else config.selector.inputs
+    train, queries = (read_table(embeddings, split, device, inputs=inputs) for split in ("train", "eval"))
     pools = storage.read_rows(eval_pools, Pool)
-    rows = choose(module, train, queries, pools, config.shots)
+    if is_ids:
+        model = load_train_ids(selector, ids_architecture(config.selector, train)).to(device)
+        of_pool = config.selector.candidates == "pool"
+        rows = choose_ids(model, train, queries, pools, config.shots, of_pool=of_pool)
+    else:
+        module = load_selector(selector, architecture_of(config.selector, train)).to(device)
+        rows = choose(module, train, queries, pools, config.shots)
     storage.write_rows(selections, rows)
     return len(rows)

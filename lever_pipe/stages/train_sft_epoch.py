@@ -9,6 +9,7 @@ from lever_pipe.experiment.stage_configs import Runtime, TrainSftEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs
 from lever_pipe.lever.training.sft import plan_sft_epoch, targets_of
+from lever_pipe.lever.training.train_ids import train_ids_epoch
 
 
 def train_sft_epoch(
@@ -27,11 +28,15 @@ def train_sft_epoch(
 
     Raises:
         CheckpointError: `start` has another architecture.
+        ConfigError: a language model over train ids has another width than the embeddings.
         RecordError: malformed groups.
         TrainingError: a loss or a gradient is not finite.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    epoch = SelectorEpoch(files, config, config.sft, "sft", execution.prepare(runtime))
+    device = execution.prepare(runtime)
+    if config.selector.network == "train_ids":
+        return train_ids_epoch(files, config, device)
+    epoch = SelectorEpoch(files, config, config.sft, "sft", device)
     table, train, validation = epoch.data
     train, validation = (targets_of(part, config.sft) for part in (train, validation))
     epoch.data = TrainingInputs(table, train, validation)
