@@ -183,7 +183,7 @@ class Experiment(Section):
         for index, arm in enumerate(self.arms):
             preset = self.presets.get(getattr(arm, "preset", ""))
             if preset is not None and hasattr(arm, "sft_epochs"):
-                place, bound = ("presets", arm.preset, "rce_from_sft_epoch"), f"arms.{index}.sft_epochs"
+                place, bound = ("presets", arm.preset, "rce_from_sft_epoch"), f"arms[{index}].sft_epochs"
                 do = "Lower it or train more epochs."
                 yield from at_most(place, preset.rce_from_sft_epoch, bound, arm.sft_epochs, do)
 
