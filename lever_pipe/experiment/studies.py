@@ -24,6 +24,7 @@ from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import Intention
 from lever_pipe.experiment.config import (
     AUTO,
+    TRAIN_IDS,
     ArmSettings,
     Baselines,
     Beams,
@@ -145,8 +146,13 @@ class Experiment(Section):
                 yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
             seen.add(name)
 
-    def _all_arms(self) -> tuple[ArmSettings, ...]:
-        return (*self.arms, *(self.grid.arms if "grid" in self.studies else ()))
+    def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
+        yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
+        if "grid" in self.studies:
+            yield from ((("grid", "arms", index), arm) for index, arm in enumerate(self.grid.arms))
+
+    def _all_arms(self) -> list[ArmSettings]:
+        return [arm for _, arm in self._placed_arms()]
 
     def _presets_of_arms(self) -> Iterator[tuple[Place, str]]:
         for index, arm in enumerate(self.arms):
@@ -188,15 +194,29 @@ class Experiment(Section):
         yield from at_most(("beams", "shots"), self.beams.shots, "pools.size", self.pools.size)
 
     @rule
+    def _train_ids_learn_beams_alone(self) -> Iterator[Fault]:
+        for place, arm in self._placed_arms():
+            preset = self.presets.get(getattr(arm, "preset", ""))
+            if preset is None or not hasattr(arm, "sft_epochs") or preset.selector.network != TRAIN_IDS:
+                continue
+            bound = f"with selector.network: train_ids of preset {arm.preset!r}"
+            if not arm.sft_epochs:
+                yield (*place, "sft_epochs"), f"must be at least 1 {bound}, got 0. Raise it."
+            if arm.long_epochs:
+                yield (*place, "long_epochs"), f"must be 0 {bound}, got {arm.long_epochs}. Drop them."
+            if arm.on_policy is not None:
+                yield (*place, "on_policy"), f"must be null {bound}, got runs. Drop them."
+            if place == ("arms", 0):
+                do = "Put an arm with a pointer in front of it."
+                said = f"must have RCE and GRPO, as the documents' tables do, {bound}, got none. {do}"
+                yield (*place, "preset"), said
+
+    @rule
     def _rce_starts_from_an_sft_epoch_that_is_trained(self) -> Iterator[Fault]:
-        of_grid = self.grid.arms if "grid" in self.studies else ()
-        named = [
-            (f"{key}arms.{i}", arm) for key, arms in (("", self.arms), ("grid.", of_grid)) for i, arm in enumerate(arms)
-        ]
-        for key, arm in named:
+        for where, arm in self._placed_arms():
             preset = self.presets.get(getattr(arm, "preset", ""))
             if preset is not None and hasattr(arm, "sft_epochs"):
-                place, bound = ("presets", arm.preset, "rce_from_sft_epoch"), f"{key}.sft_epochs"
+                place, bound = ("presets", arm.preset, "rce_from_sft_epoch"), f"{dotted(where)}.sft_epochs"
                 do = "Lower it or train more epochs."
                 yield from at_most(place, preset.rce_from_sft_epoch, bound, arm.sft_epochs, do)
 
@@ -247,6 +267,11 @@ class Experiment(Section):
         if not preset.grpo.freeze_projections:
             remedy = "Only then are the trained tensors those that the published evaluation lost"
             yield place, f"must name a preset with grpo.freeze_projections, got {emulate.preset!r}. {remedy}."
+        if preset.selector.network == TRAIN_IDS:
+            yield (
+                place,
+                f"must name a preset with selector.network: pointer, got {emulate.preset!r}. Published runs had it.",
+            )
         if preset.selector.head != "static":
             yield (
                 place,

@@ -23,7 +23,7 @@ from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
-from lever_pipe.experiment.config import AUTO, ArmSettings, Emulate, EncoderSettings, OnPolicy, Reward
+from lever_pipe.experiment.config import AUTO, TRAIN_IDS, ArmSettings, Emulate, EncoderSettings, OnPolicy, Reward
 from lever_pipe.experiment.grid_config import Corner
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import (
@@ -146,6 +146,8 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
         return [f"{OWN}/{name}" for name in experiment.grid.policies]
     arm, seed = _trained_batches(experiment)[batch]
     last_sft = sft_policies(arm, seed, first=arm.sft_epochs)
+    if experiment.presets[arm.preset].selector.network == TRAIN_IDS:
+        return last_sft
     return [*last_sft, *rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
 
 

@@ -50,7 +50,8 @@ def compare_policies(
     * `document-002/epoch~E`: 0.18 and 0.12 against 0.15, and 0.18 against 0.12, at the same count;
     * `highest-beta`: each beta against the highest one after the last common GRPO epoch, at the largest count, and
       `other-betas`: all pairs without it. Both are adjusted as one family, since the same data chose the highest;
-    * `learning`: the last RCE epoch and the last SFT epoch, if any, against each baseline and each other;
+    * `learning`: the last RCE epoch against each baseline;
+    * `supervised`: the last SFT epoch against each baseline, and the last RCE epoch against it;
     * `marks`: REINFORCE, oracle distillation, continued RCE after the last epoch that all on-policy runs have against
       what they mark;
     * `NAME-by-shots`: four of the primary families at the other shot counts.

@@ -25,8 +25,14 @@ def side_by_side(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]
     return np.asarray(parts / np.sqrt(np.float32(2)), dtype=np.float32)
 
 
+def added(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return `norm(image) + norm(question)`, `[N, D]`, as the language model over train ids sees an example."""
+    return unit(image_ND) + unit(question_ND)
+
+
 INPUTS: Mapping[str, Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]] = {
     "fused": fuse,
     "parts": side_by_side,
+    "added": added,
 }
-"""By `selector.inputs`."""
+"""By `selector.inputs`; `added` is that of `network: train_ids`."""

@@ -95,4 +95,4 @@ def read_table(embeddings: Path, split: str, device: torch.device, *, inputs: st
 
 def architecture_of(selector: Selector, table: EmbeddingTable) -> Architecture:
     """Return the architecture that fits the embeddings."""
-    return Architecture(embedding=table.vectors.shape[1], **selector.model_dump(exclude={"inputs"}))
+    return Architecture(embedding=table.vectors.shape[1], **selector.model_dump(exclude={"inputs", "candidates"}))

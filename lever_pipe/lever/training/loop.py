@@ -32,7 +32,7 @@ class Optimiser(Protocol):
 
 
 def run_epoch(
-    module: PointerSelector,
+    module: nn.Module,
     optimiser: Optimiser,
     plan: Iterable[tuple[Groups, Callable[[Groups], Step]]],
     *,
@@ -62,8 +62,10 @@ def run_epoch(
     return {name: total / n_queries for name, total in totals.items()}
 
 
-def _complete_head(module: PointerSelector) -> None:
+def _complete_head(module: nn.Module) -> None:
     """Selections of one shot do not reach all of a head: a gradient is then 0, while any other absence is a fault."""
+    if not isinstance(module, PointerSelector):
+        return
     for parameter in module.head.parameters():
         if parameter.grad is None and parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)

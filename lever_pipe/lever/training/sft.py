@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.config import Sft
@@ -22,6 +23,28 @@ def targets_of(groups: Groups, settings: Sft) -> Groups:
     return first_selections(groups) if settings.targets == "best" else groups
 
 
+def scheduled_batches(
+    n: int, optimiser: AdamW, settings: Sft, epoch: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, float]]:
+    """Yield the rows of each batch of an epoch with its learning rate, which the optimiser then has.
+
+    The rate follows the step's place in the horizon.
+    """
+    orders = [batches(n, settings.batch_queries, generator) for _ in range(settings.passes)]
+    steps = [rows for order in orders for rows in order]
+    total = settings.horizon_epochs * len(steps)
+    for index, rows in enumerate(steps):
+        optimiser.learning_rate = scheduled_rate(
+            min((epoch - 1) * len(steps) + index, total),
+            total,
+            peak=settings.learning_rate,
+            kind="cosine",
+            warmup_steps=round(settings.warmup_share * total),
+            minimum=settings.final_learning_rate_share,
+        )
+        yield rows, optimiser.learning_rate
+
+
 def plan_sft_epoch(
     module: PointerSelector,
     optimiser: AdamW,
@@ -31,21 +54,9 @@ def plan_sft_epoch(
     epoch: int,
     generator: torch.Generator,
 ) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
-    """Yield the batches of one epoch with their step; the learning rate follows the step's place in the horizon."""
+    """Yield the batches of one epoch with their step."""
     module.train()
-    orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
-    steps = [rows for order in orders for rows in order]
-    total = settings.horizon_epochs * len(steps)
-    for index, rows in enumerate(steps):
-        learning_rate = scheduled_rate(
-            min((epoch - 1) * len(steps) + index, total),
-            total,
-            peak=settings.learning_rate,
-            kind="cosine",
-            warmup_steps=round(settings.warmup_share * total),
-            minimum=settings.final_learning_rate_share,
-        )
-        optimiser.learning_rate = learning_rate
+    for rows, learning_rate in scheduled_batches(len(groups), optimiser, settings, epoch, generator):
 
         def step(batch: Groups, lr: float = learning_rate) -> Step:
             taken = sft_step(module, table, batch, settings)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors, save_tensors
 from lever_pipe.base.errors import CheckpointError
@@ -18,14 +20,25 @@ def load_selector(path: Path, architecture: Architecture) -> PointerSelector:
     Raises:
         CheckpointError: missing file, or tensors of another architecture (all listed).
     """
-    module = build_selector(architecture)
+    return load_into(build_selector(architecture), path)
+
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def load_into(module: Network, path: Path) -> Network:
+    """Return a module with the tensors of a checkpoint, in eval mode.
+
+    Raises:
+        CheckpointError: missing file, or tensors of another architecture (all listed).
+    """
     tensors, _ = load_tensors(path)
     require_same_tensors(path, tensors, module.state_dict())
     module.load_state_dict(tensors, strict=True)
     return module.eval()
 
 
-def save_selector(path: Path, module: PointerSelector, *, stage: str, epoch: int) -> None:
+def save_selector(path: Path, module: nn.Module, *, stage: str, epoch: int) -> None:
     """Write a selector's weights."""
     save_tensors(path, module.state_dict(), about={"stage": stage, "epoch": epoch})
 

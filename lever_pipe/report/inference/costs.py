@@ -48,13 +48,13 @@ def training_prompts(valid_BG: NDArray[np.bool_], train_share: float) -> int:
 
 
 def cost_rows(metrics: Iterable[EpochMetrics], rl_prompts: Mapping[str, int]) -> list[CostRow]:
-    """Return the costs of all trained epochs, in their order.
+    """Return the costs of all trained epochs, in their order; supervised ones, which learn no RL data, have none.
 
     Args:
         metrics: of every epoch of every run.
         rl_prompts: prompts of the RL data that a preset learns from, by preset.
     """
-    rows = list(metrics)
+    rows = [row for row in metrics if row.policy.stage != "sft"]
     names = [PolicyName.parse(row.policy.name) for row in rows]
     asked = {name: int(row.values.get(ASKED, 0)) for name, row in zip(names, rows, strict=True)}
     found = []

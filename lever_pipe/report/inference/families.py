@@ -16,7 +16,7 @@ DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
 DOCUMENT_SAMPLES = 200
 HIGHEST, OTHERS = "highest-beta", "other-betas"
 AGAINST_RCE, BETAS, OVER_BETAS = "grpo-against-rce", "grpo-betas", "grpo-over-betas"
-LEARNING, MARKS = "learning", "marks"
+LEARNING, SUPERVISED, MARKS = "learning", "supervised", "marks"
 DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE = "on-policy-against-rce", "on-policy-against-offline"
 DRAWN_BETAS, DRAWN_OVER_BETAS = "on-policy-betas", "on-policy-over-betas"
 ON_POLICY = (DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS, DRAWN_OVER_BETAS, MARKS)
@@ -213,7 +213,8 @@ def families_of(
         **{name: (near(samples, DOCUMENT_SAMPLES), of, name) for e in arm.epochs for name, of in _documents(arm, e)},
         HIGHEST: (largest, tuple((name, highest) for name in lower), HIGHEST),
         OTHERS: (largest, tuple(combinations(lower, 2)), HIGHEST),
-        LEARNING: (largest, _learning(arm, baselines), LEARNING),
+        LEARNING: (largest, tuple((arm.last_rce, name) for name in baselines if arm.last_rce), LEARNING),
+        SUPERVISED: (largest, _supervised(arm, baselines), SUPERVISED),
         MARKS: (largest, _marks(arm, baselines), MARKS),
     }
     found += [ComparisonFamily(prefix + name, n, of, prefix + by) for name, (n, of, by) in secondary.items()]
@@ -274,11 +275,12 @@ def _against_smallest(groups: Mapping[float, str]) -> Pairs:
     return tuple((name, smallest) for name in others)
 
 
-def _learning(arm: Arm, baselines: Sequence[str]) -> Pairs:
-    """Return the last RCE and SFT epochs against each baseline, and the one against the other."""
+def _supervised(arm: Arm, baselines: Sequence[str]) -> Pairs:
+    """Return the last SFT epoch against each baseline, and the last RCE epoch against it."""
     rce, sft = arm.last_rce, arm.last_sft
-    pairs = [(learned, name) for learned in (rce, sft) for name in baselines]
-    return tuple((left, right) for left, right in [*pairs, (rce, sft)] if left is not None and right is not None)
+    if sft is None:
+        return ()
+    return (*((sft, name) for name in baselines), *([(rce, sft)] if rce is not None else []))
 
 
 def _marks(arm: Arm, baselines: Sequence[str]) -> Pairs:

@@ -71,7 +71,8 @@ def other_presets(material: Material) -> Table:
     for arm in material.presets[1:]:
         for group in [*arm.sft.values(), *arm.rce.values(), *arm.last_grpo.values(), *arm.drawn.values()]:
             cells = [level(material.accuracy(group, at)) for at in places]
-            gain = gap(material.compared(group, arm.rce.get(arm.base or 0, "")))
+            base = arm.rce.get(arm.base or 0)
+            gain = gap(material.compared(group, base)) if base else None
             lines.append(TableLine((Code(arm.preset), label(group), *cells, gain), "ours", (group,)))
     columns = [*_policies(), *(Column(say("head.shot", shots=k)) for k in material.shots)]
     columns += [Column(say("head.mean")), Column(say("head.gain"))]

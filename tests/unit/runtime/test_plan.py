@@ -466,7 +466,7 @@ def presets_with(section: str, **changed: Any) -> dict[str, Any]:
         ("grpo", {"clip_epsilon": 0.1}, ["train_grpo_epoch"]),
         ("grpo", {"learning_rate": 1e-5}, ["train_grpo_epoch", CONTINUED]),
         ("rce", {"temperature_start": 3.0}, ["train_rce_epoch"]),
-        ("sft", {"targets": "beams"}, [SUPERVISED]),
+        ("sft", {"passes": 7}, [SUPERVISED]),
     ],
 )
 def test_settings_of_one_objective_rerun_its_epochs_alone(
@@ -500,8 +500,32 @@ def test_rce_may_start_from_a_supervised_epoch_that_is_trained() -> None:
     arms = [SMALL_ARM | {"sft_epochs": 2}]
     base, other = specs(small(arms=arms)), specs(small(arms=arms, presets=presets))
     assert {key[0] for key in base if base[key] != other[key]} == {"train_rce_epoch"} | PAGE
-    with pytest.raises(ConfigError, match=r"presets\.world\.rce_from_sft_epoch: must be at most arms\.0\.sft_epochs=0"):
+    with pytest.raises(
+        ConfigError, match=r"presets\.world\.rce_from_sft_epoch: must be at most arms\[0\]\.sft_epochs=0"
+    ):
         small(presets=presets)
+
+
+def test_a_language_model_over_train_ids_learns_beams_alone() -> None:
+    ids = {"selector": {"network": "train_ids", "width": 64}}
+    presets, arm = shipped()["presets"] | {"ids": ids}, {"preset": "ids", "seeds": [0]}
+    given = small(presets=presets, arms=[SMALL_ARM, arm | {"sft_epochs": 2}])
+    assert [name for name in plan.evaluated(given) if "~ids/" in name] == ["preset~ids/sft/seed~0/epoch~2"]
+    assert [name for name in plan.trained(given) if "~ids/" in name] == [
+        f"preset~ids/sft/seed~0/epoch~{epoch}" for epoch in (2, 1)
+    ]
+    assert "preset~ids/init/seed~0" in plan.starts(given)
+    refused = {
+        r"arms\[1\]\.sft_epochs: must be at least 1 with selector\.network: train_ids": [SMALL_ARM, arm],
+        r"arms\[1\]\.long_epochs: must be 0": [SMALL_ARM, arm | {"sft_epochs": 1, "long_epochs": 3}],
+        r"arms\[1\]\.on_policy: must be null": [SMALL_ARM, arm | {"sft_epochs": 1, "on_policy": {}}],
+        r"arms\[0\]\.preset: must have RCE and GRPO": [arm | {"sft_epochs": 1}],
+    }
+    for said, arms in refused.items():
+        with pytest.raises(ConfigError, match=said):
+            small(presets=presets, arms=arms)
+    with pytest.raises(ConfigError, match=r"emulate\.preset: must name a preset with selector\.network: pointer"):
+        small(presets=presets, emulate={"preset": "ids"})
 
 
 def test_beams_are_searched_for_queries_that_have_pools() -> None:

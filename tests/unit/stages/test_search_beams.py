@@ -99,6 +99,10 @@ def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
     assert len(span) == len(model.family.tokenizer(query.answer, add_special_tokens=False).input_ids)
     assert best.probability == pytest.approx(math.exp(sum(span) / len(span)), abs=1e-5)
     assert reply.answer_log_probs[0] == pytest.approx(sum(span) + end)
+    others = tuple(dict.fromkeys(example.answer for example in train))
+    (told,) = model.run([LvlmRequest(prompt, others, generate=False)])
+    assert len(others) > 2
+    assert sum(math.exp(of[0]) for of in told.token_log_probs) <= 1 + 1e-5  # of distinct first tokens, no ends
 
 
 def test_the_best_beam_is_better_than_a_random_pair(search: Search) -> None:

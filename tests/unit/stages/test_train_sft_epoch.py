@@ -9,69 +9,23 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from builders import WIDTH, embedding_arrays, ids, random_pools
-from chains import Chain, execution
+from builders import WIDTH, embedding_arrays
+from chains import execution
+from sft_chain import N_QUERIES, N_TRAIN, SFT, SftChain, beam_groups
 
 from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.base.records import Beam, EpochMetrics, QueryBeams
+from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.config import Selector, Sft
-from lever_pipe.experiment.stage_configs import TrainRceEpochConfig, TrainSftEpochConfig
+from lever_pipe.experiment.stage_configs import TrainRceEpochConfig
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import EmbeddingTable, architecture_of
-from lever_pipe.lever.training.groups import Groups, groups_of_beams, save_groups, split_groups
+from lever_pipe.lever.training.groups import Groups, split_groups
 from lever_pipe.lever.training.loop import validation_loss
 from lever_pipe.lever.training.sft import sft_step, targets_of
 from lever_pipe.losses.sequence import step_logits
 from lever_pipe.stages.train_rce_epoch import train_rce_epoch
-from lever_pipe.stages.train_sft_epoch import train_sft_epoch
-
-SFT = Sft(batch_queries=4, learning_rate=1e-2, horizon_epochs=3, warmup_share=0.2)
-N_QUERIES, N_TRAIN = 40, 60
-
-
-def beam_groups(n: int = N_QUERIES, *, k: int = 8, seed: int = 0) -> Groups:
-    """Return random beams, three a query, the best first."""
-    rng, rows = np.random.default_rng(seed), []
-    pools = random_pools(n, N_TRAIN, size=k, seed=seed)
-    for of in pools:
-        found = [rng.permutation(of.candidates)[:2] for _ in range(3)]
-        beams = tuple(
-            Beam(demonstrations=ids(chosen), gains=(0.1, 0.1), probability=p)
-            for chosen, p in zip(found, (0.9, 0.5, 0.2), strict=True)
-        )
-        rows.append(QueryBeams(query_id=of.query_id, empty=0.1, beams=beams))
-    return groups_of_beams(rows, pools, lambda chosen: chosen)
-
-
-class SftChain(Chain):
-    """Jobs of one seed: INIT as `sft0`, then SFT epochs, each from the files of the one before."""
-
-    def __post_init__(self) -> None:
-        embeddings = self.folder / "embeddings.safetensors"
-        storage.write_arrays(embeddings, embedding_arrays(N_TRAIN, 5))
-        save_groups(self.folder / "beams.safetensors", beam_groups())
-        self.files = {"groups": self.folder / "beams.safetensors", "embeddings": embeddings}
-        self.initialise()
-
-    def config(self, epoch: int, settings: Sft) -> TrainSftEpochConfig:
-        return TrainSftEpochConfig(
-            preset="p",
-            selector=self.selector,
-            sft=settings,
-            train_share=0.8,
-            max_gradient_norm=1.0,
-            seed=0,
-            epoch=epoch,
-        )
-
-    def sft_epoch(self, epoch: int, settings: Sft = SFT) -> EpochMetrics:
-        start = self.outputs(f"sft{epoch - 1}" if epoch > 1 else "rce0")
-        return train_sft_epoch(
-            **self.files, start=start["selector"], start_optimiser=start["optimiser"], **self.outputs(f"sft{epoch}"),
-            config=self.config(epoch, settings),
-        )  # fmt: skip
 
 
 @pytest.fixture

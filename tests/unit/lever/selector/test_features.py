@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import get_args
 
 import numpy as np
+from lever_pipe.lever.training.train_ids import INPUTS as TRAIN_IDS
 
 from lever_pipe.experiment.config import Selector
 from lever_pipe.lever.selector.features import INPUTS, fuse, side_by_side, unit
@@ -46,5 +47,6 @@ def test_side_by_side_the_parts_are_of_one_length_and_can_be_told_apart() -> Non
 
 
 def test_the_config_names_the_inputs() -> None:
-    assert {name: made.__name__ for name, made in INPUTS.items()} == {"fused": "fuse", "parts": "side_by_side"}
-    assert set(INPUTS) == set(get_args(Selector.model_fields["inputs"].annotation))
+    names = {"fused": "fuse", "parts": "side_by_side", "added": "added"}
+    assert {name: made.__name__ for name, made in INPUTS.items()} == names
+    assert set(INPUTS) - {TRAIN_IDS} == set(get_args(Selector.model_fields["inputs"].annotation))

@@ -64,9 +64,11 @@ def test_arms_sort_groups_by_preset_and_pass_over_others() -> None:
 def test_supervised_learning_is_held_against_the_baselines_and_rce() -> None:
     sft = "preset~main/sft/epoch~3"
     alone = tuple((sft, name) for name in BASELINES)
-    assert families([sft]).keys() == {"learning"}
-    assert pairs([sft], "learning") == alone
-    assert pairs([sft, rce(4)], "learning") == (*((rce(4), name) for name in BASELINES), *alone, (rce(4), sft))
+    assert families([sft]).keys() == {"supervised"}
+    assert pairs([sft], "supervised") == alone
+    assert pairs([sft, rce(4)], "supervised") == (*alone, (rce(4), sft))
+    assert pairs([sft, rce(4)], "learning") == tuple((rce(4), name) for name in BASELINES)
+    assert pairs([rce(4)], "supervised") == ()
     assert arms_of([sft], "main")[0].last_sft == sft
     assert arms_of([rce(4)], "main")[0].last_sft is None
 
