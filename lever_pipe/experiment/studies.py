@@ -37,6 +37,7 @@ from lever_pipe.experiment.config import (
     Preset,
     Report,
     RlData,
+    Selector,
     StoreSettings,
 )
 from lever_pipe.experiment.grid_config import Grid
@@ -267,11 +268,9 @@ class Experiment(Section):
         if not preset.grpo.freeze_projections:
             remedy = "Only then are the trained tensors those that the published evaluation lost"
             yield place, f"must name a preset with grpo.freeze_projections, got {emulate.preset!r}. {remedy}."
-        if preset.selector.network == TRAIN_IDS:
-            yield (
-                place,
-                f"must name a preset with selector.network: pointer, got {emulate.preset!r}. Published runs had it.",
-            )
+        if preset.selector.network != Selector().network:
+            bound = f"must name a preset with selector.network: {Selector().network}"
+            yield place, f"{bound}, got {emulate.preset!r}. Published runs had it."
         if preset.selector.head != "static":
             yield (
                 place,

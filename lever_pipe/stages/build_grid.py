@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from lever_pipe.experiment.stage_configs import BuildGridConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.grid import page as told
 from lever_pipe.report.grid.map import draw_map
+from lever_pipe.report.grid.published import placed
 from lever_pipe.report.page import drawings
 
 
@@ -40,6 +42,9 @@ def build_grid(
             content = (Path(folder) / name).read_bytes()
             write_file(path, lambda handle, content=content: handle.write(content))  # type: ignore[misc]
     found, cells = told.verdicts(tables), told.cells_of(tables)
+    with reference.open(encoding="utf-8", newline="") as lines:
+        printed = list(csv.DictReader(lines))
+    parts, beside = told.published_beside(board, placed(printed), config.kinds, config.stands_for)
     title = config.title or "The grid: selectors, samplers, data sets"
     axes = (("data", "data set"), ("sampler", "sampler"), ("lvlm", "LVLM"), ("policy", "policy"))
     counts = [(tables.cells[name].nunique(), noun) for name, noun in axes]
@@ -61,6 +66,12 @@ def build_grid(
         budgets=told.best_by_budget(tables),
         by_shots=told.by_shots(board, samples, config.shots),
         cells=cells,
+        published=[
+            {**of._asdict(), "left_out": ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in of.left_out.items())}
+            for of in parts
+        ],
+        beside=[row | {"value": printed[row["number"] - 1]["value"]} for row in beside],
+        is_world="; ".join(f"{name} has the format of {of}" for name, of in config.stands_for.items()),
         missing=[of.model_dump() | {"is_apart": False} for of in config.missing],
     )
     storage.write_text(page, text)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.experiment.stage_configs import SelectorKind
 from lever_pipe.report.evidence import MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
+from lever_pipe.report.grid.published import POINTER, Beside, Measured, PlacedRow, beside
 
 LEVEL = 0.05
 """Of the adjusted p value from which on two cells count as separated."""
@@ -154,6 +156,41 @@ def by_shots(leaderboard: pd.DataFrame, samples: int, shots: Iterable[int]) -> l
         at = of.groupby(of["shots"].astype(str))["accuracy"].mean()
         found.append({"data": data, "policy": called(str(policy)), "values": [f"{at[str(k)]:.1f}" for k in shots]})
     return found
+
+
+def published_beside(
+    board: pd.DataFrame, rows: Sequence[PlacedRow], kinds: Mapping[str, SelectorKind], stands_for: Mapping[str, str]
+) -> tuple[list[Beside], list[dict[str, Any]]]:
+    """Return what the published reference holds by part, and its rows that a cell has the coordinates of."""
+    cells: dict[Measured, float] = {}
+    for row in lines_of(board):
+        kind, is_at_home = kinds.get(row.selector), row.trained_on in (row.data, "") or pd.isna(row.trained_on)
+        if not is_at_home or (kind is None and row.objective != "baseline"):
+            continue
+        shots: Any = MEAN if str(row.shots) == MEAN else int(row.shots)
+        name, layers = (row.selector, None) if kind is None else named(kind)
+        objective = "grpo" if row.objective == "on_policy" else row.objective
+        at = Measured(stands_for[row.data], row.sampler, name, objective, layers, int(row.samples), shots)
+        cells.setdefault(at, float(row.accuracy))
+    parts, found = beside(rows, cells)
+    return parts, [
+        {
+            "where": f"{of.dataset}, {of.sampler}",
+            "what": f"{of.selector}, {of.objective}" + ("" if of.layers is None else f", {of.layers} layers"),
+            "n": of.samples,
+            "shots": of.shots,
+            "number": of.number,
+            "ours": f"{ours:.1f}",
+        }
+        for of, ours in found
+    ]
+
+
+def named(kind: SelectorKind) -> tuple[str, int | None]:
+    """Return a selector's name as published rows have it, and its layers where these rows tell them."""
+    if kind.network != "cross_attention":
+        return kind.network, None
+    return (POINTER if kind.head == "static" else f"{POINTER}/{kind.head}"), kind.layers
 
 
 def signed(value: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from lever_pipe.base.errors import RecordError
 
@@ -39,6 +39,7 @@ SAMPLERS = {
     "all4": "mean",
 }
 UNKNOWN_SAMPLES = "all?"
+ACCURACY = "vqa_acc_pct"
 WHOLE = ("all", "all(5046)")
 MEAN_SHOTS = "avg1-4"
 ON_TRAIN = "split=train"
@@ -171,7 +172,7 @@ def _hindrances(row: Mapping[str, str], stage: Stage) -> Iterator[Reason]:
 
 
 def _layers(row: Mapping[str, str], stage: Stage) -> int | None:
-    of_sft = stage.part == "sft" and stage.selector.startswith(POINTER) and row["metric"] == "vqa_acc_pct"
+    of_sft = stage.part == "sft" and stage.selector.startswith(POINTER) and row["metric"] == ACCURACY
     return SFT_LAYERS if of_sft else stage.layers
 
 
@@ -202,3 +203,61 @@ def _unknown(number: int, column: str, found: str, known: Iterable[str]) -> Reco
         found=repr(found),
         do="Restore the file, or say in lever_pipe/report/grid/published.py what that is.",
     )
+
+
+class Measured(NamedTuple):
+    """Coordinates of a cell of ours, as a published row has them."""
+
+    dataset: str
+    sampler: str
+    selector: str
+    objective: str
+    layers: int | None
+    samples: int
+    shots: int | Literal["mean"]
+
+
+class Beside(NamedTuple):
+    """What the reference holds of one part, and how much of it stands beside a cell of ours."""
+
+    part: Part
+    n_rows: int
+    n_targets: int
+    """Of accuracies on evaluation questions, which cells can stand beside; counts and losses have their own tables."""
+    n_filled: int
+    left_out: dict[Reason, int]
+
+
+def beside(
+    rows: Iterable[PlacedRow], cells: Mapping[Measured, float]
+) -> tuple[list[Beside], list[tuple[PlacedRow, float]]]:
+    """Return the parts of the reference with their counts, and each row that a cell has the coordinates of.
+
+    Args:
+        rows: placed.
+        cells: accuracies in percent of a run's cells, `layers` None where a network has none.
+    """
+    listed = list(rows)
+    found = [(row, cells[at]) for row in listed if (at := _coordinates(row)) is not None and at in cells]
+    filled = {row.number for row, _ in found}
+    parts = []
+    for part in get_args(Part):
+        own = [row for row in listed if row.part == part]
+        reasons = [row.reason for row in own if row.verdict != "target"]
+        targets = [row for row in own if _coordinates(row) is not None]
+        n_filled = sum(row.number in filled for row in own)
+        parts.append(
+            Beside(part, len(own), len(targets), n_filled, {of: reasons.count(of) for of in dict.fromkeys(reasons)})
+        )
+    return parts, found
+
+
+def _coordinates(row: PlacedRow) -> Measured | None:
+    """Return where a cell would stand beside an accuracy over counted questions; None where none could."""
+    is_accuracy = row.metric == ACCURACY and row.split == "eval"
+    if row.verdict != "target" or not is_accuracy or not isinstance(row.samples, int) or row.shots is None:
+        return None
+    if row.part == "random_full_train":
+        return Measured(row.dataset, "uniform", "random_all", "baseline", None, row.samples, row.shots)
+    layers = row.layers if row.selector.startswith(POINTER) else None
+    return Measured(row.dataset, row.sampler, row.selector, row.objective, layers, row.samples, row.shots)

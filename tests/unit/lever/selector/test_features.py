@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import get_args
 
 import numpy as np
-from lever_pipe.lever.training.train_ids import INPUTS as TRAIN_IDS
 
 from lever_pipe.experiment.config import Selector
+from lever_pipe.lever.networks.train_ids import INPUTS as TRAIN_IDS
 from lever_pipe.lever.selector.features import INPUTS, fuse, side_by_side, unit
 
 

@@ -10,7 +10,13 @@ import pytest
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import ExampleId, QuestionScore
-from lever_pipe.experiment.stage_configs import BuildGridConfig, CompareCellsConfig, EvaluatedCell, MissingCell
+from lever_pipe.experiment.stage_configs import (
+    BuildGridConfig,
+    CompareCellsConfig,
+    EvaluatedCell,
+    MissingCell,
+    SelectorKind,
+)
 from lever_pipe.report.grid import page
 from lever_pipe.report.grid.cells import (
     AGAINST_RANDOM,
@@ -153,6 +159,8 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
             reference="world",
             missing=(missing,),
             models={"tiny": "a model"},
+            kinds={"world": SelectorKind(network="cross_attention", head="static", layers=1)},
+            stands_for={"world": "okvqa"},
         ),
     )
     text = made["page"].read_text()

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.grid.published import FLAMINGO, QWEN, Part, PlacedRow, Reason, placed
+from lever_pipe.report.grid.published import FLAMINGO, QWEN, Measured, Part, PlacedRow, Reason, beside, placed
 
 REFERENCE = Path(__file__).parents[4] / "resources" / "reference" / "lever-plus-published.csv"
 ROW = {
@@ -120,3 +120,16 @@ def test_coordinates_of_single_rows(values: dict[str, str], expected: dict[str, 
 def test_what_the_grid_does_not_know_is_refused(column: str, value: str) -> None:
     with pytest.raises(RecordError, match=rf"row 2, {column}: expected one of .*found '{value}'"):
         placed([ROW, ROW | {column: value}])
+
+
+def test_a_row_stands_beside_the_cell_with_its_coordinates_and_no_other() -> None:
+    row = {"dataset": "okvqa", "lvlm": "Qwen2.5-VL-3B-Instruct", "sampler": "TextSimSampler", "stage": "v1_sft"}
+    row |= {"samples": "200", "shot": "2", "metric": "vqa_acc_pct", "source_file": "x", "notes": "", "value": "55.5"}
+    others = [row | {"samples": "all"}, row | {"shot": "3"}, row | {"stage": "v2_lora_sft"}, row | {"metric": "loss"}]
+    rows = placed([row, *others])
+    at = Measured("okvqa", "text_similarity", "bi_encoder", "sft", None, 200, 2)
+    parts, found = beside(rows, {at: 60.0, at._replace(dataset="vqav2"): 10.0})
+    assert [(of.number, ours) for of, ours in found] == [(1, 60.0)]
+    (sft,) = (part for part in parts if part.n_rows)
+    assert (sft.part, sft.n_rows, sft.n_targets, sft.n_filled) == ("sft", 5, 2, 1)
+    assert sft.left_out == {"adapters_without_effect": 1}
