@@ -130,6 +130,26 @@ def amend_methods(owner: type, **wrappers: Callable[[Any], Any]) -> None:
         setattr(owner, name, wrapper(_unamended.setdefault((owner, name), getattr(owner, name))))
 
 
+def bound_logs(workflow: Workflow) -> None:
+    """Hold the wildcards of logs and benchmark records to the rules' bounds, as those of outputs are.
+
+    Snakemake bounds no wildcard that a pathvar brings, and looks for the maker of each file among logs, too: patterns
+    of several unbounded wildcards in a row take it minutes for thousands of jobs.
+    """
+    from snakemake.io import IOFile
+
+    def bounded(rule: Any, item: Any) -> Any:
+        found = IOFile(rule._update_item_wildcard_constraints(item), rule=rule)
+        found.clone_flags(item)
+        return found
+
+    for rule in workflow.rules:
+        for place, item in enumerate(rule.log):
+            rule.log[place] = bounded(rule, item)
+        if rule.benchmark is not None:
+            rule._benchmark = bounded(rule, rule.benchmark)
+
+
 def find_makers_of_folders() -> None:
     """Let a file inside an output folder be made by whoever makes the folder."""
     from snakemake.dag import DAG
