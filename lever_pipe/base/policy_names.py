@@ -23,13 +23,14 @@ EMULATION = "emulation"
 BASELINE = "baseline"
 OWN = "own"
 """A user's own selectors, and name of their answer batch."""
-TRANSFER = "transfer"
-"""Answer batch of selectors that were trained on another data set."""
+TRANSFER, FIRST_ITEMS = "transfer", "first_items"
+"""Answer batches of selectors that were trained on another data set, and that were offered the first train items."""
 ALL_BETAS = "all"
 AGENT = "agent"
 STARTS = ("preset~", "arm~")
 """What the name of a trained policy or agent begins with, behind where it comes from."""
-ORIGIN = "from~"
+ORIGIN, ITEMS = "from~", "items~"
+NUMBERS = {"base", "beta", "seed", "epoch", "untouched", "items"}
 TRAINED = {
     "init": (),
     "sft": ("epoch",),
@@ -68,6 +69,7 @@ class PolicyName:
         is_untouched: whether an emulated epoch makes no updates.
         document: which one quotes a published row, where several do.
         origin: data set of the grid that a policy was trained on, where it is evaluated on another one.
+        items: how many first train items it was offered, where it was not the query's own pool.
     """
 
     kind: str
@@ -82,6 +84,7 @@ class PolicyName:
     is_untouched: bool = False
     document: str = ""
     origin: str = ""
+    items: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -107,7 +110,7 @@ class PolicyName:
         for start in range(len(parts) - 1, -1, -1):
             if parts[start] not in (BASELINE, EMULATION, OWN) and not parts[start].startswith(STARTS):
                 continue
-            start -= start > 0 and parts[start - 1].startswith(ORIGIN)
+            start -= start > 0 and parts[start - 1].startswith((ORIGIN, ITEMS))
             for end in range(len(parts), start, -1):
                 try:
                     found = cls.parse("/".join(parts[start:end]))
@@ -122,9 +125,8 @@ class PolicyName:
         values: dict[str, Any] = values_in(text)
         if values.get("beta") == ALL_BETAS:
             values |= {"is_over_betas": bool(values.pop("beta"))}
-        for name, read in (("base", int), ("beta", float), ("seed", int), ("epoch", int), ("untouched", int)):
-            if name in values:
-                values[name] = read(values[name])
+        for name in NUMBERS & values.keys():
+            values[name] = float(values[name]) if name == "beta" else int(values[name])
         if "untouched" in values:
             values |= {"epoch": values.pop("untouched"), "is_untouched": True}
         values["origin"] = values.pop("from", "")
@@ -169,8 +171,9 @@ class PolicyName:
             "document": self.document or None,
         }
         stated = [f"{name}~{value}" for name, value in numbers.items() if value is not None]
-        origin = [f"{ORIGIN}{self.origin}"] if self.origin else []
-        return "/".join([*origin, *self._head, *stated])
+        before = [f"{ORIGIN}{self.origin}"] if self.origin else []
+        before += [] if self.items is None else [f"{ITEMS}{self.items}"]
+        return "/".join([*before, *self._head, *stated])
 
     @property
     def _head(self) -> tuple[str, ...]:
@@ -204,10 +207,17 @@ class PolicyName:
         return PolicyName(kind="init", preset=self.preset, seed=self.seed)
 
     @property
+    def home(self) -> PolicyName:
+        """The same policy on the data that it was trained on, offered each query's own pool."""
+        return replace(self, origin="", items=None)
+
+    @property
     def batch(self) -> str:
         """The answer batch that holds its prompts."""
         if self.origin:
             return TRANSFER
+        if self.items is not None:
+            return FIRST_ITEMS
         if self.kind in (BASELINE, EMULATION, OWN, "published"):
             return self.kind
         return f"{self._head[0]}/seed~{self.seed}"
@@ -239,6 +249,7 @@ class PolicyName:
         what += "" if self.seed is None else f" of seed {self.seed}"
         told += [] if self.base is None else [f"base {self.base}"]
         told += [f"trained on {self.origin}"] if self.origin else []
+        told += [] if self.items is None else [f"offered the first {self.items} train items"]
         return f"{what} ({', '.join(told)})" if told else what
 
 

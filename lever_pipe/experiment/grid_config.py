@@ -99,6 +99,10 @@ class Grid(Section):
     transfer: Distinct[str] = ()
     """Data sets between which selectors are carried over: those trained on one are evaluated on the others, too."""
 
+    first_items: int = Field(0, ge=0, le=64)
+    """Evaluate each pointer as the published runs were, too: every query is offered so many train items, the first
+    ones (published: 2), so that no sampler can matter; 0 for not."""
+
     @property
     def corners(self) -> list[Corner]:
         """Every combination of the three axes, in their order."""

@@ -313,6 +313,8 @@ class SelectDemonstrationsConfig(Section):
 
     selector: Annotated[Selector, Planned("selector")]
     shots: MostShots
+    first_items: Annotated[int | None, Planned("first_items")] = None
+    """First train items that every query is offered; None offers each its own pool."""
 
 
 @identity_of("select_baseline", of="baselines")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lever_pipe.base.policy_names import values_in
+from lever_pipe.base.policy_names import PolicyName, values_in
 from lever_pipe.experiment.grid_config import Corner
 from lever_pipe.experiment.stage_configs import EvaluatedCell
 from lever_pipe.experiment.studies import Experiment
@@ -65,10 +65,11 @@ def corner_of(wildcards: Wildcards) -> Corner:
     return Corner(named["data"], named["sampler"], named["lvlm"])
 
 
-def origin_of(policy: str) -> tuple[str, str]:
-    """Return `data` of what a transferred policy was trained on, and its name there; nothing of one that was not."""
-    origin, _, name = policy.removeprefix("from~").partition("/")
-    return (f"grid/data~{origin}", name) if policy.startswith("from~") else ("", policy)
+def trained_at(wildcards: Wildcards) -> tuple[dict[str, str], str]:
+    """Return the corner in which an evaluated policy (`selected`) was trained, as wildcards, and its name there."""
+    name = PolicyName.parse(wildcards["selected"])
+    place = {key: wildcards[key] for key in DOCUMENTS}
+    return place | ({"data": f"grid/data~{name.origin}"} if name.origin else {}), str(name.home)
 
 
 def folder_of(cell: EvaluatedCell) -> str:

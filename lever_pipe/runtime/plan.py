@@ -17,7 +17,7 @@ from typing import Any
 
 from lever_pipe.base.members import available
 from lever_pipe.base.model_folders import model_type
-from lever_pipe.base.policy_names import EMULATION, OWN, PolicyName
+from lever_pipe.base.policy_names import EMULATION, FIRST_ITEMS, OWN, TRANSFER, PolicyName
 from lever_pipe.base.provenance import canonical_json, code_of
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
@@ -165,7 +165,20 @@ def transferred(experiment: Experiment, corner: Corner) -> list[str]:
 def policies_at(experiment: Experiment, corner: Corner) -> list[str]:
     """Return every policy that a corner of the grid evaluates."""
     here = grid_plan.at(experiment, grid_plan.folders_of(corner))
-    return [*evaluated(here), *policies_of(here, OWN), *transferred(experiment, corner)]
+    others = [name for batch in (OWN, FIRST_ITEMS, TRANSFER) for name in policies_in(experiment, corner, batch)]
+    return [*evaluated(here), *others]
+
+
+def policies_in(experiment: Experiment, corner: Corner, batch: str) -> list[str]:
+    """Return the policies whose prompts one answer batch of a corner of the grid holds."""
+    if batch == TRANSFER:
+        return transferred(experiment, corner)
+    here = grid_plan.at(experiment, grid_plan.folders_of(corner))
+    if batch != FIRST_ITEMS:
+        return policies_of(here, batch)
+    items, names = experiment.grid.first_items, map(PolicyName.parse, evaluated(here))
+    pointers = {arm.preset for arm in here.arms if experiment.presets[arm.preset].selector.network != TRAIN_IDS}
+    return [str(replace(name, items=items)) for name in names if items and name.preset in pointers]
 
 
 def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:
@@ -479,6 +492,7 @@ PLANNED: Mapping[str, Planner] = {
     "grid_models": lambda experiment, _: {
         name: scale(experiment.model_copy(update={"lvlm": of})) for name, of in experiment.grid.lvlms.items()
     },
+    "first_items": lambda _, wildcards: PolicyName.parse(wildcards["selected"]).items,
     "own_module": lambda experiment, wildcards: (
         "" if experiment.grid.policies[wildcards["own"]].selections else wildcards["own"]
     ),

@@ -139,7 +139,7 @@ def bound_logs(workflow: Workflow) -> None:
     from snakemake.io import IOFile
 
     def bounded(rule: Any, item: Any) -> Any:
-        found = IOFile(rule._update_item_wildcard_constraints(item), rule=rule)
+        found = IOFile(rule._update_item_wildcard_constraints(item), rule=rule)  # noqa: SLF001 - nothing public does
         found.clone_flags(item)
         return found
 
@@ -147,7 +147,7 @@ def bound_logs(workflow: Workflow) -> None:
         for place, item in enumerate(rule.log):
             rule.log[place] = bounded(rule, item)
         if rule.benchmark is not None:
-            rule._benchmark = bounded(rule, rule.benchmark)
+            rule._benchmark = bounded(rule, rule.benchmark)  # noqa: SLF001 - its setter drops the bounds
 
 
 def find_makers_of_folders() -> None:

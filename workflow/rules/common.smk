@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
-from lever_pipe.base.policy_names import TRANSFER
 from lever_pipe.base import numerics, os_faults
 from lever_pipe.runtime import duplicates, failures, invocation, sizing
 from lever_pipe.base.errors import LeverPipeError
@@ -92,13 +91,13 @@ wildcard_constraints:
     objective="on_policy|reinforce",
     rewarded="groups|grpo_groups",
     trained=TRAINED,
-    selected="(from~[A-Za-z0-9_]+/)?" + TRAINED,
-    policy=f"(baseline|own)/[^/]+|(from~[A-Za-z0-9_]+/)?{TRAINED}",
+    selected="(from~[A-Za-z0-9_]+/|items~[0-9]+/)?" + TRAINED,
+    policy=f"(baseline|own)/[^/]+|(from~[A-Za-z0-9_]+/|items~[0-9]+/)?{TRAINED}",
     arm="[a-z][a-z0-9_]*",
     own="[A-Za-z0-9_]+",
     raw="world|grid/data~[A-Za-z0-9_]+/world",
     embedded="(pool_)?embeddings",
-    batch="baseline|own|transfer|emulation|preset~[^/]+/seed~[0-9]+",
+    batch="baseline|own|transfer|first_items|emulation|preset~[^/]+/seed~[0-9]+",
 
 
 # What the longest chain of jobs waits for starts first, then runs that are one long job each; the rest fills the gaps.
@@ -191,10 +190,11 @@ def selectors_of_arm(wildcards):
 
 def selections_of_batch(wildcards):
     """Return the selections whose prompts one answer batch holds."""
-    if wildcards.batch == TRANSFER:
-        policies = plan.transferred(EXPERIMENT, grid_plan.corner_of(wildcards))
+    if wildcards.data == grid_plan.DOCUMENTS["data"]:
+        policies = plan.policies_of(EXPERIMENT, wildcards.batch)
     else:
-        policies = plan.policies_of(grid_plan.at(EXPERIMENT, wildcards), wildcards.batch)
+        corner = grid_plan.corner_of(wildcards)
+        policies = plan.policies_in(EXPERIMENT, corner, wildcards.batch)
     return [f"{corner_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
 
 
@@ -222,8 +222,7 @@ def own_selections(wildcards):
 
 def selector_to_evaluate(wildcards):
     """Return the selector that a job evaluates; one that is transferred lies with the data set that it was trained on."""
-    origin, policy = grid_plan.origin_of(wildcards.selected)
-    place = dict(wildcards.items()) | ({"data": origin} if origin else {})
+    place, policy = grid_plan.trained_at(wildcards)
     return f"{CORNER.format(**place)}/{policy}/selector.safetensors"
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lever_pipe.base.records import ExampleId, Pool
 from lever_pipe.base.seeding import torch_generator
+from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
 
 
@@ -46,20 +47,16 @@ def first_items(pools: Sequence[Pool], n: int) -> list[Pool]:
 
 
 def decode_with_repeats(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
-    """Return what `greedy_with_repeats` makes of a static head's scores; the published networks had no other."""
-    return greedy_with_repeats(module.first(encoded), shots)
+    """Return greedy selections `[B, S]` as pool positions, also where there are fewer candidates than shots."""
+    n_pool = encoded.candidates.shape[1]
+    return with_repeats(greedy(module, encoded, min(shots, n_pool)), shots, n_pool)
 
 
-def greedy_with_repeats(scores_BK: Tensor, shots: int) -> Tensor:
-    """Return greedy selections `[B, S]` as pool positions, also where there are fewer candidates than shots.
+def with_repeats(picks_BS: Tensor, shots: int, n_pool: int) -> Tensor:
+    """Return greedy picks of a whole pool, going on to more shots than it has candidates.
 
     The published decoding masks what is chosen and takes the largest score. Once all are chosen, the first of the
-    equal masked scores wins: two candidates give `[1, 0, 0, 0]` or `[0, 1, 0, 0]`.
+    equal masked scores wins: two candidates give `[1, 0, 0, 0]` or `[0, 1, 0, 0]`. What has ended stays so.
     """
-    left_BK = scores_BK.clone()
-    picks: list[Tensor] = []
-    for _ in range(shots):
-        pick_B1 = left_BK.argmax(dim=-1, keepdim=True)
-        left_BK.scatter_(1, pick_B1, -torch.inf)
-        picks.append(pick_B1)
-    return torch.cat(picks, dim=1)
+    again_B1 = torch.where(picks_BS[:, -1:] < n_pool, 0, n_pool)
+    return torch.cat([picks_BS, again_B1.expand(-1, shots - picks_BS.shape[1])], dim=1)

@@ -23,7 +23,7 @@ RANDOM, ORACLE = "baseline/random", "baseline/oracle"
 OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
 """In the order in which one may build upon the other; each is compared with those before it."""
 AGAINST_RANDOM, MARKS, SAMPLERS, AIMS, SELECTORS = "against-random", "marks", "samplers", "objectives", "selectors"
-OWNS, TRANSFERS = "own", "transfer"
+OWNS, TRANSFERS, ITEMS = "own", "transfer", "first-items"
 QUESTIONS: Mapping[str, str] = {
     AGAINST_RANDOM: "Does the selector choose better than chance does from the same pools?",
     MARKS: "How far are policies without training from chance out of the same pools?",
@@ -31,6 +31,7 @@ QUESTIONS: Mapping[str, str] = {
     AIMS: "Does this objective make a better selector than the one before it, the network being the same?",
     SELECTORS: "Does this selector beat the reference selector that was trained by the same objective?",
     OWNS: "Does a selector of the user's own beat the reference selector?",
+    ITEMS: "What do selectors lose that are offered the first train items in place of pools, as the published ones?",
     TRANSFERS: "How does a selector that was trained on another data set do against the one trained here?",
 }
 """Family -> what it asks, left minus right. Each is adjusted (Holm) on its own, and within each data set."""
@@ -115,14 +116,17 @@ def compare_cells(
 def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) -> list[ComparisonFamily]:
     """Return the families of a data set at the largest sample count and the mean over shots."""
     names = set(map(str, places))
+    marks = [place for place in places if place.policy.kind == BASELINE]
+    offered = [place for place in places if place.policy.items]
     found = [
-        (AGAINST_RANDOM, _with_random([place for place in places if place.policy.kind != BASELINE], names)),
-        (MARKS, _with_random([place for place in places if place.policy.kind == BASELINE], names)),
+        (AGAINST_RANDOM, _with_random([place for place in places if place not in (*marks, *offered)], names)),
+        (MARKS, _with_random(marks, names)),
         (SAMPLERS, _with_first_sampler(places, config)),
         (AIMS, tuple(_with_earlier_objectives(places))),
         (SELECTORS, tuple(_with_reference(places, config.reference))),
         (OWNS, tuple(_own_with_reference(places, config.reference))),
-        (TRANSFERS, tuple(_with_trained_here(places))),
+        (TRANSFERS, tuple(_with_home([place for place in places if place.policy.origin], names))),
+        (ITEMS, tuple(_with_home(offered, names))),
     ]
     return [
         ComparisonFamily(name, max(config.samples), pairs, f"{name} on {data}", (MEAN,), PRIMARY)
@@ -144,7 +148,7 @@ def _with_first_sampler(places: Sequence[Place], config: CompareCellsConfig) -> 
 
 
 def _with_earlier_objectives(places: Sequence[Place]) -> Iterator[tuple[str, str]]:
-    trained = [place for place in places if place.policy.kind in OBJECTIVES and not place.policy.origin]
+    trained = [place for place in places if place.policy.kind in OBJECTIVES and place.policy == place.policy.home]
     for left in trained:
         for right in trained:
             is_same = (left.corner, left.policy.preset) == (right.corner, right.policy.preset)
@@ -153,7 +157,7 @@ def _with_earlier_objectives(places: Sequence[Place]) -> Iterator[tuple[str, str
 
 
 def _with_reference(places: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
-    trained = [place for place in places if place.policy.preset and not place.policy.origin]
+    trained = [place for place in places if place.policy.preset and place.policy == place.policy.home]
     by_kind = {
         (place.corner, place.policy.kind, place.policy.beta): str(place)
         for place in trained
@@ -166,18 +170,15 @@ def _with_reference(places: Sequence[Place], reference: str) -> Iterator[tuple[s
 
 
 def _own_with_reference(places: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
-    marks = [place for place in places if place.policy.preset == reference and not place.policy.origin]
+    marks = [place for place in places if place.policy.preset == reference and place.policy == place.policy.home]
     for own in places:
         if own.policy.kind == OWN:
             yield from ((str(own), str(mark)) for mark in marks if mark.corner == own.corner)
 
 
-def _with_trained_here(places: Sequence[Place]) -> Iterator[tuple[str, str]]:
-    names = set(map(str, places))
-    for place in places:
-        home = str(replace(place, policy=replace(place.policy, origin="")))
-        if place.policy.origin and home in names:
-            yield str(place), home
+def _with_home(places: Sequence[Place], names: Collection[str]) -> Iterator[tuple[str, str]]:
+    pairs = [(str(place), str(replace(place, policy=place.policy.home))) for place in places]
+    yield from ((left, right) for left, right in pairs if right in names)
 
 
 def _leaderboard(data: str, found: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:

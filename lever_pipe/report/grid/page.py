@@ -44,7 +44,7 @@ def called(policy: str) -> str:
     if not name.preset:
         return name.member.replace("_", " ") if name.kind == "baseline" else f"own: {name.member}"
     beta = "" if name.beta is None else f" β={beta_text(name.beta)}"
-    origin = f" from {name.origin}" if name.origin else ""
+    origin = f" from {name.origin}" if name.origin else f", first {name.items} items" if name.items else ""
     return f"{name.preset}: {name.kind.replace('_', '-')}{beta}{origin}"
 
 
@@ -121,7 +121,9 @@ def best_by_budget(tables: Tables) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for data, rows in real.groupby("data", sort=False):
         for budget in sorted(rows["training_prompts"].unique()):
-            best = rows[rows["training_prompts"] <= budget].sort_values("accuracy", ascending=False).iloc[0]
+            best = (
+                rows[rows["training_prompts"] <= budget].sort_values("accuracy", ascending=False, kind="stable").iloc[0]
+            )
             found.append({"data": data, "budget": f"{budget:,}", **cell_of(best)})
     return found
 

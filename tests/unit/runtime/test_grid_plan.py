@@ -19,7 +19,7 @@ from lever_pipe.runtime import grid_plan, plan
 ROOT = Path(__file__).parents[3]
 
 GRID: dict[str, Any] = {
-    "data": {"world": {}, "world_b": {"reader": "vqav2", "world": {"seed": 3}}},
+    "data": {"world": {}, "world_b": {"reader": "vqav2", "world": {"seed": 3, "layout": "vqav2"}}},
     "samplers": ["uniform", "mixture"],
     "lvlms": {"world": {}, "greedy": {"decode": {"max_new_tokens": 2}}},
     "arms": [
@@ -29,6 +29,7 @@ GRID: dict[str, Any] = {
     "reference": "world",
     "policies": {"mine": {"selections": {"world": "mine.csv"}}, "code": {}},
     "transfer": ["world", "world_b"],
+    "first_items": 2,
 }
 
 
@@ -75,6 +76,7 @@ def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trai
         "preset~published/grpo/base~1/beta~0.1/seed~0/epoch~3",
     ]
     assert [name for name in names if name.startswith("from~")] == [f"from~world_b/{name}" for name in trained]
+    assert [name for name in names if name.startswith("items~2/")] == [f"items~2/{name}" for name in trained]
     assert [name for name in names if name.startswith("own/")] == ["own/mine", "own/code"]
     assert "own/mine" not in plan.policies_at(experiment(), Corner("world_b", "uniform", "world"))
 
@@ -84,7 +86,7 @@ def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
         name = PolicyName.parse(cell.policy)
         assert str(name) == cell.policy
         assert PolicyName.in_path(f"results/{grid_plan.folder_of(cell)}/scores/run.json") == name
-        assert name.batch in ("baseline", "own", "transfer") or name.batch.startswith("preset~")
+        assert name.batch in ("baseline", "own", "transfer", "first_items") or name.batch.startswith("preset~")
 
 
 def test_an_exclusion_removes_its_cells_alone_with_their_transfers() -> None:

@@ -5,7 +5,7 @@ from builders import pool
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.lever.emulation.selections import first_items, greedy_with_repeats
+from lever_pipe.lever.emulation.selections import first_items, with_repeats
 from lever_pipe.lever.selector.network import rank_pool
 
 
@@ -22,25 +22,19 @@ def published_decoding(scores: list[float], shots: int) -> list[int]:
 def test_two_items_and_four_shots_give_two_rows() -> None:
     scores = torch.tensor([[1.0, 3.0], [3.0, 1.0]])
     # the better item, the other one, then the first of two masked scores, twice
-    assert greedy_with_repeats(scores, 4).tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert with_repeats(rank_pool(scores, 2), 4, 2).tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
 
 
 @given(st.lists(st.integers(-99, 99), min_size=1, max_size=6), st.integers(1, 8))
 def test_it_is_the_published_loop(scores: list[int], shots: int) -> None:
     tenths = [score / 10 for score in scores]
-    assert greedy_with_repeats(torch.tensor([tenths]), shots).tolist() == [published_decoding(tenths, shots)]
+    n_pool = len(scores)
+    picks = rank_pool(torch.tensor([tenths]), min(shots, n_pool))
+    assert with_repeats(picks, shots, n_pool).tolist() == [published_decoding(tenths, shots)]
 
 
-@given(st.lists(st.integers(-99, 99), min_size=4, max_size=8, unique=True))
-def test_within_the_pool_it_is_the_right_ranking(scores: list[int]) -> None:
-    tensor = torch.tensor([scores], dtype=torch.float32)
-    assert torch.equal(greedy_with_repeats(tensor, 4), rank_pool(tensor, 4))
-
-
-def test_the_scores_are_left_alone() -> None:
-    scores = torch.tensor([[1.0, 3.0]])
-    greedy_with_repeats(scores, 2)
-    assert scores.tolist() == [[1.0, 3.0]]
+def test_what_has_ended_stays_so() -> None:
+    assert with_repeats(torch.tensor([[1, 2], [0, 1]]), 4, 2).tolist() == [[1, 2, 2, 2], [0, 1, 0, 0]]
 
 
 def test_every_query_gets_the_first_train_items() -> None:

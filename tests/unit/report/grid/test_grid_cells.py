@@ -21,6 +21,7 @@ from lever_pipe.report.grid import page
 from lever_pipe.report.grid.cells import (
     AGAINST_RANDOM,
     AIMS,
+    ITEMS,
     MARKS,
     OWNS,
     SAMPLERS,
@@ -46,6 +47,7 @@ RATES = {
         for seed in (0, 1)
     },
     **{f"preset~gated/rce/seed~{seed}/epoch~1": 0.7 for seed in (0, 1)},
+    **{f"items~2/preset~world/rce/seed~{seed}/epoch~2": 0.35 for seed in (0, 1)},
     **{f"from~other/preset~world/rce/seed~{seed}/epoch~2": 0.45 for seed in (0, 1)},
 }
 
@@ -102,7 +104,7 @@ def test_accuracies_and_shares_are_those_that_were_made(config: CompareCellsConf
     )
     assert found["uniform", "from~other/preset~world/rce/epoch~2"].trained_on == "other"
     assert found["uniform", "baseline/random"].n_runs == 2
-    assert len(found) == 2 * 8
+    assert len(found) == 2 * 9
 
 
 def test_each_family_holds_its_pairs(config: CompareCellsConfig, paths: list[Path]) -> None:
@@ -122,7 +124,8 @@ def test_each_family_holds_its_pairs(config: CompareCellsConfig, paths: list[Pat
     assert pairs[SELECTORS] == {(gated, rce)}
     assert pairs[OWNS] == {("own/mine", sft), ("own/mine", rce)}
     assert pairs[TRANSFERS] == {(away, rce)}
-    everyone = {sft, rce, gated, away, "own/mine", "baseline/random", "baseline/oracle"}
+    assert pairs[ITEMS] == {(f"items~2/{rce}", rce)}
+    everyone = {sft, rce, gated, away, f"items~2/{rce}", "own/mine", "baseline/random", "baseline/oracle"}
     assert pairs[SAMPLERS] == {(name, name) for name in everyone}
 
 
@@ -142,7 +145,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
     config: CompareCellsConfig, paths: list[Path], tmp_path: Path
 ) -> None:
     out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
-    assert stage(per_question=tuple(paths), config=config, **out) == 16
+    assert stage(per_question=tuple(paths), config=config, **out) == 18
     made = {name: tmp_path / name for name in ("page", "map_svg", "map_png")}
     templates = ROOT / "lever_pipe/report/templates"
     missing = MissingCell(data="world", sampler="uniform", lvlm="tiny", preset="huge", why="it <costs> 3 days")
