@@ -7,8 +7,6 @@ from typing import Any
 
 import yaml
 
-_READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 def read_plain(path: Path) -> Any:
     """Return the value of a file.
@@ -18,4 +16,7 @@ def read_plain(path: Path) -> Any:
         UnicodeDecodeError: it is not UTF-8.
         yaml.YAMLError: it is not YAML of plain values.
     """
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=_READER)  # noqa: S506 - a SafeLoader
+    text = path.read_text(encoding="utf-8")
+    if yaml.__with_libyaml__:
+        return yaml.load(text, Loader=yaml.CSafeLoader)
+    return yaml.safe_load(text)
