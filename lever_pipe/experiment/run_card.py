@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,6 +68,15 @@ def leads() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+@cache
+def surroundings() -> tuple[str, bool, dict[str, str]]:
+    """Return the commit of the code, whether tracked files differ from it, and the versions of what moves numbers.
+
+    Asked once in a process: its forks compute with what it has imported.
+    """
+    return *provenance.commit_of(), provenance.installed_versions()
+
+
 def files_of_card(stage: Callable[..., Any], files: Files) -> tuple[dict[str, Path], dict[str, Path]]:
     """Return what a stage reads and what it makes, of the files of a call: all that its run card tells, flat.
 
@@ -106,7 +116,7 @@ def _card(
     made: Mapping[str, Path],
     card: Path,
 ) -> RunCard:
-    commit, dirty = provenance.commit_of()
+    commit, dirty, versions = surroundings()
     tensors = {name: contents.tensors_of(path) for name, path in read.items() if path.suffix == ".safetensors"}
     digests = {name: contents.digest(path) for name, path in read.items() if name not in tensors}
     return RunCard(
@@ -116,7 +126,7 @@ def _card(
         code=runtime.code or provenance.code_of(stage),
         commit=commit,
         dirty=dirty,
-        versions=provenance.installed_versions() | ({"numerics": numerics.path()} if runtime.device == "cpu" else {}),
+        versions=versions | ({"numerics": numerics.path()} if runtime.device == "cpu" else {}),
         device=runtime.device,
         threads=runtime.threads,
         seconds=round(seconds, 3),

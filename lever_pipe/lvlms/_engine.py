@@ -81,14 +81,15 @@ class Engine:
             self._executor.clear()
 
     def _layout(self, segment: Segment) -> SegmentLayout:
-        if segment not in self._layouts:
-            self._layouts[segment] = _positions.segment_layout(
+        found = self._layouts.get(segment)
+        if found is None:
+            found = self._layouts[segment] = _positions.segment_layout(
                 segment.ids,
                 [self._vision.block(digest) for digest in segment.images],
                 image_token=self._language.image_token,
                 axes=self._language.axes,
             )
-        return self._layouts[segment]
+        return found
 
     def _measure(self, ordered: Sequence[TokenRequest]) -> None:
         """Count prompt tokens, and refuse what is too long before anything is computed."""

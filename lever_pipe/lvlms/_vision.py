@@ -136,10 +136,12 @@ class VisionStore:
 
     def _encode(self, digests: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         waiting: dict[Grid, list[tuple[str, Tensor]]] = {}
+        rows: Counter[Grid] = Counter()
         for digest, grid, pixels in self._process(digests):
-            group = waiting.setdefault(grid, [])
-            group.append((digest, pixels))
-            if sum(len(pixels) for _, pixels in group) >= self._encoder.rows_per_batch:
+            waiting.setdefault(grid, []).append((digest, pixels))
+            rows[grid] += len(pixels)
+            if rows[grid] >= self._encoder.rows_per_batch:
+                del rows[grid]
                 yield from self._forward(grid, waiting.pop(grid))
         for grid, group in waiting.items():
             yield from self._forward(grid, group)

@@ -18,6 +18,7 @@ import yaml
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict, say
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
@@ -42,7 +43,7 @@ def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in paths:
         try:
-            values: Any = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            values: Any = read_plain(path) or {}
         except FileNotFoundError:
             raise RecordError(f"{path}: expected a catalogue of messages", found="none", do="Restore it.") from None
         except (yaml.YAMLError, UnicodeDecodeError) as fault:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import Row, RunCard
 
@@ -110,7 +111,7 @@ def read_published_runs(path: Path) -> PublishedLineage:
         RecordError: a missing or malformed file.
     """
     try:
-        return PublishedLineage.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return PublishedLineage.model_validate(read_plain(path))
     except FileNotFoundError:
         raise RecordError(f"{path}: expected a file", found="none", do="Restore it.") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as fault:

@@ -17,6 +17,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.base.sections import Section
 from lever_pipe.report.cells import Cell, Name, Number, average, gap, holm, level, minus, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
@@ -75,7 +76,7 @@ def read_specs(path: Path) -> list[TableSpec]:
         RecordError: a missing or malformed file.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = read_plain(path)
         return [TableSpec.model_validate(value) for value in values]
     except FileNotFoundError:
         raise RecordError(f"{path}: expected declared tables", found="none", do="Restore it.") from None

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lever_pipe.base import members
+from lever_pipe.experiment import run_card
 
 GRACE_SECONDS = 10.0
 """How long children may take to end after SIGTERM, before SIGKILL."""
@@ -178,6 +179,7 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     for module in modules:
         members.load(module)
+    run_card.surroundings()
     gc.collect()
     gc.freeze()
     _send(channel, {"ready": True})

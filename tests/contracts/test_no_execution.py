@@ -22,7 +22,8 @@ FORBIDDEN_CALLS = {
 }  # fmt: skip
 ALLOWED = {"lever_pipe/commands/convert_tool.py": ["torch.load"]}
 """What a module may do all the same: `convert`, which no stage imports, reads .bin weights."""
-SAFE_LOADERS = {"_Strict", "_Reader", "_WordReader"}  # SafeLoaders that refuse repeated keys
+# SafeLoaders that refuse repeated keys, and the library's compiled one, which makes plain values alone as they do.
+SAFE_LOADERS = {"_Strict", "_Reader", "_WordReader", "yaml.CSafeLoader"}
 
 
 def dotted(node: ast.AST) -> str:

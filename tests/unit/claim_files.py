@@ -11,6 +11,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -96,7 +97,7 @@ def references(lever: Change | None = None, intention: Change | None = None) -> 
     found = Evidence()
     for path, change, read in ((REFERENCE, lever, sources.published), (REFERENCE_INTENTION, intention, _agents)):
         if change is None:
-            found.add(read(path))
+            found.add(_unchanged(path))
             continue
         rows = pd.read_csv(path, dtype=str, keep_default_na=False)
         change(rows)
@@ -104,6 +105,12 @@ def references(lever: Change | None = None, intention: Change | None = None) -> 
             rows.to_csv(Path(folder, path.name), index=False)
             found.add(list(read(Path(folder, path.name))))
     return found
+
+
+@cache
+def _unchanged(path: Path) -> list[EvidenceRow]:
+    """Return the rows of a file of the reference, which are many and read often."""
+    return list(sources.published(path) if path == REFERENCE else _agents(path))
 
 
 def _agents(path: Path) -> Iterator[EvidenceRow]:

@@ -32,7 +32,7 @@ from lever_pipe.lvlms._planner import PromptTooLongError, cut_shards
 from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests
 from lever_pipe.lvlms.asking.defaults import ends_of
 from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce, require_consent
-from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
+from lever_pipe.lvlms.asking.prompts import TextPrompt, TextSegment
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmFamily, LvlmOptions, LvlmReply, LvlmRequest
 
 
@@ -185,8 +185,8 @@ class LedgerLvlm:
         """
         begin = time.perf_counter()
         self._team.wait()  # nobody writes to the ledger before everybody has read it
-        self._tokenize(requests)
-        asked = [self._to_request(request) for request in requests]
+        written = self._tokenize(requests)
+        asked = [self._to_request(request, text) for request, text in zip(requests, written, strict=True)]
         merged = merge_requests(asked)
         keys = {request.prompt: self.key(request.prompt) for request in merged}
         missing = [gap for request in merged if (gap := self._gap(request, keys[request.prompt])) is not None]
@@ -240,8 +240,7 @@ class LedgerLvlm:
 
     def stock_answers(self, requests: Sequence[LvlmRequest]) -> list[str]:
         """Return generated texts by `model.generate` on pixels, without engine, ledger or shared images."""
-        self._tokenize(requests)
-        prompts = [self._to_prompt(request.prompt) for request in requests]
+        prompts = list(map(self._to_prompt, self._tokenize(requests)))
         tokens = self.family.stock_tokens(prompts, open_image=self._images.open, options=self._decode)
         return [self._text(answer) for answer in tokens]
 
@@ -297,18 +296,19 @@ class LedgerLvlm:
             return LvlmReply("", 0, told)
         return LvlmReply(row["text"], len(row["tokens"]), told)
 
-    def _to_request(self, request: LvlmRequest) -> TokenRequest:
+    def _to_request(self, request: LvlmRequest, written: TextPrompt) -> TokenRequest:
         answers = tuple((*self._ids[self._answer(answer)], self.family.eos) for answer in request.answers)
-        return TokenRequest(self._to_prompt(request.prompt), answers, request.generate)
+        return TokenRequest(self._to_prompt(written), answers, request.generate)
 
-    def _to_prompt(self, prompt: Prompt) -> TokenPrompt:
-        return TokenPrompt(tuple(self._to_segment(segment) for segment in self.family.render(prompt).segments))
+    def _to_prompt(self, written: TextPrompt) -> TokenPrompt:
+        return TokenPrompt(tuple(map(self._to_segment, written.segments)))
 
     def _answer(self, text: str) -> str:
         return self.family.template.answer(text)
 
     def _to_segment(self, segment: TextSegment) -> Segment:
-        if segment not in self._segments:
+        found = self._segments.get(segment)
+        if found is None:
             ids = self._ids[segment.text]
             shown = ids.count(self.family.image_token)
             if shown != len(segment.images):
@@ -317,20 +317,22 @@ class LedgerLvlm:
                     found=f"{shown} after tokenizing",
                     do="Remove control tokens from the data, or use this model's own tokenizer.",
                 )
-            self._segments[segment] = Segment(ids, segment.images)
-        return self._segments[segment]
+            found = self._segments[segment] = Segment(ids, segment.images)
+        return found
 
-    def _tokenize(self, requests: Sequence[LvlmRequest]) -> None:
-        """Tokenize all texts that were never met, in one call."""
-        segments = (segment for request in requests for segment in self.family.render(request.prompt).segments)
-        texts = {segment.text for segment in segments}
-        texts.update(self._answer(answer) for request in requests for answer in request.answers)
+    def _tokenize(self, requests: Sequence[LvlmRequest]) -> list[TextPrompt]:
+        """Tokenize all texts that were never met, in one call, and return the prompts as the family writes them."""
+        written = [self.family.render(request.prompt) for request in requests]
+        texts = {segment.text for prompt in written for segment in prompt.segments}
+        asked = {request.answers for request in requests}  # of many prompts the same
+        texts.update(self._answer(answer) for answers in asked for answer in answers)
         unmet = sorted(texts - self._ids.keys())
         if unmet:
             said = {text for request in requests for text in (*request.prompt.texts, *request.answers)}
             self._require_plain(said)
             encoded = self.family.tokenizer(unmet, add_special_tokens=False).input_ids
             self._ids.update(zip(unmet, map(tuple, encoded), strict=True))
+        return written
 
     def _require_plain(self, texts: Iterable[str]) -> None:
         """Refuse texts that the tokenizer would read as the end of a turn or as an image."""

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.base.sections import Section, nearest
 from lever_pipe.report.claims import lever_claims, reward_claims
 from lever_pipe.report.claims.verdicts import Part, RuleName
@@ -114,7 +115,7 @@ def read_claims(path: Path) -> ClaimBook:
         RecordError: no file, no YAML, or entries that cannot be computed; all of them, each by its id.
     """
     try:
-        values: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values: Any = read_plain(path)
         return ClaimBook.model_validate(values)
     except FileNotFoundError:
         raise RecordError(f"{path}: expected a file", found="none", do="Restore it.") from None

@@ -120,8 +120,14 @@ class RewardRuns:
         return self.reward(run, step) - self.reward(run, grid[at - 1])
 
     def curve(self, run: str) -> CurveStatistics:
-        """Return the statistics of a run's measured rewards."""
-        return curve_statistics(self.steps, self.rewards(run))
+        """Return the statistics of a run's measured rewards, which many claims ask for."""
+        if run not in self._curves:
+            self._curves[run] = curve_statistics(self.steps, self.rewards(run))
+        return self._curves[run]
+
+    @cached_property
+    def _curves(self) -> dict[str, CurveStatistics]:
+        return {}
 
     def of(self, value: float, digits: int, how: str, *runs: str, sign: bool = False) -> Quantity:
         """Return what the rewards of runs, of both if none is named, give by a statistic."""

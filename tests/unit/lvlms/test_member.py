@@ -87,7 +87,7 @@ def test_an_answers_log_probability_is_the_sum_with_the_end_of_the_turn(load, re
     request = requests[1]
     (score,) = member.run([LvlmRequest(request.prompt, ("two dog",), generate=False)])[0].answer_log_probs
     ids = [*parts.tokenizer("two dog", add_special_tokens=False).input_ids, parts.eos]
-    total, prompt = 0.0, member._to_prompt(request.prompt)
+    total, prompt = 0.0, member._to_prompt(member.family.render(request.prompt))
     for length in range(len(ids)):
         # One token at a time behind the prompt: a slow, separate path to the same sum.
         inputs = parts.stock_inputs([prompt], ImageSource(member._images._paths).open)
@@ -375,13 +375,11 @@ def _copy(folder: Path, target: Path) -> Path:
 
 
 def _asked(member: LedgerLvlm, requests: list[LvlmRequest]):
-    member._tokenize(requests)
-    return [member._to_request(request) for request in requests]
+    return list(map(member._to_request, requests, member._tokenize(requests)))
 
 
 def _prompts(member: LedgerLvlm, requests: list[LvlmRequest]):
-    member._tokenize(requests)
-    return [member._to_prompt(request.prompt) for request in requests]
+    return list(map(member._to_prompt, member._tokenize(requests)))
 
 
 def test_answers_of_two_paths_never_mix(load, requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,12 @@ def test_a_job_leaves_nothing_to_the_next(start: Start, log: Path) -> None:
     assert log.read_text() == f"clean {Path.cwd()} x\n"
 
 
+def test_a_job_does_not_ask_git_and_libraries_again(start: Start, log: Path) -> None:
+    for _ in range(2):
+        assert start("surroundings").wait(SOON) == 0
+        assert log.read_text() == "asked 1 times\n"  # by the server
+
+
 def test_jobs_run_side_by_side(start: Start) -> None:
     jobs = [start("sleep", "0.5") for _ in range(4)]
     assert len({job.pid for job in jobs}) == 4
