@@ -313,8 +313,6 @@ class SelectDemonstrationsConfig(Section):
 
     selector: Annotated[Selector, Planned("selector")]
     shots: MostShots
-    first_items: Annotated[int | None, Planned("first_items")] = None
-    """First train items that every query is offered; None offers each its own pool."""
 
 
 @identity_of("select_baseline", of="baselines")
@@ -554,6 +552,16 @@ class EmulateSelectionsConfig(Section):
     """Stream of the head that replaces the trained one; None keeps the trained one."""
     pool_items: Annotated[int | None, Planned("pool_items")]
     """First train items that every query is offered; None offers each query its own pool."""
+
+
+@identity_of("emulate_first_items", *SELECTOR)
+class EmulateFirstItemsConfig(Section):
+    """Identity of `emulate_first_items`."""
+
+    selector: Annotated[Selector, Planned("selector")]
+    shots: MostShots
+    items: Annotated[int, Wildcard("offered")]
+    """First train items that every query is offered in place of its own pool."""
 
 
 @identity_of("score_emulation", of="evaluation")

@@ -492,7 +492,6 @@ PLANNED: Mapping[str, Planner] = {
     "grid_models": lambda experiment, _: {
         name: scale(experiment.model_copy(update={"lvlm": of})) for name, of in experiment.grid.lvlms.items()
     },
-    "first_items": lambda _, wildcards: PolicyName.parse(wildcards["selected"]).items,
     "own_module": lambda experiment, wildcards: (
         "" if experiment.grid.policies[wildcards["own"]].selections else wildcards["own"]
     ),
@@ -504,7 +503,7 @@ PLANNED: Mapping[str, Planner] = {
     "kept": lambda experiment, _: kept_selections(experiment),
     "policy": lambda _, wildcards: PolicyRef.of(wildcards["policy"]),
     "selector": lambda experiment, wildcards: (
-        experiment.presets[PolicyName.parse(wildcards["selected"]).preset].selector
+        experiment.presets[PolicyName.parse(wildcards.get("selected") or wildcards["trained"]).preset].selector
     ),
     "evaluated": lambda experiment, _: evaluated(experiment),
     "trained": lambda experiment, _: trained(experiment),

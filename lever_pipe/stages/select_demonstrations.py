@@ -9,8 +9,6 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.config import TRAIN_IDS
 from lever_pipe.experiment.stage_configs import Runtime, SelectDemonstrationsConfig
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.lever.emulation.selections import decode_with_repeats, first_items
-from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.training.choice import choose
 from lever_pipe.lever.training.embeddings import architecture_of, read_table
 from lever_pipe.lever.training.state import load_selector
@@ -42,9 +40,6 @@ def select_demonstrations(
         rows = ids.choose_ids(model, train, queries, pools, config.shots, of_pool=of_pool)
     else:
         module = load_selector(selector, architecture_of(config.selector, train)).to(device)
-        decode = greedy
-        if config.first_items is not None:
-            pools, decode = first_items(pools, config.first_items), decode_with_repeats
-        rows = choose(module, train, queries, pools, config.shots, decode=decode)
+        rows = choose(module, train, queries, pools, config.shots)
     storage.write_rows(selections, rows)
     return len(rows)

@@ -1,3 +1,19 @@
+use rule stage as emulate_first_items with:
+    input:
+        selector=f"{CORNER}/{{trained}}/selector.safetensors",
+        eval_pools=POOLS["eval_pools"],
+        embeddings=EMBEDDINGS,
+    output:
+        selections=f"{CORNER}/items~{{offered}}/{{trained}}/selections.jsonl",
+        card=f"{CORNER}/items~{{offered}}/{{trained}}/selections.run.json",
+    pathvars:
+        beside=f"{CORNER}/items~{{offered}}/{{trained}}/selections.",
+    params:
+        **call("emulate_first_items"),
+    message:
+        "Select out of the first {wildcards.offered} train items: {wildcards.trained}"
+
+
 if EMULATE:
     OF_ARM = [
         policy.removeprefix("emulation/none/")

@@ -13,7 +13,7 @@ from lever_pipe.experiment.stage_configs import SelectorKind
 from lever_pipe.report.evidence import MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
-from lever_pipe.report.grid.published import POINTER, Beside, Measured, PlacedRow, beside
+from lever_pipe.report.grid.published import POINTER, Beside, Coordinates, PlacedRow, beside
 
 LEVEL = 0.05
 """Of the adjusted p value from which on two cells count as separated."""
@@ -164,7 +164,7 @@ def published_beside(
     board: pd.DataFrame, rows: Sequence[PlacedRow], kinds: Mapping[str, SelectorKind], stands_for: Mapping[str, str]
 ) -> tuple[list[Beside], list[dict[str, Any]]]:
     """Return what the published reference holds by part, and its rows that a cell has the coordinates of."""
-    cells: dict[Measured, float] = {}
+    cells: dict[Coordinates, float] = {}
     for row in lines_of(board):
         kind, is_at_home = kinds.get(row.selector), row.trained_on in (row.data, "") or pd.isna(row.trained_on)
         if not is_at_home or (kind is None and row.objective != "baseline"):
@@ -172,7 +172,7 @@ def published_beside(
         shots: Any = MEAN if str(row.shots) == MEAN else int(row.shots)
         name, layers = (row.selector, None) if kind is None else named(kind)
         objective = "grpo" if row.objective == "on_policy" else row.objective
-        at = Measured(stands_for[row.data], row.sampler, name, objective, layers, int(row.samples), shots)
+        at = Coordinates(stands_for[row.data], row.sampler, name, objective, layers, int(row.samples), shots)
         cells.setdefault(at, float(row.accuracy))
     parts, found = beside(rows, cells)
     return parts, [

@@ -205,7 +205,7 @@ def _unknown(number: int, column: str, found: str, known: Iterable[str]) -> Reco
     )
 
 
-class Measured(NamedTuple):
+class Coordinates(NamedTuple):
     """Coordinates of a cell of ours, as a published row has them."""
 
     dataset: str
@@ -229,7 +229,7 @@ class Beside(NamedTuple):
 
 
 def beside(
-    rows: Iterable[PlacedRow], cells: Mapping[Measured, float]
+    rows: Iterable[PlacedRow], cells: Mapping[Coordinates, float]
 ) -> tuple[list[Beside], list[tuple[PlacedRow, float]]]:
     """Return the parts of the reference with their counts, and each row that a cell has the coordinates of.
 
@@ -252,12 +252,12 @@ def beside(
     return parts, found
 
 
-def _coordinates(row: PlacedRow) -> Measured | None:
+def _coordinates(row: PlacedRow) -> Coordinates | None:
     """Return where a cell would stand beside an accuracy over counted questions; None where none could."""
     is_accuracy = row.metric == ACCURACY and row.split == "eval"
     if row.verdict != "target" or not is_accuracy or not isinstance(row.samples, int) or row.shots is None:
         return None
     if row.part == "random_full_train":
-        return Measured(row.dataset, "uniform", "random_all", "baseline", None, row.samples, row.shots)
+        return Coordinates(row.dataset, "uniform", "random_all", "baseline", None, row.samples, row.shots)
     layers = row.layers if row.selector.startswith(POINTER) else None
-    return Measured(row.dataset, row.sampler, row.selector, row.objective, layers, row.samples, row.shots)
+    return Coordinates(row.dataset, row.sampler, row.selector, row.objective, layers, row.samples, row.shots)

@@ -100,7 +100,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
     unplanned = {"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", CONTINUED, DRAWING, SUPERVISED}
-    absent = taken | emulated | unplanned | {"select_own"}
+    absent = taken | emulated | unplanned | {"select_own", "emulate_first_items"}
     names += [(stage, {}) for stage in available("stages") if stage not in absent]
     return names
 
@@ -314,7 +314,7 @@ def test_more_betas_epochs_and_seeds_change_only_what_collects() -> None:
 SELECTOR = ("lever.networks.cross_attention", "lever.heads.static")
 SELECTING = {
     *("initialise_selector", "select_demonstrations", "emulate_untouched", "emulate_grpo_epoch", "emulate_selections"),
-    *(f"train_{objective}_epoch" for objective in ("rce", "grpo", "on_policy", "distil", "continued")),
+    *(f"train_{objective}_epoch" for objective in ("sft", "rce", "grpo", "on_policy", "distil", "continued")),
 }
 """Stages that build a selector."""
 
@@ -351,7 +351,7 @@ def test_every_stage_that_reads_a_selector_names_its_members() -> None:
         for section in (declared.config, declared.config.model_fields.get("training"))
         if "selector" in getattr(getattr(section, "annotation", section), "model_fields", ())
     }
-    assert reading == SELECTING
+    assert reading == SELECTING | {"emulate_first_items"}
     assert all(len([m for m in IDENTITIES[stage].members if "selector" in m]) == 2 for stage in reading)
 
 
@@ -362,7 +362,7 @@ def test_a_head_reaches_the_cells_of_its_preset_only() -> None:
     presets = {"world": shipped()["presets"]["world"], "b": {"selector": {"head": "gru"}}}
     given = small(arms=arms, presets=presets, emulate=None)
     naming = {
-        wildcards.get("preset") or wildcards["trained"].split("/")[0].removeprefix("preset~")
+        wildcards.get("preset") or wildcards["selected"].split("/")[0].removeprefix("preset~")
         for stage, wildcards in jobs(given)
         if "lever.heads.gru" in plan.members_of(plan.stage_config(given, stage, wildcards))
     }
@@ -524,7 +524,9 @@ def test_a_language_model_over_train_ids_learns_beams_alone() -> None:
     for said, arms in refused.items():
         with pytest.raises(ConfigError, match=said):
             small(presets=presets, arms=arms)
-    with pytest.raises(ConfigError, match=r"emulate\.preset: must name a preset with selector\.network: pointer"):
+    with pytest.raises(
+        ConfigError, match=r"emulate\.preset: must name a preset with selector\.network: cross_attention"
+    ):
         small(presets=presets, emulate={"preset": "ids"})
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.grid.published import FLAMINGO, QWEN, Measured, Part, PlacedRow, Reason, beside, placed
+from lever_pipe.report.grid.published import FLAMINGO, QWEN, Coordinates, Part, PlacedRow, Reason, beside, placed
 
 REFERENCE = Path(__file__).parents[4] / "resources" / "reference" / "lever-plus-published.csv"
 ROW = {
@@ -127,7 +127,7 @@ def test_a_row_stands_beside_the_cell_with_its_coordinates_and_no_other() -> Non
     row |= {"samples": "200", "shot": "2", "metric": "vqa_acc_pct", "source_file": "x", "notes": "", "value": "55.5"}
     others = [row | {"samples": "all"}, row | {"shot": "3"}, row | {"stage": "v2_lora_sft"}, row | {"metric": "loss"}]
     rows = placed([row, *others])
-    at = Measured("okvqa", "text_similarity", "bi_encoder", "sft", None, 200, 2)
+    at = Coordinates("okvqa", "text_similarity", "bi_encoder", "sft", None, 200, 2)
     parts, found = beside(rows, {at: 60.0, at._replace(dataset="vqav2"): 10.0})
     assert [(of.number, ours) for of, ours in found] == [(1, 60.0)]
     (sft,) = (part for part in parts if part.n_rows)
