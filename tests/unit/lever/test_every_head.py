@@ -18,7 +18,7 @@ from lever_pipe.base.members import available, member
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.experiment.config import OPTIONS, STOPPING, OnPolicy, Rce, Selector
+from lever_pipe.experiment.config import OPTIONS, STOPPING, TRAIN_IDS, OnPolicy, Rce, Selector
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
@@ -33,7 +33,8 @@ from lever_pipe.lever.training.policies import Policies
 from lever_pipe.lever.training.rce import plan_rce_epoch
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
 
-HEADS, NETWORKS = available("lever/heads"), available("lever/networks")
+HEADS = available("lever/heads")
+NETWORKS = [name for name in available("lever/networks") if name != TRAIN_IDS]  # which has no pool to rank
 BOTH = list(itertools.product(NETWORKS, HEADS))
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)
 PUBLISHED = Architecture(512, 256, 1, 1, 0.5, 0.1, 0.1, steps=2)

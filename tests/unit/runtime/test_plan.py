@@ -582,7 +582,9 @@ def test_an_on_policy_epoch_is_what_its_name_and_preset_say() -> None:
     assert (score.objective, score.kl_beta) == ("reinforce", 0.0)
 
 
-@pytest.mark.parametrize("name", ["", "smoke", "findings", "world_b", "okvqa_qwen2_5_vl_3b", "vqav2_qwen2_5_vl_3b"])
+@pytest.mark.parametrize(
+    "name", ["", "smoke", "findings", "world_b", "grid", "okvqa_qwen2_5_vl_3b", "vqav2_qwen2_5_vl_3b"]
+)
 def test_reinforce_takes_as_many_optimiser_steps_as_grpo_beside_it(name: str) -> None:
     given = shipped_with(name)
     for arm in given.arms:
