@@ -13,6 +13,10 @@ from lever_pipe.experiment.studies import parse_experiment
 ROOT = Path(__file__).parents[2]
 
 
+BELOW = {"grid_okvqa": "okvqa_qwen2_5_vl_3b"}
+"""Configurations that are laid over another one than config.yaml, as their heads say."""
+
+
 def merged(path: Path) -> dict[str, object]:
     """Return config.yaml with another file over it, as Snakemake merges them."""
 
@@ -22,7 +26,8 @@ def merged(path: Path) -> dict[str, object]:
             out[key] = merge(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
         return out
 
-    base = yaml.safe_load((ROOT / "config.yaml").read_text())
+    below = BELOW.get(path.stem)
+    base = merged(ROOT / f"config/{below}.yaml") if below else yaml.safe_load((ROOT / "config.yaml").read_text())
     return merge(base, yaml.safe_load(path.read_text()))
 
 
