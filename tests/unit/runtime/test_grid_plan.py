@@ -149,6 +149,19 @@ def test_the_documents_study_knows_nothing_of_the_grid() -> None:
         assert plan.spec_of(plain, stage, wildcards) == plan.spec_of(with_grid, stage, wildcards)
 
 
+def test_pools_may_be_measured_by_an_encoder_of_their_own() -> None:
+    own = {"model": "resources/world/lvlm", "batch_size": 7}
+    given = parse_experiment({**shipped(), "pools": {**shipped()["pools"], "encoder": own}})
+    wildcards = {**grid_plan.DOCUMENTS, "embedded": "pool_embeddings"}
+    assert plan.encoder_of(given, wildcards).batch_size == 7
+    assert plan.encoder_of(given, {**wildcards, "embedded": "embeddings"}) == given.encoder
+    both = [
+        plan.spec_of(given, "embed_examples", wildcards | {"embedded": of}) for of in ("embeddings", "pool_embeddings")
+    ]
+    assert both[0] != both[1]
+    assert plan.encoder_of(parse_experiment(shipped()), wildcards) == given.encoder
+
+
 def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
     given = experiment()
     rl, preset = given.rl_data, given.presets["world"]

@@ -12,12 +12,17 @@ from lever_pipe.base.errors import CheckpointError, UnknownMemberError
 from lever_pipe.base.records import ExampleId, Selection
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import SelectBaselineConfig, SelectDemonstrationsConfig
+from lever_pipe.experiment.stage_configs import (
+    EmulateFirstItemsConfig,
+    SelectBaselineConfig,
+    SelectDemonstrationsConfig,
+)
 from lever_pipe.lever.selector.features import fuse
 from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import architecture_of, read_table
 from lever_pipe.lever.training.state import save_selector
 from lever_pipe.stages.answer_prompts import distinct_prompts
+from lever_pipe.stages.emulate_first_items import emulate_first_items
 from lever_pipe.stages.select_baseline import select_baseline
 from lever_pipe.stages.select_demonstrations import select_demonstrations
 
@@ -50,6 +55,15 @@ def run_selector(files: dict[str, Path], shots: int, selector: Selector = SMALL)
     config = SelectDemonstrationsConfig(selector=selector, shots=shots)
     assert select_demonstrations(**{name: files[name] for name in names}, config=config) == N_EVAL
     return chosen(files)
+
+
+def test_out_of_the_first_items_a_selector_repeats_what_it_has(files: dict[str, Path]) -> None:
+    """Of two items and four shots each row is the better one, the other, and the first twice."""
+    save_selector(files["selector"], module_of(files), stage="init", epoch=0)
+    names = ("selector", "eval_pools", "embeddings", "selections")
+    config = EmulateFirstItemsConfig(selector=SMALL, shots=4, items=2)
+    assert emulate_first_items(**{name: files[name] for name in names}, config=config) == N_EVAL
+    assert set(chosen(files)) <= {(1, 0, 0, 0), (0, 1, 0, 0)}
 
 
 def run_baseline(files: dict[str, Path], baseline: str, *, shots: int = 4, seed: int = 42) -> list[tuple[int, ...]]:
@@ -163,3 +177,14 @@ def test_a_policy_that_stops_is_asked_with_what_it_chose(files: dict[str, Path])
     run_selector(files, 4, selector)
     asked = distinct_prompts((files["selections"],), (1, 2, 3, 4))
     assert asked == sorted({(query, row[:k]) for query, row in enumerate(rows) for k in range(1, len(row) + 1)})
+
+
+def test_random_all_chooses_among_all_train_examples_that_show_another_image(files: dict[str, Path]) -> None:
+    train, queries = (storage.read_examples(files[name]) for name in ("train_examples", "eval_examples"))
+    same = train[3].model_copy(update={"image_digest": queries[0].image_digest})
+    storage.write_rows(files["train_examples"], [same if one.example_id == 3 else one for one in train])
+    draws = [run_baseline(files, f"random_all-{draw}", shots=N_TRAIN - 1) for draw in range(2)]
+    assert draws[0] != draws[1]
+    assert set(draws[0][0]) == set(range(N_TRAIN)) - {3}
+    assert draws[0] == run_baseline(files, "random_all-0", shots=N_TRAIN - 1)
+    assert len({row[0] for row in draws[0]}) == N_TRAIN  # 300 queries draw each of 40 first with 1 - 40 (39/40)^300
