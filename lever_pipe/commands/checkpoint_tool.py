@@ -28,7 +28,8 @@ from lever_pipe.base.parsing import parse_model
 from lever_pipe.commands.convert_tool import load_restricted, no_tensors
 from lever_pipe.experiment.config import Preset, Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lever.selector.network import Architecture, build_selector
+from lever_pipe.lever.selector.network import build_selector
+from lever_pipe.lever.training.embeddings import architecture_for
 from lever_pipe.lever.training.state import save_selector
 from lever_pipe.runtime.snakemake_adapter import CONFIG, configuration_of
 
@@ -202,7 +203,7 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     assumed = {name: getattr(settings.selector, name) for name in (*UNTOLD, *(UNTOLD_OF_LAYERS if of.layered else ()))}
     told = {"inputs": "fused"} | recognised.selector
     selector = parse_model(Selector, assumed | told, source=f"{source}: its selector")
-    architecture = Architecture(embedding=recognised.embedding, **selector.model_dump(exclude={"inputs"}))
+    architecture = architecture_for(selector, recognised.embedding)
     module = build_selector(architecture)
     require_same_tensors(source, recognised.tensors, module.state_dict())
     module.load_state_dict(recognised.tensors, strict=True)

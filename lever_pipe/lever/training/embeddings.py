@@ -95,4 +95,9 @@ def read_table(embeddings: Path, split: str, device: torch.device, *, inputs: st
 
 def architecture_of(selector: Selector, table: EmbeddingTable) -> Architecture:
     """Return the architecture that fits the embeddings."""
-    return Architecture(embedding=table.vectors.shape[1], **selector.model_dump(exclude={"inputs", "candidates"}))
+    return architecture_for(selector, table.vectors.shape[1])
+
+
+def architecture_for(selector: Selector, embedding: int) -> Architecture:
+    """Return the architecture for embeddings of a width."""
+    return Architecture(embedding=embedding, **selector.model_dump(exclude={"inputs", "candidates"}))

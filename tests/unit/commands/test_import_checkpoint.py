@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError
+from lever_pipe.base.seeding import torch_generator
 from lever_pipe.commands.checkpoint_tool import (
     KINDS,
     Recognised,
@@ -27,7 +28,8 @@ from lever_pipe.commands.checkpoint_tool import (
 )
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lever.selector.network import Architecture, build_selector
+from lever_pipe.lever.selector.network import build_selector, initialise
+from lever_pipe.lever.training.embeddings import architecture_for
 from lever_pipe.lever.training.state import load_selector
 
 D, H = 12, 8
@@ -156,8 +158,8 @@ def test_the_penalty_is_that_of_the_second_pick() -> None:
 def test_a_round_trip_gives_equal_logits(tmp_path: Path, kind: str, layers: int, wrapped: str) -> None:
     settings = settings_of(kind, layers)
     assert settings
-    architecture = Architecture(embedding=D, **settings.model_dump(exclude={"inputs"}))
-    module = build_selector(architecture).eval()
+    architecture = architecture_for(settings, D)
+    module = initialise(build_selector(architecture), torch_generator(0)).eval()
     theirs = {ours: name for name, ours in KINDS[kind].renamed.items()}
     state = {theirs.get(name, name): tensor for name, tensor in module.state_dict().items()}
     state |= {name: change(state[name]) for name, change in INVERSES.items() if name in KINDS[kind].changed}
@@ -207,9 +209,7 @@ def test_a_renamed_file_of_nine_tensors_recovers_all_parameters(tmp_path: Path, 
     assert "v2 or v3, 525,824 parameters" in capsys.readouterr().out
     assert sorted(each.name for each in out.iterdir()) == ["import.json", "selector.safetensors"]
     selector = Selector(**storage.read_json(out / "import.json")["selector"])
-    module = load_selector(
-        out / "selector.safetensors", Architecture(embedding=512, **selector.model_dump(exclude={"inputs"}))
-    )
+    module = load_selector(out / "selector.safetensors", architecture_for(selector, 512))
     assert torch.equal(module.state_dict()["attn_norms.0.bias"], state[f"{PREFIX}attn_norm.bias"])
 
 

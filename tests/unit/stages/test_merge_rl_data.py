@@ -79,11 +79,14 @@ def test_imported_queries_are_balanced_too(tmp_path: Path) -> None:
     groups = rl_groups(8, 30)  # levels 0, 0.6, 1 in turns: four of six are positive, of every fourth group none
     write_original(tmp_path / "original.json", groups)
     storage.write_rows(tmp_path / "examples", [example(i) for i in range(30)])
-    config = ImportRlDataConfig(pool_size=POOL, balance=Balance(low=0.5, high=0.7))
-    kept = import_rl_data(
-        original=tmp_path / "original.json", train_examples=tmp_path / "examples", rl_data=tmp_path / "rl_data",
-        summary=tmp_path / "summary", config=config,
+    config = ImportRlDataConfig(
+        import_format="g", allow_mixed=False, pool_size=POOL, pool_seed=0, exclude_same_image=True,
+        balance=Balance(low=0.5, high=0.7),
     )  # fmt: skip
+    made = {name: tmp_path / name for name in ("rl_data", "summary", "proposals", "train_pools")}
+    kept = import_rl_data(
+        original=tmp_path / "original.json", train_examples=tmp_path / "examples", **made, config=config
+    )
     assert kept == 6
     assert storage.read_rows(tmp_path / "rl_data", RlGroup) == [
         group for group in groups if group.query.query_id % 4 < 3

@@ -18,7 +18,8 @@ from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.config import Selector, Sft
 from lever_pipe.experiment.stage_configs import TrainRceEpochConfig
-from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector
+from lever_pipe.lever.networks.cross_attention import CrossAttention
+from lever_pipe.lever.selector.network import Architecture, build_selector
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import EmbeddingTable, architecture_of
 from lever_pipe.lever.training.groups import Groups, split_groups
@@ -33,7 +34,7 @@ def chain(tmp_path: Path) -> SftChain:
     return SftChain(tmp_path)
 
 
-class Even(PointerSelector):
+class Even(CrossAttention):
     """Logits of zero, whatever it sees."""
 
     def first(self, encoded: object) -> torch.Tensor:  # type: ignore[override]
