@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -36,7 +36,13 @@ class GridArm(ArmSettings):
 
     kl_betas: Distinct[KlBeta] = ()
     """Of offline GRPO; none for a selector without it."""
-    only_last: bool = True
+    only_last: Literal[True] = True
+
+    @rule
+    def _base_is_one(self) -> Iterator[Fault]:
+        if len(self.base_rce_epochs) > 1:
+            bound = "must be one epoch in the grid, where a row names none"
+            yield ("base_rce_epochs",), f"{bound}, got {list(self.base_rce_epochs)}. Keep one."
 
 
 class GridBaselines(Baselines):
@@ -54,6 +60,8 @@ class GridBaselines(Baselines):
     def _names_exist(self) -> Iterator[Fault]:
         for index, name in enumerate(self.names):
             yield from one_of(("names", index), name, UNTRAINED, "Name one of them.")
+        if "random" not in self.names:
+            yield ("names",), f"must hold random, which every cell is compared with, got {list(self.names)}. Add it."
 
 
 class OwnPolicy(Section):

@@ -192,8 +192,11 @@ class MergeRlDataConfig(Section):
 
 
 @identity_of("import_rl_data", of="rl_data")
-class ImportRlDataConfig(MergeRlDataConfig):
+class ImportRlDataConfig(Section):
     """Identity of `import_rl_data`."""
+
+    balance: Annotated[Balance | None, Planned("balance_of_import")] = None
+    """None where the LVLM answers anew: `merge_rl_data` balances by these answers."""
 
     import_format: ImportFormat
     allow_mixed: bool

@@ -245,16 +245,31 @@ class Experiment(Section):
 
     @rule
     def _world_has_rl_queries(self) -> list[Fault]:
-        place, n_train = ("rl_data", "n_queries"), self.data.world.n_train
-        is_world = self.data.source == "world"
-        return at_most(place, self.rl_data.n_queries, "data.world.n_train", n_train) if is_world else []
+        worlds = {key: data.world for key, data in self._generated().items()}
+        found = [
+            at_most(("rl_data", "n_queries"), self.rl_data.n_queries, f"{key}.world.n_train", world.n_train)
+            for key, world in worlds.items()
+        ]
+        return [fault for faults in found for fault in faults]
 
     @rule
     def _world_fills_pools(self) -> Iterator[Fault]:
-        n_train, size = self.data.world.n_train, self.pools.size
-        if self.data.source == "world" and size >= n_train:
-            bound = f"must be below data.world.n_train={n_train}, as no query is in its own pool"
-            yield ("pools", "size"), f"{bound}, got {size}. Lower it or raise data.world.n_train."
+        for key, data in self._generated().items():
+            n_train, size = data.world.n_train, self.pools.size
+            if size >= n_train:
+                bound = f"must be below {key}.world.n_train={n_train}, as no query is in its own pool"
+                yield ("pools", "size"), f"{bound}, got {size}. Lower it or raise {key}.world.n_train."
+
+    def _generated(self) -> dict[str, Data]:
+        """Return the data sets that are generated; the experiment's own is checked whether or not its study runs."""
+        return {key: data for key, data in {"data": self.data, **self.data_sets}.items() if data.source == "world"}
+
+    @rule
+    def _imported_rl_data_are_of_one_data_set(self) -> Iterator[Fault]:
+        if self.rl_data.import_from and len(self.data_sets) > 1:
+            named = ", ".join(self.data_sets)
+            bound = f"must be empty with several data sets ({named}), since a file's queries are those of one"
+            yield ("rl_data", "import_from"), f"{bound}, got {shown(self.rl_data.import_from)}. Run one data set."
 
     @rule
     def _emulation_has_its_preset(self) -> Iterator[Fault]:
@@ -321,6 +336,10 @@ def _unknown_members(experiment: Experiment) -> list[str]:
         if isinstance(name, str) and name not in (*available(kind), *OTHER_NAMES.get(path, ())):
             seen = unknown_member(kind, name)
             lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
+    own = getattr(getattr(experiment, "grid", None), "policies", {})
+    for name in [name for name, of in own.items() if not of.selections and name not in available("lever/policies")]:
+        do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
+        lines.append(f"grid.policies.{name}: must be a module lever/policies/{name}.py, got none. {do}")
     for index, name in enumerate(getattr(getattr(experiment, "grid", None), "samplers", ())):
         if name not in available("lever/samplers"):
             seen = unknown_member("lever/samplers", name)

@@ -153,13 +153,21 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
 
 
 def transferred(experiment: Experiment, corner: Corner) -> list[str]:
-    """Return the policies of other data sets that a corner of the grid evaluates, too."""
+    """Return the pointers of other data sets that a corner of the grid evaluates, too, but those excluded in it.
+
+    Train ids of one data set mean nothing in another.
+    """
     grid = experiment.grid
     is_target = corner.data in grid.transfer
     others = [corner._replace(data=data) for data in grid.transfer if is_target and data != corner.data]
     there = [(other.data, grid_plan.at(experiment, grid_plan.folders_of(other))) for other in others]
     names = [(data, PolicyName.parse(name)) for data, here in there for name in evaluated(here)]
-    return [str(replace(name, origin=data)) for data, name in names if name.preset]
+    wanted = _pointers(experiment) - {arm.preset for arm in grid.arms if grid.excluded(corner, arm.preset)}
+    return [str(replace(name, origin=data)) for data, name in names if name.preset in wanted]
+
+
+def _pointers(experiment: Experiment) -> set[str]:
+    return {name for name, preset in experiment.presets.items() if preset.selector.network != TRAIN_IDS}
 
 
 def policies_at(experiment: Experiment, corner: Corner) -> list[str]:
@@ -177,7 +185,7 @@ def policies_in(experiment: Experiment, corner: Corner, batch: str) -> list[str]
     if batch != FIRST_ITEMS:
         return policies_of(here, batch)
     items, names = experiment.grid.first_items, map(PolicyName.parse, evaluated(here))
-    pointers = {arm.preset for arm in here.arms if experiment.presets[arm.preset].selector.network != TRAIN_IDS}
+    pointers = _pointers(experiment)
     return [str(replace(name, items=items)) for name in names if items and name.preset in pointers]
 
 
@@ -195,7 +203,7 @@ def training_prompts(experiment: Experiment, policy: str) -> int:
     name, rl = PolicyName.parse(policy), experiment.rl_data
     if not name.preset:
         return 0
-    stored, preset = rl.n_queries * rl.per_query, experiment.presets[name.preset]
+    stored, preset = rl.n_queries * (rl.per_query + rl.diversity_budget), experiment.presets[name.preset]
     searched = sum(prompts for _, prompts in experiment.beams.prompts(experiment.pools.size))
     if name.kind == "sft":
         return searched
@@ -492,6 +500,7 @@ PLANNED: Mapping[str, Planner] = {
     "grid_models": lambda experiment, _: {
         name: scale(experiment.model_copy(update={"lvlm": of})) for name, of in experiment.grid.lvlms.items()
     },
+    "balance_of_import": lambda experiment, _: None if experiment.rl_data.rescore else experiment.rl_data.balance,
     "own_module": lambda experiment, wildcards: (
         "" if experiment.grid.policies[wildcards["own"]].selections else wildcards["own"]
     ),

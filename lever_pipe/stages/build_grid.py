@@ -41,7 +41,7 @@ def build_grid(
         for name, path in (("map.svg", map_svg), ("map.png", map_png)):
             content = (Path(folder) / name).read_bytes()
             write_file(path, lambda handle, content=content: handle.write(content))  # type: ignore[misc]
-    found, cells = told.verdicts(tables), told.cells_of(tables)
+    found, cells = told.verdicts(tables), told.cells_of(tables, board, config.shots)
     with reference.open(encoding="utf-8", newline="") as lines:
         printed = list(csv.DictReader(lines))
     parts, beside = told.published_beside(board, placed(printed), config.kinds, config.stands_for)
@@ -64,7 +64,6 @@ def build_grid(
         map=drawings.inline(svg, source=str(map_svg), name="map", title="Every cell of the grid"),
         verdicts=[{**of._asdict(), "told": of.told} for of in found],
         budgets=told.best_by_budget(tables),
-        by_shots=told.by_shots(board, samples, config.shots),
         cells=cells,
         published=[
             {**of._asdict(), "left_out": ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in of.left_out.items())}

@@ -11,7 +11,7 @@ from lever_pipe.report.long_format import write_csv
 
 
 def compare_cells(*, per_question: Inputs, leaderboard: Output, comparisons: Output, config: CompareCellsConfig) -> int:
-    """Write both long-format files, to which others may append lines of their own, and return the number of cells.
+    """Write both long-format files and return the number of cells.
 
     `per_question` belong to `config.evaluated`, in their order.
 

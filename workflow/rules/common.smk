@@ -79,7 +79,7 @@ NOISY = f"{EMULATION}/dropout/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{
 
 wildcard_constraints:
     data="lever|grid/data~[A-Za-z0-9_]+",
-    sampled="(/sampler~[a-z0-9_]+)?",
+    sampled="(/sampler~[A-Za-z0-9_]+)?",
     asked="(/lvlm~[A-Za-z0-9_]+)?",
     preset="[A-Za-z0-9_]+",
     seed="0|[1-9][0-9]*",

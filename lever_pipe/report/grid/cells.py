@@ -21,17 +21,18 @@ from lever_pipe.report.inference.per_question import read_groups, read_scores
 
 RANDOM, ORACLE = "baseline/random", "baseline/oracle"
 OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
-"""In the order in which one may build upon the other; each is compared with those before it."""
+"""Each is compared with those before it."""
 AGAINST_RANDOM, MARKS, SAMPLERS, AIMS, SELECTORS = "against-random", "marks", "samplers", "objectives", "selectors"
-OWNS, TRANSFERS, ITEMS = "own", "transfer", "first-items"
+OWNS, TRANSFERS, ITEMS, ITEM_SAMPLERS = "own", "transfer", "first-items", "first-items-samplers"
 QUESTIONS: Mapping[str, str] = {
     AGAINST_RANDOM: "Does the selector choose better than chance does from the same pools?",
     MARKS: "How far are policies without training from chance out of the same pools?",
     SAMPLERS: "Do pools of this sampler serve the same policy better than those of the first sampler?",
-    AIMS: "Does this objective make a better selector than the one before it, the network being the same?",
+    AIMS: "Does this objective make a better selector than the other one, the network being the same?",
     SELECTORS: "Does this selector beat the reference selector that was trained by the same objective?",
     OWNS: "Does a selector of the user's own beat the reference selector?",
     ITEMS: "What do selectors lose that are offered the first train items in place of pools, as the published ones?",
+    ITEM_SAMPLERS: "Offered the first train items, does the sampler of its training data matter to a selector?",
     TRANSFERS: "How does a selector that was trained on another data set do against the one trained here?",
 }
 """Family -> what it asks, left minus right. Each is adjusted (Holm) on its own, and within each data set."""
@@ -121,7 +122,8 @@ def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) 
     found = [
         (AGAINST_RANDOM, _with_random([place for place in places if place not in (*marks, *offered)], names)),
         (MARKS, _with_random(marks, names)),
-        (SAMPLERS, _with_first_sampler(places, config)),
+        (SAMPLERS, _with_first_sampler([of for of in places if of not in offered and _reads_pools(of)], config)),
+        (ITEM_SAMPLERS, _with_first_sampler(offered, config)),
         (AIMS, tuple(_with_earlier_objectives(places))),
         (SELECTORS, tuple(_with_reference(places, config.reference))),
         (OWNS, tuple(_own_with_reference(places, config.reference))),
@@ -144,7 +146,12 @@ def _with_first_sampler(places: Sequence[Place], config: CompareCellsConfig) -> 
     names, first = set(map(str, places)), config.evaluated[0].sampler
     others = [(place, replace(place, corner=f"sampler~{first}/lvlm~{place.lvlm}")) for place in places]
     pairs = [(place, other) for place, other in others if place != other and str(other) in names]
-    return tuple((str(place), str(other)) for place, other in pairs if str(place.policy) != "baseline/zero_shot")
+    return tuple((str(place), str(other)) for place, other in pairs)
+
+
+def _reads_pools(place: Place) -> bool:
+    """Return whether a sampler can matter to a policy; a file of a user's own is the same with each."""
+    return str(place.policy) not in ("baseline/zero_shot", "baseline/random_all") and place.policy.kind != OWN
 
 
 def _with_earlier_objectives(places: Sequence[Place]) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import SelectorKind
 from lever_pipe.report.evidence import MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
@@ -18,6 +18,8 @@ from lever_pipe.report.grid.published import POINTER, Beside, Coordinates, Place
 LEVEL = 0.05
 """Of the adjusted p value from which on two cells count as separated."""
 DASH = "–"
+CELL = ("data", "sampler", "lvlm", "policy")
+"""Columns of the leaderboard that say which cell a line is of."""
 
 
 class Tables(NamedTuple):
@@ -93,7 +95,9 @@ def verdicts(tables: Tables) -> list[Verdicts]:
         is_apart = rows["p_holm"] < LEVEL
         listed = [_compared(row) for row in lines_of(rows.sort_values("difference", ascending=False))]
         name, is_of_one = str(family).removesuffix(OF_ONE_RUN), str(family).endswith(OF_ONE_RUN)
-        asks = QUESTIONS[name] + (" (single runs, which say nothing of further seeds)" if is_of_one else "")
+        asks = QUESTIONS[name] + (
+            " (of one run or draw a side: they infer to further questions only)" if is_of_one else ""
+        )
         up, down = (int((is_apart & sign).sum()) for sign in (rows["difference"] > 0, rows["difference"] < 0))
         found.append(Verdicts(str(family), str(data), asks, len(rows), up, down, listed))
     return found
@@ -116,15 +120,18 @@ def _compared(row: Any) -> dict[str, Any]:
 
 
 def best_by_budget(tables: Tables) -> list[dict[str, Any]]:
-    """Return for each data set and budget of training prompts the cell of the highest accuracy within it."""
-    real = tables.cells[~tables.cells["policy"].isin([ORACLE])]
+    """Return for each data set, LVLM and budget of training prompts the cell of the highest accuracy within it.
+
+    Without the oracle, and without selectors of the user's own, whose prompts nobody counts.
+    """
+    is_counted = (tables.cells["policy"] != ORACLE) & (tables.cells["objective"] != OWN)
     found: list[dict[str, Any]] = []
-    for data, rows in real.groupby("data", sort=False):
+    for _, rows in tables.cells[is_counted].groupby(["data", "lvlm"], sort=False):
         for budget in sorted(rows["training_prompts"].unique()):
             best = (
                 rows[rows["training_prompts"] <= budget].sort_values("accuracy", ascending=False, kind="stable").iloc[0]
             )
-            found.append({"data": data, "budget": f"{budget:,}", **cell_of(best)})
+            found.append({"budget": f"{budget:,}", **cell_of(best)})
     return found
 
 
@@ -144,36 +151,33 @@ def cell_of(row: pd.Series) -> dict[str, Any]:
     }
 
 
-def cells_of(tables: Tables) -> list[dict[str, Any]]:
-    """Return every cell, by data set from the highest accuracy to the lowest."""
+def cells_of(tables: Tables, board: pd.DataFrame, shots: Iterable[int]) -> list[dict[str, Any]]:
+    """Return every cell with its accuracy at each shot count, by data set from the highest mean to the lowest."""
     ordered = tables.cells.sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
-    return [cell_of(row) for _, row in ordered.iterrows()]
-
-
-def by_shots(leaderboard: pd.DataFrame, samples: int, shots: Iterable[int]) -> list[dict[str, Any]]:
-    """Return the mean over corners of each policy's accuracy at each shot count, by data set."""
-    rows = leaderboard[leaderboard["samples"] == samples]
-    found: list[dict[str, Any]] = []
-    for (data, policy), of in rows.groupby(["data", "policy"], sort=False):
-        at = of.groupby(of["shots"].astype(str))["accuracy"].mean()
-        found.append({"data": data, "policy": called(str(policy)), "values": [f"{at[str(k)]:.1f}" for k in shots]})
-    return found
+    same = board[board["samples"].isin(ordered["samples"])]
+    at = {(*(row[name] for name in CELL), str(row["shots"])): row["accuracy"] for _, row in same.iterrows()}
+    return [
+        cell_of(row) | {f"at_{k}": f"{at[(*(row[name] for name in CELL), str(k))]:.1f}" for k in shots}
+        for _, row in ordered.iterrows()
+    ]
 
 
 def published_beside(
     board: pd.DataFrame, rows: Sequence[PlacedRow], kinds: Mapping[str, SelectorKind], stands_for: Mapping[str, str]
 ) -> tuple[list[Beside], list[dict[str, Any]]]:
-    """Return what the published reference holds by part, and its rows that a cell has the coordinates of."""
-    cells: dict[Coordinates, float] = {}
+    """Return what the published reference holds by part, and its rows that a cell has the coordinates of.
+
+    GRPO counts in either mode, and at whatever KL_BETA: the table names the cell. Of several cells the first stands.
+    """
+    cells: dict[Coordinates, Any] = {}
     for row in lines_of(board):
-        kind, is_at_home = kinds.get(row.selector), row.trained_on in (row.data, "") or pd.isna(row.trained_on)
-        if not is_at_home or (kind is None and row.objective != "baseline"):
+        name = PolicyName.parse(row.policy)
+        if name != name.home or name.preset not in kinds or row.data not in stands_for:
             continue
         shots: Any = MEAN if str(row.shots) == MEAN else int(row.shots)
-        name, layers = (row.selector, None) if kind is None else named(kind)
-        objective = "grpo" if row.objective == "on_policy" else row.objective
-        at = Coordinates(stands_for[row.data], row.sampler, name, objective, layers, int(row.samples), shots)
-        cells.setdefault(at, float(row.accuracy))
+        selector, layers = named(kinds[name.preset])
+        at = Coordinates(stands_for[row.data], row.sampler, selector, name.phase, layers, int(row.samples), shots)
+        cells.setdefault(at, row)
     parts, found = beside(rows, cells)
     return parts, [
         {
@@ -182,9 +186,10 @@ def published_beside(
             "n": of.samples,
             "shots": of.shots,
             "number": of.number,
-            "ours": f"{ours:.1f}",
+            "ours": f"{here.accuracy:.1f}",
+            "cell": f"{called(here.policy)} on {here.data}, answered by {here.lvlm}",
         }
-        for of, ours in found
+        for of, here in found
     ]
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from lever_pipe.base.errors import RecordError
 
+T = TypeVar("T")
 Part = Literal["sft", "beam_data", "random_full_train", "heads", "plans", "rl_data", "vqav2", "older_data", "documents"]
 """The rows apart by what was run; every row is in one."""
 Verdict = Literal["target", "skip", "never"]
@@ -228,14 +229,12 @@ class Beside(NamedTuple):
     left_out: dict[Reason, int]
 
 
-def beside(
-    rows: Iterable[PlacedRow], cells: Mapping[Coordinates, float]
-) -> tuple[list[Beside], list[tuple[PlacedRow, float]]]:
+def beside(rows: Iterable[PlacedRow], cells: Mapping[Coordinates, T]) -> tuple[list[Beside], list[tuple[PlacedRow, T]]]:
     """Return the parts of the reference with their counts, and each row that a cell has the coordinates of.
 
     Args:
         rows: placed.
-        cells: accuracies in percent of a run's cells, `layers` None where a network has none.
+        cells: a run's cells by their coordinates, `layers` None where a network has none.
     """
     listed = list(rows)
     found = [(row, cells[at]) for row in listed if (at := _coordinates(row)) is not None and at in cells]
@@ -257,7 +256,5 @@ def _coordinates(row: PlacedRow) -> Coordinates | None:
     is_accuracy = row.metric == ACCURACY and row.split == "eval"
     if row.verdict != "target" or not is_accuracy or not isinstance(row.samples, int) or row.shots is None:
         return None
-    if row.part == "random_full_train":
-        return Coordinates(row.dataset, "uniform", "random_all", "baseline", None, row.samples, row.shots)
     layers = row.layers if row.selector.startswith(POINTER) else None
     return Coordinates(row.dataset, row.sampler, row.selector, row.objective, layers, row.samples, row.shots)

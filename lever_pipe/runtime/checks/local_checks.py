@@ -293,24 +293,28 @@ def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
         experiment: what runs.
         folder: the working directory.
     """
-    settings = experiment.data
-    if "lever" not in experiment.studies or settings.source != "files":
+    of_files = {key: data for key, data in experiment.data_sets.items() if data.source == "files"}
+    if not of_files:
         yield ok("data", "none is read: the embedded worlds are generated")
-        return
-    places = {key: folder / name for key, name in settings.files.model_dump().items()}
+    for key, settings in of_files.items():
+        yield from _data_set(key, settings, folder)
+
+
+def _data_set(key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
+    places = {kind: folder / name for kind, name in settings.files.model_dump().items()}
     found: dict[str, ReadResult] = {}
     for split, read in (("train", read_train), ("eval", read_queries)):
         files = VqaFilePaths(*(places[f"{split}_{kind}"] for kind in ("questions", "annotations", "images")))
         try:
             found[split] = read(files, settings)
         except LeverPipeError as refusal:
-            yield refused(f"data, {split}: {files.questions}", refusal)
+            yield refused(f"{key}, {split}: {files.questions}", refusal)
         else:
-            yield _read(f"data, {split}: {files.questions}", found[split])
+            yield _read(f"{key}, {split}: {files.questions}", found[split])
     if len(found) == 2:
         train, queries = (result.examples for result in found.values())
         asked, shown = places["eval_questions"], places["train_questions"]
-        check = f"data, both splits: {asked}"
+        check = f"{key}, both splits: {asked}"
         try:
             shared = shared_questions(train, queries, settings, asked=asked, shown=shown)
         except LeverPipeError as refusal:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
+from lever_pipe.base import members
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.configuration import read_file
@@ -37,6 +38,14 @@ GRID: dict[str, Any] = {
     "transfer": ["world", "world_b"],
     "first_items": 2,
 }
+
+
+@pytest.fixture(autouse=True)
+def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "lever/policies"
+    folder.mkdir(parents=True)
+    (folder / "code.py").write_text("")
+    monkeypatch.setenv(members.VARIABLE, str(tmp_path))
 
 
 def shipped() -> dict[str, Any]:
@@ -183,16 +192,12 @@ def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_hav
     counted = product(given.evaluation.samples, (*map(str, given.evaluation.shots), "mean"))
     board = pd.DataFrame(
         {
-            **cell.model_dump(include={"data", "sampler"}),
-            "selector": name.preset or name.member,
-            "objective": name.kind,
-            "trained_on": cell.data,
+            **cell.model_dump(include={"data", "sampler", "lvlm", "policy"}),
             "samples": samples,
             "shots": shots,
             "accuracy": 50.0,
         }
         for (samples, shots), cell in product(counted, asked.evaluated)
-        if (name := PolicyName.parse(cell.policy)) == name.home
     )
     with (ROOT / "resources/reference/lever-plus-published.csv").open(newline="") as lines:
         rows = placed(csv.DictReader(lines))
@@ -222,6 +227,13 @@ def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_hav
             {"exclude": [{"sampler": "mixture", "why": "x"}]},
             r"grid.exclude\[0\].sampler: unknown key; did you mean 'samplers'",
         ),
+        ({"baselines": {"names": ["oracle"]}}, r"grid.baselines.names: must hold random"),
+        ({"policies": {"nobody": {}}}, r"grid.policies.nobody: must be a module lever/policies/nobody.py, got none"),
+        (
+            {"data": {"world": {"world": {"n_train": 64}}}},
+            r"must be below grid.data.world.world.n_train=64",
+        ),
+        ({"arms": [{"preset": "world", "base_rce_epochs": [1, 2]}]}, r"arms\[0\].base_rce_epochs: must be one epoch"),
         ({"baselines": {"names": ["randm"]}}, r"grid.baselines.names\[0\]: must be one of"),
         ({"arms": [*GRID["arms"], GRID["arms"][0]]}, r"grid.arms\[2\].preset: must differ"),
         ({"arms": [{"preset": "wrld"}], "reference": "wrld"}, r"grid.arms\[0\].preset: must be one of"),
