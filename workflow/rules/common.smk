@@ -69,7 +69,9 @@ RCE = f"{CORNER}/preset~{{preset}}/rce/seed~{{seed}}/epoch~{{epoch}}"
 BASE = RCE.replace("{epoch}", "{base}")
 GRPO = f"{CORNER}/preset~{{preset}}/grpo/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 ON_POLICY = f"{CORNER}/preset~{{preset}}/{{objective}}/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
-DISTIL = f"{CORNER}/preset~{{preset}}/distil/base~{{base}}/seed~{{seed}}/epoch~{{epoch}}"
+DISTIL = (
+    f"{CORNER}/preset~{{preset}}/distil/base~{{base}}/seed~{{seed}}/epoch~{{epoch}}"
+)
 CONTINUED = DISTIL.replace("distil", "continued")
 TRAINED = "preset~[^/]+/(sft|rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|(distil|continued)/base~[^/]+)/seed~[0-9]+/epoch~[0-9]+"
 EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
@@ -91,7 +93,7 @@ wildcard_constraints:
     objective="on_policy|reinforce",
     rewarded="groups|grpo_groups",
     trained=TRAINED,
-    selected="(from~[A-Za-z0-9_]+/)?" + TRAINED,
+    selected=f"(from~[A-Za-z0-9_]+/)?{TRAINED}",
     offered="[1-9][0-9]*",
     policy=f"(baseline|own)/[^/]+|(from~[A-Za-z0-9_]+/|items~[0-9]+/)?{TRAINED}",
     arm="[a-z][a-z0-9_]*",
@@ -150,6 +152,33 @@ def call(stage, external={}, *options, shared=False):
         return [*words(wildcards, input, output), *several]
 
     return {"spec": spec, "call": words_for_several if shared else words}
+
+
+def raw_file(name):
+    """Return the function that names a raw file, or a folder of images, of a job's data set."""
+
+    def of(wildcards):
+        data = grid_plan.at(EXPERIMENT, wildcards).data
+        if data.source == "files":
+            return getattr(data.files, name)
+        return GENERATED[name].format(raw=grid_plan.raw_of(wildcards))
+
+    return of
+
+
+def listing_of_images(wildcards):
+    """Return the digests of generated images: a trigger that image folders themselves cannot be."""
+    data = grid_plan.at(EXPERIMENT, wildcards).data
+    return (
+        [LISTING.format(raw=grid_plan.raw_of(wildcards))]
+        if data.source == "world"
+        else []
+    )
+
+
+def encoder_of(wildcards):
+    """Return the model folder that makes a file of embeddings: the selector's, or that of the pools."""
+    return plan.encoder_of(EXPERIMENT, wildcards).model
 
 
 def before(run, first, name):
@@ -315,7 +344,9 @@ def closing_summary():
     places = "".join(f"Grid:    {page}\n" for page in GRID_PAGE)
     if {"lever", "intention"} & set(EXPERIMENT.studies):
         places += f"Report:  {PAGE}\nTables:  {APPENDIX}/tables/\nFigures: {RESULTS}/figures/\n"
-    return f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{notes}\n{answers}\n{places}"
+    return (
+        f"\n{JOBS.finished} jobs in {minutes:.1f} minutes.{notes}\n{answers}\n{places}"
+    )
 
 
 def failure_summary():

@@ -4,29 +4,6 @@ LISTING = f"{RAW}/images.sha256"
 WORLD = EXPERIMENT.data.source == "world"
 
 
-def raw_file(name):
-    """Return the function that names a raw file, or a folder of images, of a job's data set."""
-
-    def of(wildcards):
-        data = grid_plan.at(EXPERIMENT, wildcards).data
-        if data.source == "files":
-            return getattr(data.files, name)
-        return GENERATED[name].format(raw=grid_plan.raw_of(wildcards))
-
-    return of
-
-
-def listing_of_images(wildcards):
-    """Return the digests of generated images: a trigger that image folders themselves cannot be."""
-    data = grid_plan.at(EXPERIMENT, wildcards).data
-    return [LISTING.format(raw=grid_plan.raw_of(wildcards))] if data.source == "world" else []
-
-
-def encoder_of(wildcards):
-    """Return the model folder that makes a file of embeddings: the selector's, or that of the pools."""
-    return plan.encoder_of(EXPERIMENT, wildcards).model
-
-
 GENERATED = {
     "train_questions": f"{RAW}/OpenEnded_mscoco_train2014_questions.json",
     "train_annotations": f"{RAW}/mscoco_train2014_annotations.json",
@@ -107,7 +84,11 @@ use rule stage as embed_examples with:
 use rule stage as sample_pools with:
     input:
         **EXAMPLES,
-        embeddings=EMBEDDINGS if EXPERIMENT.pools.encoder is None else EMBEDDINGS.replace("embeddings/", "pool_embeddings/"),
+        embeddings=(
+            EMBEDDINGS
+            if EXPERIMENT.pools.encoder is None
+            else EMBEDDINGS.replace("embeddings/", "pool_embeddings/")
+        ),
     output:
         **POOLS,
         card=f"{OF_POOLS}/pools/run.json",

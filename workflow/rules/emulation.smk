@@ -89,10 +89,7 @@ if EMULATE:
                 f"{LEVER}/{policy}/selections.jsonl"
                 for policy in plan.emulated(EXPERIMENT)
             ],
-            answers=[
-                answers_of(policy)
-                for policy in plan.emulated(EXPERIMENT)
-            ],
+            answers=[answers_of(policy) for policy in plan.emulated(EXPERIMENT)],
             eval_examples=MAIN_EXAMPLES["eval_examples"],
             metrics=[
                 f"{LEVER}/{run}/metrics.json" for run in plan.emulated_runs(EXPERIMENT)

@@ -7,7 +7,9 @@ IMPORTED = EXPERIMENT.rl_data.import_from
 BEAMS = f"{CORNER}/beams"
 # Selections of an imported file, and what the LVLM answers with anew where they are rescored.
 PROPOSALS = f"{CORNER}/rl_data/{'imported.' if IMPORTED else ''}proposals.jsonl"
-RL_POOLS = f"{CORNER}/rl_data/imported.pools.jsonl" if IMPORTED else POOLS["train_pools"]
+RL_POOLS = (
+    f"{CORNER}/rl_data/imported.pools.jsonl" if IMPORTED else POOLS["train_pools"]
+)
 AS_IMPORTED = f"{CORNER}/rl_data/{'imported.' if EXPERIMENT.rl_data.rescore else ''}"
 
 
