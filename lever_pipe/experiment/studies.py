@@ -167,6 +167,8 @@ class Experiment(Section):
         for name, axis in (("data", self.grid.data), ("samplers", self.grid.samplers), ("lvlms", self.grid.lvlms)):
             if not axis:
                 yield ("grid", name), "must name at least one value where study `grid` runs, got none. Add one."
+        if self.grid.baselines.names == ("random",) and not self.grid.arms and not self.grid.policies:
+            yield ("grid", "arms"), "must name an arm where random is the only baseline, got none. Add what to compare."
         for index, arm in enumerate(self.grid.arms):
             place = ("grid", "arms", index, "preset")
             yield from one_of(place, arm.preset, sorted(self.presets), "Name one of them or add the preset.")

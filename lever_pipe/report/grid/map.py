@@ -27,40 +27,64 @@ class Mark(NamedTuple):
     """Of the oracle in the same corner."""
 
 
+MARK_INCHES, GAP = 0.13, 0.5
+"""Height of a mark, and what lies between two rows in heights of a mark."""
+
+
 def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
     """Write `name.svg` and `name.png` into `folder`.
 
-    A panel a data set and LVLM, a row a policy, a colour and marker a sampler. The vertical line is random selection
-    from the same pools, a short grey stroke the oracle.
+    A panel a data set and LVLM, a row a policy, a colour and marker a sampler; panels, rows and samplers in the order
+    of the marks. The vertical line is random selection from the same pools, a short grey stroke the oracle.
+
+    Args:
+        marks: at least one.
+        folder: is there.
+        name: of both files.
     """
-    series = list(dict.fromkeys(mark.series for mark in marks))
-    looks = {name: style.look(index) for index, name in enumerate(series)}
-    panels = {panel: [mark for mark in marks if mark.panel == panel] for panel in dict.fromkeys(m.panel for m in marks)}
-    heights = [0.9 + len({mark.row for mark in of}) * (0.12 * len(series) + 0.14) for of in panels.values()]
+    looks = {name: style.look(index) for index, name in enumerate(dict.fromkeys(mark.series for mark in marks))}
+    panels = {panel: _rows(marks, panel) for panel in dict.fromkeys(mark.panel for mark in marks)}
+    heights = [0.6 + MARK_INCHES * sum(len(row) + GAP for row in rows.values()) for rows in panels.values()]
     with style.styled():
         figure = Figure(figsize=(style.INCHES, 0.4 + sum(heights)), layout="constrained")
         FigureCanvasAgg(figure)
         stacked = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-        for axes, (panel, own) in zip(stacked, panels.items(), strict=True):
-            _panel(axes, own, list(dict.fromkeys(mark.row for mark in own)), looks)
+        for axes, (panel, rows) in zip(stacked, panels.items(), strict=True):
+            _panel(axes, rows, looks)
             axes.set_title(panel)
+            axes.tick_params(labelbottom=True)
         stacked[-1].set_xlabel("points above random selection from the same pools (95 % interval)")
         found = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in stacked]
         handles = {label: handle for of in found for handle, label in of}
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(4, len(handles)))
+        shown = [label for label in looks if label in handles]
+        figure.legend([handles[label] for label in shown], shown, loc="outside upper center", ncols=min(4, len(shown)))
         style.save(figure, folder, name, with_png=True)
 
 
-def _panel(axes: Axes, marks: Sequence[Mark], rows: Sequence[str], looks: Mapping[str, style.Look]) -> None:
-    names, step = list(looks), 0.8 / max(1, len(looks))
+def _rows(marks: Sequence[Mark], panel: str) -> dict[str, list[Mark]]:
+    found: dict[str, list[Mark]] = {}
+    for mark in marks:
+        if mark.panel == panel:
+            found.setdefault(mark.row, []).append(mark)
+    return found
+
+
+def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], looks: Mapping[str, style.Look]) -> None:
     axes.axvline(0, color=style.INK, linewidth=1)
+    places, top = list[float](), 0.0
+    at = dict[Mark, float]()
+    for row in rows.values():
+        at |= {mark: top + place for place, mark in enumerate(row)}
+        places.append(top + (len(row) - 1) / 2)
+        top += len(row) + GAP
     for series, look in looks.items():
-        own = [mark for mark in marks if mark.series == series]
-        at = [rows.index(mark.row) + (names.index(series) - (len(names) - 1) / 2) * step for mark in own]
+        own = [mark for mark in at if mark.series == series]
+        if not own:
+            continue
         spread = [[mark.value - mark.low for mark in own], [mark.high - mark.value for mark in own]]
         axes.errorbar(
             [mark.value for mark in own],
-            at,
+            [at[mark] for mark in own],
             xerr=spread,
             fmt=look.marker,
             color=look.color,
@@ -68,7 +92,8 @@ def _panel(axes: Axes, marks: Sequence[Mark], rows: Sequence[str], looks: Mappin
             linewidth=1.2,
             label=series,
         )
-        ceilings = [(mark.ceiling, y) for mark, y in zip(own, at, strict=True) if mark.ceiling is not None]
-        axes.plot(*zip(*ceilings, strict=True), "|", color=style.GREY, markersize=6) if ceilings else None
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
+    ceilings = [(mark.ceiling, y) for mark, y in at.items() if mark.ceiling is not None]
+    if ceilings:
+        axes.plot(*zip(*ceilings, strict=True), "|", color=style.GREY, markersize=6)
+    axes.set_yticks(places, list(rows))
+    axes.set_ylim(top - GAP - 0.2, -0.8)

@@ -51,7 +51,7 @@ def called(policy: str) -> str:
 
 
 def marks(tables: Tables) -> list[Mark]:
-    """Return every cell's distance from random in its corner, best row first."""
+    """Return every cell's distance from random in its corner, best row first; panels and samplers in their order."""
     against = tables.compared[tables.compared["family"].str.startswith((AGAINST_RANDOM, MARKS))]
     ceilings = {
         (row.data, Place.parse(row.left).corner): row.difference
@@ -66,8 +66,11 @@ def marks(tables: Tables) -> list[Mark]:
         ceiling = ceilings.get((row.data, place.corner))
         panel = f"{row.data}, answered by {place.lvlm}"
         found.append(Mark(panel, called(str(place.policy)), place.sampler, row.difference, row.low, row.high, ceiling))
+    panels, samplers = (
+        list(dict.fromkeys(values)) for values in zip(*((m.panel, m.series) for m in found), strict=True)
+    )
     mean = pd.DataFrame(found, columns=Mark._fields).groupby("row")["value"].mean()
-    return sorted(found, key=lambda mark: (mark.panel, -mean[mark.row], mark.row))
+    return sorted(found, key=lambda m: (panels.index(m.panel), -mean[m.row], m.row, samplers.index(m.series)))
 
 
 class Verdicts(NamedTuple):

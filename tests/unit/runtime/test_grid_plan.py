@@ -227,6 +227,10 @@ def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_hav
             {"exclude": [{"sampler": "mixture", "why": "x"}]},
             r"grid.exclude\[0\].sampler: unknown key; did you mean 'samplers'",
         ),
+        (
+            {"baselines": {"names": ["random"]}, "arms": [], "reference": "", "policies": {}},
+            "grid.arms: must name an arm where random is the only baseline",
+        ),
         ({"baselines": {"names": ["oracle"]}}, r"grid.baselines.names: must hold random"),
         ({"policies": {"nobody": {}}}, r"grid.policies.nobody: must be a module lever/policies/nobody.py, got none"),
         (
