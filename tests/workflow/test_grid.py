@@ -53,8 +53,9 @@ def test_a_sampler_more_makes_its_own_corners_alone(grid: Project) -> None:
             **dict.fromkeys(("reward_groups", "initialise_selector", "train_rce_epoch"), 2),
             "select_demonstrations": 4,
             "select_baseline": 4,
-            "answer_prompts": 6,
-            "score_answers": 8,
+            "emulate_first_items": 2,
+            "answer_prompts": 8,
+            "score_answers": 10,
             **PAGE,
         }
 
@@ -67,8 +68,9 @@ def test_a_preset_more_trains_its_own_selectors_alone(grid: Project) -> None:
             "initialise_selector": 2,
             "train_rce_epoch": 2,
             "select_demonstrations": 4,
-            "answer_prompts": 4,  # its own and, with it, the transferred ones, whose other answers stay
-            "score_answers": 4,
+            "emulate_first_items": 2,
+            "answer_prompts": 6,  # its own, and batches with the other selectors, whose answers stay
+            "score_answers": 6,
             **PAGE,
         }
 
