@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, one_of, rule, some_of
-from lever_pipe.experiment.config import BASELINES, ArmSettings, Baselines, Data, KlBeta, LvlmSettings
+from lever_pipe.experiment.config import BASELINES, ArmSettings, Baselines, Data, KlBeta, LvlmSettings, RlData
 
 NAME = "[A-Za-z0-9_]{1,64}"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
@@ -29,6 +29,14 @@ class Corner(NamedTuple):
     data: str
     sampler: str
     lvlm: str
+
+
+class GridData(Data):
+    """A data set of the grid, with RL data of its own where several ways of making them are compared."""
+
+    rl_data: RlData | None = None
+    """Laid over the experiment's `rl_data`; null for that itself. Two names with one data set and different RL data are
+    two variants; the store gives the second one what both share."""
 
 
 class GridArm(ArmSettings):
@@ -91,7 +99,7 @@ class Exclusion(Section):
 class Grid(Section):
     """Axes of the grid, and what is evaluated in every corner; the other settings are those of the whole experiment."""
 
-    data: dict[Name, Data] = Field({})
+    data: dict[Name, GridData] = Field({})
     """Data sets by name. Each lies over the experiment's `data`: it says what differs."""
     samplers: Distinct[str] = ()
     """Members of `lever_pipe/lever/samplers`."""

@@ -177,6 +177,16 @@ class Experiment(Section):
             yield from at_most(("evaluation", "samples"), largest, bound, data.n_eval)
 
     @rule
+    def _variants_of_rl_data_share_their_jobs(self) -> Iterator[Fault]:
+        """Which jobs there are is said once for all corners."""
+        for name, data in self.grid.data.items() if "grid" in self.studies else ():
+            for key in ("n_shards", "import_from", "import_format", "rescore") if data.rl_data else ():
+                own, common = getattr(data.rl_data, key), getattr(self.rl_data, key)
+                if own != common:
+                    bound = f"must be that of the experiment, rl_data.{key}={common}"
+                    yield ("grid", "data", name, "rl_data", key), f"{bound}, got {own}. Drop it."
+
+    @rule
     def _samples_are_evaluated(self) -> list[Fault]:
         place, do = ("evaluation", "samples"), "Drop it or raise data.n_eval."
         return at_most(place, max(self.evaluation.samples), "data.n_eval", self.data.n_eval, do)
@@ -320,7 +330,15 @@ def _with_grid_laid_over(values: Mapping[str, Any]) -> Mapping[str, Any]:
         named = grid.get(axis)
         if isinstance(named, Mapping):
             whole[axis] = {name: _laid_over(values.get(section, {}), of) for name, of in named.items()}
+            if section == "data":
+                whole[axis] = {name: _with_own_rl_data(of, values) for name, of in whole[axis].items()}
     return {**values, "grid": whole}
+
+
+def _with_own_rl_data(data: Any, values: Mapping[str, Any]) -> Any:
+    if not isinstance(data, Mapping) or not isinstance(data.get("rl_data"), Mapping):
+        return data
+    return {**data, "rl_data": _laid_over(values.get("rl_data", {}), data["rl_data"])}
 
 
 def _laid_over(below: Any, above: Any) -> Any:

@@ -40,6 +40,8 @@ def at(experiment: Experiment, wildcards: Wildcards) -> Experiment:
         return experiment
     grid, data = experiment.grid, named["data"]
     update: dict[str, object] = {"data": grid.data[data], "baselines": grid.baselines}
+    if grid.data[data].rl_data is not None:
+        update["rl_data"] = grid.data[data].rl_data
     if "sampler" in named:
         update["pools"] = experiment.pools.model_copy(update={"sampler": named["sampler"]})
     if "lvlm" in named:

@@ -192,8 +192,9 @@ def policies_in(experiment: Experiment, corner: Corner, batch: str) -> list[str]
 def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:
     """Return every run of every policy in every corner of the grid."""
     return [
-        EvaluatedCell(**corner._asdict(), policy=policy, training_prompts=training_prompts(experiment, policy))
+        EvaluatedCell(**corner._asdict(), policy=policy, training_prompts=training_prompts(here, policy))
         for corner in experiment.grid.corners
+        for here in [grid_plan.at(experiment, grid_plan.folders_of(corner))]
         for policy in policies_at(experiment, corner)
     ]
 

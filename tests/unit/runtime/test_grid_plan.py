@@ -158,6 +158,20 @@ def test_the_documents_study_knows_nothing_of_the_grid() -> None:
         assert plan.spec_of(plain, stage, wildcards) == plan.spec_of(with_grid, stage, wildcards)
 
 
+def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
+    balanced = {"rl_data": {"balance": {"low": 0.1}, "n_beams": 1}}
+    given = experiment(data={"world": {}, "balanced": balanced}, transfer=[])
+    own = given.grid.data["balanced"].rl_data
+    assert own is not None
+    assert (own.n_beams, own.n_queries) == (1, given.rl_data.n_queries)
+    corners = [Corner(name, "uniform", "world") for name in ("world", "balanced")]
+    stages = {"prepare_examples": {}, "sample_pools": {}, "propose_trajectories": {}, "merge_rl_data": {}}
+    same = {stage: len({str(spec(given, stage, corner, **of)) for corner in corners}) for stage, of in stages.items()}
+    assert same == {"prepare_examples": 1, "sample_pools": 1, "propose_trajectories": 2, "merge_rl_data": 2}
+    prompts = {cell.data: cell.training_prompts for cell in plan.evaluated_cells(given) if "/rce/" in cell.policy}
+    assert prompts["world"] - prompts["balanced"] == given.rl_data.n_queries * (given.rl_data.n_beams - 1)
+
+
 def test_pools_may_be_measured_by_an_encoder_of_their_own() -> None:
     own = {"model": "resources/world/lvlm", "batch_size": 7}
     given = parse_experiment({**shipped(), "pools": {**shipped()["pools"], "encoder": own}})
@@ -247,6 +261,11 @@ def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_hav
             "evaluation.samples: must be at most grid.data.small",
         ),
         ({"data": {"world": {"n_train": 3}}}, "grid.data.world.n_train: unknown key"),
+        (
+            {"data": {"world": {"rl_data": {"n_shards": 5}}}},
+            "grid.data.world.rl_data.n_shards: must be that of the exp",
+        ),
+        ({"data": {"world": {"rl_data": {"n_beam": 5}}}}, "grid.data.world.rl_data.n_beam: unknown key; did you mean"),
         ({"transfer": ["world", "wrld"]}, "grid.transfer: must be some of grid.data"),
         ({"lvlm": {}}, "grid.lvlm: unknown key; did you mean 'lvlms'"),
     ],
