@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,19 @@ from .conftest import RESULTS, Cluster, on, require, start_cluster
 pytestmark = pytest.mark.slurm
 
 
-def ledger_of(project: Project) -> Counter[str]:
-    """Return the distinct rows of a ledger."""
-    files = (project.folder / RESULTS / "ledger").glob("*.jsonl")
-    return Counter({line for path in files for line in path.read_text().splitlines()})
+def ledger_of(project: Project) -> dict[str, dict[str, Any]]:
+    """Return what a ledger knows by prompt.
+
+    Answers and scores of a prompt stand in one row or in several, by which job asked first: beam search scores what
+    others have answered, and either may come before.
+    """
+    known: dict[str, dict[str, Any]] = {}
+    for path in (project.folder / RESULTS / "ledger").glob("*.jsonl"):
+        for row in map(json.loads, path.read_text().splitlines()):
+            of = known.setdefault(row["key"], {"scores": {}})
+            scores = {**of["scores"], **row.pop("scores", {})}
+            of |= {name: value for name, value in row.items() if name != "sha256"} | {"scores": scores}
+    return known
 
 
 @pytest.fixture
