@@ -24,13 +24,16 @@ def ledger_of(project: Project) -> dict[str, dict[str, Any]]:
     """Return what a ledger knows by prompt.
 
     Answers and scores of a prompt stand in one row or in several, by which job asked first: beam search scores what
-    others have answered, and either may come before.
+    others have answered, and either may come before. The score of the very answer that was generated is its tokens'.
     """
     known: dict[str, dict[str, Any]] = {}
     for path in (project.folder / RESULTS / "ledger").glob("*.jsonl"):
         for row in map(json.loads, path.read_text().splitlines()):
             of = known.setdefault(row["key"], {"scores": {}})
             scores = {**of["scores"], **row.pop("scores", {})}
+            if "tokens" in row:
+                own = " ".join(map(str, row["tokens"]))
+                assert scores.setdefault(own, row["token_log_probs"]) == row["token_log_probs"]
             of |= {name: value for name, value in row.items() if name != "sha256"} | {"scores": scores}
     return known
 
