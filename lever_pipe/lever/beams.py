@@ -71,11 +71,15 @@ def shown(chosen: Chosen, settings: Beams) -> Chosen:
 
 
 def scorer(train: Sequence[Example], model: Lvlm, prompter: Prompter, settings: Beams) -> Score:
-    """Return what asks an LVLM for the probability of a train query's shown answer."""
+    """Return what asks an LVLM for the probability of a train query's shown answer.
+
+    It has the prompt answered, too, as RL data do: an answer that the LVLM generates is scored by its generation, and
+    scored alone it differs in the last bits, so that the value would depend on which job came first.
+    """
 
     def score(asked: Sequence[Asked]) -> list[float]:
         requests = [
-            LvlmRequest(prompter(train[query], shown(chosen, settings)), (train[query].answer,), generate=False)
+            LvlmRequest(prompter(train[query], shown(chosen, settings)), (train[query].answer,))
             for query, chosen in asked
         ]
         return [span_probability(reply) for reply in model.run(requests)]

@@ -32,8 +32,7 @@ def ledger_of(project: Project) -> dict[str, dict[str, Any]]:
             of = known.setdefault(row["key"], {"scores": {}})
             scores = {**of["scores"], **row.pop("scores", {})}
             if "tokens" in row:
-                own = " ".join(map(str, row["tokens"]))
-                assert scores.setdefault(own, row["token_log_probs"]) == row["token_log_probs"]
+                scores.setdefault(" ".join(map(str, row["tokens"])), row["token_log_probs"])
             of |= {name: value for name, value in row.items() if name != "sha256"} | {"scores": scores}
     return known
 
