@@ -138,12 +138,22 @@ def left_in(folder: Path) -> list[str]:
         time.sleep(0.2)
 
 
+def shown_files(folder: Path) -> Iterator[Path]:
+    """Yield the files under a folder that are not hidden, in folders that may vanish meanwhile."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in names if not name.startswith("."))
+
+
 def require_whole(folder: Path) -> int:
-    """Check that every structured file under a folder parses; return how many there are."""
+    """Check that every structured file under a folder parses; return how many there are.
+
+    What a job has in hand lies in hidden folders, which jobs that outlive their run go on to fill and to remove.
+    """
     from safetensors import safe_open
 
     checked = 0
-    for path in folder.rglob("*"):
+    for path in shown_files(folder):
         if path.name.endswith("benchmark.jsonl") or "ledger" in path.parts:
             continue
         if path.suffix == ".json":
