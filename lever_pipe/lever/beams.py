@@ -9,8 +9,9 @@ from itertools import pairwise
 
 from lever_pipe.base.records import Beam, Example, ExampleId, Pool, QueryBeams
 from lever_pipe.experiment.config import Beams
+from lever_pipe.lever.trajectories import request_of
 from lever_pipe.lvlms.asking.prompts import Prompter
-from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest
+from lever_pipe.lvlms.protocol import Lvlm, LvlmReply
 
 Chosen = tuple[ExampleId, ...]
 """Demonstrations in the order of choice."""
@@ -71,24 +72,17 @@ def shown(chosen: Chosen, settings: Beams) -> Chosen:
 
 
 def scorer(train: Sequence[Example], model: Lvlm, prompter: Prompter, settings: Beams) -> Score:
-    """Return what asks an LVLM for the probability of a train query's shown answer.
-
-    It has the prompt answered, too, as RL data do: an answer that the LVLM generates is scored by its generation, and
-    scored alone it differs in the last bits, so that the value would depend on which job came first.
-    """
+    """Return what asks an LVLM for the probability of a train query's shown answer."""
 
     def score(asked: Sequence[Asked]) -> list[float]:
-        requests = [
-            LvlmRequest(prompter(train[query], shown(chosen, settings)), (train[query].answer,))
-            for query, chosen in asked
-        ]
+        requests = [request_of(train[query], shown(chosen, settings), prompter) for query, chosen in asked]
         return [span_probability(reply) for reply in model.run(requests)]
 
     return score
 
 
 def span_probability(reply: LvlmReply) -> float:
-    """Return exp(mean log-probability) over the tokens of the one answer that was asked for, in [0, 1].
+    """Return exp(mean log-probability) over the tokens of the shown answer, in [0, 1].
 
     The end of the turn is no part of the answer.
 

@@ -9,7 +9,7 @@ from functools import cache
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, Pool, Proposal, RlGroup, RlQuery, Trajectory
+from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, RlGroup, RlQuery, Trajectory
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
@@ -22,13 +22,20 @@ def references_of(query: Example) -> tuple[str, ...]:
     return tuple(dict.fromkeys([query.answer, *query.answers]))
 
 
+def request_of(query: Example, demonstrations: Sequence[ExampleId], prompter: Prompter) -> LvlmRequest:
+    """Return what is asked of an LVLM about a train query, whoever asks.
+
+    The last bits of a score depend on what is scored beside it, and the ledger keeps what came first: were less asked
+    for one purpose than for another, values would depend on the order of jobs.
+    """
+    return LvlmRequest(prompter(query, demonstrations), references_of(query))
+
+
 def trajectories_of(
     proposals: Sequence[Proposal], train: Sequence[Example], model: Lvlm, prompter: Prompter
 ) -> list[Trajectory]:
     """Return each proposal of a train query with the LVLM's answer and its scores."""
-    requests = [
-        LvlmRequest(prompter(train[p.query_id], p.pointer_global), references_of(train[p.query_id])) for p in proposals
-    ]
+    requests = [request_of(train[p.query_id], p.pointer_global, prompter) for p in proposals]
     return [
         score_trajectory(proposal, train[proposal.query_id], reply.text, reply.answer_log_probs)
         for proposal, reply in zip(proposals, model.run(requests), strict=True)
